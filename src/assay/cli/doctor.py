@@ -1,0 +1,31 @@
+"""`assay doctor`: what this machine can run."""
+
+from __future__ import annotations
+
+import click
+
+from assay.cli.output import console, json_option, print_json
+from assay.record.doctor import examine
+
+
+@click.command(epilog="Example:  assay doctor --json")
+@json_option
+def command(as_json: bool) -> None:
+    """Python, extras, cores, memory, GPU, Ray, traces: what is here, what is missing and how to get it."""
+    findings = examine()
+    if as_json:
+        print_json(findings)
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "what", "found", "enables"):
+        table.add_column(name, overflow="fold")
+    for finding in findings:
+        sign = Text("✓", style="green") if finding.ok else Text("–", style="yellow")
+        found = Text(finding.found)
+        if finding.cure:
+            found.append(f"\n{finding.cure}", style="bright_black")
+        table.add_row(sign, finding.name, found, finding.enables)
+    console().print(table)

@@ -1,0 +1,87 @@
+"""`assay`: the entry point. Commands are imported when they are named, so that the rest costs nothing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import warnings
+from typing import Any
+
+import click
+
+from assay import __version__
+from assay.record.errors import AssayError
+
+COMMANDS = ("list", "show", "run", "record", "compare", "feed", "doctor", "completion")
+
+
+class Lazy(click.Group):
+    """A group whose commands live in modules of their own: `<package>.<name>` holds `command`."""
+
+    def __init__(self, *, package: str, names: tuple[str, ...], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.package, self.names = package, names
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order a newcomer needs them."""
+        return list(self.names)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import the command's module."""
+        if name not in self.names:
+            return None
+        found: click.Command = importlib.import_module(f"{self.package}.{name}").command
+        return found
+
+
+@click.group(
+    cls=Lazy,
+    package="assay.cli",
+    names=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Start with:  assay list --built    assay run div    assay record --html report",
+)
+@click.version_option(__version__, prog_name="assay")
+def assay() -> None:
+    """Run the distributed-computing literature on your own workload, and use what wins."""
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 fine, 1 the check failed, 2 bad input, 130 interrupted."""
+    warnings.showwarning = _warn
+    try:
+        code = assay.main(prog_name="assay", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        code = end.exit_code
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "assay"
+        code = _say(f"{error.format_message().rstrip('.')}; see '{where} --help'", 2)
+    except click.ClickException as error:
+        code = _say(error.format_message(), 2)
+    except AssayError as error:
+        code = _say(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        code = _say("interrupted; finished cases are kept, and the same command goes on from there", 130)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except OSError as error:
+        name = f" {error.filename}" if error.filename else ""
+        code = _say(f"{error.strerror or error}{name}", 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(line: str, code: int) -> int:
+    print(f"assay: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+def _warn(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    if category.__module__.startswith("assay"):  # the libraries' own warnings are not for the user
+        _say(f"warning: {message}", 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""How answers look: JSON for machines, Rich tables for people."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from assay.record.types import Answer, Verdict
+
+VERDICTS = {
+    Verdict.REPRODUCED: ("✓", "green"),
+    Verdict.DIRECTION: ("~", "yellow"),
+    Verdict.NOT_REPRODUCED: ("✗", "red"),
+    Verdict.NOT_MEASURED: ("·", "bright_black"),
+}
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead.")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def console() -> Console:
+    """The screen; a pipe gets lines wide enough to be read or searched."""
+    return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+
+
+def verdict_text(verdict: Verdict | str | None) -> Text:
+    """A verdict with its sign and colour."""
+    if verdict is None:
+        return Text("–", style="bright_black")
+    sign, colour = VERDICTS[Verdict(verdict)]
+    return Text(f"{sign} {Verdict(verdict).value}", style=colour)
+
+
+def number(value: Any) -> str:
+    """A value for a person: four significant digits, thousands apart.
+
+    >>> number(12345.678), number(0.000123456), number(True), number(None)
+    ('12,346', '0.0001235', 'yes', '–')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        if value.is_integer() and abs(value) < 1e15:
+            return f"{value:,.0f}"
+        return f"{value:,.0f}" if abs(value) >= 1000 and abs(value) < 1e9 else f"{value:.4g}"
+    return str(value)
+
+
+def claims_table(answers: Iterable[Answer]) -> Table:
+    """Claims with the paper's value, ours with its interval, and the verdict."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    table.add_column("claim", ratio=1, overflow="fold")
+    for name in ("paper", "measured", "interval", "holds if", "n"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("evidence", no_wrap=True)
+    for answer in answers:
+        text = Text(answer.text + ("" if answer.stated else " (assay's own question)"))
+        if answer.note:
+            text.append(f"\n{answer.note}", style="bright_black")
+        span = "–" if answer.low is None else f"{number(answer.low)} … {number(answer.high)}"
+        table.add_row(
+            text, number(answer.paper), number(answer.measured), span, answer.holds, number(answer.n),
+            verdict_text(answer.verdict), answer.evidence.value,
+        )  # fmt: skip
+    return table
+
+
+def summary_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """A study's table with the seeds folded: one line a case, means of what was measured.
+
+    The columns before `seed` are the case, those after it the measurements.
+    """
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    cut = columns.index("seed")
+    case, measured = columns[:cut], columns[cut + 1 :]
+    folded: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        folded.setdefault(tuple(row.get(name) for name in case), []).append(row)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in case:
+        table.add_column(name, overflow="fold")
+    for name in ("seeds", *measured):
+        table.add_column(name.replace("_", " "), justify="right")
+    for values, group in folded.items():
+        table.add_row(*map(number, values), str(len(group)), *(number(_mean(group, name)) for name in measured))
+    return table
+
+
+def _mean(group: Sequence[dict[str, Any]], name: str) -> Any:
+    values = [row[name] for row in group if row.get(name) is not None]
+    if not values:
+        return None
+    if all(isinstance(value, bool) for value in values):
+        return all(values)
+    if all(isinstance(value, int | float) for value in values):
+        return values[0] if len(set(values)) == 1 else sum(values) / len(values)
+    return values[0] if len(set(map(str, values))) == 1 else f"{len(set(map(str, values)))} kinds"
+
+
+def one_row(cells: Sequence[tuple[str, str]]) -> Table:
+    """Facts as two quiet columns."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in cells:
+        table.add_row(Text(name, style="bright_black"), value)
+    return table

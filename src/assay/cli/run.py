@@ -1,0 +1,139 @@
+"""`assay run`: run studies and answer their claims."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from assay.cli.keys import complete
+from assay.cli.output import claims_table, console, json_option, print_json, summary_table
+from assay.record import catalogue
+from assay.record.errors import AssayError, BadInput
+from assay.record.store import home, latest
+
+if TYPE_CHECKING:
+    from assay.record.lab import Progress
+    from assay.record.types import Result
+
+
+@click.command(epilog="Example:  assay run div radius-fps --seeds 8 --json")
+@click.argument("keys", nargs=-1, required=True, shell_complete=complete)
+@click.option("--full", is_flag=True, help="Full size instead of quick (at most 20 s).")
+@click.option("--seeds", type=click.IntRange(1, 100_000), help="How many seeds; default 5 quick, 10 full.")
+@click.option("--on", default="local", show_default=True, help="local, ray, or ray://HOST:PORT.")
+@click.option("--fresh", is_flag=True, help="Measure again what an interrupted run finished.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw to FILE: .svg .png .pdf .html (one key).")
+@json_option
+def command(
+    keys: tuple[str, ...], full: bool, seeds: int | None, on: str, fresh: bool, plot: Path | None, as_json: bool
+) -> None:
+    """Run the studies of papers: the table, the plot, and each claim's measured answer.
+
+    A claim that is not reproduced is a result like any other: the exit code tells whether the studies ran.
+    """
+    _check(keys, on, plot)
+    answers: list[Any] = []
+    code = 0
+    for key in keys:
+        try:
+            result = _run(key, "full" if full else "quick", seeds, on, fresh)
+        except AssayError as error:
+            if len(keys) == 1:
+                raise
+            click.echo(f"assay: {error}", err=True)  # the others still run
+            answers.append({"key": key, "error": str(error)})
+            code = max(code, error.exit_code)
+            continue
+        answers.append(msgspec.to_builtins(result))
+        if plot:
+            _draw(result, plot)
+        if not as_json:
+            _print(result)
+        for answer in result.claims:
+            if answer.broken:
+                click.echo(f"assay: {key}: '{answer.text}': {answer.note}", err=True)
+                code = max(code, 1)
+    if as_json:
+        print_json(answers[0] if len(keys) == 1 else answers)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _check(keys: tuple[str, ...], on: str, plot: Path | None) -> None:
+    """Refuse what cannot work before anything runs."""
+    for key in keys:
+        catalogue.paper(key)
+    if on not in ("local", "ray") and not on.startswith("ray://"):
+        raise BadInput(f"--on must be local, ray or ray://HOST:PORT, not '{on}'")
+    if plot is not None:
+        from assay.record.charts import FORMATS
+
+        if len(keys) > 1:
+            raise BadInput("--plot draws one paper; name one key")
+        if plot.suffix.lower() not in FORMATS:
+            raise BadInput(f"--plot {plot}: the suffix must be one of {', '.join(FORMATS)}")
+
+
+def _run(key: str, size: str, seeds: int | None, on: str, fresh: bool) -> Result:
+    from assay.record.runner import run
+
+    with progress_bar(key) as progress:
+        return run(key, size=size, seeds=seeds, on=on, fresh=fresh, progress=progress)
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Progress]:
+    """A bar on the error stream, so that standard output stays clean; silent where nobody watches."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich import progress as rich_progress
+    from rich.console import Console
+
+    columns = (*rich_progress.Progress.get_default_columns(), rich_progress.TimeElapsedColumn())
+    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _draw(result: Result, path: Path) -> None:
+    import polars as pl
+
+    from assay.record import charts
+
+    plot = catalogue.study(result.key).plot
+    if plot is None:
+        raise BadInput(f"{result.key} draws no plot")
+    charts.write(plot(pl.from_dicts(result.table, infer_schema_length=None)), path)
+
+
+def _print(result: Result) -> None:
+    from rich.text import Text
+
+    screen = console()
+    paper = catalogue.paper(result.key)
+    screen.print(Text(f"\n{paper.title}", style="bold"))
+    screen.print(Text(paper.line, style="bright_black"))
+    screen.print()
+    screen.print(summary_table(result.table))
+    screen.print()
+    screen.print(claims_table(result.claims))
+    resumed = f", {result.resumed} cases resumed" if result.resumed else ""
+    screen.print(
+        Text(
+            f"\n{result.size}, {result.seeds} seeds, {result.seconds:.1f} s{resumed}; evidence {result.evidence.value}; "
+            f"{result.machine['cpu']}, {result.machine['cores']} cores; version {result.source}",
+            style="bright_black",
+        )
+    )
+    newest = latest(result.key)
+    if newest and newest[0].with_suffix(".svg").exists():
+        screen.print(Text(f"plot: {newest[0].with_suffix('.svg')}", style="bright_black"), soft_wrap=True)
+    elif newest is None:
+        screen.print(Text(f"not stored under {home()}", style="bright_black"), soft_wrap=True)

@@ -1,0 +1,59 @@
+"""`assay show`: one paper explained."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from assay.cli.keys import complete
+from assay.cli.output import claims_table, console, json_option, number, print_json
+from assay.record import catalogue
+from assay.record.store import latest
+from assay.record.types import Paper, Study
+
+
+@click.command(epilog="Example:  assay show radius-fps")
+@click.argument("key", shell_complete=complete)
+@json_option
+def command(key: str, as_json: bool) -> None:
+    """The idea in a paragraph, when to use it and when not, its claims, how to run it."""
+    paper = catalogue.paper(key)
+    study = catalogue.study(key) if catalogue.is_built(paper) else None
+    if as_json:
+        about = {n: getattr(study, n, "") for n in ("idea", "use_when", "avoid_when", "references")}
+        print_json(dataclasses.asdict(paper) | {"built": study is not None} | about)
+        return
+    _print(paper, study)
+
+
+def _print(paper: Paper, study: Study | None) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    screen = console()
+
+    def section(title: str, body: object) -> None:
+        screen.print(f"\n[bold]{title}[/bold]")
+        screen.print(Padding(body, (0, 0, 0, 2)))  # type: ignore[arg-type]
+
+    screen.print(Text(paper.title, style="bold"))
+    arxiv = f"arXiv:{paper.arxiv}" if paper.arxiv else "no arXiv id"
+    screen.print(Text(f"{paper.key} · {paper.room} · {arxiv}", style="bright_black"))
+    section("In one line", Text(paper.line))
+    if study is None:
+        for claim in paper.claims:
+            section("Claims" if claim is paper.claims[0] else "", Text(f"{claim.text}: {number(claim.value)}"))
+        screen.print("\nNot built yet. [bold]assay list --built[/bold] shows what can be run.")
+        return
+    section("Idea", Text(study.idea))
+    section("Use it when", Text(study.use_when or "–"))
+    section("Leave it when", Text(study.avoid_when or "–"))
+    if newest := latest(paper.key):
+        section(f"Claims, as measured on {newest[1].started[:10]} ({newest[1].size})", claims_table(newest[1].claims))
+    else:
+        lines = [f"{c.text}: {number(c.value)}" for c in paper.claims]
+        section("Claims (not measured here yet)", Text("\n".join(lines)))
+    section("Run it", Text(f"assay run {paper.key}\nassay run {paper.key} --full --plot {paper.key}.svg"))
+    link = [f"https://arxiv.org/abs/{paper.arxiv}"] if paper.arxiv else []
+    section("References", Text("\n".join([*link, *study.references])))

@@ -1,0 +1,1 @@
+"""Continuum: placing and provisioning work over cloud, edge and space."""

@@ -1,0 +1,1 @@
+"""Data: shuffles, deduplication, vector indexes, checkpoints, graph storage."""

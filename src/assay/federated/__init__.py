@@ -1,0 +1,1 @@
+"""Federated: learning across devices that keep their data."""

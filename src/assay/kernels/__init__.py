@@ -1,0 +1,1 @@
+"""Kernels: numerical and symbolic kernels, exact and beside their peers."""

@@ -1,0 +1,1 @@
+"""Observe: which rank, which cause, how much energy."""

@@ -1,0 +1,1 @@
+"""The room of message-passing algorithms and of agents that interact."""

@@ -1,0 +1,1 @@
+"""The record: papers, claims, studies and their verdicts."""

@@ -1,0 +1,67 @@
+"""The optional parts of assay: what each extra holds, what it enables, and the one command that gets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """An extra of `pyproject.toml`, by the modules it brings."""
+
+    name: str
+    modules: tuple[str, ...]
+    enables: str
+
+    @property
+    def missing(self) -> list[str]:
+        """The modules of this extra that cannot be imported here; nothing is imported to find out."""
+        return [module for module in self.modules if not _importable(module)]
+
+
+EXTRAS = (
+    Extra("torch", ("torch", "sklearn", "safetensors"), "studies that train or run a model"),
+    Extra("ray", ("ray",), "studies on a cluster: assay run KEY --on ray"),
+    Extra(
+        "gateway",
+        ("uvloop", "httptools", "aiohttp", "xxhash", "zmq", "prometheus_client", "tokenizers", "cryptography"),
+        "the live gateway and the mock engine",
+    ),
+    Extra("solvers", ("highspy", "ortools", "cvxpy", "optuna"), "planners that solve integer programmes"),
+    Extra("gpu", ("cupy", "pynvml"), "GPU kernels and GPU power"),
+)
+
+
+def _importable(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def install_command(extra: str) -> str:
+    """The command that adds an extra to the running installation, a checkout or not."""
+    pip = f"{sys.executable} -m pip install"
+    try:
+        origin = metadata.distribution("assay").read_text("direct_url.json")
+        url = urlparse(json.loads(origin or "{}").get("url", ""))
+    except (metadata.PackageNotFoundError, ValueError):
+        return f"{pip} 'assay[{extra}]'"
+    if url.scheme != "file":
+        return f"{pip} 'assay[{extra}]'"
+    checkout = Path(unquote(url.path))
+    return f"{pip} -e '{checkout}[{extra}]' -c {checkout / 'constraints.txt'}"
+
+
+def missing_module(key: str, error: ModuleNotFoundError) -> str:
+    """One line for a paper that needs what is not installed."""
+    name = (error.name or str(error)).split(".")[0]
+    extra = next((e.name for e in EXTRAS if name in e.modules), None)
+    cure = install_command(extra) if extra else f"{sys.executable} -m pip install {name}"
+    return f"{key} needs '{name}', which is not installed; run: {cure}"

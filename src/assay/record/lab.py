@@ -1,0 +1,99 @@
+"""The lab: what a study is given to measure with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import polars as pl
+
+from assay.record import machine, pool, traces
+from assay.record.errors import StudyFailed
+from assay.record.journal import Journal
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+SEEDS = {"quick": 5, "full": 10}
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The size, the seeds, the workers and the shelves of one run of a study.
+
+    >>> lab = Lab("demo", seeds=2)
+    >>> lab.pick(quick=10, full=1000)
+    10
+    """
+
+    key: str
+    size: str = "quick"
+    seeds: int = 5
+    on: str = "local"
+    workers: int = 0  # 0: in this process
+    journal: Journal | None = None
+    artefacts: Path = Path()
+    progress: Progress = lambda done, total: None
+    machine: dict[str, Any] = field(default_factory=machine.facts)
+
+    def pick(self, quick: T, full: T) -> T:
+        """The value for this run's size. Both sizes run the same code."""
+        return full if self.size == "full" else quick
+
+    def trace(self, name: str) -> Path:
+        """A public trace by file name; raises NotMeasured with the cure where it is not at hand."""
+        return traces.find(name)
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        cases: Sequence[Mapping[str, Any]],
+        *,
+        per: str | None = None,
+        alone: bool = False,
+    ) -> pl.DataFrame:
+        """Call `function(**case, seed=seed)` for every case and seed, and lay the outcomes out as a table.
+
+        The function returns a dict of measurements. With `per="method"` it returns one such dict for each method it
+        compared side by side, and each becomes a row. Columns: the case, `per`, `seed`, then the measurements.
+        `alone`: one case at a time, because it is timed. Finished cases are kept if the run is interrupted.
+        """
+        name = f"{function.__module__}:{function.__qualname__}"
+        tasks = [pool.Task(name, {**case, "seed": seed}) for case in cases for seed in range(self.seeds)]
+        outcomes: list[Any] = [self.journal.get(_identity(task)) if self.journal else None for task in tasks]
+        waiting = [position for position, outcome in enumerate(outcomes) if outcome is None]
+        done = len(tasks) - len(waiting)
+        self.progress(done, len(tasks))
+        for index, outcome in self._perform([tasks[position] for position in waiting], alone):
+            position = waiting[index]
+            if isinstance(outcome, pool.Failure):
+                pool.raise_failure(outcome, self.key, tasks[position])
+            outcomes[position] = outcome
+            if self.journal:
+                self.journal.put(_identity(tasks[position]), outcome)
+            done += 1
+            self.progress(done, len(tasks))
+        rows = [row for task, outcome in zip(tasks, outcomes, strict=True) for row in _rows(task, outcome, per)]
+        return pl.from_dicts(rows, infer_schema_length=None)
+
+    def _perform(self, tasks: Sequence[pool.Task], alone: bool) -> Iterator[tuple[int, Any]]:
+        if not tasks:
+            return iter(())
+        if self.on != "local" and not alone:
+            return pool.on_ray(tasks, self.on)
+        return pool.local(tasks, min(self.workers, 1) if alone else self.workers)
+
+
+def _identity(task: pool.Task) -> str:
+    return json.dumps([task.function, task.arguments], sort_keys=True)
+
+
+def _rows(task: pool.Task, outcome: Any, per: str | None) -> Iterator[dict[str, Any]]:
+    case = {name: value for name, value in task.arguments.items() if name != "seed"}
+    parts = {None: outcome} if per is None else outcome
+    if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
+        raise StudyFailed(f"{task.function} must return a dict of measurements{' for each ' + per if per else ''}")
+    for name, part in parts.items():
+        yield case | ({per: name} if per else {}) | {"seed": task.arguments["seed"]} | part

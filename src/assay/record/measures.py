@@ -1,0 +1,120 @@
+"""How a claim reads its answer off a study's table.
+
+Each function here returns a measure: a callable from the table (one row per case and seed) to an `Estimate`.
+Cases are chosen by column: `mean("ttft", policy="lmetric", rate=8)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import polars as pl
+
+from assay.record import intervals
+from assay.record.types import Estimate, NotMeasured
+
+Measure = Callable[[pl.DataFrame], Estimate]
+
+
+def rows(table: pl.DataFrame, where: Mapping[str, Any]) -> pl.DataFrame:
+    """The rows of the chosen cases, by seed. No such row, or an empty measurement, is an error that says which.
+
+    >>> rows(pl.DataFrame({"rule": ["a", "b"], "seed": [0, 0], "steps": [3, 4]}), {"rule": "b"})["steps"].to_list()
+    [4]
+    """
+    for column in where:
+        if column not in table.columns:
+            raise KeyError(f"the table has no column '{column}'; it has {', '.join(table.columns)}")
+    found = table.filter(*(pl.col(column) == value for column, value in where.items())).sort("seed")
+    if found.is_empty():
+        case = ", ".join(f"{column}={value}" for column, value in where.items())
+        raise NotMeasured(f"no row of the table has {case}")
+    return found
+
+
+def _observed(table: pl.DataFrame, column: str, where: Mapping[str, Any]) -> pl.Series:
+    series = rows(table, where)[column]
+    if series.null_count():
+        raise NotMeasured(f"'{column}' was not measured for {', '.join(map(str, where.values()))}")
+    return series
+
+
+def mean(column: str, **where: Any) -> Measure:
+    """The mean over seeds, with its bootstrap interval.
+
+    >>> table = pl.DataFrame({"rule": ["a", "a"], "seed": [0, 1], "steps": [3.0, 5.0]})
+    >>> mean("steps", rule="a")(table).value
+    4.0
+    """
+    return lambda table: intervals.bootstrap(_observed(table, column, where).to_list())
+
+
+def ratio(column: str, of: Mapping[str, Any], to: Mapping[str, Any], **where: Any) -> Measure:
+    """How many times `of`'s mean is `to`'s, paired by seed: a speed-up is `of` the slow one `to` the fast one.
+
+    >>> table = pl.DataFrame({"method": ["a", "b"], "seed": [0, 0], "seconds": [6.0, 2.0]})
+    >>> ratio("seconds", of={"method": "a"}, to={"method": "b"})(table).value
+    3.0
+    """
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        return intervals.ratio(
+            _observed(table, column, {**where, **of}).to_list(), _observed(table, column, {**where, **to}).to_list()
+        )
+
+    return measure
+
+
+def change(column: str, new: Mapping[str, Any], old: Mapping[str, Any], **where: Any) -> Measure:
+    """new/old − 1, paired by seed: −0.3 is a fall by 30 %.
+
+    >>> table = pl.DataFrame({"policy": ["a", "b"], "seed": [0, 0], "ttft": [3.0, 2.0]})
+    >>> round(change("ttft", new={"policy": "b"}, old={"policy": "a"})(table).value, 3)
+    -0.333
+    """
+    paired = ratio(column, of=new, to=old, **where)
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        times = paired(table)
+        return Estimate(times.value - 1, times.low - 1, times.high - 1, times.n)
+
+    return measure
+
+
+def probability(successes: str, trials: str, **where: Any) -> Measure:
+    """Pooled successes over trials, with the exact binomial interval.
+
+    >>> table = pl.DataFrame({"graph": ["k"], "seed": [0], "hits": [9], "replicas": [10]})
+    >>> probability("hits", "replicas", graph="k")(table).value
+    0.9
+    """
+    return lambda table: intervals.clopper_pearson(
+        int(_observed(table, successes, where).sum()), int(_observed(table, trials, where).sum())
+    )
+
+
+def slope(x: str, y: str, **where: Any) -> Measure:
+    """The exponent of y in x over the chosen cases and all seeds, with its interval.
+
+    >>> table = pl.DataFrame({"n": [1, 2, 4], "seed": [0, 0, 0], "steps": [5.0, 10.0, 20.0]})
+    >>> slope("n", "steps")(table).value
+    1.0
+    """
+    return lambda table: intervals.slope(
+        _observed(table, x, where).to_list(), _observed(table, y, where).to_list()
+    )
+
+
+def not_here(why: str) -> Measure:
+    """A claim this study cannot answer; `why` says what it would take.
+
+    >>> not_here("needs a GPU")(pl.DataFrame())
+    Traceback (most recent call last):
+    assay.record.types.NotMeasured: needs a GPU
+    """
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        raise NotMeasured(why)
+
+    return measure

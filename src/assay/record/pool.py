@@ -1,0 +1,192 @@
+"""Independent cases in parallel: on this machine's cores, or on a Ray cluster.
+
+A task names its function (`module:function`) instead of carrying it, so that a worker imports only what the task
+needs. Every task brings its own seed; where it runs cannot change what it returns. Workers use one thread each:
+linear algebra and compiled loops then sum in the same order everywhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, get_context, parent_process
+from pathlib import Path
+from typing import Any
+
+from assay.record.errors import BadInput, StudyFailed
+from assay.record.extras import missing_module
+
+ONE_THREAD = {
+    f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM")
+} | {"POLARS_MAX_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One case with one seed: a function by name and its keyword arguments."""
+
+    function: str
+    arguments: dict[str, Any]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.arguments.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception in a worker, as text: not every exception can be sent to another process."""
+
+    kind: str
+    message: str
+    where: str
+    missing: str | None
+    trace: str
+
+
+def perform(task: Task) -> Any:
+    """Run a task here and now; an exception becomes a `Failure`.
+
+    >>> perform(Task("math:gcd_of_nothing", {})).kind
+    'AttributeError'
+    """
+    try:
+        module, name = task.function.split(":")
+        return plain(getattr(importlib.import_module(module), name)(**task.arguments))
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        missing = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else None
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        return Failure(type(error).__name__, str(error), where, missing, traceback.format_exc())
+
+
+def plain(value: Any) -> Any:
+    """NumPy scalars and arrays as the plain numbers and lists that JSON knows.
+
+    >>> import numpy as np
+    >>> plain({"steps": np.int64(3), "seconds": [np.float32(0.5)]})
+    {'steps': 3, 'seconds': [0.5]}
+    """
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def raise_failure(failure: Failure, key: str, task: Task) -> None:
+    """Turn a worker's failure into the one line a person reads."""
+    if os.environ.get("ASSAY_TRACEBACK"):
+        print(failure.trace)
+    if failure.missing:
+        raise BadInput(missing_module(key, ModuleNotFoundError(name=failure.missing)))
+    reason = f"{failure.kind}: {failure.message}".splitlines()[0].rstrip(": ")
+    raise StudyFailed(f"{key} failed at {task}: {reason} ({failure.where}; ASSAY_TRACEBACK=1 shows more)")
+
+
+def local(tasks: Sequence[Task], workers: int) -> Iterator[tuple[int, Any]]:
+    """Run tasks in `workers` processes; yields (position, outcome) as they finish. No workers: in this process."""
+    if workers < 1:
+        yield from ((position, perform(task)) for position, task in enumerate(tasks))
+        return
+    context = get_context("spawn")  # a forked child would inherit locks of Numba's and Polars' threads
+    waiting = list(range(len(tasks)))[::-1]
+    crew: dict[Any, tuple[Any, int | None]] = {}
+    try:
+        for _ in range(min(workers, len(tasks))):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            crew[ours] = (process, None)
+            _hand_out(crew, ours, tasks, waiting)
+        while any(position is not None for _, position in crew.values()):
+            for pipe in connection.wait([pipe for pipe, (_, position) in crew.items() if position is not None]):
+                process, position = crew[pipe]
+                assert position is not None
+                try:
+                    outcome = pipe.recv()  # type: ignore[union-attr]
+                except (EOFError, OSError):
+                    process.join(5)
+                    raise StudyFailed(f"the process of case {tasks[position]} died ({_cause(process)})") from None
+                _hand_out(crew, pipe, tasks, waiting)
+                yield position, outcome
+    finally:
+        for process, _ in crew.values():
+            process.kill()
+            process.join()
+
+
+def _hand_out(crew: dict[Any, tuple[Any, int | None]], pipe: Any, tasks: Sequence[Task], waiting: list[int]) -> None:
+    position = waiting.pop() if waiting else None
+    crew[pipe] = (crew[pipe][0], position)
+    if position is not None:
+        pipe.send(tasks[position])
+
+
+def _cause(process: Any) -> str:
+    code = process.exitcode
+    return f"killed by {signal.Signals(-code).name}, out of memory?" if code and code < 0 else f"exit code {code}"
+
+
+def _work(pipe: Any) -> None:
+    os.environ.update(ONE_THREAD)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(perform(task))
+
+
+def _end_with_parent() -> None:
+    """A parent killed with -9 cannot end its workers; they notice by its sentinel."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Any]]:
+    """Run tasks on Ray: `ray` for this machine (or the cluster it belongs to), `ray://HOST:PORT` for another."""
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise BadInput(missing_module("--on ray", error)) from error
+    remote = address.startswith("ray://")
+    environment: dict[str, Any] = {"env_vars": ONE_THREAD}
+    if remote:  # the cluster runs this very code, not whichever assay it may have installed
+        environment["py_modules"] = [str(Path(__file__).parents[1])]
+    try:
+        ray.init(
+            address=address if remote else None,
+            runtime_env=environment,
+            log_to_driver=False,
+            logging_level="ERROR",
+            **({} if remote else {"include_dashboard": False}),
+        )
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise BadInput(f"cannot reach Ray at '{address}': {str(error).splitlines()[0]}") from error
+    try:
+        yield from _ray_tasks(ray, tasks)
+    finally:
+        ray.shutdown()
+
+
+def _ray_tasks(ray: Any, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
+    submit: Callable[..., Any] = ray.remote(num_cpus=1, max_retries=2)(perform).remote
+    pending = {submit(task): position for position, task in enumerate(tasks)}
+    while pending:
+        for reference in ray.wait(list(pending), num_returns=1)[0]:
+            position = pending.pop(reference)
+            try:
+                yield position, ray.get(reference)
+            except ray.exceptions.RayError as error:
+                first = str(error).splitlines()[0]
+                raise StudyFailed(f"the Ray task of case {tasks[position]} died: {first}") from None

@@ -1,0 +1,148 @@
+"""Run a study, judge its claims, and store the result with all it takes to know where it comes from."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+
+from assay.record import catalogue, machine, sources, store
+from assay.record.errors import AssayError, BadInput, StudyFailed
+from assay.record.extras import missing_module
+from assay.record.journal import Journal
+from assay.record.lab import SEEDS, Lab, Progress
+from assay.record.types import Answer, Claim, Evidence, NotMeasured, Result, Study, Verdict
+
+
+def run(
+    key: str,
+    *,
+    size: str = "quick",
+    seeds: int | None = None,
+    on: str = "local",
+    fresh: bool = False,
+    workers: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Result:
+    """Run a paper's study and return its result, which is also in the store.
+
+    Cases that an interrupted run of the same code on the same machine finished are taken over unless `fresh`.
+    """
+    study = catalogue.study(key)
+    source = sources.digest(study.paper.module)
+    started, clock = datetime.now(UTC), time.perf_counter()
+    facts = machine.facts()
+    crew = facts["cores"] if workers is None else workers
+    with Journal(key, f"{source}-{size}-{_slug(facts['cpu'])}", fresh=fresh) as journal:
+        artefacts = store.home() / "artefacts" / key
+        lab = Lab(key, size, seeds or SEEDS[size], on, crew, journal, artefacts, progress)
+        table = _measure(study, lab, journal)
+        answers = judge(study, table)
+        result = Result(
+            key=key,
+            evidence=_headline_evidence(answers, study.evidence),
+            size=size,
+            seconds=round(time.perf_counter() - clock, 3),
+            machine=facts,
+            table=table.to_dicts(),
+            claims=answers,
+            seeds=lab.seeds,
+            started=started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            source=source,
+            commit=machine.commit(),
+            versions=machine.versions(),
+            on=on,
+            resumed=journal.inherited,
+        )
+        path = _keep(result)
+        if path is not None:
+            _draw(study, table, path.with_suffix(".svg"))
+            journal.forget()
+    return result
+
+
+def _keep(result: Result) -> Path | None:
+    """Store the result; where that fails it is still returned, so that what was measured is not lost."""
+    try:
+        return store.save(result)
+    except AssayError as error:
+        warnings.warn(f"{result.key}: the result below is not stored: {error}", store.StoreWarning, stacklevel=3)
+        return None
+
+
+def _measure(study: Study, lab: Lab, journal: Journal) -> pl.DataFrame:
+    key = study.paper.key
+    try:
+        table = study.run(lab)
+    except ModuleNotFoundError as error:
+        raise BadInput(missing_module(key, error)) from error
+    except AssayError as error:
+        kept = f"; {len(journal)} finished cases are kept and the next run resumes" if len(journal) else ""
+        raise type(error)(f"{error}{kept}") from error
+    except NotMeasured as reason:
+        raise BadInput(f"{key}: {reason}") from reason
+    except Exception as error:
+        if os.environ.get("ASSAY_TRACEBACK"):
+            traceback.print_exc()
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        where = f"{Path(at.filename).name}:{at.lineno}; ASSAY_TRACEBACK=1 shows more"
+        raise StudyFailed(f"{key} failed: {reason} ({where})") from error
+    if not isinstance(table, pl.DataFrame) or "seed" not in table.columns or table.is_empty():
+        raise StudyFailed(f"{key}: study(lab) must return a Polars table with a 'seed' column and at least one row")
+    return table
+
+
+def judge(study: Study, table: pl.DataFrame) -> tuple[Answer, ...]:
+    """Every claim's answer, and only here the paper's own number joins the measured one."""
+    stated = {claim.text: claim.value for claim in study.paper.claims}
+    return tuple(
+        _answer(claim, table, stated.get(claim.text), claim.text in stated, claim.evidence or study.evidence)
+        for claim in study.claims
+    )
+
+
+def _answer(claim: Claim, table: pl.DataFrame, paper: float | None, stated: bool, evidence: Evidence) -> Answer:
+    base = {"text": claim.text, "paper": paper, "evidence": evidence, "holds": str(claim.holds), "stated": stated}
+    try:
+        found = claim.measure(table)
+    except NotMeasured as reason:
+        return Answer(**base, measured=None, low=None, high=None, n=0, verdict=Verdict.NOT_MEASURED, note=str(reason))
+    except Exception as error:  # a broken claim must not cost the hours its table took
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        return Answer(
+            **base, measured=None, low=None, high=None, n=0, verdict=Verdict.NOT_MEASURED,
+            note=f"its measure failed: {reason}", broken=True,
+        )  # fmt: skip
+    verdict = claim.holds.judge(found)
+    note = "the measured value is not finite" if verdict is Verdict.NOT_MEASURED else ""
+    return Answer(
+        **base, measured=found.value, low=found.low, high=found.high, n=found.n, verdict=verdict, note=note
+    )
+
+
+def _headline_evidence(answers: Sequence[Answer], default: Evidence) -> Evidence:
+    measured = [a.evidence for a in answers if a.verdict is not Verdict.NOT_MEASURED]
+    return measured[0] if measured else default
+
+
+def _draw(study: Study, table: pl.DataFrame, path: Path) -> None:
+    """The plot beside the result. A result without its picture is still a result, so a failure is only said."""
+    if study.plot is None:
+        return
+    from assay.record import charts
+
+    try:
+        store.write_whole(path, charts.svg(study.plot(table)).encode())
+    except Exception as error:
+        warnings.warn(f"{study.paper.key}: no plot: {type(error).__name__}: {error}", store.StoreWarning, stacklevel=2)
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in text.lower())[:40]

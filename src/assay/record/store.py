@@ -1,0 +1,87 @@
+"""The result store: one JSON file per finished run, and its plot beside it.
+
+    $ASSAY_HOME/results/<key>/<started>-<size>-<random>.json
+    $ASSAY_HOME/results/<key>/<started>-<size>-<random>.svg
+
+Files are written whole or not at all, and no two runs share a name, so runs at the same time cannot disturb each
+other. A file that cannot be read is skipped with one line; it never hides the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from assay.record.errors import StoreFailed
+from assay.record.types import Result
+
+
+class StoreWarning(UserWarning):
+    """A stored file was skipped; the text names it and the cure."""
+
+
+def home() -> Path:
+    """`$ASSAY_HOME`, else the user's data directory."""
+    if chosen := os.environ.get("ASSAY_HOME"):
+        return Path(chosen).expanduser().absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "assay"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "assay"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash at any moment, sees all of it or nothing."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise StoreFailed(f"cannot write {path}: {error.strerror}; free space or set ASSAY_HOME elsewhere") from error
+    # The rename must survive a power cut too; not every file system lets a directory be synced.
+    with contextlib.suppress(OSError):
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def save(result: Result) -> Path:
+    """Store a result; its plot may be written beside it with the suffix .svg."""
+    name = f"{result.started.replace(':', '').replace('-', '')}-{result.size}-{secrets.token_hex(4)}.json"
+    path = home() / "results" / result.key / name
+    write_whole(path, msgspec.json.format(msgspec.json.encode(result), indent=1))
+    return path
+
+
+def stored(key: str) -> Iterator[tuple[Path, Result]]:
+    """Every readable result of a paper, the newest first."""
+    folder = home() / "results" / key
+    try:
+        paths = sorted((p for p in folder.glob("*.json") if not p.name.startswith(".")), reverse=True)
+    except OSError as error:
+        warnings.warn(f"cannot read the store {folder}: {error.strerror}", StoreWarning, stacklevel=2)
+        return
+    for path in paths:
+        try:
+            yield path, msgspec.json.decode(path.read_bytes(), type=Result)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            warnings.warn(f"skipped the corrupt result {path} ({error}); delete it", StoreWarning, stacklevel=2)
+
+
+def latest(key: str) -> tuple[Path, Result] | None:
+    """The newest readable result of a paper."""
+    return next(stored(key), None)

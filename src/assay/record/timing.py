@@ -1,0 +1,45 @@
+"""Timing as a comparison: the contenders take turns, so that a noisy moment hits all of them alike."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def interleave(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each contender in each round; every round runs all of them once, in a rotating order.
+
+    The caller warms up (compiles) beforehand if warm times are wanted. The collector is off inside a timed call.
+
+    >>> seconds = interleave({"short": lambda: sum(range(10)), "long": lambda: sum(range(10**5))}, rounds=5)
+    >>> sorted(seconds), len(seconds["short"])
+    (['long', 'short'], 5)
+    """
+    names = list(contenders)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    collecting = gc.isenabled()
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            gc.collect()
+            gc.disable()
+            try:
+                start = time.perf_counter()
+                contenders[name]()
+                seconds[name].append(time.perf_counter() - start)
+            finally:
+                if collecting:
+                    gc.enable()
+    return seconds
+
+
+def median(seconds: list[float]) -> float:
+    """The middle of the rounds: what a run takes when nothing else disturbs it much.
+
+    >>> median([3.0, 1.0, 2.0])
+    2.0
+    """
+    return float(np.median(seconds))

@@ -1,0 +1,1 @@
+"""Serving: routing, caching, batching and provisioning of LLM replicas."""

@@ -1,0 +1,1 @@
+"""What engines share: randomness, graphs, and later clocks, links, hardware and prices."""

@@ -1,0 +1,1 @@
+"""Training: planners, parallelism, collectives and fault tolerance."""
