@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from assay.cli.output import console, json_option, print_json
+from assay.cli.output import console, json_option, print_json, quiet_table
 from assay.record.doctor import examine
 
 
@@ -16,10 +16,9 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json(findings)
         return
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = quiet_table()
     for name in ("", "what", "found", "enables"):
         table.add_column(name, overflow="fold")
     for finding in findings:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from assay.cli.output import console, json_option, print_json
+from assay.cli.output import console, json_option, print_json, quiet_table
 from assay.record import feed
 from assay.record.catalogue import papers
 from assay.record.errors import BadInput
@@ -42,9 +42,7 @@ def _entries(file: Path) -> list[feed.Entry]:
 
 
 def _print(matches: list[feed.Match]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = quiet_table()
     for name in ("arXiv", "in the record", "room", "closeness", "title"):
         table.add_column(name, no_wrap=name != "title", justify="right" if name == "closeness" else "left")
     for m in matches:

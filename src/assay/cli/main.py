@@ -63,7 +63,7 @@ def main() -> None:
     except AssayError as error:
         code = _say(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        code = _say("interrupted; finished cases are kept, and the same command goes on from there", 130)
+        code = _say("interrupted", 130)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0

@@ -1,19 +1,20 @@
-"""How answers look: JSON for machines, Rich tables for people."""
+"""How answers look: JSON for machines, tables for people. Rich is imported when a table is drawn, not before."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from assay.record.types import Answer, Verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 VERDICTS = {
     Verdict.REPRODUCED: ("✓", "green"),
@@ -27,16 +28,29 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
+    import msgspec
+
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
 def console() -> Console:
     """The screen; a pipe gets lines wide enough to be read or searched."""
+    from rich.console import Console
+
     return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+
+
+def quiet_table() -> Table:
+    """A table without lines: alignment is enough."""
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, header_style="bold")
 
 
 def verdict_text(verdict: Verdict | str | None) -> Text:
     """A verdict with its sign and colour."""
+    from rich.text import Text
+
     if verdict is None:
         return Text("–", style="bright_black")
     sign, colour = VERDICTS[Verdict(verdict)]
@@ -64,7 +78,9 @@ def number(value: Any) -> str:
 
 def claims_table(answers: Iterable[Answer]) -> Table:
     """Claims with the paper's value, ours with its interval, and the verdict."""
-    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    from rich.text import Text
+
+    table = quiet_table()
     table.add_column("claim", ratio=1, overflow="fold")
     for name in ("paper", "measured", "interval", "holds if", "n"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -93,7 +109,7 @@ def summary_table(rows: Sequence[dict[str, Any]]) -> Table:
     folded: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         folded.setdefault(tuple(row.get(name) for name in case), []).append(row)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = quiet_table()
     for name in case:
         table.add_column(name, overflow="fold")
     for name in ("seeds", *measured):
@@ -112,11 +128,3 @@ def _mean(group: Sequence[dict[str, Any]], name: str) -> Any:
     if all(isinstance(value, int | float) for value in values):
         return values[0] if len(set(values)) == 1 else sum(values) / len(values)
     return values[0] if len(set(map(str, values))) == 1 else f"{len(set(map(str, values)))} kinds"
-
-
-def one_row(cells: Sequence[tuple[str, str]]) -> Table:
-    """Facts as two quiet columns."""
-    table = Table.grid(padding=(0, 2))
-    for name, value in cells:
-        table.add_row(Text(name, style="bright_black"), value)
-    return table

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from assay.cli.output import console, json_option, number, print_json, verdict_text
+from assay.cli.output import console, json_option, number, print_json, quiet_table, verdict_text
 from assay.record import catalogue, sources
-from assay.record.errors import AssayError
+from assay.record.errors import AssayError, Interrupted
 from assay.record.store import latest, stored
 from assay.record.types import ROOMS, Paper
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Example:  assay record --run --html report && xdg-open report/index.html")
-@click.option("--run", "run_missing", is_flag=True, help="First run every built study without a result at this version.")
+@click.option("--run", "run_missing", is_flag=True, help="First run built studies without a result at this version.")
 @click.option("--room", type=click.Choice(ROOMS), help="Only this room.")
 @click.option("--html", type=click.Path(file_okay=False, path_type=Path), help="Write the report site into DIR.")
 @json_option
@@ -55,6 +55,8 @@ def _run_missing(chosen: list[Paper]) -> int:
             with progress_bar(paper.key) as progress:
                 run(paper.key, progress=progress)
         except AssayError as error:
+            if isinstance(error, Interrupted):
+                raise
             click.echo(f"assay: {error}", err=True)
             code = max(code, error.exit_code)
     return code
@@ -78,10 +80,8 @@ def _row(paper: Paper, result: Result | None) -> dict[str, Any]:
 
 
 def _print(chosen: list[Paper], results: dict[str, Result]) -> None:
-    from rich.table import Table
-
     screen = console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = quiet_table()
     for name in ("key", "claim", "paper", "measured", "verdict", "evidence", "all claims"):
         table.add_column(name, no_wrap=name != "claim", justify="right" if name in ("paper", "measured") else "left")
     for key, result in results.items():

@@ -14,7 +14,7 @@ import msgspec
 from assay.cli.keys import complete
 from assay.cli.output import claims_table, console, json_option, print_json, summary_table
 from assay.record import catalogue
-from assay.record.errors import AssayError, BadInput
+from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed
 from assay.record.store import home, latest
 
 if TYPE_CHECKING:
@@ -43,8 +43,14 @@ def command(
     for key in keys:
         try:
             result = _run(key, "full" if full else "quick", seeds, on, fresh)
+        except StoreFailed as error:
+            if error.result is None:
+                raise
+            result = error.result  # measured, so shown; only not stored
+            click.echo(f"assay: {key}: not stored: {error}", err=True)
+            code = error.exit_code
         except AssayError as error:
-            if len(keys) == 1:
+            if len(keys) == 1 or isinstance(error, Interrupted):
                 raise
             click.echo(f"assay: {error}", err=True)  # the others still run
             answers.append({"key": key, "error": str(error)})
@@ -125,13 +131,11 @@ def _print(result: Result) -> None:
     screen.print()
     screen.print(claims_table(result.claims))
     resumed = f", {result.resumed} cases resumed" if result.resumed else ""
-    screen.print(
-        Text(
-            f"\n{result.size}, {result.seeds} seeds, {result.seconds:.1f} s{resumed}; evidence {result.evidence.value}; "
-            f"{result.machine['cpu']}, {result.machine['cores']} cores; version {result.source}",
-            style="bright_black",
-        )
+    facts = (
+        f"{result.size}, {result.seeds} seeds, {result.seconds:.1f} s{resumed}; evidence {result.evidence.value}",
+        f"{result.machine['cpu']}, {result.machine['cores']} cores; version {result.source}",
     )
+    screen.print(Text("\n" + "; ".join(facts), style="bright_black"))
     newest = latest(result.key)
     if newest and newest[0].with_suffix(".svg").exists():
         screen.print(Text(f"plot: {newest[0].with_suffix('.svg')}", style="bright_black"), soft_wrap=True)

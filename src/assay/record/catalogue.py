@@ -54,7 +54,7 @@ def _paper(entry: dict[str, Any], where: str) -> Paper:
     for claim in entry.get("claims", []):
         text, value = claim.get("text"), claim.get("value")
         if not isinstance(text, str) or not isinstance(value, int | float | None):
-            raise BadInput(f"{where}: a claim is {{ text = \"…\", value = 1.5 }}, the value may be left out")
+            raise BadInput(f'{where}: a claim is {{ text = "…", value = 1.5 }}, the value may be left out')
         claims.append(Stated(text, None if value is None else float(value)))
     return Paper(entry["key"], entry["room"], entry["title"], entry.get("arxiv"), entry["line"], tuple(claims))
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from assay.record.types import Result
+
 
 class AssayError(Exception):
     """An error with a one-line message that says what was wrong and what would be right."""
@@ -20,4 +25,15 @@ class StudyFailed(AssayError):  # noqa: N818
 
 
 class StoreFailed(AssayError):  # noqa: N818
-    """A result could not be written: a full disk, a folder that is not ours."""
+    """Something could not be written: a full disk, a folder that is not ours.
+
+    A run that measured everything and only failed to store it hands its result over in `result`.
+    """
+
+    result: Result | None = None
+
+
+class Interrupted(AssayError):  # noqa: N818
+    """The user stopped a run. What it finished is kept."""
+
+    exit_code = 130

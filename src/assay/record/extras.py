@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import unquote, urlparse
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,9 @@ def _importable(module: str) -> bool:
 
 def install_command(extra: str) -> str:
     """The command that adds an extra to the running installation, a checkout or not."""
+    from importlib import metadata  # imported here: `assay list` must not wait for it
+    from urllib.parse import unquote, urlparse
+
     pip = f"{sys.executable} -m pip install"
     try:
         origin = metadata.distribution("assay").read_text("direct_url.json")

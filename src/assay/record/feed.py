@@ -208,7 +208,7 @@ def _cosine(a: Counter[str], b: Counter[str], weight: Mapping[str, float]) -> fl
 
 
 _COMMON = frozenset(
-    "the and for with that this from are can its our which into over both while than more under not but has have "
-    "show shows paper present presents propose proposes approach method methods system systems using used use based "
-    "new novel first two one across between these their such also via per each all any how when where what".split()
+    """the and for with that this from are can its our which into over both while than more under not but has have
+    show shows paper present presents propose proposes approach method methods system systems using used use based
+    new novel first two one across between these their such also via per each all any how when where what""".split()
 )

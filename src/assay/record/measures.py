@@ -101,9 +101,7 @@ def slope(x: str, y: str, **where: Any) -> Measure:
     >>> slope("n", "steps")(table).value
     1.0
     """
-    return lambda table: intervals.slope(
-        _observed(table, x, where).to_list(), _observed(table, y, where).to_list()
-    )
+    return lambda table: intervals.slope(_observed(table, x, where).to_list(), _observed(table, y, where).to_list())
 
 
 def not_here(why: str) -> Measure:

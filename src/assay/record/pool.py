@@ -21,9 +21,9 @@ from typing import Any
 from assay.record.errors import BadInput, StudyFailed
 from assay.record.extras import missing_module
 
-ONE_THREAD = {
-    f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM")
-} | {"POLARS_MAX_THREADS": "1"}
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM")} | {
+    "POLARS_MAX_THREADS": "1"
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,13 @@ def local(tasks: Sequence[Task], workers: int) -> Iterator[tuple[int, Any]]:
             crew[ours] = (process, None)
             _hand_out(crew, ours, tasks, waiting)
         while any(position is not None for _, position in crew.values()):
-            for pipe in connection.wait([pipe for pipe, (_, position) in crew.items() if position is not None]):
+            busy: list[Any] = [pipe for pipe, (_, position) in crew.items() if position is not None]
+            ready: list[Any] = connection.wait(busy)
+            for pipe in ready:
                 process, position = crew[pipe]
                 assert position is not None
                 try:
-                    outcome = pipe.recv()  # type: ignore[union-attr]
+                    outcome = pipe.recv()
                 except (EOFError, OSError):
                     process.join(5)
                     raise StudyFailed(f"the process of case {tasks[position]} died ({_cause(process)})") from None

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from assay.record import catalogue, machine, sources, store
-from assay.record.errors import AssayError, BadInput, StudyFailed
+from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed, StudyFailed
 from assay.record.extras import missing_module
 from assay.record.journal import Journal
 from assay.record.lab import SEEDS, Lab, Progress
@@ -60,20 +60,14 @@ def run(
             on=on,
             resumed=journal.inherited,
         )
-        path = _keep(result)
-        if path is not None:
-            _draw(study, table, path.with_suffix(".svg"))
-            journal.forget()
+        try:
+            path = store.save(result)
+        except StoreFailed as error:
+            error.result = result  # what was measured is still worth showing
+            raise
+        _draw(study, table, path.with_suffix(".svg"))
+        journal.forget()
     return result
-
-
-def _keep(result: Result) -> Path | None:
-    """Store the result; where that fails it is still returned, so that what was measured is not lost."""
-    try:
-        return store.save(result)
-    except AssayError as error:
-        warnings.warn(f"{result.key}: the result below is not stored: {error}", store.StoreWarning, stacklevel=3)
-        return None
 
 
 def _measure(study: Study, lab: Lab, journal: Journal) -> pl.DataFrame:
@@ -83,20 +77,25 @@ def _measure(study: Study, lab: Lab, journal: Journal) -> pl.DataFrame:
     except ModuleNotFoundError as error:
         raise BadInput(missing_module(key, error)) from error
     except AssayError as error:
-        kept = f"; {len(journal)} finished cases are kept and the next run resumes" if len(journal) else ""
-        raise type(error)(f"{error}{kept}") from error
+        raise type(error)(f"{error}{_kept(journal)}") from error
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"{key}: interrupted{_kept(journal)}") from error
     except NotMeasured as reason:
         raise BadInput(f"{key}: {reason}") from reason
     except Exception as error:
         if os.environ.get("ASSAY_TRACEBACK"):
             traceback.print_exc()
         at = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         where = f"{Path(at.filename).name}:{at.lineno}; ASSAY_TRACEBACK=1 shows more"
-        raise StudyFailed(f"{key} failed: {reason} ({where})") from error
+        raise StudyFailed(f"{key} failed: {_one_line(error)} ({where}){_kept(journal)}") from error
     if not isinstance(table, pl.DataFrame) or "seed" not in table.columns or table.is_empty():
         raise StudyFailed(f"{key}: study(lab) must return a Polars table with a 'seed' column and at least one row")
     return table
+
+
+def _kept(journal: Journal) -> str:
+    count = journal.finished
+    return f"; {count} finished case{'s are' if count > 1 else ' is'} kept, and the next run resumes" if count else ""
 
 
 def judge(study: Study, table: pl.DataFrame) -> tuple[Answer, ...]:
@@ -109,22 +108,34 @@ def judge(study: Study, table: pl.DataFrame) -> tuple[Answer, ...]:
 
 
 def _answer(claim: Claim, table: pl.DataFrame, paper: float | None, stated: bool, evidence: Evidence) -> Answer:
-    base = {"text": claim.text, "paper": paper, "evidence": evidence, "holds": str(claim.holds), "stated": stated}
+    found, note, broken = None, "", False
     try:
         found = claim.measure(table)
     except NotMeasured as reason:
-        return Answer(**base, measured=None, low=None, high=None, n=0, verdict=Verdict.NOT_MEASURED, note=str(reason))
+        note = str(reason)
     except Exception as error:  # a broken claim must not cost the hours its table took
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        return Answer(
-            **base, measured=None, low=None, high=None, n=0, verdict=Verdict.NOT_MEASURED,
-            note=f"its measure failed: {reason}", broken=True,
-        )  # fmt: skip
-    verdict = claim.holds.judge(found)
-    note = "the measured value is not finite" if verdict is Verdict.NOT_MEASURED else ""
+        note, broken = f"its measure failed: {_one_line(error)}", True
+    verdict = claim.holds.judge(found) if found else Verdict.NOT_MEASURED
+    if found and verdict is Verdict.NOT_MEASURED:
+        found, note = None, "the measured value is not finite"
     return Answer(
-        **base, measured=found.value, low=found.low, high=found.high, n=found.n, verdict=verdict, note=note
+        text=claim.text,
+        paper=paper,
+        measured=found.value if found else None,
+        low=found.low if found else None,
+        high=found.high if found else None,
+        n=found.n if found else 0,
+        verdict=verdict,
+        evidence=evidence,
+        holds=str(claim.holds),
+        stated=stated,
+        note=note,
+        broken=broken,
     )
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _headline_evidence(answers: Sequence[Answer], default: Evidence) -> Evidence:
@@ -141,7 +152,7 @@ def _draw(study: Study, table: pl.DataFrame, path: Path) -> None:
     try:
         store.write_whole(path, charts.svg(study.plot(table)).encode())
     except Exception as error:
-        warnings.warn(f"{study.paper.key}: no plot: {type(error).__name__}: {error}", store.StoreWarning, stacklevel=2)
+        warnings.warn(f"{study.paper.key}: no plot: {_one_line(error)}", store.StoreWarning, stacklevel=2)
 
 
 def _slug(text: str) -> str:

@@ -109,9 +109,7 @@ class Holds:
         in_bounds = self.low <= estimate.value <= self.high
         if self.neutral is None:
             certain = self.low <= estimate.low and estimate.high <= self.high
-            return (
-                Verdict.NOT_REPRODUCED if not in_bounds else Verdict.REPRODUCED if certain else Verdict.DIRECTION
-            )
+            return Verdict.NOT_REPRODUCED if not in_bounds else Verdict.REPRODUCED if certain else Verdict.DIRECTION
         upwards = self.neutral <= self.low
         certain = estimate.low > self.neutral if upwards else estimate.high < self.neutral
         if in_bounds:
@@ -233,8 +231,8 @@ class Result:
     @property
     def headline(self) -> Answer | None:
         """The first claim that was measured: what the front page shows."""
-        measured = [a for a in self.claims if a.verdict is not Verdict.NOT_MEASURED]
-        return (measured or list(self.claims) or [None])[0]
+        measured = (a for a in self.claims if a.verdict is not Verdict.NOT_MEASURED)
+        return next(measured, self.claims[0] if self.claims else None)
 
     @property
     def tally(self) -> dict[str, int]:

@@ -1,0 +1,58 @@
+# Two commands: `make demo` and `make test`. Everything they install or write stays in this checkout.
+PYTHON ?= python3
+SHELL := /bin/bash
+ROOT := $(CURDIR)
+BIN := $(ROOT)/.venv/bin
+CACHE := $(ROOT)/.cache
+
+export PIP_CACHE_DIR := $(CACHE)/pip
+export NUMBA_CACHE_DIR := $(CACHE)/numba
+export ASSAY_HOME ?= $(ROOT)/.assay
+export XDG_CACHE_HOME := $(CACHE)
+export RAY_TMPDIR := $(CACHE)/ray
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test slow lint bench report clean
+
+help:  ## say what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+# The stamps make a second call start at once, and a changed pyproject.toml install again.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "assay needs Python 3.11 or later: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+
+.venv/core: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable . --constraint constraints.txt
+	@# The peer of radius-fps: measured beside it where a wheel exists; the study says so where none does.
+	-@$(BIN)/python -m pip install --quiet --only-binary :all: --requirement benchmarks/envs/fpsample.txt || echo "fpsample: no wheel here, its claim will say so"
+	@touch $@
+
+.venv/test: .venv/core
+	$(BIN)/python -m pip install --quiet --editable '.[test,ray]' --constraint constraints.txt
+	@touch $@
+
+demo: .venv/core  ## set up, run both kinds of claim, write the report
+	$(BIN)/assay run div radius-fps
+	@echo
+	$(BIN)/assay record --html report
+
+test: .venv/test  ## set up and run every quick test
+	$(BIN)/python -m pytest
+
+slow: .venv/test  ## full-size studies
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/test  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/test  ## assay beside its peers
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+report: .venv/core  ## run what has no result at this version, write the report
+	$(BIN)/assay record --run --html report
+
+clean:  ## remove all that the targets made
+	rm -rf .venv .cache .assay report

@@ -1,0 +1,141 @@
+"""A copy of the package into which tests put papers of their own, and the command line as a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import assay
+
+SOURCE = Path(assay.__file__).parent
+
+THIRD_PAPER = '''\
+"""Counting: a case is worth its size plus its seed.
+
+A paper small enough to see through, for the machinery's own tests.
+"""
+import os
+from pathlib import Path
+
+from assay.record.measures import mean
+from assay.record.types import Claim, Evidence, at_least
+
+evidence = Evidence.MODEL
+use_when = "Testing the machinery."
+avoid_when = "Anything else."
+
+
+def trial(size, seed):
+    log = os.environ.get("TRIAL_LOG")
+    if log:
+        with open(log, "a") as file:
+            file.write(f"{size} {seed} {os.getpid()}\\n")
+    trouble = os.environ.get("TRIAL_TROUBLE", "")
+    if trouble == "raise" and (size, seed) == (3, 1):
+        raise ValueError("the third case is\\nunlucky")
+    if trouble == "import" and size == 3:
+        import torch_that_is_not_there
+    if trouble == "die" and (size, seed) == (3, 1):
+        os.kill(os.getpid(), 9)
+    if trouble == "block" and (size, seed) == (3, 1):
+        with open(os.environ["TRIAL_FIFO"]) as fifo:  # until somebody writes, which nobody does
+            fifo.read()
+    return {"worth": size + seed}
+
+
+def study(lab):
+    return lab.run(trial, [{"size": size} for size in (1, 2, 3)])
+
+
+def plot(table):
+    import altair as alt
+    return alt.Chart(table).mark_point().encode(x="size:Q", y="worth:Q")
+
+
+claims = [
+    Claim("large cases are worth more than three", mean("worth", size=3), at_least(3.0)),
+    Claim("small cases are worth more than a hundred", mean("worth", size=1), at_least(100.0, neutral=50.0)),
+]
+'''
+
+THIRD_ENTRY = """
+[[paper]]
+key = "third-paper"
+room = "data"
+title = "A Third Paper & Its <Title>"
+arxiv = "2601.00001"
+line = "Add the seed to the size."
+claims = [
+  { text = "large cases are worth more than three", value = 4.0 },
+  { text = "small cases are worth more than a hundred", value = 120.0 },
+]
+"""
+
+
+@dataclass
+class Package:
+    """A copy of assay's sources with a store of its own."""
+
+    root: Path
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    def add(self, source: str = THIRD_PAPER, entry: str = THIRD_ENTRY, module: str = "data/third_paper.py") -> None:
+        """One file and one TOML entry: all it takes to add a paper."""
+        (self.root / "assay" / module).write_text(source)
+        with (self.root / "assay" / "record" / "papers.toml").open("a") as file:
+            file.write(entry)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        paths = {"PYTHONPATH": str(self.root), "ASSAY_HOME": str(self.home)}
+        return os.environ | paths | {key: str(value) for key, value in more.items()}
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "assay.cli.main", *arguments],
+            env=self.environment(**environment), cwd=self.root, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def assay(self, *arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line to its end and check the exit code."""
+        process = self.start(*arguments, **environment)
+        try:
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+        assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
+        assert "Traceback" not in out + err
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def json(self, *arguments: str, **environment: str) -> Any:
+        return json.loads(self.assay(*arguments, "--json", **environment).stdout)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Package:
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(SOURCE, tmp_path / "assay", ignore=ignore)
+    return Package(tmp_path)
+
+
+@pytest.fixture
+def with_third(package: Package) -> Package:
+    package.add()
+    return package
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test touches the user's store."""
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
