@@ -11,6 +11,9 @@ export ASSAY_HOME ?= $(ROOT)/.assay
 export XDG_CACHE_HOME := $(CACHE)
 export RAY_TMPDIR := $(CACHE)/ray
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export RAY_USAGE_STATS_ENABLED := 0
+export TMPDIR := $(CACHE)/tmp
+_ := $(shell mkdir -p $(CACHE)/tmp $(CACHE)/home)
 
 .PHONY: help demo test slow lint bench report clean
 
@@ -38,10 +41,10 @@ demo: .venv/core  ## set up, run both kinds of claim, write the report
 	$(BIN)/assay record --html report
 
 test: .venv/test  ## set up and run every quick test
-	$(BIN)/python -m pytest
+	HOME=$(CACHE)/home $(BIN)/python -m pytest
 
 slow: .venv/test  ## full-size studies
-	$(BIN)/python -m pytest -m slow
+	HOME=$(CACHE)/home $(BIN)/python -m pytest -m slow
 
 lint: .venv/test  ## style and types
 	$(BIN)/ruff check .

@@ -136,3 +136,343 @@ def plain(points: ArrayLike, k: int, start: int = 0) -> Indices:
     [0, 2, 1]
     """
     return count("plain", points, k, start)[0]
+
+
+# --------------------------------------------------------------------------- k-d tree
+
+
+@njit(**JIT)
+def _select(rec, ids, lo, hi, mid, axis):  # type: ignore[no-untyped-def]
+    """Order rows [lo, hi) so that none before ``mid`` exceeds one after it on ``axis``."""
+    hi -= 1
+    while lo < hi:
+        a, b, c = rec[lo, axis], rec[(lo + hi) // 2, axis], rec[hi, axis]
+        pivot = max(min(a, b), min(max(a, b), c))
+        i, j = lo, hi
+        while i <= j:
+            while rec[i, axis] < pivot:
+                i += 1
+            while rec[j, axis] > pivot:
+                j -= 1
+            if i <= j:
+                for q in range(4):  # as integers: the fourth column holds an index
+                    ids[i, q], ids[j, q] = ids[j, q], ids[i, q]
+                i += 1
+                j -= 1
+        if mid <= j:
+            hi = j
+        elif mid >= i:
+            lo = i
+        else:
+            break
+
+
+@njit(**JIT)
+def _kd_build(rec, ids, depth):  # type: ignore[no-untyped-def]
+    """Median splits on the widest axis; node 1 is the root, 2 i and 2 i + 1 the halves of i."""
+    n = len(rec)
+    boxes = np.empty((2 << depth, 6), rec.dtype)
+    for level in range(depth + 1):
+        for j in range(1 << level):
+            lo, hi = (j * n) >> level, ((j + 1) * n) >> level
+            x0, x1, y0, y1, z0, z1 = bounds(rec[lo:hi])
+            box = boxes[(1 << level) + j]
+            box[0], box[1], box[2], box[3], box[4], box[5] = x0, y0, z0, x1, y1, z1
+            if level < depth:
+                axis = 0
+                if y1 - y0 > x1 - x0:
+                    axis = 1
+                if z1 - z0 > max(x1 - x0, y1 - y0):
+                    axis = 2
+                _select(rec, ids, lo, hi, ((2 * j + 1) * n) >> (level + 1), axis)
+    return boxes
+
+
+@njit(**JIT)
+def _box_distance(box, sx, sy, sz):  # type: ignore[no-untyped-def]
+    """Squared distance to a box; rounding is monotone, so it never exceeds a point's own."""
+    zero = sx - sx
+    dx = max(max(box[0] - sx, sx - box[3]), zero)
+    dy = max(max(box[1] - sy, sy - box[4]), zero)
+    dz = max(max(box[2] - sz, sz - box[5]), zero)
+    return (dx * dx + dy * dy) + dz * dz
+
+
+@njit(**JIT)
+def _kd_farthest(dmax, d, order, depth, stack):  # type: ignore[no-untyped-def]
+    """Sorted position of the farthest point, smallest original index first."""
+    n, leaf0, top = len(d), 1 << depth, dmax[1]
+    best = -1
+    stack[0] = 1
+    size = 1
+    while size:
+        size -= 1
+        node = stack[size]
+        if node < leaf0:
+            for child in (2 * node, 2 * node + 1):
+                if dmax[child] == top:
+                    stack[size] = child
+                    size += 1
+            continue
+        j = node - leaf0
+        for p in range((j * n) >> depth, ((j + 1) * n) >> depth):
+            if d[p] == top and (best < 0 or order[p] < order[best]):
+                best = p
+    return best
+
+
+@njit(**JIT)
+def _kd_tree(points, rec, ids, k, start, leaf_size):  # type: ignore[no-untyped-def]
+    n, depth = len(points), 0
+    while n >> depth > leaf_size:
+        depth += 1
+    for i in range(n):
+        rec[i, 0], rec[i, 1], rec[i, 2] = points[i, 0], points[i, 1], points[i, 2]
+        ids[i, 3] = i
+    boxes = _kd_build(rec, ids, depth)
+    x, y, z = np.empty(n, rec.dtype), np.empty(n, rec.dtype), np.empty(n, rec.dtype)
+    d, order = np.empty(n, rec.dtype), np.empty(n, np.int32)
+    for i in range(n):
+        x[i], y[i], z[i], d[i] = rec[i, 0], rec[i, 1], rec[i, 2], np.inf
+        order[i] = ids[i, 3]
+    leaf0 = 1 << depth
+    dmax = np.empty(2 * leaf0, rec.dtype)
+    dmax[:] = np.inf
+    stack, inner = np.empty(2 * leaf0, np.int32), np.empty(2 * leaf0, np.int32)
+    out = np.empty(k, np.int64)
+    out[0] = start
+    sx, sy, sz = points[start, 0], points[start, 1], points[start, 2]
+    visited = 0
+    for i in range(1, k):
+        stack[0] = 1
+        size, inners = 1, 0
+        while size:
+            size -= 1
+            node = stack[size]
+            if _box_distance(boxes[node], sx, sy, sz) >= dmax[node]:
+                continue
+            if node < leaf0:
+                inner[inners] = node
+                inners += 1
+                stack[size], stack[size + 1] = 2 * node, 2 * node + 1
+                size += 2
+                continue
+            a, b = ((node - leaf0) * n) >> depth, ((node - leaf0 + 1) * n) >> depth
+            dmax[node] = sweep(x[a:b], y[a:b], z[a:b], d[a:b], sx, sy, sz)
+            visited += b - a
+        for q in range(inners - 1, -1, -1):  # parents were noted before their children
+            node = inner[q]
+            dmax[node] = max(dmax[2 * node], dmax[2 * node + 1])
+        if dmax[1] <= 0:
+            _fill_rest(out, i, n)
+            break
+        p = _kd_farthest(dmax, d, order, depth, stack)
+        out[i], sx, sy, sz = order[p], x[p], y[p], z[p]
+    return out, visited
+
+
+def kd_tree(points: ArrayLike, k: int, start: int = 0, leaf_size: int = 64) -> Indices:
+    """Indices of ``k`` farthest points, pruning by the boxes of a k-d tree.
+
+    >>> kd_tree([[0, 0, 0], [1, 0, 0], [5, 0, 0], [4, 0, 0]], 3).tolist()
+    [0, 2, 1]
+    """
+    return count("kd_tree", points, k, start, leaf_size=leaf_size)[0]
+
+
+# --------------------------------------------------------------------------- spherical voxels
+
+
+@njit(**JIT)
+def _sweep_skip(x, y, z, d, sx, sy, sz):  # type: ignore[no-untyped-def]
+    """The paper's point test: |dx|, |dy| or |dz| at least the present distance -> skip.
+
+    Compared as squares, where rounding is monotone: dx*dx >= d implies the whole sum >= d.
+    Returns max d and the number of distances computed in full.
+    """
+    top, full = sx - sx, 0
+    for j in range(len(d)):
+        old, dx, dy, dz = d[j], x[j] - sx, y[j] - sy, z[j] - sz
+        if dx * dx < old and dy * dy < old and dz * dz < old:
+            full += 1
+            new = (dx * dx + dy * dy) + dz * dz
+            if new < old:
+                d[j] = old = new
+        top = max(top, old)
+    return top, full
+
+
+@njit(**JIT)
+def _test_group(group, sx, sy, sz, hit):  # type: ignore[no-untyped-def]
+    """Per sibling: 0 out of reach, 1 in reach, 2 in reach and nearer to its farthest point."""
+    for j in range(FAN):
+        ex, ey, ez = group[CX, j] - sx, group[CY, j] - sy, group[CZ, j] - sz
+        near = (ex * ex + ey * ey) + ez * ez <= group[REACH, j]
+        ax, ay, az = group[AX, j] - sx, group[AY, j] - sy, group[AZ, j] - sz
+        lower = (ax * ax + ay * ay) + az * az < group[DMAX, j]
+        hit[j] = np.uint8(near) + np.uint8(near & lower)
+
+
+@njit(**JIT)
+def _descend(groups, level, sx, sy, sz, seen, seen_hit, mark, hit):  # type: ignore[no-untyped-def]
+    """List what the sample reaches, level by level; the last stretch of the list is voxels.
+
+    Level L of the list is ``seen[mark[L + 1]:mark[L]]``; for L > 0 it holds groups of level L - 1,
+    for L = 0 voxels.  ``seen_hit`` says whether the node's farthest point is affected.
+    """
+    top = len(level) - 2
+    seen[0], seen_hit[0] = level[top], 2
+    mark[top + 2], mark[top + 1] = 0, 1
+    a, b = 0, 1
+    for up in range(top, -1, -1):
+        base = level[up - 1] if up else 0
+        e = b
+        for q in range(a, b):
+            g = seen[q]
+            _test_group(groups[g], sx, sy, sz, hit)
+            child = base + FAN * (g - level[up])
+            for j in range(FAN):  # always written, kept only if in reach: no branch to mispredict
+                seen[e], seen_hit[e] = child + j, hit[j]
+                e += np.int64(hit[j] > 0)
+        a, b = b, e
+        mark[up] = e
+    return a, b
+
+
+@njit(**JIT)
+def _apply(rec, starts, v, samples, i, notes, noted, groups, arg, order, skip, guard, tiny):  # type: ignore[no-untyped-def]
+    """Bring voxel ``v`` up to date with sample ``i`` and those noted; return distances computed.
+
+    The newest sample comes first: it lowers the voxel's reach, so many noted ones drop out.
+    """
+    first, m = np.int64(starts[v]), np.int64(starts[v + 1] - starts[v])
+    block = rec.reshape(rec.size)[4 * first : 4 * (first + m)]
+    x, y, z, d = block[:m], block[m : 2 * m], block[2 * m : 3 * m], block[3 * m :]
+    g, lane = v // FAN, v % FAN
+    group = groups[g]
+    cx, cy, cz, radius = group[CX, lane], group[CY, lane], group[CZ, lane], group[RADIUS, lane]
+    dmax, visited = group[DMAX, lane], 0
+    s = i
+    for u in range(noted[v], -1, -1):  # sample i, then the notes from the newest to the oldest
+        sx, sy, sz = samples[s, 0], samples[s, 1], samples[s, 2]
+        ex, ey, ez = cx - sx, cy - sy, cz - sz
+        if (ex * ex + ey * ey) + ez * ez <= group[REACH, lane]:
+            if skip:
+                dmax, full = _sweep_skip(x, y, z, d, sx, sy, sz)
+                visited += full
+            else:
+                dmax = sweep(x, y, z, d, sx, sy, sz)
+                visited += m
+            group[REACH, lane] = reach(radius, dmax, guard, tiny)
+        if u:
+            s = np.int64(notes[v, u - 1])
+    noted[v] = 0
+    set_voxel(group, lane, arg[g], x, y, z, d, order, first, dmax, guard, tiny)
+    return visited
+
+
+@njit(**JIT)
+def _radius(points, rec, ids, k, start, cap, skip, guard, tiny, huge):  # type: ignore[no-untyped-def]
+    n = len(points)
+    starts = voxelise(points, rec, ids, cap, huge)
+    groups, arg, order, level = sphere_tree(rec, ids, starts, points[start], guard, tiny)
+    voxels, top = len(starts) - 1, len(level) - 2
+    samples = np.empty((k, 3), rec.dtype)
+    notes, noted = np.empty((voxels, NOTES), np.int32), np.zeros(voxels, np.int64)
+    seen = np.empty(len(groups) * (FAN + 1) + FAN, np.int32)
+    seen_hit, hit = np.empty(len(seen), np.uint8), np.empty(FAN, np.uint8)
+    mark = np.empty(len(level) + 1, np.int64)
+    out = np.empty(k, np.int64)
+    out[0] = start
+    visited = n
+    for i in range(1, k):
+        root = groups[level[top]]
+        lane = best_lane(root, arg[level[top]], order)
+        if root[DMAX, lane] <= 0:
+            _fill_rest(out, i, n)
+            break
+        out[i] = order[arg[level[top], lane]]
+        sx, sy, sz = root[AX, lane], root[AY, lane], root[AZ, lane]
+        samples[i, 0], samples[i, 1], samples[i, 2] = sx, sy, sz
+        a, b = _descend(groups, level, sx, sy, sz, seen, seen_hit, mark, hit)
+        for q in range(a, b):
+            v = np.int64(seen[q])
+            if seen_hit[q] == 1 and noted[v] < NOTES:
+                notes[v, noted[v]] = i
+                noted[v] += 1
+            else:
+                visited += _apply(
+                    rec, starts, v, samples, i, notes, noted, groups, arg, order, skip, guard, tiny
+                )
+        # Only nodes whose farthest point was affected can have changed, children before parents.
+        for up in range(1, top + 1):
+            for q in range(mark[up + 1], mark[up]):
+                if seen_hit[q] == 2:
+                    g = np.int64(seen[q])
+                    parent = FAN * level[up] + g - level[up - 1]
+                    pull(groups, arg, order, g, parent, guard, tiny)
+    return out, visited
+
+
+def radius(
+    points: ArrayLike,
+    k: int,
+    start: int = 0,
+    points_per_voxel: int = 96,
+    point_skip: bool = False,
+) -> Indices:
+    """Indices of ``k`` farthest points, pruning by the bounding spheres of adaptive voxels.
+
+    ``points_per_voxel`` is the most points a voxel may hold (64 to 128 is best on most clouds).
+    ``point_skip`` turns on the paper's per-coordinate test inside voxels: fewer distances, but
+    branches in place of vector code, hence slower here.
+
+    >>> radius([[0, 0, 0], [1, 0, 0], [5, 0, 0], [4, 0, 0]], 3).tolist()
+    [0, 2, 1]
+    """
+    return count(
+        "radius", points, k, start, points_per_voxel=points_per_voxel, point_skip=point_skip
+    )[0]
+
+
+# --------------------------------------------------------------------------- counting
+
+
+def count(
+    sampler: str,
+    points: ArrayLike,
+    k: int,
+    start: int = 0,
+    *,
+    leaf_size: int = 64,
+    points_per_voxel: int = 96,
+    point_skip: bool = False,
+) -> tuple[Indices, int]:
+    """Run a sampler by name; also return how many point distances it computed.
+
+    >>> indices, visited = count("plain", [[0, 0, 0], [1, 0, 0], [5, 0, 0], [4, 0, 0]], 3)
+    >>> visited
+    8
+    """
+    cloud, k, start = _checked(points, k, start)
+    if sampler == "plain":
+        out, visited = _plain(cloud, k, start)
+        return out, int(visited)
+    single = cloud.dtype == np.float32
+    rec = np.empty((len(cloud), 4), cloud.dtype)
+    ids = rec.view(np.int32 if single else np.int64)
+    if sampler == "kd_tree":
+        if leaf_size < 1:
+            raise ValueError(f"leaf_size must be at least 1, got {leaf_size}")
+        out, visited = _kd_tree(cloud, rec, ids, k, start, int(leaf_size))
+    elif sampler == "radius":
+        if points_per_voxel < 1:
+            raise ValueError(f"points_per_voxel must be at least 1, got {points_per_voxel}")
+        # Relative and absolute guard of the sphere test, and the widest extent a grid may have.
+        guard, tiny, huge = (2.0**-20, 2.0**-122, 1e37) if single else (2.0**-49, 2.0**-1000, 1e300)
+        out, visited = _radius(
+            cloud, rec, ids, k, start, int(points_per_voxel), bool(point_skip), guard, tiny, huge
+        )
+    else:
+        raise ValueError(f"sampler must be 'plain', 'kd_tree' or 'radius', got {sampler!r}")
+    return out, int(visited)

@@ -4,8 +4,7 @@
 box, cells numbered along a Morton (Z) curve.  Neighbouring cells are joined while together they
 hold no more than ``cap`` points; a cell that still holds more is split again with a grid of its
 own.  The voxel size thus follows the density: a spinning LiDAR puts ten thousand points in one
-cubic metre near the sensor and none in most others, where one grid for all would fail.  The sort
-is stable, so inside a voxel points keep the order of their original indices.
+cubic metre near the sensor and none in most others, where one grid for all would fail.
 
 *Bounding.*  Each voxel gets a tight sphere, and every eight consecutive voxels one parent sphere,
 up to a single group of at most eight.  Groups, not nodes, are the unit of storage: the fields of
@@ -236,11 +235,24 @@ def reach(radius, dmax, guard, tiny):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def set_voxel(group, lane, arg, x, y, z, d, first, dmax, guard, tiny):  # type: ignore[no-untyped-def]
-    """Record a voxel's farthest point; of several the first, which has the smallest index."""
-    j = 0
-    while d[j] != dmax:
-        j += 1
+def _farthest(d, dmax, order):  # type: ignore[no-untyped-def]
+    """Where d equals dmax; of several places the one with the smallest original index."""
+    first, last = 0, len(d) - 1
+    while d[first] != dmax:
+        first += 1
+    while d[last] != dmax:
+        last -= 1
+    if first < last:
+        for j in range(first + 1, last + 1):
+            if d[j] == dmax and order[j] < order[first]:
+                first = j
+    return first
+
+
+@njit(**JIT)
+def set_voxel(group, lane, arg, x, y, z, d, order, first, dmax, guard, tiny):  # type: ignore[no-untyped-def]
+    """Record the farthest point of the voxel whose sorted positions begin at ``first``."""
+    j = _farthest(d, dmax, order[first : first + len(d)])
     group[DMAX, lane] = dmax
     group[REACH, lane] = reach(group[RADIUS, lane], dmax, guard, tiny)
     group[AX, lane], group[AY, lane], group[AZ, lane] = x[j], y[j], z[j]
@@ -307,7 +319,7 @@ def _fill_voxels(rec, ids, starts, groups, arg, order, sample, guard, tiny):  # 
             block[3 * m + j] = np.inf
         x, y, z, d = block[:m], block[m : 2 * m], block[2 * m : 3 * m], block[3 * m :]
         dmax = sweep(x, y, z, d, sample[0], sample[1], sample[2])
-        set_voxel(group, lane, arg[g], x, y, z, d, a, dmax, guard, tiny)
+        set_voxel(group, lane, arg[g], x, y, z, d, order, a, dmax, guard, tiny)
 
 
 @njit(**JIT)

@@ -1,0 +1,247 @@
+"""The record as a static site: a front page like a journal's contents, and one page a paper.
+
+Every page carries its style and scripts, asks for nothing over the network, and can be mailed alone. Templates escape
+all text; a policy in each page admits no script but the page's own, by digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+from assay.record import catalogue
+from assay.record.errors import AssayError
+from assay.record.fold import fold
+from assay.record.site import typeset
+from assay.record.site.drawing import plain_svg
+from assay.record.site.strip import strip
+from assay.record.store import write_whole
+from assay.record.types import ROOMS, Answer, Evidence, Paper, Result, Stated, Study, Verdict
+
+NOT_BUILT = "not built yet"
+# A sign, a word and what it means: no verdict is told by its colour alone.
+STATES = {
+    Verdict.REPRODUCED.value: ("✓", "the effect is as large as the claim needs, and certain"),
+    Verdict.DIRECTION.value: ("~", "the right sign, but a smaller effect or one not yet certain"),
+    Verdict.NOT_REPRODUCED.value: ("✗", "the measurement does not bear the claim out"),
+    Verdict.NOT_MEASURED.value: ("·", "no answer from this machine yet; the page says what it takes"),
+    NOT_BUILT: ("–", "listed with its claims; the study is still to be written"),
+}
+EVIDENCE = {
+    Evidence.REAL.value: ("●", "the real thing ran: sockets, files, training, a GPU"),
+    Evidence.REPLAY.value: ("◐", "a real public trace drove it"),
+    Evidence.MODEL.value: ("○", "a calibrated simulator stood in for hardware that was not at hand"),
+}
+_SITE = Path(__file__).with_name("site")
+_ROWS = 200  # what a reader scrolls through; `assay run KEY --json` has the rest
+_TABLE = 300_000  # characters of markup; with the largest plot a page stays below one megabyte
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A paper as the site shows it."""
+
+    paper: Paper
+    built: bool
+    result: Result | None = None
+    stored: Path | None = None
+
+    @property
+    def headline(self) -> Answer | None:
+        """The measured claim the front page shows."""
+        return self.result.headline if self.result else None
+
+    @property
+    def state(self) -> str:
+        """The verdict of the headline claim, or how far the paper is from one."""
+        if self.headline:
+            return self.headline.verdict.value
+        return Verdict.NOT_MEASURED.value if self.built or self.result else NOT_BUILT
+
+    @property
+    def claim(self) -> Answer | Stated | None:
+        """The headline: the first measured claim, else the first stated one."""
+        return self.headline or next(iter(self.paper.claims), None)
+
+    @property
+    def rank(self) -> int:
+        """What was measured comes first in its room, what is not built last."""
+        return 0 if self.result else 1 if self.built else 2
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A study's table as text, cut to what a page can carry."""
+
+    columns: list[tuple[str, bool]]  # name, and whether its cells are numbers
+    rows: list[list[str]]
+    cases: int
+
+
+def write_site(folder: Path, papers: Sequence[Paper], results: Mapping[str, tuple[Path, Result]]) -> None:
+    """Write index.html and papers/<key>.html for every paper; `results` maps keys to a stored file and its result."""
+    entries = sorted(
+        (Entry(p, catalogue.is_built(p), *reversed(results.get(p.key, (None, None)))) for p in papers),
+        key=lambda entry: (ROOMS.index(entry.paper.room), entry.rank),
+    )
+    for position, entry in enumerate(entries):
+        before = entries[position - 1].paper if position else None
+        after = entries[position + 1].paper if position + 1 < len(entries) else None
+        write_whole(folder / "papers" / f"{entry.paper.key}.html", _paper_page(entry, before, after).encode())
+    # Last, so that a front page never links to a page that is not there.
+    write_whole(folder / "index.html", _front_page(entries).encode())
+
+
+def _front_page(entries: Sequence[Entry]) -> str:
+    results = [entry.result for entry in entries if entry.result]
+    states = [entry.state for entry in entries]
+    by_room = {room: [entry for entry in entries if entry.paper.room == room] for room in ROOMS}
+    return _render(
+        "index.html",
+        scripts=("contents.js",),
+        entries=entries,
+        rooms={room: members for room, members in by_room.items() if members},
+        counts={state: states.count(state) for state in STATES if state in states},
+        days=sorted({result.started for result in results if result.started}),
+        machines=sorted({typeset.machine(result.machine) for result in results} - {""}),
+        claims=sum(len(result.claims) for result in results),
+        measured=len(results),
+    )
+
+
+def _paper_page(entry: Entry, before: Paper | None, after: Paper | None) -> str:
+    result = entry.result
+    return _render(
+        "paper.html",
+        scripts=("copy.js",),
+        entry=entry,
+        paper=entry.paper,
+        result=result,
+        study=_study(entry),
+        plot=_plot(entry),
+        table=_table(result.table) if result and result.table else None,
+        facts=_provenance(result) if result else [],
+        command=_command(entry),
+        before=before,
+        after=after,
+    )
+
+
+def _study(entry: Entry) -> Study | None:
+    """What the paper's module says of itself; a module that needs a missing extra costs its prose, not the site."""
+    if not entry.built:
+        return None
+    try:
+        return catalogue.study(entry.paper.key)
+    except AssayError:
+        return None
+
+
+def _plot(entry: Entry) -> Markup | None:
+    if entry.stored is None:
+        return None
+    try:
+        drawing = entry.stored.with_suffix(".svg").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return plain_svg(drawing, f"Plot of the study of {entry.paper.key}; the table on this page holds its numbers")
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The folded table: as many cases as a page can carry."""
+    case, measured, folded = fold(rows)
+    seeds = [("seeds", True)] if case else []
+    cells = [[*row.case, *([row.seeds] if case else []), *row.means] for row in folded]
+    names = [*case, *(name for name, _ in seeds), *measured]
+    numeric = [all(_is_number(row[i]) for row in cells) for i in range(len(names))]
+    shown: list[list[str]] = []
+    budget = _TABLE
+    for row in cells[:_ROWS]:
+        texts = [typeset.number(cell) for cell in row]
+        budget -= sum(len(escape(text)) + len("<td class=num></td>") for text in texts)
+        if budget < 0:
+            break
+        shown.append(texts)
+    return Table(list(zip([name.replace("_", " ") for name in names], numeric, strict=True)), shown, len(cells))
+
+
+def _is_number(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+
+
+def _command(entry: Entry) -> str:
+    """What to type to get this result again, or for the first time."""
+    words = ["assay", "run", entry.paper.key]
+    if result := entry.result:
+        words += ["--full"] if result.size == "full" else []
+        words += ["--seeds", str(result.seeds)] if result.seeds else []
+        words += ["--on", result.on] if result.on != "local" else []
+    return " ".join(words)
+
+
+def _provenance(result: Result) -> list[tuple[str, str]]:
+    facts = result.machine
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    system = ", ".join(str(part) for part in (facts.get("os"), facts.get("python") and f"Python {facts['python']}") if part)
+    return [
+        ("key", result.key),
+        ("size", result.size),
+        ("seeds", str(result.seeds)),
+        ("evidence", f"{result.evidence.value}: {EVIDENCE[result.evidence.value][1]}"),
+        ("started", result.started or "unknown"),
+        ("took", typeset.seconds(result.seconds)),
+        ("machine", typeset.machine(facts) or "unknown"),
+        ("system", system or "unknown"),
+        ("ran on", result.on),
+        ("resumed", f"{result.resumed} cases from an interrupted run" if result.resumed else "nothing"),
+        ("versions", versions or "unknown"),
+        ("commit", result.commit or "outside a checkout"),
+        ("source digest", result.source or "unknown"),
+    ]
+
+
+def _render(template: str, scripts: Sequence[str], **values: Any) -> str:
+    """A page with its style, its scripts and the policy that admits just those."""
+    early, late = _asset("theme.js"), "\n".join(map(_asset, ("switch.js", *scripts)))
+    digests = " ".join(f"'sha256-{_digest(script)}'" for script in (early, late))
+    policy = (
+        f"default-src 'none'; script-src {digests}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    page = _templates().get_template(template)
+    return page.render(
+        policy=policy, style=Markup(_asset("style.css")), early=Markup(early), late=Markup(late), **values
+    )
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+@cache
+def _asset(name: str) -> str:
+    return (_SITE / name).read_text(encoding="utf-8").strip()
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_SITE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(STATES=STATES, EVIDENCE=EVIDENCE, strip=strip, with_interval=typeset.with_interval)
+    environment.filters.update(
+        number=typeset.number, rule=typeset.rule, day=typeset.day, prose=typeset.prose, inline=typeset.inline
+    )
+    return environment

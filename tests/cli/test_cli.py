@@ -1,0 +1,88 @@
+"""The command line: what it prints, and what it leaves unimported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import Package
+
+HEAVY = ("torch", "numba", "polars", "scipy", "altair", "ray")
+
+
+def test_list_has_134_rows(package: Package) -> None:
+    rows = package.json("list")
+    assert len(rows) == 134
+    assert len({row["key"] for row in rows}) == 134
+    assert len({row["room"] for row in rows}) == 8
+    assert {"key", "room", "title", "arxiv", "built"} <= set(rows[0])
+
+
+def test_list_filters(package: Package) -> None:
+    assert {row["room"] for row in package.json("list", "--room", "kernels")} == {"kernels"}
+    assert {row["built"] for row in package.json("list", "--built")} == {True}
+    assert "134 papers" in package.assay("list").stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"], ["show", "lmetric"], ["feed", "--help"]])
+def test_light_commands_import_nothing_heavy(package: Package, arguments: list[str]) -> None:
+    code = (
+        "import sys; sys.argv = ['assay', *sys.argv[1:]]\n"
+        "from assay.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=package.environment(), capture_output=True, text=True, check=True
+    )
+    assert ran.stderr.strip() == "[]"
+
+
+def test_every_command_has_help_with_an_example(package: Package) -> None:
+    from assay.cli.main import COMMANDS
+
+    for name in COMMANDS:
+        assert "Example:" in package.assay(name, "--help").stdout, name
+
+
+def test_show_a_paper_that_is_not_built(package: Package) -> None:
+    shown = package.assay("show", "lmetric").stdout
+    assert "Not built yet" in shown
+    assert "arXiv:2603.15202" in shown
+    assert package.json("show", "lmetric")["built"] is False
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(package: Package, shell: str) -> None:
+    assert "_ASSAY_COMPLETE" in package.assay("completion", shell).stdout
+
+
+def test_keys_complete(package: Package) -> None:
+    completed = package.assay(_ASSAY_COMPLETE="bash_complete", COMP_WORDS="assay run rad", COMP_CWORD="2")
+    assert completed.stdout.strip() == "plain,radius-fps"
+
+
+def test_doctor_names_a_cure_for_all_that_is_missing(package: Package) -> None:
+    findings = package.json("doctor")
+    names = {finding["name"] for finding in findings}
+    assert {"python", "cores", "memory", "gpu", "extra torch", "extra ray", "traces", "store"} <= names
+    for finding in findings:
+        assert finding["ok"] or (finding["cure"] and finding["enables"]), finding
+    assert "python" in package.assay("doctor").stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error(package: Package) -> None:
+    process = package.start("list", "--json")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=30) in (0, 1)
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+
+
+def test_json_is_all_of_standard_output(with_third: Package) -> None:
+    json.loads(with_third.assay("run", "third-paper", "--json").stdout)

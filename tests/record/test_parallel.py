@@ -1,0 +1,82 @@
+"""Where a case runs cannot change what it returns."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from assay.record import pool
+from assay.record.lab import Lab
+from tests.conftest import Package
+
+
+def doubled(x: int, seed: int) -> dict[str, int]:
+    return {"twice": 2 * x + seed}
+
+
+def compared(x: int, seed: int) -> dict[str, dict[str, int]]:
+    return {"slow": {"steps": 10 * x}, "fast": {"steps": x}}
+
+
+def shapeless(x: int, seed: int) -> int:
+    return x
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_rows_come_in_the_order_of_cases_and_seeds(workers: int) -> None:
+    table = Lab("demo", seeds=3, workers=workers).run(doubled, [{"x": 5}, {"x": 1}])
+    assert table.columns == ["x", "seed", "twice"]
+    assert table.rows() == [(5, 0, 10), (5, 1, 11), (5, 2, 12), (1, 0, 2), (1, 1, 3), (1, 2, 4)]
+
+
+def test_methods_compared_side_by_side_become_rows() -> None:
+    table = Lab("demo", seeds=1).run(compared, [{"x": 7}], per="method", alone=True)
+    assert table.columns == ["x", "method", "seed", "steps"]
+    assert table.rows() == [(7, "slow", 0, 70), (7, "fast", 0, 7)]
+
+
+def test_an_outcome_that_is_no_dict_is_refused() -> None:
+    from assay.record.errors import StudyFailed
+
+    with pytest.raises(StudyFailed, match="must return a dict"):
+        Lab("demo", seeds=1).run(shapeless, [{"x": 7}])
+
+
+def test_workers_use_one_thread() -> None:
+    ((_, threads),) = pool.local([pool.Task("os:getenv", {"key": "OMP_NUM_THREADS"})], workers=1)
+    assert threads == "1"
+
+
+def test_progress_counts_every_case() -> None:
+    seen: list[tuple[int, int]] = []
+    lab = Lab("demo", seeds=2, progress=lambda done, total: seen.append((done, total)))
+    lab.run(doubled, [{"x": 1}, {"x": 2}])
+    assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install 'assay[ray]'")
+
+
+@needs_ray
+def test_a_local_ray_gives_the_same_values(with_third: Package) -> None:
+    here = with_third.json("run", "third-paper")
+    there = with_third.json("run", "third-paper", "--on", "ray")
+    assert there["on"] == "ray"
+    assert there["table"] == here["table"]
+    assert there["claims"] == here["claims"]
+
+
+@needs_ray
+def test_a_case_that_raises_on_ray_is_one_line(with_third: Package) -> None:
+    said = with_third.assay("run", "third-paper", "--on", "ray", code=1, TRIAL_TROUBLE="raise").stderr.strip()
+    assert "ValueError: the third case is" in said
+    assert len(said.splitlines()) == 1
+
+
+@needs_ray
+def test_a_ray_that_is_not_there(with_third: Package, tmp_path: Path) -> None:
+    said = with_third.assay("run", "third-paper", "--on", "ray://127.0.0.1:9", code=2).stderr.strip()
+    assert said.startswith("assay: cannot reach Ray at 'ray://127.0.0.1:9'")
+    assert len(said.splitlines()) == 1

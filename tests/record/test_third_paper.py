@@ -1,0 +1,107 @@
+"""A paper is one file and one TOML entry, and nothing else: everything then knows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SOURCE, Package
+
+
+@pytest.fixture
+def result(with_third: Package) -> dict:
+    return with_third.json("run", "third-paper")
+
+
+def test_only_one_file_and_one_entry_differ(with_third: Package) -> None:
+    copy = with_third.root / "assay"
+    theirs = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    ours = {path.relative_to(SOURCE) for path in SOURCE.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert theirs - ours == {Path("data/third_paper.py")}
+    changed = {path for path in ours & theirs if (copy / path).read_bytes() != (SOURCE / path).read_bytes()}
+    assert changed == {Path("record/papers.toml")}
+
+
+def test_list_and_show_know_it(with_third: Package) -> None:
+    row = next(row for row in with_third.json("list") if row["key"] == "third-paper")
+    assert row["built"]
+    assert row["verdict"] is None
+    shown = with_third.assay("show", "third-paper").stdout
+    assert "worth its size plus its seed" in shown
+    assert "Testing the machinery." in shown
+    assert "assay run third-paper" in shown
+
+
+def test_result_has_the_promised_shape(with_third: Package, result: dict) -> None:
+    assert {"key", "evidence", "size", "seconds", "machine", "table", "claims"} <= set(result)
+    assert {"seeds", "versions", "commit", "source", "started"} <= set(result)
+    assert result["table"][0] == {"size": 1, "seed": 0, "worth": 1}
+    assert list(result["table"][0]) == ["size", "seed", "worth"]
+    for claim in result["claims"]:
+        assert {"text", "paper", "measured", "low", "high", "n", "verdict"} <= set(claim)
+
+
+def test_a_true_claim_is_reproduced(result: dict) -> None:
+    claim = result["claims"][0]
+    assert claim["verdict"] == "reproduced"
+    assert claim["paper"] == 4.0  # joined from papers.toml; the module does not know it
+    assert claim["measured"] == 5.0
+    assert claim["low"] < 5.0 < claim["high"]
+    assert claim["n"] == 5
+
+
+def test_a_false_claim_is_not_reproduced_in_json_table_and_report(with_third: Package, result: dict) -> None:
+    assert result["claims"][1]["verdict"] == "not reproduced"
+    printed = with_third.assay("run", "third-paper").stdout
+    assert "✗ not reproduced" in printed
+    assert "small cases are worth more than a hundred" in printed
+    with_third.assay("record", "--html", "site")
+    page = (with_third.root / "site" / "papers" / "third-paper.html").read_text()
+    assert "not reproduced" in page
+    assert "A Third Paper &amp; Its &lt;Title&gt;" in page
+    row = next(row for row in with_third.json("record") if row["key"] == "third-paper")
+    assert [claim["verdict"] for claim in row["claims"]] == ["reproduced", "not reproduced"]
+
+
+def test_more_seeds_more_rows(with_third: Package) -> None:
+    assert len(with_third.json("run", "third-paper", "--seeds", "2")["table"]) == 6
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "html"])
+def test_plot_files(with_third: Package, suffix: str) -> None:
+    starts = {"svg": b"<svg", "png": b"\x89PNG", "pdf": b"%PDF", "html": b"<!doctype html>"}
+    with_third.assay("run", "third-paper", "--plot", f"picture.{suffix}")
+    assert (with_third.root / f"picture.{suffix}").read_bytes().startswith(starts[suffix])
+
+
+def test_record_runs_only_what_has_no_result_at_this_version(with_third: Package) -> None:
+    results = with_third.home / "results" / "third-paper"
+    with_third.assay("record", "--run", "--room", "data")
+    with_third.assay("record", "--run", "--room", "data")
+    assert len(list(results.glob("*.json"))) == 1
+    module = with_third.root / "assay" / "data" / "third_paper.py"
+    module.write_text(module.read_text() + "# changed\n")
+    assert not with_third.json("record", "--room", "data")[-1]["current"]
+    with_third.assay("record", "--run", "--room", "data")
+    assert len(list(results.glob("*.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ('room = "data"', 'room = "kitchen"', "no room"),
+        ('key = "third-paper"', 'key = "Third Paper"', "lower-case"),
+        ('key = "third-paper"', 'key = "div"', "taken"),
+        ('line = "Add the seed to the size."', "", "'line'"),
+        ("value = 4.0", 'value = "four"', "value"),
+        ('arxiv = "2601.00001"', "arxiv = ", "papers.toml"),
+    ],
+)
+def test_a_bad_entry_is_one_line(package: Package, old: str, new: str, word: str) -> None:
+    from tests.conftest import THIRD_ENTRY
+
+    package.add(entry=THIRD_ENTRY.replace(old, new, 1))
+    said = package.assay("list", code=2).stderr.strip()
+    assert word in said
+    assert len(said.splitlines()) == 1
