@@ -27,7 +27,9 @@ def test_list_filters(package: Package) -> None:
     assert "134 papers" in package.assay("list").stdout
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"], ["show", "lmetric"], ["feed", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["list"], ["list", "--json"], ["show", "lmetric"], ["feed", "--help"]]
+)
 def test_light_commands_import_nothing_heavy(package: Package, arguments: list[str]) -> None:
     code = (
         "import sys; sys.argv = ['assay', *sys.argv[1:]]\n"

@@ -37,7 +37,9 @@ def test_keys_titles_and_ids_are_those_of_the_list() -> None:
     assert {p.key: (p.room, p.title, p.arxiv or "") for p in catalogue.papers().values()} == listed
 
 
-@pytest.mark.parametrize("paper", [p for p in catalogue.papers().values() if catalogue.is_built(p)], ids=lambda p: p.key)
+@pytest.mark.parametrize(
+    "paper", [p for p in catalogue.papers().values() if catalogue.is_built(p)], ids=lambda p: p.key
+)
 def test_every_built_paper_explains_itself(paper) -> None:
     study = catalogue.study(paper.key)
     assert len(study.idea.split()) > 40

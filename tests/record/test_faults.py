@@ -161,7 +161,6 @@ def test_kill_9_keeps_what_finished_and_leaves_no_worker(with_third: Package, bl
 
 
 def test_a_living_run_is_not_taken_over(with_third: Package, blocked, tmp_path: Path) -> None:
-    _, log = blocked
     second = tmp_path / "second"
     assert with_third.json("run", "third-paper", TRIAL_LOG=second)["resumed"] == 0
     assert len(trials(second)) == 15
@@ -182,7 +181,9 @@ def test_corrupt_store(with_third: Package) -> None:
     (path.parent / "99990101T000000Z-quick-truncated.json").write_bytes(path.read_bytes()[:200])
     (path.parent / "99990101T000000Z-quick-garbage.json").write_bytes(b"\xff\x00garbage")
     listed = with_third.assay("list", "--json")
-    assert [line.startswith("assay: warning: skipped the corrupt result") for line in listed.stderr.splitlines()] == [True] * 2
+    assert [line.startswith("assay: warning: skipped the corrupt result") for line in listed.stderr.splitlines()] == [
+        True
+    ] * 2
     row = next(row for row in json.loads(listed.stdout) if row["key"] == "third-paper")
     assert row["verdict"] == "reproduced"  # the good result is still found
 

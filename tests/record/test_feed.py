@@ -35,7 +35,11 @@ def atom(*entries: tuple[str, str, str]) -> bytes:
 
 
 KNOWN = ("2606.06381v1", "Discrete Incremental Voting: New Bounds\n  for General Graphs and Expanders", "Voting.")
-ROUTER = ("2611.00001v2", 'Fast & "Fair": LLM request routing', "We route requests over KV caches of LLM serving replicas.")
+ROUTER = (
+    "2611.00001v2",
+    'Fast & "Fair": LLM request routing',
+    "We route requests over KV caches of LLM replicas.",
+)
 BREAD = ("2611.00002v1", "Sourdough at altitude", "Baking bread.")
 
 

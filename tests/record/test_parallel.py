@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,22 @@ def test_a_local_ray_gives_the_same_values(with_third: Package) -> None:
     assert there["on"] == "ray"
     assert there["table"] == here["table"]
     assert there["claims"] == here["claims"]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_ray_cluster_behind_an_address_gives_the_same_values(with_third: Package) -> None:
+    here = with_third.json("run", "third-paper")
+    ray = Path(sys.executable).with_name("ray")
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    # No PYTHONPATH: the cluster does not know the third paper until the run ships it.
+    head = [str(ray), "start", "--head", "--port=6398", "--ray-client-server-port=10001", "--include-dashboard=false"]
+    subprocess.run(head, env=environment, check=True, capture_output=True)
+    try:
+        there = with_third.json("run", "third-paper", "--on", "ray://127.0.0.1:10001", RAY_AUTH_MODE="disabled")
+    finally:
+        subprocess.run([str(ray), "stop", "--force"], env=environment, check=False, capture_output=True)
+    assert there["table"] == here["table"]
 
 
 @needs_ray

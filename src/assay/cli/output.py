@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.record.fold import fold
 from assay.record.types import Answer, Verdict
 
 if TYPE_CHECKING:
@@ -92,39 +93,20 @@ def claims_table(answers: Iterable[Answer]) -> Table:
             text.append(f"\n{answer.note}", style="bright_black")
         span = "–" if answer.low is None else f"{number(answer.low)} … {number(answer.high)}"
         table.add_row(
-            text, number(answer.paper), number(answer.measured), span, answer.holds, number(answer.n),
+            text, number(answer.paper), number(answer.measured), span, str(answer.holds), number(answer.n),
             verdict_text(answer.verdict), answer.evidence.value,
         )  # fmt: skip
     return table
 
 
 def summary_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """A study's table with the seeds folded: one line a case, means of what was measured.
-
-    The columns before `seed` are the case, those after it the measurements.
-    """
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    cut = columns.index("seed")
-    case, measured = columns[:cut], columns[cut + 1 :]
-    folded: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        folded.setdefault(tuple(row.get(name) for name in case), []).append(row)
+    """A study's table with the seeds folded: one line a case, means of what was measured."""
+    case, measured, folded = fold(rows)
     table = quiet_table()
     for name in case:
-        table.add_column(name, overflow="fold")
+        table.add_column(name.replace("_", " "))
     for name in ("seeds", *measured):
         table.add_column(name.replace("_", " "), justify="right")
-    for values, group in folded.items():
-        table.add_row(*map(number, values), str(len(group)), *(number(_mean(group, name)) for name in measured))
+    for row in folded:
+        table.add_row(*map(number, row.case), str(row.seeds), *map(number, row.means))
     return table
-
-
-def _mean(group: Sequence[dict[str, Any]], name: str) -> Any:
-    values = [row[name] for row in group if row.get(name) is not None]
-    if not values:
-        return None
-    if all(isinstance(value, bool) for value in values):
-        return all(values)
-    if all(isinstance(value, int | float) for value in values):
-        return values[0] if len(set(values)) == 1 else sum(values) / len(values)
-    return values[0] if len(set(map(str, values))) == 1 else f"{len(set(map(str, values)))} kinds"

@@ -22,6 +22,9 @@ point leaves ``dmax`` as it is, so it is only noted, and applied (if still in re
 farthest point itself is affected.  Neither choice can alter a result, only the work done.
 """
 
+# Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
 from __future__ import annotations
 
 from typing import Any
@@ -39,6 +42,7 @@ from assay.kernels.fps_index import (
     CZ,
     DMAX,
     FAN,
+    INLINE,
     JIT,
     RADIUS,
     REACH,
@@ -84,7 +88,7 @@ def _checked(points: ArrayLike, k: int, start: int) -> tuple[NDArray[Any], int, 
 
 
 @njit(**JIT)
-def _fill_rest(out, done, n):  # type: ignore[no-untyped-def]
+def _fill_rest(out, done, n):
     """All points left coincide with samples (distance 0): take them in index order."""
     taken = np.zeros(n, np.bool_)
     for i in range(done):
@@ -101,7 +105,7 @@ def _fill_rest(out, done, n):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def _plain(points, k, start):  # type: ignore[no-untyped-def]
+def _plain(points, k, start):
     n = len(points)
     x, y, z = np.empty(n, points.dtype), np.empty(n, points.dtype), np.empty(n, points.dtype)
     d = np.empty(n, points.dtype)
@@ -142,7 +146,7 @@ def plain(points: ArrayLike, k: int, start: int = 0) -> Indices:
 
 
 @njit(**JIT)
-def _select(rec, ids, lo, hi, mid, axis):  # type: ignore[no-untyped-def]
+def _select(rec, ids, lo, hi, mid, axis):
     """Order rows [lo, hi) so that none before ``mid`` exceeds one after it on ``axis``."""
     hi -= 1
     while lo < hi:
@@ -168,7 +172,7 @@ def _select(rec, ids, lo, hi, mid, axis):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def _kd_build(rec, ids, depth):  # type: ignore[no-untyped-def]
+def _kd_build(rec, ids, depth):
     """Median splits on the widest axis; node 1 is the root, 2 i and 2 i + 1 the halves of i."""
     n = len(rec)
     boxes = np.empty((2 << depth, 6), rec.dtype)
@@ -189,7 +193,7 @@ def _kd_build(rec, ids, depth):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def _box_distance(box, sx, sy, sz):  # type: ignore[no-untyped-def]
+def _box_distance(box, sx, sy, sz):
     """Squared distance to a box; rounding is monotone, so it never exceeds a point's own."""
     zero = sx - sx
     dx = max(max(box[0] - sx, sx - box[3]), zero)
@@ -199,7 +203,7 @@ def _box_distance(box, sx, sy, sz):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def _kd_farthest(dmax, d, order, depth, stack):  # type: ignore[no-untyped-def]
+def _kd_farthest(dmax, d, order, depth, stack):
     """Sorted position of the farthest point, smallest original index first."""
     n, leaf0, top = len(d), 1 << depth, dmax[1]
     best = -1
@@ -222,7 +226,7 @@ def _kd_farthest(dmax, d, order, depth, stack):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def _kd_tree(points, rec, ids, k, start, leaf_size):  # type: ignore[no-untyped-def]
+def _kd_tree(points, rec, ids, k, start, leaf_size):
     n, depth = len(points), 0
     while n >> depth > leaf_size:
         depth += 1
@@ -283,8 +287,8 @@ def kd_tree(points: ArrayLike, k: int, start: int = 0, leaf_size: int = 64) -> I
 # --------------------------------------------------------------------------- spherical voxels
 
 
-@njit(**JIT)
-def _sweep_skip(x, y, z, d, sx, sy, sz):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def _sweep_skip(x, y, z, d, sx, sy, sz):
     """The paper's point test: |dx|, |dy| or |dz| at least the present distance -> skip.
 
     Compared as squares, where rounding is monotone: dx*dx >= d implies the whole sum >= d.
@@ -302,112 +306,110 @@ def _sweep_skip(x, y, z, d, sx, sy, sz):  # type: ignore[no-untyped-def]
     return top, full
 
 
-@njit(**JIT)
-def _test_group(group, sx, sy, sz, hit):  # type: ignore[no-untyped-def]
-    """Per sibling: 0 out of reach, 1 in reach, 2 in reach and nearer to its farthest point."""
+@njit(**INLINE)
+def _test_group(groups, g, sx, sy, sz, gap):
+    """Squared distances from the sample to each sibling's centre and farthest point.
+
+    Only arithmetic, no comparison: a loop this short becomes vector code only if it is plain.
+    """
     for j in range(FAN):
-        ex, ey, ez = group[CX, j] - sx, group[CY, j] - sy, group[CZ, j] - sz
-        near = (ex * ex + ey * ey) + ez * ez <= group[REACH, j]
-        ax, ay, az = group[AX, j] - sx, group[AY, j] - sy, group[AZ, j] - sz
-        lower = (ax * ax + ay * ay) + az * az < group[DMAX, j]
-        hit[j] = np.uint8(near) + np.uint8(near & lower)
+        ex, ey, ez = groups[g, CX, j] - sx, groups[g, CY, j] - sy, groups[g, CZ, j] - sz
+        gap[0, j] = (ex * ex + ey * ey) + ez * ez
+    for j in range(FAN):
+        ax, ay, az = groups[g, AX, j] - sx, groups[g, AY, j] - sy, groups[g, AZ, j] - sz
+        gap[1, j] = (ax * ax + ay * ay) + az * az
 
 
-@njit(**JIT)
-def _descend(groups, level, sx, sy, sz, seen, seen_hit, mark, hit):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def _descend(groups, level, sx, sy, sz, seen, affected, mark, gap):
     """List what the sample reaches, level by level; the last stretch of the list is voxels.
 
     Level L of the list is ``seen[mark[L + 1]:mark[L]]``; for L > 0 it holds groups of level L - 1,
-    for L = 0 voxels.  ``seen_hit`` says whether the node's farthest point is affected.
+    for L = 0 voxels.  ``affected`` says whether the node's farthest point comes closer.
     """
     top = len(level) - 2
-    seen[0], seen_hit[0] = level[top], 2
+    seen[0], affected[0] = level[top], True
     mark[top + 2], mark[top + 1] = 0, 1
     a, b = 0, 1
     for up in range(top, -1, -1):
         base = level[up - 1] if up else 0
         e = b
         for q in range(a, b):
-            g = seen[q]
-            _test_group(groups[g], sx, sy, sz, hit)
+            g = np.int64(seen[q])
+            _test_group(groups, g, sx, sy, sz, gap)
             child = base + FAN * (g - level[up])
             for j in range(FAN):  # always written, kept only if in reach: no branch to mispredict
-                seen[e], seen_hit[e] = child + j, hit[j]
-                e += np.int64(hit[j] > 0)
+                seen[e], affected[e] = child + j, gap[1, j] < groups[g, DMAX, j]
+                e += np.int64(gap[0, j] <= groups[g, REACH, j])
         a, b = b, e
         mark[up] = e
     return a, b
 
 
-@njit(**JIT)
-def _apply(rec, starts, v, samples, i, notes, noted, groups, arg, order, skip, guard, tiny):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def _apply(flat, starts, v, samples, i, notes, noted, groups, arg, skip, guard, tiny):
     """Bring voxel ``v`` up to date with sample ``i`` and those noted; return distances computed.
 
     The newest sample comes first: it lowers the voxel's reach, so many noted ones drop out.
     """
     first, m = np.int64(starts[v]), np.int64(starts[v + 1] - starts[v])
-    block = rec.reshape(rec.size)[4 * first : 4 * (first + m)]
-    x, y, z, d = block[:m], block[m : 2 * m], block[2 * m : 3 * m], block[3 * m :]
+    o = 4 * first
+    x, y, z = flat[o : o + m], flat[o + m : o + 2 * m], flat[o + 2 * m : o + 3 * m]
+    d = flat[o + 3 * m : o + 4 * m]
     g, lane = v // FAN, v % FAN
-    group = groups[g]
-    cx, cy, cz, radius = group[CX, lane], group[CY, lane], group[CZ, lane], group[RADIUS, lane]
-    dmax, visited = group[DMAX, lane], 0
+    cx, cy, cz = groups[g, CX, lane], groups[g, CY, lane], groups[g, CZ, lane]
+    dmax, visited = groups[g, DMAX, lane], 0
     s = i
     for u in range(noted[v], -1, -1):  # sample i, then the notes from the newest to the oldest
         sx, sy, sz = samples[s, 0], samples[s, 1], samples[s, 2]
         ex, ey, ez = cx - sx, cy - sy, cz - sz
-        if (ex * ex + ey * ey) + ez * ez <= group[REACH, lane]:
+        if (ex * ex + ey * ey) + ez * ez <= groups[g, REACH, lane]:
             if skip:
                 dmax, full = _sweep_skip(x, y, z, d, sx, sy, sz)
                 visited += full
             else:
                 dmax = sweep(x, y, z, d, sx, sy, sz)
                 visited += m
-            group[REACH, lane] = reach(radius, dmax, guard, tiny)
+            groups[g, REACH, lane] = reach(groups[g, RADIUS, lane], dmax, guard, tiny)
         if u:
             s = np.int64(notes[v, u - 1])
     noted[v] = 0
-    set_voxel(group, lane, arg[g], x, y, z, d, order, first, dmax, guard, tiny)
+    set_voxel(groups, arg, g, lane, x, y, z, d, first, dmax, guard, tiny)
     return visited
 
 
 @njit(**JIT)
-def _radius(points, rec, ids, k, start, cap, skip, guard, tiny, huge):  # type: ignore[no-untyped-def]
-    n = len(points)
-    starts = voxelise(points, rec, ids, cap, huge)
-    groups, arg, order, level = sphere_tree(rec, ids, starts, points[start], guard, tiny)
+def _radius(rec, starts, groups, arg, order, level, k, start, skip, guard, tiny):
     voxels, top = len(starts) - 1, len(level) - 2
-    samples = np.empty((k, 3), rec.dtype)
+    root = level[top]
+    samples, flat = np.empty((k, 3), rec.dtype), rec.reshape(rec.size)
     notes, noted = np.empty((voxels, NOTES), np.int32), np.zeros(voxels, np.int64)
     seen = np.empty(len(groups) * (FAN + 1) + FAN, np.int32)
-    seen_hit, hit = np.empty(len(seen), np.uint8), np.empty(FAN, np.uint8)
+    affected, gap = np.empty(len(seen), np.bool_), np.empty((2, FAN), rec.dtype)
     mark = np.empty(len(level) + 1, np.int64)
     out = np.empty(k, np.int64)
     out[0] = start
-    visited = n
+    visited = len(rec)  # the first sample's distances came with the tree
     for i in range(1, k):
-        root = groups[level[top]]
-        lane = best_lane(root, arg[level[top]], order)
-        if root[DMAX, lane] <= 0:
-            _fill_rest(out, i, n)
+        lane = best_lane(groups, arg, order, root)
+        if groups[root, DMAX, lane] <= 0:
+            _fill_rest(out, i, len(rec))
             break
-        out[i] = order[arg[level[top], lane]]
-        sx, sy, sz = root[AX, lane], root[AY, lane], root[AZ, lane]
+        out[i] = order[arg[root, lane]]
+        sx, sy, sz = groups[root, AX, lane], groups[root, AY, lane], groups[root, AZ, lane]
         samples[i, 0], samples[i, 1], samples[i, 2] = sx, sy, sz
-        a, b = _descend(groups, level, sx, sy, sz, seen, seen_hit, mark, hit)
+        a, b = _descend(groups, level, sx, sy, sz, seen, affected, mark, gap)
         for q in range(a, b):
             v = np.int64(seen[q])
-            if seen_hit[q] == 1 and noted[v] < NOTES:
+            if not affected[q] and noted[v] < NOTES:
                 notes[v, noted[v]] = i
                 noted[v] += 1
             else:
-                visited += _apply(
-                    rec, starts, v, samples, i, notes, noted, groups, arg, order, skip, guard, tiny
-                )
+                visited += _apply(flat, starts, v, samples, i, notes, noted, groups, arg, skip, guard, tiny)
         # Only nodes whose farthest point was affected can have changed, children before parents.
         for up in range(1, top + 1):
             for q in range(mark[up + 1], mark[up]):
-                if seen_hit[q] == 2:
+                if affected[q]:
                     g = np.int64(seen[q])
                     parent = FAN * level[up] + g - level[up - 1]
                     pull(groups, arg, order, g, parent, guard, tiny)
@@ -418,21 +420,19 @@ def radius(
     points: ArrayLike,
     k: int,
     start: int = 0,
-    points_per_voxel: int = 96,
+    points_per_voxel: int = 192,
     point_skip: bool = False,
 ) -> Indices:
     """Indices of ``k`` farthest points, pruning by the bounding spheres of adaptive voxels.
 
-    ``points_per_voxel`` is the most points a voxel may hold (64 to 128 is best on most clouds).
+    ``points_per_voxel`` is the most points a voxel may hold (128 to 384 is best on most clouds).
     ``point_skip`` turns on the paper's per-coordinate test inside voxels: fewer distances, but
     branches in place of vector code, hence slower here.
 
     >>> radius([[0, 0, 0], [1, 0, 0], [5, 0, 0], [4, 0, 0]], 3).tolist()
     [0, 2, 1]
     """
-    return count(
-        "radius", points, k, start, points_per_voxel=points_per_voxel, point_skip=point_skip
-    )[0]
+    return count("radius", points, k, start, points_per_voxel=points_per_voxel, point_skip=point_skip)[0]
 
 
 # --------------------------------------------------------------------------- counting
@@ -445,7 +445,7 @@ def count(
     start: int = 0,
     *,
     leaf_size: int = 64,
-    points_per_voxel: int = 96,
+    points_per_voxel: int = 192,
     point_skip: bool = False,
 ) -> tuple[Indices, int]:
     """Run a sampler by name; also return how many point distances it computed.
@@ -470,9 +470,9 @@ def count(
             raise ValueError(f"points_per_voxel must be at least 1, got {points_per_voxel}")
         # Relative and absolute guard of the sphere test, and the widest extent a grid may have.
         guard, tiny, huge = (2.0**-20, 2.0**-122, 1e37) if single else (2.0**-49, 2.0**-1000, 1e300)
-        out, visited = _radius(
-            cloud, rec, ids, k, start, int(points_per_voxel), bool(point_skip), guard, tiny, huge
-        )
+        starts = voxelise(cloud, rec, ids, int(points_per_voxel), huge)
+        tree = sphere_tree(rec, ids, starts, cloud[start], guard, tiny)
+        out, visited = _radius(rec, starts, *tree, k, start, bool(point_skip), guard, tiny)
     else:
         raise ValueError(f"sampler must be 'plain', 'kd_tree' or 'radius', got {sampler!r}")
     return out, int(visited)

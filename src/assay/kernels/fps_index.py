@@ -4,7 +4,8 @@
 box, cells numbered along a Morton (Z) curve.  Neighbouring cells are joined while together they
 hold no more than ``cap`` points; a cell that still holds more is split again with a grid of its
 own.  The voxel size thus follows the density: a spinning LiDAR puts ten thousand points in one
-cubic metre near the sensor and none in most others, where one grid for all would fail.
+cubic metre near the sensor and none in most others, where one grid for all would fail.  Inside a
+voxel points keep the order of their original indices, so the first of equals is the right one.
 
 *Bounding.*  Each voxel gets a tight sphere, and every eight consecutive voxels one parent sphere,
 up to a single group of at most eight.  Groups, not nodes, are the unit of storage: the fields of
@@ -18,18 +19,26 @@ is stored, widened by a relative guard far above the few roundings of either sid
 absolute one for products that underflow.  Being too wide costs a visit, never a wrong sample.
 """
 
+# Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
 from __future__ import annotations
 
 import math
 from typing import Any
 
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit
+from numba.extending import intrinsic
 
-# No NaN can occur (inputs are finite) and the sign of zero is never looked at: with these two
-# flags LLVM turns min/max into vector code.  'contract' and 'reassoc' would change results.
+# No NaN can occur (inputs are finite) and the sign of zero is never looked at.  'contract' and
+# 'reassoc' would change results, so the flags are named one by one.
 FLAGS = {"nnan", "nsz"}
 JIT: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": FLAGS}
+# Calls per voxel must be inlined: an array argument is passed as seven or more words, which would
+# cost more than the work itself.  It also saves compiling each helper by itself.
+INLINE: dict[str, Any] = {**JIT, "inline": "always"}
 
 FAN = 8  # siblings per group = float32 lanes of a 256-bit register
 MAX_BITS = 6  # grid bits per axis: 64**3 counters still sit in the second-level cache
@@ -39,28 +48,47 @@ CX, CY, CZ, REACH, AX, AY, AZ, DMAX, RADIUS = range(9)
 ROWS = 9
 
 
+def _binary(name: str) -> Any:
+    """A two-operand LLVM floating-point instruction as a function for compiled code.
+
+    A running maximum written as ``a if a > b else b`` stays scalar: LLVM wants the flags on the
+    select, where Numba does not put them.  ``maxnum`` with flags becomes vector code (5x faster).
+    """
+
+    @intrinsic
+    def operation(context: Any, a: Any, b: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind = args[0].type
+            function = builder.module.declare_intrinsic(name, [kind], ir.FunctionType(kind, [kind, kind]))
+            return builder.call(function, args, fastmath=tuple(sorted(FLAGS)))
+
+        return (a(a, b), emit) if a == b else None
+
+    return operation
+
+
+fmin, fmax = _binary("llvm.minnum"), _binary("llvm.maxnum")
+
+
 # --------------------------------------------------------------------------- cutting
 
 
 @njit(**JIT)
-def bounds(rows):  # type: ignore[no-untyped-def]
+def bounds(rows):
     """Bounding box of rows whose first three columns are x, y, z."""
     x0 = x1 = rows[0, 0]
     y0 = y1 = rows[0, 1]
     z0 = z1 = rows[0, 2]
     for i in range(1, len(rows)):
         x, y, z = rows[i, 0], rows[i, 1], rows[i, 2]
-        x0 = x if x < x0 else x0
-        x1 = x if x > x1 else x1
-        y0 = y if y < y0 else y0
-        y1 = y if y > y1 else y1
-        z0 = z if z < z0 else z0
-        z1 = z if z > z1 else z1
+        x0, x1 = fmin(x0, x), fmax(x1, x)
+        y0, y1 = fmin(y0, y), fmax(y1, y)
+        z0, z1 = fmin(z0, z), fmax(z1, z)
     return x0, x1, y0, y1, z0, z1
 
 
-@njit(**JIT)
-def _spread_table(side):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def _spread_table(side):
     """Morton digits: bit i of the cell coordinate moves to bit 3 i.
 
     Two spare entries repeat the last one, so the far face of the box needs no clamp.
@@ -75,9 +103,9 @@ def _spread_table(side):  # type: ignore[no-untyped-def]
     return table
 
 
-@njit(**JIT)
-def _count_cells(rows, x0, y0, z0, scale, table, key, end):  # type: ignore[no-untyped-def]
-    """Morton cell of every row into ``key``; cell sizes, shifted by one cell, into ``end``."""
+@njit(**INLINE)
+def _count_cells(rows, x0, y0, z0, scale, table, key, begin):
+    """Morton cell of every row into ``key``; cell sizes, shifted by one cell, into ``begin``."""
     for i in range(len(rows)):
         # Unsigned subscripts spare the test for negative ones.
         ix = table[np.uint32((rows[i, 0] - x0) * scale)]
@@ -85,40 +113,41 @@ def _count_cells(rows, x0, y0, z0, scale, table, key, end):  # type: ignore[no-u
         iz = table[np.uint32((rows[i, 2] - z0) * scale)]
         code = ix | (iy << 1) | (iz << 2)
         key[i] = code
-        end[np.uint32(code + 1)] += 1
+        begin[np.uint32(code + 1)] += 1
 
 
-@njit(**JIT)
-def _join_cells(end, cells, first, cap, starts, over, count):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def _join_cells(begin, cells, first, cap, home, starts, over, count):
     """Append the voxels of one grid: the largest aligned runs of cells with <= cap points.
 
-    ``end[c]`` is one past the last row of cell ``c``.  Aligned runs of 2**t cells on a Morton
-    curve are boxes at most twice as long as wide, so joining them keeps spheres small.
+    ``begin[c]`` is the first row of cell ``c``; ``home[c]`` becomes the first cell of its run.
+    Aligned runs of 2**t cells on a Morton curve are boxes at most twice as long as wide, so
+    joining them keeps spheres small.
     """
     cell = 0
-    begin = 0
-    while begin < end[cells - 1]:
-        run = 1
-        while cell & (2 * run - 1) == 0 and end[cell + 2 * run - 1] - begin <= cap:
-            run *= 2
-            if run == cells:
+    while cell < cells:
+        run, size = 1, begin[cell + 1] - begin[cell]
+        while run < cells and cell & (2 * run - 1) == 0:
+            wider = begin[cell + 2 * run] - begin[cell]
+            if wider > cap:
                 break
-        stop = end[cell + run - 1]
-        if stop > begin:
-            starts[count] = first + begin
-            over[count] = stop - begin > cap
+            run, size = 2 * run, wider
+        if size > 0:
+            for c in range(cell, cell + run):
+                home[c] = cell
+            starts[count] = first + begin[cell]
+            over[count] = size > cap
             count += 1
-        begin = stop
         cell += run
     return count
 
 
-@njit(**JIT)
-def _split(src, rec, ids, first, size, tmp_ids, key, end, cap, huge, starts, over, count):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def _split(src, rec, ids, first, size, tmp, key, begin, home, cap, huge, starts, over, count):
     """Sort rows [first, first + size) of ``rec`` by cell and append their voxels.
 
     The first call takes the points from ``src`` (the user's array) and numbers them; later ones
-    refine rows in place through ``tmp_ids``.  Points that no grid can tell apart (all equal, or
+    refine rows in place through ``tmp``.  Points that no grid can tell apart (all equal, or
     spread beyond what a scale factor can express) are simply cut into runs of ``cap``.
     """
     fresh = len(src) > 0
@@ -140,47 +169,48 @@ def _split(src, rec, ids, first, size, tmp_ids, key, end, cap, huge, starts, ove
             count += 1
         return count
     for c in range(cells + 1):
-        end[c] = 0
-    _count_cells(rows, x0, y0, z0, rec.dtype.type(scale), _spread_table(side), key, end)
+        begin[c] = 0
+    _count_cells(rows, x0, y0, z0, rec.dtype.type(scale), _spread_table(side), key, begin)
     for c in range(cells):
-        end[c + 1] += end[c]
+        begin[c + 1] += begin[c]
+    count = _join_cells(begin, cells, first, cap, home, starts, over, count)
+    # Rows go to their voxel, not their cell: then they keep the order of their original indices.
     if fresh:
         for i in range(size):
-            c = np.uint32(key[i])
-            p = np.uint32(end[c])
-            end[c] += 1
+            c = np.uint32(home[np.uint32(key[i])])
+            p = np.uint32(begin[c])
+            begin[c] += 1
             rec[p, 0], rec[p, 1], rec[p, 2] = rows[i, 0], rows[i, 1], rows[i, 2]
             ids[p, 3] = i
     else:
         old = ids[first : first + size]
         for i in range(size):
-            for c in range(4):
-                tmp_ids[i, c] = old[i, c]
+            for q in range(4):
+                tmp[i, q] = old[i, q]
         for i in range(size):
-            c = np.uint32(key[i])
-            p = np.uint32(end[c])
-            end[c] += 1
-            for c in range(4):
-                old[p, c] = tmp_ids[i, c]
-    return _join_cells(end, cells, first, cap, starts, over, count)
+            c = np.uint32(home[np.uint32(key[i])])
+            p = np.uint32(begin[c])
+            begin[c] += 1
+            for q in range(4):
+                old[p, q] = tmp[i, q]
+    return count
 
 
 @njit(**JIT)
-def voxelise(points, rec, ids, cap, huge):  # type: ignore[no-untyped-def]
+def voxelise(points, rec, ids, cap, huge):
     """Fill ``rec`` with rows (x, y, z, id) in voxel order; return the voxels' first rows.
 
     ``ids`` is ``rec`` seen as integers: the fourth column carries the original index.  The result
     ends with a sentinel equal to n.
     """
     n = len(points)
-    none = points[:0]
     key = np.empty(n, np.int32)
-    end = np.empty((1 << (3 * MAX_BITS)) + 1, np.int32)
+    begin = np.empty((1 << (3 * MAX_BITS)) + 1, np.int32)
+    home = np.empty(1 << (3 * MAX_BITS), np.int32)
     starts, over = np.empty(n + 1, np.int32), np.empty(n + 1, np.bool_)
-    starts2, over2 = np.empty(n + 1, np.int32), np.empty(n + 1, np.bool_)
-    tmp_ids = ids[:0]
-    zero = np.int64(0)
-    count = _split(points, rec, ids, zero, n, tmp_ids, key, end, cap, huge, starts, over, zero)
+    next_starts, next_over = np.empty(n + 1, np.int32), np.empty(n + 1, np.bool_)
+    starts[0], over[0], count = 0, True, 1
+    src, tmp = points, ids[:0]
     while True:
         starts[count] = n
         largest = 0
@@ -189,44 +219,42 @@ def voxelise(points, rec, ids, cap, huge):  # type: ignore[no-untyped-def]
                 largest = max(largest, np.int64(starts[v + 1] - starts[v]))
         if largest == 0:
             return starts[: count + 1].copy()
-        if len(tmp_ids) < largest:
-            tmp_ids = np.empty((largest, 4), ids.dtype)
-        refined = np.int64(0)
+        if len(src) == 0 and len(tmp) < largest:
+            tmp = np.empty((largest, 4), ids.dtype)
+        refined = 0
         for v in range(count):  # in order, so that voxels stay sorted along the curve
+            a, m = np.int64(starts[v]), np.int64(starts[v + 1] - starts[v])
             if over[v]:
-                a, m = np.int64(starts[v]), np.int64(starts[v + 1] - starts[v])
                 refined = _split(
-                    none, rec, ids, a, m, tmp_ids, key, end, cap, huge, starts2, over2, refined
-                )
+                    src, rec, ids, a, m, tmp, key, begin, home, cap, huge,
+                    next_starts, next_over, refined,
+                )  # fmt: skip
             else:
-                starts2[refined], over2[refined] = starts[v], False
+                next_starts[refined], next_over[refined] = a, False
                 refined += 1
-        starts, starts2, over, over2, count = starts2, starts, over2, over, refined
+        starts, next_starts, over, next_over = next_starts, starts, next_over, over
+        src, count = points[:0], refined
 
 
 # --------------------------------------------------------------------------- bounding
 
 
-@njit(**JIT)
-def sweep(x, y, z, d, sx, sy, sz):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def sweep(x, y, z, d, sx, sy, sz):
     """Lower ``d`` to the squared distance from the sample where that is less; return max d.
 
-    The one place where distances are computed: unit-stride arrays and a min and a max without
-    branches, which LLVM turns into vector code.
+    Unit-stride arrays, no branches: LLVM makes vector code of it.
     """
     top = sx - sx  # zero of the cloud's own type
     for j in range(len(d)):
         dx, dy, dz = x[j] - sx, y[j] - sy, z[j] - sz
-        new = (dx * dx + dy * dy) + dz * dz
-        old = d[j]
-        new = new if new < old else old
-        d[j] = new
-        top = new if new > top else top
+        d[j] = new = fmin((dx * dx + dy * dy) + dz * dz, d[j])
+        top = fmax(top, new)
     return top
 
 
-@njit(**JIT)
-def reach(radius, dmax, guard, tiny):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def reach(radius, dmax, guard, tiny):
     """Squared distance from a sphere's centre beyond which a sample cannot matter."""
     if dmax <= 0.0:  # every point here coincides with a sample
         return -1.0
@@ -234,49 +262,45 @@ def reach(radius, dmax, guard, tiny):  # type: ignore[no-untyped-def]
     return t * t * (1.0 + guard) + tiny
 
 
-@njit(**JIT)
-def _farthest(d, dmax, order):  # type: ignore[no-untyped-def]
-    """Where d equals dmax; of several places the one with the smallest original index."""
-    first, last = 0, len(d) - 1
-    while d[first] != dmax:
-        first += 1
-    while d[last] != dmax:
-        last -= 1
-    if first < last:
-        for j in range(first + 1, last + 1):
-            if d[j] == dmax and order[j] < order[first]:
-                first = j
+@njit(**INLINE)
+def _first_equal(d, dmax):
+    """First place where d equals dmax; a minimum without branches, hence vector code."""
+    size = np.int32(len(d))
+    first = size
+    for j in range(size):
+        here = np.int32(j) if d[j] == dmax else size
+        first = here if here < first else first
     return first
 
 
-@njit(**JIT)
-def set_voxel(group, lane, arg, x, y, z, d, order, first, dmax, guard, tiny):  # type: ignore[no-untyped-def]
-    """Record the farthest point of the voxel whose sorted positions begin at ``first``."""
-    j = _farthest(d, dmax, order[first : first + len(d)])
-    group[DMAX, lane] = dmax
-    group[REACH, lane] = reach(group[RADIUS, lane], dmax, guard, tiny)
-    group[AX, lane], group[AY, lane], group[AZ, lane] = x[j], y[j], z[j]
-    arg[lane] = first + j
+@njit(**INLINE)
+def set_voxel(groups, arg, g, lane, x, y, z, d, first, dmax, guard, tiny):
+    """Record a voxel's farthest point; of several the first, which has the smallest index."""
+    j = _first_equal(d, dmax)
+    groups[g, DMAX, lane] = dmax
+    groups[g, REACH, lane] = reach(groups[g, RADIUS, lane], dmax, guard, tiny)
+    groups[g, AX, lane], groups[g, AY, lane], groups[g, AZ, lane] = x[j], y[j], z[j]
+    arg[g, lane] = first + j
 
 
-@njit(**JIT)
-def best_lane(group, arg, order):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def best_lane(groups, arg, order, g):
     """Sibling holding the farthest point; ties go to the smallest original index."""
-    lane, dmax = 0, group[DMAX, 0]
+    lane, dmax = 0, groups[g, DMAX, 0]
     for j in range(1, FAN):
-        v = group[DMAX, j]
+        v = groups[g, DMAX, j]
         if v > dmax:
             lane, dmax = j, v
-        elif v == dmax and v > 0 and order[arg[j]] < order[arg[lane]]:
+        elif v == dmax and v > 0 and order[arg[g, j]] < order[arg[g, lane]]:
             lane = j
     return lane
 
 
-@njit(**JIT)
-def pull(groups, arg, order, child, parent, guard, tiny):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def pull(groups, arg, order, child, parent, guard, tiny):
     """Renew a node's farthest point and reach from the group of its children."""
     g, lane = parent // FAN, parent % FAN
-    j = best_lane(groups[child], arg[child], order)
+    j = best_lane(groups, arg, order, child)
     for row in range(AX, DMAX + 1):
         groups[g, row, lane] = groups[child, row, j]
     dmax = groups[g, DMAX, lane]
@@ -284,8 +308,8 @@ def pull(groups, arg, order, child, parent, guard, tiny):  # type: ignore[no-unt
     arg[g, lane] = arg[child, j]
 
 
-@njit(**JIT)
-def _fill_voxels(rec, ids, starts, groups, arg, order, sample, guard, tiny):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def _fill_voxels(rec, ids, starts, groups, arg, order, sample, guard, tiny):
     """Turn each voxel's rows (x, y, z, id) in place into x.. y.. z.. d.., and bound it.
 
     One contiguous block per voxel means one run of cache lines and one page per visit.
@@ -311,7 +335,7 @@ def _fill_voxels(rec, ids, starts, groups, arg, order, sample, guard, tiny):  # 
             copy[0, j], copy[1, j], copy[2, j] = px, py, pz
             order[a + j] = ids[a + j, 3]
             ex, ey, ez = np.float64(px) - cx, np.float64(py) - cy, np.float64(pz) - cz
-            far = max(far, ex * ex + ey * ey + ez * ez)
+            far = fmax(far, ex * ex + ey * ey + ez * ez)
         group[RADIUS, lane] = math.sqrt(far) * (1.0 + guard) + math.sqrt(tiny)
         block = flat[4 * a : 4 * (a + m)]
         for j in range(m):
@@ -319,11 +343,11 @@ def _fill_voxels(rec, ids, starts, groups, arg, order, sample, guard, tiny):  # 
             block[3 * m + j] = np.inf
         x, y, z, d = block[:m], block[m : 2 * m], block[2 * m : 3 * m], block[3 * m :]
         dmax = sweep(x, y, z, d, sample[0], sample[1], sample[2])
-        set_voxel(group, lane, arg[g], x, y, z, d, order, a, dmax, guard, tiny)
+        set_voxel(groups, arg, g, lane, x, y, z, d, a, dmax, guard, tiny)
 
 
-@njit(**JIT)
-def _bound_children(groups, child, size, parent, guard, tiny):  # type: ignore[no-untyped-def]
+@njit(**INLINE)
+def _bound_children(groups, child, size, parent, guard, tiny):
     """Sphere around the spheres of a group: centred between the extreme centres."""
     kids, up, lane = groups[child], groups[parent // FAN], parent % FAN
     for row in range(CX, CZ + 1):
@@ -341,7 +365,7 @@ def _bound_children(groups, child, size, parent, guard, tiny):  # type: ignore[n
 
 
 @njit(**JIT)
-def sphere_tree(rec, ids, starts, sample, guard, tiny):  # type: ignore[no-untyped-def]
+def sphere_tree(rec, ids, starts, sample, guard, tiny):
     """Groups of spheres, bottom level first, with distances to the first sample filled in.
 
     Returns ``groups``, the sorted position of each node's farthest point, the original index of

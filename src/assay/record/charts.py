@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import altair as alt
-
 from assay.record.errors import BadInput
 from assay.record.store import write_whole
 
@@ -19,26 +17,31 @@ FORMATS = (".svg", ".png", ".pdf", ".html")
 _FONT = "ui-sans-serif, system-ui, sans-serif"
 
 
-def styled(chart: Any, ink: str = "currentColor") -> alt.TopLevelMixin:
-    """The chart in assay's style."""
+def _spec(chart: Any, ink: str, background: str) -> dict[str, Any]:
+    """The chart's Vega-Lite specification in assay's style."""
     quiet = {"labelColor": ink, "titleColor": ink, "labelFont": _FONT, "titleFont": _FONT, "titleFontWeight": 500}
-    return (  # type: ignore[no-any-return]
-        chart.configure_view(stroke=None)
-        .configure_axis(domain=False, tickColor=ink, tickOpacity=0.4, gridColor=ink, gridOpacity=0.12, **quiet)
-        .configure_legend(orient="top", symbolStrokeWidth=2, **quiet)
-        .configure_header(**quiet)
-        .configure_title(color=ink, font=_FONT, fontWeight=500, anchor="start", subtitleColor=ink, subtitleFont=_FONT)
-        .configure_text(color=ink, font=_FONT)
-        .configure_range(category=PALETTE)
-        .configure(background="transparent" if ink == "currentColor" else "white")
-    )
+    grid = {"gridColor": ink, "gridOpacity": 0.12, "tickColor": ink, "tickOpacity": 0.4}
+    title = {"color": ink, "font": _FONT, "fontWeight": 600, "anchor": "start", "offset": 12, "frame": "group"}
+    spec: dict[str, Any] = chart.to_dict()
+    spec["config"] = {
+        "background": background,
+        "view": {"stroke": None},
+        "axis": {"domain": False, "labelFontSize": 11, "titleFontSize": 12, **quiet, **grid},
+        "axisQuantitative": {"tickCount": 5},
+        "legend": {"orient": "top", "title": None, "labelFontSize": 12, "symbolStrokeWidth": 2, **quiet},
+        "header": quiet,
+        "title": {**title, "subtitleColor": ink, "subtitleFont": _FONT, "subtitlePadding": 6},
+        "text": {"color": ink, "font": _FONT},
+        "range": {"category": PALETTE},
+    }
+    return spec
 
 
 def svg(chart: Any) -> str:
     """The chart as SVG text for a page."""
     import vl_convert
 
-    return str(vl_convert.vegalite_to_svg(styled(chart).to_dict()))
+    return str(vl_convert.vegalite_to_svg(_spec(chart, "currentColor", "transparent")))
 
 
 def write(chart: Any, path: Path) -> None:
@@ -48,7 +51,7 @@ def write(chart: Any, path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise BadInput(f"cannot draw to '{path.name}': the suffix must be one of {', '.join(FORMATS)}")
-    spec = styled(chart, ink="#222").to_dict()
+    spec = _spec(chart, "#222222", "white")
     match suffix:
         case ".svg":
             content = vl_convert.vegalite_to_svg(spec).encode()

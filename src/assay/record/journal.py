@@ -94,7 +94,7 @@ def _lock(folder: Path, *, create: bool = False) -> int | None:
     except OSError as error:
         if create:
             raise StoreFailed(
-                f"cannot write {folder}: {error.strerror}; free space or set ASSAY_HOME elsewhere"
+                f"cannot write {folder}: {error.strerror}; free space or set ASSAY_HOME to another folder"
             ) from error
         return None
     try:

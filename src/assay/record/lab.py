@@ -35,6 +35,7 @@ class Lab:
     workers: int = 0  # 0: in this process
     journal: Journal | None = None
     artefacts: Path = Path()
+    compiled: Path | None = None  # where workers keep compiled code of exactly this version
     progress: Progress = lambda done, total: None
     machine: dict[str, Any] = field(default_factory=machine.facts)
 
@@ -83,7 +84,9 @@ class Lab:
             return iter(())
         if self.on != "local" and not alone:
             return pool.on_ray(tasks, self.on)
-        return pool.local(tasks, min(self.workers, 1) if alone else self.workers)
+        # Numba's own cache does not notice a change in a function that another module's kernel calls.
+        cache = {"NUMBA_CACHE_DIR": str(self.compiled)} if self.compiled else {}
+        return pool.local(tasks, min(self.workers, 1) if alone else self.workers, cache)
 
 
 def _identity(task: pool.Task) -> str:

@@ -12,10 +12,11 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from assay.record.errors import BadInput, StudyFailed
@@ -88,7 +89,9 @@ def raise_failure(failure: Failure, key: str, task: Task) -> None:
     raise StudyFailed(f"{key} failed at {task}: {reason} ({failure.where}; ASSAY_TRACEBACK=1 shows more)")
 
 
-def local(tasks: Sequence[Task], workers: int) -> Iterator[tuple[int, Any]]:
+def local(
+    tasks: Sequence[Task], workers: int, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[tuple[int, Any]]:
     """Run tasks in `workers` processes; yields (position, outcome) as they finish. No workers: in this process."""
     if workers < 1:
         yield from ((position, perform(task)) for position, task in enumerate(tasks))
@@ -99,7 +102,7 @@ def local(tasks: Sequence[Task], workers: int) -> Iterator[tuple[int, Any]]:
     try:
         for _ in range(min(workers, len(tasks))):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            process = context.Process(target=_work, args=(theirs, {**ONE_THREAD, **environment}), daemon=True)
             process.start()
             theirs.close()
             crew[ours] = (process, None)
@@ -135,8 +138,8 @@ def _cause(process: Any) -> str:
     return f"killed by {signal.Signals(-code).name}, out of memory?" if code and code < 0 else f"exit code {code}"
 
 
-def _work(pipe: Any) -> None:
-    os.environ.update(ONE_THREAD)
+def _work(pipe: Any, environment: Mapping[str, str]) -> None:
+    os.environ.update(environment)  # before anything that reads it is imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
@@ -174,7 +177,8 @@ def on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Any]]:
             **({} if remote else {"include_dashboard": False}),
         )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise BadInput(f"cannot reach Ray at '{address}': {str(error).splitlines()[0]}") from error
+        hint = "; is it up, and does RAY_AUTH_MODE (token or disabled) match the cluster's?" if remote else ""
+        raise BadInput(f"cannot reach Ray at '{address}': {str(error).splitlines()[0]}{hint}") from error
     try:
         yield from _ray_tasks(ray, tasks)
     finally:

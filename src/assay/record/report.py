@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from assay.record import catalogue
+from assay.record import catalogue, sources
 from assay.record.errors import AssayError
 from assay.record.fold import fold
 from assay.record.site import typeset
@@ -55,6 +55,11 @@ class Entry:
     stored: Path | None = None
 
     @property
+    def stale(self) -> bool:
+        """Whether the study's code has changed since it was measured."""
+        return self.built and self.result is not None and self.result.source != sources.digest(self.paper.module)
+
+    @property
     def headline(self) -> Answer | None:
         """The measured claim the front page shows."""
         return self.result.headline if self.result else None
@@ -88,10 +93,11 @@ class Table:
 
 def write_site(folder: Path, papers: Sequence[Paper], results: Mapping[str, tuple[Path, Result]]) -> None:
     """Write index.html and papers/<key>.html for every paper; `results` maps keys to a stored file and its result."""
-    entries = sorted(
-        (Entry(p, catalogue.is_built(p), *reversed(results.get(p.key, (None, None)))) for p in papers),
-        key=lambda entry: (ROOMS.index(entry.paper.room), entry.rank),
-    )
+    entries = []
+    for paper in papers:
+        stored, result = results.get(paper.key, (None, None))
+        entries.append(Entry(paper, catalogue.is_built(paper), result, stored))
+    entries.sort(key=lambda entry: (ROOMS.index(entry.paper.room), entry.rank))
     for position, entry in enumerate(entries):
         before = entries[position - 1].paper if position else None
         after = entries[position + 1].paper if position + 1 < len(entries) else None
@@ -110,9 +116,9 @@ def _front_page(entries: Sequence[Entry]) -> str:
         entries=entries,
         rooms={room: members for room, members in by_room.items() if members},
         counts={state: states.count(state) for state in STATES if state in states},
-        days=sorted({result.started for result in results if result.started}),
+        days=typeset.days([result.started for result in results if result.started]),
         machines=sorted({typeset.machine(result.machine) for result in results} - {""}),
-        claims=sum(len(result.claims) for result in results),
+        claims=sum(a.verdict is not Verdict.NOT_MEASURED for result in results for a in result.claims),
         measured=len(results),
     )
 
@@ -158,23 +164,19 @@ def _plot(entry: Entry) -> Markup | None:
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The folded table: as many cases as a page can carry."""
     case, measured, folded = fold(rows)
-    seeds = [("seeds", True)] if case else []
-    cells = [[*row.case, *([row.seeds] if case else []), *row.means] for row in folded]
-    names = [*case, *(name for name, _ in seeds), *measured]
-    numeric = [all(_is_number(row[i]) for row in cells) for i in range(len(names))]
+    seeded = any("seed" in row for row in rows)
+    names = [*case, *(["seeds"] if seeded else []), *measured]
+    cells = [[*row.case, *([row.seeds] if seeded else []), *row.means] for row in folded]
+    columns = [[row[i] for row in cells[:_ROWS]] for i in range(len(names))]
     shown: list[list[str]] = []
     budget = _TABLE
-    for row in cells[:_ROWS]:
-        texts = [typeset.number(cell) for cell in row]
-        budget -= sum(len(escape(text)) + len("<td class=num></td>") for text in texts)
+    for row in zip(*map(typeset.column, columns), strict=True):
+        budget -= sum(len(escape(text)) + len("<td class=num></td>") for text in row)
         if budget < 0:
             break
-        shown.append(texts)
-    return Table(list(zip([name.replace("_", " ") for name in names], numeric, strict=True)), shown, len(cells))
-
-
-def _is_number(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+        shown.append(list(row))
+    heads = [(name.replace("_", " "), typeset.numeric(column)) for name, column in zip(names, columns, strict=True)]
+    return Table(heads, shown, len(cells))
 
 
 def _command(entry: Entry) -> str:
@@ -190,7 +192,7 @@ def _command(entry: Entry) -> str:
 def _provenance(result: Result) -> list[tuple[str, str]]:
     facts = result.machine
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-    system = ", ".join(str(part) for part in (facts.get("os"), facts.get("python") and f"Python {facts['python']}") if part)
+    python = f"Python {facts['python']}" if facts.get("python") else None
     return [
         ("key", result.key),
         ("size", result.size),
@@ -199,7 +201,7 @@ def _provenance(result: Result) -> list[tuple[str, str]]:
         ("started", result.started or "unknown"),
         ("took", typeset.seconds(result.seconds)),
         ("machine", typeset.machine(facts) or "unknown"),
-        ("system", system or "unknown"),
+        ("system", ", ".join(str(part) for part in (facts.get("os"), python) if part) or "unknown"),
         ("ran on", result.on),
         ("resumed", f"{result.resumed} cases from an interrupted run" if result.resumed else "nothing"),
         ("versions", versions or "unknown"),
@@ -242,6 +244,7 @@ def _templates() -> jinja2.Environment:
     )
     environment.globals.update(STATES=STATES, EVIDENCE=EVIDENCE, strip=strip, with_interval=typeset.with_interval)
     environment.filters.update(
-        number=typeset.number, rule=typeset.rule, day=typeset.day, prose=typeset.prose, inline=typeset.inline
-    )
+        number=typeset.number, rule=typeset.rule,
+        curly=typeset.curly, prose=typeset.prose, inline=typeset.inline,
+    )  # fmt: skip
     return environment

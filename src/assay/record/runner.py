@@ -41,7 +41,8 @@ def run(
     crew = facts["cores"] if workers is None else workers
     with Journal(key, f"{source}-{size}-{_slug(facts['cpu'])}", fresh=fresh) as journal:
         artefacts = store.home() / "artefacts" / key
-        lab = Lab(key, size, seeds or SEEDS[size], on, crew, journal, artefacts, progress)
+        compiled = store.home() / "compiled" / key / source
+        lab = Lab(key, size, seeds or SEEDS[size], on, crew, journal, artefacts, compiled, progress)
         table = _measure(study, lab, journal)
         answers = judge(study, table)
         result = Result(
@@ -127,7 +128,7 @@ def _answer(claim: Claim, table: pl.DataFrame, paper: float | None, stated: bool
         n=found.n if found else 0,
         verdict=verdict,
         evidence=evidence,
-        holds=str(claim.holds),
+        holds=claim.holds,
         stated=stated,
         note=note,
         broken=broken,

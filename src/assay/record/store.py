@@ -49,7 +49,9 @@ def write_whole(path: Path, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
-        raise StoreFailed(f"cannot write {path}: {error.strerror}; free space or set ASSAY_HOME elsewhere") from error
+        raise StoreFailed(
+            f"cannot write {path}: {error.strerror}; free space or choose another folder (ASSAY_HOME for the store)"
+        ) from error
     # The rename must survive a power cut too; not every file system lets a directory be synced.
     with contextlib.suppress(OSError):
         folder = os.open(path.parent, os.O_RDONLY)

@@ -84,11 +84,12 @@ class Estimate:
 class Holds:
     """The test that turns an estimate into a verdict. Made by `at_least`, `at_most`, `between`, `exactly`.
 
-    `low` and `high` bound the values that count as the claim's effect; `neutral` is the value of no effect at all.
+    `low` and `high` bound the values that count as the claim's effect (None: no bound on that side); `neutral` is the
+    value of no effect at all.
     """
 
-    low: float = -math.inf
-    high: float = math.inf
+    low: float | None = None
+    high: float | None = None
     neutral: float | None = None
 
     def judge(self, estimate: Estimate) -> Verdict:
@@ -106,22 +107,29 @@ class Holds:
         """
         if not all(map(math.isfinite, (estimate.value, estimate.low, estimate.high))):
             return Verdict.NOT_MEASURED
-        in_bounds = self.low <= estimate.value <= self.high
+        low, high = self.span
+        in_bounds = low <= estimate.value <= high
         if self.neutral is None:
-            certain = self.low <= estimate.low and estimate.high <= self.high
-            return Verdict.NOT_REPRODUCED if not in_bounds else Verdict.REPRODUCED if certain else Verdict.DIRECTION
-        upwards = self.neutral <= self.low
-        certain = estimate.low > self.neutral if upwards else estimate.high < self.neutral
-        if in_bounds:
-            return Verdict.REPRODUCED if certain else Verdict.DIRECTION
-        return Verdict.DIRECTION if certain else Verdict.NOT_REPRODUCED
+            certain = in_bounds and low <= estimate.low and estimate.high <= high
+        elif self.neutral <= low:
+            certain = estimate.low > self.neutral
+        else:
+            certain = estimate.high < self.neutral
+        if in_bounds and certain:
+            return Verdict.REPRODUCED
+        return Verdict.DIRECTION if in_bounds or certain else Verdict.NOT_REPRODUCED
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The bounds as numbers, infinite where there is none."""
+        return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
 
     def __str__(self) -> str:
         if self.low == self.high:
             return f"= {self.low:g}"
-        if math.isinf(self.high):
+        if self.high is None:
             return f"≥ {self.low:g}"
-        if math.isinf(self.low):
+        if self.low is None:
             return f"≤ {self.high:g}"
         return f"{self.low:g} … {self.high:g}"
 
@@ -203,7 +211,7 @@ class Answer:
     n: int
     verdict: Verdict
     evidence: Evidence
-    holds: str = ""
+    holds: Holds
     stated: bool = True  # False: assay's own question, not the paper's
     note: str = ""
     broken: bool = False  # its measure raised: a defect of the study, not of the machine

@@ -16,7 +16,7 @@ which needs no arrays at all. Both answer ``n``, ``m``, ``degrees``, ``degree``,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from assay.sim.random import below, bits, key, stream
+from assay.sim.random import Word, below, bits, key, stream
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -36,6 +36,7 @@ Floats = npt.NDArray[np.float64]
 
 _ENUMERATE = 20  # up to here every cut is looked at
 _DENSE = 400  # up to here LAPACK is quicker than Lanczos
+_FILL = 2 * 10**7  # entries of a factorised band that still pay
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +65,11 @@ class CSR:
         if pairs.size == 0:
             pairs = np.empty((0, 2), np.int64)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
-            raise ValueError(f"edges are an array of {pairs.dtype} of shape {pairs.shape}; integers (edges, 2) expected")
-        top = int(pairs.max(initial=-1))
+            raise ValueError(f"edges are {pairs.dtype} of shape {pairs.shape}; integers of shape (edges, 2) expected")
+        least, top = int(pairs.min(initial=0)), int(pairs.max(initial=-1))
         n = top + 1 if n is None else n
-        if pairs.min(initial=0) < 0 or top >= n or n >= 2**31:
-            raise ValueError(f"node numbers run from {pairs.min(initial=0)} to {top}; they must lie in 0..n-1, n = {n} < 2**31")
+        if least < 0 or top >= n or n >= 2**31:
+            raise ValueError(f"node numbers run from {least} to {top}; 0 to n - 1 expected, with n = {n} below 2**31")
         u, v = pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)
         codes = np.concatenate([u * n + v, v * n + u])[np.tile(u != v, 2)]
         codes.sort()
@@ -133,7 +134,8 @@ class CSR:
         """Whether every node reaches every other."""
         from scipy.sparse.csgraph import connected_components
 
-        return self.n > 0 and connected_components(self.to_scipy(), directed=False, return_labels=False) == 1
+        count, _ = connected_components(self.to_scipy(), directed=False)
+        return bool(count == 1)
 
     def neighbours(self, u: int) -> Int32s:
         """Return the neighbours of node u, ascending."""
@@ -191,6 +193,22 @@ class Complete:
 
 
 Graph = CSR | Complete
+
+
+def as_graph(source: Any) -> Graph:
+    """Take a graph in whichever form the caller has it: ours, NetworkX, a SciPy sparse matrix, or an edge array.
+
+    >>> from scipy.sparse import eye_array
+    >>> as_graph(eye_array(3, k=1)).m, as_graph([(0, 1), (1, 2)]).m, as_graph(complete(4)).m
+    (2, 2, 6)
+    """
+    if isinstance(source, CSR | Complete):
+        return source
+    if hasattr(source, "tocoo"):
+        return CSR.from_scipy(source)
+    if hasattr(source, "edges"):
+        return CSR.from_networkx(source)
+    return CSR.from_edges(source)
 
 
 def _common(degrees: Int64s) -> int | None:
@@ -301,7 +319,7 @@ def random_regular(n: int, d: int, seed: int = 0) -> CSR:
         return _complement(random_regular(n, n - 1 - d, seed)) if d < n - 1 else _all_pairs(n)
     for attempt in range(1000):
         mate = _pairing(n * d, stream(seed, "random-regular", n, d, attempt))
-        if not _switch(mate, np.int64(d), np.uint64(key(seed, "random-regular", n, d, attempt))):
+        if not _switch(mate, d, np.uint64(key(seed, "random-regular", n, d, attempt))):
             continue
         rows = np.sort((mate // max(d, 1)).reshape(n, d), axis=1).astype(np.int32)
         graph = CSR(np.arange(n + 1, dtype=np.int64) * d, rows.ravel())
@@ -328,7 +346,7 @@ def _joined(mate: Int64s, d: int, u: int, v: int) -> int:
 
 
 @njit(cache=True)
-def _switch(mate: Int64s, d: int, key: int) -> bool:
+def _switch(mate: Int64s, d: int, key: Word) -> bool:
     """Switch every loop and double edge with random edges until none is left; False if that got stuck.
 
     Half-edge s belongs to node s // d. An edge s-t and a random edge p-q become s-p and t-q, if both
@@ -343,7 +361,7 @@ def _switch(mate: Int64s, d: int, key: int) -> bool:
             if tries > 1000 * d:
                 return False
             t = mate[s]
-            p = np.int64(below(bits(key, draws), mate.size))
+            p = int(below(bits(key, draws), mate.size))
             q = mate[p]
             draws += 1
             v, x, y = t // d, p // d, q // d
@@ -368,7 +386,7 @@ def erdos_renyi(n: int, p: float, seed: int = 0) -> CSR:
     """Return G(n, p): each pair of nodes is an edge with probability p, independently. May be disconnected.
 
     >>> erdos_renyi(1000, 0.01, seed=1).m
-    0
+    4966
     """
     _at_least("n", n, 1)
     if not 0 <= p <= 1:
@@ -460,7 +478,7 @@ def _least_cut(masks: npt.NDArray[np.uint64], degrees: Int64s) -> float:
         smaller = min(volume, volume_all - volume)
         if cut * best_volume < best_cut * smaller:
             best_cut, best_volume = cut, smaller
-    return best_cut / best_volume
+    return float(best_cut / best_volume)
 
 
 def _second(graph: CSR) -> tuple[float, Floats]:
@@ -480,33 +498,45 @@ def _second(graph: CSR) -> tuple[float, Floats]:
 
 def _lanczos(laplacian: csr_array, top: Floats) -> tuple[Floats, Floats]:
     """Return the least eigenpair of ``laplacian`` orthogonal to its kernel ``top``."""
-    from scipy.sparse import eye_array
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
+    from scipy.sparse.linalg import LinearOperator, eigsh
 
-    n = top.size
-    start = stream(0, "fiedler", n).standard_normal(n)  # fixed: the answer must not vary between calls
-    start -= top * (top @ start)
+    # Rings, grids and bottlenecks have gaps so small that Lanczos crawls, but they separate well and
+    # factorise sparsely. Expanders are the other way round.
+    shift = 1e-9
+    solve = _factor(laplacian, shift)
 
-    def mix(x: Floats) -> Floats:  # 2 I - L, and the kernel sent to 0: the largest is 2 - lambda_2
+    def apply(x: Floats) -> Floats:  # largest first: 1 / (lambda + shift) or 2 - lambda; the kernel goes to 0
         y = x.ravel() - top * (top @ x.ravel())
-        return np.asarray(2 * y - laplacian @ y)
-
-    try:
-        values, vectors = eigsh(LinearOperator((n, n), matvec=mix, dtype=np.float64), 1, which="LA", v0=start,
-                                ncv=min(n, 40), maxiter=30, rng=0)  # fmt: skip
-        return 2 - values, vectors
-    except ArpackNoConvergence:
-        # A small gap (rings, grids, bottlenecks): factorise instead. Such graphs separate well, so
-        # their factors stay sparse; the graphs that would fill up have converged above.
-        shift = 1e-9
-        solve = splu((laplacian + shift * eye_array(n)).tocsc(), permc_spec="MMD_AT_PLUS_A").solve
-
-    def invert(x: Floats) -> Floats:
-        y = solve(x.ravel() - top * (top @ x.ravel()))
+        y = solve(y) if solve else 2 * y - laplacian @ y
         return np.asarray(y - top * (top @ y))
 
-    values, vectors = eigsh(LinearOperator((n, n), matvec=invert, dtype=np.float64), 1, which="LA", v0=start, rng=0)
-    return 1 / values - shift, vectors
+    n = top.size
+    operator = LinearOperator((n, n), matvec=apply, dtype=np.float64)
+    start = stream(0, "fiedler", n).standard_normal(n)  # fixed: the answer must not vary between calls
+    values, vectors = eigsh(operator, 1, which="LA", v0=start, ncv=min(n, 40), tol=1e-9, maxiter=10_000, rng=0)
+    return (1 / values - shift if solve else 2 - values), vectors
+
+
+def _factor(laplacian: csr_array, shift: float) -> Callable[[Floats], Floats] | None:
+    """Return a solver of (laplacian + shift I) y = x, or None where its factors would fill up."""
+    from scipy.sparse import eye_array
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+    from scipy.sparse.linalg import splu
+
+    n = laplacian.shape[0]
+    order = reverse_cuthill_mckee(laplacian, symmetric_mode=True)
+    banded = (laplacian + shift * eye_array(n)).tocsr()[order][:, order].tocoo()
+    rows, columns = banded.coords
+    if n * int(np.abs(rows.astype(np.int64) - columns).max()) > _FILL:
+        return None
+    factors = splu(banded.tocsc(), permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+
+    def solve(x: Floats) -> Floats:
+        y = np.empty_like(x)
+        y[order] = factors.solve(x[order])
+        return y
+
+    return solve
 
 
 def _sweep(graph: CSR, vector: Floats) -> float:

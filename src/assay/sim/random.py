@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import operator
 from hashlib import blake2b
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numba import njit
 
 Name = str | bytes | SupportsIndex
+Word = Any  # uint64 in compiled code, int outside
 
 
 def stream(seed: int, *names: Name) -> np.random.Generator:
@@ -69,7 +70,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
 @njit(cache=True, nogil=True)
-def bits(key: int, counter: int) -> int:
+def bits(key: Word, counter: Word) -> Word:
     """Return word ``counter`` of ``key``: 64 random bits (SplitMix64's finaliser of a Weyl sequence).
 
     Two keys walk one cycle of 2**64 words from two random points: R keys of L words each share
@@ -85,7 +86,7 @@ def bits(key: int, counter: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def below(word: int, n: int) -> int:
+def below(word: Word, n: Word) -> Word:
     """Return an integer in [0, n), uniform if the 64-bit ``word`` is; 0 < n < 2**32.
 
     >>> below(np.uint64(2**63), np.uint64(10))
@@ -98,7 +99,7 @@ def below(word: int, n: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def digit(word: int, n: int) -> tuple[int, int]:
+def digit(word: Word, n: Word) -> tuple[Word, Word]:
     """Return ``below(word, n)`` and what is left of the word, itself a word to draw from.
 
     Read word / 2**64 as a fraction: this is its first digit in base n and the fraction behind it.

@@ -6,7 +6,7 @@
   const nothing = document.querySelector(".nothing");
   const boxes = [...form.querySelectorAll("input[type=checkbox]")];
   const rooms = [...document.querySelectorAll(".room")];
-  const plain = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
+  const plain = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").replaceAll("’", "'").toLowerCase();
   const entries = [...document.querySelectorAll(".entry")].map((node) => ({
     node,
     room: node.closest(".room").dataset.room,

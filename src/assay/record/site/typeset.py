@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from markupsafe import Markup, escape
+
+from assay.record.types import Holds
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _CELL = 120  # characters of a table's cell; longer text belongs into the JSON
@@ -67,26 +71,60 @@ def _rounded(value: float | None, decimals: int) -> str:
     return text.replace("-", "" if float(text.replace(",", "")) == 0 else "−")
 
 
-def rule(holds: str) -> str:
-    """A claim's rule with real minus signs; `≥ -0.3` and `1e-05` stay readable.
+def rule(holds: Holds) -> str:
+    """A claim's rule with real minus signs.
 
-    >>> rule("≤ -0.3"), rule("= 1e-05")
+    >>> from assay.record.types import at_most, exactly
+    >>> rule(at_most(-0.3)), rule(exactly(1e-05))
     ('≤ −0.3', '= 1e−05')
     """
-    return holds.replace("-", "−")
+    return str(holds).replace("-", "−")
 
 
-def day(started: str) -> str:
-    """The day of an ISO time; text that is no time stays as it is.
+def numeric(cells: Sequence[Any]) -> bool:
+    """Whether a column holds numbers, and so stands flush right.
 
-    >>> day("2026-07-09T12:00:00.000Z"), day("soon")
-    ('9 July 2026', 'soon')
+    >>> numeric([1, None, 2.5]), numeric([True]), numeric(["a"])
+    (True, False, False)
     """
-    try:
-        moment = datetime.fromisoformat(started)
-    except ValueError:
-        return started
-    return f"{moment.day} {moment:%B %Y}"
+    return all(cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool)) for cell in cells)
+
+
+def column(cells: Sequence[Any]) -> list[str]:
+    """A column of a table: numbers of one size get the same decimals, so that their points stand in line.
+
+    >>> column([0.5, 1.25, None]), column([0.00012, 30.5]), column(["a", 2])
+    (['0.50', '1.25', '–'], ['0.00012', '30.5'], ['a', '2'])
+    """
+    values = [abs(cell) for cell in cells if isinstance(cell, float) and math.isfinite(cell) and cell]
+    values += [abs(cell) for cell in cells if type(cell) is int and cell]
+    if not numeric(cells) or not values or max(values) >= 1e9 or max(values) > 100 * min(values) or min(values) < 1e-4:
+        return [number(cell) for cell in cells]
+    decimals = max(0, 3 - math.floor(math.log10(max(values))))
+    while decimals and all(f"{value:.{decimals}f}".endswith("0") for value in values):
+        decimals -= 1
+    return [_rounded(cell, decimals) for cell in cells]
+
+
+def days(started: Sequence[str]) -> str:
+    """The days from the first to the last of some ISO times; text that is no time is left out.
+
+    >>> days(["2026-07-09T12:00:00.000Z", "2026-07-02T08:00:00.000Z"]), days(["2026-07-09T12:00:00Z", "soon"]), days([])
+    ('2 to 9 July 2026', '9 July 2026', '')
+    """
+    moments = []
+    for text in started:
+        with contextlib.suppress(ValueError):
+            moments.append(datetime.fromisoformat(text).date())
+    if not moments:
+        return ""
+    first, last = min(moments), max(moments)
+    end = f"{last.day} {last:%B %Y}"
+    if first == last:
+        return end
+    if (first.year, first.month) == (last.year, last.month):
+        return f"{first.day} to {end}"
+    return f"{first.day} {first:%B %Y} to {end}"
 
 
 def seconds(value: float) -> str:
@@ -117,6 +155,15 @@ def machine(facts: dict[str, Any]) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
+def curly(text: str) -> str:
+    """Apostrophes within words as a printer sets them; quotation marks stay, since some are not in pairs.
+
+    >>> curly("the paper's 'own' baselines' cost")
+    "the paper’s 'own' baselines' cost"
+    """
+    return re.sub(r"(?<=\w)'(?=\w)", "’", text)
+
+
 _INLINE = re.compile(r"``(?P<code2>[^`]+)``|`(?P<code>[^`]+)`|(?P<url>https?://[^\s<>\"')\]]+[^\s<>\"')\].,;:])"
                      r"|arXiv:(?P<arxiv>\d{4}\.\d{4,5})")  # fmt: skip
 
@@ -129,7 +176,7 @@ def inline(text: str) -> Markup:
     """
     out, end = Markup(), 0
     for found in _INLINE.finditer(text):
-        out += escape(text[end : found.start()])
+        out += escape(curly(text[end : found.start()]))
         if code := found["code"] or found["code2"]:
             out += Markup("<code>{}</code>").format(code)
         elif found["url"]:
@@ -137,7 +184,7 @@ def inline(text: str) -> Markup:
         else:
             out += Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>').format(found["arxiv"])
         end = found.end()
-    return out + escape(text[end:])
+    return out + escape(curly(text[end:]))
 
 
 def prose(text: str) -> Markup:

@@ -1,0 +1,279 @@
+"""Discrete incremental voting (DIV): agree on the average by nudging, one unit and one neighbour at a time.
+
+Every node holds an integer. In one step a random node looks at one random neighbour and moves its own value by one
+towards the neighbour's. Nobody averages, nobody counts, a message is one comparison; yet all nodes end with the same
+value, and on a well-connected regular graph it is the initial average, rounded up or down. Two things drive it. The
+degree-weighted sum of all values is a martingale, so where the process ends it ends fairly in expectation. And values
+drift together, so the extremes die out first, until two neighbouring values are left; from there on it is a plain
+two-opinion vote, which takes about n² steps and is the slow part.
+
+The paper bounds the expected time by a constant times n(K log(Kn) + γn)/Φ², for n nodes, K the spread of the initial
+values, Φ the graph's conductance and γ its average over its least degree. A theorem has no number to reproduce, so
+the study runs the exact process, one interaction at a time, and fits the exponents that the bound allows.
+
+Berenbrink, Cooper, Götte, Hintze and Radzik, arXiv:2606.06381.
+
+>>> import networkx as nx
+>>> outcome = vote(nx.random_regular_graph(8, 64, seed=1), [0, 7] * 32, replicas=100)
+>>> sorted(set(outcome.final.tolist())), float(outcome.weighted_average[0])
+([3, 4], 3.5)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from assay.protocols import swarm
+from assay.record import intervals, measures
+from assay.record.types import Claim, Estimate, Evidence, at_least, at_most, between
+from assay.sim import graphs
+from assay.sim.random import stream
+
+if TYPE_CHECKING:
+    import altair as alt
+    import numpy.typing as npt
+
+    from assay.record.lab import Lab
+
+evidence = Evidence.REAL  # the process is the thing itself: nothing is modelled or skipped
+use_when = (
+    "Cheap agents must agree on about the mean of small integers with tiny messages and no leader: sensor thresholds, "
+    "replica counts, fair prices; on a dense or expanding network of roughly equal degrees."
+)
+avoid_when = (
+    "The graph has a bottleneck or a hub (the result then leans towards well-connected nodes and may miss the "
+    "average), nodes can lie, an exact or real-valued mean is needed, or n² interactions are too many."
+)
+references = (
+    "The process: Cooper, Radzik and Shiraga, Discrete Incremental Voting, OPODIS 2023.",
+    "The median rule: Doerr, Goldberg, Minder, Sauerwald and Scheideler, SPAA 2011.",
+)
+
+RULES = ("div", "pull", "median", "best-of-three", "average")
+SPAN = (
+    7  # odd, so that half the nodes at 0 and half at 7 average to 3.5: the last two values start even, the worst case
+)
+
+
+def vote(
+    graph: Any, opinions: npt.ArrayLike, *, rule: str = "div", seed: int = 0, replicas: int = 1,
+    max_steps: int | None = None,
+) -> swarm.Outcome:  # fmt: skip
+    """Run DIV, or a rule it is compared with, on your own graph: NetworkX, SciPy sparse, an edge array, or a `CSR`.
+
+    >>> vote([(0, 1), (1, 2), (2, 0)], [1, 1, 1]).steps.tolist()
+    [0]
+    """
+    return swarm.run(graphs.as_graph(graph), opinions, rule, seed, replicas, max_steps)
+
+
+def bound(graph: graphs.Graph, span: int, phi: float) -> float:
+    """The paper's bound with constant 1: n(K log(Kn) + γn)/Φ².
+
+    >>> round(bound(graphs.complete(100), span=10, phi=0.5))
+    67631
+    """
+    n = graph.n
+    return n * (span * math.log(span * n) + graph.gamma * n) / phi**2
+
+
+# ------------------------------------------------------------------------------------------- the study
+
+
+def trial(experiment: str, graph: str, n: int, span: int, rule: str, replicas: int, seed: int) -> dict[str, Any]:
+    """Some replicas of one rule from one start on one graph."""
+    network = _graph(graph, n, seed)
+    start = _start(experiment, network, span, seed)
+    outcome = swarm.run(network, start, rule, seed, replicas, max_steps=10**11)
+    aim = outcome.weighted_average[0]
+    hits = (outcome.final == math.floor(aim)) | (outcome.final == math.ceil(aim))
+    phi = graphs.conductance(network).high  # where only bounds are known, the end that makes the claim harder
+    steps = float(outcome.steps.mean())
+    return {
+        "steps_mean": steps,
+        "bound_ratio": steps / bound(network, span, phi),
+        "inverse_conductance": 1 / phi,
+        "hits": int(hits.sum()),
+        "bias_mean": float((outcome.final - aim).mean()),
+        "censored": int(outcome.censored.sum()),
+    }
+
+
+def _graph(name: str, n: int, seed: int) -> graphs.Graph:
+    match name.split(":"):
+        case ["complete"]:
+            return graphs.complete(n)
+        case ["random-regular", degree]:
+            return graphs.random_regular(n, int(degree), seed)
+        case ["cycle"]:
+            return graphs.cycle(n)
+        case ["torus"]:
+            return graphs.torus(math.isqrt(n))
+        case ["ring-of-cliques", size]:
+            return graphs.ring_of_cliques(n // int(size), int(size))
+        case ["star"]:
+            return graphs.star(n)
+        case ["barbell"]:
+            return graphs.barbell(n // 5 * 2, n - n // 5 * 4)
+    raise ValueError(f"no graph family '{name}'")
+
+
+def _start(experiment: str, graph: graphs.Graph, span: int, seed: int) -> npt.NDArray[np.int64]:
+    random = stream(seed, "div", experiment, graph.n, span)
+    if experiment == "expectation":  # the best-connected nodes disagree with the rest: weighted and plain mean differ
+        return np.where(graph.degrees == graph.degrees.max(), span, 0).astype(np.int64)
+    if experiment == "average":  # skewed, so that mean, median and mode are three different values
+        opinions = np.floor((span + 1) * random.random(graph.n) ** 3).astype(np.int64)
+        opinions[:2] = 0, span
+        return opinions
+    opinions = np.zeros(graph.n, np.int64)
+    opinions[: graph.n // 2] = span
+    random.shuffle(opinions)
+    return opinions
+
+
+def study(lab: Lab) -> pl.DataFrame:
+    """The exponents of the bound one by one, then where the process ends, beside four other rules."""
+
+    def case(experiment: str, graph: str, n: int, span: int = SPAN, rule: str = "div", replicas: int = 16) -> Any:
+        return {
+            "experiment": experiment, "graph": graph, "n": n, "span": span, "rule": rule, "replicas": replicas,
+        }  # fmt: skip
+
+    top = lab.pick(quick=13, full=16)
+    sizes = [case("size", "random-regular:8", 2**p, replicas=max(1, 2**13 >> p)) for p in range(8, top + 1)]
+    spans = [case("span", "random-regular:8", 64, span=4**p) for p in range(4, lab.pick(quick=8, full=10))]
+    side = lab.pick(quick=(8, 12, 16, 24, 32), full=(8, 12, 16, 24, 32, 48, 64))
+    mixing = [
+        *(case("conductance", "torus", s * s) for s in side),
+        *(case("conductance", "cycle", 2**p) for p in range(4, lab.pick(quick=9, full=10))),
+        *(case("conductance", "ring-of-cliques:8", 8 * 2**p) for p in range(2, lab.pick(quick=6, full=8))),
+    ]
+    large = lab.pick(quick=2048, full=4096)
+    average = [
+        case("average", "complete", n, span=math.isqrt(n), rule=rule, replicas=80 if rule == "div" else 20)
+        for n, rule in [(256, "div"), *((large, rule) for rule in RULES)]
+    ]
+    average.append(case("average", "star", 256, span=16, replicas=80))
+    expectation = [
+        case("expectation", graph, n, span=8, rule=rule, replicas=lab.pick(quick=4_000, full=20_000))
+        for graph, n in (("star", 17), ("barbell", 20))
+        for rule in ("div", "div-edge")
+    ]
+    cases = sizes[::-1] + average + mixing + spans + expectation  # the longest first, so that no core waits at the end
+    table = lab.run(trial, cases)
+    return table.sort("experiment", "graph", "rule", "n", "span", "seed", maintain_order=True)
+
+
+def plot(table: pl.DataFrame) -> alt.Chart:
+    """Measured steps against n on every family, and the bound's n² beside them."""
+    import altair as alt
+
+    scaling = table.filter(pl.col("experiment").is_in(["size", "conductance"]) & (pl.col("rule") == "div"))
+    points = scaling.group_by("graph", "n").agg(pl.col("steps_mean").mean()).sort("graph", "n")
+    log = alt.Scale(type="log")
+    measured = (
+        alt.Chart(points)
+        .mark_line(point=alt.OverlayMarkDef(size=36), strokeWidth=1.5)
+        .encode(
+            x=alt.X("n:Q", scale=log, title="nodes n"),
+            y=alt.Y("steps_mean:Q", scale=log, title="steps to consensus", axis=alt.Axis(format="~s")),
+            color=alt.Color("graph:N"),
+        )
+    )
+    sizes = sorted(set(points["n"].to_list()))
+    guide = pl.DataFrame({"n": [sizes[0], sizes[-1]], "steps": [float(sizes[0] ** 2), float(sizes[-1] ** 2)]})
+    square = alt.Chart(guide).mark_line(strokeDash=[4, 4], opacity=0.6, color="#7F7F7F").encode(x="n:Q", y="steps:Q")
+    title = alt.Title("Time to consensus", subtitle="Mean over seeds; the dashed line is n²")
+    return (square + measured).properties(width=560, height=340, title=title)
+
+
+# ------------------------------------------------------------------------------------------ the claims
+
+
+def steepest(x: str, y: str, **where: Any) -> measures.Measure:
+    """The largest exponent of y in x over the graph families."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        chosen = measures.rows(table, where)
+        families = chosen["graph"].unique(maintain_order=True).to_list()
+        fits = [measures.slope(x, y, graph=family)(chosen) for family in families]
+        return max(fits, key=lambda fit: fit.value)
+
+    return measure
+
+
+def worst_case(column: str, **where: Any) -> measures.Measure:
+    """The mean over seeds of the case in which it is farthest from zero."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        cases = measures.rows(table, where).group_by("experiment", "graph", "n", "span", maintain_order=True)
+        means = [intervals.bootstrap(group[column].to_list()) for _, group in cases]
+        return max(means, key=lambda mean: abs(mean.value))
+
+    return measure
+
+
+def at_largest_n(rule: str, graph: str = "complete") -> measures.Measure:
+    """How often the rule ends at the rounded average, on the largest graph of the family."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        chosen = measures.rows(table, {"experiment": "average", "graph": graph, "rule": rule})
+        return measures.probability("hits", "replicas", n=chosen["n"].max())(chosen)
+
+    return measure
+
+
+def with_terms(measure: measures.Measure) -> measures.Measure:
+    """The measure on a table that also has the bound's term K log(Kn), and the steps it leaves for 1/Φ to explain."""
+    span_log = pl.col("span") * (pl.col("span") * pl.col("n")).log()
+    unexplained = pl.col("bound_ratio") * pl.col("inverse_conductance") ** 2
+    return lambda table: measure(table.with_columns(span_log=span_log, scaled_steps=unexplained))
+
+
+claims = [
+    Claim(
+        "expected time grows at most as n to this power on near-regular expanders with a fixed opinion range",
+        measures.slope("n", "steps_mean", experiment="size"),
+        between(1.85, 2.1),  # the paper also calls the bound tight here, so falling clearly short would count too
+    ),
+    Claim(
+        "expected time grows at most as K log(Kn) to this power once the opinion range K dominates",
+        with_terms(measures.slope("span_log", "steps_mean", experiment="span")),
+        at_most(1.0),
+    ),
+    Claim(
+        "expected time grows at most as the inverse conductance to this power, on any graph",
+        with_terms(steepest("inverse_conductance", "scaled_steps", experiment="conductance")),
+        at_most(2.0),
+    ),
+    Claim(
+        "final opinion is the initial average rounded up or down with high probability on strong regular expanders",
+        at_largest_n("div"),
+        at_least(0.99),
+    ),
+    Claim(
+        "final opinion equals the degree-weighted initial average in expectation on any graph",
+        worst_case("bias_mean", experiment="expectation", rule="div"),
+        between(-0.05, 0.05),  # in opinions; on the star the plain average is 3.5 opinions away
+    ),
+    Claim(
+        "mean time stays below n(K log(Kn) + γn)/Φ² with constant 1 on every graph here, at most this share of it",
+        worst_case("bound_ratio", rule="div"),
+        at_most(1.0),
+    ),
+    Claim(
+        "pull voting ends at the rounded average on the same graph, with probability",
+        at_largest_n("pull"),
+        at_most(0.5),
+    ),
+    Claim(
+        "on a star, which is no expander, the rounded average is missed: DIV ends there with probability",
+        at_largest_n("div", "star"),
+        at_most(0.9),
+    ),
+]
