@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from assay.record.lab import Progress
 
 VERDICTS = {
     Verdict.REPRODUCED: ("✓", "green"),
@@ -110,3 +113,18 @@ def summary_table(rows: Sequence[dict[str, Any]]) -> Table:
     for row in folded:
         table.add_row(*map(number, row.case), str(row.seeds), *map(number, row.means))
     return table
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Progress]:
+    """A bar on the error stream, so that standard output stays clean; silent where nobody watches."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich import progress as rich_progress
+    from rich.console import Console
+
+    columns = (*rich_progress.Progress.get_default_columns(), rich_progress.TimeElapsedColumn())
+    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

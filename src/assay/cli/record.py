@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from assay.cli.output import console, json_option, number, print_json, quiet_table, verdict_text
+from assay.cli.output import console, json_option, number, print_json, progress_bar, quiet_table, verdict_text
 from assay.record import catalogue, sources
 from assay.record.errors import AssayError, Interrupted
 from assay.record.store import latest, stored
@@ -43,7 +43,6 @@ def command(run_missing: bool, room: str | None, html: Path | None, as_json: boo
 
 
 def _run_missing(chosen: list[Paper]) -> int:
-    from assay.cli.run import progress_bar
     from assay.record.runner import run
 
     code = 0

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +9,12 @@ import click
 import msgspec
 
 from assay.cli.keys import complete
-from assay.cli.output import claims_table, console, json_option, print_json, summary_table
+from assay.cli.output import claims_table, console, json_option, print_json, progress_bar, summary_table
 from assay.record import catalogue
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed
 from assay.record.store import home, latest
 
 if TYPE_CHECKING:
-    from assay.record.lab import Progress
     from assay.record.types import Result
 
 
@@ -91,21 +87,6 @@ def _run(key: str, size: str, seeds: int | None, on: str, fresh: bool) -> Result
 
     with progress_bar(key) as progress:
         return run(key, size=size, seeds=seeds, on=on, fresh=fresh, progress=progress)
-
-
-@contextmanager
-def progress_bar(label: str) -> Iterator[Progress]:
-    """A bar on the error stream, so that standard output stays clean; silent where nobody watches."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich import progress as rich_progress
-    from rich.console import Console
-
-    columns = (*rich_progress.Progress.get_default_columns(), rich_progress.TimeElapsedColumn())
-    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _draw(result: Result, path: Path) -> None:

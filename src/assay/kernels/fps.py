@@ -1,25 +1,14 @@
-"""Exact farthest point sampling (FPS): plain, k-d tree and spherical-voxel samplers.
+"""Exact farthest point sampling (FPS): the rule, and the samplers that others are compared with.
 
-The rule shared by all samplers, bit for bit: the first sample is ``start``; each next one is the
-unsampled point with the largest squared distance to the samples so far, ties going to the
-smallest original index.  The squared distance is ``(dx*dx + dy*dy) + dz*dz`` in the cloud's own
-type (float32 or float64), each operation rounded by itself.
+The rule shared by all samplers, bit for bit: the first sample is ``start``; each next one is the unsampled point with
+the largest squared distance to the samples so far, ties going to the smallest original index. The squared distance is
+``(dx*dx + dy*dy) + dz*dz`` in the cloud's own type (float32 or float64), each operation rounded by itself.
 
 * :func:`plain` - every sample is compared with every point, in vector code: n*k distances.
-* :func:`kd_tree` - points in the leaves of a k-d tree with tight boxes; a box is entered only if
-  the new sample is nearer to it than its farthest point is to the samples (after QuickFPS).
-* :func:`radius` - after *RadiusFPS: Efficient Farthest Point Sampling on CPUs and GPUs via
-  Spherical Voxel Pruning*, Yu, Li, Chang, Miyazaki, arXiv:2606.06255: points in voxels, each with
-  a bounding sphere and the largest distance ``dmax`` of its points.  A sample farther from the
-  centre than sphere radius plus sqrt(dmax) cannot change the voxel, so as samples grow dense each
-  one touches only its neighbourhood.
+* :func:`kd_tree` - points in the leaves of a k-d tree with tight boxes; a box is entered only if the new sample is
+  nearer to it than its farthest point is to the samples (after QuickFPS, Han et al., TCAD 2023).
 
-What :func:`radius` adds to the paper's scheme (the index is described in
-:mod:`assay.kernels.fps_index`): voxels that follow the density, a tree of spheres in place of a
-flat list, the next sample read off the root because every node knows its farthest point, and
-deferred work: a sample that reaches a voxel but does not come closer to the voxel's *farthest*
-point leaves ``dmax`` as it is, so it is only noted, and applied (if still in reach) when the
-farthest point itself is affected.  Neither choice can alter a result, only the work done.
+A third one, by spherical voxels, is the paper in :mod:`assay.kernels.radius_fps`.
 """
 
 # Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
@@ -33,36 +22,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from assay.kernels.fps_index import (
-    AX,
-    AY,
-    AZ,
-    CX,
-    CY,
-    CZ,
-    DMAX,
-    FAN,
-    INLINE,
-    JIT,
-    RADIUS,
-    REACH,
-    best_lane,
-    bounds,
-    pull,
-    reach,
-    set_voxel,
-    sphere_tree,
-    sweep,
-    voxelise,
-)
+from assay.kernels.sphere_tree import JIT, bounds, sweep
 
 Indices = NDArray[np.int64]
+Counted = tuple[Indices, int]
 
-NOTES = 8  # samples a voxel may hold back before they must be applied
 BLOCK = 1024  # points per block of the plain sampler: its distances stay in the first-level cache
 
 
-def _checked(points: ArrayLike, k: int, start: int) -> tuple[NDArray[Any], int, int]:
+def checked(points: ArrayLike, k: int, start: int) -> tuple[NDArray[Any], int, int]:
     """The cloud as a C-contiguous float array, or one clear complaint."""
     cloud = np.asarray(points)
     if cloud.ndim != 2 or cloud.shape[1] != 3 or cloud.shape[0] == 0:
@@ -88,7 +56,7 @@ def _checked(points: ArrayLike, k: int, start: int) -> tuple[NDArray[Any], int, 
 
 
 @njit(**JIT)
-def _fill_rest(out, done, n):
+def fill_rest(out, done, n):
     """All points left coincide with samples (distance 0): take them in index order."""
     taken = np.zeros(n, np.bool_)
     for i in range(done):
@@ -124,7 +92,7 @@ def _plain(points, k, start):
                 top, where = m, a
         visited += n
         if where < 0:
-            _fill_rest(out, i, n)
+            fill_rest(out, i, n)
             break
         s = where
         while d[s] != top:
@@ -139,7 +107,18 @@ def plain(points: ArrayLike, k: int, start: int = 0) -> Indices:
     >>> plain([[0, 0, 0], [1, 0, 0], [5, 0, 0], [4, 0, 0]], 3).tolist()
     [0, 2, 1]
     """
-    return count("plain", points, k, start)[0]
+    return count_plain(points, k, start)[0]
+
+
+def count_plain(points: ArrayLike, k: int, start: int = 0) -> Counted:
+    """As :func:`plain`, and how many point distances it computed.
+
+    >>> count_plain([[0, 0, 0], [1, 0, 0], [5, 0, 0], [4, 0, 0]], 3)[1]
+    8
+    """
+    cloud, k, start = checked(points, k, start)
+    out, visited = _plain(cloud, k, start)
+    return out, int(visited)
 
 
 # --------------------------------------------------------------------------- k-d tree
@@ -268,7 +247,7 @@ def _kd_tree(points, rec, ids, k, start, leaf_size):
             node = inner[q]
             dmax[node] = max(dmax[2 * node], dmax[2 * node + 1])
         if dmax[1] <= 0:
-            _fill_rest(out, i, n)
+            fill_rest(out, i, n)
             break
         p = _kd_farthest(dmax, d, order, depth, stack)
         out[i], sx, sy, sz = order[p], x[p], y[p], z[p]
@@ -281,198 +260,29 @@ def kd_tree(points: ArrayLike, k: int, start: int = 0, leaf_size: int = 64) -> I
     >>> kd_tree([[0, 0, 0], [1, 0, 0], [5, 0, 0], [4, 0, 0]], 3).tolist()
     [0, 2, 1]
     """
-    return count("kd_tree", points, k, start, leaf_size=leaf_size)[0]
+    return count_kd_tree(points, k, start, leaf_size)[0]
 
 
-# --------------------------------------------------------------------------- spherical voxels
+def count_kd_tree(points: ArrayLike, k: int, start: int = 0, leaf_size: int = 64) -> Counted:
+    """As :func:`kd_tree`, and how many point distances it computed.
 
-
-@njit(**INLINE)
-def _sweep_skip(x, y, z, d, sx, sy, sz):
-    """The paper's point test: |dx|, |dy| or |dz| at least the present distance -> skip.
-
-    Compared as squares, where rounding is monotone: dx*dx >= d implies the whole sum >= d.
-    Returns max d and the number of distances computed in full.
-    """
-    top, full = sx - sx, 0
-    for j in range(len(d)):
-        old, dx, dy, dz = d[j], x[j] - sx, y[j] - sy, z[j] - sz
-        if dx * dx < old and dy * dy < old and dz * dz < old:
-            full += 1
-            new = (dx * dx + dy * dy) + dz * dz
-            if new < old:
-                d[j] = old = new
-        top = max(top, old)
-    return top, full
-
-
-@njit(**INLINE)
-def _test_group(groups, g, sx, sy, sz, gap):
-    """Squared distances from the sample to each sibling's centre and farthest point.
-
-    Only arithmetic, no comparison: a loop this short becomes vector code only if it is plain.
-    """
-    for j in range(FAN):
-        ex, ey, ez = groups[g, CX, j] - sx, groups[g, CY, j] - sy, groups[g, CZ, j] - sz
-        gap[0, j] = (ex * ex + ey * ey) + ez * ez
-    for j in range(FAN):
-        ax, ay, az = groups[g, AX, j] - sx, groups[g, AY, j] - sy, groups[g, AZ, j] - sz
-        gap[1, j] = (ax * ax + ay * ay) + az * az
-
-
-@njit(**INLINE)
-def _descend(groups, level, sx, sy, sz, seen, affected, mark, gap):
-    """List what the sample reaches, level by level; the last stretch of the list is voxels.
-
-    Level L of the list is ``seen[mark[L + 1]:mark[L]]``; for L > 0 it holds groups of level L - 1,
-    for L = 0 voxels.  ``affected`` says whether the node's farthest point comes closer.
-    """
-    top = len(level) - 2
-    seen[0], affected[0] = level[top], True
-    mark[top + 2], mark[top + 1] = 0, 1
-    a, b = 0, 1
-    for up in range(top, -1, -1):
-        base = level[up - 1] if up else 0
-        e = b
-        for q in range(a, b):
-            g = np.int64(seen[q])
-            _test_group(groups, g, sx, sy, sz, gap)
-            child = base + FAN * (g - level[up])
-            for j in range(FAN):  # always written, kept only if in reach: no branch to mispredict
-                seen[e], affected[e] = child + j, gap[1, j] < groups[g, DMAX, j]
-                e += np.int64(gap[0, j] <= groups[g, REACH, j])
-        a, b = b, e
-        mark[up] = e
-    return a, b
-
-
-@njit(**INLINE)
-def _apply(flat, starts, v, samples, i, notes, noted, groups, arg, skip, guard, tiny):
-    """Bring voxel ``v`` up to date with sample ``i`` and those noted; return distances computed.
-
-    The newest sample comes first: it lowers the voxel's reach, so many noted ones drop out.
-    """
-    first, m = np.int64(starts[v]), np.int64(starts[v + 1] - starts[v])
-    o = 4 * first
-    x, y, z = flat[o : o + m], flat[o + m : o + 2 * m], flat[o + 2 * m : o + 3 * m]
-    d = flat[o + 3 * m : o + 4 * m]
-    g, lane = v // FAN, v % FAN
-    cx, cy, cz = groups[g, CX, lane], groups[g, CY, lane], groups[g, CZ, lane]
-    dmax, visited = groups[g, DMAX, lane], 0
-    s = i
-    for u in range(noted[v], -1, -1):  # sample i, then the notes from the newest to the oldest
-        sx, sy, sz = samples[s, 0], samples[s, 1], samples[s, 2]
-        ex, ey, ez = cx - sx, cy - sy, cz - sz
-        if (ex * ex + ey * ey) + ez * ez <= groups[g, REACH, lane]:
-            if skip:
-                dmax, full = _sweep_skip(x, y, z, d, sx, sy, sz)
-                visited += full
-            else:
-                dmax = sweep(x, y, z, d, sx, sy, sz)
-                visited += m
-            groups[g, REACH, lane] = reach(groups[g, RADIUS, lane], dmax, guard, tiny)
-        if u:
-            s = np.int64(notes[v, u - 1])
-    noted[v] = 0
-    set_voxel(groups, arg, g, lane, x, y, z, d, first, dmax, guard, tiny)
-    return visited
-
-
-@njit(**JIT)
-def _radius(rec, starts, groups, arg, order, level, k, start, skip, guard, tiny):
-    voxels, top = len(starts) - 1, len(level) - 2
-    root = level[top]
-    samples, flat = np.empty((k, 3), rec.dtype), rec.reshape(rec.size)
-    notes, noted = np.empty((voxels, NOTES), np.int32), np.zeros(voxels, np.int64)
-    seen = np.empty(len(groups) * (FAN + 1) + FAN, np.int32)
-    affected, gap = np.empty(len(seen), np.bool_), np.empty((2, FAN), rec.dtype)
-    mark = np.empty(len(level) + 1, np.int64)
-    out = np.empty(k, np.int64)
-    out[0] = start
-    visited = len(rec)  # the first sample's distances came with the tree
-    for i in range(1, k):
-        lane = best_lane(groups, arg, order, root)
-        if groups[root, DMAX, lane] <= 0:
-            _fill_rest(out, i, len(rec))
-            break
-        out[i] = order[arg[root, lane]]
-        sx, sy, sz = groups[root, AX, lane], groups[root, AY, lane], groups[root, AZ, lane]
-        samples[i, 0], samples[i, 1], samples[i, 2] = sx, sy, sz
-        a, b = _descend(groups, level, sx, sy, sz, seen, affected, mark, gap)
-        for q in range(a, b):
-            v = np.int64(seen[q])
-            if not affected[q] and noted[v] < NOTES:
-                notes[v, noted[v]] = i
-                noted[v] += 1
-            else:
-                visited += _apply(flat, starts, v, samples, i, notes, noted, groups, arg, skip, guard, tiny)
-        # Only nodes whose farthest point was affected can have changed, children before parents.
-        for up in range(1, top + 1):
-            for q in range(mark[up + 1], mark[up]):
-                if affected[q]:
-                    g = np.int64(seen[q])
-                    parent = FAN * level[up] + g - level[up - 1]
-                    pull(groups, arg, order, g, parent, guard, tiny)
-    return out, visited
-
-
-def radius(
-    points: ArrayLike,
-    k: int,
-    start: int = 0,
-    points_per_voxel: int = 192,
-    point_skip: bool = False,
-) -> Indices:
-    """Indices of ``k`` farthest points, pruning by the bounding spheres of adaptive voxels.
-
-    ``points_per_voxel`` is the most points a voxel may hold (128 to 384 is best on most clouds).
-    ``point_skip`` turns on the paper's per-coordinate test inside voxels: fewer distances, but
-    branches in place of vector code, hence slower here.
-
-    >>> radius([[0, 0, 0], [1, 0, 0], [5, 0, 0], [4, 0, 0]], 3).tolist()
+    >>> count_kd_tree([[0, 0, 0], [1, 0, 0], [5, 0, 0], [4, 0, 0]], 3)[0].tolist()
     [0, 2, 1]
     """
-    return count("radius", points, k, start, points_per_voxel=points_per_voxel, point_skip=point_skip)[0]
-
-
-# --------------------------------------------------------------------------- counting
-
-
-def count(
-    sampler: str,
-    points: ArrayLike,
-    k: int,
-    start: int = 0,
-    *,
-    leaf_size: int = 64,
-    points_per_voxel: int = 192,
-    point_skip: bool = False,
-) -> tuple[Indices, int]:
-    """Run a sampler by name; also return how many point distances it computed.
-
-    >>> indices, visited = count("plain", [[0, 0, 0], [1, 0, 0], [5, 0, 0], [4, 0, 0]], 3)
-    >>> visited
-    8
-    """
-    cloud, k, start = _checked(points, k, start)
-    if sampler == "plain":
-        out, visited = _plain(cloud, k, start)
-        return out, int(visited)
-    single = cloud.dtype == np.float32
-    rec = np.empty((len(cloud), 4), cloud.dtype)
-    ids = rec.view(np.int32 if single else np.int64)
-    if sampler == "kd_tree":
-        if leaf_size < 1:
-            raise ValueError(f"leaf_size must be at least 1, got {leaf_size}")
-        out, visited = _kd_tree(cloud, rec, ids, k, start, int(leaf_size))
-    elif sampler == "radius":
-        if points_per_voxel < 1:
-            raise ValueError(f"points_per_voxel must be at least 1, got {points_per_voxel}")
-        # Relative and absolute guard of the sphere test, and the widest extent a grid may have.
-        guard, tiny, huge = (2.0**-20, 2.0**-122, 1e37) if single else (2.0**-49, 2.0**-1000, 1e300)
-        starts = voxelise(cloud, rec, ids, int(points_per_voxel), huge)
-        tree = sphere_tree(rec, ids, starts, cloud[start], guard, tiny)
-        out, visited = _radius(rec, starts, *tree, k, start, bool(point_skip), guard, tiny)
-    else:
-        raise ValueError(f"sampler must be 'plain', 'kd_tree' or 'radius', got {sampler!r}")
+    cloud, k, start = checked(points, k, start)
+    if leaf_size < 1:
+        raise ValueError(f"leaf_size must be at least 1, got {leaf_size}")
+    rows, ids = records(cloud)
+    out, visited = _kd_tree(cloud, rows, ids, k, start, int(leaf_size))
     return out, int(visited)
+
+
+def records(cloud: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Room for a row (x, y, z, index) a point, and the same memory seen as integers for the index.
+
+    >>> rows, ids = records(np.zeros((5, 3), np.float32))
+    >>> rows.shape, ids.dtype.name
+    ((5, 4), 'int32')
+    """
+    rows = np.empty((len(cloud), 4), cloud.dtype)
+    return rows, rows.view(np.int32 if cloud.dtype == np.float32 else np.int64)

@@ -144,8 +144,8 @@ def study(lab: Lab) -> pl.DataFrame:
             "experiment": experiment, "graph": graph, "n": n, "span": span, "rule": rule, "replicas": replicas,
         }  # fmt: skip
 
-    top = lab.pick(quick=13, full=16)
-    sizes = [case("size", "random-regular:8", 2**p, replicas=max(1, 2**13 >> p)) for p in range(8, top + 1)]
+    top = lab.pick(quick=12, full=16)
+    sizes = [case("size", "random-regular:8", 2**p, replicas=max(1, 2**15 >> p)) for p in range(8, top + 1)]
     spans = [case("span", "random-regular:8", 64, span=4**p) for p in range(4, lab.pick(quick=8, full=10))]
     side = lab.pick(quick=(8, 12, 16, 24, 32), full=(8, 12, 16, 24, 32, 48, 64))
     mixing = [
@@ -155,7 +155,7 @@ def study(lab: Lab) -> pl.DataFrame:
     ]
     large = lab.pick(quick=2048, full=4096)
     average = [
-        case("average", "complete", n, span=math.isqrt(n), rule=rule, replicas=80 if rule == "div" else 20)
+        case("average", "complete", n, span=math.isqrt(n), rule=rule, replicas=80 if rule == "div" else 10)
         for n, rule in [(256, "div"), *((large, rule) for rule in RULES)]
     ]
     average.append(case("average", "star", 256, span=16, replicas=80))

@@ -94,6 +94,21 @@ def probability(successes: str, trials: str, **where: Any) -> Measure:
     )
 
 
+def share(column: str, **where: Any) -> Measure:
+    """The share of rows in which a test held. It was checked in each of them, not estimated: no interval.
+
+    >>> share("same")(pl.DataFrame({"seed": [0, 1], "same": [True, False]})).value
+    0.5
+    """
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        held = _observed(table, column, where)
+        value = int(held.sum()) / len(held)
+        return Estimate(value, value, value, len(held))
+
+    return measure
+
+
 def slope(x: str, y: str, **where: Any) -> Measure:
     """The exponent of y in x over the chosen cases and all seeds, with its interval.
 

@@ -13,7 +13,7 @@ import numpy as np
 def interleave(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
     """Seconds of each contender in each round; every round runs all of them once, in a rotating order.
 
-    The caller warms up (compiles) beforehand if warm times are wanted. The collector is off inside a timed call.
+    The caller warms up (compiles) beforehand if warm times are wanted. The garbage collector is off meanwhile.
 
     >>> seconds = interleave({"short": lambda: sum(range(10)), "long": lambda: sum(range(10**5))}, rounds=5)
     >>> sorted(seconds), len(seconds["short"])
@@ -22,17 +22,17 @@ def interleave(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     collecting = gc.isenabled()
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            gc.collect()
-            gc.disable()
-            try:
+    gc.collect()
+    gc.disable()
+    try:
+        for turn in range(rounds):
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 start = time.perf_counter()
                 contenders[name]()
                 seconds[name].append(time.perf_counter() - start)
-            finally:
-                if collecting:
-                    gc.enable()
+    finally:
+        if collecting:
+            gc.enable()
     return seconds
 
 

@@ -527,7 +527,8 @@ def _factor(laplacian: csr_array, shift: float) -> Callable[[Floats], Floats] | 
     order = reverse_cuthill_mckee(laplacian, symmetric_mode=True)
     banded = (laplacian + shift * eye_array(n)).tocsr()[order][:, order].tocoo()
     rows, columns = banded.coords
-    if n * int(np.abs(rows.astype(np.int64) - columns).max()) > _FILL:
+    band = int(np.abs(rows.astype(np.int64) - columns).max())
+    if n * band > _FILL or 4 * band > n:  # an expander has no narrow band, and Lanczos is at its best there
         return None
     factors = splu(banded.tocsc(), permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
 

@@ -174,7 +174,8 @@ def indoor(n: int, seed: int = 0) -> Cloud32:
     which = rng.choice(len(plane), size=n, p=area / area.sum())
     u, v = rng.random((2, n, 1))
     points = plane[which, 0] + u * plane[which, 1] + v * plane[which, 2]
-    return (points + rng.normal(0, 0.002, (n, 3))).astype(np.float32)
+    cloud: Cloud32 = (points + rng.normal(0, 0.002, (n, 3))).astype(np.float32)
+    return cloud
 
 
 def uniform(n: int, seed: int = 0) -> Cloud32:

@@ -1,4 +1,4 @@
-"""Spherical-voxel tree behind :func:`assay.kernels.fps.radius`: how a cloud is cut and bounded.
+"""Spherical-voxel tree behind :func:`assay.kernels.radius_fps.radius`: how a cloud is cut and bounded.
 
 *Cutting.*  A cloud is split by a counting sort on the cells of a cubic grid laid over its bounding
 box, cells numbered along a Morton (Z) curve.  Neighbouring cells are joined while together they
