@@ -83,11 +83,7 @@ references = (
 
 NOTES = 8  # samples a voxel may hold back before they must be applied
 SAMPLER = "radius-fps"
-PEER_HEIGHTS = (5, 7, 9)  # of fpsample's k-d line, its only setting; lower and higher ones are slower on these sizes
-    5,
-    7,
-    9,
-)  # of fpsample's k-d line, its only setting; lower and higher ones were slower on all sizes here
+PEER_HEIGHTS = (5, 7, 9)  # of fpsample's k-d line, its only setting; others are slower at these sizes
 
 
 # --------------------------------------------------------------------------------------- the mechanism
