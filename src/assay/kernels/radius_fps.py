@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -284,7 +285,7 @@ def side_by_side(cloud: Any, k: int, start: int, samplers: list[str], rounds: in
     theirs = peers(cloud, k, start) if "fpsample" in samplers else {}
     counted = {name: COUNTED[name](cloud, k, start) for name in ours}
     picks = {name: sampler() for name, sampler in theirs.items()}
-    timed: dict[str, Callable[[], Any]] = {name: lambda f=COUNTED[name]: f(cloud, k, start) for name in ours}
+    timed: dict[str, Callable[[], Any]] = {name: partial(COUNTED[name], cloud, k, start) for name in ours}
     seconds = interleave(timed | theirs, rounds)
     right = counted["plain" if "plain" in counted else ours[0]][0]
     rows: dict[str, dict[str, Any]] = {}
@@ -313,7 +314,7 @@ def study(lab: Lab) -> pl.DataFrame:
     return lab.run(trial, cases, per="sampler", alone=True)
 
 
-def plot(table: pl.DataFrame) -> alt.Chart:
+def plot(table: pl.DataFrame) -> alt.LayerChart:
     """Seconds of every sampler on every cloud."""
     import altair as alt
 
@@ -325,7 +326,8 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     lines = alt.Chart(means).mark_rule(opacity=0.25).encode(y=y, x="min(ms):Q", x2="max(ms):Q")
     dots = alt.Chart(means).mark_point(filled=True, size=90, opacity=1).encode(x=x, y=y, color=alt.Color("case:N"))
     title = alt.Title("Time to thin a cloud to 1 %", subtitle="Mean over seeds of the median round; one thread")
-    return (lines + dots).properties(width=560, height=26 * len(order), title=title)
+    chart: alt.LayerChart = (lines + dots).properties(width=560, height=26 * len(order), title=title)
+    return chart
 
 
 # ------------------------------------------------------------------------------------------ the claims

@@ -169,7 +169,7 @@ def study(lab: Lab) -> pl.DataFrame:
     return table.sort("experiment", "graph", "rule", "n", "span", "seed", maintain_order=True)
 
 
-def plot(table: pl.DataFrame) -> alt.Chart:
+def plot(table: pl.DataFrame) -> alt.LayerChart:
     """Measured steps against n on every family, and the bound's n² beside them."""
     import altair as alt
 
@@ -189,7 +189,8 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     guide = pl.DataFrame({"n": [sizes[0], sizes[-1]], "steps": [float(sizes[0] ** 2), float(sizes[-1] ** 2)]})
     square = alt.Chart(guide).mark_line(strokeDash=[4, 4], opacity=0.6, color="#7F7F7F").encode(x="n:Q", y="steps:Q")
     title = alt.Title("Time to consensus", subtitle="Mean over seeds; the dashed line is n²")
-    return (square + measured).properties(width=560, height=340, title=title)
+    chart: alt.LayerChart = (square + measured).properties(width=560, height=340, title=title)
+    return chart
 
 
 # ------------------------------------------------------------------------------------------ the claims

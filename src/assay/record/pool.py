@@ -8,6 +8,7 @@ linear algebra and compiled loops then sum in the same order everywhere.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import signal
 import threading
@@ -165,16 +166,12 @@ def on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Any]]:
     except ModuleNotFoundError as error:
         raise BadInput(missing_module("--on ray", error)) from error
     remote = address.startswith("ray://")
-    environment: dict[str, Any] = {"env_vars": ONE_THREAD}
-    if remote:  # the cluster runs this very code, not whichever assay it may have installed
-        environment["py_modules"] = [str(Path(__file__).parents[1])]
+    # A cluster runs this very code, not whichever assay it may have installed.
+    ship = {"py_modules": [str(Path(__file__).parents[1])]} if remote else {}
+    place: dict[str, Any] = {"address": address} if remote else {"include_dashboard": False}
     try:
         ray.init(
-            address=address if remote else None,
-            runtime_env=environment,
-            log_to_driver=False,
-            logging_level="ERROR",
-            **({} if remote else {"include_dashboard": False}),
+            runtime_env={"env_vars": ONE_THREAD, **ship}, log_to_driver=False, logging_level=logging.ERROR, **place
         )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         hint = "; is it up, and does RAY_AUTH_MODE (token or disabled) match the cluster's?" if remote else ""
