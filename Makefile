@@ -15,7 +15,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export TMPDIR := $(CACHE)/tmp
 _ := $(shell mkdir -p $(CACHE)/tmp $(CACHE)/home)
 
-.PHONY: help demo test slow lint bench report clean
+.PHONY: help demo test slow coverage lint bench report clean
 
 help:  ## say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -45,6 +45,11 @@ test: .venv/test  ## set up and run every quick test
 
 slow: .venv/test  ## full-size studies
 	HOME=$(CACHE)/home $(BIN)/python -m pytest -m slow
+
+coverage: .venv/test  ## the quick tests, and which lines they miss
+	HOME=$(CACHE)/home $(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 lint: .venv/test  ## style and types
 	$(BIN)/ruff check .

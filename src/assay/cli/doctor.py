@@ -24,7 +24,7 @@ def command(as_json: bool) -> None:
     for finding in findings:
         sign = Text("✓", style="green") if finding.ok else Text("–", style="yellow")
         found = Text(finding.found)
-        if finding.cure:
+        if not finding.ok:
             found.append(f"\n{finding.cure}", style="bright_black")
         table.add_row(sign, finding.name, found, finding.enables)
     console().print(table)

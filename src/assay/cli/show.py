@@ -21,7 +21,9 @@ def command(key: str, as_json: bool) -> None:
     paper = catalogue.paper(key)
     study = catalogue.study(key) if catalogue.is_built(paper) else None
     if as_json:
-        about = {n: getattr(study, n, "") for n in ("idea", "use_when", "avoid_when", "references")}
+        about = {
+            n: getattr(study, n, "") for n in ("idea", "example", "own_input", "use_when", "avoid_when", "references")
+        }
         print_json(dataclasses.asdict(paper) | {"built": study is not None} | about)
         return
     _print(paper, study)
@@ -55,5 +57,7 @@ def _print(paper: Paper, study: Study | None) -> None:
         lines = [f"{c.text}: {number(c.value)}" for c in paper.claims]
         section("Claims (not measured here yet)", Text("\n".join(lines)))
     section("Run it", Text(f"assay run {paper.key}\nassay run {paper.key} --full --plot {paper.key}.svg"))
+    if study.own_input:
+        section("On your own input", Text(f"{study.own_input}\n\n{study.example}"))
     link = [f"https://arxiv.org/abs/{paper.arxiv}"] if paper.arxiv else []
     section("References", Text("\n".join([*link, *study.references])))

@@ -77,6 +77,7 @@ avoid_when = (
     "A voxel-grid or random sample is good enough (both are far cheaper), the cloud is small, or the points have many "
     "dimensions: spheres prune by geometry, and in high dimensions everything is near everything."
 )
+own_input = "assay compare kernels --cloud scan.ply -k 1% --out picks.npy"
 references = (
     "QuickFPS, the bucket sampler behind PyPI's fpsample: Han et al., IEEE TCAD 2023.",
     "Farthest point sampling in point networks: Qi, Yi, Su and Guibas, PointNet++, NeurIPS 2017.",

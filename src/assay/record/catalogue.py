@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import re
 import tomllib
 from functools import cache
@@ -105,13 +106,16 @@ def _read_study(entry: Paper, module: ModuleType) -> Study:
             close = difflib.get_close_matches(stated.text, texts, n=1, cutoff=0.3)
             hint = f" (closest: '{close[0]}')" if close else ""
             raise BadInput(f"{entry.module} does not answer the claim '{stated.text}' of papers.toml{hint}")
+    idea, prompt, example = inspect.cleandoc(module.__doc__ or "").partition(">>> ")
     return Study(
         paper=entry,
         run=module.study,
         claims=claims,
         evidence=Evidence(module.evidence),
         plot=getattr(module, "plot", None),
-        idea=(module.__doc__ or "").strip(),
+        idea=idea.strip(),
+        example=prompt + example,
+        own_input=getattr(module, "own_input", ""),
         use_when=getattr(module, "use_when", ""),
         avoid_when=getattr(module, "avoid_when", ""),
         references=tuple(getattr(module, "references", ())),

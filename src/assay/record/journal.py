@@ -58,8 +58,8 @@ class Journal:
 
     def put(self, case: str, rows: Any) -> None:
         """Keep a finished case; once this returns it survives kill -9."""
-        self._finished[_name(case)] = rows
         write_whole(self.folder / f"{_name(case)}.json", msgspec.json.encode(rows))
+        self._finished[_name(case)] = rows
 
     @property
     def finished(self) -> int:

@@ -194,6 +194,8 @@ class Study:
     evidence: Evidence
     plot: Callable[[Any], Any] | None = None
     idea: str = ""
+    example: str = ""  # a few lines of Python, from the module's docstring
+    own_input: str = ""  # the command that runs it on the user's own input
     use_when: str = ""
     avoid_when: str = ""
     references: tuple[str, ...] = ()
