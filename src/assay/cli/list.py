@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from assay.cli.output import VERDICTS, json_option, print_json
+from assay.cli.output import VERDICTS, json_option, paper_row, print_json
 from assay.record.catalogue import is_built, papers
 from assay.record.store import latest
-from assay.record.types import ROOMS, Paper
+from assay.record.types import ROOMS
 
 
 @click.command(epilog="Example:  assay list --room kernels --built")
@@ -20,7 +20,10 @@ from assay.record.types import ROOMS, Paper
 def command(room: str | None, built: bool, as_json: bool) -> None:
     """Every paper: key, room, title, whether it is built, its latest verdict and evidence."""
     chosen = [p for p in papers().values() if room in (None, p.room) and (not built or is_built(p))]
-    rows = [_row(paper) for paper in chosen]
+    rows = []
+    for paper in chosen:
+        newest = latest(paper.key) if is_built(paper) else None
+        rows.append(paper_row(paper, is_built(paper), newest[1] if newest else None))
     if as_json:
         print_json(rows)
         return
@@ -43,21 +46,3 @@ def _print(rows: list[dict[str, Any]]) -> None:
         )
         click.echo(f"{line}  {row['evidence'] or ''}".rstrip())
     click.echo(f"\n{len(rows)} papers, {sum(row['built'] for row in rows)} built. 'assay show KEY' explains one.")
-
-
-def _row(paper: Paper) -> dict[str, Any]:
-    built = is_built(paper)
-    newest = latest(paper.key) if built else None
-    result = newest[1] if newest else None
-    headline = result.headline if result else None
-    return {
-        "key": paper.key,
-        "room": paper.room,
-        "title": paper.title,
-        "arxiv": paper.arxiv,
-        "built": built,
-        "line": paper.line,
-        "verdict": headline.verdict if headline else None,
-        "evidence": result.evidence if result else None,
-        "tally": result.tally if result else {},
-    }

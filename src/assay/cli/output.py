@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.record.fold import fold
-from assay.record.types import Answer, Verdict
+from assay.record.types import Answer, Paper, Result, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +42,22 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+
+
+def paper_row(paper: Paper, built: bool, result: Result | None) -> dict[str, Any]:
+    """A paper and its latest verdict, as JSON rows of `list` and `record` begin."""
+    headline = result.headline if result else None
+    return {
+        "key": paper.key,
+        "room": paper.room,
+        "title": paper.title,
+        "arxiv": paper.arxiv,
+        "built": built,
+        "line": paper.line,
+        "verdict": headline.verdict if headline else None,
+        "evidence": result.evidence if result else None,
+        "tally": result.tally if result else {},
+    }
 
 
 def quiet_table() -> Table:

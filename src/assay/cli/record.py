@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from assay.cli.output import console, json_option, number, print_json, progress_bar, quiet_table, verdict_text
+from assay.cli.output import (
+    console,
+    json_option,
+    number,
+    paper_row,
+    print_json,
+    progress_bar,
+    quiet_table,
+    verdict_text,
+)
 from assay.record import catalogue, sources
 from assay.record.errors import AssayError, Interrupted
 from assay.record.store import latest, stored
@@ -62,19 +71,11 @@ def _run_missing(chosen: list[Paper]) -> int:
 
 
 def _row(paper: Paper, result: Result | None) -> dict[str, Any]:
-    headline = result.headline if result else None
-    return {
-        "key": paper.key,
-        "room": paper.room,
-        "title": paper.title,
-        "arxiv": paper.arxiv,
-        "built": catalogue.is_built(paper),
-        "verdict": headline.verdict if headline else None,
-        "evidence": result.evidence if result else None,
+    return paper_row(paper, catalogue.is_built(paper), result) | {
         "size": result.size if result else None,
         "started": result.started if result else None,
         "current": result is not None and result.source == sources.digest(paper.module),
-        "claims": msgspec.to_builtins(result.claims) if result else msgspec.to_builtins(paper.claims),
+        "claims": msgspec.to_builtins(result.claims if result else paper.claims),
     }
 
 
