@@ -113,7 +113,8 @@ def claims_table(answers: Iterable[Answer]) -> Table:
         span = "–" if answer.low is None else f"{number(answer.low)} … {number(answer.high)}"
         table.add_row(
             text, number(answer.paper), number(answer.measured), span, str(answer.holds), number(answer.n),
-            verdict_text(answer.verdict), answer.evidence.value,
+            verdict_text(answer.verdict),
+            "–" if answer.verdict is Verdict.NOT_MEASURED else answer.evidence.value,
         )  # fmt: skip
     return table
 

@@ -161,7 +161,7 @@ def study(lab: Lab) -> pl.DataFrame:
     ]
     average.append(case("average", "star", 256, span=16, replicas=80))
     expectation = [
-        case("expectation", graph, n, span=8, rule=rule, replicas=lab.pick(quick=4_000, full=20_000))
+        case("expectation", graph, n, span=8, rule=rule, replicas=lab.pick(quick=2_500, full=20_000))
         for graph, n in (("star", 17), ("barbell", 20))
         for rule in ("div", "div-edge")
     ]
