@@ -140,7 +140,7 @@ def _start(experiment: str, graph: graphs.Graph, span: int, seed: int) -> npt.ND
 def study(lab: Lab) -> pl.DataFrame:
     """The exponents of the bound one by one, then where the process ends, beside four other rules."""
 
-    def case(experiment: str, graph: str, n: int, span: int = SPAN, rule: str = "div", replicas: int = 16) -> Any:
+    def case(experiment: str, graph: str, n: int, span: int = SPAN, rule: str = "div", replicas: int = 8) -> Any:
         return {
             "experiment": experiment, "graph": graph, "n": n, "span": span, "rule": rule, "replicas": replicas,
         }  # fmt: skip
@@ -156,7 +156,7 @@ def study(lab: Lab) -> pl.DataFrame:
     ]
     large = lab.pick(quick=2048, full=4096)
     average = [
-        case("average", "complete", n, span=math.isqrt(n), rule=rule, replicas=80 if rule == "div" else 10)
+        case("average", "complete", n, span=math.isqrt(n), rule=rule, replicas=80 if rule == "div" else 5)
         for n, rule in [(256, "div"), *((large, rule) for rule in RULES)]
     ]
     average.append(case("average", "star", 256, span=16, replicas=80))
