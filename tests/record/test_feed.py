@@ -108,6 +108,8 @@ OUTSIDE = b"""<!DOCTYPE feed [<!ENTITY x SYSTEM "file:///etc/passwd">]>
         (atom(("not-an-id", "Title", "")), "no arXiv id"),
         (atom(("2611.00001", " ", "")), "no title"),
         (atom(KNOWN).replace(b"abs/2606.06381v1", b"api/errors#bad_id"), "arXiv answered with an error"),
+        (atom(KNOWN).replace(b"UTF-8", b"UTF-0"), "unknown encoding"),
+        (atom(KNOWN).replace(b"UTF-8", b"shift-jis"), "multi-byte encodings"),
         (b"\xff\xfe" + "nonsense".encode("utf-16-le"), "not well-formed"),
     ],
 )

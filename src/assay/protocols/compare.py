@@ -54,7 +54,7 @@ def compare(
 ) -> dict[str, Any]:  # fmt: skip
     """The rules on one graph from one start: a table, and who wins in two sentences.
 
-    >>> answer = compare(graphs.complete(50), [0, 3] * 25, ["div", "pull"], replicas=20)
+    >>> answer = compare(graphs.complete(300), [0, 3] * 150, ["div", "pull"], replicas=20)
     >>> [row["rule"] for row in answer["table"]], answer["table"][0]["on_average_ratio"]
     (['div', 'pull'], 1.0)
     """

@@ -14,7 +14,7 @@ the study runs the exact process, one interaction at a time, and fits the expone
 Berenbrink, Cooper, Götte, Hintze and Radzik, arXiv:2606.06381.
 
 >>> import networkx as nx
->>> outcome = vote(nx.random_regular_graph(8, 64, seed=1), [0, 7] * 32, replicas=100)
+>>> outcome = vote(nx.complete_graph(300), [0, 7] * 150, replicas=100)
 >>> sorted(set(outcome.final.tolist())), float(outcome.weighted_average[0])
 ([3, 4], 3.5)
 """

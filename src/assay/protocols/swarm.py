@@ -134,13 +134,14 @@ def run(
     starts = _starts(opinions, graph.n, len(numbers))
     wiring = _wire(graph, rule, max_steps)
     cap = np.iinfo(np.int64).max if max_steps is None else max_steps
-    weights = _weights(graph)
+    degrees = graph.degrees if graph.n > 1 else np.ones(graph.n, np.int64)
     ends, means = [], []
     for number, start in zip(numbers, starts, strict=True):
         swarm = _Swarm(wiring, start, rule, seed, number)
         swarm.advance(cap)
         ends.append((swarm.step, swarm.commonest, swarm.low + swarm.base, swarm.high + swarm.base, not swarm.settled))
-        means.append((start.mean(), weights @ start))
+        # Sums of integers, divided once: an average that is a whole number must come out as one.
+        means.append((start.sum() / graph.n, (degrees @ start) / degrees.sum()))
     steps, final, low, high, censored = np.array(ends, np.int64).reshape(-1, 5).T.copy()
     average, weighted_average = np.array(means, np.float64).reshape(-1, 2).T.copy()
     return Outcome(steps, final, low, high, censored.astype(bool), average, weighted_average)

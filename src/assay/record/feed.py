@@ -68,6 +68,8 @@ def read(stream: BinaryIO, name: str) -> list[Entry]:
         reason = expat.ErrorString(error.code)
         what = "the file is empty" if total == 0 else f"not well-formed or cut short: {reason}"
         raise BadInput(f"{name}, line {error.lineno}: {what}; expected the arXiv API's Atom XML") from error
+    except (LookupError, ValueError) as error:  # Python's own answer to an encoding it does not know
+        raise BadInput(f"{name}: {error}; expected the arXiv API's Atom XML in UTF-8") from error
     return reader.entries
 
 
