@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,6 +17,17 @@ import pytest
 import assay
 
 SOURCE = Path(assay.__file__).parent
+
+
+def _compiled_code() -> str:
+    """A digest of all modules with compiled functions."""
+    files = [path for path in sorted(SOURCE.rglob("*.py")) if b"njit" in path.read_bytes()]
+    return hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=8).hexdigest()
+
+
+# Numba's cache does not notice a change in a function that another module's kernel calls: tests would pass on old code.
+CACHE = Path(os.environ.get("NUMBA_CACHE_DIR") or SOURCE.parents[1] / ".cache" / "numba")
+os.environ["NUMBA_CACHE_DIR"] = str(CACHE / _compiled_code())
 
 THIRD_PAPER = '''\
 """Counting: a case is worth its size plus its seed.

@@ -191,11 +191,12 @@ def test_a_lidar_sweep_of_a_hundred_thousand_points_is_sampled_as_by_plain(sampl
 
 
 @pytest.mark.slow
-@every_sampler
 @pytest.mark.parametrize("kind", ["lidar", "clustered"])
-def test_a_million_points_are_sampled_as_by_plain(kind: str, sampler: Sampler) -> None:
+def test_a_million_points_are_sampled_as_by_plain(kind: str) -> None:
     cloud = getattr(clouds, kind)(1_000_000, seed=4)
-    assert np.array_equal(sampler(cloud, 10_000), fps.plain(cloud, 10_000))
+    right = fps.plain(cloud, 10_000)
+    for name, sampler in SAMPLERS.items():
+        assert name == "plain" or np.array_equal(sampler(cloud, 10_000), right), name
 
 
 @pytest.mark.skipif(importlib.util.find_spec("fpsample") is None, reason="fpsample is not installed")

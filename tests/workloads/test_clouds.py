@@ -667,3 +667,10 @@ def test_a_file_that_is_not_there_or_is_a_folder(tmp_path: Path, ending: str) ->
 @pytest.mark.parametrize("name", ["cloud", "cloud.las", "cloud.npy.gz", ".ply"])
 def test_an_unknown_ending_is_refused(folder: Path, name: str) -> None:
     refused(folder, name, b"", why="unknown ending")
+
+
+def test_an_empty_cell_is_not_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "gap.csv"
+    path.write_text("x,y,z,i\n1,,3,9\n")
+    with pytest.raises(ValueError, match="line 2"):
+        read_cloud(path)

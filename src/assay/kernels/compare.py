@@ -46,9 +46,9 @@ def command(path: Path, wanted: str, start: int, samplers: str, rounds: int, out
 def _count(wanted: str, n: int) -> int:
     share = wanted.endswith("%")
     try:
-        value = float(wanted.rstrip("%"))
+        value = float(wanted.removesuffix("%"))
         k = max(1, round(value / 100 * n)) if share else int(wanted)
-    except ValueError:
+    except (ValueError, OverflowError):  # an infinite share
         raise ValueError(f"-k {wanted}: give a number of points such as 4096, or a share such as 1%") from None
     if not 1 <= k <= n or (share and not 0 < value <= 100):
         raise ValueError(f"-k {wanted}: the cloud has {n} points, so 1 to {n} can be picked")

@@ -16,6 +16,7 @@ A third one, by spherical voxels, is the paper in :mod:`assay.kernels.radius_fps
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,10 @@ def checked(points: ArrayLike, k: int, start: int) -> tuple[NDArray[Any], int, i
         cloud = cloud.astype(np.float64)
     if cloud.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"points must be float32, float64 or integers, got {cloud.dtype}")
+    try:
+        k, start = operator.index(k), operator.index(start)
+    except TypeError:
+        raise ValueError(f"k and start must be whole numbers, got {k!r} and {start!r}") from None
     n = cloud.shape[0]
     if n >= 2**29:
         raise ValueError(f"at most 2**29 - 1 points are supported, got {n}")
@@ -52,7 +57,7 @@ def checked(points: ArrayLike, k: int, start: int) -> tuple[NDArray[Any], int, i
     if suspicious and not np.isfinite(cloud).all():
         row = int(np.flatnonzero(~np.isfinite(cloud).all(axis=1))[0])
         raise ValueError(f"points must be finite, but row {row} is {cloud[row].tolist()}")
-    return np.ascontiguousarray(cloud), int(k), int(start)
+    return np.ascontiguousarray(cloud), k, start
 
 
 @njit(**JIT)

@@ -272,7 +272,7 @@ def peers(cloud: Any, k: int, start: int) -> dict[str, Callable[[], Indices]]:
     def at(height: int) -> Callable[[], Indices]:
         return lambda: np.asarray(fpsample.bucket_fps_kdline_sampling(cloud, k, h=height, start_idx=start), np.int64)
 
-    return {f"fpsample h={height}": at(height) for height in PEER_HEIGHTS}
+    return {f"fpsample h={height}": at(height) for height in PEER_HEIGHTS if 2**height <= len(cloud)}
 
 
 def side_by_side(cloud: Any, k: int, start: int, samplers: list[str], rounds: int) -> dict[str, dict[str, Any]]:

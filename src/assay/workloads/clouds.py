@@ -15,11 +15,11 @@ line that names the file, the place, what is wrong and what would be right.
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
-import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -248,18 +248,47 @@ def read_cloud(path: str | os.PathLike[str]) -> Cloud:
 
 
 def _narrow(table: NDArray[Any], single: bool) -> Cloud:
-    if single:
-        return np.ascontiguousarray(table, dtype=np.float32)
-    return np.ascontiguousarray(table, dtype=np.float64)
+    with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is complained about as such
+        if single:
+            return np.array(table, dtype=np.float32, order="C")
+        return np.array(table, dtype=np.float64, order="C")
 
 
-def _columns(path: Path, where: str, table: NDArray[Any]) -> Cloud:
-    """First three columns of an array as float32 or float64, whichever holds them."""
-    if table.ndim != 2 or table.shape[1] < 3:
-        raise _bad(path, where, f"array of shape {table.shape}", "shape (n, 3) or more columns")
-    if table.dtype.kind not in "fiu":
-        raise _bad(path, where, f"array of type {table.dtype}", "real numbers")
-    return _narrow(table[:, :3], np.can_cast(table.dtype, np.float32, "safe"))
+class _Array(NamedTuple):
+    """What the header of a ``.npy`` stream says."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+
+def _npy_header(file: IO[bytes]) -> _Array:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        head = _Array(*np.lib.format.read_array_header_1_0(file))
+    elif version == (2, 0):
+        head = _Array(*np.lib.format.read_array_header_2_0(file))
+    else:
+        raise ValueError(f"format version {version}")
+    if not all(type(side) is int and side >= 0 for side in head.shape):
+        raise ValueError(f"shape {head.shape}")
+    return head
+
+
+def _npy_cloud(path: Path, where: str, file: IO[bytes], head: _Array, room: int) -> Cloud:
+    """First three columns as float32 or float64, whichever holds them; ``room`` bytes may follow the header."""
+    if len(head.shape) != 2 or head.shape[1] < 3:
+        raise _bad(path, where, f"array of shape {head.shape}", "shape (n, 3) or more columns")
+    if head.dtype.kind not in "fiu":
+        raise _bad(path, where, f"array of type {head.dtype}", "real numbers")
+    size = math.prod(head.shape) * head.dtype.itemsize
+    data = file.read(size) if size <= room else b""
+    if len(data) < size:
+        raise _bad(path, where, "cut short", f"{size} bytes for an array of shape {head.shape}")
+    table = np.frombuffer(data, head.dtype, math.prod(head.shape)).reshape(
+        head.shape, order="F" if head.fortran else "C"
+    )
+    return _narrow(table[:, :3], np.can_cast(head.dtype, np.float32, "safe"))
 
 
 def _check_magic(path: Path, magic: bytes, right: str) -> None:
@@ -269,30 +298,47 @@ def _check_magic(path: Path, magic: bytes, right: str) -> None:
         raise _bad(path, "first bytes", repr(begin), f"{magic!r} ({right})")
 
 
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
 def _read_npy(path: Path) -> Cloud:
     _check_magic(path, b"\x93NUMPY", "a NumPy array file")
-    try:
-        table = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise _bad(path, "npy data", str(error).splitlines()[0], "a complete numeric .npy file") from error
-    return _columns(path, "array", table)
+    with path.open("rb") as file:
+        try:
+            head = _npy_header(file)
+        except OSError:
+            raise
+        except Exception as error:  # NumPy evaluates the header as Python text, which fails in many ways
+            raise _bad(path, "npy header", _reason(error), "a complete numeric .npy file") from error
+        return _npy_cloud(path, "array", file, head, path.stat().st_size - file.tell())
 
 
 def _read_npz(path: Path) -> Cloud:
     want = "an .npz archive with a numeric array of shape (n, 3) or more columns"
     _check_magic(path, b"PK", "a NumPy archive")
+    names = []
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            for name in archive.files:
-                table = archive[name]
-                if table.ndim == 2 and table.shape[1] >= 3:
-                    return _columns(path, f"array {name!r}", table)
-            names = ", ".join(archive.files) or "nothing"
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if str(error).startswith(str(path)):
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                names.append(info.filename)
+                if not info.filename.endswith(".npy"):
+                    continue
+                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError(f"member {info.filename!r} is packed by a method NumPy does not use")
+                if info.compress_size > path.stat().st_size:
+                    raise ValueError(f"member {info.filename!r} is larger than the file")
+                with archive.open(info) as file:
+                    head = _npy_header(file)
+                    if len(head.shape) == 2 and head.shape[1] >= 3:
+                        return _npy_cloud(path, f"array {info.filename!r}", file, head, info.file_size)
+    except OSError:
+        raise
+    except Exception as error:  # damaged archives fail in many ways, and so do NumPy headers
+        if isinstance(error, ValueError) and str(error).startswith(f"{path}: "):
             raise
-        raise _bad(path, "npz data", (str(error) or "cut short").splitlines()[0], want) from error
-    raise _bad(path, "npz data", f"no fitting array among: {names}", want)
+        raise _bad(path, "npz data", _reason(error), want) from error
+    raise _bad(path, "npz data", f"no fitting array among {names}", want)
 
 
 def _read_bin(path: Path) -> Cloud:
@@ -311,7 +357,7 @@ def _read_text(path: Path) -> Cloud:
     numbers: list[int] = []
     rows: list[list[str]] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split("#", 1)[0].replace(",", " ").replace(";", " ").split()
+        words = _cells(line.split("#", 1)[0].strip())
         if words:
             numbers.append(number)
             rows.append(words)
@@ -333,6 +379,12 @@ def _read_text(path: Path) -> Cloud:
         except ValueError as error:
             raise _bad(path, f"line {numbers[i]}", str(error), "numbers") from None
     return cloud
+
+
+def _cells(line: str) -> list[str]:
+    """Columns by comma or semicolon where there is one, so that an empty cell stays one; else by white space."""
+    mark = "," if "," in line else ";"
+    return [cell.strip() for cell in line.split(mark)] if mark in line else line.split()
 
 
 def _is_number(word: str) -> bool:
@@ -364,6 +416,13 @@ class _Element(NamedTuple):
     properties: list[_Property]
 
 
+def _declare(element: _Element, new: _Property) -> None:
+    """Add a property; a name may occur once, and the length of a list is a whole number."""
+    if new.length.startswith("f") or new.name in [p.name for p in element.properties]:
+        raise ValueError
+    element.properties.append(new)
+
+
 def _ply_header(path: Path, data: bytes) -> tuple[str, list[_Element], int]:
     """Format, elements and the position of the body."""
     layout, elements, at, number = "", list[_Element](), 0, 0
@@ -386,9 +445,9 @@ def _ply_header(path: Path, data: bytes) -> tuple[str, list[_Element], int]:
                 if elements[-1].size < 0:
                     raise ValueError
             elif words[:2] == ["property", "list"]:
-                elements[-1].properties.append(_Property(words[4], PLY_TYPES[words[3]], PLY_TYPES[words[2]]))
+                _declare(elements[-1], _Property(words[4], PLY_TYPES[words[3]], PLY_TYPES[words[2]]))
             elif words[:1] == ["property"]:
-                elements[-1].properties.append(_Property(words[2], PLY_TYPES[words[1]], ""))
+                _declare(elements[-1], _Property(words[2], PLY_TYPES[words[1]], ""))
             elif number > 1 and words and words[0] not in ("comment", "obj_info"):
                 raise ValueError
         except (KeyError, IndexError, ValueError):
@@ -426,11 +485,14 @@ def _ply_ascii(
 ) -> NDArray[np.float64]:
     words = data[at:].split()
     pos = 0
-    out = np.empty((vertex.size if len(words) >= vertex.size else 0, 3))
+    out = np.empty((min(vertex.size, len(words)), 3))
     for element in [*before, vertex]:
         keep = ["xyz".find(p.name) if not p.length and element is vertex and len(p.name) == 1 else -1
                 for p in element.properties]  # fmt: skip
-        for row in range(element.size):
+        width = len(element.properties)  # at least so many words a row; none: nothing to read
+        if element.size * width > len(words) - pos:
+            raise _short(path, element, (len(words) - pos) // width)
+        for row in range(element.size if width else 0):
             try:
                 for p, axis in zip(element.properties, keep, strict=True):
                     if axis >= 0:
