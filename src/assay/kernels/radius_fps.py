@@ -320,7 +320,8 @@ def plot(table: pl.DataFrame) -> alt.LayerChart:
     import altair as alt
 
     means = table.group_by("cloud", "n", "sampler", maintain_order=True).agg(pl.col("seconds").mean())
-    means = means.with_columns(case=pl.format("{}, {} points", "cloud", "n"), ms=pl.col("seconds") * 1e3)
+    cases = [f"{cloud}, {n:,} points" for cloud, n in means.select("cloud", "n").rows()]
+    means = means.with_columns(pl.Series("case", cases), ms=pl.col("seconds") * 1e3)
     order = means.group_by("sampler").agg(pl.col("ms").min()).sort("ms")["sampler"].to_list()
     x = alt.X("ms:Q", scale=alt.Scale(type="log"), title="milliseconds (log)")
     y = alt.Y("sampler:N", sort=order, title=None)
