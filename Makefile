@@ -28,7 +28,7 @@ $(BIN)/python:
 .venv/core: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable . --constraint constraints.txt
 	@# The peer of radius-fps: measured beside it where a wheel exists; the study says so where none does.
-	-@$(BIN)/python -m pip install --quiet --only-binary :all: --requirement benchmarks/envs/fpsample.txt || echo "fpsample: no wheel here, its claim will say so"
+	-@$(BIN)/python -m pip install --quiet --only-binary :all: --requirement benchmarks/envs/fpsample.txt 2>/dev/null || echo "fpsample: no wheel here, its claim will say so"
 	@touch $@
 
 .venv/test: .venv/core

@@ -221,7 +221,7 @@ def test_the_plot_names_every_sampler_and_cloud() -> None:
     table = pl.concat([made_up(SECONDS), made_up(SECONDS, cloud="clustered")])
     drawing = charts.svg(radius_fps.plot(table))
     assert drawing.startswith("<svg")
-    for text in [*SECONDS, "lidar, 100000 points", "clustered, 100000 points", "milliseconds"]:
+    for text in [*SECONDS, "lidar, 100,000 points", "clustered, 100,000 points", "milliseconds"]:
         assert text in drawing
 
 
