@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import os
 import signal
 import threading
@@ -67,17 +68,19 @@ def perform(task: Task) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """NumPy scalars and arrays as the plain numbers and lists that JSON knows.
+    """NumPy scalars and arrays as the plain numbers and lists that JSON knows; what is not finite is None there.
 
     >>> import numpy as np
-    >>> plain({"steps": np.int64(3), "seconds": [np.float32(0.5)]})
-    {'steps': 3, 'seconds': [0.5]}
+    >>> plain({"steps": np.int64(3), "seconds": [np.float32(0.5), float("inf")]})
+    {'steps': 3, 'seconds': [0.5, None]}
     """
     if isinstance(value, dict):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def raise_failure(failure: Failure, key: str, task: Task) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -12,20 +12,11 @@ ROOMS = ("serving", "training", "federated", "continuum", "protocols", "data", "
 
 
 class Evidence(StrEnum):
-    """How real the substrate of a result is; the order goes from the strongest to the weakest.
-
-    >>> Evidence.weakest([Evidence.REAL, Evidence.MODEL])
-    <Evidence.MODEL: 'model'>
-    """
+    """How real the substrate of a result is."""
 
     REAL = "real"  # the real thing ran: sockets, files, training, the exact process
     REPLAY = "replay"  # a real public trace drove it
     MODEL = "model"  # a calibrated simulator, because the hardware is not at hand
-
-    @classmethod
-    def weakest(cls, several: Sequence[Evidence]) -> Evidence:
-        """The evidence of a result that rests on all of `several`."""
-        return max(several, key=list(cls).index)
 
 
 class Verdict(StrEnum):
