@@ -10,7 +10,7 @@ import numpy as np
 
 from assay.kernels.radius_fps import COUNTED, SAMPLER, radius, side_by_side
 from assay.record.store import write_whole
-from assay.workloads.clouds import read_cloud
+from assay.workloads.cloud_files import read_cloud
 
 PLAIN_LIMIT = 2e10  # distances; above, the plain sampler runs only if it is named
 
