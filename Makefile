@@ -6,7 +6,6 @@ BIN := $(ROOT)/.venv/bin
 CACHE := $(ROOT)/.cache
 
 export PIP_CACHE_DIR := $(CACHE)/pip
-export NUMBA_CACHE_DIR := $(CACHE)/numba
 export ASSAY_HOME ?= $(ROOT)/.assay
 export XDG_CACHE_HOME := $(CACHE)
 export RAY_TMPDIR := $(CACHE)/ray
@@ -64,3 +63,4 @@ report: .venv/core  ## run what has no result at this version, write the report
 
 clean:  ## remove all that the targets made
 	rm -rf .venv .cache .assay report
+	find . -name __pycache__ -prune -exec rm -rf {} +

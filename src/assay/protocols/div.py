@@ -146,7 +146,7 @@ def study(lab: Lab) -> pl.DataFrame:
         }  # fmt: skip
 
     top = lab.pick(quick=12, full=16)
-    sizes = [case("size", "random-regular:8", 2**p, replicas=max(1, 2**15 >> p)) for p in range(8, top + 1)]
+    sizes = [case("size", "random-regular:8", 2**p, replicas=max(1, 2**14 >> p)) for p in range(7, top + 1)]
     spans = [case("span", "random-regular:8", 64, span=4**p) for p in range(4, lab.pick(quick=8, full=10))]
     side = lab.pick(quick=(8, 12, 16, 24, 32), full=(8, 12, 16, 24, 32, 48, 64))
     mixing = [

@@ -41,8 +41,7 @@ def run(
     crew = facts["cores"] if workers is None else workers
     with Journal(key, f"{source}-{size}-{_slug(facts['cpu'])}", fresh=fresh) as journal:
         artefacts = store.home() / "artefacts" / key
-        compiled = store.home() / "compiled" / key / source
-        lab = Lab(key, size, seeds or SEEDS[size], on, crew, journal, artefacts, compiled, progress)
+        lab = Lab(key, size, seeds or SEEDS[size], on, crew, journal, artefacts, _compiled(source), progress)
         table = _measure(study, lab, journal)
         answers = judge(study, table)
         result = Result(
@@ -69,6 +68,13 @@ def run(
         _draw(study, table, path.with_suffix(".svg"))
         journal.forget()
     return result
+
+
+def _compiled(source: str) -> Path:
+    """Where compiled kernels of exactly this code are kept: beside the code if it may be written, else in the store."""
+    beside = Path(__file__).parents[1] / "__pycache__"
+    ours = os.access(beside if beside.exists() else beside.parent, os.W_OK)
+    return (beside if ours else store.home()) / "compiled" / source
 
 
 def _measure(study: Study, lab: Lab, journal: Journal) -> pl.DataFrame:
