@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,7 +87,7 @@ def plain(value: Any) -> Any:
 def raise_failure(failure: Failure, key: str, task: Task) -> None:
     """Turn a worker's failure into the one line a person reads."""
     if os.environ.get("ASSAY_TRACEBACK"):
-        print(failure.trace)
+        print(failure.trace, file=sys.stderr)  # standard output is the answer's
     if failure.missing:
         raise BadInput(missing_module(key, ModuleNotFoundError(name=failure.missing)))
     reason = f"{failure.kind}: {failure.message}".splitlines()[0].rstrip(": ")
