@@ -51,6 +51,13 @@ def test_every_command_has_help_with_an_example(package: Package) -> None:
         assert "Example:" in package.assay(name, "--help").stdout, name
 
 
+def test_a_bare_group_shows_its_help_in_lines(package: Package) -> None:
+    for arguments in ((), ("compare",)):
+        shown = package.assay(*arguments, code=2).stderr
+        assert shown.startswith("Usage: assay")
+        assert len(shown.splitlines()) > 5
+
+
 def test_show_a_paper_that_is_not_built(package: Package) -> None:
     shown = package.assay("show", "lmetric").stdout
     assert "Not built yet" in shown

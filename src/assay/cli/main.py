@@ -55,6 +55,9 @@ def main() -> None:
         sys.stdout.flush()
     except click.exceptions.Exit as end:
         code = end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:  # a bare `assay` or `assay compare`: show what there is
+        click.echo(error.format_message(), err=True)
+        code = 2
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "assay"
         code = _say(f"{error.format_message().rstrip('.')}; see '{where} --help'", 2)
