@@ -1,0 +1,157 @@
+"""What every component of the serving room speaks.
+
+A component sees a `Request` and a `Fleet`, and decides one thing: a `Router` where a request goes, a `BatchRouter`
+which of the held-back requests go where, an `Order` who is admitted first, a `CacheLayer` what else than a prefix can
+be reused, a `Planner` how the fleet should be laid out. Any of them combine. The same objects run in simulation and
+in front of real engines; output lengths are not in a `Request`, because nobody knows them there either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from assay.serving.control import Control
+    from assay.sim.llm_cost import StepCost
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class SLO(NamedTuple):
+    """Targets of a request, in seconds; infinity where there is none."""
+
+    ttft: float = float("inf")
+    tpot: float = float("inf")
+    e2e: float = float("inf")
+
+
+@dataclass(slots=True)
+class Request:
+    """A request as a policy sees it."""
+
+    id: int | str
+    arrival: float
+    prompt: int  # tokens
+    session: int | str | None = None
+    tier: str = ""
+    tenant: str = ""
+    model: str = ""
+    category: str = ""
+    max_tokens: int | None = None
+    text: str | None = None  # live, or where the trace has text
+
+
+@dataclass(slots=True)
+class Finished:
+    """What became of a request, for components that learn."""
+
+    output: int  # tokens
+    ttft: float
+    e2e: float
+    cached: int
+    instance: int
+
+
+class Fleet:
+    """The instances as a policy sees them: one array entry each.
+
+    In simulation and live alike. `age` says how old the remote part of the signals is, in seconds.
+    """
+
+    now: float = 0.0
+    running: Ints  # sequences admitted
+    waiting: Ints  # sequences in the queue
+    prefill_tokens: Ints  # prompt tokens accepted and not computed yet
+    kv_tokens: Ints  # tokens of KV that running sequences hold
+    kv_free: Floats  # share of the KV memory that nobody holds
+    itl: Floats  # moving average of the time between tokens
+    ttft: Floats  # moving average of the time to first token
+    age: Floats
+    tp: Ints
+    eligible: NDArray[np.bool_] | None = None  # None: all are; else who may take the present request
+    costs: Sequence[StepCost] = ()  # empty where nothing is known
+
+    _turn: int = 0
+
+    def __len__(self) -> int:
+        return len(self.running)
+
+    def match(self, request: Request) -> Ints:
+        """Leading prompt tokens that each instance has in its cache."""
+        raise NotImplementedError
+
+    def new_prefill_tokens(self, request: Request) -> Ints:
+        """Prompt tokens each instance would have to compute; an engine always computes at least the last one."""
+        return np.maximum(request.prompt - self.match(request), 1)
+
+    @property
+    def batch_size(self) -> Ints:
+        """Requests on board: running and waiting."""
+        return self.running + self.waiting
+
+    def argmin(self, score: Any, *ties: Any) -> int:
+        """The eligible instance with the smallest score; ties by the next score, and then in rotation."""
+        best = np.arange(len(score)) if self.eligible is None else np.flatnonzero(self.eligible)
+        for values in (score, *ties):
+            chosen = np.asarray(values)[best]
+            best = best[chosen == chosen.min()]
+            if len(best) == 1:
+                return int(best[0])
+        self._turn += 1
+        later = best[best >= self._turn % len(self)]
+        return int(later[0] if len(later) else best[0])
+
+
+class Router(Protocol):
+    """Who serves a request."""
+
+    def route(self, request: Request, fleet: Fleet) -> int:
+        """The number of an instance."""
+        ...
+
+
+class BatchRouter(Protocol):
+    """Holds requests back, and assigns some whenever an instance is between two iterations."""
+
+    def assign(self, queue: Sequence[Request], fleet: Fleet) -> list[tuple[Request, int]]:
+        """Which of the queue (oldest first) go where now."""
+        ...
+
+
+class Order(Protocol):
+    """In which order an instance admits."""
+
+    def key(self, request: Request, now: float) -> float:
+        """Smallest first; set when the request joins the queue."""
+        ...
+
+
+class Hit(NamedTuple):
+    """Prompt tokens that need not be computed, and the seconds that making them usable takes."""
+
+    tokens: int
+    seconds: float = 0.0
+
+
+class CacheLayer(Protocol):
+    """What can be reused beyond a prefix."""
+
+    def lookup(self, request: Request, instance: int, prefix: int) -> Hit:
+        """What the layer supplies on this instance after the first `prefix` tokens; called once, when routed."""
+        ...
+
+
+class Planner(Protocol):
+    """The slow loop: looks at the fleet every `period` seconds and may change its layout."""
+
+    period: float
+
+    def plan(self, fleet: Fleet, control: Control) -> None:
+        """Act through `control`."""
+        ...

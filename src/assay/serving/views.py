@@ -1,0 +1,166 @@
+"""How compiled code reaches the arrays of a world: one record of addresses goes in, views come out.
+
+A tuple of arrays would be copied, and each array's reference counted, in every call of every function; that was most
+of the time of a run. The addresses are valid as long as the `World` they were taken from.
+"""
+
+# Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from assay.serving.state import CACHE, ENTRY, FINISHING, GROUP, INSTANCE, LONGEST, REQUEST, SPAN
+
+
+@intrinsic
+def _pointer(typingctx, address):
+    """An address as a pointer."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), codegen
+
+
+@njit(inline="always")
+def groups(w):
+    """View of the world's `groups`."""
+    return carray(_pointer(w.groups), (w.n_groups,), GROUP)
+
+
+@njit(inline="always")
+def instances(w):
+    """View of the world's `instances`."""
+    return carray(_pointer(w.instances), (w.n_instances,), INSTANCE)
+
+
+@njit(inline="always")
+def caches(w):
+    """View of the world's `caches`."""
+    return carray(_pointer(w.caches), (w.n_caches,), CACHE)
+
+
+@njit(inline="always")
+def requests(w):
+    """View of the world's `requests`."""
+    return carray(_pointer(w.requests), (w.n_requests,), REQUEST)
+
+
+@njit(inline="always")
+def entries(w):
+    """View of the world's `entries`."""
+    return carray(_pointer(w.entries), (w.n_entries,), ENTRY)
+
+
+@njit(inline="always")
+def index(w):
+    """View of the world's `index`."""
+    return carray(_pointer(w.index), (w.n_segments, w.n_caches), np.int32)
+
+
+@njit(inline="always")
+def offsets(w):
+    """View of the world's `offsets`."""
+    return carray(_pointer(w.offsets), (w.n_requests + 1,), np.int64)
+
+
+@njit(inline="always")
+def path(w):
+    """View of the world's `path`."""
+    return carray(_pointer(w.path), (w.n_path,), np.int32)
+
+
+@njit(inline="always")
+def begin(w):
+    """View of the world's `begin`."""
+    return carray(_pointer(w.begin), (w.n_segments,), np.int32)
+
+
+@njit(inline="always")
+def end(w):
+    """View of the world's `end`."""
+    return carray(_pointer(w.end), (w.n_segments,), np.int32)
+
+
+@njit(inline="always")
+def answers(w):
+    """View of the world's `answers`."""
+    return carray(_pointer(w.answers), (w.n_requests,), np.int32)
+
+
+@njit(inline="always")
+def phases(w):
+    """View of the world's `phases`."""
+    return carray(_pointer(w.phases), (w.n_instances, w.block), np.int32)
+
+
+@njit(inline="always")
+def finishing(w):
+    """View of the world's `finishing`."""
+    return carray(_pointer(w.finishing), (w.n_instances, w.seats), FINISHING)
+
+
+@njit(inline="always")
+def chunks(w):
+    """View of the world's `chunks`."""
+    return carray(_pointer(w.chunks), (w.n_instances, w.seats), np.int32)
+
+
+@njit(inline="always")
+def tokens(w):
+    """View of the world's `tokens`."""
+    return carray(_pointer(w.tokens), (w.n_kinds, w.width), np.float64)
+
+
+@njit(inline="always")
+def coefficients(w):
+    """View of the world's `coefficients`."""
+    return carray(_pointer(w.coefficients), (w.n_kinds, 10), np.float64)
+
+
+@njit(inline="always")
+def joules(w):
+    """View of the world's `joules`."""
+    return carray(_pointer(w.joules), (w.n_kinds, w.width), np.float64)
+
+
+@njit(inline="always")
+def spans(w):
+    """View of the world's `spans`."""
+    return carray(_pointer(w.spans), (w.n_spans,), SPAN)
+
+
+@njit(inline="always")
+def gauges(w):
+    """View of the world's `gauges`."""
+    return carray(_pointer(w.gauges), (4, w.n_instances), np.int64)
+
+
+@njit(inline="always")
+def signals(w):
+    """View of the world's `signals`."""
+    return carray(_pointer(w.signals), (3, w.n_instances), np.float64)
+
+
+@njit(inline="always")
+def finished(w):
+    """View of the world's `finished`."""
+    return carray(_pointer(w.finished), (w.n_requests,), np.int32)
+
+
+@njit(inline="always")
+def handed(w):
+    """View of the world's `handed`."""
+    return carray(_pointer(w.handed), (w.n_requests,), np.int32)
+
+
+@njit(inline="always")
+def counts(w):
+    """View of the world's `counts`."""
+    return carray(_pointer(w.counts), (LONGEST + 1,), np.int64)
