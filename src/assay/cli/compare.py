@@ -2,7 +2,8 @@
 
 A room fills this hook with a module `compare.py` that holds a click command named `command`. The command has the
 room's own options and returns its answer: facts about the input by name, a `table` (a list of rows) and `why`, who
-wins in a sentence or two. Printing it, as tables or JSON, happens here. `click.get_current_context().obj` is a
+wins in a sentence or two. Printing it, as tables or JSON, happens here; `shown` names the columns that people get to
+see where there are more than fit. `click.get_current_context().obj` is a
 `Progress` the room may call.
 """
 
@@ -52,7 +53,8 @@ def _printing(command: click.Command) -> click.Command:
                 raise BadInput(str(error)) from error
             except OSError as error:
                 raise BadInput(f"cannot read {error.filename}: {error.strerror}") from error
-        print_json(answer) if as_json else _print(answer)
+        shown = answer.pop("shown", None)
+        print_json(answer) if as_json else _print(answer, shown or list(answer["table"][0]))
 
     json_flag = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON for machines instead.")
     return click.Command(
@@ -60,7 +62,7 @@ def _printing(command: click.Command) -> click.Command:
     )
 
 
-def _print(answer: dict[str, Any]) -> None:
+def _print(answer: dict[str, Any], columns: list[str]) -> None:
     from rich.text import Text
 
     screen = console()
@@ -70,10 +72,10 @@ def _print(answer: dict[str, Any]) -> None:
             screen.print(Text.assemble((f"{name}: ", "bold"), listed))
     table = quiet_table()
     rows = answer["table"]
-    for column in rows[0]:
+    for column in columns:
         table.add_column(column.replace("_", " "), justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
-        table.add_row(*map(number, row.values()))
+        table.add_row(*(number(row[column]) for column in columns))
     screen.print()
     screen.print(table)
     screen.print(Text(f"\n{answer['why']}"))

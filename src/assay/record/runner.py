@@ -36,12 +36,13 @@ def run(
     """
     study = catalogue.study(key)
     source = sources.digest(study.paper.module)
+    compiled = _compiled(sources.compiled_digest(study.paper.module))
     started, clock = datetime.now(UTC), time.perf_counter()
     facts = machine.facts()
     crew = facts["cores"] if workers is None else workers
     with Journal(key, f"{source}-{size}-{_slug(facts['cpu'])}", fresh=fresh) as journal:
         artefacts = store.home() / "artefacts" / key
-        lab = Lab(key, size, seeds or SEEDS[size], on, crew, journal, artefacts, _compiled(source), progress)
+        lab = Lab(key, size, seeds or SEEDS[size], on, crew, journal, artefacts, compiled, progress)
         table = _measure(study, lab, journal)
         answers = judge(study, table)
         result = Result(

@@ -1,7 +1,10 @@
 """What a planner may do to a running fleet: stop instances between iterations, move their requests, lay them out anew.
 
 Everything takes effect at the end of the iteration in flight, as in a real engine. Requests that are withdrawn either
-keep their KV (it moves, and takes time) or are computed again where they go.
+keep their KV (it moves, and takes time) or are computed again where they go; either way they keep their turn.
+
+A switch, start to end: `halt` the instances; when they stand still `withdraw` what they hold, `lay_out` the new
+layout, say who is `accepting`, `send` the requests on, `resume` at the time the switch is over.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 from assay.serving import state, world
 from assay.serving.fleet import Instance
 from assay.serving.instance import withdraw
+from assay.serving.prefix_cache import clear
 from assay.serving.queues import pop
 
 if TYPE_CHECKING:
@@ -23,11 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """A request taken off an instance: its number, the instance, and the context whose KV it could bring along."""
+    """A request taken off an instance.
+
+    >>> Withdrawn(request=7, source=0, context=1200, kept=True).context
+    1200
+    """
 
     request: int
     source: int
-    context: int
+    context: int  # tokens of KV it held
+    kept: bool  # the KV goes along; else it is computed again
 
 
 class Control:
@@ -36,94 +45,146 @@ class Control:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._halting: list[tuple[set[int], Callable[[], None]]] = []
+        self.moved: set[int] = set()  # requests that were ever withdrawn
 
     @property
     def now(self) -> float:
         """The time."""
         return self._simulation.now
 
+    # ------------------------------------------------------------------------------------- who takes what
+
     def accepting(self, instance: int, yes: bool) -> None:
         """Whether routers may send new requests to an instance, and whether it admits those that wait."""
         self._simulation.world.instances[instance]["accepts"] = int(yes)
+        self._wake(instance)
+
+    def limit(self, instance: int, max_seqs: int, max_tokens: int = 0) -> None:
+        """Bound the sequences an instance runs at once (0: it admits nobody), and the tokens of its iterations."""
+        w = self._simulation.world
+        if max_seqs > w.chunks.shape[1]:
+            raise ValueError(f"a layout for at most {w.chunks.shape[1]} sequences was foreseen, not {max_seqs}")
+        record = w.instances[instance]
+        record["max_seqs"] = max_seqs
+        if max_tokens:
+            record["max_tokens"] = record["chunk_limit"] = max(max_tokens, int(record["decodes"]) + 1)
+        self._wake(instance)
+
+    def _wake(self, instance: int) -> None:
+        """Let an idle instance look at its queue again: someone may be let in now."""
+        w = self._simulation.world
+        group = w.groups[w.instances[instance]["group"]]
+        if group["phase"] == state.IDLE and w.instances[instance]["waiting"]:
+            group["phase"], group["next"] = state.PLAN, self.now
+
+    def takes(self, request: int, instance: int) -> bool:
+        """Whether an instance would take a request that is sent to it now."""
+        simulation = self._simulation
+        simulation._restrict(request, decode=self._decodes(request))
+        eligible = simulation.view.eligible
+        return eligible is None or bool(eligible[instance])
+
+    def route(self, request: int) -> int:
+        """Where the fleet's router would send a request now."""
+        from assay.serving import core
+        from assay.serving.engine import _least_loaded
+
+        simulation, decode = self._simulation, self._decodes(request)
+        core.look(simulation.world.handle, self.now)
+        simulation.view.matched = -1
+        simulation._restrict(request, decode=decode)
+        route = simulation.router.route if not decode else getattr(simulation.router, "route_decode", _least_loaded)
+        return simulation._decide(route, simulation._request(request))
+
+    def _decodes(self, request: int) -> bool:
+        return bool(self._simulation.world.requests[request]["ready"])
+
+    # ------------------------------------------------------------------------------------ stopping, going on
 
     def halt(self, instances: Sequence[int], then: Callable[[], None]) -> None:
         """Stop instances at the end of their iterations in flight; when all stand still, call `then`."""
-        w = self._simulation.world
-        groups = {int(w.instances[i]["group"]) for i in instances}
-        pending = set()
-        for g in groups:
+        from assay.serving import core
+
+        w, pending = self._simulation.world, set()
+        for g in {int(w.instances[i]["group"]) for i in instances}:
             group = w.groups[g]
             if group["phase"] == state.SETTLE:
-                self._interrupt(g)
+                core.cut(w.handle, g, self.now)
                 group["stop"] = 1
                 pending.add(g)
-            elif group["phase"] in (state.IDLE, state.PLAN):
+            else:
                 group["phase"], group["next"] = state.HALTED, np.inf
         if pending:
             self._halting.append((pending, then))
         else:
             then()
 
-    def _interrupt(self, g: int) -> None:
-        from assay.serving import core
-
-        group = self._simulation.world.groups[g]
-        core.cut(self._simulation.world.handle, g, self.now)
-        assert group["next"] >= self.now
-
     def stopped(self, g: int) -> None:
         """The core reports that a group stands still."""
         self._simulation.world.groups[g]["next"] = np.inf
-        due = []
         for item in list(self._halting):
             item[0].discard(g)
             if not item[0]:
                 self._halting.remove(item)
-                due.append(item[1])
-        for then in due:
-            then()
+                item[1]()
+
+    def resume(self, instances: Sequence[int], at: float) -> None:
+        """Let halted instances go on at a time."""
+        w = self._simulation.world
+        for g in {int(w.instances[i]["group"]) for i in instances}:
+            group = w.groups[g]
+            assert group["phase"] == state.HALTED and at >= self.now, "only what stands still goes on, and not earlier"
+            group["phase"], group["next"] = state.PLAN, at
+            group["done"] = group["valid"] = 0  # the line it followed belongs to the time before the halt
+
+    # ------------------------------------------------------------------------------------- moving requests
 
     def withdraw(self, instance: int, keep: bool) -> list[Withdrawn]:
-        """Take every request off a halted instance: running ones oldest first, then the queue in its order."""
+        """Take every request off a halted instance: running ones oldest first, then the queue in its order.
+
+        With `keep` a decode brings its KV along; a prompt under way is always computed again.
+        """
         w = self._simulation.world
         record, taken = w.instances[instance], []
         while record["oldest"] >= 0:
             r = int(record["oldest"])
+            request = w.requests[r]
+            decoding = bool(request["state"] == state.DECODING)
+            context = int(request["context0"] + record["k"] - request["begun"]) if decoding else int(request["pre"])
             withdraw(w.handle, instance, r, keep)
-            taken.append(Withdrawn(r, instance, int(w.requests[r]["ready"])))
+            kept = bool(request["ready"] > 0)
+            request["preemptions"] += not kept
+            taken.append(Withdrawn(r, instance, context, kept))
         while record["waiting"] > 0:
             r = int(pop(w.handle, instance))
             record["uncomputed"] -= w.requests[r]["expected"]
-            taken.append(Withdrawn(r, instance, int(w.requests[r]["ready"])))
+            if not keep:
+                w.requests[r]["ready"] = 0
+            ready = int(w.requests[r]["ready"])
+            taken.append(Withdrawn(r, instance, ready, ready > 0))
+        for item in taken:
+            w.requests[item.request]["state"] = state.HANDED
+            self.moved.add(item.request)
         return taken
 
     def send(self, request: int, instance: int, at: float | None = None) -> None:
         """Put a withdrawn request into the queue of an instance, now or later."""
         from assay.serving.engine import SEND
 
-        when = self.now if at is None else at
-        self._simulation._later(when, SEND, request, instance)
+        self._simulation._later(self.now if at is None else at, SEND, request, instance)
 
-    def route(self, request: int) -> int:
-        """Where the fleet's router would send a request now."""
-        simulation = self._simulation
-        simulation._restrict(request, decode=bool(simulation.world.requests[request]["ready"]))
-        return simulation._decide(simulation.router.route, simulation._request(request))
+    # ------------------------------------------------------------------------------------------- layouts
 
     def lay_out(self, instance: int, spec: Instance) -> None:
         """Give a halted, empty instance another cost, memory and way to batch. Its cache is lost."""
-        s = self._simulation
-        kind = s.kind(spec)
-        record, cache = s.world.instances[instance], s.world.caches[instance]
-        assert cache["active"] == 0, "withdraw its requests first"
-        world.empty_cache(s.world, instance)
-        world.configure(record, spec)
-        record["kind"], record["changed"] = kind, 1
-        cache["capacity"] = spec.room // s.fleet.block
-        s.relabel(instance, spec)
-
-    def resume(self, instances: Sequence[int], at: float) -> None:
-        """Let halted instances go on at a time."""
-        w = self._simulation.world
-        for g in {int(w.instances[i]["group"]) for i in instances}:
-            w.groups[g]["phase"], w.groups[g]["next"] = state.PLAN, at
+        simulation = self._simulation
+        kind = simulation.kind(spec)
+        w = simulation.world
+        assert w.caches[instance]["active"] == 0, "withdraw its requests first"
+        if spec.max_seqs > w.chunks.shape[1]:
+            raise ValueError(f"a layout for at most {w.chunks.shape[1]} sequences was foreseen, not {spec.max_seqs}")
+        clear(w.handle, instance)
+        world.configure(w.instances[instance], spec)
+        w.instances[instance]["kind"], w.instances[instance]["changed"] = kind, 1
+        w.caches[instance]["capacity"] = spec.room // simulation.fleet.block
+        simulation.relabel(instance, spec)

@@ -80,6 +80,19 @@ def ended_before(group, t):
 
 
 @njit(**JIT)
+def _smoothed(instance, group, m):
+    """The moving average of the time between tokens after m more decode iterations of the line.
+
+    Following x(k) = a + g k with weight s, an average that starts on a - g / s stays g / s behind; any other distance
+    shrinks by 1 - s an iteration. So what a router sees does not depend on how many iterations are booked at once.
+    """
+    if m == 0 or not instance.mixed or instance.decodes == 0:
+        return instance.itl
+    behind = group.alpha + group.gamma * (group.done - 1.0 / SMOOTHING)
+    return behind + group.gamma * m + (1.0 - SMOOTHING) ** m * (instance.itl - behind)
+
+
+@njit(**JIT)
 def _record(w, group, i, m, elapsed):
     """One row of the span table: m iterations of one instance with one plan."""
     instance, n = v.instances(w)[i], batch_tokens(w, i)
@@ -96,7 +109,7 @@ def _record(w, group, i, m, elapsed):
         row.kv_blocks = v.caches(w)[i].active
         v.counts(w)[SPANS] += 1
     if steps:
-        instance.itl += SMOOTHING * (elapsed / m - instance.itl)
+        instance.itl = _smoothed(instance, group, m)
         instance.stall = 0.0
     elif instance.decodes > 0:
         instance.stall += elapsed
@@ -192,7 +205,7 @@ def look(w, t):
             v.gauges(w)[RUNNING, i], v.gauges(w)[QUEUED, i] = instance.decodes + instance.prefills, instance.waiting
             v.gauges(w)[PREFILL_TOKENS, i], v.gauges(w)[KV_TOKENS, i] = pending, tokens
             v.signals(w)[KV_FREE, i] = 1.0 - v.caches(w)[i].active / v.caches(w)[i].capacity
-            v.signals(w)[ITL, i], v.signals(w)[TTFT, i] = instance.itl, instance.ttft
+            v.signals(w)[ITL, i], v.signals(w)[TTFT, i] = _smoothed(instance, group, ahead), instance.ttft
 
 
 @njit(**JIT)

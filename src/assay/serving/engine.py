@@ -27,15 +27,16 @@ from numpy.typing import NDArray
 from assay.record.errors import BadInput
 from assay.serving import core, state
 from assay.serving.control import Control
-from assay.serving.fleet import FleetSpec, check
+from assay.serving.fleet import FleetSpec, Instance, check
 from assay.serving.interface import CacheLayer, Finished, Fleet, Order, Planner, Request
 from assay.serving.outcome import Outcome
 from assay.serving.prefix_cache import match_all
 from assay.serving.state import World
-from assay.serving.world import build, grown
+from assay.serving.world import build, cost_arrays, grown
 from assay.workloads.requests import Requests
 
 SEND, TICK = range(2)
+STANDSTILL = 1000  # ticks of a planner in which nothing moves
 PATIENCE = 1e-3  # seconds a decision may take, on average; a gateway that needs more holds up its clients
 
 
@@ -95,12 +96,14 @@ class Simulation:
         self.view = SimulatedFleet(self)
         self._agenda: list[tuple[float, int, int, int, int]] = []
         self._outbox: tuple[int, int, float] | None = None
-        self._sequence = self._told = 0
+        self._sequence = self._told = self._standing = 0
         self._slowest = (0.0, -1)
         self._batch = hasattr(self.router, "assign")
-        self._learners = [part for part in (self.router, self.order, self.cache, self.planner) if hasattr(part, "finished")]
+        parts = (self.router, self.order, self.cache, self.planner)
+        self._learners: list[Any] = [part for part in parts if hasattr(part, "finished")]
         self.world.counts[state.EACH_FINISH] = bool(self._learners)
         self._columns = _Columns(self.requests)
+        self._costs = list({id(instance.cost): instance.cost for instance in self.fleet.instances}.values())
         self._links = np.zeros(len(self.fleet))
         self.control = Control(self)
         self._set_eligibility()
@@ -111,6 +114,8 @@ class Simulation:
         """Serve every request that fits somewhere."""
         began = perf_counter()
         if self.planner is not None:
+            if hasattr(self.planner, "begin"):
+                self.planner.begin(self.view, self.control)
             self._later(self.planner.period, TICK)
         arrivals = self.requests.arrival.tolist()
         count, r = len(arrivals), self._next_fitting(-1)
@@ -120,7 +125,8 @@ class Simulation:
             t = self._agenda[0][0] if scheduled else t_arrival
             if r == count and scheduled and self._agenda[0][2] == TICK and self._over():
                 break
-            self._advance_to(t, -1 if scheduled or r == count else r)
+            if not self._advance_to(t, -1 if scheduled or r == count else r):
+                continue  # something was scheduled on the way, and may come first
             if t == math.inf:
                 break
             self.now = self.view.now = t
@@ -132,7 +138,7 @@ class Simulation:
         return Outcome.of(self, perf_counter() - began)
 
     def _over(self) -> bool:
-        return int(self.world.counts[state.FINISHED_COUNT]) == int(self.fits.sum()) and len(self._agenda) == 1
+        return int(self.world.counts[state.FINISHED_COUNT]) == int(self.fits.sum()) and len(self._agenda) <= 1
 
     def _next_fitting(self, r: int) -> int:
         r += 1
@@ -142,8 +148,8 @@ class Simulation:
             r += 1
         return r
 
-    def _advance_to(self, t: float, upcoming: int) -> None:
-        """Let the core run up to time t, and see to whatever it stops for on the way."""
+    def _advance_to(self, t: float, upcoming: int) -> bool:
+        """Let the core run up to time t, and see to what it stops for; False where that put something on the agenda."""
         send, self._outbox = self._outbox, None
         i, r, now = send if send else (-1, -1, 0.0)
         while True:
@@ -152,9 +158,13 @@ class Simulation:
             if why == state.REACHED:
                 break
             i, r = -1, -1
+            scheduled = self._sequence
             self._see_to(why)
+            if self._sequence > scheduled:
+                return False
         if self._learners:
             self._tell()
+        return True
 
     def _see_to(self, why: int) -> None:
         w = self.world
@@ -182,6 +192,8 @@ class Simulation:
     def _arrive(self, r: int) -> None:
         request = self._request(r)
         self._restrict(r, decode=False)
+        if self._keeps and self.planner.arrived(request, self.view, self.control):  # type: ignore[union-attr]
+            return
         if self._batch:
             self.held.append(request)
             self._assign()
@@ -200,12 +212,15 @@ class Simulation:
         if not 0 <= chosen < n:
             raise PolicyFailed(self._complaint(request, f"it chose instance {chosen} of a fleet of {n}"))
         if self.view.eligible is not None and not self.view.eligible[chosen]:
-            raise PolicyFailed(self._complaint(request, f"it chose instance {chosen}, which cannot take it; see fleet.eligible"))
+            raise PolicyFailed(
+                self._complaint(request, f"it chose instance {chosen}, which cannot take it; see fleet.eligible")
+            )
         return chosen
 
     def _complaint(self, request: Request, what: str) -> str:
         name = getattr(self.router, "key", type(self.router).__name__)
-        return f"policy '{name}' failed on request {request.id} (arrival {request.arrival:.3f} s, {request.prompt} prompt tokens): {what}"
+        which = f"request {request.id} (arrival {request.arrival:.3f} s, {request.prompt} prompt tokens)"
+        return f"policy '{name}' failed on {which}: {what}"
 
     def _clock(self, seconds: float, request: Request) -> None:
         self.policy_seconds += seconds
@@ -226,10 +241,8 @@ class Simulation:
     def send(self, r: int, i: int, request: Request | None = None) -> None:
         """Put request r into the queue of instance i, now."""
         record = self.world.requests[r]
-        if self.order is not None and record["preemptions"] == 0:
-            record["key"] = self.order.key(request or self._request(r), self.now)
-        elif record["preemptions"] == 0:
-            record["key"] = self.now
+        if record["preemptions"] == 0 and r not in self.control.moved:  # else it keeps the turn it had
+            record["key"] = self.now if self.order is None else self.order.key(request or self._request(r), self.now)
         if self.cache is not None and not record["ready"]:
             prefix = int(self.view.match(self._request(r))[i])
             hit = self.cache.lookup(request or self._request(r), i, prefix)
@@ -250,7 +263,9 @@ class Simulation:
             gone = set()
             for request, i in chosen:
                 if not 0 <= operator.index(i) < len(self.fleet):
-                    raise PolicyFailed(self._complaint(request, f"it chose instance {i} of a fleet of {len(self.fleet)}"))
+                    raise PolicyFailed(
+                        self._complaint(request, f"it chose instance {i} of a fleet of {len(self.fleet)}")
+                    )
                 self.send(int(request.id), operator.index(i), request)
                 gone.add(request.id)
             if gone:
@@ -291,11 +306,24 @@ class Simulation:
     def _do(self, item: tuple[float, int, int, int, int]) -> None:
         _, _, kind, r, i = item
         if kind == SEND:
+            if self._changes and not self.control.takes(r, i):  # the fleet changed while it was under way
+                i = self.control.route(r)
             self.send(r, i)
         elif self.planner is not None:
             self._flush()
             self.planner.plan(self.view, self.control)
+            self._notice_standstill()
             self._later(self.now + self.planner.period, TICK)
+
+    def _notice_standstill(self) -> None:
+        """A planner that leaves requests where nobody serves them would let the clock tick for ever."""
+        arriving = bool(self.now < self.requests.arrival[-1])
+        moving = arriving or self._agenda or self._over() or np.isfinite(self.world.groups["next"]).any()
+        self._standing = 0 if moving else self._standing + 1
+        if self._standing > STANDSTILL:
+            left = int(self.fits.sum()) - int(self.world.counts[state.FINISHED_COUNT])
+            name = getattr(self.planner, "key", type(self.planner).__name__)
+            raise PolicyFailed(f"planner '{name}' leaves {left} requests unserved: all instances stand still")
 
     def _tell(self) -> None:
         """Tell those who learn what became of the requests that finished since."""
@@ -317,24 +345,51 @@ class Simulation:
         spec, block = self.fleet.instances, self.fleet.block
         self._blocks = -(-(self.requests.prompt.astype(np.int64) + self.requests.output) // block) + 1
         self._capacity = np.array([instance.room // block for instance in spec])
-        self._roles = np.array([instance.role for instance in spec])
-        self._models = np.array([instance.model for instance in spec])
+        self._roles = np.array([instance.role for instance in spec], dtype=object)
+        self._models = np.array([instance.model for instance in spec], dtype=object)
         self._same = bool((self._capacity == self._capacity[0]).all() and (self._roles == "both").all())
         self._by_model = self.requests.model is not None
-        self.fits = self._blocks <= self._capacity.max()
         if self._by_model:
             assert self.requests.model is not None
-            served = np.isin(np.array(self.requests.models), self._models)
-            self.fits &= served[self.requests.model]
+            largest = np.array([self._largest(self._models == name) for name in self.requests.models])
+            self.fits = self._blocks <= largest[self.requests.model]
+        else:
+            self.fits = self._blocks <= self._largest(np.ones(len(spec), np.bool_))
         self._all_fit = bool(self.fits.all())
         self._changes = self.planner is not None
+        self._keeps = hasattr(self.planner, "arrived")
+
+    def _largest(self, among: NDArray[np.bool_]) -> int:
+        """Blocks of the largest request that can be both prefilled and decoded somewhere."""
+        starts = self._capacity[among & (self._roles != "decode")].max(initial=0)
+        fixed = min(starts, self._capacity[among & (self._roles != "prefill")].max(initial=0))
+        return max(int(fixed), getattr(self.planner, "room", 0) // self.fleet.block)  # of what a planner can form
+
+    def kind(self, spec: Instance) -> int:
+        """The row of the cost tables that an instance of this kind uses; a new one is added."""
+        known = [cost is spec.cost for cost in self._costs]
+        if not any(known):
+            self._costs.append(spec.cost)
+            changed = self.world._replace(**cost_arrays(self._costs))  # type: ignore[arg-type]
+            self.world = changed._replace(handle=state.handle_of(changed))
+            return len(self._costs) - 1
+        return known.index(True)
+
+    def relabel(self, instance: int, spec: Instance) -> None:
+        """Let routers see what an instance has become."""
+        self._capacity[instance] = spec.room // self.fleet.block
+        self._roles[instance], self._models[instance] = spec.role, spec.model
+        self.view.tp[instance], self.view.costs[instance] = spec.tp, spec.cost  # type: ignore[index]
 
     def _restrict(self, r: int, decode: bool) -> None:
         """Say which instances may take request r."""
         if self._same and not self._by_model and not self._changes:
             return
-        wanted = ("both", "decode") if decode else ("both", "prefill")
-        mask = np.isin(self._roles, wanted) & (self._capacity >= self._blocks[r]) & (self.world.instances["accepts"] == 1)
+        mask = (
+            (self._roles != ("prefill" if decode else "decode"))
+            & (self._capacity >= self._blocks[r])
+            & (self.world.instances["accepts"] == 1)
+        )
         if self._by_model:
             assert self.requests.model is not None
             mask &= self._models == self.requests.models[self.requests.model[r]]
@@ -353,7 +408,12 @@ class _Columns:
         self._session = trace.session.tolist() if trace.session is not None else None
         self._labels = [
             (name, getattr(trace, name).tolist(), getattr(trace, words))
-            for name, words in (("tier", "tiers"), ("tenant", "tenants"), ("model", "models"), ("category", "categories"))
+            for name, words in (
+                ("tier", "tiers"),
+                ("tenant", "tenants"),
+                ("model", "models"),
+                ("category", "categories"),
+            )
             if getattr(trace, name) is not None
         ]
 
@@ -374,3 +434,13 @@ def _least_loaded(request: Request, fleet: Fleet) -> int:
 def simulate(requests: Requests, fleet: FleetSpec, router: Any, **options: Any) -> Outcome:
     """Serve a trace with a fleet and one line of components: `order=`, `cache=`, `planner=`, `mode="step"`."""
     return Simulation(requests, fleet, router, **options).run()
+
+
+def warm() -> None:
+    """Load the compiled core, or compile it where this version has never run, so that no run is timed with it."""
+    from assay.serving.fleet import uniform
+    from assay.serving.routers import RoundRobin
+    from assay.sim.llm_cost import StepCost
+
+    cost = StepCost(np.full(20, 0.01), kv_tokens=256)
+    simulate(Requests.of([0.0], [4], [2]), uniform(1, cost, max_tokens=16, max_seqs=2), RoundRobin())

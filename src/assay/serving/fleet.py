@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -110,31 +109,22 @@ def parse(text: str, *, block: int = 16) -> FleetSpec:
 
 
 def _instance(text: str) -> Instance:
-    """From `h200:qwen3-32b:tp2:prefill`."""
-    from assay.sim import hardware, models, roofline
+    """From `h200:qwen3-32b:tp2:prefill`: what follows the layout may name a role or a plan."""
+    from assay.sim.layouts import read_layout
+    from assay.sim.roofline import layout
 
-    gpu, _, rest = text.partition(":")
-    model, *options = rest.split(":")
-    if not model:
-        raise BadInput(f"fleet '{text}': the model is missing, for example {gpu}:qwen3-32b")
-    layout: dict[str, int] = {}
+    parts = text.split(":")
     settings: dict[str, Any] = {}
-    for option in options:
-        name, digits = option.rstrip("0123456789"), option[len(option.rstrip("0123456789")) :]
-        if name in ("tp", "pp", "ep") and digits:
-            layout[name] = int(digits)
-        elif option in ROLES:
-            settings["role"] = option
-        elif option in PLANS:
-            settings["plan"] = option
-        else:
-            raise BadInput(f"fleet '{text}': unknown option '{option}'; there are tp2, pp2, ep8, {', '.join([*ROLES, *PLANS])}")
-    device = hardware.device(gpu)
-    cost = roofline.roofline(models.model(model), device, **layout)
-    ranks = math.prod(layout.get(name, 1) for name in ("tp", "pp"))
+    for part in parts[2:]:
+        if part in ROLES:
+            settings["role"] = part
+        elif part in PLANS:
+            settings["plan"] = part
+    name = ":".join(part for part in parts if part not in settings.values())
+    shape = read_layout(name)
     return Instance(
-        cost, model=models.model(model).name, tp=layout.get("tp", 1), gpus=ranks, name=text,
-        usd_per_hour=device.usd_per_hour * ranks, **settings,
+        layout(name), model=shape.model.name, tp=shape.tp, gpus=shape.ranks, name=name,
+        usd_per_hour=shape.usd_per_hour, **settings,
     )  # fmt: skip
 
 
@@ -159,7 +149,9 @@ def _from_toml(path: Path, block: int) -> FleetSpec:
             instances += [replace(_instance(layout), **fields)] * count
         except TypeError:
             known = ", ".join(name for name in Instance.__dataclass_fields__ if name != "cost")
-            raise BadInput(f"{path}: instance {number} has an unknown field; there are layout, count, {known}") from None
+            raise BadInput(
+                f"{path}: instance {number} has an unknown field; there are layout, count, {known}"
+            ) from None
     if "lockstep" in content:
         content["lockstep"] = tuple(content["lockstep"])
     try:

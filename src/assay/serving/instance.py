@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from assay.serving import views as v
-from assay.serving.prefix_cache import JIT, extend, hold, idle_blocks, match, release, store, take
+from assay.serving.prefix_cache import JIT, clear, extend, hold, idle_blocks, match, release, store, take
 from assay.serving.queues import add_end, drop_end, leave, pop, push, start
 from assay.serving.state import (
     DECODING,
@@ -24,7 +24,6 @@ from assay.serving.state import (
     FINISHED_COUNT,
     HANDED,
     HANDED_COUNT,
-    NONE,
     PREFILL,
     PREFILLING,
     SGLANG,
@@ -322,8 +321,8 @@ def _admit_waiting(w, i, budget, now):
 
 
 @njit(**JIT)
-def plan(w, i, now):
-    """Decide what the next iteration of instance i computes, and take the blocks it needs."""
+def _plan_once(w, i, now):
+    """One look at the batch and the queue."""
     instance = v.instances(w)[i]
     instance.blocked = 0
     mixed = 1
@@ -355,6 +354,20 @@ def plan(w, i, now):
         take(w, i, decode_need(w, i, instance.k, 1))
     if mixed != instance.mixed:
         instance.mixed, instance.changed = mixed, 1
+
+
+@njit(**JIT)
+def plan(w, i, now):
+    """Decide what the next iteration of instance i computes, and take the blocks it needs.
+
+    A segment is pinned as a whole, so one that reaches beyond what a sequence has of it can take the room that the
+    sequence needs to go on, even when it is alone: then it gave way to itself, and starts again without the cache.
+    """
+    instance = v.instances(w)[i]
+    _plan_once(w, i, now)
+    if instance.decodes + instance.prefills == 0 and instance.waiting > 0 and instance.accepts:
+        clear(w, i)
+        _plan_once(w, i, now)
 
 
 @njit(**JIT)
@@ -464,10 +477,12 @@ def settle(w, i, m, now):
         return
     instance.iterations += m
     instance.spans += 1
+    energy = v.energies(w)[instance.kind]
     instance.joules += m * v.joules(w)[instance.kind, n]
     if instance.mixed and instance.decodes > 0:
         b = instance.decodes
-        instance.read += float(m) * instance.context + 0.5 * b * m * (m - 1)
+        read = float(m) * instance.context + 0.5 * b * m * (m - 1)
+        instance.joules += energy[0] * read + energy[2] * b * m
         instance.decoded += b * m
         instance.k += m
         instance.context += b * m
@@ -479,7 +494,7 @@ def settle(w, i, m, now):
         r = v.chunks(w)[i, slot]
         request = v.requests(w)[r]
         computed = m * request.chunk
-        instance.pairs += computed * (request.pre + 0.5 * computed)
+        instance.joules += energy[1] * computed * (request.pre + 0.5 * computed)
         instance.prefilled += computed
         instance.uncomputed -= computed
         request.pre += computed

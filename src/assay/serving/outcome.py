@@ -92,13 +92,8 @@ class Outcome:
     @property
     def joules(self) -> float:
         """Energy of the fleet over the makespan: idling, and work above it."""
-        total = 0.0
-        for spec, record in zip(self.fleet.instances, self.instances, strict=True):
-            energy = spec.cost.energy
-            if energy is not None:
-                work = float(record["joules"] + record["read"] * energy.kv + record["pairs"] * energy.pair)
-                total += work + energy.idle_watts * self.makespan
-        return total
+        idle = sum(spec.cost.energy.idle_watts for spec in self.fleet.instances if spec.cost.energy is not None)
+        return float(self.instances["joules"].sum()) + idle * self.makespan
 
     @property
     def imbalance(self) -> float:
@@ -141,7 +136,9 @@ class Outcome:
 
         def at_most(x: float) -> float:
             steep = gamma > 0
-            inside = np.where(steep, np.floor((x - alpha) / np.where(steep, gamma, 1.0)) + 1, np.where(alpha <= x, rest, 0))
+            inside = np.where(
+                steep, np.floor((x - alpha) / np.where(steep, gamma, 1.0)) + 1, np.where(alpha <= x, rest, 0)
+            )
             return float((b * ((first <= x) + np.clip(inside, 0, rest))).sum())
 
         top = float(np.maximum(first, alpha + gamma * np.maximum(rest - 1, 0)).max())
@@ -160,7 +157,8 @@ class Outcome:
             "e2e_mean": e2e.mean(), "e2e_p99": np.quantile(e2e, 0.99), "queueing_mean": self.queueing.mean(),
             "itl_p99": self.itl(0.99)[0], "cached_ratio": self.cached_ratio,
             "goodput": self.goodput(slo or SLO()), "attainment": self.attainment(slo or SLO()),
-            "tokens_per_second": tokens / max(self.makespan, 1e-12), "preemptions": int(self.records["preemptions"].sum()),
+            "tokens_per_second": tokens / max(self.makespan, 1e-12),
+            "preemptions": int(self.records["preemptions"].sum()),
             "joules_per_request": self.joules / max(len(ttft), 1), "imbalance": self.imbalance,
             "sim_seconds": self.sim_seconds,
         }  # fmt: skip

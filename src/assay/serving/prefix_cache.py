@@ -13,13 +13,15 @@ A row of the index is one cache: the memory of instance i, or a host tier.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
 from assay.serving import views as v
 from assay.serving.state import ENTRIES_LEFT, FREE_ENTRY, NONE
 
-JIT = {"cache": True, "error_model": "numpy"}
+JIT: Any = {"cache": True, "error_model": "numpy"}
 
 
 @njit(**JIT)
@@ -89,6 +91,17 @@ def take(w, row, blocks):
             _unlink(w, e)
             _drop(w, e)
     cache.peak = max(cache.peak, cache.active)
+
+
+@njit(**JIT)
+def clear(w, row):
+    """Forget everything that nobody holds."""
+    cache = v.caches(w)[row]
+    while cache.coldest >= 0:
+        e = cache.coldest
+        cache.resident -= v.entries(w)[e].blocks
+        _unlink(w, e)
+        _drop(w, e)
 
 
 @njit(**JIT)

@@ -6,6 +6,8 @@ instance, then its host tier), per request, and per cache entry (the resident pa
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +68,7 @@ INSTANCE = np.dtype(
         ("itl", "f8"), ("ttft", "f8"),  # moving averages, as a router would see them
         ("busy", "f8"), ("gap", "f8"),  # seconds computing, and waiting for the slowest of its group
         ("iterations", "i8"), ("spans", "i8"), ("preemptions", "i8"),
-        ("decoded", "i8"), ("prefilled", "i8"), ("read", "f8"), ("pairs", "f8"), ("joules", "f8"),
+        ("decoded", "i8"), ("prefilled", "i8"), ("joules", "f8"),  # joules: work, above idling
     ],
     align=True,
 )  # fmt: skip
@@ -111,7 +113,10 @@ REQUEST = np.dtype(
 )  # fmt: skip
 
 ENTRY = np.dtype(
-    [("segment", "i4"), ("cache", "i4"), ("blocks", "i4"), ("refs", "i4"), ("writer", "i4"), ("colder", "i4"), ("warmer", "i4")],
+    [
+        ("segment", "i4"), ("cache", "i4"), ("blocks", "i4"), ("refs", "i4"), ("writer", "i4"),
+        ("colder", "i4"), ("warmer", "i4"),
+    ],
     align=True,
 )  # fmt: skip
 
@@ -136,7 +141,20 @@ KV_FREE, ITL, TTFT = range(3)
 FREE_ENTRY, ENTRIES_LEFT, SPANS, FINISHED_COUNT, HANDED_COUNT, AT, RECORD, EACH_FINISH, HOLD, STEP, LONGEST = range(11)
 
 
-SIZES = ("n_groups", "n_instances", "n_caches", "n_requests", "n_entries", "n_segments", "n_path", "n_kinds", "n_spans", "width", "block", "seats")
+SIZES = (
+    "n_groups",
+    "n_instances",
+    "n_caches",
+    "n_requests",
+    "n_entries",
+    "n_segments",
+    "n_path",
+    "n_kinds",
+    "n_spans",
+    "width",
+    "block",
+    "seats",
+)
 
 
 class World(NamedTuple):
@@ -158,7 +176,8 @@ class World(NamedTuple):
     chunks: NDArray[np.int32]  # [instance, slot]: requests in the middle of their prompt
     tokens: NDArray[np.float64]  # [kind, n]: StepCost.tokens
     coefficients: NDArray[np.float64]  # [kind, …]: StepCost.packed()
-    joules: NDArray[np.float64]  # [kind, n]
+    joules: NDArray[np.float64]  # [kind, n]: Energy.joules
+    energies: NDArray[np.float64]  # [kind, 3]: joules per KV token read, per query-key pair, per decoded token
     spans: Records
     gauges: NDArray[np.int64]  # [signal, instance]: what routers see, as of the last `look`
     signals: NDArray[np.float64]
@@ -168,7 +187,18 @@ class World(NamedTuple):
     handle: np.void  # one record of addresses and sizes: what compiled functions take
 
 
-HANDLE = np.dtype([(name, "i8") for name in (*World._fields[:-1], *SIZES)], align=True)
+def _source_digest() -> str:
+    """A digest of the compiled core's sources.
+
+    Numba keys its disk cache by the file a function is in and by the types of its arguments; it does not notice a
+    change in what the function calls. The digest is part of the handle's type, so old code never meets new records.
+    """
+    here = Path(__file__).parent
+    names = ("state", "views", "queues", "prefix_cache", "instance", "core", "../sim/llm_cost")
+    return hashlib.blake2b(b"".join((here / f"{name}.py").read_bytes() for name in names), digest_size=6).hexdigest()
+
+
+HANDLE = np.dtype([(name, "i8") for name in (*World._fields[:-1], *SIZES, f"sources_{_source_digest()}")], align=True)
 
 
 def handle_of(world: World) -> np.void:

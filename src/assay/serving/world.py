@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.serving import state
-from assay.serving.fleet import FleetSpec
+from assay.serving.fleet import FleetSpec, Instance
 from assay.serving.state import NONE, PLANS, RECOMPUTE, ROLES, SWAP, World
+from assay.sim.llm_cost import StepCost
 from assay.workloads.requests import Requests
 
 FIRST_SIZE = 1 << 14  # entries and span rows to begin with; they double when short
 
 
-def build(requests: Requests, fleet: FleetSpec, *, prefix_cache: bool = True, step: bool = False, record: bool = True) -> World:
+def build(
+    requests: Requests, fleet: FleetSpec, *, prefix_cache: bool = True, step: bool = False, record: bool = True
+) -> World:
     """The world at time zero."""
     n, hosts = len(fleet), [i for i, instance in enumerate(fleet.instances) if instance.host_tokens]
     offsets, path, begin, end, answers = _paths(requests, fleet.block, prefix_cache)
@@ -26,7 +31,7 @@ def build(requests: Requests, fleet: FleetSpec, *, prefix_cache: bool = True, st
     last = path[np.maximum(offsets[1:] - 1, 0)] if len(path) else np.zeros(len(records), np.int32)
     reach = end[last] if len(end) else 0
     records["path_blocks"] = np.where(np.diff(offsets) > 0, np.minimum(reach, requests.prompt // fleet.block), 0)
-    kinds, tokens, coefficients, joules = _costs(fleet)
+    kinds, costs = _costs(fleet)
     counts = np.zeros(state.LONGEST + 1, np.int64)
     counts[state.STEP], counts[state.RECORD] = step, record
     counts[state.LONGEST] = np.diff(offsets).max(initial=0)
@@ -37,7 +42,7 @@ def build(requests: Requests, fleet: FleetSpec, *, prefix_cache: bool = True, st
         index=np.full((len(begin), n + len(hosts)), NONE, np.int32),
         offsets=offsets, path=path, begin=begin, end=end, answers=answers,
         phases=np.zeros((n, fleet.block), np.int32), finishing=np.zeros((n, seats), state.FINISHING),
-        chunks=np.zeros((n, seats), np.int32), tokens=tokens, coefficients=coefficients, joules=joules,
+        chunks=np.zeros((n, seats), np.int32), **cost_arrays(costs),
         spans=np.zeros(FIRST_SIZE, state.SPAN), gauges=np.zeros((4, n), np.int64), signals=np.zeros((3, n)),
         finished=np.zeros(len(records), np.int32), handed=np.zeros(len(records) + 1, np.int32), counts=counts,
         handle=np.void(b""),
@@ -68,7 +73,9 @@ def grown(w: World) -> World:
     return larger._replace(handle=state.handle_of(larger))
 
 
-def _paths(requests: Requests, block: int, on: bool) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+def _paths(
+    requests: Requests, block: int, on: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
     """Paths in blocks. A block that straddles two segments belongs to the later one: its content depends on both."""
     n, prefixes = len(requests), requests.prefixes
     if prefixes is None or not on:
@@ -83,22 +90,27 @@ def _paths(requests: Requests, block: int, on: bool) -> tuple[NDArray[np.int64],
     return offsets, segments[kept].astype(np.int32), begin.astype(np.int32), end.astype(np.int32), answers
 
 
-def _costs(fleet: FleetSpec) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """One row per different cost, and which row each instance uses."""
-    rows: dict[int, int] = {}
-    distinct = []
+def _costs(fleet: FleetSpec) -> tuple[list[int], list[StepCost]]:
+    """The different costs, and which of them each instance has."""
+    costs: dict[int, StepCost] = {}
     for instance in fleet.instances:
-        if id(instance.cost) not in rows:
-            rows[id(instance.cost)] = len(distinct)
-            distinct.append(instance.cost)
-    width = max(len(cost.tokens) for cost in distinct)
-    tokens, joules = np.full((len(distinct), width), np.inf), np.zeros((len(distinct), width))
-    for row, cost in enumerate(distinct):
+        costs.setdefault(id(instance.cost), instance.cost)
+    rows = {identity: row for row, identity in enumerate(costs)}
+    return [rows[id(instance.cost)] for instance in fleet.instances], list(costs.values())
+
+
+def cost_arrays(costs: Sequence[StepCost]) -> dict[str, NDArray[np.float64]]:
+    """One row per cost, as the core reads them."""
+    width = max(len(cost.tokens) for cost in costs)
+    tokens, joules = np.full((len(costs), width), np.inf), np.zeros((len(costs), width))
+    energies = np.zeros((len(costs), 3))
+    for row, cost in enumerate(costs):
         tokens[row, : len(cost.tokens)] = cost.tokens
         if cost.energy is not None:
             joules[row, : len(cost.energy.joules)] = cost.energy.joules
-    coefficients = np.stack([cost.packed() for cost in distinct])
-    return [rows[id(instance.cost)] for instance in fleet.instances], tokens, coefficients, joules
+            energies[row] = cost.energy.kv, cost.energy.pair, cost.energy.seq
+    coefficients = np.stack([cost.packed() for cost in costs])
+    return {"tokens": tokens, "coefficients": coefficients, "joules": joules, "energies": energies}
 
 
 def _groups(fleet: FleetSpec) -> state.Records:
@@ -123,11 +135,8 @@ def _instances(fleet: FleetSpec, kinds: list[int], hosts: list[int]) -> state.Re
     return table
 
 
-def configure(record: np.void, instance: object) -> None:
+def configure(record: np.void, instance: Instance) -> None:
     """Set what an instance is, apart from its cost and its memory."""
-    from assay.serving.fleet import Instance
-
-    assert isinstance(instance, Instance)
     record["plan"], record["role"] = PLANS[instance.plan], ROLES[instance.role]
     record["preemption"] = SWAP if instance.preemption == "swap" else RECOMPUTE
     record["max_seqs"], record["max_tokens"] = instance.max_seqs, instance.max_tokens

@@ -44,13 +44,15 @@ COEFFICIENTS = (
 class Energy:
     """The joules that work costs above idling, and what idling costs.
 
-    `joules[n]` goes with `tokens[n]`; `kv` is per KV token read by a decode, `pair` per query-key pair of a prefill.
+    `joules[n]` goes with `tokens[n]`; `kv` is per KV token read by a decode, `pair` per query-key pair of a prefill,
+    `seq` per decoded token (the state of recurrent layers).
     """
 
     joules: NDArray[np.float64]
     kv: float
     pair: float
     idle_watts: float
+    seq: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,236 @@
+"""`assay compare serving`: routers side by side on the user's own trace and fleet."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from assay.record.errors import BadInput
+from assay.serving import components
+from assay.serving import fleet as fleets
+from assay.serving.engine import simulate, warm
+from assay.serving.interface import SLO
+from assay.serving.outcome import Outcome
+from assay.workloads.requests import Requests
+
+SHOWN = (
+    "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p99", "e2e_mean", "cached_ratio", "goodput", "preemptions",
+    "sim_seconds",
+)  # fmt: skip
+DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
+
+
+@click.command(
+    epilog="Example:  assay compare serving --trace my.jsonl --fleet 16xh200:qwen3-32b --slo ttft=1,tpot=0.05"
+)
+@click.option("--trace", required=True, help="A file, or the name of a public trace: assay traces lists them.")
+@click.option(
+    "--fleet",
+    "fleet_text",
+    default="16xh200:qwen3-32b",
+    show_default=True,
+    help="COUNTxGPU:MODEL[:tpN], several joined by +, or a TOML file.",
+)
+@click.option("--policies", default=DEFAULT, show_default=True, help="Routers by key, or package.module:Class.")
+@click.option("--policy", "more", multiple=True, help="One more router: package.module:Class or file.py:Class.")
+@click.option("--order", help="Who is admitted first: fcfs, sjf, priority, …, or package.module:Class.")
+@click.option("--cache", type=click.Choice(["prefix", "off"]), default="prefix", show_default=True)
+@click.option(
+    "--rate", default="x1", show_default=True, help="x2 doubles the trace's rate; 12 means 12 requests a second."
+)
+@click.option("--slo", help="Targets in seconds: ttft=1,tpot=0.05,e2e=30.")
+@click.option("--find", type=click.Choice(["capacity"]), help="Bisect the highest rate at which 95 % meet --slo.")
+@click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
+@click.option("--dejitter", is_flag=True, help="Spread arrivals that a trace rounds to the same moment.")
+@click.option("--skip-bad", is_flag=True, help="Refuse and count bad rows instead of stopping at the first.")
+@click.option("--block", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens of a KV block.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Write the picture: .svg, .png or .html.")
+@click.option("--timeline", type=click.Path(path_type=Path), help="Write the first policy's run for Perfetto.")
+def command(
+    trace: str, fleet_text: str, policies: str, more: tuple[str, ...], order: str | None, cache: str, rate: str,
+    slo: str | None, find: str | None, limit: int | None, dejitter: bool, skip_bad: bool, block: int,
+    plot: Path | None, timeline: Path | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Routers on your own trace and fleet: who serves it best, and why."""
+    from assay.workloads.request_files import read
+
+    names = [name.strip() for name in policies.split(",") if name.strip()] + list(more)
+    target = read_slo(slo) if slo else None
+    if find and target is None:
+        raise BadInput("--find capacity needs --slo, for example --slo ttft=1,tpot=0.05")
+    spec = fleets.parse(fleet_text, block=block)
+    requests = at_rate(read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), rate)
+    made = {_label(name, names): name for name in names}
+    answer, outcomes = compare(
+        requests, spec, made, order=order, prefix_cache=cache == "prefix", slo=target, find=find is not None,
+        progress=click.get_current_context().obj,
+    )  # fmt: skip
+    if plot is not None:
+        from assay.record import charts
+        from assay.serving.plots import comparison
+
+        charts.write(comparison(outcomes), plot)
+    if timeline is not None:
+        from assay.serving import timeline as perfetto
+
+        perfetto.write(next(iter(outcomes.values())), timeline)
+    return answer
+
+
+def read_slo(text: str) -> SLO:
+    """Targets from `ttft=1,tpot=0.05`.
+
+    >>> read_slo("ttft=1,tpot=0.05")
+    SLO(ttft=1.0, tpot=0.05, e2e=inf)
+    """
+    targets = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        try:
+            targets[name] = float(value)
+        except ValueError:
+            targets[name] = math.nan
+        if name not in SLO._fields or not targets[name] > 0:
+            raise BadInput(f"--slo '{part.strip()}': write seconds, for example ttft=1,tpot=0.05 (also e2e)")
+    return SLO(**targets)
+
+
+def at_rate(requests: Requests, text: str) -> Requests:
+    """A trace at `x2` times its rate, or at so many requests a second."""
+    found = re.fullmatch(r"(x?)(\d+(?:\.\d*)?(?:e-?\d+)?)", text.strip())
+    factor = float(found[2]) if found else 0.0
+    if not factor > 0:
+        raise BadInput(f"--rate '{text}': write x2 for twice the trace's rate, or 12 for 12 requests a second")
+    if found and not found[1]:
+        if not requests.seconds:
+            raise BadInput("--rate in requests a second needs a trace that lasts some time")
+        factor /= requests.rate
+    return requests if factor == 1.0 else requests.faster(factor)
+
+
+def _label(name: str, names: Sequence[str]) -> str:
+    short = name.rpartition(":")[2] if ":" in name else name
+    return short if [other.rpartition(":")[2] for other in names].count(short) == 1 else name
+
+
+def compare(
+    requests: Requests,
+    spec: fleets.FleetSpec,
+    policies: Mapping[str, str],
+    *,
+    order: str | None = None,
+    prefix_cache: bool = True,
+    slo: SLO | None = None,
+    find: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[dict[str, Any], dict[str, Outcome]]:
+    """The policies on one trace and one fleet: facts, a table and who wins; and the runs themselves."""
+    if not policies:
+        raise BadInput("no policy given; for example --policies lmetric,vllm-v1")
+    for name in policies.values():
+        components.router(name)  # a wrong name is refused before anything runs
+    warm()
+    outcomes, table = {}, []
+    for done, (label, name) in enumerate(policies.items()):
+        progress(done, len(policies))
+        options: dict[str, Any] = {"prefix_cache": prefix_cache}
+        if order is not None:
+            options["order"] = components.order(order)
+        row: dict[str, Any] = {"policy": label}
+        if find:
+            from assay.serving import capacity
+
+            assert slo is not None
+            found = capacity.find(requests, spec, lambda name=name: components.router(name), slo, **options)  # type: ignore[misc]
+            row["capacity"], outcome = found.rate, found.outcome
+        else:
+            outcome = simulate(requests, spec, components.router(name), **options)
+        if not outcome.served.any():
+            raise BadInput(_nothing_fits(requests, spec))
+        outcomes[label] = outcome
+        table.append(row | outcome.summary(slo))
+    return {
+        "trace": _trace_facts(requests, next(iter(outcomes.values()))),
+        "fleet": _fleet_facts(spec),
+        "table": table,
+        "why": _why(table, slo, find),
+        "shown": ["policy", *(["capacity"] if find else []), *SHOWN],
+    }, outcomes
+
+
+def _nothing_fits(requests: Requests, spec: fleets.FleetSpec) -> str:
+    room = max(instance.room for instance in spec.instances)
+    least = int((requests.prompt.astype(np.int64) + requests.output).min())
+    need = f"the smallest needs {least:,} tokens of KV, the largest instance holds {room:,}"
+    return f"no request fits: {need}; use more GPUs (tp)"
+
+
+def _trace_facts(requests: Requests, outcome: Outcome) -> dict[str, Any]:
+    source = requests.source
+    facts = {
+        "name": source.name, "format": source.format, "read": source.read, "used": int(outcome.served.sum()),
+        "refused": source.read - int(outcome.served.sum()), "seconds": requests.seconds, "rate": requests.rate,
+        "prompt_mean": float(requests.prompt.mean()), "output_mean": float(requests.output.mean()),
+        "mapping": ", ".join(f"{ours} = {theirs}" for ours, theirs in source.mapping.items()),
+    }  # fmt: skip
+    notes = list(source.notes)
+    misfits = np.flatnonzero(~outcome.served)
+    if len(misfits):
+        r = int(misfits[0])
+        notes.append(
+            f"{len(misfits)} requests fit no instance; the first is request {r} "
+            f"({int(requests.prompt[r]):,} prompt and {int(requests.output[r]):,} output tokens)"
+        )
+    return facts | {"notes": "; ".join(notes)}
+
+
+def _fleet_facts(spec: fleets.FleetSpec) -> dict[str, Any]:
+    rooms = {instance.room for instance in spec.instances}
+    price = sum(instance.usd_per_hour for instance in spec.instances)
+    notes = dict.fromkeys(note for instance in spec.instances for note in instance.cost.notes)
+    return {
+        "name": spec.name, "instances": len(spec), "gpus": spec.gpus, "kv_tokens": max(rooms), "usd_per_hour": price,
+        "block": spec.block, "notes": "; ".join(notes),
+    }  # fmt: skip
+
+
+def _why(table: Sequence[Mapping[str, Any]], slo: SLO | None, find: bool) -> str:
+    """Who wins and why, in two sentences, from the numbers."""
+    measure = "capacity" if find else "goodput" if slo else "ttft_mean"
+    ranked = sorted(table, key=lambda row: row[measure], reverse=measure != "ttft_mean")
+    best, other = ranked[0], ranked[-1]
+    unit = "s mean time to first token" if measure == "ttft_mean" else "requests/s within the targets"
+    first = f"{best['policy']} wins with {best[measure]:.3g} {unit}"
+    if len(ranked) == 1:
+        return f"{first}. There is nobody to compare it with."
+    second = ranked[1]
+    gap = abs(best[measure] / second[measure] - 1) if second[measure] else math.inf
+    first += f", {gap:.0%} ahead of {second['policy']}; {other['policy']} is last with {other[measure]:.3g}."
+    return f"{first} {_because(best, other)}"
+
+
+def _because(best: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """What sets two runs apart most: the prompt tokens computed, the waiting, the decoding, or preemptions."""
+    name = other["policy"]
+    work, work_other = 1 - best["cached_ratio"], 1 - other["cached_ratio"]
+    wait, wait_other = best["queueing_mean"], other["queueing_mean"]
+    pace, pace_other = best["tpot_mean"], other["tpot_mean"]
+    causes = [
+        (
+            work_other / max(work, 1e-9),
+            f"computes {work:.0%} of its prompt tokens where {name} computes {work_other:.0%}",
+        ),
+        ((wait_other + 1e-3) / (wait + 1e-3), f"lets requests wait {wait:.2g} s for admission, not {wait_other:.2g} s"),
+        (pace_other / max(pace, 1e-12), f"keeps tokens {pace:.2g} s apart, not {pace_other:.2g} s"),
+    ]
+    causes.sort(reverse=True)
+    strong = [text for factor, text in causes if factor > 1.05][:2]
+    if not strong:
+        return "They compute, wait and decode alike: at this load the choice hardly matters."
+    return f"It {' and '.join(strong)}."

@@ -1,0 +1,73 @@
+"""Find a component by name: a baseline's key, a paper's key, or `package.module:Class` of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from assay.record.errors import BadInput
+from assay.serving.routers import BASELINES
+
+PAPERS = {"lmetric": "lmetric", "balanceroute": "balanceroute"}  # papers whose component is a router
+
+
+def router(name: str) -> Any:
+    """A fresh router.
+
+    >>> router("vllm-v1")
+    VllmV1()
+    """
+    if ":" in name:
+        return own(name, ("route", "assign"))
+    if name in BASELINES:
+        return BASELINES[name]()
+    if name in PAPERS:
+        return importlib.import_module(f"assay.serving.{PAPERS[name]}").component()
+    known = ", ".join(sorted([*BASELINES, *PAPERS]))
+    raise BadInput(f"unknown policy '{name}'; there are {known}, or your own as package.module:Class or file.py:Class")
+
+
+def order(name: str) -> Any:
+    """A fresh order of admission."""
+    from assay.serving.orders import ORDERS
+
+    if ":" in name:
+        return own(name, ("key",))
+    if name not in ORDERS:
+        raise BadInput(f"unknown order '{name}'; there are {', '.join(ORDERS)}, or your own as package.module:Class")
+    return ORDERS[name]()
+
+
+def own(name: str, methods: tuple[str, ...]) -> Any:
+    """An object of the user's class, imported from where the user stands."""
+    where, _, attribute = name.partition(":")
+    try:
+        module = _file(Path(where)) if where.endswith(".py") else _module(where)
+        made = getattr(module, attribute)()
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"cannot make '{name}': {type(error).__name__}: {error}") from error
+    if not any(callable(getattr(made, method, None)) for method in methods):
+        raise BadInput(f"'{name}' needs a method {' or '.join(methods)}; see assay.serving.interface")
+    return made
+
+
+def _module(name: str) -> Any:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return importlib.import_module(name)
+
+
+def _file(path: Path) -> Any:
+    if not path.is_file():
+        raise BadInput(f"cannot read {path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,314 @@
+"""Read a trace of requests to language models, in whatever format it was published or logged.
+
+Mooncake and Bailian JSON lines (with prefix blocks), Azure, BurstGPT and Vidur tables, ShareGPT and OpenAI
+conversations, logs of gateways and engines, and any CSV or JSON lines whose columns have telling names; plain, `.gz` or
+`.zst`. The content tells the format, not the name. `Source` says which column was taken for what, and what became of
+every row.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from assay.record.errors import BadInput
+from assay.sim.random import stream
+from assay.workloads import prefixes as trees
+from assay.workloads.public_traces import PUBLIC, named
+from assay.workloads.request_chats import BLOCK, read_chats
+from assay.workloads.request_formats import LABELS, Layout, sniff
+from assay.workloads.request_lines import LOG_BLOCK, read_lines, read_log
+from assay.workloads.request_rows import Rows
+from assay.workloads.request_tables import read_table
+from assay.workloads.requests import Blocks, Floats, Ints, Prefixes, Requests, Source
+
+_CHUNK = 1 << 20  # bytes of text held at a time
+_HEAD = 1 << 16
+_BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
+
+
+def read(
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    dejitter: bool = False,
+    limit: int | None = None,
+    skip_bad: bool = False,
+) -> Requests:
+    """The requests of a file, or of a published trace by its name ("mooncake-conversation").
+
+    `dejitter` spreads arrivals that were rounded to a coarse clock. `limit` reads the first rows only. A row that
+    cannot be read is BadInput, naming file, line and field; with `skip_bad` it is left out and counted. Rows without
+    output (failures) are always left out and counted.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "mine.csv")
+    ...     _ = file.write_text("time_s,ts,prompt_tokens,completion_tokens\\n0,0.5,100,5\\n1,2.5,20,0\\n2,3,20,7\\n")
+    ...     trace = read(file)
+    >>> trace.arrival.tolist(), trace.prompt.tolist(), trace.source.refused
+    ([0.0, 2.5], [100, 20], 1)
+    >>> trace.source.mapping["output"]
+    'completion_tokens'
+    """
+    file = _find(path)
+    head = _head(file)
+    layout = sniff(file.name, head, format)
+    rows = Rows(file.name, skip_bad)
+    if layout.format in ("sharegpt", "openai"):
+        read_chats(rows, layout, _chunks(file), limit)
+    elif layout.kind == "csv":
+        read_table(rows, layout, file, limit)
+    elif layout.kind == "log":
+        read_log(rows, _chunks(file), limit)
+    else:
+        read_lines(rows, layout, _chunks(file), limit)
+    return _finish(rows, layout, dejitter)
+
+
+def _find(path: str | os.PathLike[str]) -> Path:
+    public = named(str(path))
+    file = Path(path)
+    if public and not file.exists():
+        if public.path is None:
+            where = f"published at {public.published}; put {public.file} into a folder and set ASSAY_TRACES to it"
+            raise BadInput(f"the trace '{public.name}' is not at hand: {where}")
+        return public.path
+    if not file.exists() and not file.suffix and os.sep not in str(path):
+        raise BadInput(f"no file or trace '{path}'; traces by name: {', '.join(p.name for p in PUBLIC)}")
+    return file
+
+
+# ------------------------------------------------------------------------------- bytes
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of the text, enough to tell the format."""
+    head = b""
+    for block in _text(path, _HEAD):
+        head += block
+        if len(head) >= _HEAD:
+            break
+    return head[:_HEAD]
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """The text in pieces of whole lines."""
+    rest: list[bytes] = []
+    for number, piece in enumerate(_text(path, _CHUNK)):
+        block = piece.removeprefix(b"\xef\xbb\xbf") if number == 0 else piece
+        cut = block.rfind(b"\n") + 1
+        if cut:
+            yield b"".join([*rest, block[:cut]])
+            rest = []
+        rest.append(block[cut:])
+    if any(rest):
+        yield b"".join(rest)
+
+
+def _text(path: Path, size: int) -> Iterator[bytes]:
+    """The file's bytes, unpacked where they are packed."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+            file.seek(0)
+            if magic == b"\x28\xb5\x2f\xfd":
+                yield from _unzstd(path)
+                return
+            packed = gzip.GzipFile(fileobj=file) if magic[:2] == b"\x1f\x8b" else file
+            while block := packed.read(size):
+                yield block
+    except (EOFError, zlib.error, pl.exceptions.PolarsError) as error:
+        raise BadInput(
+            f"{path.name}: cannot unpack it ({' '.join(str(error).split())[:100]}); expected a whole file"
+        ) from error
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror or ' '.join(str(error).split())}") from error
+
+
+def _unzstd(path: Path) -> Iterator[bytes]:
+    """Polars unpacks Zstandard, so no further library is needed; what it gives are lines."""
+    for table in pl.scan_lines(path).collect_batches(chunk_size=10_000, maintain_order=True):
+        yield "\n".join(table.to_series().fill_null("")).encode() + b"\n"
+
+
+# ------------------------------------------------------------------------------- from rows to requests
+
+
+def _finish(rows: Rows, layout: Layout, dejitter: bool) -> Requests:
+    columns = {name: rows.column(name) for name in ("arrival", "prompt", "output", "counts", "chat", "parent", *LABELS)}
+    ids = rows.column("ids")
+    notes = [*rows.notes, *_losses(rows)]
+    arrival, prompt, output = (columns.pop(name) for name in ("arrival", "prompt", "output"))
+    if arrival is None or prompt is None or output is None or not len(arrival):
+        raise BadInput(f"{rows.name} holds no request{_because(notes)}; expected at least one row")
+    kept = (prompt > 0) & (output > 0)
+    _say_empty(prompt, output, notes)
+    if not kept.any():
+        raise BadInput(f"{rows.name} holds no request{_because(notes)}; expected rows with prompt and output tokens")
+    scale, unit = (1.0, rows.unit) if rows.unit else _scale(layout, arrival)
+    order = np.flatnonzero(kept)
+    times = arrival[order]
+    if (np.diff(times) < 0).any():
+        notes.append("arrivals were not in order: sorted")
+        by_time = np.argsort(times, kind="stable")
+        order, times = order[by_time], times[by_time]
+    times = (times - times[0]) * scale
+    if dejitter:
+        times, note = spread(times)
+        notes.append(note)
+    trace: dict[str, Any] = {"prompt": prompt[order].astype(np.int32), "output": output[order].astype(np.int32)}
+    trace |= _labels(
+        rows, {name: column[order] for name, column in columns.items() if column is not None and name in LABELS}
+    )
+    links = None
+    if columns["chat"] is not None and columns["parent"] is not None:
+        links = _parents(columns["chat"][order], columns["parent"][order])
+        trace["session"] = trees.sessions(links)
+    block = 0
+    if ids is not None and columns["counts"] is not None and len(ids):
+        block = _block(layout, prompt, columns["counts"])
+        trace |= _prefixes(layout, ids, columns["counts"], order, block, trace, links)
+    source = Source(
+        rows.name,
+        layout.format,
+        _mapping(layout, unit, block),
+        rows.read,
+        len(order),
+        rows.read - len(order),
+        tuple(notes),
+    )
+    return Requests(arrival=times, source=source, **trace)
+
+
+def _because(notes: list[str]) -> str:
+    return f" ({'; '.join(notes)})" if notes else ""
+
+
+def _losses(rows: Rows) -> list[str]:
+    notes = []
+    if rows.bad:
+        more = f" and {rows.bad - len(rows.complaints):,} more" if rows.bad > len(rows.complaints) else ""
+        notes.append(f"{rows.bad:,} rows refused as malformed: {' | '.join(rows.complaints)}{more}")
+    other = rows.column("other")
+    if other is not None:
+        notes.append(f"{int(other.sum()):,} lines are no requests (neither prompt nor output): passed over")
+    return notes
+
+
+def _say_empty(prompt: NDArray[np.int64], output: NDArray[np.int64], notes: list[str]) -> None:
+    silent, nothing = int((output == 0).sum()), int(((prompt == 0) & (output > 0)).sum())
+    if silent:
+        notes.append(f"{silent:,} rows refused: no output tokens (failures)")
+    if nothing:
+        notes.append(f"{nothing:,} rows refused: no prompt tokens")
+
+
+def _scale(layout: Layout, arrival: Floats) -> tuple[float, str]:
+    """What a number in the arrival column is worth in seconds: the format says, or the column's name, or its size."""
+    if layout.scale is not None:
+        return layout.scale, {1e-3: "ms", 1.0: "s"}[layout.scale]
+    name = layout.columns.get("arrival", "").lower()
+    for unit, scale in (("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
+        if name.endswith(("_" + unit, "." + unit, "(" + unit + ")")):
+            return scale, unit
+    largest = float(arrival.max())
+    for unit, scale, least in (("ns", 1e-9, 1e17), ("us", 1e-6, 1e14), ("ms", 1e-3, 1e11)):
+        if largest >= least:  # seconds since 1970 are near 2e9
+            return scale, f"{unit} since 1970"
+    return 1.0, "date and time" if largest > 1e8 else "s"
+
+
+def _mapping(layout: Layout, unit: str, block: int) -> dict[str, str]:
+    if layout.format in ("sharegpt", "openai"):
+        tokens = "text, a token for 4 bytes"
+        return {
+            "prompt": tokens,
+            "output": tokens,
+            "prefixes": "text in blocks of 64 bytes (16 tokens)",
+            "session": "conversation",
+        }
+    if layout.format == "log":
+        return {"arrival": "time of the line", "prompt": "prompt_tokens or prompt_token_ids",
+                "output": "completion_tokens or max_tokens"}  # fmt: skip
+    mapping = dict(layout.columns)
+    mapping["arrival"] += f" ({unit})"
+    if "ids" in mapping:
+        how = "an id stands for all before it" if layout.chained else "an id stands for its block alone: chained"
+        mapping["prefixes"] = f"{mapping.pop('ids')} (blocks of {block} tokens; {how})"
+    return mapping
+
+
+def _labels(rows: Rows, columns: dict[str, Ints]) -> dict[str, Any]:
+    plural = {"tier": "tiers", "tenant": "tenants", "model": "models", "category": "categories"}
+    found: dict[str, Any] = {}
+    for name, codes in columns.items():
+        if (codes >= 0).any():
+            found[name] = codes
+            if name in plural:
+                found[plural[name]] = tuple(rows.names[name])
+    return found
+
+
+def _parents(chat: NDArray[np.int64], parent: NDArray[np.int64]) -> Ints:
+    """The row that each row continues, by the ids of the conversation; -1: none, or none earlier in the file."""
+    by_id = np.argsort(chat, kind="stable")
+    at = np.minimum(np.searchsorted(chat[by_id], parent), len(chat) - 1)
+    before = by_id[at]
+    right = (chat[before] == parent) & (before < np.arange(len(chat)))
+    return np.where(right, before, -1).astype(np.int32)
+
+
+def _block(layout: Layout, prompt: NDArray[np.int64], counts: NDArray[np.int64]) -> int:
+    """Tokens of a block: what the format says if the rows agree, else what they agree on."""
+    if layout.format in ("sharegpt", "openai", "log"):
+        return BLOCK if layout.format != "log" else LOG_BLOCK
+    sizes = [layout.block] * (layout.block > 0) + [size for size in _BLOCKS if size != layout.block]
+    fits = [float((counts == -(-prompt // size)).mean()) for size in sizes]
+    return sizes[0] if fits[0] >= 0.5 else sizes[int(np.argmax(fits))]
+
+
+def _prefixes(
+    layout: Layout, ids: NDArray[np.int64], counts: NDArray[np.int64], order: NDArray[np.int64], block: int,
+    trace: dict[str, Any], links: Ints | None,
+) -> dict[str, Any]:  # fmt: skip
+    """The tree of segments of the rows that were kept, in their order; and the blocks by content, where they are."""
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    if len(order) != len(counts) or (np.diff(order) != 1).any():
+        ids = np.concatenate([ids[starts[r] : starts[r + 1]] for r in order])
+        starts = np.concatenate([[0], np.cumsum(counts[order])])
+    text = layout.format in ("sharegpt", "openai")
+    chained = layout.chained and not text and layout.format != "log"
+    if text:
+        links = trees.previous(trace["session"])
+    answers = None if links is None else (links, trace["output"])
+    tree: Prefixes = trees.chains(ids, starts, block, trace["prompt"], chained, answers)
+    return {"prefixes": tree} | ({} if chained else {"blocks": Blocks(ids, starts, block)})
+
+
+# ------------------------------------------------------------------------------- coarse clocks
+
+
+def spread(arrival: Floats, seed: int = 0) -> tuple[Floats, str]:
+    """Arrivals that a coarse clock rounded down, spread at random within its ticks, in the same order; and a note.
+
+    >>> times, note = spread(np.array([0.0, 0.0, 3.0, 3.0, 6.0, 6.0]))
+    >>> note, bool((np.diff(times) > 0).all()), bool(times[1] < 3.0 <= times[2])
+    ('arrivals spread uniformly within the 3 s of the clock they were rounded to', True, True)
+    """
+    ticks, which = np.unique(arrival, return_inverse=True)
+    if len(ticks) < 2 or len(arrival) < 1.2 * len(ticks):
+        return arrival, "arrivals are not rounded to a coarse clock: left as they are"
+    gaps = np.diff(ticks)
+    quantum = float(np.median(gaps))
+    room = np.minimum(np.append(gaps, quantum), quantum)
+    drawn = arrival + stream(seed, "dejitter", len(arrival)).random(len(arrival)) * room[which]
+    times = np.sort(drawn)  # ticks do not overlap, so sorting only orders within each
+    return times, f"arrivals spread uniformly within the {quantum:.3g} s of the clock they were rounded to"
