@@ -1,0 +1,164 @@
+"""What was measured on an H200 (`benchmarks/h200_engine.py`), and how well it predicts itself.
+
+Operation times and single iterations are the calibration; the serving runs are held back: their requests are simulated
+with the step times that the former predict, and compared with what they took on the wall clock.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from assay.record.types import Evidence
+from assay.serving.replayed import errors
+from assay.serving.torch_engine import GRAPH_SIZES, Outcome, Request, Step
+from assay.sim.cost_fit import Observed, add_overheads
+from assay.sim.llm_cost import StepCost
+from assay.sim.profile_db import ProfileDB, step_cost
+
+FOLDER = Path(__file__).with_name("profiles") / "h200"
+MACHINE = "h200"
+NEAREST = {"llama-3-8b": "qwen3-8b", "qwen3-32b": "qwen3-14b"}
+PARAMETERS = {"llama-3-8b": 8.03e9, "qwen3-8b": 8.19e9, "qwen3-32b": 32.8e9, "qwen3-14b": 14.8e9}
+LIMITS = {"max_batched_tokens": 2048, "max_seqs": 256, "pages": 10_000}
+
+
+def available(folder: Path = FOLDER) -> bool:
+    """Whether the measurements are at hand."""
+    return all((folder / f"{name}.csv").exists() for name in ("ops", "profiling", "steps", "requests", "run_steps"))
+
+
+def _read(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def chunks(text: str) -> tuple[tuple[int, int], ...]:
+    """The chunks of an iteration.
+
+    >>> chunks("512+0;64+1024")
+    ((512, 0), (64, 1024))
+    """
+    pairs = (part.split("+") for part in text.split(";") if part)
+    return tuple((int(c), int(pre)) for c, pre in pairs)
+
+
+def database(folder: Path = FOLDER) -> ProfileDB:
+    """The stored operation times as a profile database, with each model's operations."""
+    db = ProfileDB()
+    for row in _read(folder, "ops"):
+        for sample in filter(None, row["samples"].split(";")):
+            dims, _, seconds = sample.rpartition(":")
+            sizes = {name: int(value) for name, value in (pair.split("=") for pair in dims.split())}
+            db.put(row["op"].partition("(")[0], row["op"], MACHINE, sizes, float(seconds))
+    uses: dict[tuple[str, str], dict[str, int]] = {}
+    for row in _read(folder, "profiling"):
+        attention = row["op"].startswith("paged_attention")
+        for backend in ("paged", "sdpa"):
+            if not attention or row["op"].rstrip(")").endswith(backend):
+                uses.setdefault((row["model"], backend), {})[row["op"]] = int(row["count"])
+    for (model, backend), operations in uses.items():
+        db.use(model, operations, backend)
+    return db
+
+
+def observed(folder: Path, name: str, model: str, backend: str) -> list[Observed]:
+    """Iterations of one engine from `steps` or `run_steps`."""
+    return [
+        Observed(int(row["b"]), int(row["context"]), chunks(row["chunks"]), float(row["seconds"]))
+        for row in _read(folder, name)
+        if (row["model"], row["backend"]) == (model, backend)
+    ]
+
+
+def launching(folder: Path, model: str, backend: str) -> float:
+    """Seconds the CPU needs to launch an iteration that is not a recorded graph: the least such a one takes."""
+    found = [
+        float(row["launch"])
+        for row in _read(folder, "steps")
+        if (row["model"], row["backend"]) == (model, backend) and row["chunks"] and row.get("launch")
+    ]
+    return float(np.median(found)) if found else 0.0
+
+
+def predicted(db: ProfileDB, model: str, backend: str, seen: list[Observed], floor: float = 0.0) -> StepCost:
+    """The step time of a model from its operations, with the engine's overheads added.
+
+    Decodes replay recorded graphs of certain sizes. Larger iterations are launched one operation at a time, which the
+    GPU's work hides unless it is shorter than `floor`; iterations where it does not are no guide to the overheads.
+    """
+    graphs = backend == "paged"
+    cost = step_cost(db, db.operations(model, backend), MACHINE, max_tokens=2304, padded=GRAPH_SIZES if graphs else ())
+    first = GRAPH_SIZES[-1] + 1 if graphs else 1
+    tokens = np.concatenate([cost.tokens[:first], np.maximum(cost.tokens[first:], floor)])
+    guides = [s for s in seen if s.seconds > 1.2 * floor or (graphs and not s.chunks)]
+    return add_overheads(dataclasses.replace(cost, tokens=tokens), guides if len(guides) > 4 else seen)
+
+
+@lru_cache(maxsize=1)
+def rows(folder: Path = FOLDER) -> pl.DataFrame | None:
+    """The study's rows that come from the stored measurements; None where there are none."""
+    if not available(folder):
+        return None
+    found = [*_profiling(folder), *_serving(folder)]
+    return pl.from_dicts(found, infer_schema_length=None).with_columns(
+        substrate=pl.lit("h200"), source=pl.lit(Evidence.REPLAY.value)
+    )
+
+
+def _profiling(folder: Path) -> list[dict[str, Any]]:
+    timed = _read(folder, "profiling")
+    scratch = [float(row["seconds"]) for row in timed]
+    new = [float(row["seconds"]) for row in timed if row["new"] == "1"]
+    return [
+        {"experiment": "profiling", "method": method, "seed": 0, "seconds": sum(part), "operations": len(part)}
+        for method, part in (("scratch", scratch), ("dooly", new))
+    ]
+
+
+def _serving(folder: Path) -> list[dict[str, Any]]:
+    db = database(folder)
+    requests, steps = _read(folder, "requests"), _read(folder, "run_steps")
+    runs = sorted({(row["model"], row["backend"], row["workload"]) for row in requests})
+    found = []
+    for number, run in enumerate(runs):
+        model, backend, _ = run
+        own = [row for row in requests if (row["model"], row["backend"], row["workload"]) == run]
+        measured = _outcome(own, [row for row in steps if (row["model"], row["backend"], row["workload"]) == run])
+        for method, cost in costs(db, folder, model, backend).items():
+            case = {"experiment": "serving", "model": model, "backend": backend, "workload": run[2], "seed": number}
+            found.append(case | {"method": method, "count": len(own)} | errors(measured, cost, LIMITS))
+    return found
+
+
+def costs(db: ProfileDB, folder: Path, model: str, backend: str) -> dict[str, StepCost]:
+    """The step time of a model predicted in three ways."""
+    from assay.sim.roofline import layout
+
+    seen = observed(folder, "steps", model, backend)
+    near = NEAREST[model]
+    scale = PARAMETERS[model] / PARAMETERS[near]
+    bare = step_cost(db, db.operations(near, backend), MACHINE, max_tokens=2304).scaled(scale)
+    return {
+        "dooly": predicted(db, model, backend, seen, launching(folder, model, backend)),
+        "nearest model": add_overheads(bare, seen),
+        "roofline": layout(f"h200:{model}"),
+    }
+
+
+def _outcome(requests: list[dict[str, str]], steps: list[dict[str, str]]) -> Outcome:
+    return Outcome(
+        tuple(Request(float(r["arrival"]), int(r["prompt"]), int(r["output"])) for r in requests),
+        np.array([float(r["first"]) for r in requests]),
+        np.array([float(r["finish"]) for r in requests]),
+        tuple(
+            Step(float(s["start"]), 0, int(s["b"]), int(s["context"]), chunks(s["chunks"]), float(s["seconds"]))
+            for s in steps
+        ),
+    )

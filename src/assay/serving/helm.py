@@ -1,0 +1,341 @@
+"""HELM: one HBM pool, two caches, and a border between them that follows the traffic.
+
+A generative recommender keeps two things in GPU memory: embeddings of popular items, which otherwise come over the
+host link, and the KV of users' histories, which otherwise is computed again. Whatever one gets, the other loses, and
+which of them deserves it changes with the hour: a sale draws many users with short histories and a wide choice of
+items; an evening brings back few users with long ones. HELM moves the border once a second, in three layers: a small
+network trained offline by reinforcement, a linear correction that keeps learning online, and a guard that, during
+bursts, lets the border go one way only and no faster than an idle link can refill. Requests go where queue, resident
+KV and resident embeddings together promise the earliest answer; all three are in seconds, so nothing needs a weight.
+
+The study replays the same requests against every split and every controller. Caches are real least-recently-used lists;
+the best split is found by replay and known to nobody while it runs. The paper's sizes, reward and step limits are not
+public in full: the ones here are parameters of `recommender_node.Node`, `helm_policy` and `recommender_traffic.Shape`.
+
+Without authors' code at hand, after arXiv:2605.04450.
+
+>>> outcome = replay("steady", "static 0.3", nodes=2, duration=60.0, seed=0)
+>>> bool(outcome.latency.max() > outcome.latency.min() > 0.0), float(outcome.ratios.max())
+(True, 0.3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from assay.record import measures
+from assay.record.timing import interleave, median
+from assay.record.types import Claim, Estimate, Evidence, at_least, at_most
+from assay.serving.helm_policy import (
+    FEATURES,
+    WARMUP,
+    WEIGHTS,
+    BurstGuard,
+    Controller,
+    HillClimb,
+    Layered,
+    Residual,
+    drive,
+    train,
+)
+from assay.serving.recommender_node import Fleet, Node
+from assay.sim import learners
+from assay.sim.random import stream
+from assay.workloads.recommender_traffic import REGIMES, Traffic, generate
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from assay.record.lab import Lab
+
+evidence = Evidence.MODEL  # nodes are simulated; caches, traffic order and controllers are real
+use_when = (
+    "Two caches of different worth share one GPU's memory and the mix of traffic shifts within minutes: recommender "
+    "nodes with embeddings and user KV, or any engine that trades a weight cache for a KV cache."
+)
+avoid_when = (
+    "Traffic is steady (a swept static split is as good and cannot misbehave), everything fits, or the link to the "
+    "host has no idle time to refill what a moved border empties."
+)
+own_input = ""
+references = (
+    "PPO: Schulman, Wolski, Dhariwal, Radford and Klimov, arXiv:1707.06347.",
+    "Generative recommenders and their cost: Zhai et al., arXiv:2402.17152.",
+)
+
+Floats = NDArray[np.float64]
+SPLITS = tuple(round(0.1 * k, 1) for k in range(1, 10))
+WINDOW = 20.0  # seconds over which one split is called the best
+TRAINING_STEPS, TRAINING_SEED = 150_000, 0
+CONTROLLED = ("hill-climb", "ppo", "helm", "helm without layer 2", "helm without layer 3")
+ROUTED = {"helm, kv-affinity": "kv-affinity", "helm, least-load": "least-load"}
+POLICIES = (*(f"static {split}" for split in SPLITS), "unified-lru", *CONTROLLED, *ROUTED)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A replay: every request's latency in order of arrival, and the splits in force, [period, node]."""
+
+    traffic: Traffic
+    latency: Floats
+    ratios: Floats
+    allocated: float
+    """The largest share of a node's pool that was ever allocated."""
+
+
+def base_policy(weights: str = "") -> learners.Mlp:
+    """Layer 1: the network that was trained offline, from a file of `train` or the one that comes with assay.
+
+    >>> base_policy()(np.zeros(len(FEATURES))).shape
+    (1,)
+    """
+    nets, _ = learners.load(Path(weights) if weights else WEIGHTS)
+    return nets["base"]
+
+
+def controller(policy: str, nodes: int, base: learners.Mlp, seed: int = 0) -> tuple[Controller, str]:
+    """The controller of a policy, and how the border's moves are refilled under it.
+
+    Without layer 3 a move is a bulk copy. The baselines get the lazy refill too, so that what they lose by is theirs.
+
+    >>> controller("helm without layer 3", 4, base_policy())[1]
+    'bulk'
+    """
+    residual, guard = partial(Residual, nodes, seed), partial(BurstGuard, nodes, Node())
+    match policy:
+        case "hill-climb":
+            return HillClimb(nodes), "idle"
+        case "ppo":
+            return Layered(base), "idle"
+        case "helm without layer 2":
+            return Layered(base, guard=guard()), "idle"
+        case "helm without layer 3":
+            return Layered(base, residual=residual()), "bulk"
+        case "helm" | "helm, kv-affinity" | "helm, least-load":
+            return Layered(base, residual=residual(), guard=guard()), "idle"
+    raise ValueError(f"no policy '{policy}'; there are {', '.join(POLICIES)}")
+
+
+def replay(
+    regime: str | Traffic, policy: str, *, nodes: int = 4, duration: float = 200.0, seed: int = 0, weights: str = ""
+) -> Outcome:
+    """Serve one traffic under one policy.
+
+    >>> replay("steady", "unified-lru", nodes=1, duration=20.0).allocated <= 1.0
+    True
+    """
+    traffic = generate(regime, nodes, duration, seed, warmup=WARMUP) if isinstance(regime, str) else regime
+    router = ROUTED.get(policy, "both-caches")
+    if policy.startswith("static ") or policy == "unified-lru":
+        unified = policy == "unified-lru"
+        fleet = Fleet(traffic, nodes, ratio=0.5 if unified else float(policy.split()[1]), unified=unified)
+        fleet.advance(traffic.duration)
+        ratios = fleet.ratios[None]
+    else:
+        chosen, refill = controller(policy, nodes, base_policy(weights), seed)
+        fleet = Fleet(traffic, nodes, ratio=0.5, router=router, refill=refill)
+        ratios = drive(fleet, chosen)
+    return Outcome(traffic, fleet.latency, ratios, float(fleet.allocated.max() / fleet.node.pool))
+
+
+# ------------------------------------------------------------------------------------------- the study
+
+
+def windows(traffic: Traffic) -> NDArray[np.int64]:
+    """The window of each request, negative while caches fill."""
+    return np.floor((traffic.arrival - WARMUP) / WINDOW).astype(np.int64)
+
+
+def best_splits(curves: Floats) -> Floats:
+    """The best split of each window from curves[split, window] of p99: the least one, refined by a parabola.
+
+    >>> tails = np.array([[9.0], [4.0], [1.5], [4.0], [9.0], [20.0], [30.0], [40.0], [50.0]])
+    >>> best_splits(tails).round(2).tolist()
+    [0.3]
+    """
+    height, splits = np.log(curves), np.array(SPLITS)
+    middle = np.clip(height.argmin(0), 1, len(splits) - 2)
+    each = np.arange(curves.shape[1])
+    left, here, right = height[middle - 1, each], height[middle, each], height[middle + 1, each]
+    bend = np.maximum(left - 2 * here + right, 1e-12)
+    shift = np.clip(0.5 * (left - right) / bend, -1.0, 1.0)
+    found: Floats = splits[middle] + shift * (splits[1] - splits[0])
+    return found
+
+
+def tied_splits(curves: Floats, slack: float = 0.05) -> tuple[Floats, Floats]:
+    """The lowest and the highest split of each window whose P99 is within `slack` of the best.
+
+    >>> tails = np.array([[9.0], [4.0], [1.5], [1.51], [9.0], [20.0], [30.0], [40.0], [50.0]])
+    >>> [bound.tolist() for bound in tied_splits(tails)]
+    [[0.3], [0.4]]
+    """
+    good = curves <= (1 + slack) * curves.min(0)
+    return np.array(SPLITS)[good.argmax(0)], np.array(SPLITS)[len(SPLITS) - 1 - good[::-1].argmax(0)]
+
+
+def distance(ratios: Floats, low: Floats, high: Floats) -> float:
+    """The mean distance of the splits in force from low..high of their window, over nodes and seconds.
+
+    >>> distance(np.array([[0.5]]), np.array([0.2, 0.6]), np.array([0.2, 0.7])).__round__(2)
+    0.2
+    """
+    second = np.arange(WARMUP, WARMUP + WINDOW * len(low))
+    window = ((second - WARMUP) // WINDOW).astype(np.int64)
+    course = ratios[second.astype(np.int64)] if len(ratios) > 1 else ratios
+    return float(np.maximum(0.0, np.maximum(low[window, None] - course, course - high[window, None])).mean())
+
+
+def trial(regime: str, nodes: int, duration: float, weights: str, seed: int) -> dict[str, dict[str, Any]]:
+    """Every policy on the same requests, and the best split of each window found by replaying all of them."""
+    traffic = generate(regime, nodes, duration, seed, warmup=WARMUP)
+    outcomes = {name: replay(traffic, name, nodes=nodes, seed=seed, weights=weights) for name in POLICIES}
+    window = windows(traffic)
+    count = int((duration - WARMUP) // WINDOW)
+    members = [np.flatnonzero(window == w) for w in range(count)]
+    statics = np.array([outcomes[f"static {split}"].latency for split in SPLITS])
+    curves = np.array([[np.quantile(run[chosen], 0.99) for chosen in members] for run in statics])
+    best = best_splits(curves)
+    rows = {name: _row(outcome.latency[window >= 0], best) for name, outcome in outcomes.items()}
+    for name, outcome in outcomes.items():
+        rows[name] |= {"allocated_max": outcome.allocated}
+        if name != "unified-lru":
+            rows[name] |= {
+                "distance_mean": distance(outcome.ratios, best, best),
+                "distance_from_tied_mean": distance(outcome.ratios, *tied_splits(curves)),
+                "ratio_mean": float(outcome.ratios[int(WARMUP) if len(outcome.ratios) > 1 else 0 :].mean()),
+            }
+    pieced = np.concatenate([statics[pick][chosen] for pick, chosen in zip(curves.argmin(0), members, strict=True)])
+    rows["best split of each window"] = _row(pieced, best)
+    return rows
+
+
+def _row(latency: Floats, best: Floats) -> dict[str, Any]:
+    within = int((latency <= Node().target).sum())
+    return {
+        "latency_mean": float(latency.mean()),
+        "latency_p99": float(np.quantile(latency, 0.99)),
+        "within": within,
+        "requests": len(latency),
+        "within_ratio": within / len(latency),
+        "best_p10": float(np.quantile(best, 0.1)),
+        "best_p90": float(np.quantile(best, 0.9)),
+    }
+
+
+def timed(rounds: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Seconds of one decision for one node, on the states of a random walk."""
+    states = stream(seed, "helm", "states").random((64, 1, len(FEATURES)))
+    ratios = np.array([0.5])
+
+    def many(chosen: Controller) -> Callable[[], None]:
+        def run() -> None:
+            for state in states:
+                chosen.decide(state, ratios)
+
+        return run
+
+    contenders = {name: many(controller(name, 1, base_policy(), seed)[0]) for name in ("helm", "ppo", "hill-climb")}
+    for run in contenders.values():
+        run()
+    seconds = interleave(contenders, rounds)
+    return {name: {"decision": median(values) / len(states)} for name, values in seconds.items()}
+
+
+def study(lab: Lab) -> pl.DataFrame:
+    """Three regimes under every policy. The full size first trains the network anew and keeps it with the artefacts."""
+    weights = ""
+    if lab.size == "full":
+        weights = str(lab.artefacts / "helm.npz")
+        train(TRAINING_STEPS, TRAINING_SEED, Path(weights))
+    size = {"nodes": lab.pick(quick=3, full=32), "duration": lab.pick(quick=110.0, full=630.0), "weights": weights}
+    served = lab.run(trial, [{"regime": regime, **size} for regime in ("trend", "burst", "steady")], per="policy")
+    decided = lab.run(timed, [{"rounds": lab.pick(quick=15, full=101)}], per="policy", alone=True)
+    both = [served.with_columns(experiment=pl.lit("traffic")), decided.with_columns(experiment=pl.lit("decision"))]
+    return pl.concat(both, how="diagonal")
+
+
+def plot(table: pl.DataFrame) -> alt.LayerChart:
+    """P99 against the static split in each regime, and HELM's beside it."""
+    import altair as alt
+
+    served = table.filter(pl.col("experiment") == "traffic").with_columns(ms=pl.col("latency_p99") * 1e3)
+    means = served.group_by("regime", "policy", maintain_order=True).agg(pl.col("ms", "ratio_mean").mean())
+    static = means.filter(pl.col("policy").str.starts_with("static"))
+    ours = means.filter(pl.col("policy") == "helm")
+    y = alt.Y("ms:Q", scale=alt.Scale(type="log"), title="P99 latency, ms (log)")
+    x = alt.X("ratio_mean:Q", title="share of the pool for embeddings")
+    lines = alt.Chart(static).mark_line(point=True).encode(x=x, y=y, color=alt.Color("regime:N"))
+    rules = alt.Chart(ours).mark_rule(strokeDash=[4, 4]).encode(y=y, color=alt.Color("regime:N"))
+    title = alt.Title("The best split depends on the traffic", subtitle="Lines: static splits. Dashed: HELM")
+    chart: alt.LayerChart = (lines + rules).properties(width=560, height=320, title=title)
+    return chart
+
+
+# ------------------------------------------------------------------------------------------ the claims
+
+
+def best_static(table: pl.DataFrame, regime: str) -> str:
+    """The static split with the least mean P99 of a regime, chosen with hindsight."""
+    runs = table.filter((pl.col("regime") == regime) & pl.col("policy").str.starts_with("static"))
+    return str(runs.group_by("policy").agg(pl.col("latency_p99").mean()).sort("latency_p99")["policy"][0])
+
+
+def against_best_static(regime: str, policy: str = "helm") -> measures.Measure:
+    """Change of P99 against the best static split of the regime."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        old = {"policy": best_static(table, regime)}
+        return measures.change("latency_p99", new={"policy": policy}, old=old, regime=regime)(table)
+
+    return measure
+
+
+def over_regimes(of: Callable[[str], measures.Measure], choose: Callable[..., Estimate]) -> measures.Measure:
+    """The least or the largest of a measure over the regimes."""
+    return lambda table: choose((of(regime)(table) for regime in REGIMES), key=lambda estimate: estimate.value)
+
+
+def shift(table: pl.DataFrame) -> Estimate:
+    """How far the best split travels over all windows of all regimes, without the outer tenths, by seed."""
+    served = measures.rows(table, {"policy": "helm", "experiment": "traffic"})
+    spans = served.group_by("seed").agg((pl.col("best_p90").max() - pl.col("best_p10").min()).alias("span"))
+    return measures.mean("span")(spans)
+
+
+claims = [
+    Claim(
+        "P99 latency falls against the best static split, up to (the weakest case is 24 %)",
+        over_regimes(against_best_static, min),
+        at_most(-0.1, neutral=0.0),
+    ),
+    Claim(
+        "share of requests within their latency target over steady, trending and bursty traffic, at least",
+        over_regimes(lambda regime: measures.mean("within_ratio", policy="helm", regime=regime), min),
+        at_least(0.9),
+    ),
+    Claim(
+        "distance of the chosen memory split from the offline optimum, as a share of the pool, up to",
+        over_regimes(lambda regime: measures.mean("distance_mean", policy="helm", regime=regime), max),
+        at_most(0.05),
+    ),
+    Claim(
+        "seconds to decide a new memory split",
+        measures.mean("decision", policy="helm", experiment="decision"),
+        at_most(1e-4),
+        evidence=Evidence.REAL,
+    ),
+    Claim(
+        "shift of the best memory split between traffic regimes, as a share of the pool, up to",
+        shift,
+        at_least(0.2, neutral=0.0),
+    ),
+]

@@ -1,0 +1,38 @@
+"""A measured serving run beside its simulation: the same requests and the same plans, with predicted step times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from assay.serving.torch_engine import Outcome, replay
+from assay.sim.llm_cost import StepCost
+
+
+def errors(measured: Outcome, cost: StepCost, limits: Mapping[str, int]) -> dict[str, float]:
+    """How far simulated requests and predicted iterations are from the measured ones, as mean shares.
+
+    >>> from assay.serving.torch_engine import Request
+    >>> cost = StepCost(tokens=np.full(100, 0.010))
+    >>> same = replay([Request(0.0, 8, 4), Request(0.01, 8, 4)], cost.seconds, pages=8)
+    >>> errors(same, cost.scaled(1.1), {"pages": 8})["tpot_error"].__round__(6)
+    0.1
+    """
+    simulated = replay(measured.requests, cost.seconds, **limits)
+    steps = np.array([[cost.seconds(s.b, s.context, s.chunks), s.seconds] for s in measured.steps])
+    several = np.isfinite(measured.tpot)
+
+    def apart(mine: Any, real: Any) -> float:
+        return float(np.mean(np.abs(mine / real - 1)))
+
+    return {
+        "ttft_error": apart(simulated.ttft, measured.ttft),
+        "tpot_error": apart(simulated.tpot[several], measured.tpot[several]),
+        "step_error": apart(steps[:, 0], steps[:, 1]),
+        "ttft_mean": float(simulated.ttft.mean()),
+        "ttft_measured": float(measured.ttft.mean()),
+        "tpot_mean": float(np.nanmean(simulated.tpot)),
+        "tpot_measured": float(np.nanmean(measured.tpot)),
+    }

@@ -1,0 +1,174 @@
+"""Step times fitted to what was observed: to an engine's iterations, to an endpoint's log, or two models blended.
+
+Someone with nothing but an endpoint has, per inter-token gap, how many tokens the iteration had, how many sequences
+ran and how many KV tokens they held (an engine's metrics, or a gateway's own counts), and per request a time to first
+token. Least squares on these give a `StepCost` in minutes. All fits minimise the relative error, since short and long
+iterations count alike, and keep every coefficient at or above zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.record.errors import BadInput
+from assay.sim.llm_cost import StepCost
+from assay.sim.profile_db import relative_nnls
+
+Array = NDArray[np.float64]
+
+
+class Observed(NamedTuple):
+    """One iteration: `b` decodes with `context` KV tokens in all, (chunk, tokens before) prompts, seconds."""
+
+    b: int
+    context: int
+    chunks: tuple[tuple[int, int], ...]
+    seconds: float
+
+    @property
+    def n(self) -> int:
+        """Tokens computed."""
+        return self.b + sum(c for c, _ in self.chunks)
+
+
+class Gap(NamedTuple):
+    """One inter-token gap of an endpoint: tokens of the iteration, sequences running, KV tokens they hold, seconds."""
+
+    tokens: float
+    running: float
+    kv_tokens: float
+    seconds: float
+
+
+class First(NamedTuple):
+    """One time to first token of a request that did not queue: its uncached prompt, what ran meanwhile, seconds."""
+
+    prompt: float
+    running: float
+    kv_tokens: float
+    seconds: float
+
+
+def features(steps: Sequence[Observed], knots: Sequence[float]) -> Array:
+    """The columns of the formula: tokens as hinges at the knots, then b, S, chunks, their tokens and pairs."""
+    n = np.array([s.n for s in steps], float)
+    chunk = np.array([[len(s.chunks), sum(c * (p + c / 2) for c, p in s.chunks)] for s in steps], float)
+    some = np.array([s.b > 0 for s in steps], float)
+    hinges = [np.maximum(0.0, n - knot) for knot in knots]
+    columns = [np.ones_like(n), *hinges, some, np.array([s.b for s in steps], float),
+               np.array([s.context for s in steps], float), chunk[:, 0], chunk[:, 1]]  # fmt: skip
+    return np.stack(columns, 1)
+
+
+def fit_steps(
+    steps: Sequence[Observed], *, max_tokens: int = 8192, knots: Sequence[float] = (0.0, 256.0), kv_tokens: int = 0
+) -> StepCost:
+    """Fit the formula to iterations of known composition; the tokens' part is convex and piecewise linear.
+
+    >>> truth = StepCost(tokens=0.01 + 1e-5 * np.arange(600), decode_kv=1e-7)
+    >>> seen = [Observed(b, b * c, ((p, 0),) if p else (), truth.seconds(b, b * c, ((p, 0),) if p else ()))
+    ...         for b in (1, 8, 64) for c in (100, 1000) for p in (0, 64, 500)]
+    >>> cost = fit_steps(seen, max_tokens=599)
+    >>> round(cost.seconds(30, 9000), 6), round(truth.seconds(30, 9000), 6)
+    (0.0112, 0.0112)
+    """
+    if len(steps) < 6:
+        raise BadInput(f"{len(steps)} iterations are too few to fit a step time to: give at least 6")
+    x = features(steps, knots)
+    found = relative_nnls(list(x.T), np.array([s.seconds for s in steps]))
+    k = len(knots)
+    n = np.arange(max_tokens + 1, dtype=float)
+    tokens = found[0] + sum(found[1 + i] * np.maximum(0.0, n - knot) for i, knot in enumerate(knots))
+    fixed, seq, kv, prefill, pair = found[k + 1 :]
+    return StepCost(
+        tokens=np.asarray(tokens), decode_fixed=float(fixed), decode_seq=float(seq), decode_kv=float(kv),
+        prefill_fixed=float(prefill), prefill_pair=float(pair), kv_tokens=kv_tokens,
+        notes=(f"least squares on {len(steps)} iterations",),
+    )  # fmt: skip
+
+
+def fit_live(gaps: Sequence[Gap], firsts: Sequence[First] = (), *, max_tokens: int = 8192) -> StepCost:
+    """Fit an endpoint's log: gaps say what tokens, sequences and context cost; first tokens what a prompt does.
+
+    >>> gaps = [Gap(b, b, b * c, 0.02 + 1e-4 * b + 1e-8 * b * c) for b in (1, 8, 32) for c in (500, 4000)]
+    >>> cost = fit_live(gaps)
+    >>> round(cost.seconds(16, 16 * 1000), 5)
+    0.02176
+    """
+    if len(gaps) < 4:
+        raise BadInput(f"{len(gaps)} inter-token gaps are too few to calibrate with: give at least 4")
+    n, _, kv, y = np.array(gaps, float).T
+    base, token, context = relative_nnls([np.ones_like(n), n, kv], y)
+    fixed, per_token, pair = 0.0, token, 0.0
+    if len(firsts) >= 3:
+        prompt, running, held, seconds = np.array(firsts, float).T
+        left = np.maximum(seconds - base - token * running - context * held, 1e-3 * seconds)
+        fixed, per_token, pair = relative_nnls([np.ones_like(prompt), prompt, prompt**2 / 2], left)
+    grid = np.arange(max_tokens + 1, dtype=float)
+    # Decodes and prompt tokens share `tokens[n]`; whichever is cheaper goes there, the rest to its own coefficient.
+    common = min(token, per_token)
+    return StepCost(
+        tokens=base + common * grid, decode_seq=float(token - common), decode_kv=float(context),
+        prefill_fixed=float(fixed), prefill_token=float(per_token - common), prefill_pair=float(pair),
+        notes=(f"fitted to {len(gaps)} gaps and {len(firsts)} first tokens of an endpoint",),
+    )  # fmt: skip
+
+
+def add_overheads(cost: StepCost, steps: Sequence[Observed], *, scaled: bool = False) -> StepCost:
+    """Add what operations do not explain: scheduling, launching, copying, per iteration, sequence and prompt.
+
+    `scaled` also fits one factor on all operations, for a machine whose speed is not what it was when they were timed.
+
+    >>> bare = StepCost(tokens=np.full(100, 0.010))
+    >>> round(add_overheads(bare, [Observed(b, 10 * b, (), 0.012) for b in (1, 2, 4)]).seconds(b=3), 6)
+    0.012
+    """
+    from scipy.optimize import lsq_linear
+
+    if not steps:
+        return cost
+    predicted = np.array([cost.seconds(s.b, s.context, s.chunks) for s in steps])
+    y = np.array([s.seconds for s in steps])
+    columns = np.array([[p, 1.0, s.b, len(s.chunks)] for p, s in zip(predicted, steps, strict=True)]) / y[:, None]
+    scale = np.linalg.norm(columns, axis=0)
+    # The fixed part may be negative: a recorded graph launches at once what was timed one by one.
+    least = np.array([0.5 if scaled else 1.0 - 1e-9, 0.0 if scaled else -np.inf, 0.0, 0.0])
+    most = np.array([2.0 if scaled else 1.0 + 1e-9, np.inf, np.inf, np.inf])
+    seen = scale > 0.0  # what never occurred keeps its zero
+    found = np.zeros(4)
+    bounds = (least[seen] * scale[seen], most[seen] * scale[seen])
+    found[seen] = lsq_linear(columns[:, seen] / scale[seen], np.ones(len(y)), bounds=bounds).x / scale[seen]
+    factor, fixed, seq, chunk = found
+    floor = 0.1 * cost.tokens  # an iteration never costs less than a tenth of its operations
+    base = cost.scaled(float(factor)) if scaled else cost
+    return dataclasses.replace(
+        base, tokens=np.maximum(base.tokens + float(fixed), floor), decode_seq=base.decode_seq + float(seq),
+        prefill_fixed=base.prefill_fixed + float(chunk),
+        notes=(*cost.notes, f"overheads from {len(steps)} iterations"),
+    )  # fmt: skip
+
+
+def blend(profile: StepCost, roofline: StepCost, covered: int) -> StepCost:
+    """The profile up to `covered` tokens, and beyond it the roofline scaled to agree at the border.
+
+    >>> profile = StepCost(tokens=np.array([1.0, 2.0, 4.0]))
+    >>> blend(profile, StepCost(tokens=np.array([1.0, 1.0, 2.0, 3.0, 4.0])), covered=2).tokens.tolist()
+    [1.0, 2.0, 4.0, 6.0, 8.0]
+    """
+    if not 0 < covered < len(profile.tokens):
+        raise BadInput(f"a profile of {len(profile.tokens) - 1} tokens cannot cover {covered}")
+    if len(roofline.tokens) <= covered:
+        return profile
+    factor = float(profile.tokens[covered] / roofline.tokens[covered])
+    tokens = np.concatenate([profile.tokens[: covered + 1], factor * roofline.tokens[covered + 1 :]])
+    note = f"beyond {covered} tokens a roofline times {factor:.3g}"
+    return dataclasses.replace(
+        profile, tokens=tokens, window=roofline.window, kv_tokens=profile.kv_tokens or roofline.kv_tokens,
+        kv_bytes=profile.kv_bytes or roofline.kv_bytes, energy=profile.energy or roofline.energy,
+        notes=(*profile.notes, note),
+    )  # fmt: skip

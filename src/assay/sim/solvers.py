@@ -1,0 +1,93 @@
+"""Integer programmes, solved by HiGHS, stopped by work and not by the clock.
+
+A study that stops a solver after some seconds gets another answer on a faster machine. So the limit is the number of
+nodes of the search tree, one thread works, and the same programme always gives the same answer. A limit in seconds is
+there for gateways, which must answer in time; it is off unless asked for.
+
+>>> best = milp([-3, -2], [[2, 1]], lo=[-np.inf], hi=[3], integer=[True, True])
+>>> best.x.tolist(), best.value, best.status
+([0.0, 3.0], -6.0, 'optimal')
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+WORK = 20_000  # nodes of the search tree
+_STATUS = {0: "optimal", 1: "limit", 2: "infeasible", 3: "unbounded", 4: "failed"}
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What the solver found: `value` is the objective at `x`, `bound` what no solution is below, `gap` relative."""
+
+    x: NDArray[np.float64] | None  # None: nothing found; the caller falls back to its greedy answer
+    value: float
+    bound: float
+    gap: float
+    status: str  # optimal, limit, infeasible, unbounded, failed
+
+    @property
+    def found(self) -> bool:
+        """Whether there is an answer, the best or not."""
+        return self.x is not None
+
+
+def milp(
+    c: ArrayLike,
+    A: Any,  # noqa: N803 - as every textbook writes it
+    lo: ArrayLike,
+    hi: ArrayLike,
+    integer: ArrayLike,
+    *,
+    least: ArrayLike = 0.0,
+    most: ArrayLike = np.inf,
+    work: int = WORK,
+    seconds: float = np.inf,
+    gap: float = 0.0,
+) -> Solution:
+    """Minimise c x where lo <= A x <= hi and least <= x <= most; `integer` says which x are whole numbers.
+
+    Args:
+        c: the cost of each variable.
+        A: rows of the constraints, dense or SciPy sparse.
+        lo: lower bounds of the rows.
+        hi: upper bounds of the rows.
+        integer: for each variable, whether it is a whole number.
+        least: lower bounds of the variables.
+        most: upper bounds of the variables.
+        work: nodes of the search tree at most; the answer is then the best so far, with its gap.
+        seconds: time at most; unlike `work` it makes the answer depend on the machine.
+        gap: stop where no solution is better by more than this share.
+
+    Raises:
+        ValueError: shapes that do not go together, or numbers that are none.
+    """
+    from scipy.optimize import Bounds, LinearConstraint
+    from scipy.optimize import milp as highs
+
+    costs, whole = np.asarray(c, np.float64), np.asarray(integer, bool)
+    columns = np.shape(A)[1]
+    if not costs.shape == whole.shape == (columns,):
+        raise ValueError(f"{costs.size} costs, {whole.size} integer marks and rows of {columns} do not go together")
+    if not np.isfinite(costs).all():
+        raise ValueError("costs must be finite")
+    found = highs(
+        costs,
+        integrality=whole.astype(int),
+        bounds=Bounds(least, most),
+        constraints=LinearConstraint(A, lo, hi),
+        options={"node_limit": int(work), "time_limit": float(seconds), "mip_rel_gap": float(gap), "presolve": True},
+    )
+    status = _STATUS.get(found.status, "failed")
+    if found.x is None:
+        return Solution(None, np.inf, -np.inf, np.inf, status)
+    if status == "failed":
+        status = "limit"  # SciPy has no word of its own for the limit of nodes
+    x = np.where(whole, np.round(found.x), found.x)
+    bound = found.mip_dual_bound if found.mip_dual_bound is not None else found.fun
+    return Solution(x, float(found.fun), float(bound), float(found.mip_gap or 0.0), status)

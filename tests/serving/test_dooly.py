@@ -1,0 +1,176 @@
+"""Dooly: what is shared is timed once, and what is predicted is what the engine takes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from assay.record.catalogue import paper
+from assay.record.lab import Lab
+from assay.serving import dooly, dooly_h200
+from assay.serving.replayed import errors
+from assay.serving.torch_engine import Request, replay
+from assay.sim.llm_cost import StepCost
+from assay.sim.profile_db import ProfileDB
+
+
+def instant(op: Any) -> dooly.Samples:
+    """Times without measuring, over the operation's own kind of sizes."""
+    if "attention" in str(op):
+        return [({"b": 1, "S": 64}, 1e-5), ({"b": 8, "S": 4096}, 5e-5), ({"c": 64, "pre": 0}, 1e-5)]
+    size = "R" if "R×" in str(op) or ", R" in str(op) else "T"
+    return [({size: 1}, 1e-6), ({size: 512}, 1e-4)]
+
+
+def test_claims_are_the_records() -> None:
+    stated = paper("dooly").claims
+    assert [claim.text for claim in dooly.claims] == [claim.text for claim in stated]
+
+
+def test_a_second_model_of_the_same_sizes_profiles_only_what_is_new() -> None:
+    pytest.importorskip("torch")
+    from assay.serving.dim_labels import operations
+    from assay.serving.torch_model import shape_of
+
+    db, timed = ProfileDB(), []
+
+    def timer(op: Any) -> dooly.Samples:
+        timed.append(str(op))
+        return instant(op)
+
+    first, second = (operations(shape_of(name)) for name in ("llama-3-8b", "mistral-7b"))
+    assert dooly.profile_new(db, first, "gpu", timer) == len(first)
+    timed.clear()
+    dooly.profile_new(db, second, "gpu", timer)
+    assert set(timed) == {str(op) for op in set(second) - set(first)}
+    assert {op.partition("(")[0] for op in timed} == {"index", "mm", "paged_attention"}  # vocabulary and window
+    assert sum(op.startswith("mm") for op in timed) == 1
+    assert dooly.profile_new(db, first, "gpu", timer) == 0
+
+
+def test_a_users_config_json_gives_a_cost_model(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    config = {
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 300,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    db = ProfileDB(tmp_path / "mine.sqlite")
+    cost = dooly.cost_model(json.loads((tmp_path / "config.json").read_text()), db, max_tokens=256)
+    assert cost.seconds(b=4, context=400) > 0
+    assert cost.seconds(chunks=[(200, 0)]) > cost.seconds(chunks=[(20, 0)])
+    assert ProfileDB(tmp_path / "mine.sqlite").connection.execute("SELECT count(*) FROM op").fetchone()[0] > 8
+
+
+def test_profiling_with_the_database_takes_less() -> None:
+    pytest.importorskip("torch")
+    found = dooly.profiling(64, (8, 64, 64), seed=0)
+    assert found["dooly"]["operations"] < 0.8 * found["scratch"]["operations"]
+    assert found["dooly"]["seconds"] < found["scratch"]["seconds"]
+
+
+def test_predicted_iterations_and_requests_are_near_the_measured_ones() -> None:
+    """On a CPU that others may use, in its own time: the median over seeds within what its noise allows."""
+    pytest.importorskip("torch")
+    runs = [dooly.serving("qwen3-1.7b", "qwen3-0.6b", "sdpa", 32, 2, 12, False, seed) for seed in range(3)]
+    for quantity, bound in (("step_error", 0.3), ("ttft_error", 0.3), ("tpot_error", 0.3)):
+        assert np.median([run["dooly"][quantity] for run in runs]) < bound
+    total = [run["dooly"]["tpot_mean"] / run["dooly"]["tpot_measured"] for run in runs]
+    assert np.median(np.abs(np.array(total) - 1)) < 0.25
+
+
+def test_a_run_simulated_with_its_own_cost_has_no_error() -> None:
+    cost = StepCost(tokens=0.01 + 1e-5 * np.arange(300), decode_kv=1e-7, prefill_fixed=1e-3)
+    requests = [Request(0.02 * i, 20 + 13 * i % 90, 5 + i % 7) for i in range(30)]
+    limits = {"pages": 60, "max_batched_tokens": 64}
+    measured = replay(requests, cost.seconds, **limits)
+    found = errors(measured, cost, limits)
+    assert found["ttft_error"] == found["tpot_error"] == 0.0
+    assert found["step_error"] < 1e-12
+
+
+# ------------------------------------------------------------------------------------------ the H200
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        out = csv.DictWriter(file, rows[0])
+        out.writeheader()
+        out.writerows(rows)
+
+
+def stored(folder: Path) -> StepCost:
+    """Files in the script's format, made from a cost that is known."""
+    operations = {"mm(T×1, 1×1; bfloat16)": 2, "paged_attention(T×1×1, 1×1, 1×1; 0, bfloat16, paged)": 2}
+    samples = {
+        "mm(T×1, 1×1; bfloat16)": ";".join(f"T={n}:{2e-3 + 1e-5 * n}" for n in (1, 256, 2048)),
+        "paged_attention(T×1×1, 1×1, 1×1; 0, bfloat16, paged)": ";".join(
+            [f"b={b} S={s}:{1e-6 * b + 1e-9 * s}" for b in (1, 64) for s in (100, 100_000)]
+            + [f"c={c} pre={p}:{1e-7 * c + 1e-10 * c * (p + c / 2)}" for c in (16, 2048) for p in (0, 4096)]
+        ),
+    }
+    write(folder / "ops.csv", [{"op": op, "samples": text} for op, text in samples.items()])
+    timed = [
+        {"model": model, "op": op, "count": count, "new": int(model == "llama-3-8b"), "seconds": 1.0}
+        for model in ("llama-3-8b", "qwen3-8b")
+        for op, count in operations.items()
+    ]
+    write(folder / "profiling.csv", timed)
+    db = dooly_h200.database(folder)
+    cost = dooly_h200.predicted(db, "llama-3-8b", "paged", [])
+    case = {"model": "llama-3-8b", "backend": "paged"}
+    shapes: list[tuple[int, int, str]] = [(1, 100, ""), (64, 6400, ""), (0, 0, "512+0"), (8, 800, "64+0;32+64")]
+    steps = [
+        {**case, "b": b, "context": s, "chunks": text, "seconds": cost.seconds(b, s, dooly_h200.chunks(text))}
+        for b, s, text in shapes
+    ]
+    write(folder / "steps.csv", steps)
+    write(folder / "run_steps.csv", [{**row, "workload": "chat", "start": 0.0} for row in steps])
+    requests = [Request(0.05 * i, 50 + 29 * i % 400, 4 + i % 9) for i in range(40)]
+    run = replay(requests, cost.seconds, **dooly_h200.LIMITS)
+    rows = [
+        {**case, "workload": "chat", "arrival": r.arrival, "prompt": r.prompt, "output": r.output,
+         "first": run.first[i], "finish": run.finish[i]}
+        for i, r in enumerate(requests)
+    ]  # fmt: skip
+    write(folder / "requests.csv", rows)
+    return cost
+
+
+def test_stored_measurements_are_read_and_replayed(tmp_path: Path) -> None:
+    assert dooly_h200.rows(tmp_path) is None
+    stored(tmp_path)
+    dooly_h200.rows.cache_clear()
+    table = dooly_h200.rows(tmp_path)
+    assert table is not None
+    best = table.filter((table["method"] == "dooly") & (table["experiment"] == "serving"))
+    assert best["ttft_error"].item() == pytest.approx(0.0, abs=1e-6)
+    assert best["tpot_error"].item() == pytest.approx(0.0, abs=1e-6)
+    assert dooly.time_saved(table).value == pytest.approx(-0.5)  # the second model brought nothing new
+    dooly_h200.rows.cache_clear()
+
+
+@pytest.mark.skipif(not dooly_h200.available(), reason="no stored H200 measurements")
+def test_held_back_runs_on_an_h200_are_predicted() -> None:
+    table = dooly_h200.rows()
+    assert table is not None
+    served = table.filter((table["method"] == "dooly") & (table["experiment"] == "serving"))
+    assert served["step_error"].mean() <= 0.08
+    assert served["ttft_error"].mean() <= 0.10
+    assert served["tpot_error"].mean() <= 0.10
+    assert dooly.time_saved(table).value <= -0.40
+
+
+@pytest.mark.slow
+def test_the_study_answers_its_claims() -> None:
+    pytest.importorskip("torch")
+    table = dooly.study(Lab("dooly", seeds=1))
+    for claim in dooly.claims:
+        assert np.isfinite(claim.measure(table).value)
+    dooly.plot(table).to_dict()

@@ -1,0 +1,82 @@
+"""Fits to what was observed recover what made it, and blends meet at the border."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.record.errors import BadInput
+from assay.sim.cost_fit import First, Gap, Observed, add_overheads, blend, fit_live, fit_steps
+from assay.sim.llm_cost import StepCost
+from assay.sim.random import stream
+
+SHAPES: list[tuple[int, int, tuple[tuple[int, int], ...]]] = [
+    (b, b * c, ((p, before),) if p else ())
+    for b in (0, 1, 8, 64) for c in (100, 3000) for p in (0, 64, 700) for before in (0, 512)
+    if b or p
+]  # fmt: skip
+
+
+def observe(cost: StepCost, noise: float = 0.0) -> list[Observed]:
+    factors = np.exp(noise * stream(0, "noise").standard_normal(len(SHAPES)))
+    return [
+        Observed(b, s, chunks, cost.seconds(b, s, chunks) * factor)
+        for (b, s, chunks), factor in zip(SHAPES, factors, strict=True)
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(1e-3, 1e-1), st.floats(1e-6, 1e-4), st.floats(1e-9, 1e-7), st.floats(1e-10, 1e-8))
+def test_iterations_of_a_known_cost_give_it_back(base: float, token: float, kv: float, pair: float) -> None:
+    truth = StepCost(tokens=base + token * np.arange(1000), decode_kv=kv, prefill_pair=pair)
+    cost = fit_steps(observe(truth), max_tokens=999)
+    for b, s, chunks in ((20, 30_000, ()), (5, 500, ((300, 100),)), (0, 0, ((900, 0),))):
+        assert cost.seconds(b, s, chunks) == pytest.approx(truth.seconds(b, s, chunks), rel=1e-3)
+
+
+def test_noise_of_ten_percent_leaves_less() -> None:
+    truth = StepCost(tokens=0.01 + 2e-5 * np.arange(1000), decode_kv=2e-8, prefill_pair=1e-9)
+    cost = fit_steps(observe(truth, noise=0.1), max_tokens=999)
+    assert cost.seconds(30, 20_000) == pytest.approx(truth.seconds(30, 20_000), rel=0.1)
+
+
+def test_an_endpoint_is_calibrated_from_gaps_and_first_tokens() -> None:
+    gaps = [Gap(b, b, b * c, 0.015 + 5e-5 * b + 1e-8 * b * c) for b in (1, 4, 16, 64) for c in (200, 2000, 8000)]
+    firsts = [First(p, 8, 8000, 0.015 + 4e-4 + 8e-5 + 1e-4 * p) for p in (100, 1000, 4000)]
+    cost = fit_live(gaps, firsts)
+    assert cost.seconds(10, 10 * 1000) == pytest.approx(0.015 + 5e-4 + 1e-4, rel=1e-3)
+    assert cost.seconds(chunks=[(2000, 0)]) == pytest.approx(0.215, rel=0.01)
+    with pytest.raises(BadInput, match="at least 4"):
+        fit_live(gaps[:2])
+    with pytest.raises(BadInput, match="at least 6"):
+        fit_steps([])
+
+
+def test_overheads_are_found_and_a_slower_machine_too() -> None:
+    operations = StepCost(tokens=0.01 + 1e-5 * np.arange(1000), decode_kv=1e-8)
+    engine = StepCost(tokens=operations.tokens + 0.002, decode_kv=1e-8, decode_seq=1e-5, prefill_fixed=5e-4)
+    cost = add_overheads(operations, observe(engine))
+    assert cost.seconds(10, 10_000, [(50, 0)]) == pytest.approx(engine.seconds(10, 10_000, [(50, 0)]), rel=1e-4)
+    decodes = [s for s in observe(engine) if not s.chunks]  # no prompt was seen: none is charged
+    assert add_overheads(operations, decodes).prefill_fixed == 0.0
+    slower = add_overheads(operations, observe(operations.scaled(1.3)), scaled=True)
+    assert slower.seconds(10, 10_000) == pytest.approx(1.3 * operations.seconds(10, 10_000), rel=0.01)
+
+
+@given(st.integers(1, 99), st.floats(0.2, 5.0))
+def test_a_blend_is_the_profile_inside_and_continuous_at_the_border(covered: int, factor: float) -> None:
+    roofline = StepCost(tokens=0.01 + 1e-4 * np.arange(500), decode_kv=1e-8)
+    profile = StepCost(tokens=factor * roofline.tokens[:100] * (1 + 0.01 * np.arange(100)), decode_kv=3e-8)
+    both = blend(profile, roofline, covered)
+    assert both.tokens[: covered + 1].tolist() == profile.tokens[: covered + 1].tolist()
+    assert len(both.tokens) == 500
+    step = both.tokens[covered + 1] / both.tokens[covered]
+    assert step == pytest.approx(roofline.tokens[covered + 1] / roofline.tokens[covered])
+    assert both.decode_kv == profile.decode_kv
+
+
+def test_a_profile_cannot_cover_more_than_it_has() -> None:
+    with pytest.raises(BadInput, match="cannot cover"):
+        blend(StepCost(tokens=np.ones(10)), StepCost(tokens=np.ones(20)), covered=10)

@@ -1,0 +1,76 @@
+"""Ranks are real processes: they answer, fail aloud, can be killed or frozen, and never outlive the block."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from assay.sim.ranks import Rank, RankFailed, Ranks, fill
+
+
+def fail(rank: Rank) -> None:
+    if rank.index == 1:
+        raise ValueError("on purpose")
+    time.sleep(30)
+
+
+def sleep(rank: Rank) -> None:
+    rank.array("ready")[rank.index] = 1
+    time.sleep(60)
+
+
+def threads(rank: Rank) -> str:
+    return os.environ["OMP_NUM_THREADS"]
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def started(ranks: Ranks) -> None:
+    end = time.monotonic() + 60
+    while not ranks.array("ready").all() and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def test_ranks_share_arrays_and_answer_in_order() -> None:
+    with Ranks(3, fill, arrays={"out": np.zeros(3)}) as ranks:
+        assert ranks.wait(60) == [0, 1, 2]
+        assert ranks.array("out").tolist() == [1.0, 2.0, 3.0]
+        pids = [row["pid"] for row in ranks.table]
+    assert all(map(gone, pids))
+
+
+def test_a_rank_computes_on_one_thread() -> None:
+    with Ranks(1, threads) as ranks:
+        assert ranks.wait(60) == ["1"]
+
+
+def test_a_rank_that_raises_is_named() -> None:
+    with Ranks(2, fail) as ranks, pytest.raises(RankFailed, match="rank 1: ValueError: on purpose"):
+        ranks.wait(60)
+    assert not any(row["alive"] for row in ranks.table)
+
+
+def test_a_killed_rank_is_noticed_and_a_frozen_one_ends_with_the_block() -> None:
+    with Ranks(2, sleep, arrays={"ready": np.zeros(2)}) as ranks:
+        pids = [row["pid"] for row in ranks.table]
+        started(ranks)
+        ranks.stop(0)
+        ranks.kill(1)
+        with pytest.raises(RankFailed, match="rank 1 died with code -9"):
+            ranks.wait(60)
+    assert all(map(gone, pids))
+
+
+def test_a_rank_that_does_not_answer_is_late() -> None:
+    with (
+        Ranks(1, sleep, arrays={"ready": np.zeros(1)}) as ranks,
+        pytest.raises(RankFailed, match="no answer from rank 0"),
+    ):
+        ranks.wait(0.1)
