@@ -28,7 +28,7 @@ def test_list_filters(package: Package) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["list"], ["list", "--json"], ["show", "lmetric"], ["feed", "--help"]]
+    "arguments", [["--help"], ["list"], ["list", "--json"], ["show", "edgeserving"], ["feed", "--help"]]
 )
 def test_light_commands_import_nothing_heavy(package: Package, arguments: list[str]) -> None:
     code = (
@@ -59,10 +59,10 @@ def test_a_bare_group_shows_its_help_in_lines(package: Package) -> None:
 
 
 def test_show_a_paper_that_is_not_built(package: Package) -> None:
-    shown = package.assay("show", "lmetric").stdout
+    shown = package.assay("show", "edgeserving").stdout
     assert "Not built yet" in shown
-    assert "arXiv:2603.15202" in shown
-    assert package.json("show", "lmetric")["built"] is False
+    assert "arXiv:2605.05527" in shown
+    assert package.json("show", "edgeserving")["built"] is False
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

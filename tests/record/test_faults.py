@@ -38,7 +38,7 @@ def test_unknown_key(package: Package) -> None:
 
 
 def test_paper_that_is_not_built(package: Package) -> None:
-    assert "not built yet" in one_line(package.assay("run", "lmetric", code=2).stderr)
+    assert "not built yet" in one_line(package.assay("run", "edgeserving", code=2).stderr)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_missing_extra(package: Package) -> None:
 
 
 def test_several_keys_go_on_after_a_failure(with_third: Package) -> None:
-    ended = with_third.assay("run", "lmetric", "third-paper", "--json", code=2)
+    ended = with_third.assay("run", "edgeserving", "third-paper", "--json", code=2)
     failed, result = json.loads(ended.stdout)
-    assert failed == {"key": "lmetric", "error": failed["error"]}
+    assert failed == {"key": "edgeserving", "error": failed["error"]}
     assert result["key"] == "third-paper"
     one_line(ended.stderr)
 

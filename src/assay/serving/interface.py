@@ -97,12 +97,17 @@ class Fleet:
 
     def argmin(self, score: Any, *ties: Any) -> int:
         """The eligible instance with the smallest score; ties by the next score, and then in rotation."""
-        best = np.arange(len(score)) if self.eligible is None else np.flatnonzero(self.eligible)
-        for values in (score, *ties):
+        values = np.asarray(score)
+        if self.eligible is not None:
+            values = np.where(self.eligible, values, np.inf)
+        best = (values == values.min()).nonzero()[0]
+        for values in ties:
+            if len(best) == 1:
+                break
             chosen = np.asarray(values)[best]
             best = best[chosen == chosen.min()]
-            if len(best) == 1:
-                return int(best[0])
+        if len(best) == 1:
+            return int(best[0])
         self._turn += 1
         later = best[best >= self._turn % len(self)]
         return int(later[0] if len(later) else best[0])
