@@ -23,13 +23,17 @@ SHOWN = (
     "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p99", "e2e_mean", "cached_ratio", "goodput", "preemptions",
     "sim_seconds",
 )  # fmt: skip
+GENERATED = 5000  # requests
 DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 
 
 @click.command(
     epilog="Example:  assay compare serving --trace my.jsonl --fleet 16xh200:qwen3-32b --slo ttft=1,tpot=0.05"
 )
-@click.option("--trace", required=True, help="A file, or the name of a public trace: assay traces lists them.")
+@click.option(
+    "--trace", default="agents", show_default=True,
+    help="A file, the name of a public trace (assay traces lists them), or chat or agents: generated.",
+)  # fmt: skip
 @click.option(
     "--fleet",
     "fleet_text",
@@ -58,14 +62,12 @@ def command(
     plot: Path | None, timeline: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Routers on your own trace and fleet: who serves it best, and why."""
-    from assay.workloads.request_files import read
-
     names = [name.strip() for name in policies.split(",") if name.strip()] + list(more)
     target = read_slo(slo) if slo else None
     if find and target is None:
         raise BadInput("--find capacity needs --slo, for example --slo ttft=1,tpot=0.05")
     spec = fleets.parse(fleet_text, block=block)
-    requests = at_rate(read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), rate)
+    requests = at_rate(_read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), rate)
     made = {_label(name, names): name for name in names}
     answer, outcomes = compare(
         requests, spec, made, order=order, prefix_cache=cache == "prefix", slo=target, find=find is not None,
@@ -81,6 +83,17 @@ def command(
 
         perfetto.write(next(iter(outcomes.values())), timeline)
     return answer
+
+
+def _read(trace: str, limit: int | None, **options: Any) -> Requests:
+    """A trace from a file, or a generated one."""
+    if trace in ("chat", "agents") and not Path(trace).exists():
+        from assay.workloads.chat import Agents, chat
+
+        return chat(limit or GENERATED, rate=30.0, seed=0, agents=Agents() if trace == "agents" else None)
+    from assay.workloads.request_files import read
+
+    return read(trace, limit=limit, **options)
 
 
 def read_slo(text: str) -> SLO:

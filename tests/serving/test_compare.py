@@ -1,0 +1,241 @@
+"""`assay compare serving`: one command on a trace and a fleet, and what it says to wrong input."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from assay.cli.main import main
+from assay.serving import timeline
+from assay.serving.capacity import find
+from assay.serving.compare import at_rate, compare, read_slo
+from assay.serving.engine import simulate
+from assay.serving.fleet import parse, uniform
+from assay.serving.interface import SLO
+from assay.serving.plots import comparison
+from assay.serving.routers import LeastRequests, RoundRobin
+from assay.sim.llm_cost import StepCost
+from assay.workloads.chat import chat
+from assay.workloads.requests import Requests
+
+COST = StepCost(0.005 + 1e-5 * np.arange(9000), decode_kv=1e-8, kv_tokens=200_000)
+FLEET = "4xh200:qwen3-8b"
+
+MINE = """
+class Mine:
+    key = "mine"
+    def route(self, request, fleet):
+        return fleet.argmin(fleet.prefill_tokens + fleet.new_prefill_tokens(request))
+
+class Raises:
+    def route(self, request, fleet):
+        return 0 if request.id < 3 else 1 // 0
+
+class Far:
+    def route(self, request, fleet):
+        return 99
+
+class Slow:
+    def route(self, request, fleet):
+        end = __import__("time").perf_counter() + 0.1
+        while __import__("time").perf_counter() < end:
+            pass
+        return 0
+"""
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trace") / "trace.jsonl"
+    made = chat(300, rate=20.0, seed=1)
+    with path.open("w") as out:
+        for r in range(len(made)):
+            row = {"timestamp": round(float(made.arrival[r]) * 1e3), "input_length": int(made.prompt[r])}
+            blocks = -(-row["input_length"] // 512)
+            out.write(
+                json.dumps(
+                    row
+                    | {"output_length": int(made.output[r]), "hash_ids": [k + 1000 * (r % 9) for k in range(blocks)]}
+                )
+                + "\n"
+            )
+    return path
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    """The command line in this process, where the engine is compiled already: its output, or its error stream."""
+    out, err = io.StringIO(), io.StringIO()
+    old = sys.argv
+    sys.argv = ["assay", "compare", "serving", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        sys.argv = old
+    assert (ended.value.code or 0) == code, out.getvalue() + err.getvalue()
+    return err.getvalue() if code else out.getvalue()
+
+
+def one_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+def test_the_answer_has_the_shape_the_readme_shows(trace: Path) -> None:
+    answer = json.loads(
+        run(
+            "--trace",
+            trace,
+            "--fleet",
+            FLEET,
+            "--policies",
+            "lmetric,round-robin",
+            "--slo",
+            "ttft=1,tpot=0.05",
+            "--json",
+        )
+    )
+    assert list(answer) == ["trace", "fleet", "table", "why"]
+    assert [row["policy"] for row in answer["table"]] == ["lmetric", "round-robin"]
+    wanted = (
+        "requests ttft_mean ttft_p50 ttft_p99 tpot_mean tpot_p99 e2e_mean cached_ratio goodput preemptions sim_seconds"
+    ).split()
+    assert all(name in row for row in answer["table"] for name in wanted)
+    assert (answer["trace"]["read"], answer["trace"]["used"], answer["trace"]["refused"]) == (300, 300, 0)
+    assert answer["why"].count(". ") <= 2 and answer["why"].startswith(("lmetric", "round-robin"))
+
+
+def test_pictures_and_timeline_are_written(trace: Path, tmp_path: Path) -> None:
+    run(
+        "--trace",
+        trace,
+        "--fleet",
+        FLEET,
+        "--policies",
+        "lmetric",
+        "--plot",
+        tmp_path / "p.svg",
+        "--timeline",
+        tmp_path / "t.json",
+    )
+    assert (tmp_path / "p.svg").read_text().startswith("<svg")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X", "C"}
+
+
+def test_a_policy_of_ones_own_ranks_beside_the_others(trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    answer = json.loads(
+        run(
+            "--trace",
+            trace,
+            "--fleet",
+            FLEET,
+            "--policies",
+            "lmetric",
+            "--policy",
+            f"{tmp_path}/mine.py:Mine",
+            "--json",
+        )
+    )
+    assert [row["policy"] for row in answer["table"]] == ["lmetric", "Mine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("Raises", "request 3"), ("Far", "chose instance 99 of a fleet of 4"), ("Slow", "too slow"), ("Nobody", "Nobody")],
+)
+def test_a_policy_that_misbehaves_is_told_in_one_line(trace: Path, tmp_path: Path, name: str, says: str) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    said = one_line(run("--trace", trace, "--fleet", FLEET, "--policies", f"{tmp_path}/mine.py:{name}", code=2))
+    assert says in said
+    assert name == "Nobody" or "request " in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--fleet", "4xh900:qwen3-8b"], "h900"),
+        (["--fleet", "4xh200:qwen9"], "qwen9"),
+        (["--fleet", "h200"], "16xh200"),
+        (["--fleet", "2xl4:llama-3-70b"], "tp"),
+        (["--policies", "lmetrik"], "lmetrik"),
+        (["--policies", ","], "no policy"),
+        (["--slo", "ttft=fast"], "ttft=1"),
+        (["--rate", "-2"], "x2"),
+        (["--find", "capacity"], "--slo"),
+        (["--order", "backwards"], "backwards"),
+        (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+)
+def test_wrong_input_gets_one_line_with_the_cure(trace: Path, arguments: list[str], says: str) -> None:
+    assert says in one_line(run("--trace", trace, "--fleet", FLEET, *arguments, code=2))
+
+
+def test_a_prompt_that_fits_nowhere_is_refused_and_counted(tmp_path: Path) -> None:
+    rows = [(0, 100, 10), (10, 5_000_000, 10), (20, 100, 10)]
+    path = tmp_path / "huge.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"timestamp": t, "input_length": p, "output_length": o, "hash_ids": []}) + "\n"
+            for t, p, o in rows
+        )
+    )
+    answer = json.loads(run("--trace", path, "--fleet", "1xh200:qwen3-8b", "--policies", "round-robin", "--json"))
+    assert (answer["trace"]["read"], answer["trace"]["used"], answer["trace"]["refused"]) == (3, 2, 1)
+    assert "request 1" in answer["trace"]["notes"]
+    path.write_text(json.dumps({"timestamp": 0, "input_length": 5_000_000, "output_length": 1, "hash_ids": []}) + "\n")
+    assert "tp" in one_line(run("--trace", path, "--fleet", "1xh200:qwen3-8b", code=2))
+
+
+def test_capacity_is_the_highest_rate_that_keeps_the_promise() -> None:
+    trace, slo = chat(400, rate=5.0, seed=2), SLO(ttft=0.5, tpot=0.02)
+    found = find(trace, uniform(2, COST), LeastRequests, slo, attainment=0.95)
+    assert found.outcome.attainment(slo) >= 0.95
+    above = simulate(trace.faster(found.factor * 1.1), uniform(2, COST), LeastRequests())
+    assert above.attainment(slo) < 0.95
+    double = find(trace, uniform(4, COST), LeastRequests, slo)
+    assert double.rate > 1.5 * found.rate
+
+
+def test_rates_and_targets_are_read() -> None:
+    trace = Requests.of([0.0, 1.0, 2.0], [5, 5, 5], [2, 2, 2])
+    assert at_rate(trace, "x2").seconds == 1.0
+    assert at_rate(trace, "3").rate == pytest.approx(3.0)
+    assert read_slo("e2e=30") == SLO(e2e=30.0)
+
+
+def test_a_fleet_file_says_what_a_line_cannot(tmp_path: Path) -> None:
+    path, layout = tmp_path / "fleet.toml", 'layout = "h200:qwen3-8b"'
+    prefill, decode = f"{layout}\ncount = 2\nrole = 'prefill'", f"{layout}\nrole = 'decode'"
+    path.write_text(f"block = 32\n[[instance]]\n{prefill}\n[[instance]]\n{decode}\n")
+    fleet = parse(str(path))
+    assert [instance.role for instance in fleet.instances] == ["prefill", "prefill", "decode"]
+    outcome = simulate(chat(50, rate=5.0, seed=1), fleet, RoundRobin())
+    assert outcome.served.all() and np.isfinite(outcome.e2e).all()
+
+
+def test_the_timeline_accounts_for_every_iteration() -> None:
+    outcome = simulate(chat(100, rate=20.0, seed=3), uniform(2, COST), RoundRobin())
+    spans = [event for event in timeline.events(outcome) if event["ph"] == "X"]
+    assert sum(event["args"]["iterations"] for event in spans) == outcome.instances["iterations"].sum()
+    assert comparison({"round-robin": outcome}).to_dict()
+
+
+def test_without_a_trace_agent_loops_are_generated() -> None:
+    answer = json.loads(run("--fleet", FLEET, "--policies", "lmetric", "--limit", 200, "--json"))
+    assert answer["trace"]["format"] == "generated"
+    assert answer["table"][0]["requests"] == 200
+
+
+def test_comparing_from_python(trace: Path) -> None:
+    made = chat(100, rate=10.0, seed=1)
+    answer, outcomes = compare(made, parse(FLEET), {"lmetric": "lmetric", "vllm-v1": "vllm-v1"})
+    assert set(outcomes) == {"lmetric", "vllm-v1"} and len(answer["table"]) == 2
