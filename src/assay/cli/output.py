@@ -30,6 +30,9 @@ VERDICTS = {
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead.")
 
 
+WIDEST, LONGEST = 14, 30  # columns and rows of a table that people still read
+
+
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     import msgspec
@@ -119,16 +122,33 @@ def claims_table(answers: Iterable[Answer]) -> Table:
     return table
 
 
-def summary_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """A study's table with the seeds folded: one line a case, means of what was measured."""
+def summary_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
+    """A study's table with the seeds folded: one line a case, means of what was measured.
+
+    A study of several experiments fills other columns in each: where they would not fit side by side, every set of
+    filled columns is a table of its own. Long ones are cut; the JSON output has all.
+    """
     case, measured, folded = fold(rows)
-    table = quiet_table()
-    for name in case:
-        table.add_column(name.replace("_", " "))
-    for name in ("seeds", *measured):
-        table.add_column(name.replace("_", " "), justify="right")
+    parts: dict[tuple[bool, ...], list[Any]] = {}
     for row in folded:
-        table.add_row(*map(number, row.case), str(row.seeds), *map(number, row.means))
+        filled = tuple(value is not None for value in (*row.case, *row.means))
+        parts.setdefault(filled if len(case) + len(measured) > WIDEST else (True,) * len(filled), []).append(row)
+    return [_summary(case, measured, filled, part) for filled, part in parts.items()]
+
+
+def _summary(case: Sequence[str], measured: Sequence[str], filled: Sequence[bool], rows: Sequence[Any]) -> Table:
+    table = quiet_table()
+    names = [name for name, there in zip(case, filled, strict=False) if there]
+    figures = [name for name, there in zip(measured, filled[len(case) :], strict=True) if there]
+    for name in names:
+        table.add_column(name.replace("_", " "))
+    for name in ("seeds", *figures):
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows[:LONGEST]:
+        values = [value for value, there in zip((*row.case, *row.means), filled, strict=True) if there]
+        table.add_row(*map(number, values[: len(names)]), str(row.seeds), *map(number, values[len(names) :]))
+    if len(rows) > LONGEST:
+        table.add_row(f"… {len(rows) - LONGEST} more: --json")
     return table
 
 

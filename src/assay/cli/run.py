@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from assay.cli.keys import complete
-from assay.cli.output import claims_table, console, json_option, print_json, progress_bar, summary_table
+from assay.cli.output import claims_table, console, json_option, print_json, progress_bar, summary_tables
 from assay.record import catalogue
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed
 from assay.record.store import home, latest
@@ -108,7 +108,8 @@ def _print(result: Result) -> None:
     screen.print(Text(f"\n{paper.title}", style="bold"))
     screen.print(Text(paper.line, style="bright_black"))
     screen.print()
-    screen.print(summary_table(result.table))
+    for part in summary_tables(result.table):
+        screen.print(part)
     screen.print()
     screen.print(claims_table(result.claims))
     resumed = f", {result.resumed} cases resumed" if result.resumed else ""

@@ -57,7 +57,8 @@ class Control:
     def accepting(self, instance: int, yes: bool) -> None:
         """Whether routers may send new requests to an instance, and whether it admits those that wait."""
         self._simulation.world.instances[instance]["accepts"] = int(yes)
-        self._wake(instance)
+        if yes:
+            self._wake(instance)
 
     def limit(self, instance: int, max_seqs: int, max_tokens: int = 0) -> None:
         """Bound the sequences an instance runs at once (0: it admits nobody), and the tokens of its iterations."""
@@ -68,13 +69,18 @@ class Control:
         record["max_seqs"] = max_seqs
         if max_tokens:
             record["max_tokens"] = record["chunk_limit"] = max(max_tokens, int(record["decodes"]) + 1)
-        self._wake(instance)
+        self._wake(instance)  # a lower bound, too, holds from the next iteration on
 
     def _wake(self, instance: int) -> None:
-        """Let an idle instance look at its queue again: someone may be let in now."""
+        """Let an instance look at its queue again, after the iteration in flight: someone may be let in now."""
+        from assay.serving import core
+
         w = self._simulation.world
-        group = w.groups[w.instances[instance]["group"]]
-        if group["phase"] == state.IDLE and w.instances[instance]["waiting"]:
+        g = int(w.instances[instance]["group"])
+        group = w.groups[g]
+        if group["phase"] == state.SETTLE:
+            core.cut(w.handle, g, self.now)
+        elif group["phase"] == state.IDLE and w.instances[instance]["waiting"]:
             group["phase"], group["next"] = state.PLAN, self.now
 
     def takes(self, request: int, instance: int) -> bool:

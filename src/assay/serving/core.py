@@ -214,7 +214,7 @@ def _may_admit(w, i, r):
     instance = v.instances(w)[i]
     if instance.decodes + instance.prefills >= instance.max_seqs or instance.plan == STATIC:
         return instance.decodes + instance.prefills == 0
-    if instance.blocked == one.REFUSED and instance.queue != r:
+    if (instance.blocked == one.REFUSED or instance.blocked == one.PINNED) and instance.queue != r:
         return False
     return batch_tokens(w, i) < instance.max_tokens or not instance.mixed
 

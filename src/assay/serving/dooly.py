@@ -69,6 +69,8 @@ references = (
 
 MACHINE = "this cpu"
 DTYPE = "float32"
+COLUMNS = ("experiment", "substrate", "model", "backend", "workload", "method", "seed", "seconds", "operations",
+           "ttft_error", "tpot_error", "step_error")  # fmt: skip
 Samples = Iterable[tuple[Mapping[str, int], float]]
 
 
@@ -209,7 +211,7 @@ def serving(model: str, neighbour: str, backend: str, factor: int, layers: int, 
     seen += calibration(engine)  # before and after: the machine's speed drifts
     bare = {
         "dooly": step_cost(db, _named(found), MACHINE, max_tokens=512),
-        "nearest model": step_cost(db, _named(near), MACHINE, max_tokens=512).scaled(ratio),
+        "nearest": step_cost(db, _named(near), MACHINE, max_tokens=512).scaled(ratio),
         "fitted roofline": roofline_of(shape),
     }
     if again:
@@ -263,18 +265,17 @@ def study(lab: Lab) -> pl.DataFrame:
         {"model": model, "neighbour": near, "backend": backend, "factor": lab.pick(quick=32, full=8),
          "layers": lab.pick(quick=2, full=6), "count": lab.pick(quick=12, full=500),
          "again": lab.pick(quick=False, full=True)}
-        for model, near, backend in (("qwen3-1.7b", "qwen3-0.6b", "sdpa"), ("llama-3-8b", "qwen3-8b", "paged"))
+        for model, near, backend in (("llama-3-8b", "qwen3-8b", "paged"), ("qwen3-1.7b", "qwen3-0.6b", "sdpa"))
     ]  # fmt: skip
-    served = lab.run(serving, cases, per="method", alone=True)
-    here = pl.concat(
-        [
-            saved.with_columns(experiment=pl.lit("profiling")).drop("reach"),
-            served.with_columns(experiment=pl.lit("serving")),
-        ],
-        how="diagonal",
-    ).with_columns(substrate=pl.lit("cpu"), source=pl.lit(Evidence.REAL.value))
+    served = lab.run(serving, lab.pick(quick=cases[:1], full=cases), per="method", alone=True)
+    parts = [
+        saved.with_columns(experiment=pl.lit("profiling")),
+        served.with_columns(experiment=pl.lit("serving"), workload=pl.lit("chat")),
+    ]
+    here = pl.concat(parts, how="diagonal").with_columns(substrate=pl.lit("cpu"))
     stored = dooly_h200.rows()
-    return here if stored is None else pl.concat([here, stored], how="diagonal_relaxed")
+    table = here if stored is None else pl.concat([here, stored], how="diagonal_relaxed")
+    return table.select(COLUMNS)
 
 
 def plot(table: pl.DataFrame) -> alt.HConcatChart:

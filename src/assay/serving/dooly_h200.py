@@ -7,25 +7,25 @@ with the step times that the former predict, and compared with what they took on
 from __future__ import annotations
 
 import csv
-import dataclasses
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from assay.record.types import Evidence
-from assay.serving.replayed import errors
+from assay.serving.graph_pieces import SIZES
+from assay.serving.replayed import Timed, errors
 from assay.serving.torch_engine import GRAPH_SIZES, Outcome, Request, Step
-from assay.sim.cost_fit import Observed, add_overheads
-from assay.sim.llm_cost import StepCost
+from assay.sim.cost_fit import Launched, Observed, fit_engine, fit_grid
 from assay.sim.profile_db import ProfileDB, step_cost
 
 FOLDER = Path(__file__).with_name("profiles") / "h200"
 MACHINE = "h200"
 NEAREST = {"llama-3-8b": "qwen3-8b", "qwen3-32b": "qwen3-14b"}
 PARAMETERS = {"llama-3-8b": 8.03e9, "qwen3-8b": 8.19e9, "qwen3-32b": 32.8e9, "qwen3-14b": 14.8e9}
+MOST = 2304  # tokens of an iteration
 LIMITS = {"max_batched_tokens": 2048, "max_seqs": 256, "pages": 10_000}
 
 
@@ -77,28 +77,18 @@ def observed(folder: Path, name: str, model: str, backend: str) -> list[Observed
     ]
 
 
-def launching(folder: Path, model: str, backend: str) -> float:
-    """Seconds the CPU needs to launch an iteration that is not a recorded graph: the least such a one takes."""
-    found = [
-        float(row["launch"])
-        for row in _read(folder, "steps")
-        if (row["model"], row["backend"]) == (model, backend) and row["chunks"] and row.get("launch")
-    ]
-    return float(np.median(found)) if found else 0.0
+def padded_sizes(folder: Path, backend: str) -> tuple[int, ...]:
+    """What the measured engine rounded the tokens of its iterations up to: decodes, and prompts too if in pieces."""
+    decodes = GRAPH_SIZES if backend == "paged" else ()
+    return tuple(sorted({*decodes, *SIZES})) if "source" in _read(folder, "steps")[0] else decodes
 
 
-def predicted(db: ProfileDB, model: str, backend: str, seen: list[Observed], floor: float = 0.0) -> StepCost:
-    """The step time of a model from its operations, with the engine's overheads added.
-
-    Decodes replay recorded graphs of certain sizes. Larger iterations are launched one operation at a time, which the
-    GPU's work hides unless it is shorter than `floor`; iterations where it does not are no guide to the overheads.
-    """
-    graphs = backend == "paged"
-    cost = step_cost(db, db.operations(model, backend), MACHINE, max_tokens=2304, padded=GRAPH_SIZES if graphs else ())
-    first = GRAPH_SIZES[-1] + 1 if graphs else 1
-    tokens = np.concatenate([cost.tokens[:first], np.maximum(cost.tokens[first:], floor)])
-    guides = [s for s in seen if s.seconds > 1.2 * floor or (graphs and not s.chunks)]
-    return add_overheads(dataclasses.replace(cost, tokens=tokens), guides if len(guides) > 4 else seen)
+def predicted(
+    db: ProfileDB, model: str, backend: str, seen: list[Observed], padded: Sequence[int], scale: float = 1.0
+) -> Launched:
+    """The step time of a model from its operations, with the engine's overheads added."""
+    bare = step_cost(db, db.operations(model, backend), MACHINE, max_tokens=MOST, padded=padded)
+    return fit_engine(bare.scaled(scale), seen)
 
 
 @lru_cache(maxsize=1)
@@ -107,9 +97,7 @@ def rows(folder: Path = FOLDER) -> pl.DataFrame | None:
     if not available(folder):
         return None
     found = [*_profiling(folder), *_serving(folder)]
-    return pl.from_dicts(found, infer_schema_length=None).with_columns(
-        substrate=pl.lit("h200"), source=pl.lit(Evidence.REPLAY.value)
-    )
+    return pl.from_dicts(found, infer_schema_length=None).with_columns(substrate=pl.lit("h200"))
 
 
 def _profiling(folder: Path) -> list[dict[str, Any]]:
@@ -123,7 +111,7 @@ def _profiling(folder: Path) -> list[dict[str, Any]]:
 
 
 def _serving(folder: Path) -> list[dict[str, Any]]:
-    db = database(folder)
+    predictors = lru_cache(partial(costs, database(folder), folder))
     requests, steps = _read(folder, "requests"), _read(folder, "run_steps")
     runs = sorted({(row["model"], row["backend"], row["workload"]) for row in requests})
     found = []
@@ -131,23 +119,23 @@ def _serving(folder: Path) -> list[dict[str, Any]]:
         model, backend, _ = run
         own = [row for row in requests if (row["model"], row["backend"], row["workload"]) == run]
         measured = _outcome(own, [row for row in steps if (row["model"], row["backend"], row["workload"]) == run])
-        for method, cost in costs(db, folder, model, backend).items():
+        for method, cost in predictors(model, backend).items():
             case = {"experiment": "serving", "model": model, "backend": backend, "workload": run[2], "seed": number}
             found.append(case | {"method": method, "count": len(own)} | errors(measured, cost, LIMITS))
     return found
 
 
-def costs(db: ProfileDB, folder: Path, model: str, backend: str) -> dict[str, StepCost]:
-    """The step time of a model predicted in three ways."""
+def costs(db: ProfileDB, folder: Path, model: str, backend: str) -> dict[str, Timed]:
+    """The step time of a model predicted in four ways; all but the roofline see the same calibration."""
     from assay.sim.roofline import layout
 
     seen = observed(folder, "steps", model, backend)
+    padded = padded_sizes(folder, backend)
     near = NEAREST[model]
-    scale = PARAMETERS[model] / PARAMETERS[near]
-    bare = step_cost(db, db.operations(near, backend), MACHINE, max_tokens=2304).scaled(scale)
     return {
-        "dooly": predicted(db, model, backend, seen, launching(folder, model, backend)),
-        "nearest model": add_overheads(bare, seen),
+        "dooly": predicted(db, model, backend, seen, padded),
+        "step grid": fit_grid(seen, max_tokens=MOST, padded=padded),
+        "nearest": predicted(db, near, backend, seen, padded, PARAMETERS[model] / PARAMETERS[near]),
         "roofline": layout(f"h200:{model}"),
     }
 

@@ -54,6 +54,7 @@ class SimulatedFleet(Fleet):
         self.kv_free, self.itl, self.ttft = w.signals
         self.age = np.zeros(len(spec))
         self.tp = np.array([instance.tp for instance in spec.instances])
+        self.slots = np.array([instance.max_seqs for instance in spec.instances])
         self.costs = [instance.cost for instance in spec.instances]
         self.hits = np.zeros(len(spec), np.int64)
         self.matched = -1
@@ -180,7 +181,7 @@ class Simulation:
             self._hand_over()
         if self._learners:
             self._tell()
-        if why == state.OPPORTUNITY:
+        if self.held and why != state.STOPPED:  # the core stops once a boundary, also where it had another reason
             core.look(w.handle, self.now)
             self._assign()
 

@@ -34,7 +34,8 @@ from assay.serving.state import (
 )
 from assay.sim.llm_cost import FOREVER, chunk_line, decode_line
 
-REFUSED, SKIPPED = 1, 2  # why someone still waits: no blocks; no look, because another had to give way
+# Why someone still waits: no blocks; no look, because another had to give way; no blocks, some being pinned by a hit.
+REFUSED, SKIPPED, PINNED = 1, 2, 3
 SMOOTHING = 0.1  # weight of the newest value in the moving averages a router sees
 
 
@@ -242,9 +243,9 @@ def _admit(w, i, budget, now):
         chunk = min(target - have, budget, instance.chunk_limit)
     reserve = decode_need(w, i, instance.k, 1)
     whole = have + chunk if instance.plan == VLLM_V1 else target  # SGLang and static batching want room for the prompt
-    room = free_blocks(w, i) - idle_blocks(w, r, i, hit) - reserve
-    if blocks_of(max(whole, have + chunk), block) - hit > room:
-        instance.blocked = REFUSED
+    pinned = idle_blocks(w, r, i, hit)
+    if blocks_of(max(whole, have + chunk), block) - hit > free_blocks(w, i) - pinned - reserve:
+        instance.blocked = PINNED if pinned > 0 else REFUSED
         return -1
     pop(w, i)
     start(w, i, r)
@@ -365,7 +366,7 @@ def plan(w, i, now):
     """
     instance = v.instances(w)[i]
     _plan_once(w, i, now)
-    if instance.decodes + instance.prefills == 0 and instance.waiting > 0 and instance.accepts:
+    if instance.decodes + instance.prefills == 0 and instance.blocked:
         clear(w, i)
         _plan_once(w, i, now)
 
@@ -419,6 +420,16 @@ def _need(w, i, iterations):
 
 
 @njit(**JIT)
+def _next_take(w, i):
+    """The first iteration from now, 0 being the present one, in which a decode takes a block."""
+    instance, block = v.instances(w)[i], w.block
+    for ahead in range(block):
+        if v.phases(w)[i, (instance.k + ahead) % block] > 0:
+            return ahead
+    return block
+
+
+@njit(**JIT)
 def horizon(w, i, most):
     """For how many iterations, at most `most`, the plan of instance i surely stays as it is."""
     instance = v.instances(w)[i]
@@ -429,8 +440,10 @@ def horizon(w, i, most):
         request = v.requests(w)[v.chunks(w)[i, slot]]
         if request.chunk > 0:
             m = min(m, (request.target - request.pre) // request.chunk)
-    if instance.blocked == SKIPPED or (instance.blocked == REFUSED and instance.prefills > 0):
+    if instance.blocked == SKIPPED or (instance.blocked != 0 and instance.prefills > 0):
         m = 1  # nobody was asked in, or what a prompt under way computes may be what the refused one waits for
+    elif instance.blocked == PINNED:
+        m = min(m, _next_take(w, i) + 1)  # the block taken may be one of the hit: less to pin, and it may fit
     free = free_blocks(w, i)
     if m > 1 and _need(w, i, m) > free:
         low, high = 1, m
@@ -448,13 +461,9 @@ def horizon(w, i, most):
 
 
 @njit(**JIT)
-def account(w, i, since, upto):
-    """Take the blocks of iterations `since` … `upto` - 1 after the last booking, as they begin."""
+def _account_prompts(w, i, since, upto):
+    """Take the blocks that the prompts under way fill in iterations `since` … `upto` - 1, and let others find them."""
     instance, block = v.instances(w)[i], w.block
-    if instance.mixed and instance.decodes > 0:
-        need = decode_need(w, i, instance.k + since, upto - since)
-        if need > 0:
-            take(w, i, need)
     for slot in range(instance.prefills):
         r = v.chunks(w)[i, slot]
         request = v.requests(w)[r]
@@ -465,6 +474,28 @@ def account(w, i, since, upto):
                 take(w, i, need)
                 request.private += need
             extend(w, r, i, (request.pre + upto * request.chunk) // block)
+
+
+@njit(**JIT)
+def account(w, i, since, upto):
+    """Take the blocks of iterations `since` … `upto` - 1 after the last booking, as they begin.
+
+    While a prompt fills a segment it matters whether an older copy of the next one is still there or already evicted,
+    so then the iterations take their blocks one after the other, as they do when every one of them is planned.
+    """
+    instance = v.instances(w)[i]
+    writing = False
+    for slot in range(instance.prefills):
+        writing |= v.requests(w)[v.chunks(w)[i, slot]].writing != 0
+    at = since
+    while at < upto:
+        after = at + 1 if writing else upto
+        _account_prompts(w, i, at, after)
+        if instance.mixed and instance.decodes > 0:
+            need = decode_need(w, i, instance.k + at, after - at)
+            if need > 0:
+                take(w, i, need)
+        at = after
 
 
 @njit(**JIT)

@@ -12,6 +12,7 @@ loss.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,9 @@ def train_all(steps: int = STEPS, seed: int = 0, path: Path = WEIGHTS) -> None:
 def load(path: Path = WEIGHTS) -> tuple[dict[str, Params], dict[str, Any]]:
     """The stored models by name, and their provenance."""
     return tiny_lm.load(path)
+
+
+@cache
+def loaded(path: str) -> dict[str, Params]:
+    """The stored models, read once by a process. They must not be changed."""
+    return load(Path(path))[0]

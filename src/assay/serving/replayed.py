@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from assay.serving.torch_engine import Outcome, replay
-from assay.sim.llm_cost import StepCost
 
 
-def errors(measured: Outcome, cost: StepCost, limits: Mapping[str, int]) -> dict[str, float]:
+class Timed(Protocol):
+    """Whatever says how long an iteration takes."""
+
+    def seconds(self, b: int = 0, context: int = 0, chunks: Any = ()) -> float:
+        """The time of `b` decodes with `context` KV tokens in all, and (chunk, tokens before) pairs."""
+
+
+def errors(measured: Outcome, cost: Timed, limits: Mapping[str, int]) -> dict[str, float]:
     """How far simulated requests and predicted iterations are from the measured ones, as mean shares.
 
     >>> from assay.serving.torch_engine import Request
+    >>> from assay.sim.llm_cost import StepCost
     >>> cost = StepCost(tokens=np.full(100, 0.010))
     >>> same = replay([Request(0.0, 8, 4), Request(0.01, 8, 4)], cost.seconds, pages=8)
     >>> errors(same, cost.scaled(1.1), {"pages": 8})["tpot_error"].__round__(6)

@@ -1,0 +1,153 @@
+"""The compiled cache, segment by segment, against one that names every block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from assay.serving.prefix_cache import clear, extend, hold, idle_blocks, match, match_all, release, take
+from assay.serving.state import World
+from assay.serving.world import build
+from assay.sim.llm_cost import StepCost
+from tests.oracles.serving import Memory, Oracle, Sequence, blocks_of
+from tests.serving.conftest import FleetSpec, Instance, Watcher, make_trace
+
+
+class Pair:
+    """One cache of each kind, taken through the same steps."""
+
+    def __init__(self, seed: int, block: int, capacity: int, one_block: bool) -> None:
+        self.trace = make_trace(
+            seed, 12, block, one_block=one_block, overshoot=not one_block, rate=1.0, longest=6 * block
+        )
+        fleet = FleetSpec((Instance(StepCost(np.ones(300)), kv_tokens=capacity * block, max_tokens=256),), block=block)
+        self.world: World = build(self.trace, fleet)
+        oracle = Oracle(self.trace, fleet, Watcher(), whole=not one_block)
+        self.sequences, self.memory, self.block = oracle.sequences, oracle.engines[0].memory, block
+        self.running: list[int] = []
+
+    def admit(self, r: int, chunk: int) -> None:
+        """As many tokens of request r as fit, up to `chunk` beyond the hit."""
+        w, s = self.world.handle, self.sequences[r]
+        hit = min(self.memory.match(s.path), (s.prompt - 1) // self.block)
+        tokens = min(s.prompt, hit * self.block + chunk)
+        need = blocks_of(tokens, self.block) - hit
+        assert idle_blocks(w, r, 0, hit) == self.memory.idle(s.path[:hit])
+        if need > self.memory.room - self.memory.idle(s.path[:hit]):
+            return
+        hold(w, r, 0, hit)
+        take(w, 0, need)
+        self.world.requests[r]["private"] = need
+        extend(w, r, 0, tokens // self.block)
+        self.memory.hold(s, hit)
+        self.memory.allocate(s, need)
+        self.memory.publish(s, tokens)
+        s.have = tokens
+        self.running.append(r)
+
+    def go_on(self, r: int, chunk: int) -> None:
+        w, s = self.world.handle, self.sequences[r]
+        tokens = s.have + chunk  # beyond the prompt: its answer
+        need = blocks_of(tokens, self.block) - blocks_of(s.have, self.block)
+        if need > self.memory.room:
+            return
+        take(w, 0, need)
+        self.world.requests[r]["private"] += need
+        extend(w, r, 0, tokens // self.block)
+        self.memory.allocate(s, need)
+        self.memory.publish(s, tokens)
+        s.have = tokens
+
+    def end(self, r: int, finished: bool) -> None:
+        s = self.sequences[r]
+        request = self.world.requests[r]
+        answer = s.have // self.block - int(request["shared"]) if finished else 0
+        release(self.world.handle, r, 0, int(request["private"]), answer)
+        self.memory.release(s, finished)
+        self.running.remove(r)
+
+    def compare(self) -> None:
+        w, cache = self.world, self.world.caches[0]
+        hits = np.zeros(1, np.int64)
+        for r, s in enumerate(self.sequences):
+            assert match(w.handle, r, 0, int(w.requests[r]["path_blocks"])) == self.memory.match(s.path)
+            match_all(w.handle, r, hits)
+            assert hits[0] == self.memory.match(s.path) * self.block
+        assert cold_first(w) == [key[0] if key[0] == "own" else (key[0][-1], key[1]) for key in self.memory.free]
+        assert cache["active"] == self.memory.held
+        assert cache["resident"] == self.memory.held + len(self.memory.free) <= cache["capacity"]
+
+
+def cold_first(w: World) -> list[Any]:
+    """The blocks nobody holds, in the order in which they would be evicted."""
+    blocks: list[Any] = []
+    e = int(w.caches[0]["coldest"])
+    while e >= 0:
+        entry = w.entries[e]
+        s, count = int(entry["segment"]), int(entry["blocks"])
+        first = int(w.begin[s])
+        blocks += ["own"] * count if s < 0 else [(s, first + b) for b in range(count - 1, -1, -1)]
+        e = int(entry["warmer"])
+    return blocks
+
+
+def prefix_closed(memory: Memory, sequences: list[Sequence]) -> bool:
+    """Whether no findable block is left without all those before it."""
+    return all(
+        not any(memory.resident(key) for key in s.path[memory.match(s.path) :]) for s in sequences
+    )  # fmt: skip
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 11), st.integers(1, 40)), max_size=60)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 4, 7]), st.integers(2, 40), st.booleans(), STEPS)
+def test_hits_order_and_room_equal_those_of_single_blocks(
+    seed: int, block: int, capacity: int, one_block: bool, steps: list[tuple[int, int, int]]
+) -> None:
+    pair = Pair(seed, block, capacity, one_block)
+    for action, r, chunk in steps:
+        if action <= 1 and r not in pair.running:
+            pair.admit(r, chunk)
+        elif action <= 1 and r in pair.running:
+            pair.go_on(r, chunk)
+        elif r in pair.running:
+            pair.end(r, finished=action == 2)
+        pair.compare()
+        assert prefix_closed(pair.memory, pair.sequences)
+    event("evicted" if pair.memory.evicted else "nothing evicted")
+    event("hit" if pair.memory.hits else "no hit")
+    for r in list(pair.running):
+        pair.end(r, finished=True)
+        pair.compare()
+    assert pair.world.caches[0]["active"] == 0
+    clear(pair.world.handle, 0)
+    assert pair.world.caches[0]["resident"] == 0
+    assert (pair.world.index == -1).all()
+
+
+def test_the_coldest_prefix_goes_first_and_from_its_end() -> None:
+    pair = Pair(0, 1, 40, True)
+    paths = sorted(range(12), key=lambda r: -len(pair.sequences[r].path))
+    pair.admit(paths[0], 100)
+    pair.end(paths[0], finished=False)
+    order = [block for block in cold_first(pair.world) if block != "own"]
+    depths = [number for _, number in order]
+    assert len(order) >= 2
+    assert depths == sorted(depths, reverse=True)
+
+
+def test_two_who_compute_the_same_blocks_do_not_share_them() -> None:
+    pair = Pair(0, 1, 200, True)
+    r, s = sorted(range(12), key=lambda r: -len(pair.sequences[r].path))[:2]
+    common = sum(a == b for a, b in zip(pair.sequences[r].path, pair.sequences[s].path, strict=False))
+    pair.admit(r, 1)
+    pair.admit(s, 1)
+    for _ in range(common + 3):
+        pair.go_on(r, 1)
+        pair.go_on(s, 1)
+        pair.compare()
