@@ -96,7 +96,10 @@ def _smoothed(instance, group, m):
 def _record(w, group, i, m, elapsed):
     """One row of the span table: m iterations of one instance with one plan."""
     instance, n = v.instances(w)[i], batch_tokens(w, i)
-    if n == 0:
+    if n == 0:  # nothing to compute: it waits for the others of its group, if there are any
+        if group.last - group.first > 1:
+            instance.busy += elapsed
+            instance.gap += elapsed
         return
     steps = instance.mixed and instance.decodes > 0
     if v.counts(w)[RECORD]:

@@ -202,6 +202,12 @@ def serve(kind: str, seed: int) -> dict[str, dict[str, Any]]:
     return {policy: joules(outcome, policy, gpu, name) for policy in POLICIES}
 
 
+SEEN = (
+    "experiment", "evidence", "family", "phase", "batch", "context", "cap", "lock", "seed", "step", "watts", "sm_clock",
+    "held_sw_power_cap", "joules_per_token", "tokens_per_second",
+)  # fmt: skip
+
+
 def measured_rows() -> pl.DataFrame:
     """The stored rows as they were measured, per token and layer; empty where none are stored."""
     parts = []
@@ -218,7 +224,7 @@ def measured_rows() -> pl.DataFrame:
                     tokens_per_second=tokens / pl.col("step"),
                 )
             )  # fmt: skip
-    return pl.concat(parts, how="diagonal_relaxed") if parts else pl.DataFrame()
+    return pl.concat(parts, how="diagonal_relaxed").select(SEEN) if parts else pl.DataFrame()
 
 
 def model_rows() -> pl.DataFrame:
@@ -230,7 +236,7 @@ def model_rows() -> pl.DataFrame:
             load = rates.load(shape, family, phase, batch, context)
             chosen = PhaseClock(gpu).clock(load)
             settings = [("default", gpu.f_max), ("phase-clock", chosen)]
-            settings += [(f"lock-{share:g}", share * gpu.f_max) for share in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)]
+            settings += [(f"lock-{share:g}", share * gpu.f_max) for share in (0.8, 0.6, 0.4)]
             settings += [(f"cap-{cap:g}", gpu.capped(load, cap)) for cap in CAPS]
             full = gpu.seconds(load, gpu.f_max), gpu.joules(load, gpu.f_max)
             for policy, clock in settings:
