@@ -22,7 +22,7 @@ arXiv:2602.22593, ICS 2026.
 >>> from assay.workloads.chat import chat
 >>> pool = Engines("h200:llama-3-8b", 4)
 >>> flying = Flying(pool)
->>> quiet = simulate(chat(100, rate=2.0, seed=0), pool.fleet(), LeastRequests(), planner=flying)
+>>> quiet = simulate(chat(100, rate=2.0, seed=0), pool.slots(), LeastRequests(), planner=flying)
 >>> flying.width, quiet.summary()["requests"]
 (4, 100)
 """
@@ -63,7 +63,7 @@ avoid_when = (
     "The load hardly changes (the right static layout is as good and simpler), the model needs all GPUs anyway, or "
     "contexts are so long that computing their KV again at a switch costs more than the wrong layout."
 )
-own_input = "assay compare serving --trace my.jsonl --fleet 4xh200:qwen3-32b --policies flying-serving,least-requests"
+own_input = ""
 references = ("The engine's own figures: README of the authors' public fork of vLLM.",)
 
 EXPRESS = "express"  # the tier whose requests are worth a merge of their own
@@ -313,8 +313,6 @@ class Flying:
         place = spread(control, groups, lambda group: float(group.width))
         self.pool.switch(control, groups, keep=False, pause=pause, place=place, done=done)
 
-
-component = Flying
 
 # ---------------------------------------------------------------------------------------------- the study
 

@@ -39,7 +39,7 @@ class Solution:
 
 def milp(
     c: ArrayLike,
-    A: Any,  # noqa: N803 - as every textbook writes it
+    A: Any,
     lo: ArrayLike,
     hi: ArrayLike,
     integer: ArrayLike,
@@ -80,7 +80,7 @@ def milp(
         costs,
         integrality=whole.astype(int),
         bounds=Bounds(least, most),
-        constraints=LinearConstraint(A, lo, hi),
+        constraints=LinearConstraint(A, np.asarray(lo, np.float64), np.asarray(hi, np.float64)),
         options={"node_limit": int(work), "time_limit": float(seconds), "mip_rel_gap": float(gap), "presolve": True},
     )
     status = _STATUS.get(found.status, "failed")
@@ -89,5 +89,6 @@ def milp(
     if status == "failed":
         status = "limit"  # SciPy has no word of its own for the limit of nodes
     x = np.where(whole, np.round(found.x), found.x)
-    bound = found.mip_dual_bound if found.mip_dual_bound is not None else found.fun
+    bound = getattr(found, "mip_dual_bound", None)
+    bound = found.fun if bound is None else bound
     return Solution(x, float(found.fun), float(bound), float(found.mip_gap or 0.0), status)
