@@ -1,5 +1,6 @@
 # Two commands: `make demo` and `make test`. Everything they install or write stays in this checkout.
 PYTHON ?= python3
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 SHELL := /bin/bash
 ROOT := $(CURDIR)
 BIN := $(ROOT)/.venv/bin
@@ -30,11 +31,16 @@ $(BIN)/python:
 	-@$(BIN)/python -m pip install --quiet --only-binary :all: --requirement benchmarks/envs/fpsample.txt 2>/dev/null || echo "fpsample: no wheel here, its claim will say so"
 	@touch $@
 
+# Tests need no GPU, and torch from PyPI brings gigabytes of CUDA on Linux. Where the index of CPU wheels cannot be
+# reached, whatever torch the other indexes have at the constrained version does.
 .venv/test: .venv/core
-	$(BIN)/python -m pip install --quiet --editable '.[test,ray]' --constraint constraints.txt
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet torch --constraint constraints.txt --retries 1 --extra-index-url $(TORCH_INDEX)
+	$(BIN)/python -m pip install --quiet --editable '.[test,ray,torch]' --constraint constraints.txt
 	@touch $@
 
-demo: .venv/core  ## set up, run both kinds of claim, write the report
+demo: .venv/core  ## set up, compare routers, run two studies, write the report
+	$(BIN)/assay compare serving --fleet 8xh200:qwen3-32b
+	@echo
 	$(BIN)/assay run div radius-fps
 	@echo
 	$(BIN)/assay record --html report

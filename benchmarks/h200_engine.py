@@ -5,7 +5,7 @@ Needs torch, numpy and this repository's `src` on PYTHONPATH, nothing else. Writ
     meta.json      machine, versions, what was checked, how long each part took
     ops.csv        one line per operation of twelve models: its seconds over its grid
     profiling.csv  seconds spent on timing each operation of each model, and whether it was new
-    steps.csv      iterations of chosen composition, for calibration
+    steps.csv      iterations for calibration: of chosen composition, and of serving runs made for this purpose
     requests.csv   held-back runs: arrival, lengths, first token and finish of every request, on the wall clock
     run_steps.csv  the iterations of those runs
 
@@ -29,8 +29,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from assay.serving import dim_labels, op_timing, torch_kernels, torch_ops
-from assay.serving.torch_engine import Engine, Outcome, Request, compose, lay_out
+from assay.serving import dim_labels, graph_pieces, op_timing, torch_kernels, torch_ops
+from assay.serving.graph_pieces import PiecewiseTransformer
+from assay.serving.torch_engine import GRAPH_SIZES, Engine, Outcome, Request, Step, Work, compose, lay_out, replay
 from assay.serving.torch_model import CONFIGS, Shape, Transformer, shape_of
 
 # (prompt median, spread, least, most), (output median, spread, least, most): lognormal lengths
@@ -39,9 +40,10 @@ WORKLOADS = {
     "long-prompts": ((2500, 0.5, 512, 7000), (80, 0.5, 8, 256)),
     "long-outputs": ((180, 0.5, 32, 512), (260, 0.4, 64, 600)),
 }
+TRAFFIC = ((700, 1.0, 16, 5000), (100, 0.7, 4, 400))  # of the runs that calibrate
 RATES = {
-    "llama-3-8b": {"chat": (14.0, 200), "long-prompts": (4.5, 120), "long-outputs": (12.0, 150)},
-    "qwen3-32b": {"chat": (4.5, 130), "long-prompts": (1.3, 60), "long-outputs": (4.0, 100)},
+    "llama-3-8b": {"chat": (14.0, 160), "long-prompts": (4.5, 90), "long-outputs": (12.0, 120), "": (9.0, 45)},
+    "qwen3-32b": {"chat": (4.5, 100), "long-prompts": (1.8, 50), "long-outputs": (4.0, 80), "": (3.0, 25)},
 }
 
 
@@ -73,31 +75,44 @@ def check(device: str) -> dict[str, Any]:
     shape = Shape(2, 512, 8, 2, 128, 1024, 1000, qk_norm=True, window=0)
     composition = [(2, 700, ()), (0, 0, ((300, 0), (64, 200))), (3, 900, ((100, 50),))]
     logits: dict[str, list[Any]] = {}
-    fused = torch_kernels.available
-    for name, backend, kernels in (("plain", "sdpa", False), ("sdpa", "sdpa", True), ("paged", "paged", True)):
+    fused, pages = torch_kernels.available, 512
+    variants = (("plain", "sdpa", False), ("sdpa", "sdpa", True), ("paged", "paged", True), ("pieces", "paged", True))
+    failed = {}
+    for name, backend, kernels in variants:
         torch_kernels.available = fused and kernels
-        model = Transformer(shape, device, None, backend, 8192, 2048, seed=1)
+        model = Transformer(shape, device, None, backend, (pages + 1) * torch_ops.PAGE, 2048, seed=1)
         generator = torch.Generator(device).manual_seed(7)
         for cache in (cache for pair in model.caches for cache in pair):
             cache.normal_(generator=generator)
-        logits[name] = []
-        with torch.inference_mode():
-            for b, context, chunks in composition:
-                work, known = compose(b, context, chunks, 512, shape.vocab)
-                batch = lay_out([seq for seq, _ in work[:b]], work[b:], known, device)
-                if name == "plain":  # one sequence after another, in plain torch
-                    saved, torch_ops._packed = torch_ops._packed, torch_ops._each
-                    logits[name].append(model.forward(batch).float())
-                    torch_ops._packed = saved
-                else:
-                    logits[name].append(model.forward(batch).float())
+        try:
+            logits[name] = [_logits(model, step, pages, name) for step in composition]
+        except RuntimeError as error:
+            if name == "plain":
+                raise
+            failed[name] = str(error)[:500]
     torch_kernels.available = fused
 
     def apart(name: str) -> float:
         pairs = zip(logits[name], logits["plain"], strict=True)
         return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
 
-    return {"sdpa": apart("sdpa"), "paged": apart("paged")}
+    return {name: apart(name) if name in logits else failed[name] for name, _, _ in variants[1:]}
+
+
+def _logits(model: Transformer, step: tuple[int, int, tuple[tuple[int, int], ...]], pages: int, variant: str) -> Any:
+    b, context, chunks = step
+    work, known = compose(b, context, chunks, pages, model.shape.vocab)
+    with torch.inference_mode():
+        batch = lay_out([seq for seq, _ in work[:b]], work[b:], known, model.device)
+        if variant == "pieces":
+            model = PiecewiseTransformer(model, pages)
+        if variant != "plain":
+            return model.forward(batch).float()
+        saved, torch_ops._packed = torch_ops._packed, torch_ops._each  # one sequence after another, in plain torch
+        try:
+            return model.forward(batch).float()
+        finally:
+            torch_ops._packed = saved
 
 
 def profile_operations(files: Files, device: str, tiny: bool, backends: list[str], limit: float) -> dict[str, float]:
@@ -151,9 +166,10 @@ def step_grid(tiny: bool) -> list[tuple[int, int, tuple[tuple[int, int], ...]]]:
     if tiny:
         return [(1, 32, ()), (4, 128, ()), (0, 0, ((32, 0),)), (2, 64, ((16, 16),))]
     decodes = [(b, b * c, ()) for b in (1, 4, 8, 16, 32, 64, 128, 256) for c in (128, 1024, 4096) if b * c <= 200_000]
+    decodes += [(b, b * 500, ()) for b in (2, 24, 48, 80, 96, 112, 160, 192, 224)]
     chunks = [(0, 0, ((c, pre),)) for c in (32, 128, 256, 512, 1024, 2048) for pre in (0, 1024, 4096)]
     several = [(0, 0, ((512, 0),) * 4), (0, 0, ((128, 0),) * 4), (0, 0, ((256, 0), (256, 512)))]
-    mixed = [(b, b * 600, ((c, 0),)) for b in (4, 16, 64) for c in (64, 256, 512, 1500)]
+    mixed = [(b, b * 600, ((c, 0),)) for b in (4, 16, 64) for c in (60, 190, 370, 700, 1500)]
     return [*decodes, *chunks, *several, *mixed]
 
 
@@ -164,7 +180,7 @@ def lengths(rng: np.random.Generator, count: int, spec: tuple[float, float, int,
 
 def requests_of(workload: str, rate: float, count: int, seed: int, shrink: int = 1) -> list[Request]:
     rng = np.random.default_rng(seed)
-    prompts, outputs = (lengths(rng, count, spec) for spec in WORKLOADS[workload])
+    prompts, outputs = (lengths(rng, count, spec) for spec in WORKLOADS.get(workload, TRAFFIC))
     arrivals = np.cumsum(rng.exponential(1 / rate, count))
     return [
         Request(float(a), max(2, p // shrink), max(2, o // shrink))
@@ -174,6 +190,20 @@ def requests_of(workload: str, rate: float, count: int, seed: int, shrink: int =
 
 def chunk_text(chunks: Iterable[tuple[int, int]]) -> str:
     return ";".join(f"{c}+{pre}" for c, pre in chunks)
+
+
+class WaitingEngine(Engine):
+    """An engine whose iteration ends when the GPU is done, also where no token comes out of it.
+
+    A chunk in the middle of a prompt has no result to fetch: its time would be charged to the next iteration, and the
+    plan of that one made before requests arrived that it could have taken.
+    """
+
+    def execute(self, work: list[Work]) -> float:
+        """Compute the plan's tokens and wait for them."""
+        launched = super().execute(work)
+        wait(self.device)
+        return launched
 
 
 def write_run(files: Files, model: str, backend: str, workload: str, outcome: Outcome) -> None:
@@ -196,32 +226,99 @@ def write_run(files: Files, model: str, backend: str, workload: str, outcome: Ou
     )
 
 
-def run_engine(files: Files, model: str, backend: str, device: str, tiny: bool, workloads: list[str]) -> dict[str, Any]:
-    """Calibration steps of one model, then the held-back runs."""
+def pin() -> int:
+    """Keep this thread on the core that is fastest now: others' work and moving about make launching erratic."""
+    if not hasattr(os, "sched_setaffinity"):
+        return -1
+
+    def speed(core: int) -> float:
+        os.sched_setaffinity(0, {core})
+        start = time.perf_counter()
+        sum(i * i for i in range(200_000))
+        return time.perf_counter() - start
+
+    best = min(os.sched_getaffinity(0), key=lambda core: min(speed(core) for _ in range(2)))
+    os.sched_setaffinity(0, {best})
+    return best
+
+
+def warm_up(engine: Engine) -> None:
+    """Record every graph and compile every kernel: in a run that would be a pause of half a second."""
+    if engine.use_graphs:
+        for size in reversed(GRAPH_SIZES):
+            engine.measure(size, size * 32, repeat=1, warm=0)
+    if isinstance(engine.model, PiecewiseTransformer):
+        for size in reversed(graph_pieces.SIZES):
+            if size <= engine.limits["max_batched_tokens"]:
+                engine.measure(0, 0, [(size, 0)], repeat=1, warm=1)
+    for b in (1, 2, 4, 8, 16, 32, 64, 128):  # into how many stretches contexts are cut depends on b, and
+        for pages in (1, 8, 16):  # Triton compiles apart for 1 page, multiples of 16 and the rest
+            engine.measure(b, b * pages * torch_ops.PAGE, [(16, 0)], repeat=1, warm=0)
+
+
+def intervals(steps: tuple[Step, ...]) -> list[tuple[Step, float]]:
+    """Iterations with the time until the next one began: planning and bookkeeping are part of what a token waits for.
+
+    Where the engine then had nothing to do, it is the iteration's own time.
+    """
+    ends = [*(later.start for later in steps[1:]), float("inf")]
+    found = []
+    for step, end in zip(steps, ends, strict=True):
+        whole = end - step.start
+        found.append((step, whole if whole < step.seconds + 1e-3 else step.seconds))
+    return found
+
+
+def calibrate(files: Files, engine: Engine, model: str, tiny: bool, seed: int) -> None:
+    """Iterations of a serving run that only calibrates: lengths differ, prompts mix, shapes are new."""
+    rate, count = (200.0, 4) if tiny else RATES[model][""]
+    engine.run(requests_of("", 50.0, 4, seed=seed + 50, shrink=64 if tiny else 1))
+    gc.collect()
+    gc.disable()
+    outcome = engine.run(requests_of("", rate, count, seed=seed, shrink=64 if tiny else 1))
+    gc.enable()
+    chosen = [(s, t) for i, (s, t) in enumerate(intervals(outcome.steps)) if s.chunks or i % 6 == 0]
+    write_steps(files, model, engine.model.backend, chosen, "traffic")
+
+
+def write_steps(files: Files, model: str, backend: str, steps: list[tuple[Step, float]], source: str) -> None:
+    files.write(
+        "steps.csv",
+        ("model", "backend", "b", "context", "chunks", "seconds", "launch", "source"),
+        [[model, backend, s.b, s.context, chunk_text(s.chunks), t, s.launch, source] for s, t in steps],
+    )
+
+
+def from_own_times(outcome: Outcome, engine: Engine) -> float:
+    """Largest difference, in seconds, between a run and its simulation with the times its iterations really took."""
+    times = iter([seconds for _, seconds in intervals(outcome.steps)])
+    again = replay(outcome.requests, lambda **_: next(times, 0.0), **engine.limits)
+    return float(np.abs(again.finish - outcome.finish).max())
+
+
+def run_engine(
+    files: Files, model: str, backend: str, device: str, tiny: bool, workloads: list[str], pieces: bool
+) -> dict[str, Any]:
+    """Calibration of one model, then the held-back runs, then calibration again."""
     begun = time.perf_counter()
     shape = shape_of(model).shrunk(64, 2) if tiny else shape_of(model)
-    dtype_bytes = 4 if tiny else 2
-    room = 4096 if tiny else min(400_000, int(45e9 / (shape.kv_values() * dtype_bytes)) // 16 * 16)
-    engine = Engine(
+    room = 4096 if tiny else min(400_000, int(45e9 / (shape.kv_values() * 2)) // 16 * 16)
+    engine = WaitingEngine(
         shape, device, backend=backend, kv_tokens=room, max_batched_tokens=64 if tiny else 2048,
         max_seqs=256, max_context=512 if tiny else 8192,
     )  # fmt: skip
+    if pieces:
+        engine.model = PiecewiseTransformer(engine.model, engine.limits["pages"])
     wait(device)
-    facts = {"build": time.perf_counter() - begun, "kv_tokens": room, "layers": shape.layers}
-    if engine.use_graphs:
-        for size in (256, 128, 64, 32, 16, 8, 4, 2, 1):  # recording is not serving: do it before
-            engine.measure(size, size * 32, repeat=1, warm=0)
-        for size in (224, 192, 160, 112, 96, 80, 48, 24):
-            engine.measure(size, size * 32, repeat=1, warm=0)
-    engine.measure(2, 64, [(48, 0)], repeat=1, warm=2)
+    facts = {"build": time.perf_counter() - begun, "kv_tokens": room, "layers": shape.layers, "pieces": pieces}
+    if not tiny:
+        warm_up(engine)
+        facts["warm"] = time.perf_counter() - begun
     for b, context, chunks in step_grid(tiny):
-        steps = engine.measure(b, context, chunks, repeat=7 if not tiny else 2)
+        steps = engine.measure(b, context, chunks, repeat=5 if not tiny else 2)
         middle = sorted(steps, key=lambda s: s.seconds)[len(steps) // 2]
-        files.write(
-            "steps.csv",
-            ("model", "backend", "b", "context", "chunks", "seconds", "launch"),
-            [[model, backend, b, context, chunk_text(chunks), middle.seconds, middle.launch]],
-        )
+        write_steps(files, model, backend, [(middle, middle.seconds)], "grid")
+    calibrate(files, engine, model, tiny, seed=7)
     facts["grid"] = time.perf_counter() - begun
     for number, workload in enumerate(workloads):
         rate, count = RATES[model][workload]
@@ -231,10 +328,13 @@ def run_engine(files: Files, model: str, backend: str, device: str, tiny: bool, 
             engine.run([Request(r.arrival, r.prompt, 16) for r in requests_of(workload, 50.0, 8, seed=9)])
         gc.collect()
         gc.disable()
-        write_run(files, model, backend, workload, engine.run(requests))
+        outcome = engine.run(requests)
         gc.enable()
+        write_run(files, model, backend, workload, outcome)
+        facts[f"{workload} from its own times"] = from_own_times(outcome, engine)
         facts[workload] = time.perf_counter() - begun
         print(f"{model} {backend} {workload}: {time.perf_counter() - begun:.1f} s", flush=True)
+    calibrate(files, engine, model, tiny, seed=8)
     del engine
     gc.collect()
     if device == "cuda":
@@ -274,15 +374,19 @@ def main() -> None:
         attempt("check", lambda: check(device))
         print("check", meta["check"], flush=True)
         worst = meta["check"].get("paged", 9.0)
-        if device == "cuda" and not worst < 0.05:
+        if device == "cuda" and not (isinstance(worst, float) and worst < 0.05):
             torch_kernels.available = False
             meta["triton"] = "refused: it failed or disagrees with plain torch"
+    apart = meta["check"].get("pieces", 9.0) if "check" in parts else 0.0
+    pieces = isinstance(apart, float) and apart < 0.05
+    meta["core"] = pin() if device == "cuda" else -1
     paged = "paged" if device == "cpu" or torch_kernels.available else "sdpa"
+    engine = partial(run_engine, files, device=device, tiny=chosen.tiny, pieces=pieces)
     for model in ("llama-3-8b", "qwen3-32b"):
         if model in parts:
-            attempt(f"engine {model}", partial(run_engine, files, model, paged, device, chosen.tiny, list(WORKLOADS)))
+            attempt(f"engine {model}", partial(engine, model, paged, workloads=list(WORKLOADS)))
     if "sdpa" in parts:
-        attempt("engine sdpa", lambda: run_engine(files, "llama-3-8b", "sdpa", device, chosen.tiny, ["chat"]))
+        attempt("engine sdpa", partial(engine, "llama-3-8b", "sdpa", workloads=["chat"]))
     if "ops" in parts:
         backends = sorted({paged, "sdpa"})
         attempt("ops", lambda: profile_operations(files, device, chosen.tiny, backends, chosen.ops_seconds))

@@ -135,9 +135,9 @@ def test_another_model_does_not_see_the_segments() -> None:
 @pytest.fixture(scope="module")
 def answers() -> pl.DataFrame:
     pytest.importorskip("torch")
-    lab = Lab("irminsul", seeds=3)
+    lab, methods = Lab("irminsul", seeds=3), {"methods": irminsul.SAID_BY}
     cases = [
-        {"model": model, "kind": kind, "calls": 3, "weights": str(irminsul.mla_standins.WEIGHTS)}
+        {"model": model, "kind": kind, "calls": 3, "weights": str(irminsul.mla_standins.WEIGHTS)} | methods
         for model in irminsul.mla_standins.SHAPES
         for kind in ("header", "all")
     ]
@@ -188,6 +188,20 @@ def test_moved_rows_are_those_of_the_new_place() -> None:
     server(ids)
     _, rows = server(np.concatenate([[1, 2, 3], ids]))
     assert server.last.reused > 200 and rows.positions.tolist() == list(range(403))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_answer_is_the_greedy_one_whatever_was_guessed(seed: int) -> None:
+    pytest.importorskip("torch")
+    from assay.serving.segment_prefill import say
+    from assay.sim.tiny_lm import Shape, forward, greedy, init
+
+    params = init(Shape(vocab=64, layers=2, width=32), seed)
+    logits, rows = forward(params, stream(seed, "prompt").integers(0, 64, 50))
+    first = int(logits[0, -1].argmax())
+    greedily = [first, *greedy(params, first, rows, 11)]
+    guesses = stream(seed, "guess").integers(0, 64, 12), np.array(greedily)
+    assert [say(params, logits[0, -1], rows, guess).tolist() for guess in guesses] == [greedily, greedily]
 
 
 def test_saved_prefill_time_is_net_of_hashing_and_turning() -> None:

@@ -8,7 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.record.errors import BadInput
-from assay.sim.cost_fit import First, Gap, Observed, add_overheads, blend, fit_live, fit_steps
+from assay.sim.cost_fit import (
+    First,
+    Gap,
+    Launched,
+    Observed,
+    add_overheads,
+    blend,
+    fit_engine,
+    fit_grid,
+    fit_live,
+    fit_steps,
+    rounded,
+)
 from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
 
@@ -63,6 +75,45 @@ def test_overheads_are_found_and_a_slower_machine_too() -> None:
     assert add_overheads(operations, decodes).prefill_fixed == 0.0
     slower = add_overheads(operations, observe(operations.scaled(1.3)), scaled=True)
     assert slower.seconds(10, 10_000) == pytest.approx(1.3 * operations.seconds(10, 10_000), rel=0.01)
+
+
+def launched(truth: Launched, noise: float = 0.0) -> list[Observed]:
+    factors = np.exp(noise * stream(0, "launched").standard_normal(len(SHAPES)))
+    return [
+        Observed(b, s, chunks, truth.seconds(b, s, chunks) * factor)
+        for (b, s, chunks), factor in zip(SHAPES, factors, strict=True)
+    ]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0.8, 1.4), st.floats(0.0, 2e-3), st.floats(1.2, 1.8), st.floats(1.0, 1.3))
+def test_an_engine_is_found_behind_its_launch_floors(factor: float, fixed: float, floor: float, more: float) -> None:
+    bare = StepCost(tokens=0.005 + 2e-5 * np.arange(1000), decode_kv=1e-8, prefill_pair=1e-9)
+    slower = bare.scaled(factor)
+    device = StepCost(tokens=slower.tokens + fixed, decode_kv=slower.decode_kv, prefill_pair=slower.prefill_pair)
+    alone = floor * device.seconds(chunks=((64, 0),))
+    truth = Launched(device, alone, more * alone)
+    found = fit_engine(bare, launched(truth))
+    for b, s, chunks in ((20, 30_000, ()), (5, 500, ((30, 100),)), (0, 0, ((20, 0),)), (0, 0, ((900, 0),))):
+        assert found.seconds(b, s, chunks) == pytest.approx(truth.seconds(b, s, chunks), rel=0.03)
+
+
+def test_a_few_disturbed_iterations_do_not_count() -> None:
+    truth = Launched(StepCost(tokens=0.005 + 2e-5 * np.arange(1000), decode_kv=1e-8), 0.012, 0.014)
+    seen = [s._replace(seconds=2 * s.seconds) if i % 9 == 4 else s for i, s in enumerate(launched(truth, 0.01))]
+    found = fit_engine(truth.cost, seen)
+    for b, s, chunks in SHAPES:
+        assert found.seconds(b, s, chunks) == pytest.approx(truth.seconds(b, s, chunks), rel=0.06)
+
+
+def test_a_grid_alone_gives_the_engine() -> None:
+    sizes = (16, 32, 64, 128, 256)
+    tokens = 0.006 + 1e-5 * rounded(np.arange(1000), sizes)
+    truth = Launched(StepCost(tokens=tokens, decode_kv=2e-8, prefill_pair=1e-9), 0.0085, 0.009)
+    found = fit_grid(launched(truth), max_tokens=999, padded=sizes)
+    for b, s, chunks in ((30, 20_000, ()), (5, 500, ((300, 100),)), (0, 0, ((40, 0),))):
+        assert found.seconds(b, s, chunks) == pytest.approx(truth.seconds(b, s, chunks), rel=0.05)
+    assert found.cost.tokens[17] == found.cost.tokens[32]  # padded to the same graph
 
 
 @given(st.integers(1, 99), st.floats(0.2, 5.0))

@@ -20,6 +20,7 @@ from assay.sim.tiny_lm import Cache, Layer, Params
 if TYPE_CHECKING:
     from torch import Tensor
 
+BATCH = 64  # prompts repaired at a time
 CHOICES = ("deviation+boundary", "deviation", "boundary", "random")
 
 
@@ -137,14 +138,22 @@ def answer(params: Params, ids: Any, cached: Cache, chosen: Tensor) -> Tensor:
 
     ids = torch.as_tensor(ids, dtype=torch.int64)
     behind = torch.arange(len(cached), ids.shape[1])
+    again = torch.zeros(len(ids), len(cached), dtype=torch.bool)
+    again[torch.arange(len(ids))[:, None], chosen.long()] = True
+    kept = again.logical_not().nonzero()[:, 1].view(len(ids), -1)  # every prompt keeps as many
+    at = torch.cat([chosen.long(), behind.expand(len(ids), -1)], 1)
+    outcomes = []
     with torch.no_grad():
-        if chosen.shape[1] == 0:
-            return tiny_lm.forward(params, ids[:, behind], behind, cached)[0][:, -1]
-        outcomes = []
-        for prompt, again in enumerate(chosen):
-            kept = torch.ones(len(cached), dtype=torch.bool)
-            kept[again] = False
-            at = torch.cat([again, behind])
-            rows = pick(cached, slice(prompt, prompt + 1))[kept]
-            outcomes.append(tiny_lm.forward(params, ids[prompt, at], at, rows)[0][:, -1])
+        for first in range(0, len(ids), BATCH):
+            some = slice(first, first + BATCH)
+            rows = _rows(pick(cached, some), kept[some])
+            logits, _ = tiny_lm.forward(params, ids[some].gather(1, at[some]), at[some], rows)
+            outcomes.append(logits[:, -1])
     return torch.cat(outcomes)
+
+
+def _rows(cached: Cache, which: Tensor) -> Cache:
+    """Other rows for each of the batch: `which` is [prompt, row]."""
+    places = which[:, :, None, None]
+    layers = tuple(Layer(x.rotary.take_along_dim(places, 1), x.free.take_along_dim(places, 1)) for x in cached.layers)
+    return replace(cached, layers=layers, positions=cached.positions[which])

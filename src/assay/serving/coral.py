@@ -9,8 +9,9 @@ more nodes and no less rate (`replica_designs`): some dozens. What is left is a 
 
 The rates come from a roofline cost model, prices and availability are generated, demand is a public chat trace dealt
 out to six models. So what is compared is ways to plan on one and the same market; the dollars are not a cloud's. Rates
-are averages, and a trace is not: a plan is made for `HEADROOM` times the demand, a factor that was chosen on other
-stretches of the trace than the study's (seeds 100 to 104), and every plan is served in the simulator.
+are averages, and a trace is not: a plan is made for `HEADROOM` times the demand, the smallest tenth at which every
+model attained 95 % with seeds 100 to 104 (the study's own begin at 0), and every plan of Coral's is served in the
+simulator; `corrected` raises the factor of a model that misses.
 Where instances differ, LMETRIC's count of requests on board is taken as a share of the planned one.
 
 Coral, arXiv:2605.04357.
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 
     from assay.record.lab import Lab
 
-evidence = Evidence.REPLAY
+evidence = Evidence.MODEL  # demand is a replayed trace; rates, prices and availability are modelled
 use_when = (
     "Several models share a budget of rented GPUs of many kinds whose prices and availability move: a platform that "
     "re-plans every few minutes which nodes to hold and how each model is cut over them."
@@ -279,16 +280,15 @@ def against_joint(trace: str, models: int, configs: int, limit: float, seed: int
     every = [enumerate_designs(service, offer.configs) for service in services]
     began = perf_counter()
     choices = [designs(service, offer.configs) for service in services]
-    exact = {"gap": 1e-9, "work": 10**6, "seconds": limit}
+    exact: dict[str, Any] = {"gap": 1e-9, "work": 10**6, "seconds": limit}
     two = solve(choices, offer.price, offer.available, wanted, scarce=True if seed % 2 else None, **exact)
     seconds = perf_counter() - began
     one = solve(every, offer.price, offer.available, wanted, scarce=True if seed % 2 else None, **exact)
-    best = [float(r.served.sum()) if seed % 2 or not two.complete else -r.usd_per_hour for r in (two, one)]
+    loss = (two.objective - one.objective) / max(abs(one.objective), 1e-12)
     return {
         "seconds": seconds, "joint_seconds": one.seconds, "joint_status": one.status,
         "columns": sum(map(len, choices)), "joint_columns": sum(map(len, every)),
-        "loss": (best[1] - best[0]) / abs(best[1]) if best[1] else 0.0,
-        "solved": bool(best[0] >= best[1] - 1e-6 * abs(best[1]) and seconds <= 60.0),
+        "loss": loss, "solved": bool(loss <= 1e-6 and seconds <= 60.0),
     }  # fmt: skip
 
 
@@ -359,8 +359,8 @@ def plot(table: pl.DataFrame) -> alt.HConcatChart:
             color=alt.Color("supply:O", title="GPUs of each configuration"),
         )
         panels.append(base.mark_point(size=80, filled=True).properties(width=330, height=170))
-    title = alt.Title("Planning for six models on twenty kinds of nodes", subtitle="Mean over seeds")
-    chart: alt.HConcatChart = alt.hconcat(*panels, title=title)
+    headline = alt.Title("Planning for six models on twenty kinds of nodes", subtitle="Mean over seeds")
+    chart: alt.HConcatChart = alt.hconcat(*panels, title=headline)
     return chart
 
 

@@ -259,11 +259,11 @@ def roofline_of(shape: Shape) -> StepCost:
 def study(lab: Lab) -> pl.DataFrame:
     """Profiling of twelve models with and without the database; then predicted against measured serving."""
     factor = lab.pick(quick=64, full=16)
-    reach = lab.pick(quick=(16, 64, 128), full=(128, 512, 8192))
+    reach = lab.pick(quick=(8, 64, 64), full=(128, 512, 8192))
     saved = lab.run(profiling, [{"factor": factor, "reach": reach}], per="method", alone=True)
     cases = [
         {"model": model, "neighbour": near, "backend": backend, "factor": lab.pick(quick=32, full=8),
-         "layers": lab.pick(quick=2, full=6), "count": lab.pick(quick=12, full=500),
+         "layers": lab.pick(quick=2, full=6), "count": lab.pick(quick=8, full=500),
          "again": lab.pick(quick=False, full=True)}
         for model, near, backend in (("llama-3-8b", "qwen3-8b", "paged"), ("qwen3-1.7b", "qwen3-0.6b", "sdpa"))
     ]  # fmt: skip

@@ -1,7 +1,9 @@
 """What was measured on an H200 (`benchmarks/h200_engine.py`), and how well it predicts itself.
 
-Operation times and single iterations are the calibration; the serving runs are held back: their requests are simulated
-with the step times that the former predict, and compared with what they took on the wall clock.
+Operation times, single iterations and short serving runs made for the purpose are the calibration; the other serving
+runs are held back: their requests are simulated with the step times that the former predict, and compared with what
+they took on the wall clock. Predicted are step times from operations ("dooly"), from iterations alone ("step grid"),
+from a neighbour's operations ("nearest") and from a data sheet ("roofline").
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ serves everything, the weighted served demand is made largest instead, and among
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from assay.serving.fleet import FleetSpec, Instance
-from assay.serving.replica_designs import BUDGET, LINK_EFFICIENCY, Design, Part, Service, step_cost
-from assay.sim.hardware import device
+from assay.serving.replica_designs import BUDGET, Design, Part, Service, link_bandwidth, step_cost
 from assay.sim.solvers import milp
 
 Floats = NDArray[np.float64]
@@ -46,6 +45,7 @@ class Rental:
     capacity: Floats  # of all replicas of each model
     status: str = "optimal"
     seconds: float = 0.0
+    objective: float = 0.0  # what the program minimised
 
     @property
     def served(self) -> Floats:
@@ -68,14 +68,10 @@ class Rental:
     def fleet(self, services: Sequence[Service]) -> FleetSpec:
         """The instances of the plan, for the serving engine."""
         instances: list[Instance] = []
-        slowest = np.inf
         for m, design, count in self.replicas:
             for part in design.parts:
                 instances += [instance(services[m].model, part)] * (part.count * count)
-            if len(design.parts) > 1:
-                nics = [device(part.layout.split(":")[0]).nic.bandwidth for part in design.parts]
-                slowest = min(slowest, LINK_EFFICIENCY * min(nics))
-        return FleetSpec(tuple(instances), bandwidth=min(slowest, 1e12), name="rental")
+        return FleetSpec(tuple(instances), bandwidth=network(design for _, design, _ in self.replicas), name="rental")
 
     def loads(self) -> Floats:
         """The requests on board that each instance of the fleet is planned for, in the fleet's order."""
@@ -90,6 +86,13 @@ def instance(name: str, part: Part) -> Instance:
     return Instance(
         cost, model=name, gpus=part.gpus, role=part.role, max_seqs=part.batch, max_tokens=BUDGET, name=part.layout
     )
+
+
+def network(designs: Iterable[Design]) -> float:
+    """Bytes a second at which KV is handed over: the slowest of the links in use, since the engine has one for all."""
+    split = (design.parts for design in designs if len(design.parts) == 2)
+    found = [link_bandwidth(a.layout.split(":")[0], b.layout.split(":")[0]) for a, b in split]
+    return min(found, default=FleetSpec.bandwidth)
 
 
 def solve(
@@ -124,7 +127,8 @@ def solve(
         seconds: time at most; makes the answer depend on the machine.
     """
     began = perf_counter()
-    program = _Program(choices, *(np.asarray(a, np.float64) for a in (price, available, demand)), previous, switch)
+    prices, nodes, wanted = (np.asarray(given, np.float64) for given in (price, available, demand))
+    program = _Program(choices, prices, nodes, wanted, previous, switch)
     limits = {"gap": gap, "work": work, "seconds": seconds}
     weigh = np.ones(len(choices)) if weights is None else np.asarray(weights, np.float64)
     found = None if scarce else program.cheapest(budget, limits)
@@ -154,7 +158,7 @@ class _Program:
         rows, cols, counts = (np.array([entry[i] for entry in entries]) for i in range(3))
         shape = (len(self.price), len(self.columns))
         self.uses = csr_array((counts.astype(float), (rows, cols)) if entries else shape, shape=shape)
-        model, rate = (np.array([pick(col) for col in self.columns]) for pick in (lambda c: c[0], lambda c: c[1].rate))
+        model, rate = np.array([m for m, _ in self.columns]), np.array([design.rate for _, design in self.columns])
         shape = (len(self.choices), len(self.columns))
         self.serves = csr_array((rate, (model, np.arange(len(rate)))) if entries else shape, shape=shape)
         self.rent = np.asarray(self.uses.T @ self.price)
@@ -236,7 +240,8 @@ class _Program:
             return None
         x = found.x[: len(self.columns)]
         chosen = tuple((*self.columns[j], int(x[j])) for j in np.flatnonzero(x))
-        return Rental(chosen, float(self.rent @ x), self.demand, np.asarray(self.serves @ x), found.status)
+        rent, capacity = float(self.rent @ x), np.asarray(self.serves @ x)
+        return Rental(chosen, rent, self.demand, capacity, found.status, objective=found.value)
 
 
 def started(now: Rental, before: Rental | None) -> list[tuple[int, Design, int]]:

@@ -136,7 +136,10 @@ def _partition(graph: sparse.csr_array[Any], size: Floats, room: Floats) -> NDAr
     arrays = graph.indptr.astype(np.int64), graph.indices.astype(np.int64), graph.data.astype(np.float64)
     limit = max(float(room.min()) / 4, float(size.max(initial=0.0)))
     community = _propagate(*arrays, size, limit, 10)
-    home = _pack(*arrays, size, room.copy(), community)
+    total = np.bincount(community, size, minlength=len(size))
+    members = np.lexsort((np.arange(len(size)), community, -total[community]))  # by community, the largest first
+    starts = np.flatnonzero(np.diff(community[members], prepend=-1))
+    home = _pack(*arrays, size, room.copy(), members, np.append(starts, len(size)))
     return np.asarray(_refine(*arrays, size, room.copy(), home, 10), np.int64)
 
 
@@ -171,33 +174,28 @@ def _propagate(indptr, indices, weight, size, limit, passes):
 
 
 @njit(cache=True)
-def _pack(indptr, indices, weight, size, room, community):
-    """Communities, the largest first, member by member to the node that has most of their neighbours and most room."""
-    n, nodes = len(size), len(room)
-    total = np.zeros(n)
-    for item in range(n):
-        total[community[item]] += size[item]
+def _pack(indptr, indices, weight, size, room, members, first):
+    """Communities, one after the other, member by member to the node with most of their neighbours and most room."""
+    nodes = len(room)
     full = room.copy()
-    home = np.full(n, -1)
-    members = np.argsort(community, kind="mergesort")
-    first = np.searchsorted(community[members], np.arange(n + 1))
-    for label in np.argsort(-total, kind="mergesort"):
-        if first[label] == first[label + 1]:
-            continue
-        pull = np.zeros(nodes)
+    home = np.full(len(size), -1)
+    score = np.zeros(nodes)
+    for label in range(len(first) - 1):
+        score[:] = 1e-9
         for m in range(first[label], first[label + 1]):
             for e in range(indptr[members[m]], indptr[members[m] + 1]):
                 if home[indices[e]] >= 0:
-                    pull[home[indices[e]]] += weight[e]
-        # Linear deterministic greedy: affinity, discounted by how full the node is.
-        score = (pull + 1e-9) * room / np.maximum(full, 1e-300)
-        ranked = np.argsort(-score, kind="mergesort")
+                    score[home[indices[e]]] += weight[e]
+        for node in range(nodes):  # linear deterministic greedy: affinity, discounted by how full the node is
+            score[node] *= room[node] / max(full[node], 1e-300)
         for m in range(first[label], first[label + 1]):
-            for node in ranked:
-                if size[members[m]] <= room[node]:
-                    home[members[m]] = node
-                    room[node] -= size[members[m]]
-                    break
+            best = -1
+            for node in range(nodes):
+                if size[members[m]] <= room[node] and (best < 0 or score[node] > score[best]):
+                    best = node
+            if best >= 0:
+                home[members[m]] = best
+                room[best] -= size[members[m]]
     return home
 
 

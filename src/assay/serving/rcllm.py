@@ -26,7 +26,7 @@ Your own log of who took what tells where its items should lie:
 ...     _ = log.write_text("user,item,time\\n" + "\\n".join(rows))
 ...     plan = place(log, nodes=4, candidates=8)
 >>> len(plan.table), plan.local_share > plan.local_share_hash
-(20, True)
+(40, True)
 """
 
 from __future__ import annotations
@@ -300,10 +300,10 @@ def study(lab: Lab) -> pl.DataFrame:
         case("30 items, 10 Gb/s", 30, network=1.25e9),
         case("80 items, busy", 80, load=0.9),
     ]
-    lists = {"prompts": lab.pick(quick=240, full=1000), "ablations": lab.pick(quick=40, full=1000), "candidates": 24}
+    lists = {"prompts": lab.pick(quick=240, full=2000), "ablations": lab.pick(quick=80, full=2000), "candidates": 24}
     ranked = lab.run(accuracy, [lists], per="method")
     served = lab.run(serving, cases, per="method")
-    prompt = {"layers": 12, "candidates": 40, "rounds": lab.pick(quick=4, full=25)}
+    prompt = {"layers": 12, "candidates": 40, "rounds": lab.pick(quick=3, full=25)}
     timed = lab.run(clock, [prompt], per="method", alone=True)
     parts = (("accuracy", ranked), ("cluster", served), ("clock", timed))
     named = [table.select(pl.lit(name).alias("experiment"), pl.all()) for name, table in parts]

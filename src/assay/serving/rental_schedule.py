@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from assay.serving.control import Control
 from assay.serving.fleet import FleetSpec, Instance
-from assay.serving.gpu_rental import Choices, Rental, instance, started
+from assay.serving.gpu_rental import Choices, Rental, instance, network, started
 from assay.serving.interface import Fleet, Request
 from assay.serving.rental_baselines import Rule
 from assay.serving.replica_designs import Design, Service
@@ -131,9 +131,10 @@ def account(leases: Sequence[Lease], market: Market, times: Floats, demand: Floa
         price = market.at(time).price
         ready = np.zeros(demand.shape[1])
         for lease in leases:
-            if lease.start <= time < lease.end:
-                usd += lease.count * sum(n * price[c] for c, n in lease.design.nodes) * step / 3600
-                ready[lease.model] += lease.count * lease.design.rate * (lease.ready <= time)
+            until = min(lease.end, time + step)
+            held, serving = (max(until - max(since, time), 0.0) for since in (lease.start, lease.ready))
+            usd += lease.count * sum(n * float(price[c]) for c, n in lease.design.nodes) * held / 3600
+            ready[lease.model] += lease.count * lease.design.rate * serving / step
         carried += float(np.minimum(ready, wanted).sum())
     first = float(times[0])
     return Account(usd, carried / float(demand.sum()), sum(le.count for le in leases if le.start > first))
@@ -166,7 +167,7 @@ class Rollout:
                 instances += [instance(self.services[lease.model].model, part)] * count
                 self.spans += [(lease.ready, lease.end)] * count
         self._on = [True] * len(instances)
-        return FleetSpec(tuple(instances), bandwidth=9e9, name="leases")  # the slowest network of hardware.toml, 75 %
+        return FleetSpec(tuple(instances), bandwidth=network(lease.design for lease in self.leases), name="leases")
 
     def loads(self) -> Floats:
         """The requests on board that each instance is planned for."""

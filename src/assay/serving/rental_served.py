@@ -76,7 +76,8 @@ def met(outcome: Outcome | None, services: Sequence[Service], requests: Requests
     if outcome is not None:
         limits = np.array([service.slo[:2] for service in services])[requests.model[outcome.served]]
         good[outcome.served] = (outcome.ttft <= limits[:, 0]) & (outcome.tpot <= limits[:, 1])
-    return np.bincount(requests.model, weights=good, minlength=len(services))
+    counts: Floats = np.bincount(requests.model, weights=good, minlength=len(services)).astype(np.float64)
+    return counts
 
 
 def admitted(requests: Requests, share: Floats, seed: int) -> Requests:

@@ -100,7 +100,8 @@ class Service:
     dtype: str = "bf16"
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True)
+class Part:
     """Equal instances of a design, and what each of them is planned for."""
 
     layout: str
@@ -171,8 +172,9 @@ def _stage(layout: str, quarters: int) -> StepCost:
 
 def _cut(whole: Model, quarters: int) -> Model:
     names = ("full_layers", "window_layers", "linear_layers", "dense_layers", "moe_layers")
-    counts = {name: getattr(whole, name) for name in names}
-    return replace(whole, **{name: max(round(n * quarters / 4), 1) if n else 0 for name, n in counts.items()})
+    counts: dict[str, int] = {name: getattr(whole, name) for name in names}
+    some: dict[str, Any] = {name: max(round(n * quarters / 4), 1) if n else 0 for name, n in counts.items()}
+    return replace(whole, **some)
 
 
 def _two_stages(first: str, quarters: int, second: str) -> StepCost:
@@ -180,7 +182,8 @@ def _two_stages(first: str, quarters: int, second: str) -> StepCost:
     a, b = _stage(first, quarters), _stage(second, 4 - quarters)
     half = (np.arange(BUDGET + 1) + 1) // 2
     link = min((device(_read(x)["device"]).nic for x in (first, second)), key=lambda nic: nic.bandwidth)
-    hop = collectives.send(half * model(_read(first)["model"]).hidden * ACTIVATION, link.derated(LINK_EFFICIENCY))
+    sent: Floats = half.astype(np.float64) * (model(_read(first)["model"]).hidden * ACTIVATION)
+    hop = collectives.send(sent, link.derated(LINK_EFFICIENCY))
     one, two = a.tokens[half], b.tokens[half]
     tokens = one + two + np.maximum(one, two) + 2 * hop + OVERHEAD
     tokens[1] = one[1] + two[1] + hop[1] + OVERHEAD  # a single token cannot be cut
@@ -398,8 +401,8 @@ def enumerate_designs(
             templates += [(((a, m),), rate, parts) for rate, parts in _together(service, a, m)]
     for a, b in product(kinds, kinds):
         for m, n in product(counts, counts):
-            uses = ((a, m), (b, n)) if a != b else ((a, m + n),)
-            templates += [(uses, rate, parts) for rate, parts in _split(service, a, m, b, n, every)]
+            both: tuple[tuple[Config, int], ...] = ((a, m), (b, n)) if a != b else ((a, m + n),)
+            templates += [(both, rate, parts) for rate, parts in _split(service, a, m, b, n, every)]
         if a != b:
             templates += [(((a, 1), (b, 1)), rate, parts) for rate, parts in _staged(service, a, b)]
     found = []

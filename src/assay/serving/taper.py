@@ -13,6 +13,12 @@ Gandhi, Hari, Dally and Kozyrakis, arXiv:2605.06914. How the margin, the order o
 stage are defined is our reading: the margin is 5 % of the base step, the longest remaining branch goes first (which
 needs lengths that a real engine must estimate; `BLIND` does without), and progress counts the tokens of all branches.
 
+Here it runs on a roofline of Qwen3-32B on one H200, with generated answers (half of them branch, 2 to 16 wide) and one
+pair of targets. Room for KV is what one branch at a time runs out of: requests stay longer, the queue grows, first
+tokens are late. The length of the step is what all branches at once run out of. As each branch reads the shared prefix
+again, extra branches are not free, which bounds what any policy can win; with a kernel that reads it once
+(`prefix_reads="once"`, in the full study) starting everything at once does less harm.
+
 >>> from assay.sim.roofline import layout
 >>> from assay.workloads.branches import generate
 >>> trace, cost = generate(60, rate=1.8, share=0.5, seed=0), layout("h200:qwen3-32b")
@@ -58,7 +64,7 @@ BLIND = Policy("taper-blind", regulated=True, order="least")  # does not know ho
 PER_REQUEST = tuple(Policy(f"cap-{cap}", per_request=cap) for cap in (2, 4, 8))
 PER_BATCH = tuple(Policy(f"batch-{cap}", per_batch=cap) for cap in (2, 4, 8, 16, 32, 64, 128))
 POLICIES = {policy.name: policy for policy in (OFF, EAGER, *PER_REQUEST, *PER_BATCH, TAPER, BLIND)}
-QUICK = ("irp-off", "irp-eager", "cap-2", "cap-4", "batch-8", "batch-32", "taper")
+QUICK = ("irp-off", "irp-eager", "cap-2", "batch-8", "batch-32", "taper")
 
 LAYOUT = "h200:qwen3-32b"
 TTFT, TPOT = 2.0, 0.05  # seconds: targets of every request (assumed)
@@ -169,7 +175,9 @@ def limits(
     rows = {}
     for name in policies:
         served = run(fresh.at(rate), POLICIES[name], seed, **options)
-        rows[name] = {"goodput": found[name], "rate_beyond": rate, "attainment_beyond": attained(served)}
+        share_met = attained(served)
+        rows[name] = {"goodput": found[name], "rate_beyond": rate, "attainment_beyond": share_met,
+                      "goodput_beyond": share_met * rate}  # fmt: skip
     return rows
 
 
@@ -188,9 +196,16 @@ def study(lab: Lab) -> pl.DataFrame:
         cases += [limit("poisson", 0.5, reads="once")]
         cases += [limit("azure", 0.5)] if _azure() else []
     parts = [lab.run(limits, cases, per="policy").with_columns(experiment=pl.lit("capacity"))]
-    rates = lab.pick(quick=(0.4, 1.6, 2.0, 2.4), full=(0.1, 0.3, 0.6, 1.0, 1.4, 1.6, 1.8, 2.0, 2.2, 2.4, 2.8, 3.2))
+    rates = lab.pick(quick=(0.4, 2.0, 2.4), full=(0.1, 0.3, 0.6, 1.0, 1.4, 1.6, 1.8, 2.0, 2.2, 2.4, 2.8, 3.2))
     loads = [
-        {"arrivals": "poisson", "share": 0.5, "rate": rate, "requests": requests, "policies": names} for rate in rates
+        {
+            "arrivals": "poisson",
+            "share": 0.5,
+            "rate": rate,
+            "policies": names,
+            "requests": min(requests, max(requests // 4, int(requests * rate / 2))),
+        }  # of about one duration
+        for rate in rates
     ]
     parts.append(lab.run(sweep, loads, per="policy").with_columns(experiment=pl.lit("load")))
     table = pl.concat(parts, how="diagonal_relaxed").drop("policies")
@@ -245,7 +260,9 @@ claims = [
     Claim(
         "goodput over running branches one after another, as a ratio, on Qwen3-32B",
         measures.ratio("goodput", of={"policy": "taper"}, to={"policy": "irp-off"}, **MAIN),
-        at_least(1.4, neutral=1.0),  # goodput: the highest rate with 95 % of requests within both targets
+        # Goodput is the highest rate with 95 % of requests within both targets, for each policy its own. At one rate
+        # above what the others sustain the ratios are larger, as what is late counts for nothing: `goodput_beyond`.
+        at_least(1.4, neutral=1.0),
     ),
     Claim(
         "goodput over starting every branch at once, as a ratio, on Qwen3-32B",

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from assay.record.errors import BadInput
 from assay.sim.llm_cost import StepCost
@@ -54,9 +55,45 @@ class First(NamedTuple):
     seconds: float
 
 
-def features(steps: Sequence[Observed], knots: Sequence[float]) -> Array:
+@dataclass(frozen=True)
+class Launched:
+    """A step time where iterations with prompts are launched by the host, which may be slower than the GPU.
+
+    `alone` is the least an iteration of prompts takes, `mixed` one with decodes beside them, `once` what laying out
+    either adds to the GPU's work. Decodes alone replay a recorded graph and have none of these.
+
+    >>> cost = Launched(StepCost(tokens=np.full(100, 0.005)), alone=0.012, mixed=0.015)
+    >>> cost.seconds(4, 400), cost.seconds(chunks=[(10, 0)]), cost.seconds(4, 400, [(10, 0)])
+    (0.005, 0.012, 0.015)
+    """
+
+    cost: StepCost
+    alone: float = 0.0
+    mixed: float = 0.0
+    once: float = 0.0
+
+    def seconds(self, b: int = 0, context: int = 0, chunks: Sequence[tuple[int, int]] = ()) -> float:
+        """The time of one iteration, as `StepCost.seconds`."""
+        work = self.cost.seconds(b, context, chunks)
+        return max(work + self.once, self.mixed if b else self.alone) if chunks else work
+
+
+def rounded(n: ArrayLike, sizes: Sequence[int]) -> Array:
+    """Token counts as computed by an engine that pads to the next of some sizes; beyond the last it does not.
+
+    >>> rounded([1, 9, 40], (8, 16)).tolist()
+    [8.0, 16.0, 40.0]
+    """
+    count, steps = np.asarray(n, float), np.array(sorted(sizes), float)
+    if not len(steps):
+        return count
+    up = steps[np.minimum(np.searchsorted(steps, count), len(steps) - 1)]
+    return np.asarray(np.where(count <= steps[-1], up, count))
+
+
+def features(steps: Sequence[Observed], knots: Sequence[float], padded: Sequence[int] = ()) -> Array:
     """The columns of the formula: tokens as hinges at the knots, then b, S, chunks, their tokens and pairs."""
-    n = np.array([s.n for s in steps], float)
+    n = rounded([s.n for s in steps], padded)
     chunk = np.array([[len(s.chunks), sum(c * (p + c / 2) for c, p in s.chunks)] for s in steps], float)
     some = np.array([s.b > 0 for s in steps], float)
     hinges = [np.maximum(0.0, n - knot) for knot in knots]
@@ -66,9 +103,12 @@ def features(steps: Sequence[Observed], knots: Sequence[float]) -> Array:
 
 
 def fit_steps(
-    steps: Sequence[Observed], *, max_tokens: int = 8192, knots: Sequence[float] = (0.0, 256.0), kv_tokens: int = 0
-) -> StepCost:
+    steps: Sequence[Observed], *, max_tokens: int = 8192, knots: Sequence[float] = (0.0, 256.0), kv_tokens: int = 0,
+    padded: Sequence[int] = (),
+) -> StepCost:  # fmt: skip
     """Fit the formula to iterations of known composition; the tokens' part is convex and piecewise linear.
+
+    `padded` lists the sizes that an engine rounds its iterations up to (CUDA graphs).
 
     >>> truth = StepCost(tokens=0.01 + 1e-5 * np.arange(600), decode_kv=1e-7)
     >>> seen = [Observed(b, b * c, ((p, 0),) if p else (), truth.seconds(b, b * c, ((p, 0),) if p else ()))
@@ -79,10 +119,10 @@ def fit_steps(
     """
     if len(steps) < 6:
         raise BadInput(f"{len(steps)} iterations are too few to fit a step time to: give at least 6")
-    x = features(steps, knots)
+    x = features(steps, knots, padded)
     found = relative_nnls(list(x.T), np.array([s.seconds for s in steps]))
     k = len(knots)
-    n = np.arange(max_tokens + 1, dtype=float)
+    n = rounded(np.arange(max_tokens + 1), padded)
     tokens = found[0] + sum(found[1 + i] * np.maximum(0.0, n - knot) for i, knot in enumerate(knots))
     fixed, seq, kv, prefill, pair = found[k + 1 :]
     return StepCost(
@@ -151,6 +191,62 @@ def add_overheads(cost: StepCost, steps: Sequence[Observed], *, scaled: bool = F
         prefill_fixed=base.prefill_fixed + float(chunk),
         notes=(*cost.notes, f"overheads from {len(steps)} iterations"),
     )  # fmt: skip
+
+
+def fit_engine(cost: StepCost, steps: Sequence[Observed]) -> Launched:
+    """What an engine makes of its operations: a factor, costs per iteration, sequence and prompt, and of launching.
+
+    The factor is there because operations are timed in short bursts, and a GPU under load clocks lower. Robust least
+    squares on the logarithms: a few iterations that something else disturbed do not count.
+
+    >>> bare = StepCost(tokens=0.004 + 1e-5 * np.arange(600))
+    >>> truth = Launched(bare.scaled(1.1), alone=0.008, mixed=0.009)
+    >>> shapes = [(b, 0, ((p, 0),) if p else ()) for b in (0, 1, 8, 64) for p in (0, 64, 200, 500) if b or p]
+    >>> seen = [Observed(b, s, chunks, truth.seconds(b, s, chunks)) for b, s, chunks in shapes]
+    >>> fitted = fit_engine(bare, seen)
+    >>> round(float(fitted.cost.tokens[0]), 4), round(fitted.alone, 4), round(fitted.mixed, 4)
+    (0.0044, 0.008, 0.009)
+    """
+    from scipy.optimize import least_squares
+
+    if not steps:
+        return Launched(cost)
+    work = np.array([cost.seconds(s.b, s.context, s.chunks) for s in steps])
+    y = np.array([s.seconds for s in steps])
+    b, chunks = np.array([[s.b, len(s.chunks)] for s in steps], float).T
+    alone, mixed = (chunks > 0) & (b == 0), (chunks > 0) & (b > 0)
+    floors = [float(np.quantile(y[kind], 0.1)) if kind.any() else 0.0 for kind in (alone, mixed)]
+
+    def predicted(x: Array) -> Array:
+        device = x[0] * work + x[1] + x[2] * b + x[3] * chunks + x[6] * (chunks > 0)
+        return np.asarray(np.maximum(device, np.maximum(alone * x[4], mixed * x[5])))
+
+    def error(x: Array) -> Array:
+        return np.asarray(np.log(np.maximum(predicted(x), 0.1 * work) / y))
+
+    least = float(work.min())
+    scale = np.array([1.0, least, least, least, *(max(floor, least) for floor in floors), least])
+    found = least_squares(
+        error, [1.0, 0.0, 0.0, 0.0, *floors, 0.0], x_scale=scale,
+        bounds=([0.5, -0.5 * least, *[0.0] * 5], [2.0, *[np.inf] * 6]),
+        loss="soft_l1", f_scale=0.05,
+    )  # fmt: skip
+    factor, fixed, seq, chunk, *launch = (float(x) for x in found.x)
+    base = cost.scaled(factor)
+    whole = dataclasses.replace(
+        base, tokens=base.tokens + fixed, decode_seq=base.decode_seq + seq, prefill_fixed=base.prefill_fixed + chunk,
+        notes=(*cost.notes, f"times {factor:.3f}, and overheads from {len(steps)} iterations"),
+    )  # fmt: skip
+    return Launched(whole, *launch)
+
+
+def fit_grid(steps: Sequence[Observed], *, max_tokens: int = 8192, padded: Sequence[int] = ()) -> Launched:
+    """The formula and its launch floors fitted straight to iterations, with no operation timed."""
+    shorter = np.quantile([s.seconds for s in steps if s.chunks] or [0.0], 0.1)
+    guides = [s for s in steps if not s.chunks or s.seconds > 1.3 * shorter]  # where the GPU is what is waited for
+    knots = (0.0, 64.0, 128.0, 256.0, 512.0)
+    bare = fit_steps(guides if len(guides) > 20 else steps, max_tokens=max_tokens, knots=knots, padded=padded)
+    return fit_engine(bare, steps)
 
 
 def blend(profile: StepCost, roofline: StepCost, covered: int) -> StepCost:

@@ -109,11 +109,11 @@ class Cache:
     """
 
     layers: tuple[Layer, ...]
-    positions: Tensor  # int64 [tokens]
+    positions: Tensor  # int64 [tokens]; `forward` also takes [batch, tokens]
     theta: float
 
     def __len__(self) -> int:
-        return int(self.positions.shape[0])
+        return int(self.positions.shape[-1])
 
     def __getitem__(self, rows: Any) -> Cache:
         """The chosen rows: a slice, a list of indices or a mask."""
@@ -129,7 +129,7 @@ class Cache:
             Layer(torch.cat([x.rotary for x in rows], 1), torch.cat([x.free for x in rows], 1))
             for rows in zip(*(part.layers for part in parts), strict=True)
         )
-        return replace(parts[0], layers=layers, positions=torch.cat([part.positions for part in parts]))
+        return replace(parts[0], layers=layers, positions=torch.cat([part.positions for part in parts], -1))
 
     def moved(self, by: int | Tensor) -> Cache:
         """The same rows `by` positions further on (negative: back): only the rotary part is turned."""
@@ -163,7 +163,7 @@ def rotation(positions: Tensor, width: int, theta: float) -> tuple[Tensor, Tenso
     import torch
 
     frequency = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angle = positions.to(torch.float64)[:, None, None] * frequency
+    angle = positions.to(torch.float64)[..., None, None] * frequency
     return angle.cos().float(), angle.sin().float()
 
 
@@ -229,8 +229,8 @@ def forward(
     """Logits of the given tokens, and the cache with their rows put behind those it had.
 
     `ids` is [tokens] or [batch, tokens]; `positions` (rising; default: from the cache's length on) are one list for
-    all. A token sees all rows, cached or new, at positions up to its own. `layers` stops early: the logits then mean
-    nothing, and the returned cache has so many layers.
+    all, or one for each of the batch if the cache's are, too. A token sees all rows, cached or new, at positions up to
+    its own. `layers` stops early: the logits then mean nothing, and the returned cache has so many layers.
 
     >>> params = init(Shape(vocab=64, layers=2, width=32), seed=0)
     >>> whole, _ = forward(params, [7, 8, 9])
@@ -247,8 +247,9 @@ def forward(
     ids = ids if ids.ndim == 2 else ids[None]
     start = 0 if cache is None else len(cache)
     at = torch.arange(start, start + ids.shape[1]) if positions is None else torch.as_tensor(positions).long()
-    seen = at if cache is None else torch.cat([cache.positions, at])
-    mask = None if cache is None else seen[None, :] <= at[:, None]
+    seen = at if cache is None else torch.cat([cache.positions, at], -1)
+    mask = None if cache is None else seen[..., None, :] <= at[..., :, None]
+    mask = mask if mask is None or mask.ndim == 2 else mask[:, None]  # the same for all heads
     turns = rotation(at, shape.head if shape.attn == "gqa" else shape.rotary, shape.theta)
     x = w["embed"][ids]
     fresh = []
