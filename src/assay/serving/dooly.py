@@ -256,23 +256,24 @@ def roofline_of(shape: Shape) -> StepCost:
 # ------------------------------------------------------------------------------------------- the study
 
 
+def experiment(experiment: str, seed: int, **case: Any) -> dict[str, dict[str, float]]:
+    """One of the two, by name: in one go, so that a worker loads torch once."""
+    return {"profiling": profiling, "serving": serving}[experiment](**case, seed=seed)
+
+
 def study(lab: Lab) -> pl.DataFrame:
     """Profiling of twelve models with and without the database; then predicted against measured serving."""
-    factor = lab.pick(quick=64, full=16)
-    reach = lab.pick(quick=(8, 64, 64), full=(128, 512, 8192))
-    saved = lab.run(profiling, [{"factor": factor, "reach": reach}], per="method", alone=True)
-    cases = [
-        {"model": model, "neighbour": near, "backend": backend, "factor": lab.pick(quick=32, full=8),
-         "layers": lab.pick(quick=2, full=6), "count": lab.pick(quick=8, full=500),
-         "again": lab.pick(quick=False, full=True)}
+    saved = {"experiment": "profiling", "factor": lab.pick(quick=64, full=16),
+             "reach": lab.pick(quick=(8, 64, 64), full=(128, 512, 8192))}  # fmt: skip
+    served = [
+        {"experiment": "serving", "model": model, "neighbour": near, "backend": backend,
+         "factor": lab.pick(quick=32, full=8), "layers": lab.pick(quick=2, full=6),
+         "count": lab.pick(quick=8, full=500), "again": lab.pick(quick=False, full=True)}
         for model, near, backend in (("llama-3-8b", "qwen3-8b", "paged"), ("qwen3-1.7b", "qwen3-0.6b", "sdpa"))
     ]  # fmt: skip
-    served = lab.run(serving, lab.pick(quick=cases[:1], full=cases), per="method", alone=True)
-    parts = [
-        saved.with_columns(experiment=pl.lit("profiling")),
-        served.with_columns(experiment=pl.lit("serving"), workload=pl.lit("chat")),
-    ]
-    here = pl.concat(parts, how="diagonal").with_columns(substrate=pl.lit("cpu"))
+    here = lab.run(experiment, [saved, *served[: lab.pick(quick=1, full=2)]], per="method", alone=True)
+    chat = pl.when(pl.col("experiment") == "serving").then(pl.lit("chat"))
+    here = here.with_columns(substrate=pl.lit("cpu"), workload=chat)
     stored = dooly_h200.rows()
     table = here if stored is None else pl.concat([here, stored], how="diagonal_relaxed")
     return table.select(COLUMNS)

@@ -281,7 +281,7 @@ def study(lab: Lab) -> pl.DataFrame:
     if lab.size == "full":
         weights = str(lab.artefacts / "helm.npz")
         train(TRAINING_STEPS, TRAINING_SEED, Path(weights))
-    size = {"nodes": lab.pick(quick=2, full=32), "duration": lab.pick(quick=110.0, full=630.0)}
+    size = {"nodes": lab.pick(quick=3, full=32), "duration": lab.pick(quick=110.0, full=630.0)}
     case = {**size, "every": lab.pick(quick=False, full=True), "weights": weights}
     served = lab.run(trial, [{"regime": regime, **case} for regime in ("trend", "burst", "steady")], per="policy")
     served = served.drop("every", "weights")

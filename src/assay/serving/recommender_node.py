@@ -125,7 +125,7 @@ def _evict(resident, tokens, ghosts, ghost_count, cache, n, part, room):
     """Evict from a part until it has room; groups are remembered as ghosts.
 
     It takes the arrays it needs: handing over the whole state would count references to all of them at every miss,
-    which takes three times as long as all the rest of a replay.
+    and that alone would take most of a replay's time.
     """
     groups = len(resident)
     while cache.used[part] + room > cache.capacity[part]:

@@ -11,6 +11,11 @@ there for gateways, which must answer in time; it is off unless asked for.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,13 +81,12 @@ def milp(
         raise ValueError(f"{costs.size} costs, {whole.size} integer marks and rows of {columns} do not go together")
     if not np.isfinite(costs).all():
         raise ValueError("costs must be finite")
-    found = highs(
-        costs,
-        integrality=whole.astype(int),
-        bounds=Bounds(least, most),
-        constraints=LinearConstraint(A, np.asarray(lo, np.float64), np.asarray(hi, np.float64)),
-        options={"node_limit": int(work), "time_limit": float(seconds), "mip_rel_gap": float(gap), "presolve": True},
-    )
+    rows = LinearConstraint(A, np.asarray(lo, np.float64), np.asarray(hi, np.float64))
+    limits = {"node_limit": int(work), "time_limit": float(seconds), "mip_rel_gap": float(gap), "presolve": True}
+    with _silent():
+        found = highs(
+            costs, integrality=whole.astype(int), bounds=Bounds(least, most), constraints=rows, options=limits
+        )
     status = _STATUS.get(found.status, "failed")
     if found.x is None:
         return Solution(None, np.inf, -np.inf, np.inf, status)
@@ -92,3 +96,18 @@ def milp(
     bound = getattr(found, "mip_dual_bound", None)
     bound = found.fun if bound is None else bound
     return Solution(x, float(found.fun), float(bound), float(found.mip_gap or 0.0), status)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what the solver's C++ prints about itself off standard output, where it would spoil JSON."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
