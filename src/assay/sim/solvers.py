@@ -82,7 +82,7 @@ def milp(
     if not np.isfinite(costs).all():
         raise ValueError("costs must be finite")
     rows = LinearConstraint(A, np.asarray(lo, np.float64), np.asarray(hi, np.float64))
-    limits = {"node_limit": int(work), "time_limit": float(seconds), "mip_rel_gap": float(gap), "presolve": True}
+    limits: Any = {"node_limit": int(work), "time_limit": float(seconds), "mip_rel_gap": float(gap), "presolve": True}
     with _silent():
         found = highs(
             costs, integrality=whole.astype(int), bounds=Bounds(least, most), constraints=rows, options=limits

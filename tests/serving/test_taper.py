@@ -1,0 +1,131 @@
+"""TAPER beside running one branch, all branches and a fixed number: capacity, attainment, budgets, low load."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from assay.record import traces
+from assay.record.lab import Lab
+from assay.record.types import NotMeasured
+from assay.serving import taper
+from assay.serving.branch_engine import EAGER, OFF, Policy, serve
+from assay.serving.taper import BLIND, MAIN, POLICIES, QUICK, TAPER, attained, run, traffic
+from assay.sim.roofline import layout
+
+CAPS = ("cap-2", "batch-8", "batch-32")
+
+
+@pytest.fixture(scope="module")
+def capacities() -> pl.DataFrame:
+    """The main case of the study, on fewer seeds."""
+    case = {"arrivals": "poisson", "share": 0.5, "requests": 500, "tpot": taper.TPOT, "prefix_reads": "each"}
+    table = Lab("taper", seeds=3).run(taper.limits, [{**case, "policies": list(QUICK)}], per="policy")
+    return table.with_columns(experiment=pl.lit("capacity"))
+
+
+def mean(table: pl.DataFrame, policy: str, column: str) -> float:
+    return float(table.filter(policy=policy)[column].mean())  # type: ignore[arg-type]
+
+
+def test_taper_sustains_more_than_the_best_cap_and_that_no_less_than_off_and_eager(capacities: pl.DataFrame) -> None:
+    ours = mean(capacities, "taper", "goodput")
+    best = max(mean(capacities, cap, "goodput") for cap in CAPS)
+    assert taper.best_cap(capacities) in CAPS
+    assert ours > 1.03 * best
+    assert best >= max(mean(capacities, "irp-off", "goodput"), mean(capacities, "irp-eager", "goodput"))
+
+
+def test_attainment_stays_where_off_and_eager_fall_below(capacities: pl.DataFrame) -> None:
+    assert mean(capacities, "taper", "attainment_beyond") >= 0.93  # fresh traffic: the study says with which interval
+    for policy in ("irp-off", "irp-eager"):
+        assert mean(capacities, policy, "attainment_beyond") < 0.95
+        assert mean(capacities, "taper", "goodput_beyond") > 1.2 * mean(capacities, policy, "goodput_beyond")
+
+
+def test_every_claim_is_answered_from_the_table(capacities: pl.DataFrame) -> None:
+    for claim in taper.claims:
+        estimate = claim.measure(capacities)
+        assert estimate.n == 3
+        assert estimate.low <= estimate.value <= estimate.high
+    assert set(MAIN) <= set(capacities.columns)
+
+
+def test_at_low_load_taper_is_eager() -> None:
+    trace = traffic("poisson", 0.5, 120, seed=0).at(0.3)
+    ours, eager, off = (run(trace, policy, seed=0) for policy in (TAPER, EAGER, OFF))
+    assert attained(ours) == pytest.approx(attained(eager), abs=0.01)
+    branching = trace.branching
+    assert ours.e2e[branching].mean() == pytest.approx(eager.e2e[branching].mean(), rel=0.01)
+    assert ours.e2e[branching].mean() < 0.5 * off.e2e[branching].mean()
+
+
+def test_extras_keep_to_the_budget_up_to_what_the_predictor_got_wrong() -> None:
+    served = run(traffic("poisson", 0.5, 300, seed=1).at(2.4), TAPER, seed=1, logged=50_000)
+    ran = served.column("extras") > 0
+    predicted, true, budget = (served.column(name)[ran] for name in ("predicted", "externality", "budget"))
+    assert ran.mean() > 0.5
+    assert (predicted <= budget).all()
+    assert (true - budget <= np.abs(true - predicted) + 1e-12).all()
+    logged = taper.externality(served)
+    assert logged["guess_error_mean"] < 0.1 * true.mean()
+    assert logged["overshoot_max"] < 0.25 * served.column("total").mean()
+
+
+def test_with_a_perfect_predictor_nothing_exceeds_the_budget() -> None:
+    trace = traffic("poisson", 0.5, 200, seed=0).at(2.2)
+    served = serve(trace, layout(taper.LAYOUT), TAPER, ttft=2.0, tpot=0.05, logged=50_000)
+    ran = served.column("extras") > 0
+    assert (served.column("externality")[ran] <= served.column("budget")[ran] + 1e-9).all()
+    assert served.theta == pytest.approx([0, 1, 1, 1], abs=1e-3)
+
+
+def test_a_late_request_stops_all_extras() -> None:
+    """With a target no step can meet, the batch has no slack and TAPER runs one branch at a time."""
+    trace = traffic("poisson", 1.0, 40, seed=0).at(1.0)
+    served = serve(trace, layout(taper.LAYOUT), TAPER, ttft=1e-3, tpot=1e-3)
+    assert served.count("extras") == 0
+
+
+def test_more_slack_admits_more_and_infinite_slack_everything() -> None:
+    trace, cost = traffic("poisson", 0.5, 150, seed=0).at(2.5), layout(taper.LAYOUT)
+    shares = [
+        serve(trace, cost, TAPER, ttft=1e6, tpot=tpot).count("extras") for tpot in (0.025, 0.04, 1e3)
+    ]  # fmt: skip
+    assert shares[0] < shares[1] <= shares[2]
+    assert shares[2] == serve(trace, cost, EAGER, ttft=1e6, tpot=1.0).count("extras")
+
+
+def test_not_knowing_branch_lengths_costs_little() -> None:
+    trace = traffic("poisson", 0.5, 300, seed=0).at(2.2)
+    known, blind = (attained(run(trace, policy, seed=0)) for policy in (TAPER, BLIND))
+    assert blind >= known - 0.05
+
+
+def test_the_caps_of_the_study_are_those_of_the_paper_and_more() -> None:
+    for cap in (2, 4, 8):
+        assert POLICIES[f"cap-{cap}"] == Policy(f"cap-{cap}", per_request=cap)
+        assert POLICIES[f"batch-{cap}"] == Policy(f"batch-{cap}", per_batch=cap)
+    assert set(QUICK) <= set(POLICIES)
+
+
+def test_a_load_gives_a_row_for_every_policy_and_the_plot_draws(capacities: pl.DataFrame) -> None:
+    rows = taper.sweep("poisson", 0.5, 1.5, 40, ["irp-off", "taper"], seed=0)
+    assert rows["taper"]["goodput"] == pytest.approx(1.5 * rows["taper"]["attainment"])
+    assert rows["taper"]["overshoot_max"] >= 0.0
+    loads = pl.DataFrame(
+        {"experiment": ["load"] * 2, "policy": ["irp-off", "taper"], "rate": [1.5] * 2, "goodput": [1.0, 1.2]}
+    )
+    assert taper.plot(pl.concat([capacities, loads], how="diagonal_relaxed")).to_dict()
+
+
+def test_azure_conversations_can_carry_the_branches() -> None:
+    try:
+        traces.find(taper.AZURE)
+    except NotMeasured as missing:
+        pytest.skip(str(missing))
+    trace = traffic("azure", 0.5, 100, seed=0)
+    assert len(trace) == 100
+    assert 0.3 < trace.branching.mean() < 0.7
+    assert run(trace.at(1.0), TAPER, seed=0).finish.max() > 0
