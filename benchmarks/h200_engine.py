@@ -322,7 +322,7 @@ def run_engine(
     facts["grid"] = time.perf_counter() - begun
     for number, workload in enumerate(workloads):
         rate, count = RATES[model][workload]
-        requests = requests_of(workload, *((200.0, 6) if tiny else (rate, count)), seed=100 + number,
+        requests = requests_of(workload, *((200.0, 6) if tiny else (rate, count)), seed=200 + number,
                                shrink=64 if tiny else 1)  # fmt: skip
         if not tiny:  # shapes the allocator and cuBLAS have not met yet
             engine.run([Request(r.arrival, r.prompt, 16) for r in requests_of(workload, 50.0, 8, seed=9)])

@@ -154,6 +154,8 @@ def answer(params: Params, ids: Any, cached: Cache, chosen: Tensor) -> Tensor:
 
 def _rows(cached: Cache, which: Tensor) -> Cache:
     """Other rows for each of the batch: `which` is [prompt, row]."""
-    places = which[:, :, None, None]
-    layers = tuple(Layer(x.rotary.take_along_dim(places, 1), x.free.take_along_dim(places, 1)) for x in cached.layers)
+    import torch
+
+    prompt = torch.arange(len(which))[:, None]
+    layers = tuple(Layer(x.rotary[prompt, which], x.free[prompt, which]) for x in cached.layers)
     return replace(cached, layers=layers, positions=cached.positions[which])

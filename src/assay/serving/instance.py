@@ -260,7 +260,7 @@ def _admit(w, i, budget, now):
     instance.changed = 1
     request.target, request.chunk = target, chunk
     if request.ready > 0:
-        if request.preemptions > 0:
+        if request.preemptions > 0 and instance.preemption == SWAP:
             instance.extra += instance.swap * request.ready
         request.pre = request.ready
         extend(w, r, i, request.pre // block)

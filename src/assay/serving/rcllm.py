@@ -126,7 +126,7 @@ def place(
 
 
 def accuracy(prompts: int, ablations: int, candidates: int, seed: int) -> dict[str, dict[str, Any]]:
-    """The trained recommender with reused blocks; other shares and choices of tokens on the first prompts only."""
+    """The trained recommender with reused blocks; without its parts, or with more repair, on the first prompts only."""
     import torch
 
     torch.set_num_threads(1)
@@ -136,6 +136,7 @@ def accuracy(prompts: int, ablations: int, candidates: int, seed: int) -> dict[s
         whole = ranking_lm.scores(tiny_lm.forward(params, asked.ids)[0][:, -1], asked)
     first, blocks = rows(params, asked)
     cached = block_reuse.assemble(first, blocks)
+    unturned = block_reuse.assemble(first, [block_reuse.pick(block, slice(ablations)) for block in blocks], turn=False)
     off = block_reuse.deviation(params, asked.ids, cached)
 
     def quality(
@@ -149,8 +150,8 @@ def accuracy(prompts: int, ablations: int, candidates: int, seed: int) -> dict[s
     return {
         "full": _quality(whole, whole, asked),
         "rcllm": quality(cached, REPAIRED),
-        "full reuse": quality(cached, 0.0),
-        "full reuse, keys not turned": quality(block_reuse.assemble(first, blocks, turn=False), 0.0),
+        "full reuse": quality(cached, 0.0, n=ablations),
+        "full reuse, keys not turned": quality(unturned, 0.0, n=ablations),
         "repair 0.30": quality(cached, 0.30, n=ablations),
         "by deviation alone": quality(cached, REPAIRED, "deviation", n=ablations),
         "at random": quality(cached, REPAIRED, "random", n=ablations),
@@ -300,7 +301,7 @@ def study(lab: Lab) -> pl.DataFrame:
         case("30 items, 10 Gb/s", 30, network=1.25e9),
         case("80 items, busy", 80, load=0.9),
     ]
-    lists = {"prompts": lab.pick(quick=240, full=2000), "ablations": lab.pick(quick=80, full=2000), "candidates": 24}
+    lists = {"prompts": lab.pick(quick=240, full=2000), "ablations": lab.pick(quick=60, full=2000), "candidates": 24}
     ranked = lab.run(accuracy, [lists], per="method")
     served = lab.run(serving, cases, per="method")
     prompt = {"layers": 12, "candidates": 40, "rounds": lab.pick(quick=3, full=25)}

@@ -165,7 +165,7 @@ class World(NamedTuple):
     caches: Records
     requests: Records
     entries: Records
-    index: NDArray[np.int32]  # [segment, cache] -> entry
+    index: NDArray[np.int32]  # type: ignore[assignment]  # [segment, cache] -> entry; hides tuple.index
     offsets: NDArray[np.int64]
     path: NDArray[np.int32]
     begin: NDArray[np.int32]  # first block of a segment, counted from the start of the prompt

@@ -10,7 +10,7 @@ of the time of a run. The addresses are valid as long as the `World` they were t
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, njit, types  # type: ignore[attr-defined,unused-ignore]
 from numba.core import cgutils
 from numba.extending import intrinsic
 

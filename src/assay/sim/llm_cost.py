@@ -89,7 +89,7 @@ class StepCost:
         """The time of one iteration: `b` decodes with `context` KV tokens in all, and (chunk, tokens before) pairs."""
         n = b + sum(chunk for chunk, _ in chunks)
         total = float(self.tokens[n]) + decode_line(self.packed(), b, context)[0]
-        return total + sum(chunk_line(self.packed(), chunk, before)[0] for chunk, before in chunks)
+        return float(total + sum(chunk_line(self.packed(), chunk, before)[0] for chunk, before in chunks))
 
     def scaled(self, factor: float) -> StepCost:
         """Every time multiplied by `factor`; memory and energy stay."""
@@ -102,7 +102,7 @@ def _until(gap, slope):
     """For how many iterations k = 0, 1, … a line that starts `gap` below another and gains `slope` stays below."""
     if slope <= 0.0 or not gap / slope < FOREVER:
         return FOREVER
-    return max(1, int(math.ceil(gap / slope)))
+    return max(1, int(math.ceil(gap / slope)))  # noqa: RUF046  compiled, ceil gives a float
 
 
 @njit(cache=True)
