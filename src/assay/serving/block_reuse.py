@@ -80,13 +80,15 @@ def deviation(params: Params, ids: Any, cached: Cache) -> Tensor:
 
     with torch.no_grad():
         _, true = tiny_lm.forward(params, torch.as_tensor(ids)[:, : len(cached)], layers=2)
-    apart = ((a - b).square().sum((2, 3)) for a, b in _pairs(true.layers[1], cached.layers[1]))
-    total: Tensor = sum(apart, torch.zeros(()))
-    return total.sqrt()
+    return apart(true, cached)
 
 
-def _pairs(a: Layer, b: Layer) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    return (a.rotary, b.rotary), (a.free, b.free)
+def apart(true: Cache, cached: Cache) -> Tensor:
+    """`deviation`, where the true rows are at hand."""
+    a, b = true.layers[1], cached.layers[1]
+    keys = (a.rotary[:, : len(cached)] - b.rotary).square().sum((2, 3))
+    values = (a.free[:, : len(cached)] - b.free).square().sum((2, 3))
+    return (keys + values).sqrt()
 
 
 def choose(
@@ -146,8 +148,11 @@ def answer(params: Params, ids: Any, cached: Cache, chosen: Tensor) -> Tensor:
     with torch.no_grad():
         for first in range(0, len(ids), BATCH):
             some = slice(first, first + BATCH)
-            rows = _rows(pick(cached, some), kept[some])
-            logits, _ = tiny_lm.forward(params, ids[some].gather(1, at[some]), at[some], rows)
+            if chosen.shape[1]:
+                rows, where = _rows(pick(cached, some), kept[some]), at[some]
+            else:  # nothing is taken out: no need to copy
+                rows, where = pick(cached, some), behind
+            logits, _ = tiny_lm.forward(params, ids[some].gather(1, at[some]), where, rows)
             outcomes.append(logits[:, -1])
     return torch.cat(outcomes)
 

@@ -204,7 +204,7 @@ def serve(kind: str, seed: int) -> dict[str, dict[str, Any]]:
 
 SEEN = (
     "experiment", "evidence", "family", "phase", "batch", "context", "cap", "lock", "seed", "step", "watts", "sm_clock",
-    "held_sw_power_cap", "joules_per_token", "tokens_per_second",
+    "held_sw_power_cap", "joules_per_token", "tokens_per_second", "machine",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ words, its name and a full stop; a history is a sequence of categories and brand
 next depends on what came before: categories come again, the more often and the more recently they were taken, and a
 known brand helps. None of this can be read off an item alone, so a model that sees items without the history must lose.
 
-The weights that ship with assay were trained by ``python -m assay.serving.ranking_lm`` on one thread; their file says
+The weights that ship with assay were trained by `train` in three stages on one thread; their file says
 how. Training teaches the answer, and at every item's full stop how likely that item is.
 """
 

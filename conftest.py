@@ -1,0 +1,33 @@
+"""Examples in docstrings that need an extra which is not installed are skipped, not failed."""
+
+from __future__ import annotations
+
+import doctest
+from collections.abc import Generator
+
+import pytest
+
+from assay.record.extras import EXTRAS
+
+OPTIONAL = {module: extra.name for extra in EXTRAS for module in extra.modules}
+
+
+def missing_extra(error: BaseException) -> str | None:
+    """The optional module for want of which a docstring's first example failed."""
+    failures = getattr(error, "failures", [error])  # pytest gathers them; what follows the first is its consequence
+    first = failures[0] if failures else error
+    if not isinstance(first, doctest.UnexpectedException) or not isinstance(first.exc_info[1], ModuleNotFoundError):
+        return None
+    name = (first.exc_info[1].name or "").partition(".")[0]
+    return name if name in OPTIONAL else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Run one test. Tests proper say `pytest.importorskip` themselves."""
+    try:
+        return (yield)
+    except Exception as error:
+        if isinstance(item, pytest.DoctestItem) and (name := missing_extra(error)):
+            pytest.skip(f"needs '{name}': pip install 'assay[{OPTIONAL[name]}]'")
+        raise
