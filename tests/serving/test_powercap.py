@@ -156,10 +156,18 @@ def test_the_gpu_script_writes_what_is_read_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not power_profile.PROFILE.exists(), reason="no measured H200 profile is stored")
-def test_the_h200_draws_far_below_its_limit_in_decode_and_near_it_in_prefill() -> None:
+@pytest.mark.xfail(strict=True, reason="layers that saturate the memory draw up to 699 W of 700 at batch 256")
+def test_decode_draws_far_below_the_limit() -> None:
+    limit = float(power_profile.machine()["limit"])
+    assert powercap.decode_watts(powercap.measured_rows()).value < 0.75 * limit
+
+
+@pytest.mark.skipif(not power_profile.PROFILE.exists(), reason="no measured H200 profile is stored")
+def test_the_h200_draws_less_in_small_decodes_than_in_prefill_and_the_model_fits_both() -> None:
     table = powercap.measured_rows()
     limit = float(power_profile.machine()["limit"])
-    assert powercap.decode_watts(table).value < 0.75 * limit
+    small = table.filter((pl.col("phase") == "decode") & (pl.col("batch") <= 8))
+    assert small["watts"].max() < 0.75 * limit
     prefill = table.filter((pl.col("phase") == "prefill") & (pl.col("batch") * pl.col("context") >= 8192))
     assert prefill["watts"].max() > 0.8 * limit
     _, rates, found = power_profile.h200()

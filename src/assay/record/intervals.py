@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from assay.record.types import Estimate
 
@@ -66,6 +65,8 @@ def clopper_pearson(successes: int, trials: int) -> Estimate:
     >>> estimate.value, round(estimate.low, 3), estimate.high
     (1.0, 0.692, 1.0)
     """
+    from scipy import stats  # a second of import that most commands never need
+
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"clopper_pearson needs 0 <= successes <= trials and a trial, got {successes} of {trials}")
     tail = (1 - LEVEL) / 2
@@ -82,6 +83,8 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
     >>> slope([1, 2, 4, 8], [3, 12, 48, 192]).value
     2.0
     """
+    from scipy import stats  # a second of import that most commands never need
+
     if min(x, default=0) <= 0 or min(y, default=0) <= 0:
         raise ValueError("slope needs positive values: it is fitted to logarithms")
     if len(set(x)) < 3:

@@ -36,7 +36,7 @@ def run(
     """
     study = catalogue.study(key)
     source = sources.digest(study.paper.module)
-    compiled = _compiled(sources.compiled_digest(study.paper.module))
+    compiled = sources.compiled_folder(store.home())
     started, clock = datetime.now(UTC), time.perf_counter()
     facts = machine.facts()
     crew = facts["cores"] if workers is None else workers
@@ -69,13 +69,6 @@ def run(
         _draw(study, table, path.with_suffix(".svg"))
         journal.forget()
     return result
-
-
-def _compiled(source: str) -> Path:
-    """Where compiled kernels of exactly this code are kept: beside the code if it may be written, else in the store."""
-    beside = Path(__file__).parents[1] / "__pycache__"
-    ours = os.access(beside if beside.exists() else beside.parent, os.W_OK)
-    return (beside if ours else store.home()) / "compiled" / source
 
 
 def _measure(study: Study, lab: Lab, journal: Journal) -> pl.DataFrame:

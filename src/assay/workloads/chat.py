@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy.special import ndtri
 
 from assay.sim.random import stream
 from assay.workloads.conversations import BLOCK, Draws, Rules, converse, paths
@@ -57,7 +57,7 @@ class Lengths:
     @classmethod
     def lognormal(cls, one: float, other: float, sigma: float = 1.0, correlation: float = 0.2) -> Lengths:
         """From two means."""
-        grid = stats.norm.ppf((np.arange(512) + 0.5) / 512)
+        grid = ndtri((np.arange(512) + 0.5) / 512)
         normal = stream(0, "copula").multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], 4096)
         ranks = np.argsort(np.argsort(normal.T, axis=1), axis=1) / 4096
         tokens = [mean * np.exp(sigma * grid - sigma**2 / 2) for mean in (one, other)]
@@ -111,7 +111,7 @@ class Chat:
     memory: float = 0.0  # correlation of successive gaps, as normal scores
     opening: Lengths = field(default_factory=lambda: Lengths.lognormal(900, 300))
     later: Lengths = field(default_factory=lambda: Lengths.lognormal(120, 300))  # tokens added, tokens answered
-    think: Floats = field(default_factory=lambda: stats.expon.ppf(np.linspace(0, 0.999, 257), scale=60.0))
+    think: Floats = field(default_factory=lambda: -60.0 * np.log1p(-np.linspace(0, 0.999, 257)))
     stay: Floats = field(default_factory=lambda: np.array([0.6]))  # probability of a next turn, by the prompt's length
     stay_edges: Floats = field(default_factory=lambda: np.empty(0))
     context: int = 131_072
@@ -245,6 +245,7 @@ class Chat:
 
 def _remembering(normal: Floats, memory: float, shape: float) -> Floats:
     """Gamma gaps of mean 1 whose normal scores are an autoregression: a short gap follows a short one."""
+    from scipy import stats
     from scipy.signal import lfilter
 
     normal[1:] *= np.sqrt(1 - memory**2)
