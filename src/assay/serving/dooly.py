@@ -70,7 +70,7 @@ references = (
 MACHINE = "this cpu"
 DTYPE = "float32"
 COLUMNS = ("experiment", "substrate", "model", "backend", "workload", "method", "seed", "seconds", "operations",
-           "ttft_error", "tpot_error", "step_error")  # fmt: skip
+           "ttft_error", "ttft_run_error", "tpot_error", "step_error")  # fmt: skip
 Samples = Iterable[tuple[Mapping[str, int], float]]
 
 
