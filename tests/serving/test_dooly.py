@@ -191,21 +191,33 @@ def test_held_back_runs_on_an_h200_are_predicted_better_than_by_a_roofline() -> 
     assert mean(means["dooly"], "step_error") <= 0.10
 
 
+IN_FLIGHT = "a first token waits for the iteration in flight, and a small shift moves it by a whole one"
+
+
 @stored_runs
-@pytest.mark.parametrize(("quantity", "bound"), [("step_error", 0.08), ("ttft_error", 0.10), ("tpot_error", 0.10)])
+@pytest.mark.parametrize(
+    ("quantity", "bound"),
+    [
+        ("step_error", 0.08),
+        ("tpot_error", 0.08),
+        ("ttft_run_error", 0.05),
+        pytest.param("ttft_error", 0.05, marks=pytest.mark.xfail(strict=True, reason=IN_FLIGHT)),
+    ],
+)
 def test_held_back_runs_on_an_h200_are_predicted_as_well_as_wanted(quantity: str, bound: float) -> None:
     served = stored_table().filter((pl.col("method") == "dooly") & (pl.col("experiment") == "serving"))
-    found = mean(served, quantity)
-    if found > bound:
-        pytest.xfail(f"{quantity} is {found:.3f}: a first token waits for the iteration in flight, and a small shift moves it by a whole one")
+    assert mean(served, quantity) <= bound
 
 
 @stored_runs
 def test_profiling_twelve_models_on_an_h200_takes_less() -> None:
-    found = float(dooly.time_saved(stored_table()).value)
-    assert found < -0.15
-    if found > -0.40:
-        pytest.xfail(f"{found:.3f}: most of the time is new attention kernels being compiled")
+    assert float(dooly.time_saved(stored_table()).value) < -0.15
+
+
+@stored_runs
+@pytest.mark.xfail(strict=True, reason="a quarter: most of the time is new attention kernels being compiled")
+def test_profiling_twelve_models_on_an_h200_takes_much_less() -> None:
+    assert float(dooly.time_saved(stored_table()).value) <= -0.40
 
 
 # ------------------------------------------------------------------------------------------ the pieces
