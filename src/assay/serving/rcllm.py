@@ -313,8 +313,8 @@ def study(lab: Lab) -> pl.DataFrame:
         case("30 items, 10 Gb/s", 30, network=1.25e9),
         case("80 items, busy", 80, load=0.9),
     ]
-    lists = {"prompts": lab.pick(quick=200, full=2000), "ablations": lab.pick(quick=50, full=2000), "candidates": 24}
-    prompt = {"layers": 8, "candidates": 40, "rounds": lab.pick(quick=3, full=25)}
+    lists = {"prompts": lab.pick(quick=200, full=2000), "ablations": lab.pick(quick=20, full=2000), "candidates": 24}
+    prompt = {"layers": 8, "candidates": 40, "rounds": lab.pick(quick=2, full=25)}
     parts = [{"experiment": "accuracy", **lists}, *({"experiment": "cluster", **one} for one in cases)]
     return lab.run(trial, [*parts, {"experiment": "clock", **prompt}], per="method")
 
