@@ -152,26 +152,29 @@ def _row(outcome: Any) -> dict[str, Any]:
 
 
 def plot(table: pl.DataFrame) -> alt.FacetChart:
-    """Mean time to first token against time per output token, a point a router, a panel a workload."""
+    """Both latencies of every router, a row a workload."""
     import altair as alt
 
-    crowd = ["lmetric, guard", "linear, best weight"]  # on top of their neighbours
-    shown = table.filter((pl.col("load") == 0.85) & ~pl.col("policy").is_in(crowd))
-    points = shown.group_by("workload", "policy", maintain_order=True)
-    means = points.agg(pl.col("ttft_mean").mean(), pl.col("tpot_mean").mean(), pl.col("cached_ratio").mean())
-    base = alt.Chart(means).encode(
-        x=alt.X("ttft_mean:Q", scale=alt.Scale(type="log"), title="mean time to first token, s"),
-        y=alt.Y("tpot_mean:Q", scale=alt.Scale(type="log"), title="mean time per output token, s"),
+    titles = {"ttft_mean": "time to first token, s", "tpot_mean": "time per output token, s"}
+    cases = table.filter(pl.col("load") == 0.85).group_by("workload", "policy", maintain_order=True)
+    means = cases.agg(pl.col("ttft_mean").mean(), pl.col("tpot_mean").mean())
+    long = means.unpivot(list(titles), index=["workload", "policy"], variable_name="figure", value_name="seconds")
+    long = long.with_columns(pl.col("figure").replace(titles), ours=pl.col("policy").str.starts_with("lmetric"))
+    dots = (
+        alt.Chart(long)
+        .mark_circle(size=70, opacity=0.9)
+        .encode(
+            x=alt.X("seconds:Q", scale=alt.Scale(type="log"), title=None),
+            y=alt.Y("policy:N", sort=alt.SortField("seconds"), title=None),
+            color=alt.Color("ours:N", legend=None),
+        )
+        .properties(width=300, height=240)
     )
-    dots = base.mark_circle(size=90).encode(color=alt.Color("cached_ratio:Q", title="cached share"))
-    names = base.mark_text(align="left", dx=7, fontSize=10).encode(text="policy:N")
-    title = alt.Title("Routers at 85 % of the fleet's capacity", subtitle="Mean over seeds; lower left is better")
-    chart: alt.FacetChart = (
-        (dots + names)
-        .properties(width=430, height=300)
-        .facet("workload:N", columns=2, title=title)
-        .resolve_scale(x="independent", y="independent")
+    title = alt.Title(
+        "Routers at 85 % of the fleet's capacity", subtitle="Mean over requests and seeds; left is better"
     )
+    panels = dots.facet(row=alt.Row("workload:N", title=None), column=alt.Column("figure:N", title=None), title=title)
+    chart: alt.FacetChart = panels.resolve_scale(x="independent", y="independent")
     return chart
 
 
