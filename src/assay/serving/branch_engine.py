@@ -16,6 +16,7 @@ least slack in the batch: how long the iteration may still be extended until the
 target. What an extra branch would cost is predicted by a cost model whose terms are re-weighted by recursive least
 squares after every iteration.
 
+    >>> from assay.serving.branch_state import EAGER, OFF
     >>> from assay.sim.roofline import layout
     >>> from assay.workloads.branches import Branching
     >>> trace = Branching.of([0.0], [1000], [[[10], [50, 50, 50], [10]]])
@@ -31,130 +32,55 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from assay.serving.branch_state import (
+    AGAIN,
+    ARRIVED,
+    COUNTS,
+    DECODE,
+    DONE,
+    EXTRAS,
+    FINISHED,
+    GIVEN,
+    L_BASE,
+    L_BUDGET,
+    L_DECODES,
+    L_EXTRAS,
+    L_GUESS,
+    L_NOW,
+    L_PREDICTED,
+    L_STEP,
+    L_TOTAL,
+    L_TRUE,
+    L_USED,
+    LEAST,
+    LOG,
+    ORDERS,
+    PEAK,
+    PREEMPTED,
+    PREFILL,
+    PRIOR,
+    RUNNING,
+    STEPS,
+    TERMS,
+    UNIT,
+    USED,
+    WAITING,
+    Costs,
+    Floats,
+    Ints,
+    Policy,
+    Rules,
+    State,
+    Work,
+)
 from assay.sim.llm_cost import StepCost, chunk_line, decode_line
 from assay.sim.random import bits, key
 from assay.workloads.branches import Branching
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-UNLIMITED = 1 << 40
-ORDERS = ("given", "longest", "least")  # as listed; longest remaining first; fewest tokens so far first
-GIVEN, LONGEST, LEAST = range(3)
-WAITING, PREFILL, DECODE, DONE = range(4)
-TERMS = 4  # of the predictor: a constant, what sees only tokens, attention of decodes, attention of prompts
-UNIT = 0.01  # seconds of the constant term, so that all terms are of one size
-PRIOR = 10.0  # variance of the weights before the first step, in units of a step's noise
-
-# What is counted over a run.
-COUNTS = ("running", "again", "arrived", "used", "steps", "preempted", "extras", "done", "peak")
-(RUNNING, AGAIN, ARRIVED, USED, STEPS, PREEMPTED, EXTRAS, FINISHED, PEAK) = range(len(COUNTS))
-
-# What is logged about a step: `externality` is what the extras really add, jitter aside; `predicted` what was expected.
-LOG = ("now", "base", "total", "budget", "predicted", "externality", "guess", "step", "decodes", "extras", "used")
-(L_NOW, L_BASE, L_TOTAL, L_BUDGET, L_PREDICTED, L_TRUE, L_GUESS, L_STEP, L_DECODES, L_EXTRAS, L_USED) = range(len(LOG))
-
-
-@dataclass(frozen=True)
-class Policy:
-    """Which extra branches run: at most so many of a request and of a batch and, if `regulated`, within the budget.
-
-    Args:
-        per_request: branches of one request that may run at once, its base branch among them.
-        per_batch: extra branches that may run at once, over all requests.
-        regulated: admit only while the predicted cost fits the budget.
-        order: which branches of a stage go first; "longest" needs to know how long branches will get.
-        margin: share of the base iteration's time that the budget keeps back.
-        forget: weight of a step's measurement one step later (1: never forget).
-
-    >>> Policy("cap-4", per_request=4).regulated
-    False
-    """
-
-    name: str
-    per_request: int = UNLIMITED
-    per_batch: int = UNLIMITED
-    regulated: bool = False
-    order: str = "longest"
-    margin: float = 0.05
-    forget: float = 0.9995
-
-    def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise ValueError(f"no order '{self.order}'; there are {', '.join(ORDERS)}")
-        if self.per_request < 1 or self.per_batch < 0 or self.margin < 0 or not 0.9 <= self.forget <= 1:
-            raise ValueError(f"policy '{self.name}' has a cap, a margin or a forgetting factor out of range")
-
-
-OFF = Policy("irp-off", per_request=1, order="given")
-EAGER = Policy("irp-eager")
-
-
-class _Rules(NamedTuple):
-    per_request: int
-    per_batch: int
-    regulated: bool
-    order: int
-    margin: float
-    forget: float
-    block: int
-    blocks: int
-    spare: int  # blocks that stay free when a request is admitted
-    chunk: int
-    most: int  # requests at once
-    once: bool  # a shared prefix is read once for all branches of a request
-
-
-class _Work(NamedTuple):
-    arrival: Floats
-    prompt: Ints
-    stages: Ints
-    branches: Ints
-    length: Ints
-    ttft: Floats
-    tpot: Floats
-
-
-class _Costs(NamedTuple):
-    """The truth, and what the predictor starts from."""
-
-    tokens: Floats
-    coef: Floats
-    believed_tokens: Floats
-    believed_coef: Floats
-    jitter: float
-    key: np.uint64
-
-
-class _State(NamedTuple):
-    phase: NDArray[np.int8]
-    stage: Ints  # the stage a request is in
-    prefix: Ints  # tokens its branches share
-    target: Ints  # tokens to prefill
-    have: Ints  # of them computed
-    held: Ints  # blocks
-    tokens: Ints  # output tokens delivered
-    alive: Ints  # branches of the stage that are not finished
-    width: Ints  # branches that run in this step
-    chunk: Ints  # prompt tokens in this step
-    first: Floats
-    finish: Floats
-    made: Ints  # tokens of each branch
-    order: Ints  # the stage's branches, those alive in front
-    running: Ints
-    again: Ints  # requests that lost their blocks, the next one last
-    turns: Ints  # requests that may add a branch, to work with
-    ended: Ints  # branches that end in this step, to work with
-    tally: Ints
-    theta: Floats
-    spread: Floats  # covariance of theta
-    gain: Floats  # of the last update
 
 
 @njit(cache=True, inline="always")
@@ -617,14 +543,14 @@ def serve(
         raise ValueError(f"prefix_reads is '{prefix_reads}', should be 'each' or 'once'")
     if chunk < 1 or most < 1 or not 0 <= watermark < 1 or jitter < 0:
         raise ValueError("chunk and most should be at least 1, watermark 0 to 1, jitter at least 0")
-    rules = _Rules(
+    rules = Rules(
         policy.per_request, policy.per_batch, policy.regulated, ORDERS.index(policy.order), policy.margin,
         policy.forget, block, blocks, int(watermark * blocks), chunk, most, prefix_reads == "once",
     )  # fmt: skip
     n, guess = len(trace), believed or cost
     first, later = (np.ascontiguousarray(np.broadcast_to(np.asarray(v, np.float64), n)) for v in (ttft, tpot))
-    work = _Work(trace.arrival, trace.prompt, trace.stages, trace.branches, trace.length, first, later)
-    costs = _Costs(
+    work = Work(trace.arrival, trace.prompt, trace.stages, trace.branches, trace.length, first, later)
+    costs = Costs(
         cost.tokens, cost.packed(), guess.tokens, guess.packed(), float(jitter), np.uint64(key(seed, "branch-engine"))
     )
     state, log = _fresh(trace), np.zeros((logged, len(LOG)))
@@ -634,13 +560,13 @@ def serve(
     )
 
 
-def _fresh(trace: Branching) -> _State:
+def _fresh(trace: Branching) -> State:
     n, branches = len(trace), len(trace.length)
 
     def zeros(size: int) -> Ints:
         return np.zeros(size, np.int64)
 
-    return _State(
+    return State(
         phase=np.zeros(n, np.int8), stage=trace.stages[:-1].copy(), prefix=trace.prompt.copy(), target=zeros(n),
         have=zeros(n), held=zeros(n), tokens=zeros(n), alive=zeros(n), width=zeros(n), chunk=zeros(n),
         first=np.full(n, np.nan), finish=np.full(n, np.nan), made=zeros(branches), order=zeros(branches),

@@ -36,7 +36,8 @@ import polars as pl
 
 from assay.record import measures, traces
 from assay.record.types import Claim, Evidence, NotMeasured, at_least
-from assay.serving.branch_engine import EAGER, OFF, Policy, Served, serve
+from assay.serving.branch_engine import Served, serve
+from assay.serving.branch_state import EAGER, OFF, Policy
 from assay.sim.random import stream
 from assay.sim.roofline import layout
 from assay.workloads import branches, request_files
