@@ -295,9 +295,9 @@ def plot(table: pl.DataFrame) -> alt.HConcatChart:
     ).group_by("method", "quantity").agg(pl.col("error").mean()).sort("method", "quantity")  # fmt: skip
     right = alt.Chart(long).mark_bar().encode(
         x=alt.X("method:N", title=None, axis=alt.Axis(labelAngle=0)), xOffset="quantity:N",
-        y=alt.Y("error:Q", title="mean error", axis=alt.Axis(format="%")), color=alt.Color("quantity:N"),
+        y=alt.Y("error:Q", title="mean error", axis=alt.Axis(format="%")), color=alt.Color("quantity:N", title=None),
     ).properties(width=360, height=300, title=f"Simulated against measured requests ({best})")  # fmt: skip
-    chart: alt.HConcatChart = alt.hconcat(left, right)
+    chart: alt.HConcatChart = alt.hconcat(left, right).resolve_scale(color="independent")
     return chart
 
 

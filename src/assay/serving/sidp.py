@@ -240,6 +240,10 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     """Throughput of every system over replicated data parallelism, by machine and model."""
     import altair as alt
 
+    title = alt.Title(
+        "Offline throughput, eight GPUs, long outputs", subtitle="Times that of replicated data parallelism"
+    )
+
     jobs = table.filter((pl.col("experiment") == "job") & (pl.col("workload") == "long"))
     means = jobs.group_by("on", "name", "system", maintain_order=True).agg(pl.col("tokens_per_second").mean())
     base = means.filter(pl.col("system") == "dp").select("on", "name", dp="tokens_per_second")
@@ -249,12 +253,12 @@ def plot(table: pl.DataFrame) -> alt.Chart:
         .mark_bar()
         .encode(
             x=alt.X("system:N", title=None, sort=["tp", "pp", "offload", "stream", "sidp"]),
-            y=alt.Y("ratio:Q", title="throughput over replicated DP"),
+            y=alt.Y("ratio:Q", title="times"),
             color=alt.Color("system:N"),
             column=alt.Column("name:N", title=None),
             row=alt.Row("on:N", title=None),
         )
-        .properties(width=140, height=120, title=alt.Title("Offline throughput, eight GPUs, long outputs"))
+        .properties(width=140, height=120, title=title)
     )
     return chart
 
