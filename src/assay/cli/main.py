@@ -13,7 +13,7 @@ import click
 from assay import __version__
 from assay.record.errors import AssayError
 
-COMMANDS = ("list", "show", "run", "record", "compare", "traces", "feed", "doctor", "completion")
+COMMANDS = ("list", "show", "run", "record", "compare", "gateway", "engine", "top", "traces", "feed", "doctor", "completion")
 
 
 class Lazy(click.Group):

@@ -1,0 +1,1 @@
+"""Where components meet the real world: the gateway, the mock engine."""

@@ -1,0 +1,182 @@
+"""The gateway's own pages: health, metrics, its engines, its description."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Callable
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from assay.live.counters import exposition
+from assay.live.engines import DRAINING, UP
+from assay.live.server import JSON, Exchange
+from assay.live.settings import EngineSettings
+from assay.record.errors import BadInput
+
+if TYPE_CHECKING:
+    from assay.live.gateway import Gateway
+
+_TEXT = b"content-type: text/plain; version=0.0.4; charset=utf-8"
+_ENGINES = b"/engines"
+
+
+def answer(gateway: Gateway, exchange: Exchange) -> bool:
+    """Answer what is the gateway's own to answer; False for everything else."""
+    path, method = exchange.head.path, exchange.head.method
+    if path == b"/v1/models":
+        return _models(gateway, exchange)
+    page = PAGES.get(path)
+    if page is None:
+        if not path.startswith(_ENGINES + b"/"):
+            return False
+        page = _one_engine
+    if page in (_metrics, _engines, _one_engine) and not _operator(gateway, exchange):
+        status = 401 if gateway.keys else 403
+        exchange.refuse(status, "this is for the gateway's operator: show an admin key", "authentication_error",
+                        (b"www-authenticate: Bearer",) if status == 401 else ())  # fmt: skip
+        return True
+    allowed = {_engines: (b"GET", b"HEAD", b"POST"), _one_engine: (b"DELETE",)}.get(page, (b"GET", b"HEAD"))
+    if method not in allowed:
+        exchange.refuse(405, f"ask with {b' or '.join(allowed).decode()}", more=(b"allow: " + b", ".join(allowed),))
+    else:
+        page(gateway, exchange)
+    return True
+
+
+def _operator(gateway: Gateway, exchange: Exchange) -> bool:
+    """Whoever shows an admin key; where there is none, whoever sits on this machine."""
+    if gateway.keys.admins:
+        key = gateway.keys.find(exchange.head.fields.get(b"authorization"))
+        return key is not None and key.admin
+    try:
+        return ipaddress.ip_address(exchange.peer).is_loopback
+    except ValueError:
+        return False
+
+
+def _json(exchange: Exchange, value: Any, status: int = 200) -> None:
+    exchange.reply(status, [JSON], msgspec.json.encode(value))
+
+
+def _health(gateway: Gateway, exchange: Exchange) -> None:
+    up = sum(engine.state == UP for engine in gateway.fleet.engines)
+    status = "draining" if gateway.draining else "ok" if up else "no engine is up"
+    _json(exchange, {"status": status, "engines": len(gateway.fleet.engines), "up": up}, 200 if status == "ok" else 503)
+
+
+def _metrics(gateway: Gateway, exchange: Exchange) -> None:
+    exchange.reply(200, [_TEXT], exposition(gateway))
+
+
+@cache
+def _description() -> bytes:
+    return resources.files("assay.live").joinpath("openapi.json").read_bytes()
+
+
+def _openapi(gateway: Gateway, exchange: Exchange) -> None:
+    exchange.reply(200, [JSON], _description())
+
+
+def _models(gateway: Gateway, exchange: Exchange) -> bool:
+    """All models of all engines; where every engine has the same, an engine says it itself."""
+    lists = {engine.models for engine in gateway.fleet.engines if engine.state == UP and engine.models}
+    if len(lists) < 2:
+        return False
+    if gateway.keys and gateway.keys.find(exchange.head.fields.get(b"authorization")) is None:
+        exchange.refuse(401, "a valid API key is needed", "authentication_error", (b"www-authenticate: Bearer",))
+    elif exchange.head.method not in (b"GET", b"HEAD"):
+        exchange.refuse(405, "ask with GET", more=(b"allow: GET, HEAD",))
+    else:
+        names = dict.fromkeys(name for models in sorted(lists) for name in models)
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "assay"} for name in names]
+        _json(exchange, {"object": "list", "data": data})
+    return True
+
+
+# ------------------------------------------------------------------------------------------------ engines
+
+
+def _engines(gateway: Gateway, exchange: Exchange) -> None:
+    if exchange.head.method == b"POST":
+        _add(gateway, exchange)
+    else:
+        _json(exchange, overview(gateway))
+
+
+def _add(gateway: Gateway, exchange: Exchange) -> None:
+    try:
+        settings = msgspec.json.decode(exchange.body, type=EngineSettings)
+        engine = gateway.roster.add(settings)
+    except (msgspec.DecodeError, UnicodeDecodeError, BadInput) as error:
+        exchange.refuse(400, f"an engine is {{\"url\": \"http://host:port\"}}: {error}")
+        return
+    if engine is None:
+        exchange.refuse(409, "that engine is here already")
+        return
+    _json(exchange, {"name": engine.name, "url": engine.address.url, "state": engine.state}, 201)
+
+
+def _one_engine(gateway: Gateway, exchange: Exchange) -> None:
+    name = exchange.head.path[len(_ENGINES) + 1 :].decode("latin-1")
+    engine = next((e for e in gateway.fleet.engines if e.name == name), None)
+    if engine is None:
+        exchange.refuse(404, "no engine of that name", "not_found_error")
+        return
+    gateway.roster.drain(engine)
+    _json(exchange, {"name": engine.name, "state": DRAINING, "aboard": engine.aboard}, 202)
+
+
+def overview(gateway: Gateway) -> dict[str, Any]:
+    """The engines, the load and the last decisions, as the terminal view shows them."""
+    fleet, counters = gateway.fleet, gateway.counters
+    now = gateway.now()
+    rows = [
+        {
+            "name": e.name, "url": e.address.url, "state": e.state, "models": list(e.models), "family": e.family,
+            "note": e.note, "aboard": e.aboard, "running": int(fleet.running[i]), "waiting": int(fleet.waiting[i]),
+            "prefill_tokens": int(fleet.prefill_tokens[i]), "kv_tokens": int(fleet.kv_tokens[i]),
+            "kv_free": float(fleet.kv_free[i]), "itl": float(fleet.itl[i]), "ttft": float(fleet.ttft[i]),
+            "age": _finite(now - e.seen), "requests": e.requests, "errors": e.errors, "tokens": e.tokens,
+            "hit_ratio": e.hits / e.asked if e.asked else None, "blocks": gateway.index.blocks(i),
+        }
+        for i, e in enumerate(fleet.engines)
+    ]  # fmt: skip
+    return {
+        "policy": gateway.settings.policy, "order": gateway.settings.order or None, "queue": len(gateway.queue) + len(gateway.held),
+        "requests": sum(counters.requests.values()), "retries": counters.retries, "policy_errors": counters.policy_errors,
+        "ttft_p50": counters.ttft.quantile(0.5), "ttft_p99": counters.ttft.quantile(0.99),
+        "itl_p50": counters.itl.quantile(0.5), "itl_p99": counters.itl.quantile(0.99), "scale": fleet.scale,
+        "statuses": _statuses(gateway), "engines": rows,
+        "decisions": [_decision(decision, now) for decision in list(gateway.decisions)[-12:]],
+        "shadow": gateway.shadow.report() if gateway.shadow else None,
+    }  # fmt: skip
+
+
+def _statuses(gateway: Gateway) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for (_, status), count in gateway.counters.requests.items():
+        found[str(status)] = found.get(str(status), 0) + count
+    return found
+
+
+def _decision(decision: dict[str, Any], now: float) -> dict[str, Any]:
+    scores = decision["scores"]
+    values = None if scores is None else [_finite(float(score)) for score in np.atleast_1d(scores)]
+    return {**decision, "scores": values, "at": now - decision["at"]}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+PAGES: dict[bytes, Callable[[Gateway, Exchange], None]] = {
+    b"/health": _health,
+    b"/metrics": _metrics,
+    _ENGINES: _engines,
+    b"/openapi.json": _openapi,
+}

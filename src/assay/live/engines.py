@@ -1,0 +1,166 @@
+"""The engines as a policy sees them, live: the gateway's own counts, always fresh, and what the engines say.
+
+The gateway knows exactly what it sent and what came back: requests on board, prompt tokens not answered yet, tokens
+streamed, times. That comes first. What only an engine knows (how many of its requests wait, how full its memory is,
+what its cache holds) is asked for now and then, and `age` says how long ago.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.live.prefix_index import Corrections, PrefixIndex
+from assay.live.upstream import Address, Pool
+from assay.serving.interface import Fleet, Ints, Request
+from assay.sim.llm_cost import StepCost
+
+SMOOTHING = 0.1  # weight of the newest observation in the moving averages of times
+NO_PATH = np.zeros(0, np.uint64)
+
+UP, DOWN, DRAINING = "up", "down", "draining"
+
+
+@dataclass(eq=False)
+class Engine:
+    """One engine: where it is, how it fares."""
+
+    address: Address
+    pool: Pool
+    name: str = ""
+    key: bytes = b""  # what it wants in Authorization; empty: what the client sent
+    tp: int = 1
+    cost: StepCost | None = None  # where its layout is known, for policies that predict
+    events: str = ""  # where it publishes KV events
+    state: str = UP
+    number: int = -1  # its place in the fleet
+    aboard: int = 0  # requests sent and not answered
+    limit: int = 256  # of them at once
+    blocks: int = 65536  # that its cache is thought to hold
+    corrections: Corrections = field(default_factory=lambda: Corrections(65536))
+    models: tuple[str, ...] = ()
+    failures: int = 0  # in a row
+    retry: float = 0.0  # when a broken circuit is tried again
+    family: str = ""
+    note: str = ""  # what its metrics lack, or why it is down
+    requests: int = 0
+    errors: int = 0
+    tokens: int = 0
+    hits: int = 0  # prompt tokens that its answers called cached
+    asked: int = 0  # prompt tokens of the answers that said
+    seen: float = field(default=float("-inf"), repr=False)  # when its metrics were last read
+
+    @property
+    def open(self) -> bool:
+        """Whether it may be given one more."""
+        return self.state == UP and self.aboard < self.limit
+
+
+class LiveFleet(Fleet):
+    """The engines in arrays. All counts are those of this gateway; `others` is what somebody else sends there."""
+
+    def __init__(self, index: PrefixIndex) -> None:
+        self.index = index
+        self.engines: list[Engine] = []
+        self.scale = 1.0  # an engine's tokens for one of ours
+        self.paths: dict[int | str, NDArray[np.uint64]] = {}  # of requests under way
+        self.scores: Any = None  # what the last decision went by
+        self.slots: Ints = np.zeros(0, np.int64)
+        self._matched: int | str | None = None
+        self._hits: Ints = np.zeros(0, np.int64)
+        self._resize(lambda old: old)
+
+    # ---------------------------------------------------------------------------------- what policies ask
+
+    def match(self, request: Request) -> Ints:
+        """Leading prompt tokens that each engine probably has in its cache."""
+        if request.id != self._matched:
+            self.index.match(self.paths.get(request.id, NO_PATH), self.now, self._hits)
+            if self.scale != 1.0:
+                self._hits[:] = self._hits * self.scale
+            np.minimum(self._hits, request.prompt, out=self._hits)
+            self._matched = request.id
+        return self._hits
+
+    def cache_changed(self) -> None:
+        """Somebody else told the index something."""
+        self._matched = None
+
+    def argmin(self, score: Any, *ties: Any) -> int:
+        """As `Fleet.argmin`, and remembers the scores for whoever looks on."""
+        self.scores = score
+        return super().argmin(score, *ties)
+
+    # --------------------------------------------------------------------------------- what becomes of requests
+
+    def sent(self, i: int, request: Request, new: int) -> None:
+        """A request goes to engine i, which will compute `new` of its prompt tokens."""
+        self.running[i] += 1
+        self.prefill_tokens[i] += new
+        path = self.paths.get(request.id)
+        if path is not None and len(path):
+            self.index.insert(i, path, self.now)
+            self._matched = None
+
+    def began(self, i: int, prompt: int, new: int, ttft: float) -> None:
+        """The first token of a request is there."""
+        self.prefill_tokens[i] -= new
+        self.kv_tokens[i] += prompt
+        known = self.ttft[i]
+        self.ttft[i] = known + SMOOTHING * (ttft - known) if known else ttft
+
+    def streamed(self, i: int, tokens: int, gap: float) -> None:
+        """More tokens, `gap` seconds after the last."""
+        self.kv_tokens[i] += tokens
+        known = self.itl[i]
+        self.itl[i] = known + SMOOTHING * (gap - known) if known else gap
+
+    def ended(self, i: int, request: Request, held: int, new: int) -> None:
+        """A request is off engine i: it held `held` tokens, or had still `new` to compute."""
+        if self.running[i] > 0:
+            self.running[i] -= 1
+        elif self.waiting[i] > 0:
+            self.waiting[i] -= 1
+        self.kv_tokens[i] -= held
+        self.prefill_tokens[i] -= new
+
+    def told(self, i: int, waiting: int, load: int, aboard: int) -> None:
+        """Engine i says that `waiting` of `load` requests wait, when this gateway had `aboard` there."""
+        others = max(load - aboard, 0)
+        total = int(self.engines[i].aboard) + others
+        self.waiting[i] = min(waiting, total)
+        self.running[i] = total - self.waiting[i]
+
+    # --------------------------------------------------------------------------------------------- who is there
+
+    def add(self, engine: Engine, blocks: int | None = None) -> None:
+        """One more engine."""
+        engine.number = len(self.engines)
+        self.engines.append(engine)
+        self.index.add(blocks)
+        self._resize(lambda old: np.append(old, old.dtype.type(0)))
+        self.kv_free[-1], self.age[-1], self.tp[-1] = 1.0, np.inf, engine.tp
+        self.slots[-1] = engine.limit
+
+    def drop(self, engine: Engine) -> None:
+        """One engine less; those after it move up."""
+        gone = engine.number
+        self.engines.remove(engine)
+        for number, left in enumerate(self.engines):
+            left.number = number
+        self.index.drop(gone)
+        self._resize(lambda old: np.delete(old, gone))
+
+    def _resize(self, change: Any) -> None:
+        names = {"running": np.int64, "waiting": np.int64, "prefill_tokens": np.int64, "kv_tokens": np.int64,
+                 "kv_free": np.float64, "itl": np.float64, "ttft": np.float64, "age": np.float64, "tp": np.int64,
+                 "slots": np.int64}  # fmt: skip
+        for name, kind in names.items():
+            setattr(self, name, change(getattr(self, name, np.zeros(0, kind))))
+        self._hits = np.zeros(len(self.running), np.int64)
+        self._matched = None
+        costs = [engine.cost for engine in self.engines if engine.cost is not None]
+        self.costs = costs if len(costs) == len(self.engines) else ()

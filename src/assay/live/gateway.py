@@ -1,0 +1,384 @@
+"""The gateway: the policy that won in simulation, in front of real engines.
+
+`Gateway.answer` is called with every request. It finds out who asks and what for, lets the policy choose among the
+engines that can take it, and sends a `Relay` on its way. One process holds all counts; two gateways before the same
+engines would each see half of the load.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from time import monotonic, perf_counter, time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.live import admin, api, keys
+from assay.live.access_log import EVERY, AccessLog, Line
+from assay.live.admission import Queue
+from assay.live.counters import Counters
+from assay.live.engines import DOWN, UP, Engine, LiveFleet
+from assay.live.prefix_index import PrefixIndex, chain
+from assay.live.relay import LEFT, Relay, hash_ids
+from assay.live.server import Exchange
+from assay.live.settings import Settings
+from assay.live.shadow import Shadow
+from assay.live.tokens import ByteTokens, TokenizerTokens
+from assay.serving import components
+from assay.serving.interface import Request
+
+RETRY = (b"retry-after: 1",)
+_LOOK_BACK = 64  # decisions that the view shows
+
+
+class Gateway:
+    """All state of one gateway."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.router: Any = components.router(settings.policy)
+        self.order: Any = components.order(settings.order) if settings.order else None
+        self.keys = keys.read(settings.key)
+        self.tokenizer: Any = TokenizerTokens(settings.tokenizer) if settings.tokenizer else ByteTokens()
+        self.index = PrefixIndex(settings.block, settings.blocks, settings.ttl)
+        self.fleet = LiveFleet(self.index)
+        self.queue: Queue[Relay] = Queue(settings.queue)
+        self.held: dict[int | str, Relay] = {}  # of a router that chooses from a pool
+        self.relays: set[Relay] = set()
+        self.counters = Counters()
+        self.log = AccessLog(settings.log)
+        self.shadow = Shadow(components.router(settings.shadow), settings) if settings.shadow else None
+        self.decisions: deque[dict[str, Any]] = deque(maxlen=_LOOK_BACK)
+        self.draining = False
+        self.now = monotonic  # a loop counts in milliseconds, which is too coarse
+        self.roster: Any = None  # set when it runs
+        self.spans: Any = None  # where tracing is on
+        self.policy_error = ""
+        self._batch = hasattr(self.router, "assign")
+        self._learners = [part for part in (self.router, self.order) if hasattr(part, "finished")]
+        self._numbers = itertools.count()
+        self._salt = os.urandom(4).hex()
+        self._by_model: dict[str, NDArray[np.bool_] | None] = {}
+
+    # ------------------------------------------------------------------------------------------ requests
+
+    def answer(self, exchange: Exchange) -> None:
+        """A client asks."""
+        head = exchange.head
+        endpoint = api.ENDPOINTS.get(head.path)
+        if endpoint is None:
+            if admin.answer(self, exchange):
+                return
+            endpoint = "other"
+        key = self.keys.find(head.fields.get(b"authorization")) if self.keys else None
+        if self.keys and key is None:
+            self._refuse(exchange, endpoint, 401, "a valid API key is needed", (b"www-authenticate: Bearer",))
+            return
+        if endpoint == "other" and not self.settings.passthrough:
+            self._refuse(exchange, endpoint, 404, "no such path")
+            return
+        if endpoint != "other" and head.method != b"POST":
+            self._refuse(exchange, endpoint, 405, "ask with POST", (b"allow: POST",))
+            return
+        now = self.now()
+        request = Request(next(self._numbers), now, 0)
+        fields = head.fields
+        if key is not None:
+            request.tenant, request.tier = key.tenant, key.tier
+        elif b"x-tenant" in fields or b"x-tier" in fields:  # without keys, whoever asks says who they are
+            request.tenant = fields.get(b"x-tenant", b"").decode("latin-1")
+            request.tier = fields.get(b"x-tier", b"").decode("latin-1")
+        relay = Relay(self, exchange, request, endpoint, now)
+        self._read(relay, request)
+        self.relays.add(relay)
+        if self.spans is not None:
+            self.spans.begin(relay)
+        self.admit(relay)
+
+    def _refuse(self, exchange: Exchange, endpoint: str, status: int, why: str, more: tuple[bytes, ...] = ()) -> None:
+        self.counters.requests[endpoint, status] += 1
+        exchange.refuse(status, why, "authentication_error" if status == 401 else "", more)
+
+    def _read(self, relay: Relay, request: Request) -> None:
+        """What the policy may know of a request."""
+        fields = relay.exchange.head.fields
+        session = fields.get(b"x-session-id")
+        if session is not None:
+            request.session = session.decode("latin-1")
+        ask = api.read(relay.exchange.body) if relay.endpoint != "other" else None
+        if ask is None:  # the engine will say what is wrong with it
+            request.prompt = max(len(relay.exchange.body) // 4, 1)
+            return
+        request.model = ask.model
+        request.max_tokens = ask.max_completion_tokens or ask.max_tokens
+        request.category = relay.endpoint
+        row, count = api.tokens(ask, relay.endpoint, self.tokenizer)
+        request.prompt = max(int(count * self.fleet.scale), 1)
+        relay.path = chain(row, self.index.block, self.index.key)
+        if ask.messages:
+            request.text = ask.messages[-1].text
+        if request.session is None:
+            request.session = ask.user or _conversation(ask)
+
+    # ------------------------------------------------------------------------------------------ who gets it
+
+    def admit(self, relay: Relay, again: bool = False) -> None:
+        """Place a request, or let it wait, or turn it away."""
+        if self.draining and not again:
+            relay.give_up(503, "the gateway is about to stop", RETRY)
+            return
+        if not self.able(relay):
+            relay.give_up(503, "no engine is up", RETRY)
+            return
+        now = self.now()
+        key = self.order.key(relay.request, now) if self.order is not None and not again else relay.arrival
+        self.fleet.paths[relay.request.id] = relay.path
+        if self._batch:
+            self._hold(relay)
+        elif (len(self.queue) and not again) or not self.place(relay):
+            relay.due = relay.deadline
+            away = self.queue.join(relay, key)
+            if away is not None:
+                away.give_up(429, "too many requests wait here", RETRY)
+
+    def able(self, relay: Relay) -> bool:
+        """Whether there is an engine that could take it, now or when others are done."""
+        return any(e.state == UP and e not in relay.failed for e in self.fleet.engines)
+
+    def place(self, relay: Relay) -> bool:
+        """Send it to the engine that the policy chooses; False where none has room."""
+        mask = self._eligible(relay)
+        if mask is not None and not mask.any():
+            return False
+        fleet, request = self.fleet, relay.request
+        now = fleet.now = self.now()
+        fleet.eligible = mask
+        i = self._decide(request, mask)
+        self._send(relay, i, now)
+        return True
+
+    def _eligible(self, relay: Relay) -> NDArray[np.bool_] | None:
+        engines = self.fleet.engines
+        served = self._serving(relay.request.model)
+        if served is None and not relay.failed and all([e.open for e in engines]):
+            return None
+        mask = np.array([e.open and e not in relay.failed for e in engines], np.bool_)
+        return mask if served is None else mask & served
+
+    def _serving(self, model: str) -> NDArray[np.bool_] | None:
+        """Which engines have a model; None where all do, or nobody knows it: then any of them says so."""
+        if model not in self._by_model:
+            if len(self._by_model) > 1000:  # names that clients made up
+                self._by_model.clear()
+            mask = np.array([model in e.models or not e.models for e in self.fleet.engines], np.bool_)
+            self._by_model[model] = None if mask.all() or not mask.any() else mask
+        return self._by_model[model]
+
+    def fleet_changed(self) -> None:
+        """Engines came, went, or changed what they serve."""
+        self._by_model.clear()
+        self.serve_queue()
+
+    def _decide(self, request: Request, mask: NDArray[np.bool_] | None) -> int:
+        """Ask the policy; where it fails, the least loaded engine takes it, and the failure is counted."""
+        fleet = self.fleet
+        began = perf_counter()
+        fleet.scores = None
+        try:
+            i = int(self.router.route(request, fleet))
+            if not 0 <= i < len(fleet) or (mask is not None and not mask[i]):
+                raise IndexError(f"it chose {i}")
+        except Exception as error:
+            self.counters.policy_errors += 1
+            self.policy_error = f"{type(error).__name__}: {error}"
+            i = fleet.argmin(fleet.batch_size)
+        self.counters.policy.observe(perf_counter() - began)
+        return i
+
+    def _send(self, relay: Relay, i: int, now: float) -> None:
+        fleet, request = self.fleet, relay.request
+        engine = fleet.engines[i]
+        relay.matched = int(fleet.match(request)[i]) if len(relay.path) else 0
+        relay.new = max(request.prompt - relay.matched, 1)
+        relay.tries += 1
+        self.decisions.append(
+            {"request": request.id, "engine": engine.name, "prompt": request.prompt, "matched": relay.matched,
+             "scores": fleet.scores, "at": now, "shadow": None}
+        )  # fmt: skip
+        if relay.tries == 1:
+            self.counters.queueing.observe(now - relay.arrival)
+        fleet.sent(i, request, relay.new)
+        engine.aboard += 1
+        engine.requests += 1
+        relay.ask(engine, now)
+        if self.shadow is not None and relay.tries == 1:
+            self.shadow.see(relay, fleet, self.decisions[-1])
+
+    # ------------------------------------------------------------------------------------------ waiting
+
+    def _hold(self, relay: Relay) -> None:
+        if len(self.held) >= max(self.settings.queue, 1):
+            relay.give_up(429, "too many requests wait here", RETRY)
+            return
+        self.held[relay.request.id] = relay
+        self.assign()
+
+    def assign(self) -> None:
+        """Let a router that chooses from a pool assign what it will."""
+        if not self.held:
+            return
+        fleet = self.fleet
+        fleet.now = self.now()
+        fleet.eligible = np.array([e.open for e in fleet.engines], np.bool_)
+        try:
+            chosen = list(self.router.assign([relay.request for relay in self.held.values()], fleet))
+        except Exception as error:
+            self.counters.policy_errors += 1
+            self.policy_error = f"{type(error).__name__}: {error}"
+            chosen = [(relay.request, fleet.argmin(fleet.batch_size)) for relay in self.held.values()]
+        for request, i in chosen:
+            relay = self.held.get(request.id)
+            if relay is None or not 0 <= i < len(fleet):
+                continue
+            engine = fleet.engines[i]
+            if engine.open and engine not in relay.failed:
+                del self.held[request.id]
+                self._send(relay, int(i), fleet.now)
+
+    def serve_queue(self) -> None:
+        """An engine has room again."""
+        if len(self.queue):
+            self.queue.serve(self.place, lambda: any([e.open for e in self.fleet.engines]))
+        if self.held:
+            self.assign()
+
+    # ------------------------------------------------------------------------------------------ what becomes of it
+
+    def began(self, relay: Relay) -> None:
+        """Its first token is there."""
+        engine = relay.engine
+        if engine is not None and engine.failures:
+            engine.failures = 0
+        if self.shadow is not None:
+            self.shadow.began(relay)
+
+    def off(self, relay: Relay, engine: Engine, held: int) -> None:
+        """It is no longer on an engine."""
+        engine.aboard -= 1
+        if engine.number >= 0:
+            self.fleet.ended(engine.number, relay.request, held, relay.new)
+
+    def suspect(self, engine: Engine, why: str) -> None:
+        """An engine failed a request; enough of that in a row breaks its circuit."""
+        engine.errors += 1
+        engine.failures += 1
+        if engine.failures >= self.settings.failures and engine.state == UP:
+            self.mark_down(engine, why)
+
+    def mark_down(self, engine: Engine, why: str) -> None:
+        """Send nothing more to an engine; what it had in its cache is not counted on."""
+        engine.state, engine.note = DOWN, why
+        engine.retry = self.now() + self.settings.pause
+        if engine.number >= 0:
+            self.index.clear(engine.number)
+
+    def ended(self, relay: Relay, now: float) -> None:
+        """It is answered, or given up, or the client left."""
+        self.relays.discard(relay)
+        self.queue.leave(relay)
+        self.held.pop(relay.request.id, None)
+        self.fleet.paths.pop(relay.request.id, None)
+        counters = self.counters
+        counters.requests[relay.endpoint, relay.status] += 1
+        if relay.status == 200:
+            counters.e2e.observe(now - relay.arrival)
+            self._learn(relay, now)
+        if self.shadow is not None:
+            self.shadow.ended(relay)
+        if self.spans is not None:
+            self.spans.end(relay)
+        if self.log.on:
+            self._write(relay, now)
+        if not self.draining or self.relays:
+            self.serve_queue()
+
+    def _learn(self, relay: Relay, now: float) -> None:
+        engine, usage = relay.engine, relay.usage
+        if engine is None or relay.endpoint == "other":
+            return
+        done = relay.finished(now)
+        engine.tokens += done.output
+        self.counters.completion_tokens += done.output
+        self.counters.prompt_tokens += relay.request.prompt
+        if usage is not None and usage.prompt_tokens:
+            self._calibrate(relay, engine, usage)
+        for part in self._learners:
+            try:
+                part.finished(relay.request, done)
+            except Exception as error:
+                self.counters.policy_errors += 1
+                self.policy_error = f"{type(error).__name__}: {error}"
+
+    def _calibrate(self, relay: Relay, engine: Engine, usage: api.Usage) -> None:
+        """Compare what the gateway thought with what the engine counted."""
+        fleet = self.fleet
+        ours = relay.request.prompt / fleet.scale
+        if ours >= 64:  # of short prompts the chat template is the larger part
+            fleet.scale += 0.05 * (usage.prompt_tokens / ours - fleet.scale)
+            if abs(fleet.scale - 1.0) < 1e-3:
+                fleet.scale = 1.0
+        if usage.cached is not None and engine.number >= 0:
+            engine.asked += usage.prompt_tokens
+            engine.hits += usage.cached
+            if not engine.events:  # an engine that tells every change needs no guess
+                self._correct(engine, int(relay.matched / fleet.scale), int(usage.cached / fleet.scale))
+
+    def _correct(self, engine: Engine, predicted: int, cached: int) -> None:
+        blocks = engine.corrections.capacity(engine.blocks, predicted, cached)
+        if blocks != engine.blocks:
+            engine.blocks = blocks
+            self.index.resize(engine.number, blocks)
+
+    def _write(self, relay: Relay, now: float) -> None:
+        request, engine, usage = relay.request, relay.engine, relay.usage
+        prompt = usage.prompt_tokens if usage and usage.prompt_tokens else request.prompt
+        counted = usage.completion_tokens if usage and usage.completion_tokens is not None else relay.tokens
+        started = relay.status not in (LEFT,) and relay.first > 0
+        self.log.add(
+            Line(
+                time=round(time() - (now - relay.arrival), 6), id=f"{self._salt}-{request.id}",
+                endpoint=relay.endpoint, status=relay.status, engine=engine.name if engine else "",
+                model=request.model, tenant=request.tenant, tier=request.tier,
+                session=_text(request.session), stream=relay.streaming, prompt_tokens=prompt,
+                completion_tokens=counted if relay.status == 200 else 0,
+                cached_tokens=usage.cached if usage else None, matched_tokens=relay.matched,
+                max_tokens=request.max_tokens, tries=relay.tries,
+                queue=round(relay.sent - relay.arrival, 6) if relay.sent else 0.0,
+                ttft=round(relay.first - relay.arrival, 6) if started else None, e2e=round(now - relay.arrival, 6),
+                error=relay.error, block=round(self.index.block * EVERY * prompt / max(request.prompt, 1), 3),
+                hash_ids=hash_ids(relay.path, EVERY),
+            )
+        )  # fmt: skip
+
+    def sweep(self) -> None:
+        """Look for requests that take too long."""
+        now = self.now()
+        for relay in [relay for relay in self.relays if relay.due < now]:
+            relay.late(now)
+        if self._batch:
+            self.assign()
+
+
+def _conversation(ask: api.Ask) -> str | None:
+    """A name for a conversation: what it began with, up to the first thing the user said."""
+    for n, message in enumerate(ask.messages):
+        if message.role == "user":
+            return f"{hash(tuple(m.text for m in ask.messages[: n + 1])) & 0xFFFFFFFFFFFFFFFF:016x}"
+    return None
+
+
+def _text(session: int | str | None) -> str:
+    return "" if session is None else str(session)

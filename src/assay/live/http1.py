@@ -1,0 +1,245 @@
+"""HTTP/1.1 messages, read strictly: a message is understood in one way, or refused.
+
+Two parties that read the same bytes differently are how requests are smuggled past a proxy. So there is no leniency:
+lines end in CRLF, a body's length is told once, nothing is folded or repaired. Bodies are passed on as they came.
+
+>>> head = request_head(b"POST /v1/completions HTTP/1.1\\r\\nHost: a\\r\\nContent-Length: 2")
+>>> head.method, head.path, head.length, head.keep_alive
+(b'POST', b'/v1/completions', 2, True)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+HEAD_LIMIT = 32 * 1024  # bytes of a request's or response's head
+FIELD_LIMIT = 100  # header lines
+CHUNKED = -1  # a body in chunks
+UNTIL_CLOSE = -2  # a response's body that ends with the connection
+
+_TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n)")  # also a CR or LF of its own
+_TARGET = re.compile(rb"/[!-~]*\Z")
+_TRICK = re.compile(rb"\\|//|/\.\.?(?:/|\Z)|%(?:2e|2f|5c|00)", re.IGNORECASE)  # another path to whoever decodes it
+_DIGITS = re.compile(rb"[0-9]{1,15}\Z")
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,12})(?:[ \t]*;[\t -~]*)?\Z")
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [\t -~\x80-\xff]*)?\Z")
+_SIZE_LINE_LIMIT = 256
+_ONCE = frozenset((b"host", b"content-length", b"transfer-encoding", b"authorization", b"content-type"))
+
+# What concerns one connection only and is never passed on; `content-length` and `expect` are said anew.
+HOP_BY_HOP = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
+     b"trailer", b"transfer-encoding", b"upgrade", b"content-length", b"expect", b"host")
+)  # fmt: skip
+
+
+class Refused(Exception):  # noqa: N818 - read as a sentence
+    """A message that is not answered as asked: the status says why."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """What a client asks."""
+
+    method: bytes
+    target: bytes  # path and query, as they came
+    path: bytes
+    minor: int  # HTTP/1.minor
+    fields: dict[bytes, bytes]  # lower-case names; lines of one name are joined by commas
+    kept: list[bytes]  # the lines that go on to whoever answers
+    length: int  # of the body; CHUNKED
+    keep_alive: bool
+
+
+@dataclass(slots=True)
+class ResponseHead:
+    """What an engine answers."""
+
+    status: int
+    line: bytes  # "200 OK"
+    fields: dict[bytes, bytes]
+    kept: list[bytes]
+    length: int  # CHUNKED, UNTIL_CLOSE
+    keep_alive: bool
+
+
+def request_head(data: bytes) -> RequestHead:
+    """The head of a request, without the blank line that ends it. Raises Refused."""
+    first, fields, kept = _fields(data)
+    parts = first.split(b" ")
+    if len(parts) != 3:
+        raise Refused(400, "the request line is not 'METHOD path HTTP/1.1'")
+    method, target, version = parts
+    if version not in (b"HTTP/1.1", b"HTTP/1.0"):
+        raise Refused(505 if version.startswith(b"HTTP/") else 400, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+    if not method or len(method) > 20 or method.translate(None, _TOKEN):
+        raise Refused(400, "the method is not a word")
+    minor = version[-1] - 48
+    if not _TARGET.match(target):
+        raise Refused(400, "the target is not a path that begins with /")
+    path = target.partition(b"?")[0]
+    if b"#" in target or _TRICK.search(path):
+        raise Refused(400, "the path is not in its plain form")
+    if b"host" not in fields and minor:
+        raise Refused(400, "Host is missing")
+    length = _request_length(fields, minor)
+    return RequestHead(method, target, path, minor, fields, kept, length, _keeps_alive(fields, minor))
+
+
+def response_head(data: bytes, asked: bytes) -> ResponseHead:
+    """The head of the response to a request with method `asked`, without the blank line. Raises Refused (502)."""
+    try:
+        first, fields, kept = _fields(data)
+    except Refused as error:
+        raise Refused(502, f"the engine's answer: {error}") from None
+    found = _STATUS.match(first)
+    if not found:
+        raise Refused(502, "the engine's answer has no HTTP/1.x status line")
+    minor, status = int(found[1]), int(found[2])
+    coding, said = fields.get(b"transfer-encoding"), fields.get(b"content-length")
+    if asked == b"HEAD" or status < 200 or status in (204, 304):
+        length = 0
+    elif coding is not None:
+        if said is not None or coding.lower() != b"chunked":
+            raise Refused(502, "the engine's answer has a length that can be read in two ways")
+        length = CHUNKED
+    elif said is not None:
+        if not _DIGITS.match(said):
+            raise Refused(502, "the engine's answer has a Content-Length that is not a number")
+        length = int(said)
+    else:
+        length = UNTIL_CLOSE
+    alive = _keeps_alive(fields, minor) and length != UNTIL_CLOSE
+    return ResponseHead(status, first[9:], fields, kept, length, alive)
+
+
+def _fields(data: bytes) -> tuple[bytes, dict[bytes, bytes], list[bytes]]:
+    """The first line, the fields by name, and the lines that may be passed on."""
+    if _CONTROL.search(data):
+        raise Refused(400, "a control character in the head, or a line that does not end in CRLF")
+    first, *lines = data.split(b"\r\n")
+    if len(lines) > FIELD_LIMIT:
+        raise Refused(431, f"more than {FIELD_LIMIT} header lines")
+    fields: dict[bytes, bytes] = {}
+    kept: list[bytes] = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or not name or name.translate(None, _TOKEN):
+            raise Refused(400, "a header line is not 'name: value'")  # also a folded one, and a blank before the colon
+        name = name.lower()
+        value = value.strip(b" \t")
+        if name in fields:
+            if name in _ONCE:
+                raise Refused(400, f"{name.decode()} is said twice")
+            value = fields[name] + b", " + value
+        fields[name] = value
+        if name not in HOP_BY_HOP:
+            kept.append(line)
+    named = fields.get(b"connection")
+    if named is not None and named.lower() not in (b"keep-alive", b"close"):
+        kept = _without(kept, named)
+    return first, fields, kept
+
+
+def _without(lines: list[bytes], named: bytes) -> list[bytes]:
+    """The lines but those that a Connection field names."""
+    words = {word.strip().lower() for word in named.split(b",")}
+    return [line for line in lines if line.partition(b":")[0].lower() not in words]
+
+
+def _request_length(fields: dict[bytes, bytes], minor: int) -> int:
+    coding, said = fields.get(b"transfer-encoding"), fields.get(b"content-length")
+    if coding is not None:
+        if said is not None:
+            raise Refused(400, "both Content-Length and Transfer-Encoding")
+        if not minor or coding.lower() != b"chunked":
+            raise Refused(501 if minor else 400, "the only transfer coding here is chunked, in HTTP/1.1")
+        return CHUNKED
+    if said is None:
+        return 0
+    if not _DIGITS.match(said):
+        raise Refused(400, "Content-Length is not a number")
+    return int(said)
+
+
+def _keeps_alive(fields: dict[bytes, bytes], minor: int) -> bool:
+    named = fields.get(b"connection")
+    if named is None:
+        return minor == 1
+    words = {word.strip() for word in named.lower().split(b",")}
+    return b"close" not in words and (minor == 1 or b"keep-alive" in words)
+
+
+class Chunks:
+    """Takes a chunked body apart as it arrives.
+
+    >>> chunks = Chunks()
+    >>> chunks.feed(b"3\\r\\nabc\\r\\n2;x=y\\r\\nd"), chunks.feed(b"e\\r\\n0\\r\\n\\r\\nGET")
+    ([b'abc', b'd'], [b'e'])
+    >>> chunks.done, chunks.rest
+    (True, b'GET')
+    """
+
+    __slots__ = ("_before", "_left", "_trailer", "done", "rest")
+
+    def __init__(self) -> None:
+        self._left = 0  # bytes of the present chunk to come; -2, -1: its CRLF
+        self._before = b""
+        self._trailer = -1  # bytes of trailer lines so far; -1: not there yet
+        self.done = False
+        self.rest = b""  # what follows the body
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payload in `data`. Raises Refused where the framing is broken."""
+        if self._before:
+            data, self._before = self._before + data, b""
+        at, size, found = 0, len(data), list[bytes]()
+        while at < size and not self.done:
+            if self._left > 0:
+                piece = data[at : at + self._left]
+                found.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                if self._left == 0:
+                    self._left = -2
+            elif self._left < 0:
+                if data[at] != (13 if self._left == -2 else 10):
+                    raise Refused(400, "a chunk does not end where it says")
+                self._left += 1
+                at += 1
+            else:
+                end = data.find(b"\r\n", at)
+                if end < 0:
+                    self._before = self._incomplete(data[at:])
+                    return found
+                self._line(data[at:end])
+                at = end + 2
+        self.rest = data[at:]
+        return found
+
+    def _incomplete(self, line: bytes) -> bytes:
+        if len(line) > (HEAD_LIMIT if self._trailer >= 0 else _SIZE_LINE_LIMIT):
+            raise Refused(400, "a chunk's size does not end")
+        return line
+
+    def _line(self, line: bytes) -> None:
+        """A chunk's size, or a line after the last chunk: read and dropped."""
+        if self._trailer >= 0:
+            self._trailer += len(line) + 2
+            if not line:
+                self.done = True
+            elif self._trailer > HEAD_LIMIT or b":" not in line or _CONTROL.search(line):
+                raise Refused(400, "a trailer is not 'name: value'")
+            return
+        found = _SIZE_LINE.match(line) if len(line) <= _SIZE_LINE_LIMIT else None
+        if not found:
+            raise Refused(400, "a chunk's size is not a number")
+        self._left = int(found[1], 16)
+        if self._left == 0:
+            self._trailer = 0

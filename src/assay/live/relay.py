@@ -1,0 +1,334 @@
+"""One request on its way: from a client to an engine, and the answer back, byte for byte.
+
+Until the first byte of an answer has gone to the client, everything that goes wrong with an engine is tried again on
+another one, and the client never notices. So the head of an answer is held back until its first event is there, and
+an answer that is not streamed until it is whole. After the first byte there is no second try: a stream ends in an
+error event, between two events.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from assay.live import api
+from assay.live.engines import NO_PATH, Engine
+from assay.live.http1 import ResponseHead
+from assay.live.server import Exchange, error_body
+from assay.live.upstream import Pool, Upstream
+from assay.serving.interface import Finished, Request
+
+if TYPE_CHECKING:
+    from assay.live.gateway import Gateway
+
+RETRIED = frozenset((500, 502, 503, 504))  # an engine in trouble; another one may be fine
+HELD = 8 << 20  # bytes of an answer that are kept until it is whole
+EVENT = 1 << 20  # bytes of an event that are kept until it is whole
+LEFT = 499  # the client went away first: nginx's number for it
+
+
+class Relay:
+    """The life of one request. Ends once: in an answer, in an error, or because the client left."""
+
+    __slots__ = (
+        "_held", "_kv", "_pieces", "_tail", "arrival", "deadline", "due", "endpoint", "engine", "error", "exchange",
+        "failed", "first", "gateway", "head", "last", "matched", "method", "new", "path", "placed", "request", "sent",
+        "status", "streaming", "tenant", "tokens", "tries", "upstream", "usage",
+    )  # fmt: skip
+
+    def __init__(self, gateway: Gateway, exchange: Exchange, request: Request, endpoint: str, now: float) -> None:
+        self.gateway = gateway
+        self.exchange = exchange
+        self.request = request
+        self.method = exchange.head.method
+        self.endpoint = endpoint
+        self.tenant = request.tenant
+        self.arrival = now
+        self.deadline = now + gateway.settings.deadline
+        self.due = self.deadline  # when the sweep looks at it
+        self.path = NO_PATH
+        self.engine: Engine | None = None
+        self.upstream: Upstream | None = None
+        self.failed: set[Engine] = set()  # that did not answer it
+        self.tries = 0
+        self.sent = 0.0  # when the first engine was asked
+        self.placed = 0.0  # when the present one was
+        self.matched = 0  # prompt tokens that the engine was thought to have
+        self.new = 0  # prompt tokens to compute, until the first token
+        self.first = 0.0
+        self.last = 0.0
+        self.tokens = 0
+        self.usage: api.Usage | None = None
+        self.head: ResponseHead | None = None
+        self.streaming = False
+        self.status = 0
+        self.error = ""
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._tail = b""
+        self._kv = 0  # tokens counted as held on the engine
+        exchange.left = self.gone
+        exchange.resume = self.pace
+
+    # ------------------------------------------------------------------------------------------ to an engine
+
+    def ask(self, engine: Engine, now: float, fresh: bool = False) -> None:
+        """Send it to an engine."""
+        settings = self.gateway.settings
+        self.engine, self.placed = engine, now
+        self.sent = self.sent or now
+        self.head = None
+        self.due = min(self.deadline, now + settings.first_byte)
+        self.upstream = engine.pool.ask(self, self._message(engine), fresh)
+
+    def _message(self, engine: Engine) -> bytes:
+        head, body = self.exchange.head, self.exchange.body
+        lines = head.kept
+        if self.gateway.keys or engine.key:  # the client's key is for the gateway, not for engines
+            lines = [line for line in lines if line[:14].lower() != b"authorization:"]
+            if engine.key:
+                lines = [*lines, b"authorization: Bearer " + engine.key]
+        address = engine.address
+        first = b"%b %b%b HTTP/1.1\r\nhost: %b" % (head.method, address.prefix, head.target, address.authority)
+        length = [b"content-length: %d" % len(body)] if body or head.method in (b"POST", b"PUT", b"PATCH") else []
+        return b"\r\n".join([first, *lines, *length, b"", body])
+
+    def unreachable(self, pool: Pool, why: str) -> None:
+        """A connection that was to be opened for it is not to be had."""
+        if self.engine is not None and self.engine.pool is pool and self.upstream is None:
+            self.broken(why, False)
+
+    def connected(self, upstream: Upstream) -> bool:
+        """A connection that was opened for it is there; False where it is not wanted any more."""
+        if self.exchange.done or self.engine is None or upstream not in self.engine.pool.all or self.upstream:
+            return False
+        self.upstream = upstream
+        return True
+
+    # ------------------------------------------------------------------------------------------ from an engine
+
+    def answered(self, head: ResponseHead) -> None:
+        """The head of the answer."""
+        if head.status in RETRIED and self._another():
+            self._drop_upstream()
+            self.retry(f"the engine answered {head.line.decode('latin-1')}")
+            return
+        self.head = head
+        self.streaming = head.fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        if self.streaming:
+            self.due = min(self.deadline, self.gateway.now() + self.gateway.settings.silence)
+
+    def payload(self, data: bytes) -> None:
+        """A piece of the answer."""
+        now = self.gateway.now()
+        self.due = min(self.deadline, now + self.gateway.settings.silence)
+        if not self.streaming:
+            self._keep(data, now)
+            return
+        if self._tail:
+            data = self._tail + data
+            self._tail = b""
+        if not data.endswith(b"\n\n"):
+            data = self._whole_events(data)
+            if not data:
+                return
+        events = data.count(b"\ndata:") + data.startswith(b"data:") - data.endswith(b"data: [DONE]\n\n")
+        self._count(events, now)
+        if b'"usage":' in data and (usage := api.streamed_usage(data)):
+            self.usage = usage
+        if not self.exchange.started:
+            self._begin()
+        self.exchange.write(data)
+
+    def _whole_events(self, data: bytes) -> bytes:
+        """Up to the end of the last whole event; the rest waits, unless it is enormous."""
+        short, long = data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n")
+        cut = max(short + 2 if short >= 0 else 0, long + 4 if long >= 0 else 0)
+        if len(data) - cut > EVENT:
+            return data
+        self._tail = data[cut:]
+        return data[:cut]
+
+    def _count(self, events: int, now: float) -> None:
+        """Tokens, as far as events tell: an engine sends one with each, and a chat begins with one that names the role."""
+        if events <= 0:
+            return
+        assert self.engine is not None
+        self.tokens += events
+        if not self.first:
+            self.tokens -= self.endpoint == "chat"
+            self._began(now)
+        else:
+            gap = (now - self.last) / events
+            self.gateway.fleet.streamed(self.engine.number, events, gap)
+            self._kv += events
+            self.gateway.counters.itl.observe(gap)
+        self.last = now
+
+    def _began(self, now: float) -> None:
+        """The first token is there."""
+        assert self.engine is not None
+        self.first = self.last = now
+        gateway = self.gateway
+        self._kv = self.request.prompt
+        gateway.fleet.began(self.engine.number, self._kv, self.new, now - self.placed)
+        self.new = 0
+        gateway.counters.ttft.observe(now - self.arrival)
+        gateway.began(self)
+
+    def _keep(self, data: bytes, now: float) -> None:
+        """An answer that is not streamed is held until it is whole; a very long one goes on as it comes."""
+        if not self.exchange.started:
+            self._pieces.append(data)
+            self._held += len(data)
+            if self._held <= HELD:
+                return
+            data, self._pieces = b"".join(self._pieces), []
+            self._begin()
+        if not self.first:
+            self._began(now)
+        self.exchange.write(data)
+
+    def _begin(self) -> None:
+        assert self.head is not None
+        self.exchange.begin(self.head.line, self._lines())
+
+    def _lines(self) -> list[bytes]:
+        assert self.head is not None and self.engine is not None
+        return [*self.head.kept, b"x-assay-engine: " + self.engine.name.encode()]
+
+    def complete(self) -> None:
+        """The answer is whole."""
+        self.upstream = None
+        head, exchange = self.head, self.exchange
+        if head is None or exchange.done:
+            return
+        now = self.gateway.now()
+        if exchange.started:
+            exchange.finish(self._tail)
+        elif self.streaming:  # a stream without a whole event
+            self._begin()
+            exchange.finish(self._tail)
+        else:
+            body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            exchange.reply(head.status, self._lines(), body, head.line)
+            if head.status == 200 and self.request.prompt:
+                self.usage = api.usage(body)
+        if not self.first:
+            self._began(now)
+        self._end(head.status, now)
+
+    # ------------------------------------------------------------------------------------------ what goes wrong
+
+    def broken(self, why: str, stale: bool) -> None:
+        """The connection to the engine failed."""
+        self.upstream = None
+        if self.exchange.done or self.engine is None:
+            return
+        if stale and not self.exchange.started:  # the engine had closed it already: that says nothing about the engine
+            self.ask(self.engine, self.gateway.now(), fresh=True)
+            return
+        if self.exchange.started:
+            self.gateway.suspect(self.engine, why)
+            self.give_up(502, f"the engine failed in the middle of its answer: {why}")
+        else:
+            self.retry(why)
+
+    def retry(self, why: str) -> None:
+        """Ask another engine, if the client has seen nothing yet and there is one."""
+        engine = self.engine
+        assert engine is not None
+        self.gateway.suspect(engine, why)
+        self._off(engine)
+        self.failed.add(engine)
+        self._pieces, self._held, self._tail, self.head = [], 0, b"", None
+        self.streaming = False
+        if self.tries < self.gateway.settings.attempts and self.gateway.able(self):
+            self.gateway.counters.retries += 1
+            self.gateway.admit(self, again=True)
+        else:
+            self.give_up(502, f"the engine failed, and there is no other to ask: {why}")
+
+    def _another(self) -> bool:
+        """Whether the client can still be spared, and there is an engine that was not tried."""
+        gateway = self.gateway
+        if self.exchange.started or self.tries >= gateway.settings.attempts:
+            return False
+        return any(e.open and e is not self.engine and e not in self.failed for e in gateway.fleet.engines)
+
+    def late(self, now: float) -> None:
+        """The sweep found that it takes too long."""
+        if now >= self.deadline:
+            self._drop_upstream()
+            self.give_up(504, f"no complete answer within {self.gateway.settings.deadline:g} s")
+        elif self.engine is not None:
+            waited = now - (self.placed if not self.first else self.last)
+            self._drop_upstream()
+            self.broken(f"no byte for {waited:.1f} s", False)
+
+    def give_up(self, status: int, why: str, more: tuple[bytes, ...] = ()) -> None:
+        """End it in an error that the client can read."""
+        exchange = self.exchange
+        if exchange.done:
+            return
+        self.error = why
+        self._drop_upstream()
+        if not exchange.started:
+            exchange.refuse(status, why, more=more)
+        elif self.streaming:
+            exchange.finish(b"data: " + error_body(why, "server_error", status) + b"\n\n")
+        else:
+            exchange.cut()
+        self._end(status, self.gateway.now())
+
+    def gone(self) -> None:
+        """The client left: so may the engine."""
+        self._drop_upstream()
+        self.error = "the client left"
+        self._end(LEFT, self.gateway.now())
+
+    def pace(self, go: bool) -> None:
+        """The client is slow, or caught up: so is the engine's answer read."""
+        if self.upstream is not None:
+            self.upstream.pace(go)
+            now = self.gateway.now()
+            self.due = min(self.deadline, now + self.gateway.settings.silence) if go else self.deadline
+
+    def _drop_upstream(self) -> None:
+        upstream, self.upstream = self.upstream, None
+        if upstream is not None:
+            upstream.drop()
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def _off(self, engine: Engine) -> None:
+        """It is no longer on an engine."""
+        self.gateway.off(self, engine, self._kv)
+        self.engine = None
+        self.new = self._kv = 0
+
+    def _end(self, status: int, now: float) -> None:
+        self.status, self.last = status, now
+        engine = self.engine
+        if engine is not None:
+            self._off(engine)
+        self.engine = engine  # for the log
+        self.gateway.ended(self, now)
+
+    def finished(self, now: float) -> Finished:
+        """What became of it, for components that learn."""
+        assert self.engine is not None
+        usage = self.usage
+        output = usage.completion_tokens if usage and usage.completion_tokens is not None else self.tokens
+        cached = usage.cached if usage and usage.cached is not None else self.matched
+        return Finished(int(output), self.first - self.arrival, now - self.arrival, int(cached), self.engine.number)
+
+
+def hash_ids(path: np.ndarray[tuple[int], np.dtype[np.uint64]], every: int) -> list[int]:
+    """The path for the log: the hash of each `every`-th block, which stands for all before it, in 18 digits."""
+    picked = path[every - 1 :: every]
+    if len(path) % every or not len(path):
+        picked = np.append(picked, path[-1:])
+    ids: list[int] = (picked >> np.uint64(5)).tolist()
+    return ids

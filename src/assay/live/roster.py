@@ -1,0 +1,245 @@
+"""Which engines there are and how they fare: added and drained at run time, probed, their metrics and events read."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from assay.live import signals
+from assay.live.engines import DOWN, DRAINING, UP, Engine
+from assay.live.http1 import ResponseHead
+from assay.live.kv_events import Batch, Mirror, Subscriber
+from assay.live.prefix_index import Corrections
+from assay.live.settings import EngineSettings, from_environment
+from assay.live.upstream import Address, Pool, Upstream
+
+if TYPE_CHECKING:
+    from assay.live.gateway import Gateway
+
+_PAGE = 4 << 20  # bytes of an engine's page that are read
+
+
+class Fetch:
+    """GET a page of an engine, beside its requests."""
+
+    method = b"GET"
+
+    def __init__(self, engine: Engine, path: bytes) -> None:
+        self._answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._status = 0
+        self._upstream: Upstream | None = None
+        address = engine.address
+        key = b"authorization: Bearer %b\r\n" % engine.key if engine.key else b""
+        message = b"GET %b%b HTTP/1.1\r\nhost: %b\r\n%b\r\n" % (address.prefix, path, address.authority, key)
+        self._upstream = engine.pool.ask(self, message)
+
+    async def within(self, seconds: float) -> tuple[int, bytes]:
+        """Status and body; OSError where there is none in time."""
+        try:
+            return await asyncio.wait_for(self._answer, seconds)
+        except TimeoutError:
+            if self._upstream is not None and self._upstream.asker is self:
+                self._upstream.drop()
+            raise
+
+    def connected(self, upstream: Upstream) -> bool:
+        """The engine is there."""
+        self._upstream = upstream
+        return not self._answer.done()
+
+    def unreachable(self, pool: Pool, why: str) -> None:
+        """It is not."""
+        self.broken(why, False)
+
+    def answered(self, head: ResponseHead) -> None:
+        """The head."""
+        self._status = head.status
+
+    def payload(self, data: bytes) -> None:
+        """A piece."""
+        self._size += len(data)
+        if self._size <= _PAGE:
+            self._pieces.append(data)
+        elif self._upstream is not None:
+            self._upstream.drop()
+            self.broken("the page is too long", False)
+
+    def complete(self) -> None:
+        """All of it."""
+        if not self._answer.done():
+            self._answer.set_result((self._status, b"".join(self._pieces)))
+
+    def broken(self, why: str, stale: bool) -> None:
+        """The connection failed."""
+        if not self._answer.done():
+            self._answer.set_exception(ConnectionError(why))
+
+
+class Roster:
+    """The engines of a gateway, each with a task that looks after it."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._tasks: dict[Engine, asyncio.Task[None]] = {}
+        self._subscribers: dict[Engine, Any] = {}
+        self._loaded: dict[Engine, signals.Reading] = {}
+        ca = gateway.settings.engine_ca
+        self._tls = ssl.create_default_context(cafile=ca) if ca else None
+
+    def add(self, settings: EngineSettings) -> Engine | None:
+        """One more engine, at once; None where it is there already. BadInput where it cannot be."""
+        gateway = self._gateway
+        address = Address.of(settings.url)
+        if any(e.address.url == address.url for e in gateway.fleet.engines):
+            return None
+        key = settings.key.encode()
+        if settings.key.startswith("env:"):
+            key = from_environment(settings.key[4:], f"engine {settings.url}")
+        engine = Engine(
+            address, Pool(address, self._tls, gateway.settings.connect), self._name(settings, address), key,
+            settings.tp, _cost(settings.layout), settings.events, limit=settings.limit or gateway.settings.inflight,
+            blocks=gateway.settings.blocks, corrections=Corrections(gateway.settings.blocks, gateway.index.block),
+        )  # fmt: skip
+        gateway.fleet.add(engine)
+        if gateway.shadow is not None:
+            gateway.shadow.add(engine, None)
+        self._tasks[engine] = asyncio.get_running_loop().create_task(self._look_after(engine))
+        if settings.events:
+            self._subscribe(engine, settings)
+        gateway.fleet_changed()
+        return engine
+
+    def _name(self, settings: EngineSettings, address: Address) -> str:
+        """Its own name, or its address; never one that another has."""
+        name = re.sub(r"[^A-Za-z0-9._:-]", "-", settings.name or f"{address.host}:{address.port}")[:100]
+        taken = {e.name for e in self._gateway.fleet.engines}
+        return name if name not in taken else next(n for k in range(2, 10**6) if (n := f"{name}-{k}") not in taken)
+
+    def drain(self, engine: Engine) -> None:
+        """Send it nothing more; when it has answered all, it is gone."""
+        engine.state = DRAINING
+        self.settle(engine)
+
+    def settle(self, engine: Engine) -> None:
+        """Let a drained engine go."""
+        if engine.state == DRAINING and engine.aboard == 0 and engine.number >= 0:
+            number = engine.number
+            gateway = self._gateway
+            gateway.fleet.drop(engine)
+            engine.number = -1
+            if gateway.shadow is not None:
+                gateway.shadow.drop(number)
+            task = self._tasks.pop(engine, None)
+            if task is not None:
+                task.cancel()
+            subscriber = self._subscribers.pop(engine, None)
+            if subscriber is not None:
+                subscriber.close()
+            engine.pool.close()
+            gateway.fleet_changed()
+
+    def close(self) -> None:
+        """Stop looking after all of them."""
+        for task in self._tasks.values():
+            task.cancel()
+        for subscriber in self._subscribers.values():
+            subscriber.close()
+        for engine in self._gateway.fleet.engines:
+            engine.pool.close()
+
+    # ------------------------------------------------------------------------------------------ one engine
+
+    async def _look_after(self, engine: Engine) -> None:
+        settings = self._gateway.settings
+        next_probe = 0.0
+        while engine.number >= 0:
+            now = self._gateway.now()
+            if now >= next_probe:
+                await self._probe(engine)
+                next_probe = now + settings.probe
+            if engine.state == UP:
+                await self._scrape(engine)
+            self.settle(engine)
+            await asyncio.sleep(min(settings.scrape, settings.probe))
+
+    async def _probe(self, engine: Engine) -> None:
+        """Is it there? Two failures in a row, or a broken circuit, and it gets nothing until it answers again."""
+        gateway = self._gateway
+        try:
+            status, _ = await Fetch(engine, b"/health").within(max(gateway.settings.connect, gateway.settings.probe))
+            well = status < 500
+            why = f"/health answers {status}"
+        except OSError as error:
+            well, why = False, str(error) or "no answer to /health"
+        if engine.state == DOWN:
+            if well and gateway.now() >= engine.retry:
+                engine.state, engine.note, engine.failures = UP, "", 0
+                engine.models = ()
+                gateway.fleet_changed()
+        elif not well:
+            gateway.suspect(engine, why)
+        if well and engine.state == UP and not engine.models:
+            await self._ask_models(engine)
+
+    async def _ask_models(self, engine: Engine) -> None:
+        try:
+            status, body = await Fetch(engine, b"/v1/models").within(self._gateway.settings.connect)
+            listed = msgspec.json.decode(body).get("data", []) if status == 200 else []
+            engine.models = tuple(str(model["id"]) for model in listed)
+        except (OSError, msgspec.DecodeError, AttributeError, KeyError, TypeError):
+            return
+        self._gateway.fleet_changed()
+
+    async def _scrape(self, engine: Engine) -> None:
+        gateway = self._gateway
+        aboard = engine.aboard
+        try:
+            status, body = await Fetch(engine, b"/metrics").within(gateway.settings.connect)
+        except OSError:
+            return
+        reading = signals.read(body) if status == 200 else None
+        if reading is None or not reading.family or engine.number < 0:
+            return
+        i, fleet = engine.number, gateway.fleet
+        engine.family, engine.seen = reading.family, gateway.now()
+        fleet.age[i] = 0.0
+        if reading.running is not None and reading.waiting is not None:
+            fleet.told(i, int(reading.waiting), int(reading.running + reading.waiting), aboard)
+        if reading.kv_usage is not None:
+            fleet.kv_free[i] = 1.0 - reading.kv_usage
+        if reading.kv_tokens and engine not in self._loaded:
+            blocks = max(int(reading.kv_tokens / fleet.scale) // gateway.index.block, 1)
+            gateway.index.resize(i, blocks)
+            engine.blocks, engine.corrections = blocks, Corrections(blocks, gateway.index.block)
+        self._loaded[engine] = reading
+        engine.note = engine.note or signals.report(reading)
+
+    def _subscribe(self, engine: Engine, settings: EngineSettings) -> None:
+        gateway = self._gateway
+        mirror = Mirror(gateway.index, engine.number)
+
+        def receive(batch: Batch, gap: bool) -> None:
+            if engine.number < 0:
+                return
+            mirror.engine = engine.number
+            if gap:
+                mirror.forget()
+            mirror.apply(batch, gateway.now())
+            engine.note = mirror.reason or engine.note
+            gateway.fleet.cache_changed()
+
+        self._subscribers[engine] = Subscriber(settings.events, receive, replay_endpoint=settings.replay or None)
+
+
+def _cost(layout: str) -> Any:
+    if not layout:
+        return None
+    from assay.serving.fleet import parse
+
+    return parse(f"1x{layout}").instances[0].cost

@@ -1,0 +1,134 @@
+"""Run a gateway: listen, look after the engines, stop in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+from assay.live.gateway import Gateway
+from assay.live.roster import Roster
+from assay.live.server import Server
+from assay.live.settings import Settings
+from assay.record.errors import AssayError, BadInput
+
+_SWEEP = 0.1  # seconds between two looks for requests that take too long
+_FLUSH = 0.25  # seconds a log line waits at most
+
+
+class Running:
+    """A gateway that listens. `async with Running(settings) as running: running.port`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.gateway = Gateway(settings)
+        refused = self.gateway.counters.refused
+        self.server = Server(self.gateway.answer, settings.limits, lambda status: refused.update((status,)))
+        self.port = 0
+        self._ticking: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Running:
+        gateway, settings = self.gateway, self.settings
+        gateway.roster = Roster(gateway)
+        for engine in settings.engine:
+            if gateway.roster.add(engine) is None:
+                raise BadInput(f"engine {engine.url} is named twice")
+        if settings.otel:
+            from assay.live.spans import Spans
+
+            gateway.spans = Spans(settings.otel)
+        try:
+            self.port = await self.server.start(settings.host, settings.port, tls_context(settings))
+        except OSError as error:
+            gateway.roster.close()
+            raise AssayError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from error
+        self._every(_SWEEP, gateway.sweep)
+        self._every(_FLUSH, gateway.log.flush)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> int:
+        """Take no more, let what runs end; the number of clients that had to be cut off."""
+        gateway = self.gateway
+        gateway.draining = True
+        self.server.draining = True
+        for relay in list(gateway.queue):
+            relay.give_up(503, "the gateway is about to stop", (b"retry-after: 1",))
+        grace = self.settings.grace
+        ending = asyncio.get_running_loop().call_later(max(grace - 1.0, 0.5 * grace), self._give_up)
+        cut = await self.server.drain(grace)
+        ending.cancel()
+        for task in self._ticking:
+            task.cancel()
+        gateway.roster.close()
+        gateway.log.flush()
+        if gateway.spans is not None:
+            gateway.spans.close()
+        return cut
+
+    def _give_up(self) -> None:
+        """The grace is nearly over: end what still runs in errors that clients can read."""
+        for relay in list(self.gateway.relays):
+            relay.give_up(503, "the gateway stops")
+
+    def _every(self, seconds: float, do: Callable[[], None]) -> None:
+        async def tick() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                do()
+
+        self._ticking.add(asyncio.get_running_loop().create_task(tick()))
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """The certificate that clients see, where there is one."""
+    if not settings.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        names = f"{Path(settings.tls_cert).name}, {Path(settings.tls_key).name}"
+        raise BadInput(f"cannot use the TLS certificate ({names}): {error.strerror or error}") from error
+    return context
+
+
+async def run(settings: Settings, ready: Callable[[Running], None], reread: Callable[[], Settings] | None = None) -> int:
+    """Serve until told to stop; SIGHUP reads the engines anew. The number of clients cut off at the end."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    running = Running(settings)
+    async with running:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        if reread is not None:
+            loop.add_signal_handler(signal.SIGHUP, lambda: _renew(running, reread))
+        ready(running)
+        await stop.wait()
+        with contextlib.suppress(ValueError):
+            for number in (signal.SIGTERM, signal.SIGINT):  # a second one does not wait
+                loop.remove_signal_handler(number)
+        return await running.stop()
+
+
+def _renew(running: Running, reread: Callable[[], Settings]) -> None:
+    """Engines that the file names now and not before are added, those it no longer names are drained."""
+    from assay.live.upstream import Address
+
+    try:
+        wanted = {Address.of(engine.url).url: engine for engine in reread().engine}
+    except AssayError as error:
+        print(f"assay: {error}; the engines stay as they are", flush=True)
+        return
+    roster, fleet = running.gateway.roster, running.gateway.fleet
+    for engine in wanted.values():
+        roster.add(engine)
+    for present in list(fleet.engines):
+        if present.address.url not in wanted:
+            roster.drain(present)

@@ -1,0 +1,135 @@
+"""What a gateway is told: from the command line, or from a TOML file with the same names.
+
+>>> read(b'policy = "lmetric"\\n[[engine]]\\nurl = "http://127.0.0.1:8001"').engine[0].url
+'http://127.0.0.1:8001'
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from assay.live.server import Limits
+from assay.record.errors import BadInput
+
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One engine."""
+
+    url: str
+    name: str = ""
+    key: str = ""  # sent to it as a bearer token, or env:NAME; else what the client sent goes on
+    tp: _Count = 1
+    layout: str = ""  # h200:qwen3-32b, for policies that want to know costs
+    events: str = ""  # tcp://host:5557: where it publishes KV events
+    replay: str = ""  # tcp://host:5558: where missed ones can be asked for
+    limit: _Count | None = None  # requests it is given at once
+
+
+class KeySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key that clients of this gateway show. Only its SHA-256 needs to be written down."""
+
+    tenant: str
+    sha256: str = ""
+    env: str = ""  # or the environment variable that holds the key itself
+    tier: str = ""
+    admin: bool = False  # may see /metrics and change /engines
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a gateway is told; times in seconds."""
+
+    engine: tuple[EngineSettings, ...] = ()
+    policy: str = "lmetric"
+    order: str = ""
+    shadow: str = ""
+    host: str = "127.0.0.1"
+    port: _Port = 8000
+    inflight: _Count = 256  # requests an engine is given at once; more wait here, in the order's order
+    queue: Annotated[int, msgspec.Meta(ge=0)] = 4096  # requests that may wait here
+    deadline: _Positive = 600.0  # from arrival to the last byte
+    first_byte: _Positive = 120.0  # from asking an engine to its first byte; then another one is asked
+    silence: _Positive = 60.0  # between two pieces of an answer
+    connect: _Positive = 2.0
+    attempts: _Count = 3
+    probe: _Positive = 2.0  # between two health checks of an engine
+    scrape: _Positive = 1.0  # between two readings of its metrics
+    failures: _Count = 3  # in a row: then its circuit is broken
+    pause: _Positive = 5.0  # until it is tried again
+    grace: _Positive = 30.0  # for what runs when the gateway is told to stop
+    passthrough: bool = True  # paths the gateway does not know go to an engine
+    tls_cert: str = ""
+    tls_key: str = ""
+    engine_ca: str = ""  # certificates that https engines are checked with
+    log: str = ""  # the access log: a file, or - for standard output
+    otel: str = ""  # where spans go: http://collector:4318
+    tokenizer: str = ""  # tokenizer.json of the model; without it four bytes are a token
+    block: _Count = 16  # tokens of a block in the prefix index
+    blocks: _Count = 65536  # of them an engine, where its metrics do not say
+    ttl: _Positive = 3600.0  # a prompt unused for so long is forgotten
+    connections: _Count = 4096
+    max_body: _Count = 32 << 20
+    head_time: _Positive = 10.0
+    body_time: _Positive = 60.0
+    idle_time: _Positive = 75.0
+    stall_time: _Positive = 60.0
+    key: tuple[KeySettings, ...] = ()
+
+    @property
+    def limits(self) -> Limits:
+        """Those of clients."""
+        return Limits(
+            connections=self.connections, body=self.max_body, bodies=max(1 << 30, 2 * self.max_body),
+            head_time=self.head_time, body_time=self.body_time, idle_time=self.idle_time, stall_time=self.stall_time,
+        )  # fmt: skip
+
+
+def read_file(path: Path) -> Settings:
+    """The settings in a TOML file; BadInput with the field that is wrong."""
+    try:
+        return read(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+
+
+def read(content: bytes, name: str = "gateway.toml") -> Settings:
+    """The settings in TOML."""
+    try:
+        table = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{name}: {error}") from error
+    return convert(table, name)
+
+
+def convert(table: dict[str, object], name: str) -> Settings:
+    """Settings from plain values, every one of them checked."""
+    try:
+        settings = msgspec.convert(table, Settings)
+    except msgspec.ValidationError as error:
+        place = re.search(r" - at `\$\.?(.*)`$", str(error))
+        where = f" {place[1]}:" if place else ""
+        what = re.sub(r" - at `.*`$", "", str(error)).replace("Object contains unknown field", "unknown setting")
+        raise BadInput(f"{name}:{where} {what.replace('`', chr(39))}") from error
+    for key in settings.key:
+        if not re.fullmatch(r"[0-9a-f]{64}", key.sha256) and not key.env:
+            raise BadInput(f"{name}: key of '{key.tenant}': give sha256 (64 hex digits: printf %s KEY | sha256sum) or env")
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise BadInput(f"{name}: TLS needs both tls_cert and tls_key")
+    return settings
+
+
+def from_environment(name: str, what: str) -> bytes:
+    """A secret from the environment; BadInput where it is not set."""
+    value = os.environ.get(name, "")
+    if not value:
+        raise BadInput(f"{what}: the environment variable {name} is not set")
+    return value.encode()

@@ -1,0 +1,102 @@
+"""A second policy that sees all traffic and touches none: what it would have done, beside what was done.
+
+It keeps books of its own, as if its choices had been followed: who has which request, whose cache holds which prompt.
+Times it cannot know; loads and hits it can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from assay.live.engines import Engine, LiveFleet
+from assay.live.prefix_index import PrefixIndex
+from assay.live.settings import Settings
+
+if TYPE_CHECKING:
+    from assay.live.relay import Relay
+
+
+class Shadow:
+    """The books of a policy that nobody follows."""
+
+    def __init__(self, router: Any, settings: Settings) -> None:
+        self.router = router
+        self.name = settings.shadow
+        self.fleet = LiveFleet(PrefixIndex(settings.block, settings.blocks, settings.ttl))
+        self.decisions = self.agreed = self.errors = 0
+        self.prompt = self.matched = self.followed = 0  # tokens: in all, found by the shadow, found by the real policy
+        self._spread = self._spread_real = 0.0
+        self._where: dict[int | str, tuple[int, int, bool]] = {}
+
+    def add(self, engine: Engine, blocks: int | None) -> None:
+        """One more engine."""
+        self.fleet.add(replace(engine), blocks)
+
+    def drop(self, number: int) -> None:
+        """One engine less."""
+        self.fleet.drop(self.fleet.engines[number])
+        self._where = {name: (i - (i > number), new, begun) for name, (i, new, begun) in self._where.items() if i != number}
+
+    def see(self, relay: Relay, real: LiveFleet, decision: dict[str, Any]) -> None:
+        """A request was sent somewhere; where would this policy have sent it?"""
+        fleet, request = self.fleet, relay.request
+        fleet.now, fleet.eligible, fleet.scale = real.now, real.eligible, real.scale
+        for name in ("kv_free", "itl", "ttft", "age"):
+            getattr(fleet, name)[:] = getattr(real, name)
+        fleet.paths[request.id] = relay.path
+        try:
+            if not hasattr(self.router, "route"):
+                raise TypeError("it chooses from a pool, which a shadow does not have")
+            i = int(self.router.route(request, fleet))
+            matched = int(fleet.match(request)[i])
+        except Exception:
+            self.errors += 1
+            fleet.paths.pop(request.id, None)
+            return
+        new = max(request.prompt - matched, 1)
+        fleet.sent(i, request, new)
+        self._where[request.id] = i, new, False
+        self.decisions += 1
+        self.agreed += fleet.engines[i].name == decision["engine"]
+        self.prompt += request.prompt
+        self.matched += matched
+        self.followed += relay.matched
+        self._spread += _spread(fleet)
+        self._spread_real += _spread(real)
+        decision["shadow"] = fleet.engines[i].name
+
+    def began(self, relay: Relay) -> None:
+        """The real request's first token is there."""
+        if relay.request.id in self._where:
+            i, new, _ = self._where[relay.request.id]
+            self.fleet.prefill_tokens[i] -= new
+            self.fleet.kv_tokens[i] += relay.request.prompt
+            self._where[relay.request.id] = i, 0, True
+
+    def ended(self, relay: Relay) -> None:
+        """The real request is over."""
+        self.fleet.paths.pop(relay.request.id, None)
+        found = self._where.pop(relay.request.id, None)
+        if found is not None:
+            i, new, begun = found
+            self.fleet.ended(i, relay.request, relay.request.prompt if begun else 0, new)
+
+    def report(self) -> dict[str, Any]:
+        """What it would have done, in numbers."""
+        n = max(self.decisions, 1)
+        return {
+            "policy": self.name, "decisions": self.decisions, "agreement": self.agreed / n, "errors": self.errors,
+            "match_ratio": self.matched / max(self.prompt, 1), "match_ratio_real": self.followed / max(self.prompt, 1),
+            "load_spread": self._spread / n, "load_spread_real": self._spread_real / n,
+            "requests": {engine.name: int(count) for engine, count in zip(self.fleet.engines, self.fleet.batch_size, strict=True)},
+        }  # fmt: skip
+
+
+def _spread(fleet: LiveFleet) -> float:
+    """The fullest engine's load over the mean."""
+    load = fleet.batch_size
+    mean = float(load.mean()) if len(load) else 0.0
+    return float(np.max(load)) / mean if mean else 1.0

@@ -1,0 +1,69 @@
+"""OpenTelemetry spans, one a request, where a collector is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from assay.record.errors import BadInput
+from assay.record.extras import missing_module
+
+if TYPE_CHECKING:
+    from assay.live.relay import Relay
+
+
+class Spans:
+    """Exports in a thread of its own, in batches: no request waits for the collector."""
+
+    def __init__(self, endpoint: str) -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+        except ModuleNotFoundError as error:
+            raise BadInput(missing_module("tracing", error)) from None
+        url = endpoint if endpoint.rstrip("/").endswith("/v1/traces") else endpoint.rstrip("/") + "/v1/traces"
+        self._provider = TracerProvider(resource=Resource.create({"service.name": "assay-gateway"}))
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
+        self._tracer = self._provider.get_tracer("assay.live")
+        self._propagator = TraceContextTextMapPropagator()
+        self._open: dict[int | str, Any] = {}
+
+    def begin(self, relay: Relay) -> None:
+        """A request came; its span continues the client's trace, and the engine continues the span."""
+        head = relay.exchange.head
+        carrier = {
+            name: head.fields[name.encode()].decode("latin-1")
+            for name in ("traceparent", "tracestate")
+            if name.encode() in head.fields
+        }
+        context = self._propagator.extract(carrier)
+        span = self._tracer.start_span(f"{relay.endpoint}", context)
+        self._open[relay.request.id] = span
+        from opentelemetry.trace import set_span_in_context
+
+        onward: dict[str, str] = {}
+        self._propagator.inject(onward, set_span_in_context(span))
+        others = [line for line in head.kept if not line[:12].lower().startswith((b"traceparent:", b"tracestate:"))]
+        head.kept = [*others, *(f"{name}: {value}".encode("latin-1") for name, value in onward.items())]
+
+    def end(self, relay: Relay) -> None:
+        """A request is over."""
+        span = self._open.pop(relay.request.id, None)
+        if span is None:
+            return
+        facts: dict[str, Any] = {
+            "http.response.status_code": relay.status, "gen_ai.request.model": relay.request.model,
+            "gen_ai.usage.input_tokens": relay.request.prompt, "gen_ai.usage.output_tokens": relay.tokens,
+            "assay.engine": relay.engine.name if relay.engine else "", "assay.matched_tokens": relay.matched,
+            "assay.tries": relay.tries, "assay.tenant": relay.tenant,
+        }  # fmt: skip
+        if relay.first:
+            facts["assay.ttft"] = relay.first - relay.arrival
+        span.set_attributes(facts)
+        span.end()
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._provider.shutdown()
