@@ -10,8 +10,6 @@ see where there are more than fit. `click.get_current_context().obj` is a
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +34,11 @@ class Rooms(click.Group):
         """Import the room's comparison."""
         ready = self.list_commands(ctx)
         if name in ready:
-            _share_compiled_code()
+            sources.share_compiled(store.home())
             return _printing(importlib.import_module(f"assay.{name}.compare").command)
         if name in ROOMS:
             raise BadInput(f"the room '{name}' has no comparison yet; these have one: {', '.join(ready)}")
         raise BadInput(f"'{name}' is no room; the rooms are {', '.join(ROOMS)}")
-
-
-def _share_compiled_code() -> None:
-    """Use what studies have compiled. Numba reads the variable when it is imported."""
-    if "numba" not in sys.modules:
-        os.environ.setdefault("NUMBA_CACHE_DIR", str(sources.compiled_folder(store.home())))
 
 
 def _printing(command: click.Command) -> click.Command:

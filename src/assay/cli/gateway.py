@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
+from assay.record import sources, store
 from assay.record.errors import BadInput
 from assay.record.extras import missing_module
 
 # Named as in the file; only what was given on the command line overrides it.
 _TOLD = (
-    "policy", "order", "shadow", "host", "port", "inflight", "queue", "deadline", "log", "otel", "tokenizer", "tls_cert", "tls_key",
+    "policy", "order", "shadow", "host", "port", "inflight", "queue", "deadline", "log", "otel", "tokenizer",
+    "tls_cert", "tls_key",
 )  # fmt: skip
 
 
@@ -26,15 +28,22 @@ _TOLD = (
 @click.option("--inflight", type=click.IntRange(1), help="Requests an engine is given at once (default 256).")
 @click.option("--queue", type=click.IntRange(0), help="Requests that may wait in the gateway (default 4096).")
 @click.option("--deadline", type=float, help="Seconds a request may take in all (default 600).")
-@click.option("--log", help="Access log, one JSON line a request: a file, or - ; 'assay compare serving --trace' reads it.")
+@click.option(
+    "--log", help="Access log, one JSON line a request: a file, or - ; 'assay compare serving --trace' reads it."
+)
 @click.option("--tokenizer", type=click.Path(), help="tokenizer.json of the model; else four bytes count as a token.")
 @click.option("--tls-cert", type=click.Path(), help="Certificate (PEM) to serve https with.")
 @click.option("--tls-key", type=click.Path(), help="Its private key.")
 @click.option("--otel", help="Send OpenTelemetry spans to this OTLP/HTTP collector.")
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file with these and more settings; SIGHUP rereads its engines.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="A TOML file with these and more settings; SIGHUP rereads its engines.",
+)
 @click.option("--view", is_flag=True, help="Show engines, load and decisions in the terminal (as 'assay top' does).")
 def command(engines: str | None, config: Path | None, view: bool, **told: Any) -> None:
     """Route OpenAI-compatible traffic over your engines with a policy from the serving room."""
+    sources.share_compiled(store.home())
     try:
         import uvloop
 
@@ -79,4 +88,6 @@ def _ready(running: Any, view: bool) -> None:
     shadow = f", {settings.shadow} in its shadow" if settings.shadow else ""
     click.echo(f"assay gateway on {url}: {settings.policy}{shadow} over {names}", err=True)
     if settings.host not in ("127.0.0.1", "::1", "localhost") and not settings.key:
-        click.echo("warning: it listens beyond this machine and asks for no key; see 'key' in docs/gateway.md", err=True)
+        click.echo(
+            "warning: it listens beyond this machine and asks for no key; see 'key' in docs/gateway.md", err=True
+        )

@@ -13,7 +13,9 @@ import click
 from assay import __version__
 from assay.record.errors import AssayError
 
-COMMANDS = ("list", "show", "run", "record", "compare", "gateway", "engine", "top", "traces", "feed", "doctor", "completion")
+COMMANDS = (
+    "list", "show", "run", "record", "compare", "gateway", "engine", "top", "traces", "feed", "doctor", "completion",
+)  # fmt: skip
 
 
 class Lazy(click.Group):

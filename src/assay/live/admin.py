@@ -6,13 +6,13 @@ import ipaddress
 import math
 from collections.abc import Callable
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from assay.live.counters import exposition
+from assay.live.description import openapi
 from assay.live.engines import DRAINING, UP
 from assay.live.server import JSON, Exchange
 from assay.live.settings import EngineSettings
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TEXT = b"content-type: text/plain; version=0.0.4; charset=utf-8"
 _ENGINES = b"/engines"
+_FROM_AFAR = frozenset((b"origin", b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"))
 
 
 def answer(gateway: Gateway, exchange: Exchange) -> bool:
@@ -40,7 +41,7 @@ def answer(gateway: Gateway, exchange: Exchange) -> bool:
         exchange.refuse(status, "this is for the gateway's operator: show an admin key", "authentication_error",
                         (b"www-authenticate: Bearer",) if status == 401 else ())  # fmt: skip
         return True
-    allowed = {_engines: (b"GET", b"HEAD", b"POST"), _one_engine: (b"DELETE",)}.get(page, (b"GET", b"HEAD"))
+    allowed = (b"DELETE",) if page is _one_engine else (b"GET", b"HEAD", *([b"POST"] if page is _engines else []))
     if method not in allowed:
         exchange.refuse(405, f"ask with {b' or '.join(allowed).decode()}", more=(b"allow: " + b", ".join(allowed),))
     else:
@@ -49,10 +50,13 @@ def answer(gateway: Gateway, exchange: Exchange) -> bool:
 
 
 def _operator(gateway: Gateway, exchange: Exchange) -> bool:
-    """Whoever shows an admin key; where there is none, whoever sits on this machine."""
-    if gateway.keys.admins:
-        key = gateway.keys.find(exchange.head.fields.get(b"authorization"))
+    """Whoever shows an admin key; where there are no keys at all, whoever sits on this machine."""
+    fields = exchange.head.fields
+    if gateway.keys:
+        key = gateway.keys.find(fields.get(b"authorization"))
         return key is not None and key.admin
+    if not _FROM_AFAR.isdisjoint(fields):  # a web page in a browser here, or a proxy here: somebody else asks
+        return False
     try:
         return ipaddress.ip_address(exchange.peer).is_loopback
     except ValueError:
@@ -75,7 +79,7 @@ def _metrics(gateway: Gateway, exchange: Exchange) -> None:
 
 @cache
 def _description() -> bytes:
-    return resources.files("assay.live").joinpath("openapi.json").read_bytes()
+    return msgspec.json.encode(openapi())
 
 
 def _openapi(gateway: Gateway, exchange: Exchange) -> None:
@@ -112,8 +116,8 @@ def _add(gateway: Gateway, exchange: Exchange) -> None:
     try:
         settings = msgspec.json.decode(exchange.body, type=EngineSettings)
         engine = gateway.roster.add(settings)
-    except (msgspec.DecodeError, UnicodeDecodeError, BadInput) as error:
-        exchange.refuse(400, f"an engine is {{\"url\": \"http://host:port\"}}: {error}")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadInput) as error:
+        exchange.refuse(400, f'an engine is {{"url": "http://host:port"}}: {error}')
         return
     if engine is None:
         exchange.refuse(409, "that engine is here already")
@@ -147,8 +151,10 @@ def overview(gateway: Gateway) -> dict[str, Any]:
         for i, e in enumerate(fleet.engines)
     ]  # fmt: skip
     return {
-        "policy": gateway.settings.policy, "order": gateway.settings.order or None, "queue": len(gateway.queue) + len(gateway.held),
-        "requests": sum(counters.requests.values()), "retries": counters.retries, "policy_errors": counters.policy_errors,
+        "policy": gateway.settings.policy, "order": gateway.settings.order or None,
+        "queue": len(gateway.queue) + len(gateway.held),
+        "requests": sum(counters.requests.values()), "retries": counters.retries,
+        "policy_errors": counters.policy_errors, "policy_error": gateway.policy_error,
         "ttft_p50": counters.ttft.quantile(0.5), "ttft_p99": counters.ttft.quantile(0.99),
         "itl_p50": counters.itl.quantile(0.5), "itl_p99": counters.itl.quantile(0.99), "scale": fleet.scale,
         "statuses": _statuses(gateway), "engines": rows,

@@ -25,7 +25,7 @@ class Ask(msgspec.Struct, gc=False):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     user: str | None = None
-    messages: list[Message] = []  # noqa: RUF012 - msgspec copies it
+    messages: list[Message] = []
     tools: msgspec.Raw = msgspec.Raw()  # absent where empty
     prompt: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
@@ -93,4 +93,8 @@ def tokens(ask: Ask, endpoint: str, tokenizer: ByteTokens | TokenizerTokens) -> 
         row = tokenizer.chat(ask.messages, ask.tools)
         return row, len(row)
     raw = ask.prompt if endpoint == "completion" else ask.input
-    return tokenizer.prompt(msgspec.json.decode(raw) if raw else "")
+    try:
+        prompt = msgspec.json.decode(raw) if raw else ""
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # what was passed over until now was not checked
+        prompt = ""
+    return tokenizer.prompt(prompt)

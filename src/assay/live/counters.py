@@ -88,7 +88,9 @@ class Exposition:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         counters, gateway = self._gateway.counters, self._gateway
-        answered = CounterMetricFamily("assay_gateway_requests", "Answers, by endpoint and status", labels=["endpoint", "status"])
+        answered = CounterMetricFamily(
+            "assay_gateway_requests", "Answers, by endpoint and status", labels=["endpoint", "status"]
+        )
         for (endpoint, status), count in counters.requests.items():
             answered.add_metric([endpoint, str(status)], count)
         yield answered
@@ -110,7 +112,9 @@ class Exposition:
             ("queue_seconds", "Waiting in the gateway", counters.queueing),
             ("policy_seconds", "One decision", counters.policy),
         ):
-            yield HistogramMetricFamily(f"assay_gateway_{name}", help_text, buckets=times.buckets(), sum_value=times.total)
+            yield HistogramMetricFamily(
+                f"assay_gateway_{name}", help_text, buckets=times.buckets(), sum_value=times.total
+            )
         yield GaugeMetricFamily("assay_gateway_queue", "Requests that wait in the gateway", value=len(gateway.queue))
         yield from self._engines(GaugeMetricFamily)
 
@@ -136,5 +140,5 @@ def exposition(gateway: Gateway) -> bytes:
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Exposition(gateway))  # type: ignore[arg-type]
+    registry.register(Exposition(gateway))
     return generate_latest(registry)

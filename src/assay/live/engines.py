@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from assay.live.prefix_index import Corrections, PrefixIndex
 from assay.live.upstream import Address, Pool
-from assay.serving.interface import Fleet, Ints, Request
+from assay.serving.interface import Fleet, Floats, Ints, Request
 from assay.sim.llm_cost import StepCost
 
 SMOOTHING = 0.1  # weight of the newest observation in the moving averages of times
@@ -52,6 +52,10 @@ class Engine:
     hits: int = 0  # prompt tokens that its answers called cached
     asked: int = 0  # prompt tokens of the answers that said
     seen: float = field(default=float("-inf"), repr=False)  # when its metrics were last read
+    header: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        self.header = self.name.encode()
 
     @property
     def open(self) -> bool:
@@ -72,6 +76,11 @@ class LiveFleet(Fleet):
         self._matched: int | str | None = None
         self._hits: Ints = np.zeros(0, np.int64)
         self._resize(lambda old: old)
+
+    @property
+    def age(self) -> Floats:  # type: ignore[override]
+        """Seconds since each engine's metrics were read; infinite where it has none."""
+        return np.array([self.now - engine.seen for engine in self.engines])
 
     # ---------------------------------------------------------------------------------- what policies ask
 
@@ -142,7 +151,7 @@ class LiveFleet(Fleet):
         self.engines.append(engine)
         self.index.add(blocks)
         self._resize(lambda old: np.append(old, old.dtype.type(0)))
-        self.kv_free[-1], self.age[-1], self.tp[-1] = 1.0, np.inf, engine.tp
+        self.kv_free[-1], self.tp[-1] = 1.0, engine.tp
         self.slots[-1] = engine.limit
 
     def drop(self, engine: Engine) -> None:
@@ -156,7 +165,7 @@ class LiveFleet(Fleet):
 
     def _resize(self, change: Any) -> None:
         names = {"running": np.int64, "waiting": np.int64, "prefill_tokens": np.int64, "kv_tokens": np.int64,
-                 "kv_free": np.float64, "itl": np.float64, "ttft": np.float64, "age": np.float64, "tp": np.int64,
+                 "kv_free": np.float64, "itl": np.float64, "ttft": np.float64, "tp": np.int64,
                  "slots": np.int64}  # fmt: skip
         for name, kind in names.items():
             setattr(self, name, change(getattr(self, name, np.zeros(0, kind))))

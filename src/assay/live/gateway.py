@@ -7,9 +7,11 @@ engines would each see half of the load.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 from collections import deque
+from collections.abc import Callable
 from time import monotonic, perf_counter, time
 from typing import Any
 
@@ -32,6 +34,7 @@ from assay.serving.interface import Request
 
 RETRY = (b"retry-after: 1",)
 _LOOK_BACK = 64  # decisions that the view shows
+_LONGEST = 256  # letters of a model's name
 
 
 class Gateway:
@@ -58,10 +61,19 @@ class Gateway:
         self.spans: Any = None  # where tracing is on
         self.policy_error = ""
         self._batch = hasattr(self.router, "assign")
-        self._learners = [part for part in (self.router, self.order) if hasattr(part, "finished")]
+        self._learners: list[Any] = [part for part in (self.router, self.order) if hasattr(part, "finished")]
         self._numbers = itertools.count()
         self._salt = os.urandom(4).hex()
         self._by_model: dict[str, NDArray[np.bool_] | None] = {}
+
+    def warm(self) -> None:
+        """Load what is compiled, or compile it where this version never ran: not while the first client waits."""
+        index = PrefixIndex(self.index.block)
+        path = chain(np.zeros(2 * index.block, np.uint32), index.block, index.key)
+        index.insert(index.add(), path, 0.0)
+        index.match(path, 1.0, np.zeros(1, np.int64))
+        index.resize(0, 1)
+        index.remove(0, path)
 
     # ------------------------------------------------------------------------------------------ requests
 
@@ -112,6 +124,7 @@ class Gateway:
         if ask is None:  # the engine will say what is wrong with it
             request.prompt = max(len(relay.exchange.body) // 4, 1)
             return
+        relay.wanted = bool(ask.stream)
         request.model = ask.model
         request.max_tokens = ask.max_completion_tokens or ask.max_tokens
         request.category = relay.endpoint
@@ -130,17 +143,16 @@ class Gateway:
         if self.draining and not again:
             relay.give_up(503, "the gateway is about to stop", RETRY)
             return
-        if not self.able(relay):
-            relay.give_up(503, "no engine is up", RETRY)
-            return
         now = self.now()
-        key = self.order.key(relay.request, now) if self.order is not None and not again else relay.arrival
+        if self.order is not None and not again:
+            relay.key = self.order.key(relay.request, now)
         self.fleet.paths[relay.request.id] = relay.path
+        able = self.able(relay)
         if self._batch:
             self._hold(relay)
-        elif (len(self.queue) and not again) or not self.place(relay):
-            relay.due = relay.deadline
-            away = self.queue.join(relay, key)
+        elif (len(self.queue) and not again) or not able or not self.place(relay):
+            relay.due = relay.deadline if able else min(relay.deadline, now + self.settings.wait)
+            away = self.queue.join(relay, relay.key)
             if away is not None:
                 away.give_up(429, "too many requests wait here", RETRY)
 
@@ -151,7 +163,7 @@ class Gateway:
     def place(self, relay: Relay) -> bool:
         """Send it to the engine that the policy chooses; False where none has room."""
         mask = self._eligible(relay)
-        if mask is not None and not mask.any():
+        if not self.fleet.engines or (mask is not None and not mask.any()):
             return False
         fleet, request = self.fleet, relay.request
         now = fleet.now = self.now()
@@ -163,13 +175,15 @@ class Gateway:
     def _eligible(self, relay: Relay) -> NDArray[np.bool_] | None:
         engines = self.fleet.engines
         served = self._serving(relay.request.model)
-        if served is None and not relay.failed and all([e.open for e in engines]):
+        if served is None and not relay.failed and _all_open(engines):
             return None
         mask = np.array([e.open and e not in relay.failed for e in engines], np.bool_)
         return mask if served is None else mask & served
 
     def _serving(self, model: str) -> NDArray[np.bool_] | None:
         """Which engines have a model; None where all do, or nobody knows it: then any of them says so."""
+        if len(model) > _LONGEST:  # not worth remembering, and clients can make up as many as they like
+            return None
         if model not in self._by_model:
             if len(self._by_model) > 1000:  # names that clients made up
                 self._by_model.clear()
@@ -251,7 +265,7 @@ class Gateway:
     def serve_queue(self) -> None:
         """An engine has room again."""
         if len(self.queue):
-            self.queue.serve(self.place, lambda: any([e.open for e in self.fleet.engines]))
+            self.queue.serve(self.place, lambda: any(e.open for e in self.fleet.engines))
         if self.held:
             self.assign()
 
@@ -279,11 +293,22 @@ class Gateway:
             self.mark_down(engine, why)
 
     def mark_down(self, engine: Engine, why: str) -> None:
-        """Send nothing more to an engine; what it had in its cache is not counted on."""
+        """Send nothing more to an engine, count on nothing in its cache, ask others for what it has not begun."""
         engine.state, engine.note = DOWN, why
-        engine.retry = self.now() + self.settings.pause
+        now = self.now()
+        engine.retry = now + self.settings.pause
         if engine.number >= 0:
             self.index.clear(engine.number)
+        for relay in [relay for relay in self.relays if relay.engine is engine]:
+            if not relay.exchange.started and relay.upstream is not None:
+                relay.abandon(why)
+        if not any(e.state == UP for e in self.fleet.engines):
+            for relay in self.queue:
+                relay.due = min(relay.due, now + self.settings.wait)
+
+    def later(self, do: Callable[..., None], *arguments: Any) -> None:
+        """Call when the present call is over."""
+        asyncio.get_running_loop().call_soon(do, *arguments)
 
     def ended(self, relay: Relay, now: float) -> None:
         """It is answered, or given up, or the client left."""
@@ -370,6 +395,13 @@ class Gateway:
             relay.late(now)
         if self._batch:
             self.assign()
+
+
+def _all_open(engines: list[Engine]) -> bool:
+    for engine in engines:  # noqa: SIM110 - on every request's path, and a generator costs twice as much
+        if not engine.open:
+            return False
+    return True
 
 
 def _conversation(ask: api.Ask) -> str | None:

@@ -12,21 +12,29 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 HEAD_LIMIT = 32 * 1024  # bytes of a request's or response's head
 FIELD_LIMIT = 100  # header lines
 CHUNKED = -1  # a body in chunks
 UNTIL_CLOSE = -2  # a response's body that ends with the connection
 
-_TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n)")  # also a CR or LF of its own
-_TARGET = re.compile(rb"/[!-~]*\Z")
-_TRICK = re.compile(rb"\\|//|/\.\.?(?:/|\Z)|%(?:2e|2f|5c|00)", re.IGNORECASE)  # another path to whoever decodes it
-_DIGITS = re.compile(rb"[0-9]{1,15}\Z")
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,12})(?:[ \t]*;[\t -~]*)?\Z")
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
+_LINE = re.compile(rb"(" + _TOKEN + rb"+):([\t -~\x80-\xff]*)\Z")  # no blank before the colon, no CR, no LF
+_REQUEST = re.compile(rb"(" + _TOKEN + rb"{1,20}) (/[!-~]*) HTTP/1\.([01])\Z")
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [\t -~\x80-\xff]*)?\Z")
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,12})(?:;[\t -~]*)?\Z")
+_DIGITS = re.compile(rb"[0-9]{1,15}\Z")
+_HEX = b"0123456789abcdefABCDEF"
+# Another path to whoever decodes it: dots, doubled slashes, and in %xx what needs none (letters, digits, . - _ ~), what
+# must not be there (controls, slashes), or what is no code at all.
+_TRICK = re.compile(
+    rb"\\|//|#|/\.\.?(?:/|\Z)|%(?![0-9a-f][0-9a-f])|%(?:[01]|2[def]|3[0-9]|4[1-9a-f]|5[0-9acf]|6[1-9a-f]|7[0-9aef])",
+    re.IGNORECASE,
+)
 _SIZE_LINE_LIMIT = 256
 _ONCE = frozenset((b"host", b"content-length", b"transfer-encoding", b"authorization", b"content-type"))
+_NOT_SPOKEN = frozenset((b"CONNECT", b"TRACE"))  # a tunnel; an echo of what only the engine should see
 
 # What concerns one connection only and is never passed on; `content-length` and `expect` are said anew.
 HOP_BY_HOP = frozenset(
@@ -72,24 +80,43 @@ class ResponseHead:
 def request_head(data: bytes) -> RequestHead:
     """The head of a request, without the blank line that ends it. Raises Refused."""
     first, fields, kept = _fields(data)
-    parts = first.split(b" ")
-    if len(parts) != 3:
-        raise Refused(400, "the request line is not 'METHOD path HTTP/1.1'")
-    method, target, version = parts
-    if version not in (b"HTTP/1.1", b"HTTP/1.0"):
-        raise Refused(505 if version.startswith(b"HTTP/") else 400, "only HTTP/1.1 and HTTP/1.0 are spoken here")
-    if not method or len(method) > 20 or method.translate(None, _TOKEN):
-        raise Refused(400, "the method is not a word")
-    minor = version[-1] - 48
-    if not _TARGET.match(target):
-        raise Refused(400, "the target is not a path that begins with /")
-    path = target.partition(b"?")[0]
-    if b"#" in target or _TRICK.search(path):
-        raise Refused(400, "the path is not in its plain form")
+    method, target, path, minor = _FIRSTS.get(first) or _request_line(first)
     if b"host" not in fields and minor:
         raise Refused(400, "Host is missing")
     length = _request_length(fields, minor)
     return RequestHead(method, target, path, minor, fields, kept, length, _keeps_alive(fields, minor))
+
+
+def _request_line(line: bytes) -> tuple[bytes, bytes, bytes, int]:
+    """Method, target, path, HTTP/1.minor."""
+    found = _REQUEST.match(line)
+    if not found:
+        raise _no_request_line(line)
+    method, target, version = found.groups()
+    path, asked, query = target.partition(b"?")
+    if _TRICK.search(path) or b"#" in query:
+        raise Refused(400, "the path is not in its plain form")
+    if method in _NOT_SPOKEN:
+        raise Refused(501, f"{method.decode()} is not spoken here")
+    parts = method, target, path, version[0] - 48
+    if not asked:
+        _remember(_FIRSTS, line, parts)
+    return parts
+
+
+def _no_request_line(line: bytes) -> Refused:
+    """Why a line asks for nothing."""
+    parts = line.split(b" ")
+    if len(parts) != 3:
+        return Refused(400, "the request line is not 'METHOD path HTTP/1.1'")
+    method, target, version = parts
+    if re.fullmatch(rb"HTTP/[0-9](\.[0-9])?", version) and version not in (b"HTTP/1.1", b"HTTP/1.0"):
+        return Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+    if not re.fullmatch(_TOKEN + rb"{1,20}", method):
+        return Refused(400, "the method is not a word")
+    if not re.fullmatch(rb"/[!-~]*", target):
+        return Refused(400, "the target is not a path that begins with /")
+    return Refused(400, "the request line does not end in HTTP/1.1")
 
 
 def response_head(data: bytes, asked: bytes) -> ResponseHead:
@@ -103,10 +130,12 @@ def response_head(data: bytes, asked: bytes) -> ResponseHead:
         raise Refused(502, "the engine's answer has no HTTP/1.x status line")
     minor, status = int(found[1]), int(found[2])
     coding, said = fields.get(b"transfer-encoding"), fields.get(b"content-length")
+    if status == 101:
+        raise Refused(502, "the engine wants to speak another protocol")
     if asked == b"HEAD" or status < 200 or status in (204, 304):
         length = 0
     elif coding is not None:
-        if said is not None or coding.lower() != b"chunked":
+        if said is not None or not minor or coding.lower() != b"chunked":
             raise Refused(502, "the engine's answer has a length that can be read in two ways")
         length = CHUNKED
     elif said is not None:
@@ -119,38 +148,66 @@ def response_head(data: bytes, asked: bytes) -> ResponseHead:
     return ResponseHead(status, first[9:], fields, kept, length, alive)
 
 
+# Clients send the same lines over and over: those were read and found good before. Bounded, and never a secret one.
+_FIRSTS: dict[bytes, tuple[bytes, bytes, bytes, int]] = {}
+_LINES: dict[bytes, tuple[bytes, bytes, bool]] = {}
+_REMEMBERED = 1024  # lines
+_LONGEST = 256  # bytes of one
+_SECRET = re.compile(rb"auth|cookie|key|token|secret|session", re.IGNORECASE)
+
+
+def _remember(where: dict[bytes, Any], line: bytes, parts: tuple[Any, ...]) -> None:
+    if len(line) <= _LONGEST:
+        if len(where) >= _REMEMBERED:
+            where.clear()
+        where[line] = parts
+
+
 def _fields(data: bytes) -> tuple[bytes, dict[bytes, bytes], list[bytes]]:
     """The first line, the fields by name, and the lines that may be passed on."""
-    if _CONTROL.search(data):
-        raise Refused(400, "a control character in the head, or a line that does not end in CRLF")
-    first, *lines = data.split(b"\r\n")
-    if len(lines) > FIELD_LIMIT:
+    lines = data.split(b"\r\n")
+    if len(lines) > FIELD_LIMIT + 1:
         raise Refused(431, f"more than {FIELD_LIMIT} header lines")
     fields: dict[bytes, bytes] = {}
     kept: list[bytes] = []
-    for line in lines:
-        name, colon, value = line.partition(b":")
-        if not colon or not name or name.translate(None, _TOKEN):
-            raise Refused(400, "a header line is not 'name: value'")  # also a folded one, and a blank before the colon
-        name = name.lower()
-        value = value.strip(b" \t")
+    known = _LINES.get
+    rest = iter(lines)
+    first = next(rest)
+    for line in rest:
+        name, value, passed_on = known(line) or _line(line)
         if name in fields:
             if name in _ONCE:
                 raise Refused(400, f"{name.decode()} is said twice")
             value = fields[name] + b", " + value
         fields[name] = value
-        if name not in HOP_BY_HOP:
+        if passed_on:
             kept.append(line)
     named = fields.get(b"connection")
-    if named is not None and named.lower() not in (b"keep-alive", b"close"):
+    if named is not None and named not in (b"keep-alive", b"close"):
         kept = _without(kept, named)
     return first, fields, kept
 
 
+def _line(line: bytes) -> tuple[bytes, bytes, bool]:
+    """A field's name, its value, and whether it goes on to whoever answers."""
+    found = _LINE.match(line)
+    if not found:
+        raise Refused(400, "a header line is not 'name: value', or has a control character")
+    name = found[1].lower()
+    parts = name, found[2].strip(b" \t"), name not in HOP_BY_HOP
+    if not _SECRET.search(name):
+        _remember(_LINES, line, parts)
+    return parts
+
+
 def _without(lines: list[bytes], named: bytes) -> list[bytes]:
     """The lines but those that a Connection field names."""
-    words = {word.strip().lower() for word in named.split(b",")}
+    words = _words(named)
     return [line for line in lines if line.partition(b":")[0].lower() not in words]
+
+
+def _words(named: bytes) -> set[bytes]:
+    return {word.strip(b" \t") for word in named.lower().split(b",")}
 
 
 def _request_length(fields: dict[bytes, bytes], minor: int) -> int:
@@ -172,7 +229,7 @@ def _keeps_alive(fields: dict[bytes, bytes], minor: int) -> bool:
     named = fields.get(b"connection")
     if named is None:
         return minor == 1
-    words = {word.strip() for word in named.lower().split(b",")}
+    words = _words(named)
     return b"close" not in words and (minor == 1 or b"keep-alive" in words)
 
 
@@ -199,47 +256,56 @@ class Chunks:
         """The payload in `data`. Raises Refused where the framing is broken."""
         if self._before:
             data, self._before = self._before + data, b""
-        at, size, found = 0, len(data), list[bytes]()
+        at, size, left, found = 0, len(data), self._left, list[bytes]()
         while at < size and not self.done:
-            if self._left > 0:
-                piece = data[at : at + self._left]
+            if left > 0:
+                piece = data[at : at + left]
                 found.append(piece)
                 at += len(piece)
-                self._left -= len(piece)
-                if self._left == 0:
-                    self._left = -2
-            elif self._left < 0:
-                if data[at] != (13 if self._left == -2 else 10):
+                left = left - len(piece) or -2
+            elif left < 0:
+                if data[at] != (13 if left == -2 else 10):
                     raise Refused(400, "a chunk does not end where it says")
-                self._left += 1
+                left += 1
                 at += 1
             else:
                 end = data.find(b"\r\n", at)
                 if end < 0:
-                    self._before = self._incomplete(data[at:])
-                    return found
-                self._line(data[at:end])
+                    self._before, at = self._incomplete(data[at:]), size
+                    break
+                left = self._line(data[at:end])
                 at = end + 2
+                stop = at + left
+                if left and data[stop : stop + 2] == b"\r\n":  # nearly always: it is whole
+                    found.append(data[at:stop])
+                    at, left = stop + 2, 0
+        self._left = left
         self.rest = data[at:]
         return found
 
     def _incomplete(self, line: bytes) -> bytes:
-        if len(line) > (HEAD_LIMIT if self._trailer >= 0 else _SIZE_LINE_LIMIT):
+        if self._trailer >= 0:
+            if self._trailer + len(line) > HEAD_LIMIT:
+                raise Refused(400, "the trailers do not end")
+        elif len(line) > _SIZE_LINE_LIMIT:
             raise Refused(400, "a chunk's size does not end")
         return line
 
-    def _line(self, line: bytes) -> None:
-        """A chunk's size, or a line after the last chunk: read and dropped."""
+    def _line(self, line: bytes) -> int:
+        """A chunk's size; or a line after the last chunk, read and dropped: then 0."""
         if self._trailer >= 0:
             self._trailer += len(line) + 2
             if not line:
                 self.done = True
-            elif self._trailer > HEAD_LIMIT or b":" not in line or _CONTROL.search(line):
+            elif self._trailer > HEAD_LIMIT or not _LINE.match(line):
                 raise Refused(400, "a trailer is not 'name: value'")
-            return
-        found = _SIZE_LINE.match(line) if len(line) <= _SIZE_LINE_LIMIT else None
-        if not found:
-            raise Refused(400, "a chunk's size is not a number")
-        self._left = int(found[1], 16)
-        if self._left == 0:
+            return 0
+        if not 0 < len(line) <= 12 or line.translate(None, _HEX):
+            found = _SIZE_LINE.match(line) if len(line) <= _SIZE_LINE_LIMIT else None
+            if not found:
+                raise Refused(400, "a chunk's size is not a number")
+            line = found[1]
+        left = int(line, 16)
+        if left == 0:
             self._trailer = 0
+        return left

@@ -32,6 +32,7 @@ BlockHash = int | bytes  # numbers in older versions, digests in newer ones
 _BURST = 64  # messages taken at once before others on the loop get their turn
 _LARGEST = 64 << 20  # bytes of a message; a longer one is not an event
 _END = b"\xff" * 8  # the sequence number -1 ends a replay
+_NEGATIVE = b"\x80" + b"\x00" * 7  # no sequence number of a batch is, nor comes near
 
 
 class EventError(ValueError):
@@ -168,6 +169,7 @@ class _Socket:
 
         self._loop = asyncio.get_running_loop()
         self._receive = receive
+        self._looking = False  # whether a look is due already
         self._zmq = zmq
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(getattr(zmq, kind))
         self.socket.set_hwm(high_water)
@@ -209,10 +211,12 @@ class _Socket:
 
     def _look_again(self) -> None:
         # Anything done to the socket may swallow the one sign that a message came.
-        if self._receive is not None:
+        if self._receive is not None and not self._looking:
+            self._looking = True
             self._loop.call_soon(self._readable)
 
     def _readable(self) -> None:
+        self._looking = False
         for _ in range(_BURST):
             if self.socket.closed or self._receive is None:
                 return
@@ -273,7 +277,7 @@ class Subscriber:
         self._live.close()
 
     def _message(self, parts: list[bytes]) -> None:
-        if len(parts) != 3 or len(parts[1]) != 8:
+        if len(parts) != 3 or len(parts[1]) != 8 or parts[1] >= _NEGATIVE:
             self._bad(f"a message of {len(parts)} parts; it should have three: topic, sequence number, batch")
             return
         message = int.from_bytes(parts[1], "big"), parts[2]
@@ -328,17 +332,24 @@ class Subscriber:
         if len(parts) < 3 or len(parts[-2]) != 8:
             self._bad("a replayed message without a sequence number")
         elif parts[-2] == _END:
-            self._resume()
-        elif (number := int.from_bytes(parts[-2], "big")) >= self._next:
+            self._resume(complete=True)
+        elif parts[-2] < _NEGATIVE and (number := int.from_bytes(parts[-2], "big")) >= self._next:
             self.replayed += 1
             self._deliver(number, parts[-1])
 
-    def _resume(self) -> None:
-        """The replay is over, complete or not: go on with what came meanwhile."""
+    def _resume(self, complete: bool = False) -> None:
+        """The replay is over: go on with what came meanwhile.
+
+        The first of it is what made the gap visible; what is still missing before it is lost. A gap between the others
+        may be asked for again, unless nobody answered.
+        """
         self._end_request()
         held, self._held = self._held, deque(maxlen=self._high_water)
-        for number, payload in held:
-            self._take(number, payload, ask=False)
+        for position, message in enumerate(held):
+            if self._replay is not None:
+                self._held.append(message)
+            else:
+                self._take(*message, ask=complete and position > 0)
 
     def _end_request(self) -> None:
         if self._timer is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from assay.live.gateway import Gateway
 
 RETRIED = frozenset((500, 502, 503, 504))  # an engine in trouble; another one may be fine
+STUMBLED = 500  # a request can make every engine answer so: that alone must not break circuits
 HELD = 8 << 20  # bytes of an answer that are kept until it is whole
 EVENT = 1 << 20  # bytes of an event that are kept until it is whole
 LEFT = 499  # the client went away first: nginx's number for it
@@ -33,8 +34,8 @@ class Relay:
 
     __slots__ = (
         "_held", "_kv", "_pieces", "_tail", "arrival", "deadline", "due", "endpoint", "engine", "error", "exchange",
-        "failed", "first", "gateway", "head", "last", "matched", "method", "new", "path", "placed", "request", "sent",
-        "status", "streaming", "tenant", "tokens", "tries", "upstream", "usage",
+        "failed", "first", "gateway", "head", "key", "last", "matched", "method", "new", "path", "placed", "request", "sent",
+        "status", "streaming", "tenant", "tokens", "tries", "upstream", "usage", "wanted",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway, exchange: Exchange, request: Request, endpoint: str, now: float) -> None:
@@ -47,6 +48,8 @@ class Relay:
         self.arrival = now
         self.deadline = now + gateway.settings.deadline
         self.due = self.deadline  # when the sweep looks at it
+        self.key = now  # its place in the queue
+        self.wanted = False  # a stream is
         self.path = NO_PATH
         self.engine: Engine | None = None
         self.upstream: Upstream | None = None
@@ -79,7 +82,8 @@ class Relay:
         self.engine, self.placed = engine, now
         self.sent = self.sent or now
         self.head = None
-        self.due = min(self.deadline, now + settings.first_byte)
+        # An answer that is not streamed has its first byte at its end, however long that takes.
+        self.due = min(self.deadline, now + settings.first_byte) if self.wanted else self.deadline
         self.upstream = engine.pool.ask(self, self._message(engine), fresh)
 
     def _message(self, engine: Engine) -> bytes:
@@ -112,7 +116,7 @@ class Relay:
         """The head of the answer."""
         if head.status in RETRIED and self._another():
             self._drop_upstream()
-            self.retry(f"the engine answered {head.line.decode('latin-1')}")
+            self.retry(f"the engine answered {head.line.decode('latin-1')}", blame=head.status != STUMBLED)
             return
         self.head = head
         self.streaming = head.fields.get(b"content-type", b"").startswith(b"text/event-stream")
@@ -151,7 +155,7 @@ class Relay:
         return data[:cut]
 
     def _count(self, events: int, now: float) -> None:
-        """Tokens, as far as events tell: an engine sends one with each, and a chat begins with one that names the role."""
+        """Tokens, as far as events tell: one with each, and a chat begins with an event that only names the role."""
         if events <= 0:
             return
         assert self.engine is not None
@@ -196,7 +200,7 @@ class Relay:
 
     def _lines(self) -> list[bytes]:
         assert self.head is not None and self.engine is not None
-        return [*self.head.kept, b"x-assay-engine: " + self.engine.name.encode()]
+        return [*self.head.kept, b"x-assay-engine: " + self.engine.header]
 
     def complete(self) -> None:
         """The answer is whole."""
@@ -235,11 +239,13 @@ class Relay:
         else:
             self.retry(why)
 
-    def retry(self, why: str) -> None:
-        """Ask another engine, if the client has seen nothing yet and there is one."""
+    def retry(self, why: str, blame: bool = True) -> None:
+        """Ask another engine: the client has seen nothing yet."""
         engine = self.engine
-        assert engine is not None
-        self.gateway.suspect(engine, why)
+        if self.exchange.done or engine is None:
+            return
+        if blame:
+            self.gateway.suspect(engine, why)
         self._off(engine)
         self.failed.add(engine)
         self._pieces, self._held, self._tail, self.head = [], 0, b"", None
@@ -249,6 +255,11 @@ class Relay:
             self.gateway.admit(self, again=True)
         else:
             self.give_up(502, f"the engine failed, and there is no other to ask: {why}")
+
+    def abandon(self, why: str) -> None:
+        """Its engine is down: ask another one at once rather than wait for silence."""
+        self._drop_upstream()
+        self.gateway.later(self.retry, why, False)
 
     def _another(self) -> bool:
         """Whether the client can still be spared, and there is an engine that was not tried."""
@@ -262,7 +273,9 @@ class Relay:
         if now >= self.deadline:
             self._drop_upstream()
             self.give_up(504, f"no complete answer within {self.gateway.settings.deadline:g} s")
-        elif self.engine is not None:
+        elif self.engine is None:
+            self.give_up(503, "no engine is up", (b"retry-after: 1",))
+        else:
             waited = now - (self.placed if not self.first else self.last)
             self._drop_upstream()
             self.broken(f"no byte for {waited:.1f} s", False)
@@ -326,9 +339,11 @@ class Relay:
 
 
 def hash_ids(path: np.ndarray[tuple[int], np.dtype[np.uint64]], every: int) -> list[int]:
-    """The path for the log: the hash of each `every`-th block, which stands for all before it, in 18 digits."""
-    picked = path[every - 1 :: every]
-    if len(path) % every or not len(path):
-        picked = np.append(picked, path[-1:])
-    ids: list[int] = (picked >> np.uint64(5)).tolist()
+    """The path for the log: the hash of each `every`-th block, which stands for all before it, in 40 bits.
+
+    Where the path ends between two of these, the rest has no id: one for less than a whole block would be read as one.
+    40 bits are short to write, exact in every JSON reader, and enough: an id only tells apart what goes on differently
+    from the same beginning.
+    """
+    ids: list[int] = (path[every - 1 :: every] >> np.uint64(24)).tolist()
     return ids

@@ -160,11 +160,14 @@ class Roster:
         next_probe = 0.0
         while engine.number >= 0:
             now = self._gateway.now()
-            if now >= next_probe:
-                await self._probe(engine)
-                next_probe = now + settings.probe
-            if engine.state == UP:
-                await self._scrape(engine)
+            try:
+                if now >= next_probe:
+                    await self._probe(engine)
+                    next_probe = now + settings.probe
+                if engine.state == UP:
+                    await self._scrape(engine)
+            except Exception as error:  # whatever an engine says must not end the looking
+                engine.note = f"{type(error).__name__}: {error}"
             self.settle(engine)
             await asyncio.sleep(min(settings.scrape, settings.probe))
 
@@ -208,7 +211,6 @@ class Roster:
             return
         i, fleet = engine.number, gateway.fleet
         engine.family, engine.seen = reading.family, gateway.now()
-        fleet.age[i] = 0.0
         if reading.running is not None and reading.waiting is not None:
             fleet.told(i, int(reading.waiting), int(reading.running + reading.waiting), aboard)
         if reading.kv_usage is not None:

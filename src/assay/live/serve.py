@@ -32,6 +32,7 @@ class Running:
 
     async def __aenter__(self) -> Running:
         gateway, settings = self.gateway, self.settings
+        gateway.warm()
         gateway.roster = Roster(gateway)
         for engine in settings.engine:
             if gateway.roster.add(engine) is None:
@@ -99,7 +100,9 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-async def run(settings: Settings, ready: Callable[[Running], None], reread: Callable[[], Settings] | None = None) -> int:
+async def run(
+    settings: Settings, ready: Callable[[Running], None], reread: Callable[[], Settings] | None = None
+) -> int:
     """Serve until told to stop; SIGHUP reads the engines anew. The number of clients cut off at the end."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

@@ -8,6 +8,8 @@ behind a `Server`; calls are plain functions, since a coroutine for every reques
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import heapq
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +26,10 @@ JSON = b"content-type: application/json"
 _END = b"\r\n\r\n"
 _AHEAD = 64 * 1024  # bytes a client may send ahead of the answer it waits for
 _SWEEP = 0.5  # seconds between two looks for clients that take too long
+_LINGER = 2.0  # seconds that a client has to read why it is parted from
+_TAKEN = 1024  # bytes: who takes fewer of an answer in a stall time takes nothing
+_PIECES = 4096  # of a chunked body, beside one for every 64 bytes: tiny ones cost more time than they carry
+_OVERFLOW = 256  # connections beyond the limit that are told so; any more are dropped unheard
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,11 @@ class Exchange:
         """The whole answer."""
         if self.done:
             return
-        said = b"content-length: %d" % len(body)
-        head = b"\r\n".join([b"HTTP/1.1 " + (line or REASONS[status]), *lines, said, *self._closing(), b"", b""])
+        asked = self.head.method
+        said = [b"content-length: %d" % len(body)] if body or not _bodiless(asked, status) else []
+        head = b"\r\n".join([b"HTTP/1.1 " + (line or REASONS[status]), *lines, *said, *self._closing(), b"", b""])
         self.started = True
-        self._connection.send(head if self.head.method == b"HEAD" else head + body)
+        self._connection.send(head if asked == b"HEAD" else head + body)
         self.end()
 
     def refuse(self, status: int, message: str, kind: str = "", more: tuple[bytes, ...] = ()) -> None:
@@ -82,11 +89,10 @@ class Exchange:
 
     def begin(self, line: bytes, lines: list[bytes]) -> None:
         """Begin an answer of unknown length; its head leaves with the first piece."""
-        framing = self._closing()
         if self.head.minor:
-            self._framed = True
-            framing = [b"transfer-encoding: chunked", *framing]
-        else:
+            self._framed = not _bodiless(self.head.method, int(line[:3]))
+            framing = [b"transfer-encoding: chunked", *self._closing()] if self._framed else self._closing()
+        else:  # its end is the connection's
             self._connection.closing = True
             framing = [b"connection: close"]
         self._head = b"\r\n".join([b"HTTP/1.1 " + line, *lines, *framing, b"", b""])
@@ -123,6 +129,18 @@ class Exchange:
         self.left = self.resume = None
         self._connection.ended()
 
+    def fail(self, error: Exception) -> None:
+        """Whoever should answer failed: that is a fault of this program, told to its log and to the client."""
+        loop = self._connection.server.loop
+        loop.call_exception_handler({"message": "a request could not be answered", "exception": error})
+        left, self.left = self.left, None
+        if self.started:
+            self.cut()
+        else:
+            self.refuse(500, "this request could not be answered")
+        if left is not None:
+            left()
+
     def _closing(self) -> list[bytes]:
         connection = self._connection
         if not self.head.keep_alive or connection.server.draining:
@@ -132,12 +150,17 @@ class Exchange:
         return [] if self.head.minor else [b"connection: keep-alive"]
 
 
+def _bodiless(asked: bytes, status: int) -> bool:
+    """Whether an answer has no body whatever its head says."""
+    return asked == b"HEAD" or status in (204, 304)
+
+
 class Connection(asyncio.Protocol):
     """One client."""
 
     __slots__ = (
-        "_body", "_buffer", "_chunks", "_got", "_head", "_paused", "_reading", "_want", "closing", "due", "exchange",
-        "peer", "server", "transport",
+        "_body", "_buffer", "_chunks", "_got", "_head", "_paused", "_pieces", "_reading", "_unsent", "_want", "closing",
+        "due", "exchange", "peer", "server", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -150,10 +173,11 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._head: RequestHead | None = None  # of a request whose body is on its way
         self._chunks: Chunks | None = None
-        self._body: list[bytes] = []
-        self._got = self._want = 0
+        self._body = bytearray()  # not a list: pieces of two bytes would take twenty times their size
+        self._got = self._want = self._pieces = 0
         self._reading = True
         self._paused = False
+        self._unsent = 0  # bytes of answers that waited for the client when it was last looked at
 
     # ------------------------------------------------------------------------------------- the transport's calls
 
@@ -164,22 +188,28 @@ class Connection(asyncio.Protocol):
         self.peer = str(name[0]) if isinstance(name, tuple) and name else "local"
         self.server.connections.add(self)
         self.due = self.server.time() + self.server.limits.idle_time
-        if len(self.server.connections) > self.server.limits.connections:
-            self._refuse(Refused(503, "too many connections"))
+        beyond = len(self.server.connections) - self.server.limits.connections
+        if beyond > 0 and not self.server.make_room(self):
+            if beyond > _OVERFLOW:
+                self.abort()
+            else:
+                self._refuse(Refused(503, "too many connections"))
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
-        if self.closing and self.exchange is None:
-            return
-        self._buffer = self._buffer + data if self._buffer else data
-        if self.exchange is None:
-            self._read()
-        elif len(self._buffer) > _AHEAD and self._reading:
-            self._reading = False
-            self.transport.pause_reading()
+        if self.exchange is None and not self._paused:
+            if not self.closing:
+                self._buffer = self._buffer + data if self._buffer else data
+                self._read()
+        elif not self.closing:  # of one that comes after the present one
+            self._buffer = self._buffer + data if self._buffer else data
+            if len(self._buffer) > _AHEAD and self._reading:
+                self._reading = False
+                self.transport.pause_reading()
 
     def eof_received(self) -> bool:
         """The client will send no more: it left, or is indistinguishable from one that did."""
+        self.due = min(self.due, self.server.time() + self.server.limits.stall_time)
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -196,6 +226,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client is slower than the engine."""
         self._paused = True
+        self._unsent = self.transport.get_write_buffer_size()
         self.due = self.server.time() + self.server.limits.stall_time
         if self.exchange is not None and self.exchange.resume is not None:
             self.exchange.resume(False)
@@ -203,8 +234,11 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """It caught up."""
         self._paused = False
-        self.due = float("inf") if self.exchange is not None else self.due
-        if self.exchange is not None and self.exchange.resume is not None:
+        if self.exchange is None:
+            self._go_on()
+            return
+        self.due = float("inf")
+        if self.exchange.resume is not None:
             self.exchange.resume(True)
 
     # ------------------------------------------------------------------------------------------------- reading
@@ -251,32 +285,40 @@ class Connection(asyncio.Protocol):
     def _read_body(self) -> None:
         head, data = self._head, self._buffer
         assert head is not None
-        if self._chunks is None and not self._body and len(data) >= head.length:  # nearly always: it came at once
+        if self._chunks is None and not self._got and len(data) >= head.length:  # nearly always: it came at once
             self._buffer = data[head.length :]
-            self._head, self._want = None, 0
-            self._answer(Exchange(self, head, data[: head.length] if self._buffer else data))
-            return
+            body = data[: head.length] if self._buffer else data
+            self._count(head.length)
+        else:
+            if not self._gather(data):
+                return
+            body = bytes(self._body)
+            self._body = bytearray()
+        self._head, self._chunks, self._want = None, None, 0
+        self._answer(Exchange(self, head, body))
+
+    def _gather(self, data: bytes) -> bool:
+        """Keep what came of a body; whether it is whole."""
         if self._chunks is not None:
             pieces = self._chunks.feed(data)
             self._buffer, complete = self._chunks.rest, self._chunks.done
+            self._pieces += len(pieces)
+            if self._pieces > _PIECES + self._got // 64:
+                raise Refused(413, "the body comes in too many small chunks")
+            piece = b"".join(pieces)
         else:
             piece = data[: self._want - self._got]
-            pieces, self._buffer = [piece], data[len(piece) :]
+            self._buffer = data[len(piece) :]
             complete = self._got + len(piece) == self._want
-        for piece in pieces:
-            self._hold(piece)
-        if complete:
-            body = b"".join(self._body)
-            self._forget()
-            self._head, self._chunks, self._want = None, None, 0
-            self._answer(Exchange(self, head, body))
+        self._count(len(piece))
+        self._body += piece
+        return complete
 
-    def _hold(self, piece: bytes) -> None:
-        """Keep a piece of a body, if there is room for it."""
+    def _count(self, size: int) -> None:
+        """So many bytes of a body are here, until its request is answered."""
         server = self.server
-        self._got += len(piece)
-        server.held += len(piece)
-        self._body.append(piece)
+        self._got += size
+        server.held += size
         if self._got > server.limits.body:
             raise Refused(413, f"the body is longer than {server.limits.body} bytes")
         if server.held > server.limits.bodies:
@@ -284,42 +326,56 @@ class Connection(asyncio.Protocol):
 
     def _forget(self) -> None:
         self.server.held -= self._got
-        self._body, self._got = [], 0
+        self._body, self._got, self._pieces = bytearray(), 0, 0
 
     def _answer(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.due = float("inf")
-        self.server.answer(exchange)
+        try:
+            self.server.answer(exchange)
+        except Exception as error:
+            exchange.fail(error)
+
+    @property
+    def busy(self) -> bool:
+        """Whether more than the beginning of a head has come, or an answer is still on its way out."""
+        return self.exchange is not None or self._head is not None or self.transport.get_write_buffer_size() > 0
 
     # ------------------------------------------------------------------------------------------------- writing
 
     def send(self, data: bytes) -> None:
         """Write; the transport's buffer is bounded because who fills it is told to wait."""
-        if self.transport is not None and not self.transport.is_closing():
+        if not self.transport.is_closing():
             self.transport.write(data)
 
     def ended(self) -> None:
         """The answer is complete: on to the next request."""
         self.exchange = None
-        if self.closing or self.server.draining:
+        self.server.held -= self._got
+        self._got = self._pieces = 0
+        if not self.closing and not self.server.draining:
+            self.due = self.server.time() + self.server.limits.idle_time
+            if self._buffer or not self._reading:
+                self.server.loop.call_soon(self._go_on)
+        elif self._buffer:
+            self._part(self.server.limits.stall_time)
+        else:
             self.closing = True
             self.due = self.server.time() + self.server.limits.stall_time
             self.transport.close()
+
+    def _go_on(self) -> None:
+        """Read what the client sent ahead, unless it does not read either: its answers would pile up here."""
+        if self.exchange is not None or self.closing or self._paused:
             return
-        self.due = self.server.time() + self.server.limits.idle_time
         if not self._reading:
             self._reading = True
             self.transport.resume_reading()
         if self._buffer:
-            self.server.loop.call_soon(self._next)
-
-    def _next(self) -> None:
-        if self.exchange is None and not self.closing and self._buffer:
             self._read()
 
     def _refuse(self, error: Refused) -> None:
         """Answer what could not be read, and part: where the next request would begin is not known."""
-        self.closing = True
         self._forget()
         self.server.refused(error.status)
         body = error_body(str(error), "invalid_request_error" if error.status < 500 else "server_error", error.status)
@@ -327,36 +383,53 @@ class Connection(asyncio.Protocol):
         if error.status == 503:
             lines.append(b"retry-after: 1")
         self.send(b"\r\n".join([*lines, b"", body]))
-        self.due = self.server.time() + 2.0
-        # Closing with unread input would reset the connection and may take the answer with it: the client reads it
-        # and goes, or the sweep ends it.
+        self._part(_LINGER)
+
+    def _part(self, patience: float) -> None:
+        """Say no more, and wait until the client goes.
+
+        Closing with input unread would reset the connection and may take the answer with it. So what still comes is
+        read and dropped, until the client has read and goes, or the sweep ends it.
+        """
+        self.closing = True
+        self.due = self.server.time() + patience
         self._buffer = b""
-        if self.transport is not None and self.transport.can_write_eof():
+        self._head, self._chunks, self._want = None, None, 0
+        if self.transport.is_closing():
+            return
+        if not self._reading:
+            self._reading = True
+            self.transport.resume_reading()
+        if self.transport.can_write_eof():
             self.transport.write_eof()
 
     def overdue(self, now: float) -> None:
         """The sweep found that it takes too long."""
-        if self.exchange is not None:  # takes nothing of its answer
-            self.abort()
-        elif self._head is not None or self._want:
-            self._want, self._head, self._chunks = 0, None, None
+        if self.exchange is None and not self.closing and self._want:
             self._refuse(Refused(408, "the request took too long to arrive"))
+            return
+        unsent = self.transport.get_write_buffer_size()
+        if 0 < unsent <= self._unsent - _TAKEN:  # it takes its answer, slowly
+            self._unsent = unsent
+            self.due = now + self.server.limits.stall_time
         else:
             self.abort()
 
     def abort(self) -> None:
         """Drop the connection at once."""
         self.closing = True
-        if self.transport is not None:
-            self.transport.abort()
+        self.transport.abort()
 
 
 class Server:
     """Listens, and keeps clients within their limits."""
 
     def __init__(
-        self, answer: Callable[[Exchange], None], limits: Limits | None = None, refused: Callable[[int], None] | None = None
-    ) -> None:  # fmt: skip
+        self,
+        answer: Callable[[Exchange], None],
+        limits: Limits | None = None,
+        refused: Callable[[int], None] | None = None,
+    ) -> None:
         self.answer = answer
         self.limits = limits or Limits()
         self.refused = refused or (lambda status: None)
@@ -380,10 +453,21 @@ class Server:
         return int(listener.sockets[0].getsockname()[1])
 
     def _look(self) -> None:
+        self._sweep = self.loop.call_later(_SWEEP, self._look)
         now = self.time()
         for connection in [c for c in self.connections if c.due < now]:
             connection.overdue(now)
-        self._sweep = self.loop.call_later(_SWEEP, self._look)
+
+    def make_room(self, newcomer: Connection) -> bool:
+        """Drop clients that ask for nothing, those closest to their time first; False where all have work here.
+
+        Some at a time: whoever floods the server with connections shall not have it look through all for each.
+        """
+        idle = [c for c in self.connections if c is not newcomer and not c.busy]
+        for connection in heapq.nsmallest(max(self.limits.connections // 16, 1), idle, key=lambda c: c.due):
+            connection.abort()
+            self.connections.discard(connection)
+        return bool(idle)
 
     def left(self) -> None:
         """A connection is gone."""
@@ -399,10 +483,8 @@ class Server:
             connection.closing = True
             connection.transport.close()
         if self.connections and self._empty is not None:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._empty.wait(), grace)
-            except TimeoutError:
-                pass
         cut = len(self.connections)
         for connection in list(self.connections):
             connection.abort()

@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silence: _Positive = 60.0  # between two pieces of an answer
     connect: _Positive = 2.0
     attempts: _Count = 3
+    wait: _Positive = 5.0  # for some engine to come up, where none is
     probe: _Positive = 2.0  # between two health checks of an engine
     scrape: _Positive = 1.0  # between two readings of its metrics
     failures: _Count = 3  # in a row: then its circuit is broken
@@ -121,7 +122,9 @@ def convert(table: dict[str, object], name: str) -> Settings:
         raise BadInput(f"{name}:{where} {what.replace('`', chr(39))}") from error
     for key in settings.key:
         if not re.fullmatch(r"[0-9a-f]{64}", key.sha256) and not key.env:
-            raise BadInput(f"{name}: key of '{key.tenant}': give sha256 (64 hex digits: printf %s KEY | sha256sum) or env")
+            raise BadInput(
+                f"{name}: key of '{key.tenant}': give sha256 (64 hex digits: printf %s KEY | sha256sum) or env"
+            )
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadInput(f"{name}: TLS needs both tls_cert and tls_key")
     return settings

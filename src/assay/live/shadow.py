@@ -38,13 +38,15 @@ class Shadow:
     def drop(self, number: int) -> None:
         """One engine less."""
         self.fleet.drop(self.fleet.engines[number])
-        self._where = {name: (i - (i > number), new, begun) for name, (i, new, begun) in self._where.items() if i != number}
+        self._where = {
+            name: (i - (i > number), new, begun) for name, (i, new, begun) in self._where.items() if i != number
+        }
 
     def see(self, relay: Relay, real: LiveFleet, decision: dict[str, Any]) -> None:
         """A request was sent somewhere; where would this policy have sent it?"""
         fleet, request = self.fleet, relay.request
         fleet.now, fleet.eligible, fleet.scale = real.now, real.eligible, real.scale
-        for name in ("kv_free", "itl", "ttft", "age"):
+        for name in ("kv_free", "itl", "ttft"):
             getattr(fleet, name)[:] = getattr(real, name)
         fleet.paths[request.id] = relay.path
         try:
@@ -91,7 +93,7 @@ class Shadow:
             "policy": self.name, "decisions": self.decisions, "agreement": self.agreed / n, "errors": self.errors,
             "match_ratio": self.matched / max(self.prompt, 1), "match_ratio_real": self.followed / max(self.prompt, 1),
             "load_spread": self._spread / n, "load_spread_real": self._spread_real / n,
-            "requests": {engine.name: int(count) for engine, count in zip(self.fleet.engines, self.fleet.batch_size, strict=True)},
+            "aboard": {engine.name: int(self.fleet.batch_size[i]) for i, engine in enumerate(self.fleet.engines)},
         }  # fmt: skip
 
 

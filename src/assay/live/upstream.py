@@ -37,7 +37,8 @@ class Address:
             host, port = parts.hostname, parts.port
         except ValueError:
             host, port = None, None
-        if not host or parts.scheme not in ("http", "https") or parts.query or parts.username:
+        plain = url.isascii() and url.isprintable() and " " not in url
+        if not host or not plain or parts.scheme not in ("http", "https") or parts.query or parts.username:
             raise BadInput(f"engine '{url}': write http://host:port")
         tls = parts.scheme == "https"
         path = parts.path.rstrip("/")
@@ -142,7 +143,7 @@ class Upstream(asyncio.Protocol):
         """What follows the head; None while it is not whole."""
         while True:
             end = data.find(_END)
-            if end < 0:
+            if end < 0 or end > HEAD_LIMIT:
                 if len(data) > HEAD_LIMIT:
                     raise Refused(502, "the engine's head is too long")
                 self._buffer = data
@@ -184,6 +185,8 @@ class Upstream(asyncio.Protocol):
         self.asker = None
         self._used += 1
         if head.keep_alive and not rest:
+            if not self.transport.is_reading():  # a slow client's; the next one is not to wait for it
+                self.pace(True)
             self._pool.keep(self)
         else:
             self.drop()
@@ -239,6 +242,9 @@ class Pool:
                 )
         except OSError as error:  # a timeout and a TLS failure are of this kind, too
             asker.unreachable(self, f"cannot connect: {error.strerror or str(error) or 'no answer'}")
+            return
+        if upstream.transport.is_closing():  # it was there, and is gone already
+            asker.unreachable(self, "the engine hung up at once")
             return
         self.all.add(upstream)
         if asker.connected(upstream):

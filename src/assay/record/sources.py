@@ -11,6 +11,7 @@ import ast
 import hashlib
 import os
 import re
+import sys
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -52,6 +53,12 @@ def compiled_folder(home: Path) -> Path:
     beside = _PACKAGE / "__pycache__"
     ours = os.access(beside if beside.exists() else beside.parent, os.W_OK)
     return (beside if ours else home) / "compiled" / compiled_digest()
+
+
+def share_compiled(home: Path) -> None:
+    """Use what any command or study of this version has compiled. Numba reads the variable when it is imported."""
+    if "numba" not in sys.modules:
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(compiled_folder(home)))
 
 
 def _hash(paths: set[Path]) -> str:

@@ -1,0 +1,485 @@
+"""The gateway: who answers, what a client sees when engines fail, and that the books balance."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("uvloop")
+
+from assay.live.serve import Running
+from tests.live.fake_engines import EVENT_STREAM, Client, FakeEngine, ask, chat, engines, settings, until
+
+CHAT = "/v1/chat/completions"
+
+
+def run(test):
+    return asyncio.run(asyncio.wait_for(test, 20))
+
+
+def balanced(running: Running) -> bool:
+    """Nothing is on board any more, anywhere."""
+    gateway = running.gateway
+    fleet = gateway.fleet
+    return (
+        not gateway.relays and not len(gateway.queue) and not gateway.held and not fleet.paths
+        and not any(e.aboard for e in fleet.engines)
+        and not any(np.any(getattr(fleet, name)) for name in ("running", "waiting", "prefill_tokens", "kv_tokens"))
+    )  # fmt: skip
+
+
+def test_an_answer_comes_back_byte_for_byte_and_says_who_gave_it():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running:
+            status, fields, body = await ask(running.port, "POST", CHAT, chat())
+            assert (status, body) == (200, b'{"from": "a", "usage": {"prompt_tokens": 8, "completion_tokens": 3}}')
+            assert fields["x-assay-engine"] == "a" and fields["content-type"] == "application/json"
+            status, fields, body = await ask(running.port, "POST", CHAT, chat(stream=True))
+            assert body.count(b"data: ") == 4 and body.endswith(b"data: [DONE]\n\n")
+            assert balanced(running)
+
+    run(test())
+
+
+def test_the_engine_receives_the_body_as_it_was_sent_and_no_connection_headers():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running:
+            odd = b'{ "model":"m",  "messages":[{"role":"user","content":"\\u00e9"}], "x": 1e400 }'
+            await ask(running.port, "POST", CHAT + "?v=1", odd, connection="keep-alive, x-drop", x_drop="1", x_keep="2")
+            got = a.asked[0]
+            assert got.body == odd and got.head.target == CHAT.encode() + b"?v=1"
+            assert got.head.fields[b"x-keep"] == b"2" and b"x-drop" not in got.head.fields
+            assert got.head.fields[b"host"] == b"127.0.0.1:%d" % a.port
+
+    run(test())
+
+
+def test_a_prompt_goes_where_its_beginning_is_cached():
+    async def test():
+        async with engines("a", "b") as made, Running(settings(made)) as running:
+            long = "the same beginning " * 50
+            first = (await ask(running.port, "POST", CHAT, chat(long + "1")))[1]["x-assay-engine"]
+            later = [(await ask(running.port, "POST", CHAT, chat(long + str(n))))[1]["x-assay-engine"] for n in range(5)]
+            assert later == [first] * 5
+            other = [(await ask(running.port, "POST", CHAT, chat(f"{n} " + long)))[1]["x-assay-engine"] for n in range(6)]
+            assert set(other) == {"a", "b"}
+
+    run(test())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("when", ["at once", "after the head", "in the middle of the first event"])
+def test_an_engine_that_dies_before_the_first_byte_is_never_noticed(stream, when):
+    def die(exchange):
+        if when != "at once":
+            exchange.begin(b"200 OK", [EVENT_STREAM])
+            if when != "after the head":
+                exchange.write(b'data: {"half')
+            exchange._connection.transport.write(exchange._head)
+        exchange._connection.transport.close()
+
+    async def test():
+        async with engines("a", "b") as (a, b), Running(settings([a, b])) as running:
+            a.behave = die
+            for n in range(8):
+                status, fields, body = await ask(running.port, "POST", CHAT, chat(str(n), stream=stream))
+                assert status == 200 and fields["x-assay-engine"] == "b" and b'"from"' in body
+            assert balanced(running) and running.gateway.counters.retries >= 1
+
+    run(test())
+
+
+def test_an_engine_that_dies_in_the_middle_of_a_stream_ends_it_in_an_error_event():
+    def die(exchange):
+        exchange.begin(b"200 OK", [EVENT_STREAM])
+        exchange.write(b'data: {"n":0}\n\n')
+        exchange.write(b'data: {"n":1}\n\ndata: {"ha')
+        asyncio.get_running_loop().call_later(0.05, exchange._connection.transport.close)
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running:
+            a.behave = die
+            status, _, body = await ask(running.port, "POST", CHAT, chat(stream=True))
+            events = [json.loads(event[6:]) for event in body.decode().split("\n\n") if event]
+            assert status == 200 and events[:2] == [{"n": 0}, {"n": 1}] and len(events) == 3
+            assert events[2]["error"]["code"] == 502
+            assert b"[DONE]" not in body and balanced(running)
+
+    run(test())
+
+
+def test_a_failing_engine_is_left_alone_until_its_health_is_back():
+    async def test():
+        async with engines("a", "b") as (a, b), Running(settings([a, b], failures=2)) as running:
+            a.healthy = False
+            await until(lambda: running.gateway.fleet.engines[0].state == "down")
+            asked = len(a.asked)
+            for _ in range(4):
+                assert (await ask(running.port, "POST", CHAT, chat()))[1]["x-assay-engine"] == "b"
+            assert len(a.asked) == asked
+            a.healthy = True
+            await until(lambda: running.gateway.fleet.engines[0].state == "up")
+
+    run(test())
+
+
+def test_a_server_error_is_tried_elsewhere_and_passed_on_where_all_agree():
+    async def test():
+        async with engines("a", "b") as (a, b), Running(settings([a, b])) as running:
+            a.behave = lambda exchange: exchange.refuse(500, "a stumbled")
+            for n in range(6):
+                assert (await ask(running.port, "POST", CHAT, chat(str(n))))[1]["x-assay-engine"] == "b"
+            b.behave = lambda exchange: exchange.refuse(500, "b stumbled")
+            status, _, body = await ask(running.port, "POST", CHAT, chat())
+            assert status == 500 and b"stumbled" in body
+            assert [e.state for e in running.gateway.fleet.engines] == ["up", "up"]  # the request's fault, maybe
+            assert balanced(running)
+
+    run(test())
+
+
+def test_client_errors_are_the_engine_s_own():
+    async def test():
+        async with engines("a", "b") as (a, b), Running(settings([a, b])) as running:
+            for engine in (a, b):
+                engine.behave = lambda exchange: exchange.refuse(404, "no such model")
+            status, _, body = await ask(running.port, "POST", CHAT, chat())
+            assert status == 404 and b"no such model" in body and len(a.asked) + len(b.asked) == 1
+
+    run(test())
+
+
+def test_a_client_that_leaves_frees_the_engine():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running:
+            a.behave = lambda exchange: None
+            async with Client(running.port) as client:
+                client.send("POST", CHAT, chat())
+                await until(lambda: a.asked)
+            await until(lambda: a.left == 1)
+            await until(lambda: balanced(running))
+            assert running.gateway.counters.requests["chat", 499] == 1
+
+    run(test())
+
+
+def test_a_silent_engine_is_given_up_for_another_and_silence_in_a_stream_ends_it():
+    def half(exchange):
+        exchange.begin(b"200 OK", [EVENT_STREAM])
+        exchange.write(b'data: {"n":0}\n\n')
+
+    async def test():
+        quick = {"first_byte": 0.2, "silence": 0.3, "failures": 100}
+        async with engines("a", "b") as (a, b), Running(settings([a, b], **quick)) as running:
+            a.behave = lambda exchange: None
+            for n in range(3):
+                assert (await ask(running.port, "POST", CHAT, chat(str(n), stream=True)))[1]["x-assay-engine"] == "b"
+            a.behave = b.behave = half
+            _, _, body = await ask(running.port, "POST", CHAT, chat(stream=True))
+            assert b'"error"' in body and b"no byte for" in body and balanced(running)
+
+    run(test())
+
+
+def test_a_deadline_ends_in_504():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], deadline=0.3)) as running:
+            a.behave = lambda exchange: None
+            status, _, body = await ask(running.port, "POST", CHAT, chat())
+            assert status == 504 and b"0.3 s" in body and balanced(running)
+
+    run(test())
+
+
+def test_requests_beyond_what_engines_may_have_wait_and_beyond_the_queue_get_429():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], inflight=2, queue=3)) as running:
+            held = []
+            a.behave = held.append
+            asking = [asyncio.create_task(ask(running.port, "POST", CHAT, chat(str(n)))) for n in range(7)]
+            await until(lambda: sum(task.done() for task in asking) == 2)
+            refused = [task.result() for task in asking if task.done()]
+            assert [status for status, *_ in refused] == [429, 429]
+            assert all(fields["retry-after"] == "1" for _, fields, _ in refused)
+            assert len(held) == 2 and len(running.gateway.queue) == 3
+            while not all(task.done() for task in asking):
+                while held:
+                    a.answer(held.pop())
+                await asyncio.sleep(0.01)
+            assert sorted(task.result()[0] for task in asking) == [200] * 5 + [429] * 2
+            assert balanced(running)
+
+    run(test())
+
+
+def test_a_flood_of_one_tenant_does_not_turn_another_away():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], inflight=1, queue=4, order="fair")) as running:
+            held = []
+            a.behave = held.append
+            flood = [asyncio.create_task(ask(running.port, "POST", CHAT, chat(str(n)), x_tenant="loud")) for n in range(9)]
+            await until(lambda: sum(task.done() for task in flood) == 4)
+            quiet = asyncio.create_task(ask(running.port, "POST", CHAT, chat("quiet"), x_tenant="quiet"))
+            await until(lambda: sum(task.done() for task in flood) == 5)  # one of the loud ones made room
+            order = []
+            while not all(task.done() for task in [*flood, quiet]):
+                while held:
+                    exchange = held.pop(0)
+                    order.append(b"quiet" in exchange.body)
+                    a.answer(exchange)
+                await asyncio.sleep(0.01)
+            assert quiet.result()[0] == 200
+            assert order.index(True) <= 2  # fair: not behind all of the flood
+
+    run(test())
+
+
+def test_with_no_engine_up_a_request_waits_a_little_and_then_gets_503():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], failures=1)) as running:
+            port = a.port
+            await a.stop()
+            await until(lambda: running.gateway.fleet.engines[0].state == "down")
+            status, fields, _ = await ask(running.port, "POST", CHAT, chat())
+            assert status == 503 and fields["retry-after"] == "1"
+            asking = asyncio.create_task(ask(running.port, "POST", CHAT, chat()))
+            await asyncio.sleep(0.05)
+            again = await FakeEngine("a").start(port)
+            assert (await asking)[0] in (200, 503)
+            await until(lambda: running.gateway.fleet.engines[0].state == "up")
+            assert (await ask(running.port, "POST", CHAT, chat()))[0] == 200
+            await again.stop()
+
+    run(test())
+
+
+def test_a_slow_client_slows_its_engine_down_and_nobody_else():
+    """The engine's socket fills up: what the gateway holds stays small however long the answer is."""
+    size, piece = 3000, b"data: " + b"x" * 10_000 + b"\n\n"
+    wrote = []
+
+    def flood(exchange):
+        exchange.begin(b"200 OK", [EVENT_STREAM])
+        ready = [True]
+        exchange.resume = lambda go: ready.__setitem__(0, go)
+
+        async def pour():
+            for _ in range(size):
+                while not ready[0]:
+                    await asyncio.sleep(0.005)
+                exchange.write(piece)
+                wrote.append(1)
+                await asyncio.sleep(0)
+            exchange.finish()
+
+        pouring.append(asyncio.create_task(pour()))
+
+    pouring: list[asyncio.Task[None]] = []
+
+    async def test():
+        async with engines("a", "b") as (a, b), Running(settings([a, b])) as running:
+            a.behave = b.behave = flood
+            async with Client(running.port) as slow:
+                slow.send("POST", CHAT, chat(stream=True))
+                await slow.head()
+                await asyncio.sleep(0.5)
+                stuck = len(wrote)
+                await asyncio.sleep(0.3)
+                assert stuck == len(wrote) < size  # the engine waits
+                a.behave, b.behave = a.answer, b.answer
+                assert (await ask(running.port, "POST", CHAT, chat()))[0] == 200
+                total = 0
+                while piece_read := await slow.chunk():
+                    total += len(piece_read)
+                assert total == size * len(piece)
+            await until(lambda: balanced(running))
+
+    run(test())
+
+
+def test_engines_come_and_go_while_requests_run():
+    async def test():
+        async with engines("a", "b") as (a, b), Running(settings([a])) as running:
+            held = []
+            a.behave = held.append
+            first = asyncio.create_task(ask(running.port, "POST", CHAT, chat("1")))
+            await until(lambda: held)
+            status, _, body = await ask(running.port, "POST", "/engines", json.dumps({"url": b.url, "name": "b"}).encode())
+            assert status == 201 and json.loads(body)["name"] == "b"
+            assert (await ask(running.port, "POST", "/engines", json.dumps({"url": b.url}).encode()))[0] == 409
+            assert (await ask(running.port, "POST", "/engines", b'{"url": "ftp://x"}'))[0] == 400
+            assert (await ask(running.port, "DELETE", "/engines/nobody"))[0] == 404
+            status, _, body = await ask(running.port, "DELETE", "/engines/a")
+            assert status == 202 and json.loads(body)["aboard"] == 1
+            for n in range(4):
+                assert (await ask(running.port, "POST", CHAT, chat(str(n))))[1]["x-assay-engine"] == "b"
+            a.answer(held[0])
+            assert (await first)[1]["x-assay-engine"] == "a"
+            await until(lambda: [e.name for e in running.gateway.fleet.engines] == ["b"])
+            assert (await ask(running.port, "POST", CHAT, chat()))[1]["x-assay-engine"] == "b"
+            assert balanced(running)
+
+    run(test())
+
+
+def test_models_decide_who_is_eligible_and_are_listed_together():
+    async def test():
+        async with engines("a", "b") as (a, b):
+            b.models = ("other",)
+            async with Running(settings([a, b])) as running:
+                await until(lambda: all(e.models for e in running.gateway.fleet.engines))
+                for n in range(3):
+                    assert (await ask(running.port, "POST", CHAT, chat(str(n), model="other")))[1]["x-assay-engine"] == "b"
+                    assert (await ask(running.port, "POST", CHAT, chat(str(n), model="m")))[1]["x-assay-engine"] == "a"
+                _, _, body = await ask(running.port, "GET", "/v1/models")
+                assert {model["id"] for model in json.loads(body)["data"]} == {"m", "other"}
+
+    run(test())
+
+
+def test_stopping_lets_running_answers_end_and_refuses_new_ones():
+    async def test():
+        async with engines("a") as (a,):
+            held = []
+            a.behave = held.append
+            running = Running(settings([a], grace=5.0))
+            async with running:
+                async with Client(running.port) as kept:
+                    kept.send("POST", CHAT, chat())
+                    await until(lambda: held)
+                    stopping = asyncio.create_task(running.stop())
+                    await asyncio.sleep(0.05)
+                    with pytest.raises(OSError):
+                        await ask(running.port, "GET", "/health")
+                    a.answer(held[0])
+                    status, fields, _ = await kept.answer()
+                    assert status == 200
+                    assert await stopping == 0
+
+    run(test())
+
+
+def test_what_outlasts_the_grace_ends_in_an_error_that_can_be_read():
+    def half(exchange):
+        exchange.begin(b"200 OK", [EVENT_STREAM])
+        exchange.write(b'data: {"n":0}\n\n')
+
+    async def test():
+        async with engines("a") as (a,):
+            a.behave = half
+            running = Running(settings([a], grace=0.6))
+            async with running:
+                asking = asyncio.create_task(ask(running.port, "POST", CHAT, chat(stream=True)))
+                await until(lambda: running.gateway.relays and next(iter(running.gateway.relays)).first)
+                await running.stop()
+                status, _, body = await asking
+                assert status == 200 and b'"error"' in body and b"stops" in body
+
+    run(test())
+
+
+def test_keys_say_who_asks_and_never_reach_the_engine():
+    import hashlib
+
+    keys = [
+        {"tenant": "acme", "sha256": hashlib.sha256(b"right").hexdigest(), "tier": "premium"},
+        {"tenant": "ops", "sha256": hashlib.sha256(b"boss").hexdigest(), "admin": True},
+    ]
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], key=keys)) as running:
+            for wrong in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic right"}, {"authorization": ""}):
+                status, fields, _ = await ask(running.port, "POST", CHAT, chat(), **wrong)
+                assert status == 401 and fields["www-authenticate"] == "bearer"
+            assert not a.asked
+            assert (await ask(running.port, "POST", CHAT, chat(), authorization="Bearer right"))[0] == 200
+            assert b"authorization" not in a.asked[0].head.fields
+            for page in ("/metrics", "/engines"):
+                assert (await ask(running.port, "GET", page))[0] == 401
+                assert (await ask(running.port, "GET", page, authorization="Bearer right"))[0] == 401
+                assert (await ask(running.port, "GET", page, authorization="Bearer boss"))[0] == 200
+            assert (await ask(running.port, "GET", "/health"))[0] == 200
+
+    run(test())
+
+
+def test_without_keys_the_client_s_own_key_goes_on_to_the_engine():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running:
+            await ask(running.port, "POST", CHAT, chat(), authorization="Bearer theirs")
+            assert a.asked[0].head.fields[b"authorization"] == b"Bearer theirs"
+
+    run(test())
+
+
+def test_a_policy_that_fails_costs_no_request(tmp_path):
+    (tmp_path / "broken.py").write_text(
+        "class Broken:\n    def route(self, request, fleet):\n        raise ValueError('no idea')\n"
+    )
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], policy=f"{tmp_path}/broken.py:Broken")) as running:
+            assert (await ask(running.port, "POST", CHAT, chat()))[0] == 200
+            assert running.gateway.counters.policy_errors == 1 and "no idea" in running.gateway.policy_error
+
+    run(test())
+
+
+def test_a_router_that_chooses_from_a_pool_works_live():
+    async def test():
+        async with engines("a", "b") as made, Running(settings(made, policy="balanceroute")) as running:
+            answers = await asyncio.gather(*(ask(running.port, "POST", CHAT, chat(str(n) * 40)) for n in range(20)))
+            assert [status for status, *_ in answers] == [200] * 20
+            assert {fields["x-assay-engine"] for _, fields, _ in answers} == {"a", "b"}
+            assert balanced(running) and not running.gateway.counters.policy_errors
+
+    run(test())
+
+
+def test_a_shadow_reports_and_touches_nothing():
+    async def test():
+        async with engines("a", "b") as made, Running(settings(made, shadow="round-robin")) as running:
+            long = "a common beginning " * 40
+            for n in range(10):
+                await ask(running.port, "POST", CHAT, chat(long + str(n)))
+            report = json.loads((await ask(running.port, "GET", "/engines"))[2])["shadow"]
+            assert report["decisions"] == 10 and report["errors"] == 0
+            assert report["agreement"] == pytest.approx(0.5, abs=0.11)
+            assert report["match_ratio"] < report["match_ratio_real"]  # round robin finds the prefix later on b
+            assert sum(report["aboard"].values()) == 0 and balanced(running)
+
+    run(test())
+
+
+def test_metrics_count_every_answer():
+    from prometheus_client.parser import text_string_to_metric_families
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running:
+            for n in range(3):
+                await ask(running.port, "POST", CHAT, chat(str(n), stream=n == 2))
+            await ask(running.port, "GET", "/v1/models")
+            page = (await ask(running.port, "GET", "/metrics"))[2].decode()
+            found = {
+                (sample.name, sample.labels.get("endpoint")): sample.value
+                for family in text_string_to_metric_families(page)
+                for sample in family.samples
+            }
+            assert found["assay_gateway_requests_total", "chat"] == 3
+            assert found["assay_gateway_requests_total", "other"] == 1
+            assert found["assay_gateway_time_to_first_token_seconds_count", None] == 4
+            assert found["assay_gateway_inter_token_latency_seconds_count", None] >= 0
+
+    run(test())
+
+
+def test_the_description_is_served_and_names_every_page():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running:
+            described = json.loads((await ask(running.port, "GET", "/openapi.json"))[2])
+            assert "/v1/chat/completions" in described["paths"] and described["openapi"].startswith("3.")
+
+    run(test())
