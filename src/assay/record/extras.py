@@ -28,7 +28,7 @@ EXTRAS = (
     Extra("ray", ("ray",), "studies on a cluster: assay run KEY --on ray"),
     Extra(
         "gateway",
-        ("uvloop", "httptools", "aiohttp", "xxhash", "zmq", "prometheus_client", "tokenizers", "cryptography"),
+        ("uvloop", "zmq", "prometheus_client", "tokenizers", "opentelemetry"),
         "the live gateway and the mock engine",
     ),
     Extra("solvers", ("highspy", "ortools", "cvxpy", "optuna"), "planners that solve integer programmes"),

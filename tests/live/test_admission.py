@@ -1,0 +1,79 @@
+"""The queue in front of the engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.live.admission import Queue
+
+
+@dataclass(eq=False)
+class Item:
+    tenant: str
+    key: float = 0.0
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), max_size=60), st.integers(1, 20))
+def test_the_queue_is_bounded_and_nobody_vanishes(arrivals, limit):
+    queue: Queue[Item] = Queue(limit)
+    joined, away = [], []
+    for tenant, key in arrivals:
+        item = Item(tenant, key)
+        joined.append(item)
+        turned = queue.join(item, key)
+        if turned is not None:
+            away.append(turned)
+        assert len(queue) <= limit
+    served: list[Item] = []
+    queue.serve(lambda item: served.append(item) is None, lambda: True)
+    assert len(queue) == 0
+    assert sorted(map(id, served + away)) == sorted(map(id, joined))
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40))
+def test_smallest_keys_go_first_and_equal_ones_in_order_of_arrival(keys):
+    queue: Queue[Item] = Queue(100)
+    items = [Item("a", key) for key in keys]
+    for item in items:
+        queue.join(item, item.key)
+    served: list[Item] = []
+    queue.serve(lambda item: served.append(item) is None, lambda: True)
+    assert served == sorted(items, key=lambda item: item.key)
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.data())
+def test_those_who_left_are_not_served(keys, data):
+    queue: Queue[Item] = Queue(100)
+    items = [Item("a", key) for key in keys]
+    for item in items:
+        queue.join(item, item.key)
+    gone = [item for item in items if data.draw(st.booleans())]
+    for item in gone:
+        assert queue.leave(item)
+        assert not queue.leave(item)
+    served: list[Item] = []
+    queue.serve(lambda item: served.append(item) is None, lambda: True)
+    assert set(map(id, served)) == set(map(id, items)) - set(map(id, gone))
+
+
+def test_one_that_nobody_can_take_does_not_hold_up_those_behind_it():
+    queue: Queue[Item] = Queue(10)
+    stuck, fine = Item("a"), Item("a")
+    queue.join(stuck, 0.0)
+    queue.join(fine, 1.0)
+    served: list[Item] = []
+    queue.serve(lambda item: item is fine and served.append(item) is None, lambda: True)
+    assert served == [fine] and list(queue) == [stuck]
+
+
+def test_a_full_queue_turns_away_the_last_of_the_tenant_with_the_most():
+    queue: Queue[Item] = Queue(3)
+    loud = [Item("loud") for _ in range(3)]
+    for item in loud:
+        assert queue.join(item, 0.0) is None
+    assert queue.join(extra := Item("loud"), 0.0) is extra
+    assert queue.join(Item("quiet"), 0.0) is loud[2]
+    assert len(queue) == 3
