@@ -131,7 +131,17 @@ def test_arrivals_lengths_and_labels_come_back(both: tuple[Requests, list[Tokens
     pairs = set(zip(trace.session.tolist(), back.session.tolist(), strict=True))
     assert len(pairs) == len(set(trace.session.tolist())) == len(set(back.session.tolist()))
     assert back.categories == ("chat",)
-    assert back.models == ("m",)
+
+
+def test_models_are_labels_where_there_are_several(tmp_path: Path) -> None:
+    """A fleet that serves the one model of a log need not call it by the same name."""
+    row = np.arange(40, dtype=np.uint32)
+    one = read(written(tmp_path, [Run().line(n, float(n), row) for n in range(2)], "one.jsonl"))
+    assert one.models == ()
+    assert "model" not in one.source.mapping
+    two = read(written(tmp_path, [Run().line(n, float(n), row, model=f"m{n}") for n in range(2)], "two.jsonl"))
+    assert two.models == ("m0", "m1")
+    assert two.source.mapping["model"] == "model"
 
 
 def test_every_pair_shares_what_it_shared_in_whole_blocks(both: tuple[Requests, list[Tokens], Requests]) -> None:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assay.record.errors import BadInput
+from assay.serving import components
 from assay.serving.engine import simulate
 from assay.serving.fleet import uniform
 from assay.serving.interface import Finished, Request
-from assay.serving.orders import ORDERS, SHARES, TIERS, Aging, EarliestDeadline, ShortestFirst, Weighted
+from assay.serving.orders import (
+    ORDERS,
+    REMEMBERED,
+    SHARES,
+    TIERS,
+    Aging,
+    EarliestDeadline,
+    Fair,
+    ShortestFirst,
+    Weighted,
+)
 from assay.serving.routers import RoundRobin
 from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
@@ -71,6 +86,94 @@ def test_a_tier_that_was_away_cannot_claim_the_past() -> None:
         order.finished(request, done)
     premium = [order.key(Request(200 + n, 1.0, 10, tier="premium"), 1.0) for n in range(5)]
     assert premium[0] >= keys[89]
+
+
+DONE = Finished(10, 0.1, 1.0, 0, 0)
+
+
+class Backlog:
+    """One server that takes the smallest key, of equal ones whoever came first."""
+
+    def __init__(self, order: Any) -> None:
+        self.order, self.heap, self.number = order, list[tuple[float, int, Request]](), 0
+
+    def send(self, tenant: str, count: int) -> None:
+        for _ in range(count):
+            request = Request(self.number, 0.0, 10, tenant=tenant)
+            heapq.heappush(self.heap, (self.order.key(request, 0.0), self.number, request))
+            self.number += 1
+
+    def serve(self, count: int) -> list[str]:
+        tenants = []
+        for _ in range(count):
+            request = heapq.heappop(self.heap)[2]
+            self.order.finished(request, DONE)
+            tenants.append(request.tenant)
+        return tenants
+
+
+def within_one(tenants: list[str], *names: str) -> bool:
+    """Whether at no time one of the tenants was served two requests more than another."""
+    served = Counter(dict.fromkeys(names, 0))
+    for tenant in tenants:
+        served[tenant] += 1
+        if max(served.values()) - min(served.values()) > 1:
+            return False
+    return True
+
+
+def test_a_tenant_that_sends_ten_times_as_much_is_served_as_often() -> None:
+    backlog = Backlog(Fair())
+    for _ in range(20):
+        backlog.send("loud", 10)
+        backlog.send("quiet", 1)
+    assert within_one(backlog.serve(40), "loud", "quiet")
+    assert set(backlog.serve(180)) == {"loud"}
+
+
+def test_a_tenant_that_was_away_shares_from_now_on() -> None:
+    backlog = Backlog(Fair())
+    backlog.send("loud", 1000)
+    backlog.serve(500)
+    backlog.send("back", 300)
+    assert within_one(backlog.serve(400), "loud", "back")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 8), st.integers(0, 8)), max_size=30))
+def test_equal_shares_hold_over_any_time_in_which_all_wait(bursts: list[tuple[str, int, int]]) -> None:
+    backlog = Backlog(Fair())
+    for tenant in "abc":
+        backlog.send(tenant, 200)
+    tenants = []
+    for tenant, more, count in bursts:
+        backlog.send(tenant, more)
+        tenants += backlog.serve(count)
+    assert within_one(tenants, "a", "b", "c")
+
+
+def test_shares_of_tenants_may_differ() -> None:
+    backlog = Backlog(Fair({"big": 3.0, "small": 0.5}))
+    for tenant in ("small", "other", "big"):
+        backlog.send(tenant, 100)
+    assert Counter(backlog.serve(90)) == {"big": 60, "other": 20, "small": 10}
+
+
+@pytest.mark.parametrize("order", [Weighted(), Fair()])
+def test_requests_that_never_finish_are_forgotten(order: Weighted) -> None:
+    for n in range(100_000):
+        order.key(Request(n, 0.0, 10, tenant=f"tenant {n}", tier="batch"), 0.0)
+        assert len(order._tags) <= REMEMBERED
+    assert len(order._end) <= REMEMBERED
+    last = Request(100_000, 0.0, 10, tenant="tenant 99999", tier="batch")
+    tag = order.key(last, 0.0)
+    order.finished(last, DONE)  # who is still there moves the time on
+    assert order.key(Request(100_001, 0.0, 10, tenant="new", tier="premium"), 0.0) == tag
+
+
+def test_a_paper_whose_component_is_an_order_is_found_by_its_key() -> None:
+    assert type(components.order("driftsched")).__name__ == "DriftSched"
+    with pytest.raises(BadInput, match=r"unknown order 'x'; there are fcfs, .*fair.*, driftsched, or your own"):
+        components.order("x")
 
 
 def test_priority_is_strict_and_first_come_within_a_tier() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,13 @@ def _table(settings: Any) -> dict[str, Any]:
 def _ready(running: Any, view: bool) -> None:
     settings = running.settings
     scheme = "https" if settings.tls_cert else "http"
-    url = f"{scheme}://{settings.host}:{running.port}"
-    if view:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    url = f"{scheme}://{host}:{running.port}"
+    if view and sys.stdout.isatty():
         from assay.live import top
 
-        top.start(url)
+        key_env = next((key.env for key in settings.key if key.admin and key.env), "")
+        top.start(url, key_env, insecure=bool(settings.tls_cert))  # it knows whose certificate it is
         return
     names = ", ".join(engine.name for engine in running.gateway.fleet.engines)
     shadow = f", {settings.shadow} in its shadow" if settings.shadow else ""

@@ -15,7 +15,7 @@ import msgspec
 
 from assay.record.errors import BadInput
 
-EVERY = 1  # blocks of the index for one id in the log; with 4, a trace read back shows a twentieth less reuse
+EVERY = 1  # blocks of the index for one id in the log; with 4, short prompts lose two points of reuse
 _FULL = 256 * 1024  # bytes
 
 

@@ -148,7 +148,7 @@ class Gateway:
             relay.key = self.order.key(relay.request, now)
         self.fleet.paths[relay.request.id] = relay.path
         able = self.able(relay)
-        if self._batch:
+        if self._batch and relay.endpoint != "other":
             self._hold(relay)
         elif (len(self.queue) and not again) or not able or not self.place(relay):
             relay.due = relay.deadline if able else min(relay.deadline, now + self.settings.wait)
@@ -168,7 +168,7 @@ class Gateway:
         fleet, request = self.fleet, relay.request
         now = fleet.now = self.now()
         fleet.eligible = mask
-        i = self._decide(request, mask)
+        i = self._decide(request, mask) if relay.endpoint != "other" else self._least(mask)
         self._send(relay, i, now)
         return True
 
@@ -195,6 +195,11 @@ class Gateway:
         """Engines came, went, or changed what they serve."""
         self._by_model.clear()
         self.serve_queue()
+
+    def _least(self, mask: NDArray[np.bool_] | None) -> int:
+        """For what is no prompt: the policy is not asked, so that a list of models does not cost a prompt its turn."""
+        engines = [e for e in self.fleet.engines if mask is None or mask[e.number]]
+        return min(engines, key=lambda engine: engine.aboard).number
 
     def _decide(self, request: Request, mask: NDArray[np.bool_] | None) -> int:
         """Ask the policy; where it fails, the least loaded engine takes it, and the failure is counted."""

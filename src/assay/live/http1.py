@@ -132,18 +132,16 @@ def response_head(data: bytes, asked: bytes) -> ResponseHead:
     coding, said = fields.get(b"transfer-encoding"), fields.get(b"content-length")
     if status == 101:
         raise Refused(502, "the engine wants to speak another protocol")
+    if coding is not None and (said is not None or not minor or coding.lower() != b"chunked"):
+        raise Refused(502, "the engine's answer has a length that can be read in two ways")
+    if said is not None and not _DIGITS.match(said):
+        raise Refused(502, "the engine's answer has a Content-Length that is not a number")
     if asked == b"HEAD" or status < 200 or status in (204, 304):
         length = 0
     elif coding is not None:
-        if said is not None or not minor or coding.lower() != b"chunked":
-            raise Refused(502, "the engine's answer has a length that can be read in two ways")
         length = CHUNKED
-    elif said is not None:
-        if not _DIGITS.match(said):
-            raise Refused(502, "the engine's answer has a Content-Length that is not a number")
-        length = int(said)
     else:
-        length = UNTIL_CLOSE
+        length = UNTIL_CLOSE if said is None else int(said)
     alive = _keeps_alive(fields, minor) and length != UNTIL_CLOSE
     return ResponseHead(status, first[9:], fields, kept, length, alive)
 
@@ -297,8 +295,8 @@ class Chunks:
             self._trailer += len(line) + 2
             if not line:
                 self.done = True
-            elif self._trailer > HEAD_LIMIT or not _LINE.match(line):
-                raise Refused(400, "a trailer is not 'name: value'")
+            elif self._trailer > HEAD_LIMIT or _line(line)[0] in _ONCE:
+                raise Refused(400, "a trailer says what only a head may say, or too much")
             return 0
         if not 0 < len(line) <= 12 or line.translate(None, _HEX):
             found = _SIZE_LINE.match(line) if len(line) <= _SIZE_LINE_LIMIT else None

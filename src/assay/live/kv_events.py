@@ -346,6 +346,8 @@ class Subscriber:
         self._end_request()
         held, self._held = self._held, deque(maxlen=self._high_water)
         for position, message in enumerate(held):
+            if self._live.socket.closed:  # by who received
+                return
             if self._replay is not None:
                 self._held.append(message)
             else:

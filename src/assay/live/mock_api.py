@@ -19,7 +19,6 @@ from msgspec import Meta
 
 from assay.live.tokens import ByteTokens, Message, Tokens
 
-MOST_SEQUENCES = 256  # that one request may ask for: prompts times n
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 _PARTS = frozenset(
     ("text", "refusal", "image_url", "input_audio", "audio_url", "video_url", "file", "thinking", "input_text",
@@ -30,7 +29,9 @@ _PARTS = frozenset(
 class Invalid(Exception):  # noqa: N818 - read as a sentence
     """A request that is not answered as asked."""
 
-    def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | int | None = None) -> None:
+    def __init__(
+        self, message: str, param: str | None = None, status: int = 400, code: str | int | None = None
+    ) -> None:
         super().__init__(message)
         self.param, self.status, self.code = param, status, code or status
 

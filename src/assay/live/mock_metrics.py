@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 # vLLM's own bounds, in seconds.
 _FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
@@ -48,6 +49,19 @@ class Histogram:
         yield f"{name}_count{{{labels}}} {total}"
 
 
+class Steps(NamedTuple):
+    """Iterations and the tokens in all of them: a histogram of which only the sum and the count are known."""
+
+    tokens: int = 0
+    iterations: int = 0
+
+    def lines(self, name: str, labels: str) -> Iterator[str]:
+        """The samples of a page."""
+        yield f'{name}_bucket{{{labels},le="+Inf"}} {self.iterations}'
+        yield f"{name}_sum{{{labels}}} {self.tokens}"
+        yield f"{name}_count{{{labels}}} {self.iterations}"
+
+
 class Metrics:
     """What is counted by request; times in seconds of the wall clock."""
 
@@ -62,8 +76,15 @@ class Metrics:
         self.ended: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0})
         self.faults: Counter[str] = Counter()
 
-    def page(self, model: str, gauges: dict[str, float], counters: dict[str, float], config: dict[str, object]) -> bytes:
-        """The page. `gauges` and `counters` are the instance's own; `config` describes its cache."""
+    def page(
+        self,
+        model: str,
+        gauges: dict[str, float],
+        counters: dict[str, float],
+        config: Mapping[str, object],
+        steps: Steps,
+    ) -> bytes:
+        """The page. `gauges`, `counters` and `steps` are the instance's own; `config` describes its cache."""
         labels = f'engine="0",model_name="{_escaped(model)}"'
         lines: list[str] = []
         for name, value in gauges.items():
@@ -79,6 +100,7 @@ class Metrics:
         lines += _family("request_success", "counter", ended)
         for name, histogram in self._histograms():
             lines += _family(name, "histogram", histogram.lines(f"vllm:{name}", labels))
+        lines += _family("iteration_tokens_total", "histogram", steps.lines("vllm:iteration_tokens_total", labels))
         late = self.lateness.lines("assay:token_lateness_seconds", labels)
         lines += _family("token_lateness_seconds", "histogram", late, "assay")
         met = [f'assay:faults_total{{{labels},kind="{kind}"}} {count}' for kind, count in self.faults.items()]

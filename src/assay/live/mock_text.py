@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -35,14 +35,14 @@ _WORDS: NDArray[np.uint32] = np.frombuffer(
 
 def digest(seed: int, prompt: Tokens, sequence: int = 0) -> int:
     """64 bits that stand for a seed, a prompt, and which of its answers is meant."""
-    hashed = hashlib.blake2b(prompt, digest_size=8, key=b"%d/%d" % (seed, sequence))
+    hashed = hashlib.blake2b(prompt.tobytes(), digest_size=8, key=b"%d/%d" % (seed, sequence))
     return int.from_bytes(hashed.digest(), "little")
 
 
 def words(start: int, count: int) -> Tokens:
     """The tokens of an answer."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 (splitmix64)
-        z = np.uint64(start) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = np.uint64(start % 2**64) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     chosen: Tokens = _WORDS[(z >> np.uint64(33)) % np.uint64(len(_WORDS))]
@@ -127,6 +127,13 @@ def written(text: str, limit: int, function: str = "") -> Answer:
     return Answer(pieces, tokens, "length" if cut else "tool_calls" if function else "stop", None, function)
 
 
+def echoed(prompt: Tokens, answer: Answer) -> Answer:
+    """The same answer, with its prompt's text before it."""
+    said = prompt.tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    first, *others = answer.pieces
+    return replace(answer, pieces=[msgspec.json.encode(said)[1:-1] + first, *others])
+
+
 # ------------------------------------------------------------------------------------- values for a JSON schema
 
 
@@ -167,7 +174,9 @@ def _members(schema: dict[str, Any], root: Any, start: int, depth: int) -> dict[
     properties = properties if isinstance(properties, dict) else {}
     required = schema.get("required")
     names = [*properties, *(n for n in (required if isinstance(required, list) else ()) if isinstance(n, str))]
-    return {n: _value(properties.get(n, {}), root, start + i + 1, depth + 1) for i, n in enumerate(dict.fromkeys(names))}
+    return {
+        n: _value(properties.get(n, {}), root, start + i + 1, depth + 1) for i, n in enumerate(dict.fromkeys(names))
+    }
 
 
 def _plain(kind: Any, schema: dict[str, Any], start: int) -> Any:

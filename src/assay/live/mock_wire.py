@@ -98,45 +98,156 @@ class Framing:
         return b"".join((before, self._pieces[i], self._close, logprobs, self._end if i == self._last else self._after))
 
 
-_MARK = b"\0"  # stands where a token's text or its log probabilities will
+_MARK = b"\0"  # stands where a token's text or its log probabilities will; no JSON has it
 
 
-def _split(event: bytes) -> list[bytes]:
-    return event.split(_MARK)
+def _finish(answer: Answer) -> bytes:
+    return b'"finish_reason":%b,"stop_reason":%b' % (encoded(answer.finish), encoded(answer.stopped_by))
 
 
 def chat_framing(heading: Heading, index: int, answer: Answer) -> Framing:
     """Events of a chat: the role first, then a piece of the content or of a call's arguments each."""
 
-    def event(delta: bytes, finish: bytes) -> list[bytes]:
-        return _split(heading.event(b'{"index":%d,"delta":{%b},"logprobs":%b,%b}' % (index, delta, _MARK, finish)))
+    def event(delta: bytes, finish: bytes = b'"finish_reason":null') -> list[bytes]:
+        choice = b'{"index":%d,"delta":{%b},"logprobs":%b,%b}' % (index, delta, _MARK, finish)
+        return heading.event(choice).split(_MARK)
 
-    going, finish = b'"finish_reason":null', _finish(answer)
-    role = b"null".join(event(b'"role":"assistant","content":""', going))
-    delta = first = b'"content":"%b"' % _MARK
+    role = _NULL.join(event(b'"role":"assistant","content":""'))
+    first = delta = b'"content":"%b"' % _MARK
     if answer.function:
-        arguments = b'"arguments":"%b"' % _MARK
-        name = b'"function":{"name":%b,%b}' % (encoded(answer.function), arguments)
-        call = encoded(call_id(heading.identity, index))
-        first = b'"tool_calls":[{"id":%b,"type":"function","index":0,%b}]' % (call, name)
-        delta = b'"tool_calls":[{"index":0,"function":{%b}}]' % arguments
-    opening, close, after = event(first, going)
-    before, close, after = event(delta, going)
-    *_, end = event(delta, finish)
-    framing = Framing(answer, role + opening, before, close, after, end)
-    if answer.function:
-        _, close_first, _ = event(first, going)
-        framing = _CallFraming(framing, close_first)
-    return framing
+        arguments = b'"arguments":"%b"}}]' % _MARK
+        told = encoded(call_id(heading.identity, index)), encoded(answer.function), arguments
+        first = b'"tool_calls":[{"id":%b,"type":"function","index":0,"function":{"name":%b,%b' % told
+        delta = b'"tool_calls":[{"index":0,"function":{%b' % arguments
+    opening = role + event(first)[0]
+    before, close, after = event(delta)
+    return Framing(answer, opening, before, close, after, event(delta, _finish(answer))[2])
 
 
-class _CallFraming(Framing):
-    """Of a call: the first event closes more brackets than the others."""
+def completion_framing(heading: Heading, index: int, answer: Answer) -> Framing:
+    """Events of a completion."""
 
-    __slots__ = ("_close_first",)
+    def event(finish: bytes) -> list[bytes]:
+        choice = b'{"index":%d,"text":"%b","logprobs":%b,%b}' % (index, _MARK, _MARK, finish)
+        return heading.event(choice).split(_MARK)
 
-    def __init__(self, framing: Framing, close_first: bytes) -> None:
-        super().__init__(
-            _Pieces(framing._pieces), framing._first, framing._before, framing._close, framing._after, framing._end
-        )
-        self._close_first = close_first
+    before, close, after = event(b'"finish_reason":null,"stop_reason":null')
+    return Framing(answer, before, before, close, after, event(_finish(answer))[2])
+
+
+def call_id(identity: str, index: int) -> str:
+    """The id of a function's call."""
+    return f"chatcmpl-tool-{identity.removeprefix('chatcmpl-')}{index}"
+
+
+def chat_answer(heading: Heading, answers: list[Answer], usage: Usage, logprobs: list[list[bytes] | None]) -> bytes:
+    """A chat's whole answer."""
+    choices = []
+    for index, answer in enumerate(answers):
+        text = msgspec.Raw(b'"%b"' % answer.text)
+        calls = []
+        if answer.function:
+            function = {"name": answer.function, "arguments": text}
+            calls = [{"id": call_id(heading.identity, index), "type": "function", "function": function}]
+        message = {
+            "role": "assistant", "content": None if calls else text, "refusal": None, "annotations": None,
+            "audio": None, "function_call": None, "tool_calls": calls, "reasoning_content": None,
+        }  # fmt: skip
+        told = {"content": [entry for row in rows for entry in _content(row)]} if (rows := logprobs[index]) else None
+        choices.append({"index": index, "message": message, "logprobs": told} | _end(answer))
+    more = {"service_tier": None, "system_fingerprint": None, "usage": usage.table(), "prompt_logprobs": None}
+    return encoded(heading.whole() | {"choices": choices} | more)
+
+
+def completion_answer(
+    heading: Heading, answers: list[Answer], usage: Usage, logprobs: list[list[bytes] | None]
+) -> bytes:
+    """A completion's whole answer."""
+    choices = [
+        {"index": index, "text": msgspec.Raw(b'"%b"' % answer.text), "logprobs": _joined(rows)}
+        | _end(answer)
+        | {"prompt_logprobs": None}
+        for index, (answer, rows) in enumerate(zip(answers, logprobs, strict=True))
+    ]
+    return encoded(heading.whole() | {"choices": choices, "usage": usage.table()})
+
+
+def _end(answer: Answer) -> dict[str, Any]:
+    return {"finish_reason": answer.finish, "stop_reason": answer.stopped_by}
+
+
+# --------------------------------------------------------------------------------------------- log probabilities
+
+
+def _logprob(token: int, rank: int) -> float:
+    """What the model thought of a token: the chosen one is the likeliest, the others follow."""
+    return -round(0.05 + (token % 997) / 997.0 + rank, 6)
+
+
+def _candidates(token: int, count: int) -> list[tuple[str, float]]:
+    texts = [token.to_bytes(4, "little"), *(b"%c%c%c " % (97 + r, 97 + r, 97 + r) for r in range(max(count - 1, 0)))]
+    return [
+        (text.decode("utf-8", "replace"), _logprob(token, rank)) for rank, text in enumerate(texts[: max(count, 1)])
+    ]
+
+
+def chat_logprobs(answer: Answer, top: int) -> list[bytes]:
+    """What stands under `logprobs` in the event of each token of a chat."""
+    rows = []
+    for token in answer.tokens.tolist():
+        found = [{"token": t, "logprob": p, "bytes": list(t.encode())} for t, p in _candidates(token, top)]
+        rows.append(encoded({"content": [found[0] | {"top_logprobs": found[:top]}]}))
+    return rows
+
+
+def completion_logprobs(answer: Answer, top: int) -> list[bytes]:
+    """What stands under `logprobs` in the event of each token of a completion."""
+    rows = []
+    for at, token in enumerate(answer.tokens.tolist()):
+        found = _candidates(token, top)
+        text, value = found[0]
+        told = {"text_offset": [4 * at], "token_logprobs": [value], "tokens": [text], "top_logprobs": [dict(found)]}
+        rows.append(encoded(told))
+    return rows
+
+
+def _content(row: bytes) -> list[Any]:
+    content: list[Any] = msgspec.json.decode(row)["content"]
+    return content
+
+
+def _joined(rows: list[bytes] | None) -> dict[str, list[Any]] | None:
+    if rows is None:
+        return None
+    tables = [msgspec.json.decode(row) for row in rows]
+    return {name: [entry for table in tables for entry in table[name]] for name in tables[0]}
+
+
+# ----------------------------------------------------------------------------------------------------- embeddings
+
+
+def unit_vector(seed: int, tokens: Tokens, dimensions: int) -> NDArray[np.float32]:
+    """A direction that stands for a text.
+
+    >>> vector = unit_vector(0, np.arange(3, dtype=np.uint32), 64)
+    >>> len(vector), round(float(np.linalg.norm(vector)), 6)
+    (64, 1.0)
+    """
+    normal = np.random.Generator(np.random.Philox(digest(seed, tokens))).standard_normal(dimensions)
+    return (normal / np.linalg.norm(normal)).astype("<f4")
+
+
+def embedding_answer(
+    identity: str, model: str, vectors: Iterable[NDArray[np.float32]], prompt: int, in_base64: bool
+) -> bytes:
+    """Vectors, as numbers or as base64 of their bytes."""
+    data = [
+        {
+            "index": index,
+            "object": "embedding",
+            "embedding": base64.b64encode(vector.tobytes()).decode() if in_base64 else vector.tolist(),
+        }
+        for index, vector in enumerate(vectors)
+    ]
+    whole = {"id": identity, "object": "list", "created": CREATED, "model": model, "data": data}
+    return encoded(whole | {"usage": Usage(prompt, 0).table()})

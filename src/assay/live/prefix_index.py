@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
-from numba import carray, njit, types  # type: ignore[attr-defined,unused-ignore]
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import carray, njit  # type: ignore[attr-defined,unused-ignore]
 from numpy.typing import NDArray
+
+from assay.sim.addresses import pointer
+from assay.sim.block_hash import chain
 
 Hashes = NDArray[np.uint64]
 
@@ -61,73 +61,6 @@ ENGINE = np.dtype(
 )
 
 
-@intrinsic
-def _pointer(typingctx, address):
-    """An address as a pointer."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), codegen
-
-
-@intrinsic
-def _fold(typingctx, a, b):
-    """Both halves of the 128-bit product of two words, one over the other: every bit of either reaches every bit."""
-
-    def codegen(context, builder, signature, arguments):
-        wide, word = ir.IntType(128), ir.IntType(64)
-        x, y = (builder.zext(argument, wide) for argument in arguments)
-        product = builder.mul(x, y)
-        high = builder.lshr(product, ir.Constant(wide, 64))
-        return builder.xor(builder.trunc(product, word), builder.trunc(high, word))
-
-    return types.uint64(types.uint64, types.uint64), codegen
-
-
-@njit(**JIT)
-def _word(tokens, at, end):
-    """Two tokens as one word; zero where the block has ended."""
-    low = np.uint64(tokens[at]) if at < end else np.uint64(0)
-    high = np.uint64(tokens[at + 1]) if at + 1 < end else np.uint64(0)
-    return low | (high << np.uint64(32))
-
-
-@njit(**JIT)
-def _chain(tokens, block, key, before):
-    hashes = np.empty(len(tokens) // block, np.uint64)
-    # Two keys out of one that may be small: a factor of 0 would swallow the other, and no token should make one.
-    key = _fold(key ^ np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95))
-    other = _fold(key ^ np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95))
-    h = before
-    for b in range(len(hashes)):
-        h ^= other
-        end = (b + 1) * block
-        for at in range(b * block, end, 4):
-            h = _fold(_word(tokens, at, end) ^ key, _word(tokens, at + 2, end) ^ h)
-        h = max(_fold(h ^ key, other), np.uint64(1))  # 0 is an empty slot
-        hashes[b] = h
-    return hashes
-
-
-def chain(tokens: NDArray[np.uint32], block: int, key: int, before: int = 0) -> Hashes:
-    """The hash of every full block of a row of tokens, each including all blocks before it; none is 0.
-
-    `before` is the hash of the block before the first, to go on with a chain. The key spoils rows that somebody made
-    to collide; it is no cryptography, and no collision does more than send a request to a colder engine.
-
-    >>> row = np.arange(64, dtype=np.uint32)
-    >>> whole = chain(row, 16, key=7)
-    >>> len(whole), whole[:2].tolist() == chain(row[:47], 16, key=7).tolist()
-    (4, True)
-    >>> chain(row[32:], 16, key=7, before=int(whole[1])).tolist() == whole[2:].tolist()
-    True
-    """
-    # always words of 64 bits: a Python int would compile anew for each size
-    hashes: Hashes = _chain(tokens, block, np.uint64(key), np.uint64(before))
-    return hashes
-
-
 @njit(**JIT)
 def _engine(engines, i):
     """A row; compiled code would take the memory beside the array for one more."""
@@ -138,17 +71,17 @@ def _engine(engines, i):
 
 @njit(**JIT)
 def _tags(engine):
-    return carray(_pointer(engine.tags), (engine.mask + 1,), np.uint64)
+    return carray(pointer(engine.tags), (engine.mask + 1,), np.uint64)
 
 
 @njit(**JIT)
 def _places(engine):
-    return carray(_pointer(engine.places), (engine.mask + 1,), np.int32)
+    return carray(pointer(engine.places), (engine.mask + 1,), np.int32)
 
 
 @njit(**JIT)
 def _entries(engine):
-    return carray(_pointer(engine.entries), (engine.size,), ENTRY)
+    return carray(pointer(engine.entries), (engine.size,), ENTRY)
 
 
 @njit(**JIT)

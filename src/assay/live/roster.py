@@ -87,7 +87,8 @@ class Roster:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._tasks: dict[Engine, asyncio.Task[None]] = {}
-        self._subscribers: dict[Engine, Any] = {}
+        self._subscribers: dict[Engine, Subscriber] = {}
+        self._mirrors: dict[Engine, Mirror] = {}
         self._loaded: dict[Engine, signals.Reading] = {}
         ca = gateway.settings.engine_ca
         self._tls = ssl.create_default_context(cafile=ca) if ca else None
@@ -138,6 +139,8 @@ class Roster:
             task = self._tasks.pop(engine, None)
             if task is not None:
                 task.cancel()
+            self._mirrors.pop(engine, None)
+            self._loaded.pop(engine, None)
             subscriber = self._subscribers.pop(engine, None)
             if subscriber is not None:
                 subscriber.close()
@@ -184,6 +187,8 @@ class Roster:
             if well and gateway.now() >= engine.retry:
                 engine.state, engine.note, engine.failures = UP, "", 0
                 engine.models = ()
+                if engine in self._mirrors:  # it may have started anew, with nothing in its cache
+                    self._mirrors[engine].forget()
                 gateway.fleet_changed()
         elif not well:
             gateway.suspect(engine, why)
@@ -224,7 +229,7 @@ class Roster:
 
     def _subscribe(self, engine: Engine, settings: EngineSettings) -> None:
         gateway = self._gateway
-        mirror = Mirror(gateway.index, engine.number)
+        mirror = self._mirrors[engine] = Mirror(gateway.index, engine.number)
 
         def receive(batch: Batch, gap: bool) -> None:
             if engine.number < 0:

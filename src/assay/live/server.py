@@ -215,6 +215,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone."""
         self.server.connections.discard(self)
+        self.closing = True  # what it sent ahead is not read any more
         self._forget()
         exchange, self.exchange = self.exchange, None
         if exchange is not None and not exchange.done:
@@ -338,8 +339,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether more than the beginning of a head has come, or an answer is still on its way out."""
-        return self.exchange is not None or self._head is not None or self.transport.get_write_buffer_size() > 0
+        """Whether more than the beginning of a head has come, or an answer is on its way, or it is told to go."""
+        if self.exchange is not None or self._head is not None or self.closing:
+            return True
+        return bool(self.transport.get_write_buffer_size())
 
     # ------------------------------------------------------------------------------------------------- writing
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from assay.live.top_frame import HISTORY, Page, Reading, frame
+from assay.live.top_frame import HISTORY, Page, Reading, convert, frame
 from assay.record.errors import AssayError, BadInput
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Source:
             host, port = None, None
         if not host or parts.scheme not in ("http", "https"):
             raise BadInput(f"'{url}' is no address of a gateway; write http://127.0.0.1:8000")
+        if not (key.isascii() and key.isprintable()):
+            raise BadInput("the gateway's key has a sign in it that no header may have")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._host, self._port, self._tls = host, port, parts.scheme == "https"
         self._path = parts.path.rstrip("/") + "/engines"
@@ -68,7 +70,8 @@ class Source:
             cure = "is its port right?" if self._tls else "is its port right, or does it want https://?"
             raise AssayError(f"what listens at {self.url} does not speak HTTP; {cure}") from error
         except TimeoutError as error:
-            raise AssayError(f"{self.url} did not answer within {PATIENCE:g} s") from error
+            cure = "; if it serves no TLS, write http://" if self._tls else ""
+            raise AssayError(f"{self.url} did not answer within {PATIENCE:g} s{cure}") from error
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise AssayError(
@@ -80,7 +83,7 @@ class Source:
     def page(self) -> Page:
         """The same, understood."""
         try:
-            return msgspec.json.decode(self.read(), type=Page)
+            return convert(msgspec.json.decode(self.read()))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise AssayError(f"what answers at {self.url} is not an assay gateway") from error
 

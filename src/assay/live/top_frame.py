@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import pairwise, takewhile
 from typing import Any
 
 import msgspec
@@ -28,6 +28,12 @@ SHOWN = 12  # engines, where there are more
 HISTORY = 60  # readings that the small curves show
 STALE = 10.0  # seconds after which an engine's own metrics are called old
 NONE = "–"
+
+# The columns of engines, and how wide a terminal must be to have each.
+COLUMNS = {
+    "state": 0, "aboard": 0, "run": 64, "wait": 64, "prefill": 92, "KV in use": 56, "hits": 76, "TTFT": 0, "ITL": 50,
+    "req/s": 42, "err": 60, "note": WIDE,
+}  # fmt: skip
 
 SIGNS = {"up": ("●", "green"), "down": ("✗", "red"), "draining": ("◌", "yellow")}
 
@@ -105,7 +111,16 @@ class Reading:
 
 def convert(value: Any) -> Page:
     """A page from plain values; msgspec.ValidationError where they are none."""
-    return msgspec.convert(value, Page)
+    return msgspec.convert(_printable(value), Page)
+
+
+def _printable(value: Any) -> Any:
+    """The same without control characters: what an engine or a policy says must not steer the terminal."""
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(sign if sign.isprintable() else "·" for sign in value)
+    if isinstance(value, dict):
+        return {_printable(name): _printable(inner) for name, inner in value.items()}
+    return [_printable(inner) for inner in value] if isinstance(value, list) else value
 
 
 def frame(
@@ -113,15 +128,14 @@ def frame(
 ) -> RenderableType:
     """The whole picture. `before`: earlier readings, oldest first; `trouble`: why there is no newer one."""
     page = reading.page
-    rows = max(min(height - 14, SHOWN), 3)
-    parts: list[RenderableType] = [
-        _head(reading, before, width, title, trouble),
-        Text(),
-        _engines(reading, before, width, rows),
-    ]
-    used = 8 + min(len(page.engines), rows + 1) + (5 if page.shadow else 0) + len(_troubles(page, width))
+    head = _head(reading, before, width, title, trouble)
+    troubles = _troubles(page, width)
+    below = 5 if page.shadow is not None else 0
+    room = height - len(head) - 2 - len(troubles) - below  # for engines and decisions
+    rows = max(min(room - 5, SHOWN), 3)
+    parts: list[RenderableType] = [*head, Text(), _engines(reading, before, width, rows), *troubles]
     if page.decisions:
-        parts += [Text(), _decisions(page, width, max(min(height - used - 3, 12), 1))]
+        parts += [Text(), _decisions(page, width, max(room - 2 - min(len(page.engines), rows + 1), 1))]
     if page.shadow is not None:
         parts += [Text(), _shadow(page, page.shadow)]
     return Group(*parts)
@@ -201,9 +215,9 @@ def bar(share: float | None, width: int) -> Text:
     halves = round(share * 2 * width)
     full, half = divmod(halves, 2)
     colour = "green" if share < 0.7 else "yellow" if share < 0.9 else "red"
-    text = Text("━" * full + "╸" * half, style=colour)
+    text = Text().append("━" * full + "╸" * half, style=colour)
     text.append("─" * (width - full - half), style="dim")
-    return text.append(f" {percent(share):>4}")
+    return text.append(f" {percent(share):>4}", style=colour)
 
 
 # ---------------------------------------------------------------------------------------------------- the head
@@ -211,8 +225,7 @@ def bar(share: float | None, width: int) -> Text:
 
 def _rates(readings: Sequence[Reading]) -> list[float | None]:
     """Requests a second between each two readings that follow one another."""
-    pairs = zip(readings, readings[1:], strict=False)
-    return [rate(new.page.requests, old.page.requests, new.at - old.at) for old, new in pairs]
+    return [rate(new.page.requests, old.page.requests, new.at - old.at) for old, new in pairwise(readings)]
 
 
 def _ttft(page: Page) -> float | None:
@@ -221,7 +234,7 @@ def _ttft(page: Page) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _head(reading: Reading, before: Sequence[Reading], width: int, title: str, trouble: str) -> RenderableType:
+def _head(reading: Reading, before: Sequence[Reading], width: int, title: str, trouble: str) -> list[Text]:
     page = reading.page
     lines = [_title(page, width, title)]
     if trouble:
@@ -236,20 +249,22 @@ def _head(reading: Reading, before: Sequence[Reading], width: int, title: str, t
     curves.append("   TTFT ", style="dim").append(f"{seconds(times[-1]):>6} ", style="bold")
     curves.append(sparkline(times, room), style="magenta")
     lines.append(curves)
-    lines.append(_times(page, width))
-    lines.append(_counts(page))
+    lines += [_times(page, width), _counts(page)]
     if page.policy_errors:
         lines.append(
             Text(f"✗ the policy failed {page.policy_errors:,} times: {page.policy_error or NONE}", style="red")
         )
-    for line in lines:
-        line.no_wrap, line.overflow = True, "ellipsis"
-    return Group(*lines)
+    return [_one_line(line) for line in lines]
+
+
+def _one_line(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def _title(page: Page, width: int, title: str) -> Text:
     up = sum(engine.state == "up" for engine in page.engines)
-    line = Text("assay gateway", style="bold")
+    line = Text().append("assay gateway", style="bold")
     line.append(" · ", style="dim").append(page.policy or NONE, style="bold cyan")
     if page.order:
         line.append(" · ", style="dim").append(f"order {page.order}")
@@ -272,9 +287,9 @@ def _times(page: Page, width: int) -> Text:
 
 
 def _counts(page: Page) -> Text:
-    line = Text("queue ", style="dim")
-    line.append(short(page.queue), style="bold yellow" if page.queue else "default")
-    line.append("   retries ", style="dim").append(short(page.retries), style="yellow" if page.retries else "default")
+    line = Text().append("queue ", style="dim")
+    line.append(short(page.queue), style="bold yellow" if page.queue else "")
+    line.append("   retries ", style="dim").append(short(page.retries), style="yellow" if page.retries else "")
     if page.statuses:
         line.append("   answers", style="dim")
     for status, count in sorted((page.statuses or {}).items()):
@@ -290,56 +305,55 @@ def _engines(reading: Reading, before: Sequence[Reading], width: int, rows: int)
     page, wide = reading.page, width >= WIDE
     shown, rest = _choose(page.engines, rows)
     rates = _engine_rates(reading, before)
+    names = [engine.name or NONE for engine in page.engines]
+    if any(len(name) > (32 if wide else max(width - 64, 12)) for name in names):
+        names = labels(names)
+    called = dict(zip((engine.name for engine in page.engines), names, strict=True))
     table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0), header_style="dim", expand=True)
-    table.add_column(
-        "engine", no_wrap=True, overflow="ellipsis", ratio=None if wide else 1, max_width=28 if wide else None
-    )
-    table.add_column("state", no_wrap=True)
-    for name in ("aboard", "run", "wait", *(("prefill",) if wide or width >= 90 else ())):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("KV in use", no_wrap=True)
-    for name in ("hits", "TTFT", "ITL", "req/s", "err"):
-        table.add_column(name, justify="right", no_wrap=True)
-    if wide:
-        table.add_column("note", no_wrap=True, overflow="ellipsis", ratio=1, style="dim")
+    table.add_column("engine", no_wrap=True, overflow="ellipsis", ratio=None if wide else 1, max_width=32, min_width=8)
+    columns = [name for name, least in COLUMNS.items() if width >= least]
+    for name in columns:
+        left, last = name in ("state", "KV in use", "note"), name == "note"
+        table.add_column(
+            name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis", ratio=1 if last else None
+        )
     for engine in shown:
-        table.add_row(*_row(engine, rates.get(engine.name or ""), width))
-    parts: list[RenderableType] = [table]
-    if rest:
-        parts.append(_remainder(rest, rates))
-    return Group(*parts, *_troubles(page, width))
+        cells = _cells(engine, rates.get(engine.name or ""), 10 if wide else 5)
+        table.add_row(Text(called[engine.name]), *(cells[name] for name in columns))
+    return Group(table, _remainder(rest, rates)) if rest else table
 
 
-def _row(engine: EngineRow, sent: float | None, width: int) -> list[RenderableType]:
-    wide = width >= WIDE
+def _cells(engine: EngineRow, sent: float | None, bar_width: int) -> dict[str, RenderableType]:
     sign, colour = SIGNS.get(engine.state or "", ("?", "yellow"))
-    state = Text(f"{sign} {engine.state or NONE}", style=colour)
+    # Before its metrics were read an engine's memory is thought to be free, which is no reading.
     kv = 1.0 - engine.kv_free if engine.kv_free is not None and engine.age is not None else None
-    cells: list[RenderableType] = [
-        Text(engine.name or NONE),
-        state,
-        Text(short(engine.aboard), style="bold"),
-        short(engine.running),
-    ]
-    cells.append(Text(short(engine.waiting), style="yellow" if engine.waiting else ""))
-    if wide or width >= 90:
-        cells.append(short(engine.prefill_tokens))
-    cells += [bar(kv, 10 if wide else 5), percent(engine.hit_ratio), seconds(engine.ttft), seconds(engine.itl)]
-    cells += [short(sent), Text(short(engine.errors), style="red" if engine.errors else "")]
-    return [*cells, Text(note(engine))] if wide else cells
+    return {
+        "state": Text(f"{sign} {engine.state or NONE}", style=colour),
+        "aboard": Text(short(engine.aboard), style="bold"),
+        "run": short(engine.running),
+        "wait": Text(short(engine.waiting), style="yellow" if engine.waiting else ""),
+        "prefill": short(engine.prefill_tokens),
+        "KV in use": bar(kv, bar_width),
+        "hits": percent(engine.hit_ratio),
+        "TTFT": seconds(engine.ttft),
+        "ITL": seconds(engine.itl),
+        "req/s": short(sent),
+        "err": Text(short(engine.errors), style="red" if engine.errors else ""),
+        "note": Text(note(engine), style="dim"),
+    }
 
 
 def note(engine: EngineRow) -> str:
     """What is worth saying of an engine: why it is down, how old its metrics are, what they lack.
 
     >>> note(EngineRow(state="up", age=1.0, note="vLLM: found running; missing hits; start the engine with --x"))
-    'vLLM: missing hits; start the engine with --x'
+    'vLLM: start it with --x; missing hits'
     """
     said = engine.note or ""
     family, found, rest = said.partition(": found ")
     if found:
-        _, missing, lacks = rest.partition("; ")
-        said = f"{family}: {lacks}" if missing else family
+        missing, told, cure = rest.partition("; ")[2].partition("; start the engine with ")
+        said = ": ".join(filter(None, (family, "; ".join(filter(None, (told and f"start it with {cure}", missing))))))
     if engine.state != "up":
         return said
     if engine.age is None:
@@ -352,10 +366,8 @@ def _troubles(page: Page, width: int) -> list[Text]:
     if width >= WIDE:
         return []
     down = [engine for engine in page.engines if engine.state == "down"]
-    lines = [Text(f"✗ {engine.name or NONE}: {note(engine) or 'no reason given'}", style="red") for engine in down[:3]]
-    for line in lines:
-        line.no_wrap, line.overflow = True, "ellipsis"
-    return lines
+    lines = [f"✗ {engine.name or NONE}: {note(engine) or 'no reason given'}" for engine in down[:3]]
+    return [_one_line(Text(line, style="red")) for line in lines]
 
 
 def _choose(engines: Sequence[EngineRow], rows: int) -> tuple[list[EngineRow], list[EngineRow]]:
@@ -371,8 +383,8 @@ def _remainder(rest: Sequence[EngineRow], rates: dict[str, float | None]) -> Tex
     up = sum(engine.state == "up" for engine in rest)
     aboard = sum(engine.aboard or 0 for engine in rest)
     sent = sum(rates.get(engine.name or "") or 0.0 for engine in rest)
-    line = Text(f"… and {len(rest)} more", style="bold")
-    return line.append(f": {up} up, {aboard:,} aboard, {short(sent)} requests/s", style="dim not bold")
+    line = Text().append(f"… and {len(rest)} more", style="bold")
+    return line.append(f": {up} up, {aboard:,} aboard, {short(sent)} requests/s", style="dim")
 
 
 def _engine_rates(reading: Reading, before: Sequence[Reading]) -> dict[str, float | None]:
@@ -396,85 +408,86 @@ def labels(names: Iterable[str]) -> list[str]:
     names = list(names)
     if len(names) < 2:
         return names
-    start = _at_sign(commonprefix(names))
-    end = _at_sign(commonprefix([name[::-1] for name in names]))
+    start, end = _alike(names), _alike([name[::-1] for name in names])
     cut = [name[start : len(name) - end] for name in names]
     return cut if all(cut) and len(set(cut)) == len(set(names)) else names
 
 
-def _at_sign(common: str) -> int:
-    """The length of what is common, up to the last sign that is neither letter nor digit."""
-    return next((i for i in range(len(common), 0, -1) if not common[i - 1].isalnum()), 0)
+def _alike(names: Sequence[str]) -> int:
+    """Signs that all names begin with, up to the last one that is neither letter nor digit."""
+    first, last = min(names), max(names)  # what these two have in common, all have
+    common = [a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))]
+    return next((n for n in range(len(common), 0, -1) if not common[n - 1].isalnum()), 0)
 
 
 def _decisions(page: Page, width: int, rows: int) -> RenderableType:
+    """The newest first; where they fit, the scores of all engines side by side."""
     made = list(reversed(page.decisions or []))[:rows]
     names = [engine.name or NONE for engine in page.engines]
-    called = dict(zip(names, labels(names), strict=True))
+    heads = [label[-8:] for label in labels(names)]
     shadow = any(decision.shadow for decision in made)
-    widest = max((min(len(label), 8) for label in called.values()), default=1)
-    cell = max(widest, 6) + 3
-    grid = 0 < len(names) <= (width - 32 - (10 if shadow else 0)) // cell and any(d.scores for d in made)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("ago", justify="right", no_wrap=True)
-    table.add_column("sent to", no_wrap=True, overflow="ellipsis", max_width=12, min_width=7)
-    table.add_column("known of prompt", justify="right", no_wrap=True)
-    if grid:
-        for name in names:
-            table.add_column(Text(called[name][-8:]), justify="right", no_wrap=True)
-    else:
+    gap = 2 if width >= WIDE else 1
+    room = width - 28 - 3 * gap - (8 + gap if shadow else 0)
+    cell = max((len(head) for head in heads), default=0)
+    grid = 0 < len(names) * (max(cell, 6) + gap) <= room and any(decision.scores for decision in made)
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+    table.add_column("ago", justify="right", no_wrap=True, min_width=6)
+    table.add_column("sent to", no_wrap=True, overflow="ellipsis", max_width=8)
+    table.add_column("known/prompt", justify="right", no_wrap=True)
+    for head in heads if grid else ():
+        table.add_column(Text(head), justify="right", no_wrap=True, min_width=6)
+    if not grid:
         table.add_column("smallest scores", no_wrap=True, overflow="ellipsis")
     if shadow:
-        table.add_column("shadow", no_wrap=True, overflow="ellipsis")
+        table.add_column("shadow", no_wrap=True, overflow="ellipsis", max_width=8)
     for decision in made:
-        table.add_row(*_decision(decision, names, called, grid, shadow, width))
+        cells = _decision(decision, dict(zip(names, heads, strict=True)))
+        cells += _scores(decision, page, heads) if grid else [_smallest(decision, page, heads, room // (cell + 9))]
+        table.add_row(*cells, *(_other(decision, names, heads) if shadow else ()))
     return table
 
 
-def _decision(
-    decision: Decision, names: Sequence[str], called: dict[str, str], grid: bool, shadow: bool, width: int
-) -> list[RenderableType]:
+def _decision(decision: Decision, called: dict[str, str]) -> list[RenderableType]:
     chosen = decision.engine or NONE
-    cells: list[RenderableType] = [seconds(decision.at), Text(called.get(chosen, chosen), style="bold")]
-    cells.append(_known(decision))
-    # An engine that came or went since makes the old scores nobody's.
-    scores = decision.scores if decision.scores and len(decision.scores) == len(names) else None
-    known = [score for score in scores or () if score is not None]
-    least = min(known, default=None)
-    if grid:
-        cells += [_score(scores[i] if scores else None, name == chosen, least, "") for i, name in enumerate(names)]
-    else:
-        cells.append(_smallest(scores, names, called, chosen, max((width - 44) // 12, 1)))
-    if shadow:
-        other = decision.shadow
-        agrees = other == chosen
-        said = "same" if agrees else called.get(other, other) if other else NONE
-        cells.append(Text(said, style="dim" if agrees or not other else "yellow"))
+    known = Text().append(short(decision.matched), style="green" if decision.matched else "dim")
+    known.append("/", style="dim").append(short(decision.prompt))
+    return [seconds(decision.at), Text(called.get(chosen, chosen), style="bold"), known]
+
+
+def _other(decision: Decision, names: Sequence[str], heads: Sequence[str]) -> list[Text]:
+    """Where the shadow would have sent it."""
+    other = decision.shadow
+    if other is None or other == decision.engine:
+        return [Text(NONE if other is None else "same", style="dim")]
+    return [Text(heads[names.index(other)] if other in names else other, style="yellow")]
+
+
+def _scores(decision: Decision, page: Page, heads: Sequence[str]) -> list[Text]:
+    """One for each engine: the chosen one marked, the smallest standing out, those out of service faint."""
+    scores = decision.scores
+    if scores is None or len(scores) != len(heads):  # an engine came or went since: they are nobody's
+        return [Text(NONE, style="dim") for _ in heads]
+    able = [engine.state == "up" or engine.name == decision.engine for engine in page.engines]
+    least = min((score for score, may in zip(scores, able, strict=True) if may and score is not None), default=None)
+    cells = []
+    for engine, score, may in zip(page.engines, scores, able, strict=True):
+        style = "dim" if not may else "bold green" if score is not None and score == least else ""
+        mark = "▸" if engine.name == decision.engine else ""
+        cells.append(Text(mark + short(score), style=style))
     return cells
 
 
-def _known(decision: Decision) -> Text:
-    text = Text(short(decision.matched), style="green" if decision.matched else "dim")
-    return text.append(" / ", style="dim").append(short(decision.prompt), style="default")
-
-
-def _score(score: float | None, chosen: bool, least: float | None, label: str) -> Text:
-    """The chosen engine's is marked; the smallest stands out, whoever has it."""
-    style = "bold green" if score is not None and score == least else "bold" if chosen else "dim"
-    return Text(("▸" if chosen else "") + (f"{label} " if label else "") + short(score), style=style)
-
-
-def _smallest(
-    scores: Sequence[float | None] | None, names: Sequence[str], called: dict[str, str], chosen: str, count: int
-) -> Text:
-    """The smallest scores of many, and the chosen engine's where it is not among them."""
-    ranked = sorted((score, i) for i, score in enumerate(scores or ()) if score is not None)
-    if not ranked:
+def _smallest(decision: Decision, page: Page, heads: Sequence[str], count: int) -> Text:
+    """Of many scores the smallest, and the chosen engine's where it is not among them."""
+    scores = decision.scores if decision.scores is not None and len(decision.scores) == len(heads) else []
+    cells = _scores(decision, page, heads)
+    able = [i for i, score in enumerate(scores) if score is not None and page.engines[i].state == "up"]
+    ranked = sorted(able, key=lambda i: (scores[i] or 0.0, i))
+    chosen = [i for i, engine in enumerate(page.engines) if engine.name == decision.engine and i < len(scores)]
+    kept = list(dict.fromkeys([*ranked[:count], *chosen]))
+    if not kept:
         return Text("the policy gave none", style="dim")
-    kept = ranked[:count]
-    kept += [pair for pair in ranked[count:] if names[pair[1]] == chosen]
-    pieces = [_score(score, names[i] == chosen, ranked[0][0], called[names[i]][-8:]) for score, i in kept]
-    return Text("  ").join(pieces)
+    return Text("  ").join(Text().append(f"{heads[i]}:", style="dim").append_text(cells[i]) for i in kept)
 
 
 # ---------------------------------------------------------------------------------------------------- shadow
@@ -482,11 +495,10 @@ def _smallest(
 
 def _shadow(page: Page, shadow: ShadowReport) -> RenderableType:
     """Both policies beside each other; the better figure stands out."""
-    line = Text("shadow ", style="dim").append(shadow.policy or NONE, style="bold magenta")
+    line = Text().append("shadow ", style="dim").append(shadow.policy or NONE, style="bold magenta")
     line.append(f" agrees in {percent(shadow.agreement)} of {short(shadow.decisions)} decisions")
     if shadow.errors:
         line.append(f" and failed in {short(shadow.errors)}", style="red")
-    line.no_wrap, line.overflow = True, "ellipsis"
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     for name in ("policy", "prompt tokens known", "fullest engine / mean"):
         table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True, overflow="ellipsis")
@@ -500,4 +512,4 @@ def _shadow(page: Page, shadow: ShadowReport) -> RenderableType:
             Text(percent(hits[i]), style="bold green" if best_hit else ""),
             Text(NONE if load is None else f"{load:.2f}", style="bold green" if best_load else ""),
         )
-    return Group(line, table)
+    return Group(_one_line(line), table)

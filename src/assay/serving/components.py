@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from assay.record.errors import BadInput
+from assay.serving.interface import Fleet
 from assay.serving.routers import BASELINES
 
 PAPERS = {"lmetric": "lmetric", "balanceroute": "balanceroute"}  # papers whose component is a router
+ORDER_PAPERS = {"driftsched": "driftsched"}  # and those whose component is an order
 
 
 def router(name: str) -> Any:
@@ -25,20 +27,40 @@ def router(name: str) -> Any:
     if name in BASELINES:
         return BASELINES[name]()
     if name in PAPERS:
-        return importlib.import_module(f"assay.serving.{PAPERS[name]}").component()
+        return _paper(PAPERS[name])
     known = ", ".join(sorted([*BASELINES, *PAPERS]))
     raise BadInput(f"unknown policy '{name}'; there are {known}, or your own as package.module:Class or file.py:Class")
 
 
 def order(name: str) -> Any:
-    """A fresh order of admission."""
+    """A fresh order of admission.
+
+    >>> order("driftsched").policy
+    'sjf'
+    """
     from assay.serving.orders import ORDERS
 
     if ":" in name:
         return own(name, ("key",))
-    if name not in ORDERS:
-        raise BadInput(f"unknown order '{name}'; there are {', '.join(ORDERS)}, or your own as package.module:Class")
-    return ORDERS[name]()
+    if name in ORDERS:
+        return ORDERS[name]()
+    if name in ORDER_PAPERS:
+        return _paper(ORDER_PAPERS[name])
+    known = ", ".join([*ORDERS, *ORDER_PAPERS])
+    raise BadInput(f"unknown order '{name}'; there are {known}, or your own as package.module:Class")
+
+
+def missing(router: Any, fleet: Fleet) -> list[str]:
+    """What a router needs (it says so in `needs`) and the fleet cannot tell it.
+
+    >>> missing(router("predicted-ttft"), Fleet()), missing(router("lmetric"), Fleet())
+    (['costs'], [])
+    """
+    return [name for name in getattr(router, "needs", ()) if not len(getattr(fleet, name, ()))]
+
+
+def _paper(module: str) -> Any:
+    return importlib.import_module(f"assay.serving.{module}").component()
 
 
 def own(name: str, methods: tuple[str, ...]) -> Any:

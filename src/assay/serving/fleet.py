@@ -1,4 +1,4 @@
-"""What a fleet is made of, and how it is written down: `16xh200:qwen3-32b:tp2`, or a TOML file."""
+"""What a fleet is made of, and how it is written down: `16xh200:qwen3-32b:tp2`, `4xfitted:mine.toml`, a TOML file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from assay.record.errors import BadInput
 from assay.serving.state import PLANS, ROLES
+from assay.sim import cost_file
+from assay.sim.cost_file import FITTED
 from assay.sim.llm_cost import StepCost
 
 
@@ -94,8 +96,11 @@ def uniform(count: int, cost: StepCost, **settings: Any) -> FleetSpec:
 
 
 def parse(text: str, *, block: int = 16) -> FleetSpec:
-    """A fleet from `16xh200:qwen3-32b[:tp2][:prefill|decode]`, several joined by `+`, or from a TOML file."""
-    if text.endswith(".toml"):
+    """A fleet from `16xh200:qwen3-32b[:tp2][:prefill|decode]`, several joined by `+`, or from a TOML file.
+
+    `4xfitted:cost.toml` names engines by a step time that `assay calibrate` found.
+    """
+    if text.endswith(".toml") and f"x{FITTED}:" not in text:
         return _from_toml(Path(text), block)
     instances: list[Instance] = []
     for part in text.split("+"):
@@ -121,6 +126,8 @@ def _instance(text: str) -> Instance:
         elif part in PLANS:
             settings["plan"] = part
     name = ":".join(part for part in parts if part not in settings.values())
+    if parts[0] == FITTED:
+        return Instance(cost_file.read(Path(name.removeprefix(FITTED + ":"))), name=name, **settings)
     shape = read_layout(name)
     return Instance(
         layout(name), model=shape.model.name, tp=shape.tp, gpus=shape.ranks, name=name,

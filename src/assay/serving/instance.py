@@ -74,7 +74,7 @@ def _begin_decode(w, i, r):
     request.begun, request.context0 = instance.k, request.pre
     request.end = instance.k + (request.output - request.emitted)
     v.phases(w)[i, (instance.k - request.pre) % w.block] += 1
-    add_end(v.finishing(w)[i], instance.decodes, request.end, r)
+    add_end(v.finishing(w)[i], instance.decodes, request.end, request.turn)
     instance.decodes += 1
     instance.context += request.pre
 
@@ -104,7 +104,7 @@ def _complete(w, i, r, now):
 def _finish_decode(w, i, now):
     """The next sequence to finish has produced its last token."""
     instance, block = v.instances(w)[i], w.block
-    r = v.finishing(w)[i][0].request
+    r = v.finishing(w)[i][0].request % w.n_requests
     request = v.requests(w)[r]
     drop_end(v.finishing(w)[i], instance.decodes, 0)
     context = _stop_decode(w, i, r)
@@ -155,7 +155,7 @@ def withdraw(w, i, r, keep):
     leave(w, i, r)
     if request.state == DECODING:
         for slot in range(instance.decodes):
-            if v.finishing(w)[i][slot].request == r:
+            if v.finishing(w)[i][slot].request == request.turn:
                 drop_end(v.finishing(w)[i], instance.decodes, slot)
                 break
         context = _stop_decode(w, i, r)

@@ -4,14 +4,15 @@ A key that never changes is enough even for aging: waiting makes everybody older
 requests is settled when the second one joins. Shares are kept by start-time fair queueing tags, also set on joining.
 
 >>> sorted(ORDERS)
-['aging', 'edf', 'fcfs', 'priority', 'sjf', 'weighted']
+['aging', 'edf', 'fair', 'fcfs', 'priority', 'sjf', 'weighted']
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import heapq
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from assay.serving.interface import Finished, Request
 from assay.serving.length_estimates import Quantiles
@@ -20,7 +21,10 @@ TIERS = {"premium": 1, "standard": 2, "batch": 3}
 SHARES = {"premium": 0.5, "standard": 0.3, "batch": 0.2}
 DEADLINES = {"premium": 10.0, "standard": 30.0, "batch": 120.0}  # seconds from arrival to the last token
 
+REMEMBERED = 65_536  # tags that a fair order keeps; a gateway's queue is much shorter
+
 Estimate = Callable[[Request], float]
+K = TypeVar("K", bound=Hashable)
 
 
 class FirstCome:
@@ -111,6 +115,9 @@ class Weighted:
     moves its tier by its cost over its share. The virtual time follows the tags of what finishes, so a tier that was
     away cannot claim the past. The cost is one a request, or tokens where an `estimate` is given.
 
+    A request may never finish (the client left, the engine failed), and nobody says so. Its tag is forgotten once the
+    virtual time has passed it, or when there are too many.
+
     >>> order = Weighted({"a": 0.5, "b": 0.25})
     >>> [order.key(Request(n, 0.0, 10, tier=tier), 0.0) for n, tier in enumerate("aab")]
     [0.0, 2.0, 0.0]
@@ -124,20 +131,60 @@ class Weighted:
 
     def __post_init__(self) -> None:
         self._now = 0.0
+        self._other = min(self.shares.values(), default=1.0)  # the share of whoever has none
         self._end: dict[str, float] = {}
         self._tags: dict[int | str, float] = {}
 
     def key(self, request: Request, now: float) -> float:
         """The start tag."""
-        tag = max(self._now, self._end.get(request.tier, 0.0))
+        group = self.group(request)
+        tag = max(self._now, self._end.get(group, 0.0))
         cost = 1.0 if self.estimate is None else self.estimate(request)
-        self._end[request.tier] = tag + cost / self.shares.get(request.tier, min(self.shares.values()))
+        self._end[group] = tag + cost / self.shares.get(group, self._other)
         self._tags[request.id] = tag
+        if len(self._tags) > REMEMBERED:
+            self._tags = _ahead(self._tags, self._now)
+        if len(self._end) > REMEMBERED:
+            self._end = _ahead(self._end, self._now)
         return tag
 
     def finished(self, request: Request, done: Finished) -> None:
         """Virtual time moves on."""
         self._now = max(self._now, self._tags.pop(request.id, 0.0))
+
+    def group(self, request: Request) -> str:
+        """Who has the share."""
+        return request.tier
+
+
+@dataclass
+class Fair(Weighted):
+    """Tenants get equal service while they have work waiting, however much each of them sends: `Weighted` by tenant.
+
+    `shares` may give some of them more or less than the others' 1.
+
+    >>> order = Fair()
+    >>> [order.key(Request(n, 0.0, 10, tenant=tenant), 0.0) for n, tenant in enumerate("aaaab")]
+    [0.0, 1.0, 2.0, 3.0, 0.0]
+    """
+
+    name = "fair"
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._other = 1.0
+
+    def group(self, request: Request) -> str:
+        """The tenant."""
+        return request.tenant
+
+
+def _ahead(tags: dict[K, float], passed: float) -> dict[K, float]:
+    """The tags that virtual time has not reached, the farthest half where that is still too many."""
+    left = {name: tag for name, tag in tags.items() if tag > passed}
+    most = REMEMBERED // 2
+    return left if len(left) <= most else dict(heapq.nlargest(most, left.items(), key=lambda item: item[1]))
 
 
 @dataclass
@@ -157,5 +204,5 @@ class EarliestDeadline:
 
 
 ORDERS: dict[str, type[Any]] = {
-    order.name: order for order in (FirstCome, ShortestFirst, Priority, Weighted, Aging, EarliestDeadline)
+    order.name: order for order in (FirstCome, ShortestFirst, Priority, Weighted, Fair, Aging, EarliestDeadline)
 }

@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 from assay.serving import views as v
-from assay.serving.state import ENTRIES_LEFT, FREE_ENTRY, NONE
+from assay.serving.state import ENTRIES_LEFT, FREE_ENTRY, NONE, ON_PATH, TOUCHED
 
 JIT: Any = {"cache": True, "error_model": "numpy"}
 
@@ -64,10 +64,20 @@ def _new_entry(w, segment, row, writer):
 
 
 @njit(**JIT)
+def _touch(w, segment):
+    """Chain up the segments that came or went, where somebody asks for them; each is in the chain once."""
+    if w.n_touched > 0 and v.touched(w)[segment] == 0:
+        v.touched(w)[segment] = v.counts(w)[TOUCHED]
+        v.counts(w)[TOUCHED] = segment
+
+
+@njit(**JIT)
 def _drop(w, e):
     """Return an entry without blocks to the pool."""
-    if v.entries(w)[e].segment >= 0:
-        v.index(w)[v.entries(w)[e].segment, v.entries(w)[e].cache] = NONE
+    segment = v.entries(w)[e].segment
+    if segment >= 0:
+        v.index(w)[segment, v.entries(w)[e].cache] = NONE
+        _touch(w, segment)
     v.entries(w)[e].warmer = v.counts(w)[FREE_ENTRY]
     v.counts(w)[FREE_ENTRY] = e
     v.counts(w)[ENTRIES_LEFT] += 1
@@ -202,6 +212,7 @@ def extend(w, r, row, blocks):
                 request.writing = 0
                 return
             v.index(w)[s, row] = _new_entry(w, s, row, r)
+            _touch(w, s)
             request.held += 1
         else:
             s = v.path(w)[p - 1]
@@ -221,7 +232,22 @@ def _keep(w, row, segment, blocks):
     v.entries(w)[e].refs, v.entries(w)[e].blocks = 0, blocks
     if segment >= 0:
         v.index(w)[segment, row] = e
+        _touch(w, segment)
     _append(w, e)
+
+
+@njit(**JIT)
+def _kept_of_answer(w, r, row, blocks):
+    """How many of the `blocks` blocks of an answer can be found again: none unless they continue its whole path."""
+    request, segment = v.requests(w)[r], v.answers(w)[r]
+    if blocks <= 0 or segment == NONE:
+        return 0
+    if segment == ON_PATH:
+        follows, first = request.shared == request.path_blocks, v.path(w)[v.offsets(w)[r] + request.held]
+    else:
+        follows, first = request.shared == v.begin(w)[segment], segment
+        blocks = min(blocks, v.end(w)[segment] - v.begin(w)[segment])
+    return blocks if follows and v.index(w)[first, row] < 0 else 0
 
 
 @njit(**JIT)
@@ -232,17 +258,15 @@ def release(w, r, row, private, answer_blocks):
     """
     request, cache = v.requests(w)[r], v.caches(w)[row]
     cache.active -= private
-    segment = v.answers(w)[r]
-    whole = answer_blocks > 0 and segment >= 0 and request.shared == v.begin(w)[segment]
-    if whole and v.index(w)[segment, row] < 0:
-        kept = min(answer_blocks, v.end(w)[segment] - v.begin(w)[segment])
-        if private > kept:
-            _keep(w, row, NONE, private - kept)
-        if kept > 0:
-            _keep(w, row, segment, kept)
-    elif private > 0:
-        _keep(w, row, NONE, private)
-    for p in range(v.offsets(w)[r] + request.held - 1, v.offsets(w)[r] - 1, -1):
+    kept, held = _kept_of_answer(w, r, row, answer_blocks), v.offsets(w)[r] + request.held
+    if private > kept:
+        _keep(w, row, NONE, private - kept)
+    if v.answers(w)[r] == ON_PATH:
+        for p in range(held + kept - 1, held - 1, -1):
+            _keep(w, row, v.path(w)[p], 1)
+    elif kept > 0:
+        _keep(w, row, v.answers(w)[r], kept)
+    for p in range(held - 1, v.offsets(w)[r] - 1, -1):
         e = v.index(w)[v.path(w)[p], row]
         entry = v.entries(w)[e]
         if entry.writer == r:

@@ -17,7 +17,8 @@ from assay.serving.state import NONE
 
 @njit(**JIT)
 def _before(w, a, b):
-    return v.requests(w)[a].key < v.requests(w)[b].key or (v.requests(w)[a].key == v.requests(w)[b].key and a < b)
+    one, other = v.requests(w)[a], v.requests(w)[b]
+    return one.key < other.key or (one.key == other.key and one.turn < other.turn)
 
 
 @njit(**JIT)

@@ -206,6 +206,7 @@ class PredictedTtft:
     """
 
     key = "predicted-ttft"
+    needs = ("costs",)
     budget: int = 8192
     _groups: list[tuple[StepCost, Any]] | None = field(default=None, repr=False)
     _seen: Any = field(default=None, repr=False)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 Records = NDArray[Any]
 NONE = -1
+ON_PATH = -2  # an answer whose blocks follow those of its prompt on the path, each a segment of its own
 
 # Where a request is.
 AHEAD, WAITING, PREFILLING, DECODING, HANDED, FINISHED = range(6)
@@ -108,6 +109,7 @@ REQUEST = np.dtype(
         ("cached", "i4"), ("fetched", "i4"), ("preemptions", "i4"),
         ("begun", "i8"), ("context0", "i8"),  # context = context0 + (k - begun) while it decodes
         ("end", "i8"),  # decode iteration after which it is complete
+        ("turn", "i4"),  # who came earlier, where nothing else decides; the request's number is its remainder
     ],
     align=True,
 )  # fmt: skip
@@ -120,7 +122,7 @@ ENTRY = np.dtype(
     align=True,
 )  # fmt: skip
 
-FINISHING = np.dtype([("end", "i8"), ("request", "i4")], align=True)
+FINISHING = np.dtype([("end", "i8"), ("request", "i4")], align=True)  # request: its turn
 
 SPAN = np.dtype(
     [
@@ -138,7 +140,8 @@ SPAN = np.dtype(
 RUNNING, QUEUED, PREFILL_TOKENS, KV_TOKENS = range(4)
 KV_FREE, ITL, TTFT = range(3)
 # Slots of `World.counts`.
-FREE_ENTRY, ENTRIES_LEFT, SPANS, FINISHED_COUNT, HANDED_COUNT, AT, RECORD, EACH_FINISH, HOLD, STEP, LONGEST = range(11)
+FREE_ENTRY, ENTRIES_LEFT, SPANS, FINISHED_COUNT, HANDED_COUNT, AT, RECORD, EACH_FINISH, HOLD, STEP = range(10)
+TOUCHED, LONGEST = 10, 11
 
 
 SIZES = (
@@ -154,6 +157,7 @@ SIZES = (
     "width",
     "block",
     "seats",
+    "n_touched",
 )
 
 
@@ -170,7 +174,7 @@ class World(NamedTuple):
     path: NDArray[np.int32]
     begin: NDArray[np.int32]  # first block of a segment, counted from the start of the prompt
     end: NDArray[np.int32]  # one past its last block
-    answers: NDArray[np.int32]  # the segment an answer fills, or -1
+    answers: NDArray[np.int32]  # the segment an answer fills, ON_PATH, or -1
     phases: NDArray[np.int32]  # [instance, block size]: decodes that need a block when k mod block equals the column
     finishing: Records  # [instance, slot]: heap of (end, request)
     chunks: NDArray[np.int32]  # [instance, slot]: requests in the middle of their prompt
@@ -183,6 +187,7 @@ class World(NamedTuple):
     signals: NDArray[np.float64]
     finished: NDArray[np.int32]  # requests in order of completion
     handed: NDArray[np.int32]  # requests that leave for another instance at this boundary
+    touched: NDArray[np.int32]  # segment -> the one that came or went before it, 0: neither; empty: nobody asks
     counts: NDArray[np.int64]
     handle: np.void  # one record of addresses and sizes: what compiled functions take
 
@@ -194,7 +199,8 @@ def _source_digest() -> str:
     change in what the function calls. The digest is part of the handle's type, so old code never meets new records.
     """
     here = Path(__file__).parent
-    names = ("state", "views", "queues", "prefix_cache", "instance", "core", "../sim/llm_cost")
+    core = ("state", "views", "queues", "prefix_cache", "instance", "core", "../sim/llm_cost", "../sim/addresses")
+    names = (*core, "block_names", "../sim/block_hash")
     return hashlib.blake2b(b"".join((here / f"{name}.py").read_bytes() for name in names), digest_size=6).hexdigest()
 
 
@@ -211,7 +217,7 @@ def handle_of(world: World) -> np.void:
     sizes = (
         len(world.groups), len(world.instances), len(world.caches), len(world.requests), len(world.entries),
         len(world.begin), len(world.path), len(world.tokens), len(world.spans), world.tokens.shape[1],
-        world.phases.shape[1], world.chunks.shape[1],
+        world.phases.shape[1], world.chunks.shape[1], len(world.touched),
     )  # fmt: skip
     for name, size in zip(SIZES, sizes, strict=True):
         record[name] = size

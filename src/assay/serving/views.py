@@ -10,162 +10,157 @@ of the time of a run. The addresses are valid as long as the `World` they were t
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit, types  # type: ignore[attr-defined,unused-ignore]
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import carray, njit  # type: ignore[attr-defined,unused-ignore]
 
 from assay.serving.state import CACHE, ENTRY, FINISHING, GROUP, INSTANCE, LONGEST, REQUEST, SPAN
-
-
-@intrinsic
-def _pointer(typingctx, address):
-    """An address as a pointer."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), codegen
+from assay.sim.addresses import pointer
 
 
 @njit(cache=True)
 def groups(w):
     """View of the world's `groups`."""
-    return carray(_pointer(w.groups), (w.n_groups,), GROUP)
+    return carray(pointer(w.groups), (w.n_groups,), GROUP)
 
 
 @njit(cache=True)
 def instances(w):
     """View of the world's `instances`."""
-    return carray(_pointer(w.instances), (w.n_instances,), INSTANCE)
+    return carray(pointer(w.instances), (w.n_instances,), INSTANCE)
 
 
 @njit(cache=True)
 def caches(w):
     """View of the world's `caches`."""
-    return carray(_pointer(w.caches), (w.n_caches,), CACHE)
+    return carray(pointer(w.caches), (w.n_caches,), CACHE)
 
 
 @njit(cache=True)
 def requests(w):
     """View of the world's `requests`."""
-    return carray(_pointer(w.requests), (w.n_requests,), REQUEST)
+    return carray(pointer(w.requests), (w.n_requests,), REQUEST)
 
 
 @njit(cache=True)
 def entries(w):
     """View of the world's `entries`."""
-    return carray(_pointer(w.entries), (w.n_entries,), ENTRY)
+    return carray(pointer(w.entries), (w.n_entries,), ENTRY)
 
 
 @njit(cache=True)
 def index(w):
     """View of the world's `index`."""
-    return carray(_pointer(w.index), (w.n_segments, w.n_caches), np.int32)
+    return carray(pointer(w.index), (w.n_segments, w.n_caches), np.int32)
 
 
 @njit(cache=True)
 def offsets(w):
     """View of the world's `offsets`."""
-    return carray(_pointer(w.offsets), (w.n_requests + 1,), np.int64)
+    return carray(pointer(w.offsets), (w.n_requests + 1,), np.int64)
 
 
 @njit(cache=True)
 def path(w):
     """View of the world's `path`."""
-    return carray(_pointer(w.path), (w.n_path,), np.int32)
+    return carray(pointer(w.path), (w.n_path,), np.int32)
 
 
 @njit(cache=True)
 def begin(w):
     """View of the world's `begin`."""
-    return carray(_pointer(w.begin), (w.n_segments,), np.int32)
+    return carray(pointer(w.begin), (w.n_segments,), np.int32)
 
 
 @njit(cache=True)
 def end(w):
     """View of the world's `end`."""
-    return carray(_pointer(w.end), (w.n_segments,), np.int32)
+    return carray(pointer(w.end), (w.n_segments,), np.int32)
 
 
 @njit(cache=True)
 def answers(w):
     """View of the world's `answers`."""
-    return carray(_pointer(w.answers), (w.n_requests,), np.int32)
+    return carray(pointer(w.answers), (w.n_requests,), np.int32)
 
 
 @njit(cache=True)
 def phases(w):
     """View of the world's `phases`."""
-    return carray(_pointer(w.phases), (w.n_instances, w.block), np.int32)
+    return carray(pointer(w.phases), (w.n_instances, w.block), np.int32)
 
 
 @njit(cache=True)
 def finishing(w):
     """View of the world's `finishing`."""
-    return carray(_pointer(w.finishing), (w.n_instances, w.seats), FINISHING)
+    return carray(pointer(w.finishing), (w.n_instances, w.seats), FINISHING)
 
 
 @njit(cache=True)
 def chunks(w):
     """View of the world's `chunks`."""
-    return carray(_pointer(w.chunks), (w.n_instances, w.seats), np.int32)
+    return carray(pointer(w.chunks), (w.n_instances, w.seats), np.int32)
 
 
 @njit(cache=True)
 def tokens(w):
     """View of the world's `tokens`."""
-    return carray(_pointer(w.tokens), (w.n_kinds, w.width), np.float64)
+    return carray(pointer(w.tokens), (w.n_kinds, w.width), np.float64)
 
 
 @njit(cache=True)
 def coefficients(w):
     """View of the world's `coefficients`."""
-    return carray(_pointer(w.coefficients), (w.n_kinds, 10), np.float64)
+    return carray(pointer(w.coefficients), (w.n_kinds, 10), np.float64)
 
 
 @njit(cache=True)
 def joules(w):
     """View of the world's `joules`."""
-    return carray(_pointer(w.joules), (w.n_kinds, w.width), np.float64)
+    return carray(pointer(w.joules), (w.n_kinds, w.width), np.float64)
 
 
 @njit(cache=True)
 def energies(w):
     """View of the world's `energies`."""
-    return carray(_pointer(w.energies), (w.n_kinds, 3), np.float64)
+    return carray(pointer(w.energies), (w.n_kinds, 3), np.float64)
 
 
 @njit(cache=True)
 def spans(w):
     """View of the world's `spans`."""
-    return carray(_pointer(w.spans), (w.n_spans,), SPAN)
+    return carray(pointer(w.spans), (w.n_spans,), SPAN)
 
 
 @njit(cache=True)
 def gauges(w):
     """View of the world's `gauges`."""
-    return carray(_pointer(w.gauges), (4, w.n_instances), np.int64)
+    return carray(pointer(w.gauges), (4, w.n_instances), np.int64)
 
 
 @njit(cache=True)
 def signals(w):
     """View of the world's `signals`."""
-    return carray(_pointer(w.signals), (3, w.n_instances), np.float64)
+    return carray(pointer(w.signals), (3, w.n_instances), np.float64)
 
 
 @njit(cache=True)
 def finished(w):
     """View of the world's `finished`."""
-    return carray(_pointer(w.finished), (w.n_requests,), np.int32)
+    return carray(pointer(w.finished), (w.n_requests,), np.int32)
 
 
 @njit(cache=True)
 def handed(w):
     """View of the world's `handed`."""
-    return carray(_pointer(w.handed), (w.n_requests,), np.int32)
+    return carray(pointer(w.handed), (w.n_requests,), np.int32)
+
+
+@njit(cache=True)
+def touched(w):
+    """View of the world's `touched`."""
+    return carray(pointer(w.touched), (w.n_touched,), np.int32)
 
 
 @njit(cache=True)
 def counts(w):
     """View of the world's `counts`."""
-    return carray(_pointer(w.counts), (LONGEST + 1,), np.int64)
+    return carray(pointer(w.counts), (LONGEST + 1,), np.int64)

@@ -24,6 +24,7 @@ def build(
     offsets, path, begin, end, answers = _paths(requests, fleet.block, prefix_cache)
     records = np.zeros(len(requests), state.REQUEST)
     records["arrival"], records["prompt"], records["output"] = requests.arrival, requests.prompt, requests.output
+    records["turn"] = np.arange(len(requests))
     for name in ("routed", "admitted", "first", "finish"):
         records[name] = np.nan
     for name in ("instance", "child", "sibling", "older", "newer", "prefilled_by"):
@@ -44,8 +45,8 @@ def build(
         phases=np.zeros((n, fleet.block), np.int32), finishing=np.zeros((n, seats), state.FINISHING),
         chunks=np.zeros((n, seats), np.int32), **cost_arrays(costs),
         spans=np.zeros(FIRST_SIZE, state.SPAN), gauges=np.zeros((4, n), np.int64), signals=np.zeros((3, n)),
-        finished=np.zeros(len(records), np.int32), handed=np.zeros(len(records) + 1, np.int32), counts=counts,
-        handle=np.void(b""),
+        finished=np.zeros(len(records), np.int32), handed=np.zeros(len(records) + 1, np.int32),
+        touched=np.zeros(0, np.int32), counts=counts, handle=np.void(b""),
     )  # fmt: skip
     return world._replace(handle=state.handle_of(world))
 

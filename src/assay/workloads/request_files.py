@@ -1,9 +1,9 @@
 """Read a trace of requests to language models, in whatever format it was published or logged.
 
-Mooncake and Bailian JSON lines (with prefix blocks), Azure, BurstGPT and Vidur tables, ShareGPT and OpenAI
-conversations, logs of gateways and engines, and any CSV or JSON lines whose columns have telling names; plain, `.gz` or
-`.zst`. The content tells the format, not the name. `Source` says which column was taken for what, and what became of
-every row.
+Mooncake and Bailian JSON lines (with prefix blocks), the log of `assay gateway` (likewise), Azure, BurstGPT and Vidur
+tables, ShareGPT and OpenAI conversations, logs of engines, and any CSV or JSON lines whose columns have telling names;
+plain, `.gz` or `.zst`. The content tells the format, not the name. `Source` says which column was taken for what, and
+what became of every row.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from assay.workloads.request_rows import Rows
 from assay.workloads.request_tables import read_table
 from assay.workloads.requests import Blocks, Floats, Ints, Prefixes, Requests, Source
 
+_COLUMNS = ("arrival", "prompt", "output", "counts", "chat", "parent", "status", "run", "width")
 _CHUNK = 1 << 20  # bytes of text held at a time
 _HEAD = 1 << 16
 _BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
@@ -143,21 +145,24 @@ def _unzstd(path: Path) -> Iterator[bytes]:
 
 
 def _finish(rows: Rows, layout: Layout, dejitter: bool) -> Requests:
-    columns = {name: rows.column(name) for name in ("arrival", "prompt", "output", "counts", "chat", "parent", *LABELS)}
+    columns = {name: rows.column(name) for name in (*_COLUMNS, *LABELS)}
     ids = rows.column("ids")
     notes = [*rows.notes, *_losses(rows)]
     arrival, prompt, output = (columns.pop(name) for name in ("arrival", "prompt", "output"))
     if arrival is None or prompt is None or output is None or not len(arrival):
         raise BadInput(f"{rows.name} holds no request{_because(notes)}; expected at least one row")
     kept = (prompt > 0) & (output > 0)
-    _say_empty(prompt, output, notes)
+    notes += _unanswered(rows, columns, output) if layout.format == "assay" else _silent(output)
+    if nothing := int(((prompt == 0) & (output > 0)).sum()):
+        notes.append(f"{nothing:,} rows refused: no prompt tokens")
     if not kept.any():
         raise BadInput(f"{rows.name} holds no request{_because(notes)}; expected rows with prompt and output tokens")
     scale, unit = (1.0, rows.unit) if rows.unit else _scale(layout, arrival)
     order = np.flatnonzero(kept)
     times = arrival[order]
     if (np.diff(times) < 0).any():
-        notes.append("arrivals were not in order: sorted")
+        if layout.format != "assay":  # a gateway writes when an answer ends
+            notes.append("arrivals were not in order: sorted")
         by_time = np.argsort(times, kind="stable")
         order, times = order[by_time], times[by_time]
     times = (times - times[0]) * scale
@@ -165,6 +170,11 @@ def _finish(rows: Rows, layout: Layout, dejitter: bool) -> Requests:
         times, note = spread(times)
         notes.append(note)
     trace: dict[str, Any] = {"prompt": prompt[order].astype(np.int32), "output": output[order].astype(np.int32)}
+    if (
+        layout.format == "assay" and len(rows.names["model"]) < 2
+    ):  # nothing to tell apart, and each fleet has its own name
+        columns["model"] = None
+        layout = replace(layout, columns={ours: theirs for ours, theirs in layout.columns.items() if ours != "model"})
     trace |= _labels(
         rows, {name: column[order] for name, column in columns.items() if column is not None and name in LABELS}
     )
@@ -174,7 +184,7 @@ def _finish(rows: Rows, layout: Layout, dejitter: bool) -> Requests:
         trace["session"] = trees.sessions(links)
     block = 0
     if ids is not None and columns["counts"] is not None and len(ids):
-        block = _block(layout, prompt, columns["counts"])
+        block = _block(layout, prompt, columns["counts"], columns["width"])
         trace |= _prefixes(layout, ids, columns["counts"], order, block, trace, links)
     source = Source(
         rows.name,
@@ -203,12 +213,29 @@ def _losses(rows: Rows) -> list[str]:
     return notes
 
 
-def _say_empty(prompt: NDArray[np.int64], output: NDArray[np.int64], notes: list[str]) -> None:
-    silent, nothing = int((output == 0).sum()), int(((prompt == 0) & (output > 0)).sum())
-    if silent:
-        notes.append(f"{silent:,} rows refused: no output tokens (failures)")
-    if nothing:
-        notes.append(f"{nothing:,} rows refused: no prompt tokens")
+def _silent(output: NDArray[np.int64]) -> list[str]:
+    silent = int((output == 0).sum())
+    return [f"{silent:,} rows refused: no output tokens (failures)"] if silent else []
+
+
+def _unanswered(rows: Rows, columns: dict[str, NDArray[Any] | None], output: NDArray[np.int64]) -> list[str]:
+    """What a gateway's log says of requests without output, and of how many runs it is."""
+    status, endpoint, run = columns["status"], columns["category"], columns["run"]
+    assert status is not None and endpoint is not None and run is not None
+    failed, silent = status != 200, (status == 200) & (output == 0)
+    notes = []
+    if failed.any():
+        codes, counts = np.unique(status[failed], return_counts=True)
+        answers = ", ".join(f"{code} ({count:,})" for code, count in zip(codes, counts, strict=True))
+        notes.append(f"{int(failed.sum()):,} rows refused: answered {answers}")
+    if silent.any():
+        names, counts = list(rows.names["category"]), np.bincount(endpoint[silent])
+        asked = ", ".join(f"{names[code]} ({counts[code]:,})" for code in np.flatnonzero(counts))
+        notes.append(f"{int(silent.sum()):,} rows refused: no output tokens: {asked}")
+    runs = len(np.unique(run[output > 0]))
+    if runs > 1:
+        notes.append(f"{runs} runs of the gateway: each names blocks anew, so prompts of two runs share nothing here")
+    return notes
 
 
 def _scale(layout: Layout, arrival: Floats) -> tuple[float, str]:
@@ -266,8 +293,13 @@ def _parents(chat: NDArray[np.int64], parent: NDArray[np.int64]) -> Ints:
     return np.where(right, before, -1).astype(np.int32)
 
 
-def _block(layout: Layout, prompt: NDArray[np.int64], counts: NDArray[np.int64]) -> int:
+def _block(
+    layout: Layout, prompt: NDArray[np.int64], counts: NDArray[np.int64], widths: NDArray[np.float64] | None
+) -> int:
     """Tokens of a block: what the format says if the rows agree, else what they agree on."""
+    told = np.empty(0) if widths is None else widths[(counts > 0) & (widths > 0)]
+    if len(told):  # a gateway counts tokens in its own way, and says how many of the engine's an id stands for
+        return max(round(float(np.median(told))), 1)
     if layout.format in ("sharegpt", "openai", "log"):
         return BLOCK if layout.format != "log" else LOG_BLOCK
     sizes = [layout.block] * (layout.block > 0) + [size for size in _BLOCKS if size != layout.block]
@@ -286,7 +318,7 @@ def _prefixes(
         starts = np.concatenate([[0], np.cumsum(counts[order])])
     text = layout.format in ("sharegpt", "openai")
     chained = layout.chained and not text and layout.format != "log"
-    if text:
+    if text or (layout.format == "assay" and "session" in trace):
         links = trees.previous(trace["session"])
     answers = None if links is None else (links, trace["output"])
     tree: Prefixes = trees.chains(ids, starts, block, trace["prompt"], chained, answers)

@@ -56,10 +56,16 @@ _BURST_MORE = {"model": "Model", "category": "Log Type", "session": "Session ID"
 _VIDUR = {"arrival": "arrived_at", "prompt": "num_prefill_tokens", "output": "num_decode_tokens"}
 _HASHED = {"arrival": "timestamp", "prompt": "input_length", "output": "output_length", "ids": "hash_ids"}
 _BAILIAN = {**_HASHED, "session": "parent_chat_id", "category": "type"}
+_GATEWAY = {
+    "arrival": "time", "prompt": "prompt_tokens", "output": "completion_tokens", "ids": "hash_ids",
+    "session": "session", "tenant": "tenant", "tier": "tier", "model": "model", "category": "endpoint",
+}  # fmt: skip
+_GATEWAY_KEYS = {"time", "id", "endpoint", "status", "e2e"}  # those that are in nearly every line
 
 KNOWN = {
     "mooncake": Layout("mooncake", "jsonl", _HASHED, scale=1e-3, block=512),
     "bailian": Layout("bailian", "jsonl", _BAILIAN, scale=1.0, block=16, chained=False),
+    "assay": Layout("assay", "jsonl", _GATEWAY, scale=1.0),  # the log of `assay gateway`
     "azure": Layout("azure", "csv", _AZURE),
     "burstgpt": Layout("burstgpt", "csv", _BURST | _BURST_MORE, scale=1.0),
     "vidur": Layout("vidur", "csv", _VIDUR, scale=1.0),
@@ -150,6 +156,8 @@ def _sniff_json(name: str, begin: bytes) -> Layout:
             continue
         if isinstance(row, dict):
             keys |= flatten(row)
+    if keys.keys() >= _GATEWAY_KEYS:
+        return KNOWN["assay"]
     if "hash_ids" in keys and "timestamp" in keys:
         return KNOWN["bailian" if "chat_id" in keys else "mooncake"]
     if "conversations" in keys:

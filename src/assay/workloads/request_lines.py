@@ -1,4 +1,4 @@
-"""Requests as JSON lines: Mooncake, Bailian, gateway and engine logs; and the plain-text logs of vLLM and SGLang."""
+"""Requests as JSON lines: `assay gateway`, Mooncake, Bailian, other logs; and plain-text logs of vLLM and SGLang."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _Length = Annotated[int, msgspec.Meta(ge=0, le=LENGTH_MAX)]
 _Time = Annotated[float, msgspec.Meta(ge=0)]
 _Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _IDS = "a list of whole numbers of 64 bits"
-_EXPECTED = {"timestamp": TIME, "input_length": LENGTH, "output_length": LENGTH, "hash_ids": _IDS}
+_EXPECTED = {
+    "timestamp": TIME, "input_length": LENGTH, "output_length": LENGTH, "hash_ids": _IDS,
+    "time": TIME, "prompt_tokens": LENGTH, "completion_tokens": LENGTH,
+}  # fmt: skip
 
 
 class _Mooncake(msgspec.Struct, gc=False):
@@ -39,7 +42,25 @@ class _Bailian(msgspec.Struct, gc=False):
     type: str = ""
 
 
+class _Gateway(msgspec.Struct, gc=False):
+    """A line of `assay.live.access_log`, as far as a trace needs it; what is at its default is not written there."""
+
+    time: _Time
+    id: str  # of the run, a dash, of the request
+    endpoint: str
+    status: int
+    prompt_tokens: _Length = 0
+    completion_tokens: _Length = 0
+    session: str = ""
+    tenant: str = ""
+    tier: str = ""
+    model: str = ""
+    block: _Time = 0.0
+    hash_ids: msgspec.Raw = msgspec.Raw(b"[]")
+
+
 _TYPED: dict[str, msgspec.json.Decoder[Any]] = {
+    "assay": msgspec.json.Decoder(_Gateway),
     "mooncake": msgspec.json.Decoder(_Mooncake),
     "bailian": msgspec.json.Decoder(_Bailian),
 }
@@ -127,12 +148,14 @@ def _store_typed(rows: Rows, layout: Layout, lines: list[int], records: list[Any
         counts = np.fromiter(map(len, whole), np.int64, count=len(whole))
         ids = np.fromiter(chain.from_iterable(whole), np.int64, count=int(counts.sum()))
     n = len(records)
+    rows.add(ids=ids, counts=counts)
+    if layout.format == "assay":
+        _add_gateway(rows, records)
+        return
     rows.add(
         arrival=np.fromiter([r.timestamp for r in records], np.float64, count=n),
         prompt=np.fromiter([r.input_length for r in records], np.int64, count=n),
         output=np.fromiter([r.output_length for r in records], np.int64, count=n),
-        ids=ids,
-        counts=counts,
     )
     if layout.format == "bailian":
         rows.add(
@@ -140,6 +163,22 @@ def _store_typed(rows: Rows, layout: Layout, lines: list[int], records: list[Any
             parent=np.fromiter([r.parent_chat_id for r in records], np.int64, count=n),
             category=rows.codes("category", [r.type for r in records]),
         )
+
+
+def _add_gateway(rows: Rows, records: list[_Gateway]) -> None:
+    n = len(records)
+    status = np.fromiter([r.status for r in records], np.int64, count=n)
+    output = np.fromiter([r.completion_tokens for r in records], np.int64, count=n)
+    rows.add(
+        arrival=np.fromiter([r.time for r in records], np.float64, count=n),
+        prompt=np.fromiter([r.prompt_tokens for r in records], np.int64, count=n),
+        output=np.where(status == 200, output, 0),
+        status=status,
+        width=np.fromiter([r.block for r in records], np.float64, count=n),
+        run=rows.codes("run", [r.id.partition("-")[0] for r in records]),
+        category=rows.codes("category", [r.endpoint for r in records]),
+        **{name: rows.codes(name, [getattr(r, name) for r in records]) for name in LABELS if name != "category"},
+    )
 
 
 def _with_lists(rows: Rows, lines: list[int], records: list[Any]) -> tuple[list[Any], list[list[int]]]:

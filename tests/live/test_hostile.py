@@ -1,0 +1,839 @@
+"""Hostile clients and misbehaving engines, over real sockets: one request goes on as it was meant, or nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import random
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("h11")
+pytest.importorskip("uvloop")
+pytest.importorskip("prometheus_client")
+
+from assay.live.http1 import ResponseHead
+from assay.live.settings import EngineSettings, KeySettings
+from assay.live.upstream import Address, Pool, Upstream
+from tests.live.hostile import (
+    EVENTS,
+    PATIENCE,
+    STREAM,
+    STREAM_HEAD,
+    Client,
+    Live,
+    Raw,
+    chunk,
+    echo,
+    get,
+    post,
+    resident,
+    until,
+    whole,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_logged(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """Neither warnings nor tracebacks, whatever happens."""
+    yield
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with Live(head_time=0.4, body_time=0.4) as live:
+        yield live
+
+
+@pytest.fixture
+def fresh(live: Live) -> Live:
+    live.forget()
+    return live
+
+
+def statuses(said: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 ([0-9]{3})", said)]
+
+
+# ------------------------------------------------------------------------------------------------ smuggling
+
+HIDDEN = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
+TE = b"Transfer-Encoding: chunked"
+
+
+def framed(*lines: bytes, body: bytes = b"", first: bytes = b"POST /v1/chat/completions HTTP/1.1") -> bytes:
+    return b"\r\n".join([first, b"Host: a", *lines, b"", b""]) + body
+
+
+SMUGGLED = {
+    "a length and chunks": framed(b"Content-Length: 6", TE, body=b"0\r\n\r\n" + HIDDEN),
+    "chunks and a length": framed(TE, b"Content-Length: 60", body=b"0\r\n\r\n" + HIDDEN),
+    "two lengths": framed(b"Content-Length: 0", b"Content-Length: %d" % len(HIDDEN), body=HIDDEN),
+    "a list of lengths": framed(b"Content-Length: 0, %d" % len(HIDDEN), body=HIDDEN),
+    "a length with a sign": framed(b"Content-Length: +0", body=HIDDEN),
+    "a length with a blank": framed(b"Content-Length: 0 0", body=HIDDEN),
+    "a length in hexadecimal": framed(b"Content-Length: 0x0", body=HIDDEN),
+    "chunked, identity": framed(b"Transfer-Encoding: chunked, identity", body=b"0\r\n\r\n" + HIDDEN),
+    "vertical tab, chunked": framed(b"Transfer-Encoding: \x0bchunked", body=b"0\r\n\r\n" + HIDDEN),
+    "xchunked": framed(b"Transfer-Encoding: xchunked", body=b"0\r\n\r\n" + HIDDEN),
+    "two codings": framed(TE, b"Transfer-Encoding: identity", body=b"0\r\n\r\n" + HIDDEN),
+    "chunks in HTTP/1.0": framed(TE, body=b"0\r\n\r\n" + HIDDEN, first=b"POST /v1/completions HTTP/1.0"),
+    "a blank before the colon": framed(b"Content-Length : %d" % len(HIDDEN), body=HIDDEN),
+    "a folded coding": framed(b"Transfer-Encoding:\r\n chunked", body=b"0\r\n\r\n" + HIDDEN),
+    "a line that ends in LF": framed(b"X: y\nContent-Length: %d" % len(HIDDEN), body=HIDDEN),
+    "all lines end in LF": framed(b"Content-Length: 0").replace(b"\r\n", b"\n") + HIDDEN.replace(b"\r\n", b"\n"),
+    "a bare CR": framed(b"X: y\rContent-Length: %d" % len(HIDDEN), body=HIDDEN),
+    "NUL": framed(b"X: \0", b"Content-Length: 0", body=HIDDEN),
+    "a chunk's extension with CR LF": framed(TE, body=b"5;a=\r\nGET \r\n0\r\n\r\n" + HIDDEN),
+    "a chunk's extension with LF": framed(TE, body=b"1;a\n\r\nx\r\n0\r\n\r\n" + HIDDEN),
+    "a chunk's size that overflows": framed(TE, body=b"10000000000000001\r\nx\r\n0\r\n\r\n" + HIDDEN),
+    "a negative chunk": framed(TE, body=b"-1\r\nx\r\n0\r\n\r\n" + HIDDEN),
+    "a chunk's size with 0x": framed(TE, body=b"0x0\r\n\r\n" + HIDDEN),
+    "a trailer that tells a length": framed(TE, body=b"0\r\nContent-Length: 34\r\n\r\n" + HIDDEN),
+    "two blanks in the request line": framed(b"Content-Length: 0", first=b"GET  /v1/models HTTP/1.1", body=HIDDEN),
+    "a whole address": framed(b"Content-Length: 0", first=b"GET http://b/v1/models HTTP/1.1", body=HIDDEN),
+    "host and port": framed(first=b"CONNECT b:443 HTTP/1.1", body=HIDDEN),
+    "a second line in the target": framed(first=b"GET /x HTTP/1.1\r\nHost: b\r\n\r\nGET /smuggled HTTP/1.1 HTTP/1.1"),
+    "a line break in the target": framed(first=b"GET /x\rHost:b HTTP/1.1", body=HIDDEN),
+    "an upgrade": framed(b"Connection: upgrade", b"Upgrade: h2c", first=b"PRI * HTTP/2.0", body=HIDDEN),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMUGGLED)
+def test_nothing_is_smuggled(fresh: Live, name: str) -> None:
+    said = fresh.talk(SMUGGLED[name])
+    meant = [message for message in fresh.received if not message.startswith(b"GET /x ")]
+    assert meant == []
+    assert len(statuses(said)) <= 2, "at most one answer and one refusal"
+    assert 400 <= statuses(said)[-1] <= 505
+    assert b"<reset>" not in said
+
+
+def test_a_request_hidden_in_a_body_stays_in_the_body(fresh: Live) -> None:
+    bodies = [HIDDEN, b"0\r\n\r\n" + HIDDEN, b"\r\n" + HIDDEN]
+    with fresh.client(b"".join(post(body) for body in bodies)) as client:
+        assert [client.answer().body for _ in bodies] == bodies
+    assert [message.partition(b"\r\n\r\n")[2] for message in fresh.received] == bodies
+    assert all(message.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n") for message in fresh.received)
+
+
+def test_a_chunked_body_goes_on_with_one_length_and_without_its_trailers(fresh: Live) -> None:
+    body = chunk(b"abc") + chunk(HIDDEN) + b"0;x=y\r\nX-Trailer: 1\r\n\r\n"
+    answer = fresh.ask(framed(TE, b"Trailer: X-Trailer", b"Connection: X-Mine", b"X-Mine: 1", body=body))
+    assert answer.body == b"abc" + HIDDEN
+    (message,) = fresh.received
+    head = message.partition(b"\r\n\r\n")[0].lower()
+    assert head.count(b"content-length: %d" % len(answer.body)) == head.count(b"content-length") == 1
+    assert b"transfer-encoding" not in head
+    assert b"trailer" not in head
+    assert b"x-mine" not in head
+
+
+# ---------------------------------------------------------------------------------------------- paths and keys
+
+ADMIN, TENANT, ENGINE = "admin-secret-5fe1", "tenant-secret-77aa", "engine-secret-c0de"
+
+
+def known(key: str, **more: Any) -> KeySettings:
+    return KeySettings(more.pop("tenant", "acme"), sha256=hashlib.sha256(key.encode()).hexdigest(), **more)
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    log = tmp_path_factory.mktemp("log") / "access.jsonl"
+    keys = (known(ADMIN, admin=True, tenant="operator"), known(TENANT))
+    with Live(keys=(ENGINE,), key=keys, log=str(log)) as live:
+        live.log = log  # type: ignore[attr-defined]
+        yield live
+
+
+def bearer(key: str | bytes) -> bytes:
+    return b"Authorization: Bearer " + (key.encode() if isinstance(key, str) else key)
+
+
+PATHS = rb"""
+    /engines /engines/ /engines/x /engines?x /metrics /metrics?x=/health /v1/models /v1/chat/completions / /health/
+    /engines/../v1 /engines/.. //engines /./engines /health/../engines /v1/../metrics /openapi.json/../metrics
+    /%2e%2e/engines /v1/..%2fengines /engines%2f /%65ngines /v1/%2E%2E/metrics /metrics%00 /metrics%20 /%6detrics
+    /health%2f..%2fmetrics /%252e%252e/engines /% /%zz \engines /\engines /x\..\engines /%5cengines /engines;x=1
+    /engines#x /ENGINES /metrics/ /metrics/.
+""".split()
+OPERATORS = (b"assay_gateway_", b'"policy"', b'"engines":[')
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST", b"DELETE", b"PUT", b"OPTIONS", b"TRACE", b"x"])
+def test_without_a_key_no_path_leads_anywhere(locked: Live, method: bytes) -> None:
+    locked.forget()
+    for path in PATHS:
+        answer = locked.ask(get(path, method=method))
+        assert answer.status in (400, 401, 501), path
+        assert not any(mark in answer.body for mark in OPERATORS), path
+    assert locked.received == []
+
+
+def test_a_tenant_reaches_no_page_of_the_operator_by_any_detour(locked: Live) -> None:
+    for path in PATHS:
+        for method in (b"GET", b"DELETE", b"HEAD"):
+            answer = locked.ask(get(path, bearer(TENANT), b"x-test: 1", method=method), method.decode())
+            assert not any(mark in answer.body for mark in OPERATORS), path
+            if path.partition(b"?")[0] in (b"/engines", b"/metrics", b"/engines/", b"/engines/x"):
+                assert answer.status == 401, path
+    assert len(locked.running.gateway.fleet.engines) == 1
+
+
+def test_without_a_key_there_are_the_gateways_health_and_its_description(locked: Live) -> None:
+    assert locked.ask(get(b"/health"), "GET").status == 200
+    assert b"openapi" in locked.ask(get(b"/openapi.json"), "GET").body
+
+
+def test_with_keys_but_no_admin_among_them_nobody_is_the_operator() -> None:
+    with Live(key=(known(TENANT),)) as live:
+        for line in (b"x: y", bearer(TENANT)):
+            for path in (b"/metrics", b"/engines"):
+                assert live.ask(get(path, line), "GET").status == 401
+            body = b'{"url": "http://127.0.0.1:1"}'
+            assert live.ask(post(body, line, path=b"/engines")).status == 401
+
+
+def test_without_keys_the_operator_is_whoever_sits_here_and_no_web_page_and_no_proxy(fresh: Live) -> None:
+    assert fresh.ask(get(b"/engines"), "GET").status == 200
+    for line in (b"Origin: https://evil.example", b"X-Forwarded-For: 1.2.3.4", b"Via: 1.1 proxy"):
+        body = b'{"url": "http://127.0.0.1:1"}'
+        assert fresh.ask(post(body, line, b"Content-Type: text/plain", path=b"/engines")).status == 403
+
+
+WRONG = [b"Bearer wrong", b"Bearer", b"Bearer ", b"bearer", b"", b"Basic " + TENANT.encode(), TENANT.encode(),
+         b"Bearer " + TENANT.encode()[:-1], b"Bearer " + TENANT.encode() + b"x", b"Bearer " + b"x" * 30_000,
+         b"Bearer \xff\xfe\xe9", "Bearer ключ".encode(), b"Bearer " + TENANT.upper().encode(), b"Bearer null",
+         b"Bearer " + ENGINE.encode(), b"Bearer " + hashlib.sha256(TENANT.encode()).hexdigest().encode()]  # fmt: skip
+
+
+@pytest.mark.parametrize("shown", WRONG, ids=[str(n) for n in range(len(WRONG))])
+def test_a_wrong_key_opens_nothing(locked: Live, shown: bytes) -> None:
+    locked.forget()
+    answer = locked.ask(post(b"{}", b"Authorization: " + shown))
+    assert (answer.status, answer.fields["www-authenticate"]) == (401, "Bearer")
+    assert locked.received == []
+    assert locked.ask(get(b"/metrics", b"Authorization: " + shown), "GET").status == 401
+
+
+def test_keys_stay_where_they_belong(locked: Live) -> None:
+    locked.forget()
+    answers = [
+        locked.ask(post(b'{"model": "m"}', bearer(TENANT))),
+        locked.ask(post(b'{"stream": true}', b"AUTHORIZATION:Bearer   " + TENANT.encode())),
+        locked.ask(get(b"/other", bearer(TENANT)), "GET"),
+        locked.ask(post(b"not json", bearer(TENANT), b"Proxy-Authorization: Bearer " + TENANT.encode())),
+    ]
+    pages = [locked.ask(get(path, bearer(ADMIN)), "GET") for path in (b"/metrics", b"/engines")]
+    assert [answer.status for answer in answers + pages] == [200] * 6
+    errors = [locked.talk(get(b"/", bearer(TENANT), bearer(TENANT))), locked.talk(bearer(TENANT) + b"\r\n\r\n")]
+    locked.running.gateway.log.flush()
+    logged = locked.log.read_bytes()  # type: ignore[attr-defined]
+    assert len(logged.splitlines()) >= 4
+    shown = b"".join([str((a.fields, a.body)).encode() for a in answers + pages] + errors + [logged])
+    for secret in (TENANT, ADMIN, ENGINE):
+        assert secret.encode() not in shown
+    for message in locked.received:
+        assert b"authorization: Bearer " + ENGINE.encode() in message
+        assert TENANT.encode() not in message
+        assert message.lower().count(b"authorization") == 1
+
+
+def test_an_engine_cannot_be_named_with_what_would_change_requests_to_it(fresh: Live) -> None:
+    urls = [b"http://127.0.0.1:1/a b", "http://127.0.0.1:1/é".encode(), b"http://127.0.0.1:99999", b"file:///etc/passwd",
+            b"http://[::1", rb"http://127.0.0.1:1\u0000", rb"http://127.0.0.1:1/\r\nx: y", b""]  # fmt: skip
+    bodies = [b'{"url": "%b"}' % url for url in urls]
+    bodies += [b'{"url": 5}', b"[" * 100_000, b"", b"\xff", b'{"url": "http://a:1", "key": "env:NOT_SET_AT_ALL"}']
+    for body in bodies:
+        assert fresh.ask(post(body, path=b"/engines")).status == 400, body[:40]
+    assert len(fresh.running.gateway.fleet.engines) == 1
+
+
+# --------------------------------------------------------------------------------------------- slow and large
+
+
+def test_slow_heads_and_slow_bodies_end_in_408_while_others_are_served(fresh: Live) -> None:
+    slow = [
+        fresh.client(data) for data in (b"GET / HTTP/1.1\r\nX: ", post(b"x" * 100)[:-99], framed(TE, body=b"5\r\na"))
+    ]
+    silent = fresh.client(b"P")
+    began = time.monotonic()
+    open_ones = set(slow)
+    while open_ones and time.monotonic() < began + PATIENCE:
+        for client in list(open_ones):
+            try:
+                client.send(b"1")
+            except OSError:
+                open_ones.discard(client)
+        assert fresh.well()
+        time.sleep(0.02)
+    assert not open_ones, "one is still served after its time"
+    assert statuses(silent.rest()) == [408]
+    for client in slow:
+        client.socket.close()
+    silent.socket.close()
+
+
+def test_idle_clients_beyond_the_limit_do_not_keep_a_good_one_out() -> None:
+    with Live(connections=20) as live:
+        idle = [live.client(b"GET / HTTP/1.1\r\n" if n % 2 else b"") for n in range(60)]
+        for _ in range(5):
+            assert live.well()
+        assert len(live.running.server.connections) <= 21
+        for client in idle:
+            client.socket.close()
+
+
+def test_a_large_head_is_431_and_a_large_body_413_at_once(fresh: Live) -> None:
+    for head in (b"X: " + b"y" * 40_000, b"\r\n".join([b"X: y"] * 150)):
+        assert fresh.ask(get(b"/", head), "GET").status == 431
+    for line in (b"Content-Length: 104857600", b"Content-Length: 104857600\r\nExpect: 100-continue"):
+        answer = fresh.ask(framed(line))
+        assert (answer.status, answer.fields["connection"]) == (413, "close")
+    assert fresh.received == []
+
+
+def test_who_goes_on_sending_after_a_bad_head_can_still_read_why(fresh: Live) -> None:
+    with fresh.client(b"GET  / HTTP/1.1\r\n\r\n") as client:
+        for _ in range(16):
+            client.send(bytes(1 << 16))
+        assert client.answer().status == 400
+
+
+def test_a_hundred_megabytes_in_chunks_take_no_more_memory_than_the_limit() -> None:
+    with Live(max_body=1 << 20) as live:
+        live.well()
+        live.forget()
+        piece, sent, before = chunk(bytes(1 << 16)), 0, resident()
+        with live.client(framed(TE)) as client:
+            try:
+                for _ in range(1600):
+                    client.send(piece)
+                    sent += len(piece)
+                    assert resident() - before < 24 << 20
+            except OSError:  # it was told, and cut off
+                assert sent > 1 << 20
+                return
+            assert client.answer().status == 413
+        assert live.received == []
+
+
+def test_a_client_that_reads_nothing_of_a_large_answer_stops_the_engine_and_is_dropped() -> None:
+    wrote: list[int] = []
+
+    async def large(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if b"large" not in body:
+            return await echo(engine, head, body, writer)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 52428800\r\n\r\n")
+        for _ in range(800):
+            writer.write(bytes(1 << 16))
+            await writer.drain()
+            wrote.append(1 << 16)
+        return None
+
+    with Live(large, stall_time=1.0) as live:
+        live.well()
+        before = resident()
+        with live.client(post(b"large")) as client:
+            until(lambda: sum(wrote) > 8 << 20, "the engine begins")
+            gone = live.engines[0].gone
+            until(lambda: live.engines[0].gone > gone, "the engine is told that nobody reads")
+            assert sum(wrote) < 45 << 20, "it was stopped before its end"
+            assert resident() - before < 64 << 20
+            assert live.well()
+            assert not client.answer().complete
+
+
+def test_a_slow_client_gets_all_of_a_large_answer() -> None:
+    async def large(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(whole(b"0123456789abcdef" * (1 << 20)))
+        await writer.drain()
+
+    with Live(large, stall_time=PATIENCE) as live, live.client(post(b"{}")) as client:
+        time.sleep(0.3)
+        assert client.answer().body == b"0123456789abcdef" * (1 << 20)
+
+
+# ------------------------------------------------------------------------------------------ well-formed, unusual
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("line", [b"Connection: close", b"Connection: keep-alive"])
+def test_a_client_of_http_1_0_is_answered_without_chunks(fresh: Live, stream: bool, line: bytes) -> None:
+    body = b'{"stream": true}' if stream else b"{}"
+    with fresh.client(post(body, line).replace(b"HTTP/1.1", b"HTTP/1.0")) as client:
+        if stream or line.endswith(b"close"):
+            head, _, said = client.rest().partition(b"\r\n\r\n")
+            assert said == (b"".join(EVENTS) if stream else body)
+            assert b"transfer-encoding" not in head
+            assert b"connection: close" in head
+        else:
+            assert client.answer().body == body
+            client.send(post(b"more"))
+            assert client.answer().body == b"more"
+
+
+def test_an_answer_to_head_has_no_body_and_the_connection_goes_on(fresh: Live) -> None:
+    async def empty(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        kind = b"" if b"plain" in head else b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+        writer.write(b"HTTP/1.1 200 OK\r\n" + kind + b"\r\n")
+
+    with Live(empty) as streams:
+        for live in (fresh, streams):
+            with live.client(get(b"/x", method=b"HEAD") + get(b"/plain", method=b"HEAD")) as client:
+                assert [client.answer("HEAD").status for _ in range(2)] == [200, 200]
+                client.send(get(b"/health"))
+                assert client.answer("GET").body.startswith(b'{"status"')
+
+
+def test_requests_sent_ahead_are_answered_in_order(fresh: Live) -> None:
+    async def uneven(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.05 / int(body))
+        writer.write(whole(body))
+
+    with Live(uneven, uneven) as live, live.client(b"".join(post(b"%d" % n) for n in (1, 2, 3))) as client:
+        client.send(post(b"4"))
+        assert [client.answer().body for _ in range(4)] == [b"1", b"2", b"3", b"4"]
+
+
+def test_who_expects_100_is_asked_for_the_body(fresh: Live) -> None:
+    with fresh.client(framed(b"Content-Length: 5", b"Expect: 100-continue")) as client:
+        assert client.socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(b"hello")
+        assert client.answer().body == b"hello"
+
+
+def test_a_client_that_half_closes_has_left_and_its_engine_is_told() -> None:
+    async def hang(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if b"hang" not in body:
+            await echo(engine, head, body, writer)
+        else:
+            assert engine.reader is not None
+            await engine.reader.read()  # until nobody is there
+            writer.close()
+
+    with Live(hang) as live:
+        live.well()
+        for leave in (lambda s: s.shutdown(socket.SHUT_WR), lambda s: s.close()):
+            with live.client(post(b"hang")) as client:
+                until(lambda: any(b"hang" in message for message in live.received), "the engine is asked")
+                gone = live.engines[0].gone
+                leave(client.socket)
+                until(lambda gone=gone: live.engines[0].gone > gone, "the engine is told")  # type: ignore[misc]
+                assert not live.running.gateway.relays
+            live.forget()
+        assert live.well()
+
+
+BODIES = {
+    "invalid UTF-8": b'{"prompt": "\xff\xfe", "messages": [{"role": "user", "content": "\xc3\x28"}]}',
+    "invalid UTF-8 in what is passed over": b'{"prompt": "\xff", "tools": "\xff", "input": "\xff"}',
+    "not JSON": b"{'prompt': None}",
+    "nothing": b"",
+    "deep lists": b"[" * 100_000,
+    "a deep prompt": b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "deep objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "deep tools": b'{"messages": [], "tools": ' + b'{"a":[' * 50_000 + b"]}" * 50_000 + b"}",
+    "huge numbers": b'{"prompt": 1e999999, "max_tokens": ' + b"9" * 5000 + b"}",
+    "a huge number as the prompt": b'{"prompt": ' + b"9" * 5000 + b"}",
+    "huge token ids": b'{"prompt": [1, -1, 99999999999999999999], "max_tokens": 9223372036854775808}',
+    "large limits": b'{"prompt": "x", "max_tokens": 9223372036854775807}',
+    "negative limits": b'{"prompt": "x", "max_tokens": -5}',
+    "wrong types": b'{"model": 5, "messages": {"role": []}, "stream": "yes", "user": [1], "prompt": {"a": true}}',
+    "wrong types inside": b'{"messages": [null, 1, "x", {"role": null}, {"role": "user", "content": [[1]]}]}',
+    "mixed prompts": b'{"prompt": ["x", 1, null, [1, "y"], {}]}',
+    "duplicate names": b'{"model": "a", "model": "b", "messages": [], "messages": [{"role": "user", "content": "x"}]}',
+    "half a surrogate pair": b'{"model": "\\ud800", "user": "\\udfff", "prompt": "\\ud800"}',
+    "NUL everywhere": b'{"model": "\\u0000", "user": "\\u0000", "messages": [{"role": "\\u0000"}]}',
+    "an enormous name of a model": b'{"model": "' + b"m" * 1_000_000 + b'"}',
+    "a byte-order mark": b"\xef\xbb\xbf{}",
+    "UTF-16": '{"prompt": "x"}'.encode("utf-16"),
+    "not a number": b'{"prompt": NaN, "max_tokens": Infinity}',
+}
+
+
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"])
+@pytest.mark.parametrize("name", BODIES)
+def test_what_is_no_sound_request_goes_on_byte_for_byte(fresh: Live, name: str, path: bytes) -> None:
+    """It is the engine that knows what is wrong with it."""
+    answer = fresh.ask(post(BODIES[name], path=path))
+    assert (answer.status, answer.body) == (200, BODIES[name])
+    assert [message.partition(b"\r\n\r\n")[2] for message in fresh.received] == [BODIES[name]]
+
+
+# ------------------------------------------------------------------------------------------ engines that misbehave
+
+BROKEN = {
+    "a garbled status line": b"HTTP/1.1 abc OK\r\n\r\n",
+    "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    "a head without end": b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000,
+    "a head that is too long": b"HTTP/1.1 200 OK\r\nX: " + b"y" * 40_000 + b"\r\n\r\n",
+    "a length and chunks": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+    "a chunk that is no chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhello\r\n",
+    "a chunk that says less": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n",
+    "a bad chunk among events": STREAM_HEAD + b"2\r\nhello\r\n0\r\n\r\n",
+    "a line of its own in a line": b"HTTP/1.1 200 OK\r\nX: y\nSet-Cookie: z\r\nContent-Length: 0\r\n\r\n",
+    "a switch of protocols": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nhello",
+    "an early hint and no more": b"HTTP/1.1 103 Early Hints\r\n\r\n",
+    "nothing": b"",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Live]:
+    """Of two engines, whichever is asked first answers as the request says and hangs up; the other is sound."""
+    seen: set[bytes] = set()
+
+    async def once(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if body in seen or not body.startswith(b"broken:"):
+            writer.write(STREAM if b"stream" in body else whole(body))
+            return
+        seen.add(body)
+        _, name, cut, _ = body.split(b":", 3)
+        said = {b"plain": whole(body), b"chunks": CHUNKS, b"stream": STREAM}.get(name) or BROKEN[name.decode()]
+        writer.write(said[: int(cut)] if int(cut) >= 0 else said)
+        await writer.drain()
+        writer.close()
+
+    with Live(once, once, attempts=3, first_byte=PATIENCE) as live:
+        yield live
+
+
+CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(b"hello") + chunk(b", you") + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_engine_that_answers_nonsense_is_not_noticed_by_the_client(pair: Live, name: str) -> None:
+    body = b"broken:%b:-1:" % name.encode()
+    answer = pair.ask(post(body))
+    assert (answer.status, answer.body) == (200, body)
+
+
+@pytest.mark.parametrize("kind", ["plain", "chunks"])
+def test_a_plain_answer_that_breaks_off_anywhere_is_asked_for_again(pair: Live, kind: str) -> None:
+    size = len(CHUNKS) if kind == "chunks" else len(whole(b"broken:plain:10:"))
+    with pair.client() as client:
+        for cut in range(size):
+            body = b"broken:%b:%d:" % (kind.encode(), cut)
+            client.send(post(body))
+            answer = client.answer()
+            assert (answer.status, answer.body, answer.complete) == (200, body, True), cut
+
+
+def test_a_stream_that_breaks_off_anywhere_is_asked_for_again_or_ends_in_an_error_between_two_events(
+    pair: Live,
+) -> None:
+    again = 0
+    with pair.client() as client:
+        for cut in range(len(STREAM)):
+            client.send(post(b"broken:stream:%d:" % cut))
+            answer = client.answer()
+            assert (answer.status, answer.complete) == (200, True), cut
+            *events, nothing = answer.body.split(b"\n\n")
+            assert nothing == b""
+            events = [event + b"\n\n" for event in events]
+            if events == EVENTS:
+                again += 1
+                continue
+            assert events[:-1] == EVENTS[: len(events) - 1], cut
+            assert json.loads(events[-1].removeprefix(b"data: "))["error"]["code"] == 502
+    first = len(STREAM_HEAD) + len(chunk(EVENTS[0]))
+    assert first - 2 <= again <= first, "as long as no event was there, the other engine answers"
+
+
+def test_more_than_was_promised_is_dropped_with_the_connection() -> None:
+    async def more(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(whole(body) + whole(b"for somebody else"))
+
+    async def chunks(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKS + CHUNKS)
+
+    for script in (more, chunks):
+        with Live(script) as live, live.client() as client:
+            for n in range(10):
+                client.send(post(b"%d" % n))
+                assert client.answer().body == (b"%d" % n if script is more else b"hello, you")
+
+
+def test_an_engine_that_answers_before_it_is_asked_is_not_believed() -> None:
+    async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(whole(b"unasked"))
+        await reader.read(1 << 16)
+        await reader.read(1 << 16)
+        writer.close()
+
+    with Live(first_byte=2.0) as live:
+
+        async def replace() -> None:
+            server = await asyncio.start_server(eager, "127.0.0.1", 0)
+            port = server.sockets[0].getsockname()[1]
+            live.running.gateway.roster.add(EngineSettings(f"http://127.0.0.1:{port}"))
+
+        asyncio.run_coroutine_threadsafe(replace(), live._loop).result(PATIENCE)
+        for n in range(8):
+            answer = live.ask(post(b"%d" % n))
+            assert answer.complete
+            assert answer.body in (b"%d" % n, b"unasked")  # on a new connection it cannot be told from a quick one
+
+
+def test_what_comes_before_the_final_answer_is_passed_over() -> None:
+    async def hints(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + whole(body))
+
+    with Live(hints) as live, live.client(post(b"a") + post(b"b")) as client:
+        assert [client.answer().body for _ in range(2)] == [b"a", b"b"]
+
+
+def test_an_event_without_end_takes_bounded_memory_and_ends_with_its_client() -> None:
+    async def endless(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if b"endless" not in body:
+            return await echo(engine, head, body, writer)
+        writer.write(STREAM_HEAD + chunk(b"data: "))
+        for _ in range(2000):
+            writer.write(chunk(b"x" * 65536))
+            await writer.drain()
+        return None
+
+    with Live(endless) as live:
+        live.well()
+        before, gone = resident(), live.engines[0].gone
+        with live.client(post(b"endless")) as client:
+            got = 0
+            while got < 10 << 20:
+                got += len(client.socket.recv(1 << 16))
+            assert resident() - before < 32 << 20
+        until(lambda: live.engines[0].gone > gone, "the engine is told that the client left")
+        assert live.well()
+
+
+class Slow:
+    """Somebody who waits for an engine's answer and is slow."""
+
+    method = b"GET"
+
+    def __init__(self) -> None:
+        self.upstream: Any = None
+        self.done = 0
+
+    def connected(self, upstream: Upstream) -> bool:
+        return True
+
+    def unreachable(self, pool: Pool, why: str) -> None:
+        raise AssertionError(why)
+
+    def answered(self, head: ResponseHead) -> None:
+        pass
+
+    def payload(self, data: bytes) -> None:
+        self.upstream.pace(False)
+
+    def complete(self) -> None:
+        self.done += 1
+
+    def broken(self, why: str, stale: bool) -> None:
+        raise AssertionError(why)
+
+
+class Wire:
+    """As much of a transport as is looked at here."""
+
+    def __init__(self) -> None:
+        self.reading = True
+
+    def is_reading(self) -> bool:
+        return self.reading
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+def test_a_connection_that_was_paused_for_a_slow_client_is_read_again_for_the_next_one() -> None:
+    pool, slow, wire = Pool(Address.of("http://a:1")), Slow(), Wire()
+    upstream = slow.upstream = Upstream(pool)
+    upstream.connection_made(wire)  # type: ignore[arg-type]
+    upstream.ask(slow, b"GET / HTTP/1.1\r\n\r\n")
+    upstream.data_received(CHUNKS)
+    assert slow.done == 1
+    assert pool.ask(slow, b"") is upstream
+    assert wire.reading
+
+
+# ------------------------------------------------------------------------------------------------ everything
+
+
+VALID = [post(b'{"model": "m", "messages": []}'), get(b"/health"), framed(TE, body=chunk(b"abc") + b"0\r\n\r\n"),
+         post(b'{"stream": true}'), get(b"/engines"), get(b"/x", b"Expect: 100-continue"),
+         get(b"/metrics", method=b"HEAD")]  # fmt: skip
+BITS = [b"\r\n", b"\n", b"\0", b" ", b":", b"\xff", b"\r\n\r\n", b"0", b"-", b"chunked", b"Content-Length: 5\r\n",
+        b"HTTP/1.1", b"Transfer-Encoding: chunked\r\n", b"../", b"%2e", b"x" * 40_000]  # fmt: skip
+
+
+@st.composite
+def noise(draw: st.DrawFn) -> list[bytes]:
+    """What a fuzzer sends on one connection, in pieces."""
+    data = draw(
+        st.one_of(st.binary(max_size=200), st.lists(st.sampled_from(VALID), min_size=1, max_size=3).map(b"".join))
+    )
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(data)))
+        data = data[:at] + draw(st.sampled_from(BITS)) + data[at + draw(st.integers(0, 3)) :]
+    cut = draw(st.integers(0, len(data)))
+    return [data[:cut], data[cut:]]
+
+
+def test_noise_on_a_connection_harms_nobody(fresh: Live) -> None:
+    with fresh.client() as good:
+
+        @given(noise(), st.booleans())
+        @settings(max_examples=200, deadline=None)
+        def fuzz(pieces: list[bytes], abrupt: bool) -> None:
+            with fresh.client() as client:
+                try:
+                    for piece in pieces:
+                        client.send(piece)
+                    if not abrupt:
+                        client.socket.shutdown(socket.SHUT_WR)
+                        said = client.rest()
+                        assert said.startswith(b"HTTP/1.1 ") or said in (b"", b"<reset>")
+                        assert 500 not in statuses(said)
+                except OSError:
+                    pass
+            good.send(post(b"%d" % len(pieces[0])))
+            assert good.answer().body == b"%d" % len(pieces[0])
+
+        fuzz()
+    assert fresh.well()
+    until(lambda: not fresh.running.gateway.relays, "all are forgotten")
+    assert fresh.running.server.held == 0
+    assert all(engine.aboard == 0 for engine in fresh.running.gateway.fleet.engines)
+
+
+def test_tenants_never_see_each_others_bytes() -> None:
+    """Through failing engines, retries, kept connections and clients that leave in the middle."""
+    dice = random.Random(1)
+
+    async def moody(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        mood = dice.random()
+        said = whole(body)
+        if b'"stream"' in body:
+            said = STREAM_HEAD + b"".join(chunk(b"data: %b\n\n" % body) for _ in range(3)) + b"0\r\n\r\n"
+        if mood < 0.15:
+            writer.write(said[: dice.randrange(len(said))])
+            writer.close()
+        else:
+            cut = dice.randrange(len(said))
+            writer.write(said[:cut])
+            await asyncio.sleep(dice.random() * 0.005)
+            writer.write(said[cut:])
+
+    secrets = {"red": "red-key-1", "blue": "blue-key-2"}
+    wrong: list[tuple[bytes, bytes]] = []
+    whole_ones: list[str] = []
+
+    def tenant(live: Live, name: str, number: int) -> None:
+        own, client = random.Random(number), Client(live.port)
+        for n in range(40):
+            stream = b', "stream": true' if own.random() < 0.5 else b""
+            body = b'{"prompt": "%b-%d-%d"%b}' % (name.encode(), number, n, stream)
+            client.send(post(body, bearer(secrets[name])))
+            if own.random() < 0.2:
+                client.socket.close()
+                client = Client(live.port)
+                continue
+            answer = client.answer()
+            if not stream and answer.status == 200 and answer.body != body:
+                wrong.append((body, answer.body))
+            events = answer.body.split(b"\n\n")[:-1] if stream else []
+            wrong.extend((body, event) for event in events if event != b"data: " + body and b'"error"' not in event)
+            whole_ones.append(name)
+            if answer.fields.get("connection") == "close" or not answer.complete:
+                client.socket.close()
+                client = Client(live.port)
+        client.socket.close()
+
+    keys = tuple(known(key, tenant=name) for name, key in secrets.items())
+    with Live(moody, moody, moody, key=keys, attempts=3) as live:
+        threads = [threading.Thread(target=tenant, args=(live, ("red", "blue")[n % 2], n)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(3 * PATIENCE)
+        assert not any(thread.is_alive() for thread in threads)
+        until(lambda: not live.running.gateway.relays, "all are answered or given up")
+        assert all(engine.aboard == 0 for engine in live.running.gateway.fleet.engines)
+        assert not any(secret.encode() in message for secret in secrets.values() for message in live.received)
+        for engine in live.engines:
+            engine.strays.clear()  # of clients that left while their request was sent
+    assert wrong == []
+    assert len(whole_ones) > 150
+
+
+# ----------------------------------------------------------------------------------------------------------- TLS
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of our own for 127.0.0.1."""
+    pytest.importorskip("cryptography")
+    import datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    cert, secret = folder / "cert.pem", folder / "key.pem"
+    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return cert, secret
+
+
+def test_over_tls_requests_refusals_and_noise_end_as_without(tmp_path: Path) -> None:
+    cert, secret = certificate(tmp_path)
+    context = ssl.create_default_context(cafile=cert)
+    context.check_hostname = False
+    with Live(tls_cert=str(cert), tls_key=str(secret)) as live:
+        for data, status in (
+            (post(b"hello"), 200),
+            (b"GET  / HTTP/1.1\r\n\r\n", 400),
+            (framed(b"Content-Length: 99999999"), 413),
+        ):
+            with live.client() as client:
+                client.socket = context.wrap_socket(client.socket)  # type: ignore[assignment]
+                client.send(data)
+                assert client.answer().status == status
+        with live.client(get(b"/health")) as client:  # not TLS at all
+            assert b"HTTP/1.1 200" not in client.rest()
