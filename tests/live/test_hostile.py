@@ -24,6 +24,7 @@ pytest.importorskip("h11")
 pytest.importorskip("uvloop")
 pytest.importorskip("prometheus_client")
 
+from assay.live import api
 from assay.live.http1 import ResponseHead
 from assay.live.settings import EngineSettings, KeySettings
 from assay.live.upstream import Address, Pool, Upstream
@@ -463,6 +464,8 @@ BODIES = {
     "an enormous name of a model": b'{"model": "' + b"m" * 1_000_000 + b'"}',
     "a byte-order mark": b"\xef\xbb\xbf{}",
     "UTF-16": '{"prompt": "x"}'.encode("utf-16"),
+    "very many token ids": b'{"model": "m", "prompt": [' + b"7," * 300_000 + b"7]}",
+    "very many messages": b'{"model": "m", "messages": [' + b'{"role": "user"},' * 60_000 + b'{"role": "user"}]}',
     "not a number": b'{"prompt": NaN, "max_tokens": Infinity}',
 }
 
@@ -474,6 +477,21 @@ def test_what_is_no_sound_request_goes_on_byte_for_byte(fresh: Live, name: str, 
     answer = fresh.ask(post(BODIES[name], path=path))
     assert (answer.status, answer.body) == (200, BODIES[name])
     assert [message.partition(b"\r\n\r\n")[2] for message in fresh.received] == [BODIES[name]]
+
+
+@pytest.mark.parametrize("name", ["very many token ids", "very many messages"])
+def test_very_many_values_are_not_read_while_everybody_waits_but_the_model_is(name: str) -> None:
+    assert api.read(BODIES[name]) is None
+    assert api.outline(BODIES[name]).model == "m"
+
+
+def test_long_texts_and_images_are_read() -> None:
+    text = "A sentence, as people write them; {some} of it in braces. " * 50_000
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0KGgo" * 500_000}}
+    messages = [{"role": "user", "content": text[:200_000]}, {"role": "user", "content": [image]}]
+    ask = api.read(json.dumps({"model": "m", "messages": messages}).encode())
+    assert ask is not None
+    assert len(ask.messages) == 2
 
 
 # ------------------------------------------------------------------------------------------ engines that misbehave

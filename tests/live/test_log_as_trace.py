@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from assay.live.access_log import EVERY, AccessLog, Line
-from assay.live.prefix_index import chain
 from assay.live.relay import hash_ids
+from assay.sim.block_hash import chain
 from assay.sim.random import stream
 from assay.workloads.chat import Agents, Chat
 from assay.workloads.prefixes import infinite_cache_hit, shared_tokens

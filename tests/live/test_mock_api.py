@@ -32,6 +32,7 @@ def chat(**fields: Any) -> bytes:
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, "messages"),
         ({"model": 5}, "model"),
+        ({"model": None}, "model"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": "5"}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
@@ -114,7 +115,9 @@ def test_no_bytes_do_anything_worse_than_being_refused(body: bytes):
 @pytest.mark.parametrize("prompt", [[], ["a", 1], [[1], 2], [-1], [2**32], {"a": 1}, 5, None, [None], [[["x"]]]])
 def test_a_prompt_is_text_or_ids_or_a_list_of_either(prompt: Any):
     with pytest.raises(Invalid, match="prompt"):
-        token_rows(read_completion(json.dumps({"prompt": prompt}).encode()).prompt, "prompt", ByteTokens())
+        token_rows(
+            read_completion(json.dumps({"model": "m", "prompt": prompt}).encode()).prompt, "prompt", ByteTokens()
+        )
 
 
 @pytest.mark.parametrize(
@@ -131,10 +134,23 @@ def test_an_empty_prompt_is_refused(prompt: Any):
 
 
 def test_a_completion_has_16_tokens_unless_it_says_otherwise():
-    assert read_completion(b'{"prompt": "x"}').limit == 16
-    assert read_completion(b'{"prompt": "x", "max_tokens": 5}').limit == 5
+    assert read_completion(b'{"model": "m", "prompt": "x"}').limit == 16
+    assert read_completion(b'{"model": "m", "prompt": "x", "max_tokens": 5}').limit == 5
 
 
 def test_tools_are_read_with_their_parameters():
     (function,) = functions(read_chat(chat(tools=[WEATHER])))
     assert (function.name, function.parameters) == ("weather", {"type": "object"})
+
+
+def test_the_model_must_be_named():
+    with pytest.raises(Invalid, match="model"):
+        read_chat(json.dumps({"messages": [USER]}).encode())
+
+
+def test_a_whole_number_may_be_written_with_a_point():
+    asked = read_chat(b'{"model": "m", "max_tokens": 5.0, "n": 2e0, "messages": [{"role": "user", "content": "hi"}]}')
+    assert (asked.max_tokens, asked.n) == (5, 2)
+    assert read_completion(b'{"model": "m", "prompt": [[7.0, 8], [9]]}').prompt == [[7, 8], [9]]
+    with pytest.raises(Invalid, match="max_tokens"):
+        read_chat(chat(max_tokens=5.5))

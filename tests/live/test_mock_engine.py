@@ -274,7 +274,7 @@ def test_embeddings_are_unit_vectors_of_the_text():
         ("POST", CHAT, b"{", 400, {"type": "BadRequestError"}),
         ("POST", COMPLETION, completion(["x"] * 257), 400, {}),
         ("POST", COMPLETION, completion(""), 400, {"param": "prompt"}),
-        ("POST", EMBEDDING, b'{"input": []}', 400, {"param": "input"}),
+        ("POST", EMBEDDING, b'{"model": "m", "input": []}', 400, {"param": "input"}),
         ("POST", "/faults", b'{"faults": ["melt"]}', 400, {"param": "faults"}),
         ("POST", "/tokenize", b"{}", 400, {"param": "prompt"}),
         ("GET", "/v1/nothing", b"", 404, {"type": "NotFoundError"}),
@@ -364,13 +364,13 @@ def test_a_conversation_that_goes_on_finds_its_answer_in_the_cache():
     async def test():
         async with engine(prompt_details=True) as it:
             messages = [{"role": "user", "content": "tell me something long about nothing at all, please"}]
-            body = json.dumps({"messages": messages, "max_tokens": 40, "ignore_eos": True}).encode()
+            body = json.dumps({"model": "m", "messages": messages, "max_tokens": 40, "ignore_eos": True}).encode()
             answer = json.loads((await ask(it.port, "POST", CHAT, body))[2])
             messages += [answer["choices"][0]["message"], {"role": "user", "content": "go on"}]
             messages[1] = {"role": "assistant", "content": messages[1]["content"]}
-            usage = json.loads((await ask(it.port, "POST", CHAT, json.dumps({"messages": messages}).encode()))[2])[
-                "usage"
-            ]
+            usage = json.loads(
+                (await ask(it.port, "POST", CHAT, json.dumps({"model": "m", "messages": messages}).encode()))[2]
+            )["usage"]
             known = answer["usage"]["prompt_tokens"] + 39  # the last token was never computed on
             assert usage["prompt_tokens_details"]["cached_tokens"] == known // 16 * 16
 

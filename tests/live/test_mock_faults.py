@@ -12,7 +12,8 @@ from assay.record.errors import BadInput
     "text",
     [
         "", "crash", "crash:", "crash:2", "crash:-0.1", "crash:0.1:3", "crash@", "crash@x", "crash@-1", "crash@inf",
-        "hang@5", "slow:0.1:0.5",        "slow:0.1:nan", "error:0.1:200", "error:0.1:999", "error:0.1:x", "melt:0.1", "disconnect:nan", "refuse:0.1:1",
+        "hang@5", "slow:0.1:0.5", "slow:0.1:nan", "error:0.1:200", "error:0.1:999", "error:0.1:x", "melt:0.1",
+        "disconnect:nan", "refuse:0.1:1",
     ],
 )  # fmt: skip
 def test_a_wrong_specification_is_one_line_that_says_what_is_right(text: str):

@@ -112,7 +112,7 @@ def test_a_crash_ends_the_process_at_its_time_or_at_its_request():
         listening = Listening("engine", "--port", "0", "--instant", "--fault", spec)
         if spec == "crash:1":
             with pytest.raises((urllib.error.URLError, ConnectionError)):
-                post(f"{listening.url}/v1/completions", {"prompt": "x"})
+                post(f"{listening.url}/v1/completions", {"model": "qwen3-8b", "prompt": "x"})
         assert listening.process.wait(20.0) == 1
 
 

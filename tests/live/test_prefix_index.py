@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numpy.typing import NDArray
 
-from assay.live.prefix_index import Corrections, PrefixIndex, chain
+from assay.live.prefix_index import Corrections, PrefixIndex
+from assay.sim.block_hash import chain
 from tests.oracles.prefix_index import Cache
 
 KEY = 0xF00D_F00D_F00D_F00D

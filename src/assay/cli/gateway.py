@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from assay.record import sources, store
-from assay.record.errors import BadInput
+from assay.record.errors import AssayError, BadInput
 from assay.record.extras import missing_module
 
 # Named as in the file; only what was given on the command line overrides it.
@@ -66,7 +66,7 @@ def command(engines: str | None, config: Path | None, view: bool, **told: Any) -
         raise BadInput("no engine given: --engines http://127.0.0.1:8001 (try 'assay engine --port 8001'), or --config")
     cut = uvloop.run(serve.run(chosen, lambda running: _ready(running, view), read if config else None))
     if cut:
-        raise click.ClickException(f"stopped; {cut} clients were cut off when the grace was over")
+        raise AssayError(f"stopped; {cut} clients were cut off when the grace was over")
 
 
 def _table(settings: Any) -> dict[str, Any]:

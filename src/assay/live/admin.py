@@ -13,7 +13,7 @@ import numpy as np
 
 from assay.live.counters import exposition
 from assay.live.description import openapi
-from assay.live.engines import DRAINING, UP
+from assay.live.engines import DRAINING, UP, Engine
 from assay.live.server import JSON, Exchange
 from assay.live.settings import EngineSettings
 from assay.record.errors import BadInput
@@ -146,7 +146,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
             "prefill_tokens": int(fleet.prefill_tokens[i]), "kv_tokens": int(fleet.kv_tokens[i]),
             "kv_free": float(fleet.kv_free[i]), "itl": float(fleet.itl[i]), "ttft": float(fleet.ttft[i]),
             "age": _finite(now - e.seen), "requests": e.requests, "errors": e.errors, "tokens": e.tokens,
-            "hit_ratio": e.hits / e.asked if e.asked else None, "blocks": gateway.index.blocks(i),
+            "hit_ratio": _hits(e), "blocks": gateway.index.blocks(i),
         }
         for i, e in enumerate(fleet.engines)
     ]  # fmt: skip
@@ -161,6 +161,13 @@ def overview(gateway: Gateway) -> dict[str, Any]:
         "decisions": [_decision(decision, now) for decision in list(gateway.decisions)[-12:]],
         "shadow": gateway.shadow.report() if gateway.shadow else None,
     }  # fmt: skip
+
+
+def _hits(engine: Engine) -> float | None:
+    """Of its prompt tokens, those found in its cache: as its answers say, else as the gateway thinks."""
+    if engine.asked:
+        return engine.hits / engine.asked
+    return engine.matched / engine.prompt if engine.prompt else None
 
 
 def _statuses(gateway: Gateway) -> dict[str, int]:

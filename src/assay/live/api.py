@@ -31,6 +31,13 @@ class Ask(msgspec.Struct, gc=False):
     input: msgspec.Raw = msgspec.Raw()
 
 
+class Outline(msgspec.Struct, gc=False):
+    """What is read of a request that is not read as a whole."""
+
+    model: str = ""
+    stream: bool | None = False
+
+
 class PromptDetails(msgspec.Struct, gc=False):
     """What an engine says of a prompt."""
 
@@ -55,16 +62,34 @@ class _Answer(msgspec.Struct, gc=False):
 
 
 _ASK = msgspec.json.Decoder(Ask)
+_OUTLINE = msgspec.json.Decoder(Outline)
 _ANSWER = msgspec.json.Decoder(_Answer)
 _MARK = b'"usage":'
 
 
+_LONG, _MANY = 1 << 16, 1 << 18  # bytes; values, an object being about four
+
+
 def read(body: bytes) -> Ask | None:
-    """The request, or None where it is none that an engine will take: that is for the engine to say."""
+    """The request, or None where it is none that an engine will take: that is for the engine to say.
+
+    Also None where there are so many values in it that everybody else would wait while they are read: a prompt of
+    millions of token ids, a million messages. Long texts and images are not many values.
+    """
+    if len(body) > _LONG and body.count(b",") + 4 * body.count(b"{") > _MANY:
+        return None
     try:
         return _ASK.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def outline(body: bytes) -> Outline:
+    """As much as is needed to send on a request that was not read."""
+    try:
+        return _OUTLINE.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Outline()
 
 
 def usage(body: bytes) -> Usage | None:

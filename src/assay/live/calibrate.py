@@ -265,8 +265,8 @@ def _averages(sweep: _Sweep, first: Floats, prompts: Floats, found: Floats | Non
         weight = np.maximum(sweep.lasts - taken, np.minimum(sweep.lasts, step)) / step
     columns = np.stack([weight, weight * sweep.batch, weight * middle], 1)
     sums = np.concatenate([np.zeros((1, 3)), np.cumsum(columns, axis=0)])
-    first, last = np.split(sweep.place, 2)
-    iterations, sequences, tokens = (sums[last] - sums[first]).T
+    opens, ends = np.split(sweep.place, 2)
+    iterations, sequences, tokens = (sums[ends] - sums[opens]).T
     some = np.maximum(iterations, 1e-12)
     return sequences / some, tokens / some
 

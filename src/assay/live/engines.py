@@ -49,6 +49,8 @@ class Engine:
     requests: int = 0
     errors: int = 0
     tokens: int = 0
+    prompt: int = 0  # tokens of the prompts it was sent
+    matched: int = 0  # of them thought to be cached there
     hits: int = 0  # prompt tokens that its answers called cached
     asked: int = 0  # prompt tokens of the answers that said
     seen: float = field(default=float("-inf"), repr=False)  # when its metrics were last read

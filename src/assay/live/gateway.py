@@ -23,7 +23,7 @@ from assay.live.access_log import EVERY, AccessLog, Line
 from assay.live.admission import Queue
 from assay.live.counters import Counters
 from assay.live.engines import DOWN, UP, Engine, LiveFleet
-from assay.live.prefix_index import PrefixIndex, chain
+from assay.live.prefix_index import PrefixIndex
 from assay.live.relay import LEFT, Relay, hash_ids
 from assay.live.server import Exchange
 from assay.live.settings import Settings
@@ -31,10 +31,12 @@ from assay.live.shadow import Shadow
 from assay.live.tokens import ByteTokens, TokenizerTokens
 from assay.serving import components
 from assay.serving.interface import Request
+from assay.sim.block_hash import chain
 
 RETRY = (b"retry-after: 1",)
 _LOOK_BACK = 64  # decisions that the view shows
-_LONGEST = 256  # letters of a model's name
+_LONGEST = 256  # letters of a name that somebody else chose
+_HASHED = 1 << 20  # tokens of a prompt; what comes after them is hardly in any cache
 
 
 class Gateway:
@@ -120,9 +122,13 @@ class Gateway:
         session = fields.get(b"x-session-id")
         if session is not None:
             request.session = session.decode("latin-1")
-        ask = api.read(relay.exchange.body) if relay.endpoint != "other" else None
+        body = relay.exchange.body
+        ask = api.read(body) if relay.endpoint != "other" else None
         if ask is None:  # the engine will say what is wrong with it
-            request.prompt = max(len(relay.exchange.body) // 4, 1)
+            request.prompt = max(len(body) // 4, 1)
+            if relay.endpoint != "other":
+                outline = api.outline(body)
+                request.model, relay.wanted = outline.model, bool(outline.stream)
             return
         relay.wanted = bool(ask.stream)
         request.model = ask.model
@@ -130,7 +136,7 @@ class Gateway:
         request.category = relay.endpoint
         row, count = api.tokens(ask, relay.endpoint, self.tokenizer)
         request.prompt = max(int(count * self.fleet.scale), 1)
-        relay.path = chain(row, self.index.block, self.index.key)
+        relay.path = chain(row[:_HASHED], self.index.block, self.index.key)
         if ask.messages:
             request.text = ask.messages[-1].text
         if request.session is None:
@@ -232,6 +238,8 @@ class Gateway:
         fleet.sent(i, request, relay.new)
         engine.aboard += 1
         engine.requests += 1
+        engine.prompt += request.prompt
+        engine.matched += relay.matched
         relay.ask(engine, now)
         if self.shadow is not None and relay.tries == 1:
             self.shadow.see(relay, fleet, self.decisions[-1])
@@ -381,8 +389,8 @@ class Gateway:
             Line(
                 time=round(time() - (now - relay.arrival), 6), id=f"{self._salt}-{request.id}",
                 endpoint=relay.endpoint, status=relay.status, engine=engine.name if engine else "",
-                model=request.model, tenant=request.tenant, tier=request.tier,
-                session=_text(request.session), stream=relay.streaming, prompt_tokens=prompt,
+                model=request.model[:_LONGEST], tenant=request.tenant[:_LONGEST], tier=request.tier[:_LONGEST],
+                session=_text(request.session)[:_LONGEST], stream=relay.streaming, prompt_tokens=prompt,
                 completion_tokens=counted if relay.status == 200 else 0,
                 cached_tokens=usage.cached if usage else None, matched_tokens=relay.matched,
                 max_tokens=request.max_tokens, tries=relay.tries,

@@ -101,7 +101,7 @@ class ResponseFormat(msgspec.Struct):
 class Sampling(msgspec.Struct, kw_only=True):
     """What chats and completions have in common. Where null is said, nothing is said."""
 
-    model: str | None = None
+    model: str
     max_tokens: Count | None = None
     min_tokens: Annotated[int, Meta(ge=0)] | None = None
     ignore_eos: bool | None = None
@@ -170,7 +170,7 @@ class Embedding(msgspec.Struct, kw_only=True):
     """POST /v1/embeddings."""
 
     input: Rows
-    model: str | None = None
+    model: str
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=16384)] | None = None
     user: str | None = None
@@ -193,17 +193,39 @@ class FaultList(msgspec.Struct):
 T = TypeVar("T")
 _TOOLS = msgspec.json.Decoder(list[Tool] | None)
 _PART = msgspec.json.Decoder(Table)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_FLOAT = re.compile(rb"-?[0-9.]+([eE][+-]?[0-9]{1,2})?")  # not so large that its digits would fill a page
 
 
 def read(body: bytes, kind: type[T]) -> T:
     """A request of this kind. Raises Invalid."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                raise
+            return msgspec.json.decode(_whole_numbers(body), type=kind)
     except msgspec.ValidationError as error:
         found = _PATH.search(str(error))
         raise Invalid(str(error), found[1] if found else None) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"the body is not JSON: {error}") from None
+
+
+def _whole_numbers(body: bytes) -> bytes:
+    """The same request, where a count or a token that was written as 5.0 is 5: to JSON they are one number."""
+    fields = _FIELDS.decode(body)
+    for name, raw in fields.items():
+        if name in ("prompt", "input") or _FLOAT.fullmatch(raw):
+            fields[name] = msgspec.Raw(msgspec.json.encode(_whole(msgspec.json.decode(raw))))
+    return msgspec.json.encode(fields)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole(entry) for entry in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_chat(body: bytes) -> Chat:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from assay.live.gateway import Gateway
 
 RETRIED = frozenset((500, 502, 503, 504))  # an engine in trouble; another one may be fine
-STUMBLED = 500  # a request can make every engine answer so: that alone must not break circuits
+STUMBLED = 500  # a request may make every engine say so: that alone breaks no circuit
 HELD = 8 << 20  # bytes of an answer that are kept until it is whole
 EVENT = 1 << 20  # bytes of an event that are kept until it is whole
 LEFT = 499  # the client went away first: nginx's number for it
@@ -250,6 +250,8 @@ class Relay:
         self.failed.add(engine)
         self._pieces, self._held, self._tail, self.head = [], 0, b"", None
         self.streaming = False
+        if not self.gateway.able(self):
+            self.failed.clear()  # all have failed it: whoever is up gets a second chance
         if self.tries < self.gateway.settings.attempts and self.gateway.able(self):
             self.gateway.counters.retries += 1
             self.gateway.admit(self, again=True)
