@@ -42,8 +42,8 @@ class Raw:
         except asyncio.IncompleteReadError as error:
             if error.partial:
                 self.strays.append(error.partial)
-        except (OSError, RuntimeError):  # a write to a connection that is gone; uvloop's is a RuntimeError
-            pass
+        except (OSError, RuntimeError, asyncio.CancelledError):
+            pass  # a write to a connection that is gone (uvloop's is a RuntimeError), or the end of all
         finally:
             self.gone += 1
             writer.close()

@@ -100,7 +100,16 @@ VLLM = "".join(
     for k in range(3)
 ).encode()
 
+_LINE = {"endpoint": "chat", "engine": "a", "model": "m", "tries": 1}
+ASSAY = [
+    {"time": 1.8e9 + 0.5, "id": "5a1t-1", "status": 200, "e2e": 0.4, "prompt_tokens": 40, "completion_tokens": 3,
+     "block": 16.0, "hash_ids": [11, 12], "tenant": "b", **_LINE},
+    {"time": 1.8e9, "id": "5a1t-0", "status": 200, "e2e": 1.5, "prompt_tokens": 50, "completion_tokens": 9,
+     "block": 16.0, "hash_ids": [11, 12, 13], "tenant": "b", "tier": "batch", "session": "s", **_LINE},
+    {"time": 1.8e9 + 1, "id": "5a1t-2", "status": 503, "e2e": 0.1, "error": "no engine is up", "endpoint": "chat"},
+]  # fmt: skip
 FILES: dict[str, bytes] = {
+    "assay gateway": jsonl(ASSAY),
     "mooncake": jsonl(MOONCAKE),
     "bailian": jsonl(BAILIAN),
     "azure 2023": table(AZURE_COLUMNS, AZURE_2023),

@@ -267,9 +267,10 @@ def _mapping(layout: Layout, unit: str, block: int) -> dict[str, str]:
                 "output": "completion_tokens or max_tokens"}  # fmt: skip
     mapping = dict(layout.columns)
     mapping["arrival"] += f" ({unit})"
-    if "ids" in mapping:
+    ids = mapping.pop("ids", None)
+    if ids is not None and block:
         how = "an id stands for all before it" if layout.chained else "an id stands for its block alone: chained"
-        mapping["prefixes"] = f"{mapping.pop('ids')} (blocks of {block} tokens; {how})"
+        mapping["prefixes"] = f"{ids} (blocks of {block} tokens; {how})"
     return mapping
 
 
