@@ -54,7 +54,17 @@ class Engine:
 
     def start(self) -> None:
         faults = [word for fault in FAULTS for word in ("--fault", fault)]
-        command = [sys.executable, "-m", "assay.cli.main", "engine", "--model", MODEL, "--port", str(self.port), *faults]
+        command = [
+            sys.executable,
+            "-m",
+            "assay.cli.main",
+            "engine",
+            "--model",
+            MODEL,
+            "--port",
+            str(self.port),
+            *faults,
+        ]
         self.process = subprocess.Popen([*command, *self.options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.stopped = False
 
@@ -277,6 +287,11 @@ def _overview(gateway: Listening) -> dict:
 if __name__ == "__main__":
     found = run(int(sys.argv[1]), seed=int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     print(found.ends, found.havoc, f"{found.seconds:.0f} s")
-    print("memory", [m >> 20 for m in found.memory[:: max(len(found.memory) // 10, 1)]], "files", found.files[:: max(len(found.files) // 10, 1)])
+    print(
+        "memory",
+        [m >> 20 for m in found.memory[:: max(len(found.memory) // 10, 1)]],
+        "files",
+        found.files[:: max(len(found.files) // 10, 1)],
+    )
     print("aboard", [engine["aboard"] for engine in found.overview["engines"]], "queue", found.overview["queue"])
     print("\n".join(found.wrong[:20]))

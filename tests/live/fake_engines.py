@@ -130,7 +130,9 @@ class Client:
         return await asyncio.wait_for(self.answer(), 10)
 
 
-async def ask(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, str], bytes]:
+async def ask(
+    port: int, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
     async with Client(port) as client:
         return await client.ask(method, path, body, **headers)
 

@@ -87,7 +87,9 @@ def test_every_answer_is_byte_for_byte_the_engine_s_own(gateway, engines, path, 
 
 
 def test_chat(client):
-    answer = client.chat.completions.create(model="qwen3-8b", messages=SAY, max_tokens=10, extra_body={"ignore_eos": True})
+    answer = client.chat.completions.create(
+        model="qwen3-8b", messages=SAY, max_tokens=10, extra_body={"ignore_eos": True}
+    )
     assert answer.choices[0].message.role == "assistant" and answer.choices[0].message.content
     assert answer.usage.completion_tokens == 10 and answer.choices[0].finish_reason == "length"
 
@@ -146,7 +148,17 @@ def test_a_large_prompt_with_expect_continue_arrives_whole(gateway):
     prompt = {"model": "qwen3-8b", "prompt": "word " * 60_000, "max_tokens": 2}
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
-    command = ["curl", "-s", "--max-time", "20", "-H", "Expect: 100-continue", f"{gateway.url}/v1/completions", "-d", "@-"]
+    command = [
+        "curl",
+        "-s",
+        "--max-time",
+        "20",
+        "-H",
+        "Expect: 100-continue",
+        f"{gateway.url}/v1/completions",
+        "-d",
+        "@-",
+    ]
     done = subprocess.run(command, input=json.dumps(prompt).encode(), capture_output=True, timeout=30, check=True)
     assert json.loads(done.stdout)["usage"]["prompt_tokens"] == 75_000
 

@@ -62,9 +62,13 @@ def test_a_prompt_goes_where_its_beginning_is_cached():
         async with engines("a", "b") as made, Running(settings(made)) as running:
             long = "the same beginning " * 50
             first = (await ask(running.port, "POST", CHAT, chat(long + "1")))[1]["x-assay-engine"]
-            later = [(await ask(running.port, "POST", CHAT, chat(long + str(n))))[1]["x-assay-engine"] for n in range(5)]
+            later = [
+                (await ask(running.port, "POST", CHAT, chat(long + str(n))))[1]["x-assay-engine"] for n in range(5)
+            ]
             assert later == [first] * 5
-            other = [(await ask(running.port, "POST", CHAT, chat(f"{n} " + long)))[1]["x-assay-engine"] for n in range(6)]
+            other = [
+                (await ask(running.port, "POST", CHAT, chat(f"{n} " + long)))[1]["x-assay-engine"] for n in range(6)
+            ]
             assert set(other) == {"a", "b"}
 
     run(test())
@@ -220,7 +224,9 @@ def test_a_flood_of_one_tenant_does_not_turn_another_away():
         async with engines("a") as (a,), Running(settings([a], inflight=1, queue=4, order="fair")) as running:
             held = []
             a.behave = held.append
-            flood = [asyncio.create_task(ask(running.port, "POST", CHAT, chat(str(n)), x_tenant="loud")) for n in range(9)]
+            flood = [
+                asyncio.create_task(ask(running.port, "POST", CHAT, chat(str(n)), x_tenant="loud")) for n in range(9)
+            ]
             await until(lambda: sum(task.done() for task in flood) == 4)
             quiet = asyncio.create_task(ask(running.port, "POST", CHAT, chat("quiet"), x_tenant="quiet"))
             await until(lambda: sum(task.done() for task in flood) == 5)  # one of the loud ones made room
@@ -307,7 +313,9 @@ def test_engines_come_and_go_while_requests_run():
             a.behave = held.append
             first = asyncio.create_task(ask(running.port, "POST", CHAT, chat("1")))
             await until(lambda: held)
-            status, _, body = await ask(running.port, "POST", "/engines", json.dumps({"url": b.url, "name": "b"}).encode())
+            status, _, body = await ask(
+                running.port, "POST", "/engines", json.dumps({"url": b.url, "name": "b"}).encode()
+            )
             assert status == 201 and json.loads(body)["name"] == "b"
             assert (await ask(running.port, "POST", "/engines", json.dumps({"url": b.url}).encode()))[0] == 409
             assert (await ask(running.port, "POST", "/engines", b'{"url": "ftp://x"}'))[0] == 400
@@ -332,7 +340,9 @@ def test_models_decide_who_is_eligible_and_are_listed_together():
             async with Running(settings([a, b])) as running:
                 await until(lambda: all(e.models for e in running.gateway.fleet.engines))
                 for n in range(3):
-                    assert (await ask(running.port, "POST", CHAT, chat(str(n), model="other")))[1]["x-assay-engine"] == "b"
+                    assert (await ask(running.port, "POST", CHAT, chat(str(n), model="other")))[1][
+                        "x-assay-engine"
+                    ] == "b"
                     assert (await ask(running.port, "POST", CHAT, chat(str(n), model="m")))[1]["x-assay-engine"] == "a"
                 _, _, body = await ask(running.port, "GET", "/v1/models")
                 assert {model["id"] for model in json.loads(body)["data"]} == {"m", "other"}
@@ -346,18 +356,17 @@ def test_stopping_lets_running_answers_end_and_refuses_new_ones():
             held = []
             a.behave = held.append
             running = Running(settings([a], grace=5.0))
-            async with running:
-                async with Client(running.port) as kept:
-                    kept.send("POST", CHAT, chat())
-                    await until(lambda: held)
-                    stopping = asyncio.create_task(running.stop())
-                    await asyncio.sleep(0.05)
-                    with pytest.raises(OSError):
-                        await ask(running.port, "GET", "/health")
-                    a.answer(held[0])
-                    status, fields, _ = await kept.answer()
-                    assert status == 200
-                    assert await stopping == 0
+            async with running, Client(running.port) as kept:
+                kept.send("POST", CHAT, chat())
+                await until(lambda: held)
+                stopping = asyncio.create_task(running.stop())
+                await asyncio.sleep(0.05)
+                with pytest.raises(OSError):
+                    await ask(running.port, "GET", "/health")
+                a.answer(held[0])
+                status, _fields, _ = await kept.answer()
+                assert status == 200
+                assert await stopping == 0
 
     run(test())
 
@@ -391,7 +400,12 @@ def test_keys_say_who_asks_and_never_reach_the_engine():
 
     async def test():
         async with engines("a") as (a,), Running(settings([a], key=keys)) as running:
-            for wrong in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic right"}, {"authorization": ""}):
+            for wrong in (
+                {},
+                {"authorization": "Bearer wrong"},
+                {"authorization": "Basic right"},
+                {"authorization": ""},
+            ):
                 status, fields, _ = await ask(running.port, "POST", CHAT, chat(), **wrong)
                 assert status == 401 and fields["www-authenticate"] == "bearer"
             assert not a.asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -582,18 +583,27 @@ def test_more_than_was_promised_is_dropped_with_the_connection() -> None:
     async def chunks(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(CHUNKS + CHUNKS)
 
-    for script in (more, chunks):
+    async def afterwards(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(whole(body))
+        await asyncio.sleep(0.01)
+        with contextlib.suppress(RuntimeError):
+            writer.write(whole(b"for somebody else"))
+
+    for script in (more, chunks, afterwards):
         with Live(script) as live, live.client() as client:
-            for n in range(10):
+            for n in range(5):
+                gone = live.engines[0].gone
                 client.send(post(b"%d" % n))
-                assert client.answer().body == (b"%d" % n if script is more else b"hello, you")
+                assert client.answer().body == (b"hello, you" if script is chunks else b"%d" % n)
+                until(lambda gone=gone: live.engines[0].gone > gone, "that connection is dropped")  # type: ignore[misc]
 
 
 def test_an_engine_that_answers_before_it_is_asked_is_not_believed() -> None:
     async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(whole(b"unasked"))
-        await reader.read(1 << 16)
-        await reader.read(1 << 16)
+        with contextlib.suppress(asyncio.CancelledError):
+            await reader.read(1 << 16)
+            await reader.read(1 << 16)
         writer.close()
 
     with Live(first_byte=2.0) as live:
@@ -638,6 +648,18 @@ def test_an_event_without_end_takes_bounded_memory_and_ends_with_its_client() ->
             assert resident() - before < 32 << 20
         until(lambda: live.engines[0].gone > gone, "the engine is told that the client left")
         assert live.well()
+
+
+def test_an_error_is_an_event_of_its_own_even_after_half_of_an_enormous_one() -> None:
+    async def breaks(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + chunk(EVENTS[0]) + chunk(b"data: " + b"x" * (3 << 20)))
+        await writer.drain()
+        writer.close()
+
+    with Live(breaks) as live:
+        first, half, error, nothing = live.ask(post(b"{}")).body.split(b"\n\n")
+        assert (first + b"\n\n", half[:7], nothing) == (EVENTS[0], b"data: x", b"")
+        assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == 502
 
 
 class Slow:

@@ -344,6 +344,18 @@ def test_the_metrics_page_is_read_by_the_gateway():
     run(test())
 
 
+def test_several_answers_to_one_prompt_do_not_find_it_several_times():
+    async def test():
+        async with engine(prompt_details=True) as it:
+            asked = chat("hello there, " * 20, max_tokens=2, n=4)
+            found = [json.loads((await ask(it.port, "POST", CHAT, asked))[2])["usage"] for _ in range(2)]
+            cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in found]
+            assert cached == [0, found[0]["prompt_tokens"] // 16 * 16]
+            assert found[0]["completion_tokens"] == 8
+
+    run(test())
+
+
 def test_resetting_the_cache_forgets_prompts():
     async def test():
         async with engine(prompt_details=True) as it:

@@ -123,6 +123,7 @@ def test_a_crash_ends_the_process_at_its_time_or_at_its_request():
         (["--gpu", "abacus"], "abacus"),
         (["--model", "nobody-8b"], "nobody-8b"),
         (["--kv-events-replay", "tcp://127.0.0.1:1"], "--kv-events"),
+        (["--instant", "--kv-events", "tcp://127.0.0.1:*"], "--instant"),
         (["--order", "chaos"], "unknown order 'chaos'"),
         (["--max-num-seqs", "9000"], "max_seqs"),
         (["--speed", "0"], "speed"),

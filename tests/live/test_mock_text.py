@@ -123,6 +123,13 @@ def test_a_schema_that_refers_to_itself_comes_to_an_end():
     assert json.loads(text.value_json(loop, 1))
 
 
+def test_a_schema_cannot_ask_for_more_than_there_is_room_for():
+    schema: dict[str, object] = {"type": "integer"}
+    for _ in range(6):
+        schema = {"type": "array", "minItems": 1000, "items": schema}
+    assert len(text.value_json(schema, 1)) < 50_000
+
+
 def test_uniform_numbers_are_spread_evenly():
     drawn = [text.uniform(start, "x") for start in range(4000)]
     assert abs(np.mean(drawn) - 0.5) < 0.02 and min(drawn) < 0.01 < 0.99 < max(drawn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.live import server
 from assay.live.server import Connection, Exchange, Limits, Server
 
 HIGH, LOW = 64 * 1024, 16 * 1024  # bytes: when a transport says that it has enough, and when that it wants more
@@ -442,6 +444,28 @@ def test_where_all_clients_have_work_one_more_is_told_and_a_flood_is_dropped() -
     assert [statuses(wire) for wire in told[:4]] == [[503]] * 4
     assert told[-1].aborted
     assert len(house.server.connections) <= 4 + 256 + 1
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "affordable", "raised"),
+    [
+        (1024, 1024, 448, 1024),
+        (1024, 4096, 1984, 4096),
+        (1024, 1 << 20, 4096, 2 * 4096 + 128),
+        (1 << 20, 1 << 20, 4096, 1 << 20),
+        (1024, resource.RLIM_INFINITY, 4096, 2 * 4096 + 128),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 4096, resource.RLIM_INFINITY),
+        (64, 64, 1, 64),
+    ],
+)
+def test_there_are_no_more_connections_than_files_may_be_open(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, affordable: int, raised: int
+) -> None:
+    now = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: now[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: now.append(limits))
+    assert server._affordable(4096) == affordable
+    assert now[-1] == (raised, hard)
 
 
 def test_a_client_that_leaves_is_told_to_whoever_answers_and_only_once() -> None:

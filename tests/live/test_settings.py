@@ -51,7 +51,9 @@ def test_addresses_of_engines(url, kept):
     assert Address.of(url).url == kept
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:99999999", "http://u:p@x", "http://x/v1", "http://x?q"])
+@pytest.mark.parametrize(
+    "url", ["", "ftp://x", "http://", "http://x:99999999", "http://u:p@x", "http://x/v1", "http://x?q"]
+)
 def test_what_is_no_engine_is_refused_with_what_would_be_right(url):
     with pytest.raises(BadInput, match="write"):
         Address.of(url)

@@ -32,7 +32,7 @@ def errors(prompts: Prompts, **options: Any) -> Any:
         request = Request(r, 0.0, int(trace.prompt[r]), tier="standard", tenant=trace.tenants[trace.tenant[r]])
         order.key(request, 0.0)
         order.finished(request, done(int(trace.output[r])))
-    return np.abs(np.array([estimate - actual for _, estimate, actual in order.log[400:]]))
+    return np.abs(np.array([estimate - actual for _, estimate, actual in list(order.log)[400:]]))
 
 
 # ------------------------------------------------------------------------------------------- the estimate

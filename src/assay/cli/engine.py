@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,12 +71,22 @@ def command(host: str, port: int, **told: Any) -> None:
     settings = _settings(**told)
     what = "answers at once" if settings.instance is None else _described(settings)
 
+    patience = Timer(
+        3.0, click.echo, ("compiling the simulator, once after an installation: about a minute",), {"err": True}
+    )
+    patience.daemon = True
+
     def ready(running: mock_serve.Running) -> None:
+        patience.cancel()
         click.echo(f"assay engine on http://{host}:{running.port}: {what}", err=True)
         if host not in ("127.0.0.1", "::1", "localhost"):
             click.echo("warning: it listens beyond this machine, and anyone there can set faults", err=True)
 
-    uvloop.run(mock_serve.run(settings, host, port, ready))
+    patience.start()
+    try:
+        uvloop.run(mock_serve.run(settings, host, port, ready))
+    finally:
+        patience.cancel()
 
 
 def _settings(
@@ -90,13 +101,15 @@ def _settings(
         parse(spec)
     if kv_events_replay and not kv_events:
         raise BadInput("--kv-events-replay needs --kv-events")
+    if kv_events and instant:
+        raise BadInput("--kv-events tells of a cache, and with --instant there is none")
     name = layout or f"{gpu}:{model}" + (f":tp{tp}" if tp > 1 else "")
     instance = None if instant else _instance(name, sizes)
     return Settings(
         model=served_model_name or (instance.model if instance else model), instance=instance,
         block=sizes["block_size"], max_model_len=sizes["max_model_len"], speed=sizes["speed"], seed=sizes["seed"],
         prefix_caching=not no_prefix_caching, prompt_details=enable_prompt_tokens_details,
-        kv_events=None if instant else kv_events, kv_replay=kv_events_replay, faults=fault, order=_order(order),
+        kv_events=kv_events, kv_replay=kv_events_replay, faults=fault, order=_order(order),
     )  # fmt: skip
 
 

@@ -54,10 +54,12 @@ class Engine:
     hits: int = 0  # prompt tokens that its answers called cached
     asked: int = 0  # prompt tokens of the answers that said
     seen: float = field(default=float("-inf"), repr=False)  # when its metrics were last read
-    header: bytes = field(default=b"", repr=False)
+    header: bytes = field(default=b"", repr=False)  # its name as a client sees it
+    host: bytes = field(default=b"", repr=False)  # what it is asked with, after the target
 
     def __post_init__(self) -> None:
-        self.header = self.name.encode()
+        self.header = b"x-assay-engine: " + self.name.encode()
+        self.host = b" HTTP/1.1\r\nhost: " + self.address.authority
 
     @property
     def open(self) -> bool:
@@ -92,7 +94,6 @@ class LiveFleet(Fleet):
             self.index.match(self.paths.get(request.id, NO_PATH), self.now, self._hits)
             if self.scale != 1.0:
                 self._hits[:] = self._hits * self.scale
-            np.minimum(self._hits, request.prompt, out=self._hits)
             self._matched = request.id
         return self._hits
 

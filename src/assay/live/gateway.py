@@ -135,6 +135,7 @@ class Gateway:
         request.max_tokens = ask.max_completion_tokens or ask.max_tokens
         request.category = relay.endpoint
         row, count = api.tokens(ask, relay.endpoint, self.tokenizer)
+        relay.own = max(count, 1)
         request.prompt = max(int(count * self.fleet.scale), 1)
         relay.path = chain(row[:_HASHED], self.index.block, self.index.key)
         if ask.messages:
@@ -153,11 +154,10 @@ class Gateway:
         if self.order is not None and not again:
             relay.key = self.order.key(relay.request, now)
         self.fleet.paths[relay.request.id] = relay.path
-        able = self.able(relay)
         if self._batch and relay.endpoint != "other":
             self._hold(relay)
-        elif (len(self.queue) and not again) or not able or not self.place(relay):
-            relay.due = relay.deadline if able else min(relay.deadline, now + self.settings.wait)
+        elif (len(self.queue) and not again) or not self.place(relay):
+            relay.due = relay.deadline if self.able(relay) else min(relay.deadline, now + self.settings.wait)
             away = self.queue.join(relay, relay.key)
             if away is not None:
                 away.give_up(429, "too many requests wait here", RETRY)
@@ -235,6 +235,7 @@ class Gateway:
         )  # fmt: skip
         if relay.tries == 1:
             self.counters.queueing.observe(now - relay.arrival)
+        relay.load = (int(fleet.running[i]), int(fleet.kv_tokens[i]), int(fleet.prefill_tokens[i]))
         fleet.sent(i, request, relay.new)
         engine.aboard += 1
         engine.requests += 1
@@ -363,7 +364,7 @@ class Gateway:
     def _calibrate(self, relay: Relay, engine: Engine, usage: api.Usage) -> None:
         """Compare what the gateway thought with what the engine counted."""
         fleet = self.fleet
-        ours = relay.request.prompt / fleet.scale
+        ours = relay.own
         if ours >= 64:  # of short prompts the chat template is the larger part
             fleet.scale += 0.05 * (usage.prompt_tokens / ours - fleet.scale)
             if abs(fleet.scale - 1.0) < 1e-3:
@@ -396,7 +397,9 @@ class Gateway:
                 max_tokens=request.max_tokens, tries=relay.tries,
                 queue=round(relay.sent - relay.arrival, 6) if relay.sent else 0.0,
                 ttft=round(relay.first - relay.arrival, 6) if started else None, e2e=round(now - relay.arrival, 6),
-                error=relay.error, block=round(self.index.block * EVERY * prompt / max(request.prompt, 1), 3),
+                running=relay.load[0], kv_tokens=relay.load[1], prefill_tokens=relay.load[2],
+                placed=round(relay.placed - relay.arrival, 6) if relay.tries > 1 else 0.0,
+                error=relay.error, block=round(self.index.block * EVERY * prompt / relay.own, 3),
                 hash_ids=hash_ids(relay.path, EVERY),
             )
         )  # fmt: skip
@@ -417,11 +420,11 @@ def _all_open(engines: list[Engine]) -> bool:
     return True
 
 
-def _conversation(ask: api.Ask) -> str | None:
-    """A name for a conversation: what it began with, up to the first thing the user said."""
-    for n, message in enumerate(ask.messages):
+def _conversation(ask: api.Ask) -> int | None:
+    """A name for a conversation: the first thing that its user said."""
+    for message in ask.messages:
         if message.role == "user":
-            return f"{hash(tuple(m.text for m in ask.messages[: n + 1])) & 0xFFFFFFFFFFFFFFFF:016x}"
+            return hash(message.content if isinstance(message.content, str) else message.text) & 0x7FFFFFFFFFFFFFFF
     return None
 
 

@@ -182,6 +182,7 @@ class Tokenize(msgspec.Struct, kw_only=True):
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    tools: msgspec.Raw = msgspec.Raw()
 
 
 class FaultList(msgspec.Struct):

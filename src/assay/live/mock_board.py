@@ -70,12 +70,13 @@ class Settings:
 class Sequence:
     """One answer under way."""
 
-    __slots__ = ("answer", "at", "call", "framing", "last", "slot", "written")
+    __slots__ = ("answer", "at", "call", "framing", "last", "leads", "slot", "written")
 
     def __init__(self, call: Call, answer: Answer, framing: Framing | None = None) -> None:
         self.call, self.answer, self.framing = call, answer, framing  # without a framing it is no stream
         self.at = self.written = 0  # tokens that came, and that were written
         self.last = 0.0
+        self.leads = True  # the first of its prompt: the others of `n` find what it computed
         self.slot = -1
 
 
@@ -145,7 +146,7 @@ class Board:
             return
         each = count // len(call.rows)
         for number, sequence in enumerate(call.sequences):
-            prompt = call.rows[number // each]
+            prompt, sequence.leads = call.rows[number // each], number % each == 0
             sequence.slot = self.instance.submit(prompt, sequence.answer.tokens, call.arrival)
             self._sequences[sequence.slot] = sequence
         self._alarm.set(self.instance.next)
@@ -209,7 +210,7 @@ class Board:
         assert self.instance is not None
         progress, metrics, speed = self.instance.progress(sequence.slot), self.metrics, self.clock.speed
         del self._sequences[sequence.slot]
-        sequence.call.cached += progress.cached
+        sequence.call.cached += progress.cached * sequence.leads
         metrics.e2e.add((progress.finish - progress.arrival) / speed)
         metrics.queue.add((progress.admitted - progress.arrival) / speed)
         metrics.prefill.add((progress.first - progress.admitted) / speed)

@@ -66,9 +66,6 @@ class Engine:
             kind = _TYPES.get(error.status, "ServiceUnavailableError")
             more = [b"retry-after: 1"] if error.status == 503 else []
             exchange.reply(error.status, [JSON, *more], error_body(str(error), kind, error.code, error.param))
-        except Exception:
-            exchange.refuse(500, "an error in the mock engine")  # nobody should wait for what will not come
-            raise
 
     def _reply(self, exchange: Exchange, table: Any) -> None:
         exchange.reply(200, [JSON], wire.encoded(table))
@@ -193,7 +190,7 @@ class Engine:
         if (asked.prompt is None) == (asked.messages is None):
             raise Invalid("give either prompt or messages", "prompt")
         if asked.messages is not None:
-            tokens = self._tokenizer.chat(asked.messages)
+            tokens = self._tokenizer.chat(asked.messages, asked.tools)
         else:
             tokens = self._tokenizer.text(asked.prompt or "")
         told = {

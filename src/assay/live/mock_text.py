@@ -25,7 +25,7 @@ from assay.live.tokens import ByteTokens, Tokens
 
 SHORTEST, LONGEST = 16, 512  # tokens of an answer whose length nobody asked for
 _MEDIAN, _SPREAD = 120.0, 0.8
-_DEPTH = 8  # of a value made for a JSON schema
+_DEPTH, _VALUES = 8, 2000  # of a value made for a JSON schema: how deep, and of how many
 
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 _WORDS: NDArray[np.uint32] = np.frombuffer(
@@ -143,40 +143,57 @@ def value_json(schema: Any, start: int) -> str:
     >>> value_json({"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}, 5)
     '{"city": "sit", "days": 4}'
     """
-    return json.dumps(_value(schema, schema, start, 0))
+    return json.dumps(_Maker(schema).value(schema, start, 0))
 
 
-def _value(schema: Any, root: Any, start: int, depth: int) -> Any:
-    if not isinstance(schema, dict) or depth > _DEPTH:
-        return answer_text(start, 1).strip()
-    if "const" in schema:
-        return schema["const"]
-    if isinstance(options := schema.get("enum"), list) and options:
-        return options[int(uniform(start, "enum") * len(options))]
-    if isinstance(reference := schema.get("$ref"), str):
-        return _value(_referred(reference, root), root, start, depth + 1)
-    for key in ("anyOf", "oneOf", "allOf"):
-        if isinstance(options := schema.get(key), list) and options:
-            return _value(options[0], root, start, depth + 1)
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    if isinstance(kind, list):
-        kind = next((k for k in kind if k != "null"), "null")
-    if kind == "object":
-        return _members(schema, root, start, depth)
-    if kind == "array":
-        count = min(_number(schema, "minItems", 1), 16)
-        return [_value(schema.get("items", {}), root, start + i + 1, depth + 1) for i in range(max(count, 1))]
-    return _plain(kind, schema, start)
+class _Maker:
+    """Makes a value, and stops before it becomes huge: schemas come from anybody."""
 
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self.left = _VALUES
 
-def _members(schema: dict[str, Any], root: Any, start: int, depth: int) -> dict[str, Any]:
-    properties = schema.get("properties")
-    properties = properties if isinstance(properties, dict) else {}
-    required = schema.get("required")
-    names = [*properties, *(n for n in (required if isinstance(required, list) else ()) if isinstance(n, str))]
-    return {
-        n: _value(properties.get(n, {}), root, start + i + 1, depth + 1) for i, n in enumerate(dict.fromkeys(names))
-    }
+    def value(self, schema: Any, start: int, depth: int) -> Any:
+        self.left -= 1
+        if not isinstance(schema, dict) or depth > _DEPTH or self.left < 0:
+            return answer_text(start, 1).strip()
+        if "const" in schema:
+            return schema["const"]
+        if isinstance(options := schema.get("enum"), list) and options:
+            return options[int(uniform(start, "enum") * len(options))]
+        if isinstance(reference := schema.get("$ref"), str):
+            return self.value(self.referred(reference), start, depth + 1)
+        for key in ("anyOf", "oneOf", "allOf"):
+            if isinstance(options := schema.get(key), list) and options:
+                return self.value(options[0], start, depth + 1)
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        if isinstance(kind, list):
+            kind = next((k for k in kind if k != "null"), "null")
+        if kind == "object":
+            return self.members(schema, start, depth)
+        if kind == "array":
+            count = min(max(_number(schema, "minItems", 1), 1), 16)
+            items = schema.get("items", {})
+            return [self.value(items, start + i + 1, depth + 1) for i in range(count) if self.left > 0 or not i]
+        return _plain(kind, schema, start)
+
+    def members(self, schema: dict[str, Any], start: int, depth: int) -> dict[str, Any]:
+        properties = schema.get("properties")
+        properties = properties if isinstance(properties, dict) else {}
+        required = schema.get("required")
+        names = [*properties, *(n for n in (required if isinstance(required, list) else ()) if isinstance(n, str))]
+        return {
+            name: self.value(properties.get(name, {}), start + i + 1, depth + 1)
+            for i, name in enumerate(dict.fromkeys(names))
+            if self.left > 0
+        }
+
+    def referred(self, reference: str) -> Any:
+        """What `#/$defs/Name` points to."""
+        found = self.root
+        for part in filter(None, reference.removeprefix("#").split("/")):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found
 
 
 def _plain(kind: Any, schema: dict[str, Any], start: int) -> Any:
@@ -200,11 +217,3 @@ def _number(schema: dict[str, Any], name: str, otherwise: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
         return otherwise
     return math.ceil(value)
-
-
-def _referred(reference: str, root: Any) -> Any:
-    """What `#/$defs/Name` points to."""
-    found = root
-    for part in reference.removeprefix("#").strip("/").split("/"):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found

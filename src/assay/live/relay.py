@@ -26,6 +26,7 @@ RETRIED = frozenset((500, 502, 503, 504))  # an engine in trouble; another one m
 STUMBLED = 500  # a request may make every engine say so: that alone breaks no circuit
 HELD = 8 << 20  # bytes of an answer that are kept until it is whole
 EVENT = 1 << 20  # bytes of an event that are kept until it is whole
+_WITH_BODY = (b"POST", b"PUT", b"PATCH")
 LEFT = 499  # the client went away first: nginx's number for it
 
 
@@ -33,9 +34,10 @@ class Relay:
     """The life of one request. Ends once: in an answer, in an error, or because the client left."""
 
     __slots__ = (
-        "_held", "_kv", "_pieces", "_tail", "arrival", "deadline", "due", "endpoint", "engine", "error", "exchange",
-        "failed", "first", "gateway", "head", "key", "last", "matched", "method", "new", "path", "placed", "request", "sent",
-        "status", "streaming", "tenant", "tokens", "tries", "upstream", "usage", "wanted",
+        "_held", "_kv", "_pieces", "_tail", "_torn", "arrival", "deadline", "due", "endpoint", "engine", "error",
+        "exchange", "failed", "first", "gateway", "head", "key", "last", "load", "matched", "method", "new", "own",
+        "path", "placed", "request", "sent", "status", "streaming", "tenant", "tokens", "tries", "upstream", "usage",
+        "wanted",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway, exchange: Exchange, request: Request, endpoint: str, now: float) -> None:
@@ -49,6 +51,8 @@ class Relay:
         self.deadline = now + gateway.settings.deadline
         self.due = self.deadline  # when the sweep looks at it
         self.key = now  # its place in the queue
+        self.own = 1  # tokens of the prompt, as the gateway counts them
+        self.load = (0, 0, 0)  # on the engine when it was sent: running, KV tokens, prompt tokens not computed
         self.wanted = False  # a stream is
         self.path = NO_PATH
         self.engine: Engine | None = None
@@ -70,6 +74,7 @@ class Relay:
         self._pieces: list[bytes] = []
         self._held = 0
         self._tail = b""
+        self._torn = False  # an event was too large to be kept until it is whole
         self._kv = 0  # tokens counted as held on the engine
         exchange.left = self.gone
         exchange.resume = self.pace
@@ -93,10 +98,10 @@ class Relay:
             lines = [line for line in lines if line[:14].lower() != b"authorization:"]
             if engine.key:
                 lines = [*lines, b"authorization: Bearer " + engine.key]
-        address = engine.address
-        first = b"%b %b%b HTTP/1.1\r\nhost: %b" % (head.method, address.prefix, head.target, address.authority)
-        length = [b"content-length: %d" % len(body)] if body or head.method in (b"POST", b"PUT", b"PATCH") else []
-        return b"\r\n".join([first, *lines, *length, b"", body])
+        first = b"%b %b%b%b" % (head.method, engine.address.prefix, head.target, engine.host)
+        if body or head.method in _WITH_BODY:
+            lines = [*lines, b"content-length: %d" % len(body)]
+        return b"\r\n".join([first, *lines, b"", body])
 
     def unreachable(self, pool: Pool, why: str) -> None:
         """A connection that was to be opened for it is not to be had."""
@@ -150,6 +155,7 @@ class Relay:
         short, long = data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n")
         cut = max(short + 2 if short >= 0 else 0, long + 4 if long >= 0 else 0)
         if len(data) - cut > EVENT:
+            self._torn = True
             return data
         self._tail = data[cut:]
         return data[:cut]
@@ -200,7 +206,7 @@ class Relay:
 
     def _lines(self) -> list[bytes]:
         assert self.head is not None and self.engine is not None
-        return [*self.head.kept, b"x-assay-engine: " + self.engine.header]
+        return [*self.head.kept, self.engine.header]
 
     def complete(self) -> None:
         """The answer is whole."""
@@ -292,7 +298,8 @@ class Relay:
         if not exchange.started:
             exchange.refuse(status, why, more=more)
         elif self.streaming:
-            exchange.finish(b"data: " + error_body(why, "server_error", status) + b"\n\n")
+            end = b"\n\n" if self._torn else b""  # of the event that is under way
+            exchange.finish(end + b"data: " + error_body(why, "server_error", status) + b"\n\n")
         else:
             exchange.cut()
         self._end(status, self.gateway.now())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import ssl
 from collections.abc import Callable
@@ -112,6 +113,8 @@ async def run(
             loop.add_signal_handler(number, stop.set)
         if reread is not None:
             loop.add_signal_handler(signal.SIGHUP, lambda: _renew(running, reread))
+        gc.collect()
+        gc.freeze()  # what was imported stays: looking through it again and again would hold up answers
         ready(running)
         await stop.wait()
         with contextlib.suppress(ValueError):

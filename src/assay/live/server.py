@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import resource
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -450,6 +451,7 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.time = self.loop.time
         self._empty = asyncio.Event()
+        self.limits = replace(self.limits, connections=_affordable(self.limits.connections))
         listener = await self.loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)
         self._listeners.append(listener)
         self._sweep = self.loop.call_later(_SWEEP, self._look)
@@ -494,3 +496,22 @@ class Server:
         if self._sweep is not None:
             self._sweep.cancel()
         return cut
+
+
+_OTHER_FILES = 128  # logs, libraries, and room to say no
+
+
+def _affordable(connections: int) -> int:
+    """As many connections as there may be open files for: two each, since a client's may need one to an engine.
+
+    Where a process may open 1,024 files, as is usual, a thousand idle clients would otherwise leave none to ask an
+    engine with. The process may raise that itself up to a hard limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return connections if soft == resource.RLIM_INFINITY else max(min(connections, (soft - _OTHER_FILES) // 2), 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def command(
     if find and target is None:
         raise BadInput("--find capacity needs --slo, for example --slo ttft=1,tpot=0.05")
     spec = fleets.parse(fleet_text, block=block)
-    requests = at_rate(_read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), rate)
+    requests = served_here(at_rate(_read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), rate), spec)
     made = {_label(name, names): name for name in names}
     answer, outcomes = compare(
         requests, spec, made, order=order, prefix_cache=cache == "prefix", slo=target, find=find is not None,
@@ -125,6 +126,25 @@ def at_rate(requests: Requests, text: str) -> Requests:
             raise BadInput("--rate in requests a second needs a trace that lasts some time")
         factor /= requests.rate
     return requests if factor == 1.0 else requests.faster(factor)
+
+
+def served_here(requests: Requests, spec: fleets.FleetSpec) -> Requests:
+    """The requests, asked of this fleet's models: names of others say nothing here, and a note says so.
+
+    A request for a model that the fleet has still goes there only, where the fleet has several.
+    """
+    if requests.model is None:
+        return requests
+    known, asked = {instance.model for instance in spec.instances}, set(requests.models)
+    if asked <= known:
+        return requests
+    if asked & known:
+        strangers = ", ".join(sorted(asked - known)[:3])
+        raise BadInput(f"the trace asks for models that the fleet has not ({strangers}); name them in --fleet, too")
+    names = ", ".join(requests.models[:3])
+    note = f"asked for {names}: taken as requests for {', '.join(sorted(known))}"
+    source = replace(requests.source, notes=(*requests.source.notes, note))
+    return replace(requests, model=None, models=(), source=source)
 
 
 def _label(name: str, names: Sequence[str]) -> str:

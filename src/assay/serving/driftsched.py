@@ -31,6 +31,7 @@ Palaniappan, arXiv:2606.02982.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ from assay.serving.engine import simulate
 from assay.serving.fleet import FleetSpec, Instance
 from assay.serving.interface import Finished, Request
 from assay.serving.length_estimates import BiasedBase, Quantiles
-from assay.serving.orders import ORDERS
+from assay.serving.orders import ORDERS, REMEMBERED
 from assay.serving.outcome import Outcome
 from assay.serving.routers import RoundRobin
 from assay.workloads.prompts import EVERYDAY, HEAVY, LIMITS, Prompts, generate, tokens, words
@@ -79,7 +80,8 @@ class DriftSched:
     text: Callable[[Request], str] = lambda request: request.text or ""
     measured: Callable[[Request, Finished], float] = lambda request, done: done.output
     predictor: Quantiles | None = None  # instead of base times bias: a quantile for each category and tenant
-    log: list[tuple[str, float, float]] = field(default_factory=list, repr=False)  # category, estimate, measured
+    # category, estimate, measured; bounded, since a gateway runs for months
+    log: deque[tuple[str, float, float]] = field(default_factory=lambda: deque(maxlen=REMEMBERED), repr=False)
 
     def __post_init__(self) -> None:
         if self.policy not in ORDERS or self.counting not in COUNT:
@@ -94,6 +96,8 @@ class DriftSched:
         category = self.category(request)
         estimate = self._estimate(request, category)
         self._estimates[request.id] = category, estimate
+        if len(self._estimates) > REMEMBERED:  # the oldest will not finish any more
+            del self._estimates[next(iter(self._estimates))]
         return estimate if self.policy == "sjf" else float(self._order.key(request, now))
 
     def finished(self, request: Request, done: Finished) -> None:

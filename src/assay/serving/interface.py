@@ -97,20 +97,23 @@ class Fleet:
 
     def argmin(self, score: Any, *ties: Any) -> int:
         """The eligible instance with the smallest score; ties by the next score, and then in rotation."""
-        values = np.asarray(score)
         if self.eligible is not None:
-            values = np.where(self.eligible, values, np.inf)
-        best = (values == values.min()).nonzero()[0]
-        for values in ties:
+            score = np.where(self.eligible, score, np.inf)
+        # Lists: for the fleets there are, a reduction of an array costs more than it saves.
+        values = np.asarray(score).tolist()
+        least = min(values)
+        if values.count(least) == 1:
+            return int(values.index(least))
+        best = [i for i, value in enumerate(values) if value == least]
+        for tie in ties:
+            values = np.asarray(tie).tolist()
+            least = min([values[i] for i in best])
+            best = [i for i in best if values[i] == least]
             if len(best) == 1:
-                break
-            chosen = np.asarray(values)[best]
-            best = best[chosen == chosen.min()]
-        if len(best) == 1:
-            return int(best[0])
+                return best[0]
         self._turn += 1
-        later = best[best >= self._turn % len(self)]
-        return int(later[0] if len(later) else best[0])
+        begin = self._turn % len(self)
+        return next((i for i in best if i >= begin), best[0])
 
 
 class Router(Protocol):

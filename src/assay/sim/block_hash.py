@@ -51,7 +51,7 @@ def chain(tokens: NDArray[np.uint32], block: int, key: int = KEY, before: int = 
     >>> bool((chain(ids[32:], 16, before=int(first[-1])) == chain(ids, 16)[2:]).all())
     True
     """
-    words: NDArray[np.uint64] = _chain(
-        np.ascontiguousarray(tokens, np.uint32), block, np.uint64(key), np.uint64(before)
-    )
+    if tokens.dtype != np.uint32 or not tokens.flags.c_contiguous:  # another type would be compiled for anew
+        tokens = np.ascontiguousarray(tokens, np.uint32)
+    words: NDArray[np.uint64] = _chain(tokens, block, np.uint64(key), np.uint64(before))
     return words
