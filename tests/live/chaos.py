@@ -81,7 +81,7 @@ class Engine:
 async def havoc(engines: list[Engine], random: random.Random, log: Counter[str]) -> None:
     """At most all but one engine in trouble at a time: an engine is killed and restarted, or stopped and continued."""
     while True:
-        await asyncio.sleep(random.uniform(0.3, 1.0))
+        await asyncio.sleep(random.uniform(0.1, 0.5))
         engine = random.choice(engines)
         dead = engine.process is None or engine.process.poll() is not None
         if dead:
@@ -91,7 +91,7 @@ async def havoc(engines: list[Engine], random: random.Random, log: Counter[str])
             engine.signal(signal.SIGCONT)
             engine.stopped = False
         elif sum(e.stopped or e.process.poll() is not None for e in engines if e.process) < len(engines) - 1:
-            if random.random() < 0.5:
+            if log["killed"] <= log["stopped"]:
                 log["killed"] += 1
                 engine.kill()
             else:

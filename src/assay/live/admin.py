@@ -115,6 +115,8 @@ def _engines(gateway: Gateway, exchange: Exchange) -> None:
 def _add(gateway: Gateway, exchange: Exchange) -> None:
     try:
         settings = msgspec.json.decode(exchange.body, type=EngineSettings)
+        if settings.key.startswith("env:"):  # or whoever may add engines could send themselves the environment
+            raise BadInput("a key from the environment is for the settings file")
         engine = gateway.roster.add(settings)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadInput) as error:
         exchange.refuse(400, f'an engine is {{"url": "http://host:port"}}: {error}')

@@ -152,7 +152,7 @@ class Gateway:
             return
         now = self.now()
         if self.order is not None and not again:
-            relay.key = self.order.key(relay.request, now)
+            relay.key = self._order_key(relay.request, now)
         self.fleet.paths[relay.request.id] = relay.path
         if self._batch and relay.endpoint != "other":
             self._hold(relay)
@@ -161,6 +161,18 @@ class Gateway:
             away = self.queue.join(relay, relay.key)
             if away is not None:
                 away.give_up(429, "too many requests wait here", RETRY)
+
+    def _order_key(self, request: Request, now: float) -> float:
+        try:
+            return float(self.order.key(request, now))
+        except Exception as error:
+            self._complain(error)
+            return request.arrival
+
+    def _complain(self, error: Exception) -> None:
+        """A component failed; the request is served all the same."""
+        self.counters.policy_errors += 1
+        self.policy_error = f"{type(error).__name__}: {error}"
 
     def able(self, relay: Relay) -> bool:
         """Whether there is an engine that could take it, now or when others are done."""
@@ -217,8 +229,7 @@ class Gateway:
             if not 0 <= i < len(fleet) or (mask is not None and not mask[i]):
                 raise IndexError(f"it chose {i}")
         except Exception as error:
-            self.counters.policy_errors += 1
-            self.policy_error = f"{type(error).__name__}: {error}"
+            self._complain(error)
             i = fleet.argmin(fleet.batch_size)
         self.counters.policy.observe(perf_counter() - began)
         return i
@@ -264,8 +275,7 @@ class Gateway:
         try:
             chosen = list(self.router.assign([relay.request for relay in self.held.values()], fleet))
         except Exception as error:
-            self.counters.policy_errors += 1
-            self.policy_error = f"{type(error).__name__}: {error}"
+            self._complain(error)
             chosen = [(relay.request, fleet.argmin(fleet.batch_size)) for relay in self.held.values()]
         for request, i in chosen:
             relay = self.held.get(request.id)
@@ -358,8 +368,7 @@ class Gateway:
             try:
                 part.finished(relay.request, done)
             except Exception as error:
-                self.counters.policy_errors += 1
-                self.policy_error = f"{type(error).__name__}: {error}"
+                self._complain(error)
 
     def _calibrate(self, relay: Relay, engine: Engine, usage: api.Usage) -> None:
         """Compare what the gateway thought with what the engine counted."""
