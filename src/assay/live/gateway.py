@@ -246,7 +246,8 @@ class Gateway:
         )  # fmt: skip
         if relay.tries == 1:
             self.counters.queueing.observe(now - relay.arrival)
-        relay.load = (int(fleet.running[i]), int(fleet.kv_tokens[i]), int(fleet.prefill_tokens[i]))
+        if self.log.on:
+            relay.load = (int(fleet.running[i]), int(fleet.kv_tokens[i]), int(fleet.prefill_tokens[i]))
         fleet.sent(i, request, relay.new)
         engine.aboard += 1
         engine.requests += 1

@@ -119,8 +119,25 @@ def _no_request_line(line: bytes) -> Refused:
     return Refused(400, "the request line does not end in HTTP/1.1")
 
 
+_HEADS: dict[tuple[bytes, bytes], ResponseHead] = {}  # of engines, which answer alike over and over
+
+
 def response_head(data: bytes, asked: bytes) -> ResponseHead:
-    """The head of the response to a request with method `asked`, without the blank line. Raises Refused (502)."""
+    """The head of the response to a request with method `asked`, without the blank line. Raises Refused (502).
+
+    Heads that are equal give one and the same object: it is for reading only.
+    """
+    known = _HEADS.get((data, asked))
+    if known is None:
+        known = _response_head(data, asked)
+        if len(data) <= 2 * _LONGEST and not _SECRET.search(data):
+            if len(_HEADS) >= _REMEMBERED:
+                _HEADS.clear()
+            _HEADS[data, asked] = known
+    return known
+
+
+def _response_head(data: bytes, asked: bytes) -> ResponseHead:
     try:
         first, fields, kept = _fields(data)
     except Refused as error:
