@@ -23,6 +23,7 @@ from assay.live.access_log import EVERY, AccessLog, Line
 from assay.live.admission import Queue
 from assay.live.counters import Counters
 from assay.live.engines import DOWN, UP, Engine, LiveFleet
+from assay.live.outbox import Outbox
 from assay.live.prefix_index import PrefixIndex
 from assay.live.relay import LEFT, Relay, hash_ids
 from assay.live.server import Exchange
@@ -57,6 +58,7 @@ class Gateway:
         self.log = AccessLog(settings.log)
         self.shadow = Shadow(components.router(settings.shadow), settings) if settings.shadow else None
         self.decisions: deque[dict[str, Any]] = deque(maxlen=_LOOK_BACK)
+        self.outbox = Outbox()
         self.draining = False
         self.now = monotonic  # a loop counts in milliseconds, which is too coarse
         self.roster: Any = None  # set when it runs

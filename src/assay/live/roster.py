@@ -103,7 +103,8 @@ class Roster:
         if settings.key.startswith("env:"):
             key = from_environment(settings.key[4:], f"engine {settings.url}")
         engine = Engine(
-            address, Pool(address, self._tls, gateway.settings.connect), self._name(settings, address), key,
+            address, Pool(address, self._tls, gateway.settings.connect, outbox=gateway.outbox),
+            self._name(settings, address), key,
             settings.tp, _cost(settings.layout), settings.events, limit=settings.limit or gateway.settings.inflight,
             blocks=gateway.settings.blocks, corrections=Corrections(gateway.settings.blocks, gateway.index.block),
         )  # fmt: skip

@@ -28,6 +28,7 @@ class Running:
         self.gateway = Gateway(settings)
         refused = self.gateway.counters.refused
         self.server = Server(self.gateway.answer, settings.limits, lambda status: refused.update((status,)))
+        self.server.outbox = self.gateway.outbox  # to clients and engines alike
         self.port = 0
         self._ticking: set[asyncio.Task[None]] = set()
 

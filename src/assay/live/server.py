@@ -21,6 +21,7 @@ import msgspec
 
 from assay.live import http1
 from assay.live.http1 import CHUNKED, HEAD_LIMIT, Chunks, Refused, RequestHead
+from assay.live.outbox import Outbox
 
 REASONS = {status.value: b"%d %s" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 JSON = b"content-type: application/json"
@@ -349,8 +350,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Write; the transport's buffer is bounded because who fills it is told to wait."""
-        if not self.transport.is_closing():
-            self.transport.write(data)
+        self.server.outbox.send(self.transport, data)
 
     def ended(self) -> None:
         """The answer is complete: on to the next request."""
@@ -366,6 +366,7 @@ class Connection(asyncio.Protocol):
         else:
             self.closing = True
             self.due = self.server.time() + self.server.limits.stall_time
+            self.server.outbox.flush()
             self.transport.close()
 
     def _go_on(self) -> None:
@@ -404,6 +405,7 @@ class Connection(asyncio.Protocol):
         if not self._reading:
             self._reading = True
             self.transport.resume_reading()
+        self.server.outbox.flush()
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
@@ -438,6 +440,7 @@ class Server:
         self.limits = limits or Limits()
         self.refused = refused or (lambda status: None)
         self.connections: set[Connection] = set()
+        self.outbox = Outbox()
         self.draining = False
         self.held = 0  # bytes of bodies under way
         self.loop: Any = None
@@ -450,6 +453,7 @@ class Server:
         """Listen; returns the port."""
         self.loop = asyncio.get_running_loop()
         self.time = self.loop.time
+        self.outbox.loop = self.loop
         self._empty = asyncio.Event()
         self.limits = replace(self.limits, connections=_affordable(self.limits.connections))
         listener = await self.loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from assay.live import http1
 from assay.live.http1 import CHUNKED, HEAD_LIMIT, UNTIL_CLOSE, Chunks, Refused, ResponseHead
+from assay.live.outbox import Outbox
 from assay.record.errors import BadInput
 
 _END = b"\r\n\r\n"
@@ -98,7 +99,7 @@ class Upstream(asyncio.Protocol):
         """Send a request."""
         self.asker = asker
         self._head = None
-        self.transport.write(data)
+        self._pool.outbox.send(self.transport, data)
 
     def pace(self, go: bool) -> None:
         """Read on, or stop until the client has caught up."""
@@ -209,9 +210,15 @@ class Pool:
     """The connections to one engine."""
 
     def __init__(
-        self, address: Address, tls: ssl.SSLContext | None = None, connect_time: float = 2.0, keep: int = 1024
+        self,
+        address: Address,
+        tls: ssl.SSLContext | None = None,
+        connect_time: float = 2.0,
+        keep: int = 1024,
+        outbox: Outbox | None = None,
     ) -> None:
         self.address = address
+        self.outbox = outbox or Outbox()
         self._connect_time = connect_time
         self._tls = (tls or ssl.create_default_context()) if address.tls else None
         self._idle: list[Upstream] = []
