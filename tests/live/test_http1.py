@@ -344,7 +344,7 @@ def test_both_refuse(name: str) -> None:
         (b"GET / HTTP/1.2\r\nHost: a", 505),
         (b"GET / HTTP/1.1\r\n" + b"\r\n".join([b"x: y"] * 101), 431),
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip", 501),
-        (b"TRACE / HTTP/1.1\r\nHost: a", 501),
+        (b"TRACE / HTTP/1.1\r\nHost: a", 405),
         (b"", 400),
         (b"\x16\x03\x01\x02", 400),
     ],

@@ -33,36 +33,42 @@ def _number(low: float, high: float) -> Schema:
     return {"type": "number", "minimum": low, "maximum": high}
 
 
+def _maybe(schema: Schema) -> Schema:
+    """As engines take it: null is the same as leaving it out."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
 _PART = {
     "type": "object",
     "required": ["type", "text"],
     "properties": {"type": {"type": "string", "enum": ["text"]}, "text": _STRING},
 }
 _MESSAGE = _object(
-    ["role", "content"],
-    role={"type": "string", "enum": ["system", "developer", "user", "assistant"]},
-    content={"anyOf": [_STRING, _array(_PART, minItems=1)]},
-    name=_STRING,
+    ["role"],
+    role={"type": "string", "enum": ["system", "developer", "user", "assistant", "tool", "function"]},
+    content=_maybe({"anyOf": [_STRING, _array(_PART)]}),
 )
 _SAMPLING: dict[str, Schema] = {
     "model": {"type": "string", "description": "One of /v1/models."},
-    "max_tokens": {"type": "integer", "minimum": 1, "maximum": 64},
-    "temperature": _number(0, 2),
-    "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-    "presence_penalty": _number(-2, 2),
-    "frequency_penalty": _number(-2, 2),
-    "stream": _BOOLEAN,
-    "user": _STRING,
+    "max_tokens": _maybe({"type": "integer", "minimum": 1}),
+    "temperature": _maybe(_number(0, 2)),
+    "top_p": _maybe({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+    "presence_penalty": _maybe(_number(-2, 2)),
+    "frequency_penalty": _maybe(_number(-2, 2)),
+    "stream": _maybe(_BOOLEAN),
+    "user": _maybe(_STRING),
 }
 _CHAT = _object(["model", "messages"], messages=_array(_ref("Message"), minItems=1), **_SAMPLING)
-_PROMPT: Schema = {"anyOf": [_STRING, _array({"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, minItems=1)]}
+_TEXT = {"type": "string", "minLength": 1}
+_IDS = _array({"type": "integer", "minimum": 0}, minItems=1)
+_PROMPT: Schema = {"anyOf": [_TEXT, _array(_TEXT, minItems=1), _IDS, _array(_IDS, minItems=1)]}
 _COMPLETION = _object(["model", "prompt"], prompt=_PROMPT, **_SAMPLING)
 _EMBEDDING = _object(
     ["model", "input"],
     model=_STRING,
-    input={"anyOf": [_STRING, _array(_STRING, minItems=1, maxItems=16)]},
-    encoding_format={"type": "string", "enum": ["float", "base64"]},
-    user=_STRING,
+    input=_PROMPT,
+    encoding_format=_maybe({"type": "string", "enum": ["float", "base64"]}),
+    user=_maybe(_STRING),
 )
 _ERROR = _object(
     ["error"],
@@ -109,7 +115,7 @@ def _responses(*success: tuple[str, str, Schema]) -> Schema:
 
 
 def _post(summary: str, body: str, answer: Schema, streams: bool) -> Schema:
-    content = _content(answer) | (_content(_STRING, "text/event-stream") if streams else {})
+    content = _content(answer) | ({"text/event-stream": {}} if streams else {})
     return {
         "post": {
             "summary": summary,

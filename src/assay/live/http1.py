@@ -97,7 +97,7 @@ def _request_line(line: bytes) -> tuple[bytes, bytes, bytes, int]:
     if _TRICK.search(path) or b"#" in query:
         raise Refused(400, "the path is not in its plain form")
     if method in _NOT_SPOKEN:
-        raise Refused(501, f"{method.decode()} is not spoken here")
+        raise Refused(405, f"{method.decode()} is not answered here")
     parts = method, target, path, version[0] - 48
     if not asked:
         _remember(_FIRSTS, line, parts)

@@ -387,6 +387,8 @@ class Connection(asyncio.Protocol):
         lines = [b"HTTP/1.1 " + REASONS[error.status], JSON, b"content-length: %d" % len(body), b"connection: close"]
         if error.status == 503:
             lines.append(b"retry-after: 1")
+        elif error.status == 405:
+            lines.append(b"allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
         self.send(b"\r\n".join([*lines, b"", body]))
         self._part(_LINGER)
 
