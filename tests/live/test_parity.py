@@ -7,8 +7,10 @@ import asyncio
 import numpy as np
 import pytest
 
-uvloop = pytest.importorskip("uvloop")
+pytest.importorskip("uvloop")
 pytest.importorskip("zmq")
+
+import uvloop
 
 from assay.live.replay import replay
 from assay.live.serve import Running

@@ -15,6 +15,7 @@ from time import monotonic
 import msgspec
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from assay.live.api import streamed_usage
 from assay.live.http1 import ResponseHead
@@ -86,10 +87,11 @@ class _Asked:
 
 async def replay(
     url: str, trace: Requests, *, model: str = "", key: str = "", details: bool = False, salt: int = 0,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    text: bool = False, progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> pl.DataFrame:  # fmt: skip
     """Send the whole trace at its own pace; one row a request.
 
+    Prompts are token ids, or with `text` as many words of four bytes.
     Columns: arrival (as sent), ttft, tpot, e2e, tokens, status, engine, cached, error. `details` asks for usage.
     """
     pool = Pool(Address.of(url))
@@ -106,7 +108,7 @@ async def replay(
             finished.set()
 
     messages = {
-        r: _message(trace, r, pool.address, model, key, details, salt) for r in range(min(_PREPARED, len(rows)))
+        r: _message(trace, r, pool.address, model, key, details, salt, text) for r in range(min(_PREPARED, len(rows)))
     }
     began = monotonic() + 0.1
     for row in rows:
@@ -117,7 +119,7 @@ async def replay(
         pool.ask(_Asked(row, done), messages.pop(row.number))
         ahead = row.number + _PREPARED
         if ahead < len(rows):  # right after sending, when there is most time until the next
-            messages[ahead] = _message(trace, ahead, pool.address, model, key, details, salt)
+            messages[ahead] = _message(trace, ahead, pool.address, model, key, details, salt, text)
     if rows:
         await finished.wait()
     pool.close()
@@ -134,9 +136,21 @@ def first_model(url: str, key: str = "") -> str:
         raise AssayError(f"{url} does not list a model at /v1/models: {error}") from error
 
 
-def _message(trace: Requests, r: int, address: Address, model: str, key: str, details: bool, salt: int) -> bytes:
+def as_text(ids: NDArray[np.uint32]) -> str:
+    """Ids as words of four bytes, for routers that look at text only: equal ids, equal words.
+
+    >>> as_text(np.array([1, 4097], np.uint32))
+    '001 002 '
+    """
+    return "".join([f"{number % 4095:03x} " for number in ids.tolist()])
+
+
+def _message(
+    trace: Requests, r: int, address: Address, model: str, key: str, details: bool, salt: int, text: bool
+) -> bytes:
+    ids = prompt_ids(trace, r, salt)
     ask = {
-        "model": model, "prompt": prompt_ids(trace, r, salt).tolist(), "max_tokens": int(trace.output[r]),
+        "model": model, "prompt": as_text(ids) if text else ids.tolist(), "max_tokens": int(trace.output[r]),
         "ignore_eos": True, "temperature": 0, "stream": True,
     }  # fmt: skip
     if details:
