@@ -26,7 +26,6 @@ import polars as pl
 import uvloop
 from rich.console import Console
 from rich.table import Table
-from routers import COMMANDS, Launch, Running, UnavailableError, environment, free_port, spawn
 
 from assay.live.replay import replay
 from assay.serving import components
@@ -34,6 +33,7 @@ from assay.serving.engine import simulate
 from assay.serving.fleet import parse
 from assay.workloads.chat import Agents, chat
 from assay.workloads.requests import Requests
+from routers import COMMANDS, Launch, Running, UnavailableError, environment, free_port, spawn
 
 ROUTERS = "assay:lmetric,vllm-router:cache_aware,sglang-router:cache_aware,assay:round-robin,assay:vllm-v1"
 SAME = {"cache_aware": "sglang-cache-aware", "round_robin": "round-robin"}  # our name for a peer's policy

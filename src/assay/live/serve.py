@@ -15,6 +15,7 @@ from assay.live.roster import Roster
 from assay.live.server import Server
 from assay.live.settings import Settings
 from assay.record.errors import AssayError, BadInput
+from assay.serving import components
 
 _SWEEP = 0.1  # seconds between two looks for requests that take too long
 _FLUSH = 0.25  # seconds a log line waits at most
@@ -39,6 +40,7 @@ class Running:
         for engine in settings.engine:
             if gateway.roster.add(engine) is None:
                 raise BadInput(f"engine {engine.url} is named twice")
+        _check_needs(gateway)
         if settings.otel:
             from assay.live.spans import Spans
 
@@ -86,6 +88,20 @@ class Running:
                 do()
 
         self._ticking.add(asyncio.get_running_loop().create_task(tick()))
+
+
+def _check_needs(gateway: Gateway) -> None:
+    """A policy that cannot work without a signal is refused, with what would supply it."""
+    routers = {gateway.settings.policy: gateway.router}
+    if gateway.shadow is not None:
+        routers[gateway.settings.shadow] = gateway.shadow.router
+    for name, router in routers.items():
+        if components.missing(router, gateway.fleet):
+            gateway.roster.close()
+            raise BadInput(
+                f"policy '{name}' wants to know the engines' step times: give every [[engine]] of --config its layout, "
+                'such as layout = "h200:qwen3-32b"'
+            )
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:

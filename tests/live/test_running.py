@@ -1,0 +1,251 @@
+"""A gateway as it runs: what engines tell it, TLS, spans, signals, its log."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import os
+import signal
+import ssl
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("uvloop")
+
+from assay.live.serve import Running, run
+from assay.live.settings import convert
+from assay.record.errors import AssayError, BadInput
+from tests.live.fake_engines import EVENT_STREAM, ask, chat, engines, settings, until
+
+CHAT = "/v1/chat/completions"
+VLLM = b"""# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0"} 5
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0"} 3
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1
+"""
+
+
+def test_what_an_engine_says_of_itself_reaches_the_policy():
+    """Eight requests are there, of which this gateway sent none: somebody else uses the engine, too."""
+
+    def answer(engine):
+        take = engine.server.answer
+
+        def with_metrics(exchange):
+            if exchange.head.path == b"/metrics":
+                exchange.reply(200, [b"content-type: text/plain"], VLLM)
+            else:
+                take(exchange)
+
+        return with_metrics
+
+    async def test():
+        async with engines("a") as (a,):
+            a.server.answer = answer(a)
+            async with Running(settings([a])) as running:
+                fleet = running.gateway.fleet
+                await until(lambda: fleet.running[0])
+                assert fleet.running.tolist() == [5] and fleet.waiting.tolist() == [3]
+                assert fleet.kv_free.tolist() == [0.75]
+                fleet.now = running.gateway.now()
+                assert 0.0 <= fleet.age[0] < 5.0
+                assert fleet.engines[0].blocks == 1000 and fleet.engines[0].family == "vllm"
+
+    asyncio.run(test())
+
+
+def test_cached_tokens_that_were_not_there_shrink_what_a_cache_is_thought_to_hold():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running:
+
+            def forgetful(exchange):
+                usage = {"prompt_tokens": 255, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
+                exchange.reply(200, [b"content-type: application/json"], json.dumps({"usage": usage}).encode())
+
+            a.behave = forgetful
+            before = running.gateway.fleet.engines[0].blocks
+            for _ in range(4):
+                await ask(running.port, "POST", CHAT, chat("the same text again " * 50))
+            assert running.gateway.fleet.engines[0].blocks < before
+            assert running.gateway.fleet.engines[0].hits == 0
+
+    asyncio.run(test())
+
+
+def test_prompts_are_counted_as_the_engine_counts_them():
+    """Its answers say twice as many tokens as four bytes each: the gateway learns the factor."""
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running:
+            a.behave = lambda exchange: exchange.reply(
+                200, [], json.dumps({"usage": {"prompt_tokens": 2 * 253, "completion_tokens": 1}}).encode()
+            )
+            for n in range(60):
+                await ask(running.port, "POST", CHAT, chat(f"{n:04d}" + "x" * 996))
+            assert running.gateway.fleet.scale == pytest.approx(2.0, rel=0.1)
+
+    asyncio.run(test())
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate that signed itself."""
+    pytest.importorskip("cryptography")
+    import datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    cert, secret = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
+    return str(cert), str(secret)
+
+
+def test_https_to_clients_and_to_engines(certificate):
+    """One gateway before another: the outer one checks the inner one's certificate."""
+    cert, key = certificate
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], tls_cert=cert, tls_key=key)) as inner:
+            through = {"engine": [{"url": f"https://localhost:{inner.port}"}], "port": 0, "engine_ca": cert}
+            async with Running(convert(through, "test")) as outer:
+                status, _, body = await ask(outer.port, "POST", CHAT, chat(stream=True))
+                assert status == 200 and body.endswith(b"data: [DONE]\n\n")
+            context = ssl.create_default_context(cafile=cert)
+            reader, writer = await asyncio.open_connection("localhost", inner.port, ssl=context)
+            writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            assert b'"status":"ok"' in await reader.read()
+            writer.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("wrong", ["none.pem", "key.pem"])
+def test_a_wrong_certificate_is_said_in_one_line(certificate, wrong, tmp_path):
+    async def test():
+        with pytest.raises(BadInput, match="TLS certificate"):
+            await Running(
+                settings(
+                    [], engine=[{"url": "http://127.0.0.1:1"}], tls_cert=str(tmp_path / wrong), tls_key=certificate[1]
+                )
+            ).__aenter__()
+
+    asyncio.run(test())
+
+
+def test_spans_reach_a_collector_and_continue_the_client_s_trace():
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    got = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+    async def test():
+        url = f"http://127.0.0.1:{collector.server_port}"
+        async with engines("a") as (a,), Running(settings([a], otel=url)) as running:
+            await ask(running.port, "POST", CHAT, chat(), traceparent=f"00-{trace}-00f067aa0ba902b7-01")
+            onward = a.asked[0].head.fields[b"traceparent"].decode()
+            assert onward.split("-")[1] == trace and onward.split("-")[2] != "00f067aa0ba902b7"
+
+    asyncio.run(test())
+    collector.shutdown()
+    assert got and got[0][0] == "/v1/traces" and bytes.fromhex(trace) in got[0][1] and b"assay.engine" in got[0][1]
+
+
+def test_a_port_that_is_taken_is_said_in_one_line():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running:
+            with pytest.raises(AssayError, match="cannot listen on"):
+                await Running(settings([a], port=running.port)).__aenter__()
+
+    asyncio.run(test())
+
+
+def test_a_policy_that_needs_costs_is_refused_unless_layouts_are_given():
+    async def test():
+        async with engines("a") as (a,):
+            with pytest.raises(BadInput, match="layout"):
+                await Running(settings([a], policy="predicted-ttft")).__aenter__()
+            with pytest.raises(BadInput, match="layout"):
+                await Running(settings([a], shadow="predicted-ttft")).__aenter__()
+            known = [{"url": a.url, "layout": "h200:qwen3-8b"}]
+            async with Running(settings([a], policy="predicted-ttft", engine=known)) as running:
+                assert (await ask(running.port, "POST", CHAT, chat()))[0] == 200
+                assert not running.gateway.counters.policy_errors
+
+    asyncio.run(test())
+
+
+def test_sighup_rereads_the_engines_and_sigterm_stops():
+    async def test():
+        async with engines("a", "b") as (a, b):
+            seen = []
+            running = []
+            later = settings([b])
+            task = asyncio.create_task(run(settings([a]), running.append, lambda: later))
+            await until(lambda: running)
+            os.kill(os.getpid(), signal.SIGHUP)
+            fleet = running[0].gateway.fleet
+            await until(lambda: [e.name for e in fleet.engines] == ["b"])
+            seen.append((await ask(running[0].port, "POST", CHAT, chat()))[1]["x-assay-engine"])
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert await asyncio.wait_for(task, 10) == 0
+            assert seen == ["b"]
+
+    asyncio.run(test())
+
+
+def test_the_log_says_what_became_of_every_request_and_nothing_that_was_said(tmp_path):
+    log = tmp_path / "access.jsonl"
+
+    def die(exchange):
+        exchange.begin(b"200 OK", [EVENT_STREAM])
+        exchange.write(b'data: {"n":0}\n\n')
+        asyncio.get_running_loop().call_later(0.02, exchange._connection.transport.close)
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], log=str(log))) as running:
+            words = "a secret sentence " * 20
+            await ask(running.port, "POST", CHAT, chat(words, user="u1"), authorization="Bearer sk-private")
+            await ask(running.port, "POST", CHAT, chat(words + "more", stream=True), x_tenant="acme", x_tier="batch")
+            a.behave = die
+            await ask(running.port, "POST", CHAT, chat(stream=True))
+
+    asyncio.run(test())
+    text = log.read_text()
+    first, second, third = (json.loads(line) for line in text.splitlines())
+    assert "secret" not in text and "private" not in text
+    assert (first["status"], first["prompt_tokens"], first["completion_tokens"], first["session"]) == (200, 8, 3, "u1")
+    assert (second["tenant"], second["tier"], second["stream"]) == ("acme", "batch", True)
+    shared = np.array(first["hash_ids"][:4]) == np.array(second["hash_ids"][:4])
+    assert shared.all() and second["matched_tokens"] >= 64
+    assert third["error"] and third["engine"] == "a"
