@@ -106,7 +106,7 @@ class Exposition:
         ):
             yield CounterMetricFamily(f"assay_gateway_{name}", help_text, value=value)
         for name, help_text, times in (
-            ("time_to_first_token_seconds", "From arrival to the first event or the whole answer", counters.ttft),
+            ("time_to_first_token_seconds", "From arrival to the first event of a stream", counters.ttft),
             ("inter_token_latency_seconds", "Between two events of a stream", counters.itl),
             ("request_seconds", "From arrival to the last byte", counters.e2e),
             ("queue_seconds", "Waiting in the gateway", counters.queueing),

@@ -117,12 +117,13 @@ class LiveFleet(Fleet):
             self.index.insert(i, path, self.now)
             self._matched = None
 
-    def began(self, i: int, prompt: int, new: int, ttft: float) -> None:
+    def began(self, i: int, prompt: int, new: int, ttft: float | None) -> None:
         """The first token of a request is there."""
         self.prefill_tokens[i] -= new
         self.kv_tokens[i] += prompt
-        known = self.ttft[i]
-        self.ttft[i] = known + SMOOTHING * (ttft - known) if known else ttft
+        if ttft is not None:
+            known = self.ttft[i]
+            self.ttft[i] = known + SMOOTHING * (ttft - known) if known else ttft
 
     def streamed(self, i: int, tokens: int, gap: float) -> None:
         """More tokens, `gap` seconds after the last."""

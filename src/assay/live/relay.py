@@ -182,9 +182,11 @@ class Relay:
         self.first = self.last = now
         gateway = self.gateway
         self._kv = self.request.prompt
-        gateway.fleet.began(self.engine.number, self._kv, self.new, now - self.placed)
+        # Of an answer that came whole nobody knows when its first token was there.
+        gateway.fleet.began(self.engine.number, self._kv, self.new, now - self.placed if self.streaming else None)
         self.new = 0
-        gateway.counters.ttft.observe(now - self.arrival)
+        if self.streaming:
+            gateway.counters.ttft.observe(now - self.arrival)
         gateway.began(self)
 
     def _keep(self, data: bytes, now: float) -> None:
