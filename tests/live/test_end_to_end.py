@@ -182,3 +182,33 @@ def test_a_gateway_without_engines_says_what_to_do():
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2 and "--engines" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_replayed_trace_comes_back_from_the_log(engines, tmp_path):
+    """Arrivals, lengths and what prompts share: what went in is what the log of the gateway reads as."""
+    import asyncio
+
+    from assay.live.replay import replay
+    from assay.live.serve import Running
+    from assay.live.settings import convert
+    from assay.workloads.chat import chat
+    from assay.workloads.prefixes import infinite_cache_hit
+    from assay.workloads.request_files import read
+
+    trace = chat(60, rate=20.0, seed=9)
+    log = tmp_path / "access.jsonl"
+    table = {"engine": [{"url": url} for url in engines], "port": 0, "log": str(log)}
+
+    async def run():
+        async with Running(convert(table, "test")) as running:
+            return await replay(f"http://127.0.0.1:{running.port}", trace, model="qwen3-8b")
+
+    sent = asyncio.run(run())
+    again = read(log)
+    assert len(again) == len(trace)
+    order = sent["arrival"].arg_sort()
+    lateness = again.arrival - (sent["arrival"].gather(order).to_numpy() - sent["arrival"].min())
+    assert abs(lateness).max() < 0.5  # the gateway saw each when it was sent, but for a busy machine
+    assert again.prompt.tolist() == trace.prompt[order.to_numpy()].tolist()
+    assert again.output.tolist() == trace.output[order.to_numpy()].tolist()
+    assert infinite_cache_hit(again) == pytest.approx(infinite_cache_hit(trace), abs=0.02)
