@@ -9,15 +9,12 @@ from hypothesis import strategies as st
 
 from assay.record.errors import BadInput
 from assay.sim.cost_fit import (
-    First,
-    Gap,
     Launched,
     Observed,
     add_overheads,
     blend,
     fit_engine,
     fit_grid,
-    fit_live,
     fit_steps,
     rounded,
 )
@@ -52,18 +49,6 @@ def test_noise_of_ten_percent_leaves_less() -> None:
     truth = StepCost(tokens=0.01 + 2e-5 * np.arange(1000), decode_kv=2e-8, prefill_pair=1e-9)
     cost = fit_steps(observe(truth, noise=0.1), max_tokens=999)
     assert cost.seconds(30, 20_000) == pytest.approx(truth.seconds(30, 20_000), rel=0.1)
-
-
-def test_an_endpoint_is_calibrated_from_gaps_and_first_tokens() -> None:
-    gaps = [Gap(b, b, b * c, 0.015 + 5e-5 * b + 1e-8 * b * c) for b in (1, 4, 16, 64) for c in (200, 2000, 8000)]
-    firsts = [First(p, 8, 8000, 0.015 + 4e-4 + 8e-5 + 1e-4 * p) for p in (100, 1000, 4000)]
-    cost = fit_live(gaps, firsts)
-    assert cost.seconds(10, 10 * 1000) == pytest.approx(0.015 + 5e-4 + 1e-4, rel=1e-3)
-    assert cost.seconds(chunks=[(2000, 0)]) == pytest.approx(0.215, rel=0.01)
-    with pytest.raises(BadInput, match="at least 4"):
-        fit_live(gaps[:2])
-    with pytest.raises(BadInput, match="at least 6"):
-        fit_steps([])
 
 
 def test_overheads_are_found_and_a_slower_machine_too() -> None:
@@ -131,3 +116,8 @@ def test_a_blend_is_the_profile_inside_and_continuous_at_the_border(covered: int
 def test_a_profile_cannot_cover_more_than_it_has() -> None:
     with pytest.raises(BadInput, match="cannot cover"):
         blend(StepCost(tokens=np.ones(10)), StepCost(tokens=np.ones(20)), covered=10)
+
+
+def test_too_few_iterations_are_said_to_be_too_few() -> None:
+    with pytest.raises(BadInput, match="at least 6"):
+        fit_steps([])

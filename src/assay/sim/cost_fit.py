@@ -1,9 +1,7 @@
-"""Step times fitted to what was observed: to an engine's iterations, to an endpoint's log, or two models blended.
+"""Step times fitted to what was observed: to an engine's iterations; or two models blended.
 
-Someone with nothing but an endpoint has, per inter-token gap, how many tokens the iteration had, how many sequences
-ran and how many KV tokens they held (an engine's metrics, or a gateway's own counts), and per request a time to first
-token. Least squares on these give a `StepCost` in minutes. All fits minimise the relative error, since short and long
-iterations count alike, and keep every coefficient at or above zero.
+All fits minimise the relative error, since short and long iterations count alike, and keep every coefficient at or
+above zero. An endpoint of which only the gateway's log is known is fitted by `assay.live.calibrate`.
 """
 
 from __future__ import annotations
@@ -35,24 +33,6 @@ class Observed(NamedTuple):
     def n(self) -> int:
         """Tokens computed."""
         return self.b + sum(c for c, _ in self.chunks)
-
-
-class Gap(NamedTuple):
-    """One inter-token gap of an endpoint: tokens of the iteration, sequences running, KV tokens they hold, seconds."""
-
-    tokens: float
-    running: float
-    kv_tokens: float
-    seconds: float
-
-
-class First(NamedTuple):
-    """One time to first token of a request that did not queue: its uncached prompt, what ran meanwhile, seconds."""
-
-    prompt: float
-    running: float
-    kv_tokens: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -129,33 +109,6 @@ def fit_steps(
         tokens=np.asarray(tokens), decode_fixed=float(fixed), decode_seq=float(seq), decode_kv=float(kv),
         prefill_fixed=float(prefill), prefill_pair=float(pair), kv_tokens=kv_tokens,
         notes=(f"least squares on {len(steps)} iterations",),
-    )  # fmt: skip
-
-
-def fit_live(gaps: Sequence[Gap], firsts: Sequence[First] = (), *, max_tokens: int = 8192) -> StepCost:
-    """Fit an endpoint's log: gaps say what tokens, sequences and context cost; first tokens what a prompt does.
-
-    >>> gaps = [Gap(b, b, b * c, 0.02 + 1e-4 * b + 1e-8 * b * c) for b in (1, 8, 32) for c in (500, 4000)]
-    >>> cost = fit_live(gaps)
-    >>> round(cost.seconds(16, 16 * 1000), 5)
-    0.02176
-    """
-    if len(gaps) < 4:
-        raise BadInput(f"{len(gaps)} inter-token gaps are too few to calibrate with: give at least 4")
-    n, _, kv, y = np.array(gaps, float).T
-    base, token, context = relative_nnls([np.ones_like(n), n, kv], y)
-    fixed, per_token, pair = 0.0, token, 0.0
-    if len(firsts) >= 3:
-        prompt, running, held, seconds = np.array(firsts, float).T
-        left = np.maximum(seconds - base - token * running - context * held, 1e-3 * seconds)
-        fixed, per_token, pair = relative_nnls([np.ones_like(prompt), prompt, prompt**2 / 2], left)
-    grid = np.arange(max_tokens + 1, dtype=float)
-    # Decodes and prompt tokens share `tokens[n]`; whichever is cheaper goes there, the rest to its own coefficient.
-    common = min(token, per_token)
-    return StepCost(
-        tokens=base + common * grid, decode_seq=float(token - common), decode_kv=float(context),
-        prefill_fixed=float(fixed), prefill_token=float(per_token - common), prefill_pair=float(pair),
-        notes=(f"fitted to {len(gaps)} gaps and {len(firsts)} first tokens of an endpoint",),
     )  # fmt: skip
 
 
