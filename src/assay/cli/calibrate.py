@@ -68,7 +68,8 @@ def _print(found: Calibration, out: Path | None) -> None:
          " (median error; half an iteration of waiting is chance)"),
     ]  # fmt: skip
     rows += [("note", note) for note in found.notes]
-    rows += [("next", f"assay compare serving --trace … --fleet 4xfitted:{out}" if out else "--out FILE keeps it")]
     for name, value in rows:
         table.add_row(name, Text(value))
     console().print(table)
+    # A line of its own, never wrapped: it is there to be copied.
+    click.echo(f"next: assay compare serving --trace … --fleet 4xfitted:{out}" if out else "--out FILE keeps it")
