@@ -115,6 +115,7 @@ class Board:
         self._alarm = Alarm(self.clock, self._ring)
         self._sequences: dict[int, Sequence] = {}  # by slot
         self._loop = asyncio.get_running_loop()
+        self.arrived = 0.0  # when the request that is being read was here; reading it takes no simulated time
 
     def close(self) -> None:
         """Stop the clock."""
@@ -138,7 +139,7 @@ class Board:
                 return
         call.open = count
         call.exchange.left = partial(self._gone, call)
-        call.arrival = self.clock.now()
+        call.arrival = self.arrived
         if call.stream:
             call.exchange.begin(REASONS[200], wire.EVENTS)
         if self.instance is None:

@@ -51,6 +51,7 @@ class Engine:
 
     def answer(self, exchange: Exchange) -> None:
         """Answer one request."""
+        self.board.arrived = self.board.clock.now()
         methods = _ROUTES.get(exchange.head.path)
         try:
             if methods is None:

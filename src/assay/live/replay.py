@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import monotonic
 
@@ -24,7 +25,7 @@ from assay.record.errors import AssayError
 from assay.workloads.prompt_ids import prompt_ids
 from assay.workloads.requests import Requests
 
-_PREPARED = 64  # bodies that are made ahead of their time
+_PREPARED = 64 << 20  # bytes of requests that are made ahead of their time
 
 
 @dataclass
@@ -107,23 +108,30 @@ async def replay(
         if not left:
             finished.set()
 
-    messages = {
-        r: _message(trace, r, pool.address, model, key, details, salt, text) for r in range(min(_PREPARED, len(rows)))
-    }
+    made = (_message(trace, r, pool.address, model, key, details, salt, text) for r in range(len(rows)))
+    messages: deque[bytes] = deque()
+    _prepare(messages, made)
     began = monotonic() + 0.1
     for row in rows:
         wait = began + row.due - monotonic()
         if wait > 0.0005:
             await asyncio.sleep(wait)
         row.sent = monotonic()
-        pool.ask(_Asked(row, done), messages.pop(row.number))
-        ahead = row.number + _PREPARED
-        if ahead < len(rows):  # right after sending, when there is most time until the next
-            messages[ahead] = _message(trace, ahead, pool.address, model, key, details, salt, text)
+        pool.ask(_Asked(row, done), messages.popleft())
+        if len(messages) < len(rows) - row.number - 1:  # right after sending, when there is most time until the next
+            _prepare(messages, made)
     if rows:
         await finished.wait()
     pool.close()
     return _table(rows, began)
+
+
+def _prepare(messages: deque[bytes], made: Iterator[bytes]) -> None:
+    """Make requests until there are enough: making one takes longer than sending it."""
+    size = sum(map(len, messages))
+    while size < _PREPARED and (message := next(made, None)) is not None:
+        messages.append(message)
+        size += len(message)
 
 
 def first_model(url: str, key: str = "") -> str:
