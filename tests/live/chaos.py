@@ -111,6 +111,7 @@ class Report:
     files: list[int] = field(default_factory=list)
     files_left: int = 0  # when all clients had gone
     seconds: float = 0.0
+    asked: int = 0
     overview: dict = field(default_factory=dict)
 
 
@@ -184,12 +185,28 @@ def judge(status: int, answer: bytes, stream: bool, text: str, tokens: int) -> s
     return f"neither complete nor an error: {answer[-120:]!r}"
 
 
-async def client(port: int, numbers: list[int], seed: int, report: Report, cancel: float) -> None:
-    """Ask until the numbers are used up; now and then leave in the middle."""
-    draw = random.Random(f"{seed}/{id(report)}/{numbers[-1] if numbers else 0}")
+@dataclass
+class Work:
+    """So many requests, and on until the storm has killed and stopped: a fast machine is done before it began."""
+
+    requests: int
+    report: Report
+    over: bool = False
+
+    def next(self) -> int | None:
+        """The number of the next request; None where there is no more to do."""
+        hit = self.report.havoc["killed"] and self.report.havoc["stopped"]
+        if self.over or (self.report.asked >= self.requests and hit):
+            return None
+        self.report.asked += 1
+        return self.report.asked
+
+
+async def client(port: int, work: Work, seed: int, report: Report, cancel: float) -> None:
+    """Ask until the work is done; now and then leave in the middle."""
+    draw = random.Random(f"{seed}/{id(report)}/{report.asked}")
     connection = Connection(port)
-    while numbers:
-        number = numbers.pop()
+    while (number := work.next()) is not None:
         stream, tokens = number % 2 == 0, 4 + number % 13
         text = f"request {number} of run {seed}: " + "a common beginning, " * (number % 40)
         ask = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": tokens,
@@ -260,12 +277,11 @@ async def _run(gateway, engines, requests, seed, clients, seconds, cancel, draw,
     port, pid = int(gateway.url.rsplit(":", 1)[1]), gateway.process.pid
     began = monotonic()
     beside = [asyncio.create_task(havoc(engines, draw, report.havoc)), asyncio.create_task(watch(pid, report))]
-    numbers = list(range(requests, 0, -1))
-    asking = [asyncio.create_task(client(port, numbers, seed, report, cancel)) for _ in range(clients)]
+    work = Work(requests, report)
+    asking = [asyncio.create_task(client(port, work, seed, report, cancel)) for _ in range(clients)]
     while not all(task.done() for task in asking):
         await asyncio.sleep(0.2)
-        if monotonic() - began > seconds:
-            numbers.clear()
+        work.over = monotonic() - began > seconds
     for task in beside:
         task.cancel()
     await asyncio.gather(*asking)

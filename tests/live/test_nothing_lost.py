@@ -11,12 +11,12 @@ from tests.live import chaos
 
 def check(report: chaos.Report, requests: int) -> None:
     assert not report.wrong, report.wrong[:5]
-    assert sum(report.ends.values()) == requests
+    assert sum(report.ends.values()) == report.asked >= requests
     assert report.ends["forgotten"] == 0
-    assert report.havoc["killed"]  # the first thing that happens; how much more does, depends on the machine
+    assert report.havoc["killed"] and report.havoc["stopped"]
     assert [engine["aboard"] for engine in report.overview["engines"]] == [0] * len(report.overview["engines"])
     assert report.overview["queue"] == 0
-    assert report.ends["complete"] > 0.8 * requests
+    assert report.ends["complete"] > 0.8 * report.asked
     # Connections of clients are gone; what is left are those kept to engines, at most one for each client.
     assert report.files_left <= report.files[0] + 60
     early, late = report.memory[len(report.memory) // 4], max(report.memory[-3:])
@@ -39,5 +39,5 @@ def test_twenty_thousand_requests_in_a_storm_lose_nothing():
 @pytest.mark.slow
 def test_ten_minutes_of_storm_leave_memory_flat():
     report = chaos.run(10_000_000, seed=4, seconds=600.0)
-    check(report, sum(report.ends.values()))
+    check(report, report.asked)
     assert report.seconds >= 600.0
