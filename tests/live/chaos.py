@@ -268,8 +268,9 @@ def run(
             engine.signal(signal.SIGCONT)
             engine.kill()
         gateway.stop()
-    traceback = [line for line in gateway.lines if "Traceback" in line or "Error" in line]
-    report.wrong += traceback[:5]
+    first = next((number for number, line in enumerate(gateway.lines) if "Traceback" in line or "Error" in line), None)
+    if first is not None:
+        report.wrong.append("".join(gateway.lines[max(0, first - 2) : first + 40]))
     return report
 
 

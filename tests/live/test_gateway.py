@@ -130,6 +130,26 @@ def test_a_failing_engine_is_left_alone_until_its_health_is_back():
     run(test())
 
 
+def test_requests_that_one_hung_engine_let_down_together_are_each_asked_elsewhere_once():
+    """The first that is late breaks the circuit, which takes the others off the engine; they are late as well."""
+
+    def soon(engine):
+        return lambda exchange: asyncio.get_running_loop().call_later(0.1, engine.answer, exchange)
+
+    async def test():
+        slow = {"failures": 1, "first_byte": 0.3, "policy": "round-robin"}
+        async with engines("a", "b", "c") as (a, b, c), Running(settings([a, b, c], **slow)) as running:
+            a.behave = lambda exchange: None
+            b.behave, c.behave = soon(b), soon(c)
+            asking = [ask(running.port, "POST", CHAT, chat(str(n), stream=True)) for n in range(18)]
+            answers = await asyncio.gather(*asking)
+            assert all(status == 200 and body.count(b"[DONE]") == 1 for status, _, body in answers)
+            assert len(a.asked) == 6 and len(b.asked) + len(c.asked) == 18
+            assert b.left + c.left == 0 and balanced(running)
+
+    run(test())
+
+
 def test_a_server_error_is_tried_elsewhere_and_passed_on_where_all_agree():
     async def test():
         async with engines("a", "b") as (a, b), Running(settings([a, b])) as running:

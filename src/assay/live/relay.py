@@ -252,10 +252,11 @@ class Relay:
         engine = self.engine
         if self.exchange.done or engine is None:
             return
-        if blame:
-            self.gateway.suspect(engine, why)
+        self._drop_upstream()
         self._off(engine)
         self.failed.add(engine)
+        if blame:  # once it is off that engine: what breaks the circuit abandons all that are still on it
+            self.gateway.suspect(engine, why)
         self._pieces, self._held, self._tail, self.head = [], 0, b"", None
         self.streaming = False
         if not self.gateway.able(self):
@@ -269,7 +270,12 @@ class Relay:
     def abandon(self, why: str) -> None:
         """Its engine is down: ask another one at once rather than wait for silence."""
         self._drop_upstream()
-        self.gateway.later(self.retry, why, False)
+        self.gateway.later(self._leave, self.engine, why)
+
+    def _leave(self, engine: Engine, why: str) -> None:
+        """Off the engine that it was on when that went down, unless something else took it off meanwhile."""
+        if self.engine is engine:
+            self.retry(why, blame=False)
 
     def _another(self) -> bool:
         """Whether the client can still be spared, and there is an engine that was not tried."""
