@@ -1,0 +1,1 @@
+"""The kernel: one world, three ways to run it."""

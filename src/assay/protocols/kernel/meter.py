@@ -1,0 +1,104 @@
+"""What a run cost: messages, bits on the wire, rounds, asynchronous time, signatures; by kind and by node.
+
+A message to oneself never leaves the node and is not counted. Bits are those of the frames of
+:mod:`assay.protocols.kernel.wire`. Asynchronous time is the longest chain of messages of which each caused the next:
+what remains of time when every delay is at most one and nothing else takes any.
+
+The digest covers everything sent, in order: two runs with one digest were the same run.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from typing import Any
+
+from assay.protocols.interface import Message
+from assay.protocols.kernel import wire
+
+_STAMP = struct.Struct("<qiI")
+
+
+class Meter:
+    """The counters of one run."""
+
+    def __init__(self, nodes: int) -> None:
+        self.messages = self.bits = 0
+        self.rounds = 0
+        self.depth = 0
+        """Asynchronous time."""
+        self.deliveries = self.dropped = 0
+        self.signatures = self.checks = 0
+        self.by_kind: dict[str, list[int]] = {}
+        """Messages and bits of each kind."""
+        self.by_node = [[0, 0] for _ in range(nodes)]
+        """Messages and bits that each node sent."""
+        self._hash = blake2b(digest_size=16)
+        self._body, self._last = b"", ()  # type: tuple[bytes, Message]
+        self._seen: set[str] = set()
+
+    def count(self, time: int, src: int, to: int, msg: Message, copies: int = 1) -> None:
+        """So many copies of a message were sent; `to` is the receiver, or -1 - (their number)."""
+        if msg is not self._last:  # a broadcast in a loop: encoded once
+            self._body, self._last = wire.encode(msg), msg
+        body = self._body
+        bits = copies * (96 + 8 * len(body))
+        self.messages += copies
+        self.bits += bits
+        kind = kind_of(msg)
+        try:
+            entry = self.by_kind[kind]
+        except KeyError:
+            entry = self._first(kind, msg, body)
+        entry[0] += copies
+        entry[1] += bits
+        sent = self.by_node[src]
+        sent[0] += copies
+        sent[1] += bits
+        self._hash.update(_STAMP.pack(time, to, src) + body)
+
+    def _first(self, kind: str, msg: Message, body: bytes) -> list[int]:
+        """The first of a kind is looked at: what would arrive changed over a socket is refused in a simulation too."""
+        if wire.decode(body) != msg:
+            raise ValueError(f"message {msg!r} does not survive the wire; tuples of plain values expected")
+        return self.by_kind.setdefault(kind, [0, 0])
+
+    def note(self, *numbers: int) -> None:
+        """Something else that belongs to the run's identity: a choice of the scheduler."""
+        self._hash.update(struct.pack(f"<{len(numbers)}q", *numbers))
+
+    def summary(self) -> dict[str, Any]:
+        """The counters as plain values, to be sent and added up."""
+        names = ("messages", "bits", "deliveries", "dropped", "signatures", "checks")
+        return {name: getattr(self, name) for name in names} | {"by_kind": self.by_kind, "by_node": self.by_node}
+
+    def add(self, summary: dict[str, Any]) -> None:
+        """Another meter's counters on top."""
+        for name, value in summary.items():
+            if name == "by_kind":
+                for kind, (messages, bits) in value.items():
+                    entry = self.by_kind.setdefault(kind, [0, 0])
+                    entry[0] += messages
+                    entry[1] += bits
+            elif name == "by_node":
+                for entry, (messages, bits) in zip(self.by_node, value, strict=True):
+                    entry[0] += messages
+                    entry[1] += bits
+            else:
+                setattr(self, name, getattr(self, name) + value)
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b over all that was sent, when, by whom and to whom."""
+        return self._hash.hexdigest()
+
+
+def kind_of(msg: Message) -> str:
+    """The kind under which a message is counted: a sub-protocol's own kind, not the envelope's.
+
+    >>> kind_of(("/", ("brb", 3), ("echo", b"x"))), kind_of(("vote", 1))
+    ('echo', 'vote')
+    """
+    while msg[0] == "/":
+        msg = msg[2]
+    return msg[0]  # type: ignore[no-any-return]

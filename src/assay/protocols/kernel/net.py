@@ -1,0 +1,217 @@
+"""What the network does to a message: how long it takes, whether it is lost, doubled or overtaken.
+
+>>> net = parse("lognormal:0.005:0.4,drop=0.01")
+>>> net.drop, net.latency
+(0.01, Lognormal(median=0.005, sigma=0.4))
+
+All draws of a sender come from a stream of its own: what one node sends changes nothing for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from assay.sim.streams import stream
+
+Floats = npt.NDArray[np.float64]
+BLOCK = 1024  # draws made at once
+
+
+class Latency(Protocol):
+    """Seconds (in rounds: rounds) from sending to delivery."""
+
+    def draw(self, rng: np.random.Generator, count: int) -> Floats:
+        """So many latencies."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Always the same."""
+
+    seconds: float = 0.001
+
+    def draw(self, rng: np.random.Generator, count: int) -> Floats:
+        """So many latencies."""
+        return np.full(count, self.seconds)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Anything from low to high."""
+
+    low: float
+    high: float
+
+    def draw(self, rng: np.random.Generator, count: int) -> Floats:
+        """So many latencies."""
+        return rng.uniform(self.low, self.high, count)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Memoryless, with this mean."""
+
+    mean: float
+
+    def draw(self, rng: np.random.Generator, count: int) -> Floats:
+        """So many latencies."""
+        return rng.exponential(self.mean, count)
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """A long right tail: the logarithm is normal with this standard deviation."""
+
+    median: float
+    sigma: float
+
+    def draw(self, rng: np.random.Generator, count: int) -> Floats:
+        """So many latencies."""
+        return self.median * np.exp(self.sigma * rng.standard_normal(count))
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Whole rounds with this mean, cut off at both ends."""
+
+    mean: float
+    low: float = 1
+    high: float = 1e9
+
+    def draw(self, rng: np.random.Generator, count: int) -> Floats:
+        """So many latencies."""
+        return np.clip(rng.poisson(self.mean, count).astype(np.float64), self.low, self.high)
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """Between regions: `seconds[a][b]` is the median from region a to region b, `of[node]` the node's region."""
+
+    seconds: Floats
+    of: npt.NDArray[np.int64]
+    sigma: float = 0.1
+
+    def draw(self, rng: np.random.Generator, count: int) -> Floats:
+        """Factors on the medians."""
+        return np.exp(self.sigma * rng.standard_normal(count))
+
+
+@dataclass(frozen=True)
+class Net:
+    """A network. `bandwidth` in bytes/s makes messages of one link wait for each other; `fifo` forbids overtaking."""
+
+    latency: Latency = field(default_factory=Constant)
+    drop: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    """In rounds: how likely the messages that wait on a link are shuffled when one is sent."""
+    bandwidth: float | None = None
+    fifo: bool = False
+    per_round: int | None = None
+    """In rounds: messages that a link delivers at most in one round."""
+
+    def __post_init__(self) -> None:
+        for name in ("drop", "duplicate", "reorder"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; a probability from 0 to 1 expected")
+        if self.bandwidth is not None and self.bandwidth <= 0:
+            raise ValueError(f"bandwidth is {self.bandwidth}; bytes/s above 0 expected")
+
+    @property
+    def plain(self) -> bool:
+        """Whether every message arrives once, after its latency, whatever else is under way."""
+        return not (self.drop or self.duplicate or self.bandwidth or self.fifo or self.reorder or self.per_round)
+
+
+Sampler = Callable[[int], tuple[int, ...]]
+
+
+def latencies(net: Net, seed: int, src: int, unit: float = 1e-6) -> Callable[[int], int]:
+    """A function that gives the latency of the sender's next message to a destination, in units, at least 1."""
+    rng = stream(seed, "latency", src)
+    model = net.latency
+    block: list[Any] = []
+    if isinstance(model, Regions):
+        row = (np.asarray(model.seconds)[model.of[src]][model.of] / unit).tolist()
+
+        def regional(dst: int) -> int:
+            if not block:
+                block.extend(model.draw(rng, BLOCK).tolist())
+            return max(1, round(float(row[dst] * block.pop())))
+
+        return regional
+
+    def next_one(dst: int) -> int:
+        if not block:
+            drawn = np.rint(model.draw(rng, BLOCK) / unit).astype(np.int64)
+            block.extend(np.maximum(drawn, 1)[::-1].tolist())
+        return block.pop()  # type: ignore[no-any-return]
+
+    return next_one
+
+
+def sampler(net: Net, seed: int, src: int, unit: float = 1e-6) -> Sampler:
+    """A function that gives the latencies of all copies of the sender's next message: none, one or two."""
+    latency = latencies(net, seed, src, unit)
+    if not net.drop and not net.duplicate:
+        return lambda dst: (latency(dst),)
+    rng = stream(seed, "fate", src)
+    fates: list[tuple[float, float]] = []
+
+    def copies(dst: int) -> tuple[int, ...]:
+        if not fates:
+            fates.extend(map(tuple, rng.random((BLOCK, 2)).tolist()))
+        lost, doubled = fates.pop()
+        after = latency(dst)  # drawn in any case, so that losses do not shift the others' latencies
+        if lost < net.drop:
+            return ()
+        return (after, after) if doubled < net.duplicate else (after,)
+
+    return copies
+
+
+MODELS: dict[str, tuple[type[Any], tuple[float, ...]]] = {
+    "constant": (Constant, (0.001,)),
+    "uniform": (Uniform, (0.001, 0.01)),
+    "exponential": (Exponential, (0.005,)),
+    "lognormal": (Lognormal, (0.005, 0.4)),
+    "poisson": (Poisson, (2.0,)),
+}
+
+
+def parse(text: str) -> Net:
+    """A network from `model:number:…,option=value,…`, as on the command line.
+
+    >>> parse("uniform:1:3,drop=0.2,per_round=4").per_round
+    4
+    >>> parse("warp")
+    Traceback (most recent call last):
+    ValueError: no latency model 'warp'; one of constant, uniform, exponential, lognormal, poisson expected
+    """
+    first, *options = [part.strip() for part in text.split(",")]
+    name, *numbers = first.split(":")
+    if name not in MODELS:
+        raise ValueError(f"no latency model '{name}'; one of {', '.join(MODELS)} expected")
+    kind, defaults = MODELS[name]
+    try:
+        values = [float(number) for number in numbers]
+        net = Net(kind(*values, *defaults[len(values) :]))
+        for option in options:
+            key, _, value = option.partition("=")
+            if key == "fifo" and not value:
+                net = replace(net, fifo=True)
+            elif key in ("drop", "duplicate", "reorder", "bandwidth"):
+                net = replace(net, **{key: float(value)})  # type: ignore[arg-type]
+            elif key == "per_round":
+                net = replace(net, per_round=int(value))
+            else:
+                raise ValueError(f"no option '{key}'")
+    except (TypeError, ValueError) as error:
+        known = "drop=, duplicate=, reorder=, bandwidth=, per_round= and fifo"
+        raise ValueError(f"network '{text}': {error}; like 'lognormal:0.005:0.4,drop=0.01', options {known}") from None
+    return net

@@ -1,0 +1,235 @@
+"""What the three ways to run a world share: contexts, loopback, decisions, histories, the order to stop."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from assay.protocols.interface import Ctx, Message, Node, NodeId, Tag
+from assay.protocols.kernel.meter import Meter
+from assay.protocols.kernel.signatures import Ideal, Scheme
+from assay.sim.streams import stream
+from assay.workloads.histories import Operation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from assay.protocols.kernel.world import World
+
+
+class Decision(NamedTuple):
+    """A node put out a value for a slot."""
+
+    time: float
+    node: NodeId
+    slot: Hashable
+    value: Any
+
+
+class Delivery(NamedTuple):
+    """A message arrived; src is -1 where a timer fired."""
+
+    time: float
+    src: NodeId
+    dst: NodeId
+    msg: Message
+
+
+@dataclass
+class Outcome:
+    """How a run went."""
+
+    n: int
+    correct: tuple[NodeId, ...]
+    """Nodes without a fault; clients are not among them."""
+    meter: Meter
+    decisions: dict[NodeId, dict[Hashable, Any]]
+    """Of each node, by slot: the first value it put out."""
+    log: list[Decision] = field(default_factory=list)
+    """All of them, in order."""
+    operations: list[Operation] = field(default_factory=list)
+    """What clients asked and got."""
+    trace: list[Delivery] = field(default_factory=list)
+    """All deliveries, where asked for."""
+    time: float = 0.0
+    stopped: str = ""
+    """Why the run ended: "until", "quiet" (nothing under way any more), "limit", or the "scheduler" would not go on."""
+    refused: list[str] = field(default_factory=list)
+    """Over sockets: why connections were cut off."""
+    nodes: list[Node] = field(default_factory=list)
+    """The nodes as they were at the end; empty after a run over sockets."""
+
+    @property
+    def digest(self) -> str:
+        """The run's identity: equal for equal seeds, in every process."""
+        return self.meter.digest
+
+    def decided(self, slot: Hashable = 0) -> dict[NodeId, Any]:
+        """What the correct nodes decided for a slot.
+
+        >>> Outcome(2, (0, 1), Meter(2), {0: {0: "a"}, 1: {}}).decided()
+        {0: 'a'}
+        """
+        return {node: self.decisions[node][slot] for node in self.correct if slot in self.decisions[node]}
+
+    @property
+    def conflicts(self) -> list[Decision]:
+        """Decisions of correct nodes that contradict an earlier one, their own or another's, for the same slot."""
+        first: dict[Hashable, Any] = {}
+        correct = set(self.correct)
+        taken = [entry for entry in self.log if entry.node in correct]
+        return [entry for entry in taken if first.setdefault(entry.slot, entry.value) != entry.value]
+
+
+def all_decided(outcome: Outcome) -> bool:
+    """Every correct node put out something; the usual `until`."""
+    return all(outcome.decisions[node] for node in outcome.correct)
+
+
+class SimCtx(Ctx):
+    """A node's context in a simulation."""
+
+    __slots__ = ("_rng", "depth", "f", "id", "input", "life", "n", "peers", "run")
+
+    def __init__(self, run: Run, node: NodeId, peers: Sequence[NodeId]) -> None:
+        self.run, self.id, self.peers = run, node, peers
+        world = run.world
+        self.n, self.f = world.n, world.f
+        self.input = world.inputs[node] if world.inputs is not None and node < len(world.inputs) else None
+        self.depth = 0
+        self.life = 0  # how often it has come up: timers of an earlier life do not fire
+        self._rng: np.random.Generator | None = None
+
+    @property
+    def now(self) -> float:
+        """Seconds, rounds or deliveries."""
+        return self.run.now
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The node's randomness."""
+        if self._rng is None:
+            self._rng = stream(self.run.world.seed, "node", self.id)
+        return self._rng
+
+    def send(self, to: NodeId, msg: Message) -> None:
+        """Send to one node."""
+        self.run.post(self, to, msg)
+
+    def broadcast(self, msg: Message, to: Iterable[NodeId] | None = None) -> None:
+        """Send to all peers and itself, or to those named."""
+        post = self.run.post
+        if to is None:
+            for other in self.peers:
+                post(self, other, msg)
+            post(self, self.id, msg)
+        else:
+            for other in to:
+                post(self, other, msg)
+
+    def timer(self, delay: float, tag: Tag) -> None:
+        """Set a timer."""
+        self.run.alarm(self, delay, tag)
+
+    def decide(self, value: Any, slot: Hashable = 0) -> None:
+        """Put out a value."""
+        run = self.run
+        run.outcome.log.append(Decision(run.now, self.id, slot, value))
+        run.outcome.decisions[self.id].setdefault(slot, value)
+        run.changed = True
+
+    def invoke(self, f: str, key: Any, value: Any) -> int:
+        """Begin an operation."""
+        operations = self.run.outcome.operations
+        operations.append(Operation(self.id, f, key, value, None, self.run.now, math.inf, "info"))
+        return len(operations) - 1
+
+    def complete(self, operation: int, result: Any, status: str = "ok") -> None:
+        """End an operation."""
+        operations = self.run.outcome.operations
+        done = operations[operation]._replace(result=result, complete=self.run.now, status=status)
+        operations[operation] = done
+        self.run.changed = True
+
+    def sign(self, data: bytes) -> bytes:
+        """Sign."""
+        self.run.outcome.meter.signatures += 1
+        return self.run.scheme.sign(self.id, data)
+
+    def verify(self, who: NodeId, data: bytes, signature: bytes) -> bool:
+        """Verify."""
+        self.run.outcome.meter.checks += 1
+        return self.run.scheme.verify(who, data, signature)
+
+
+class Run:
+    """A world under way. Subclasses say when a message arrives."""
+
+    now: float = 0.0
+
+    def __init__(self, world: World, *, metered: bool = True, traced: bool = False) -> None:
+        self.world = world
+        self.total = world.n + len(world.clients)
+        self.nodes = world.make_nodes()
+        self.scheme: Scheme = Ideal(world.seed)
+        meter = Meter(self.total)
+        correct = tuple(node for node in range(world.n) if node not in world.faults)
+        decisions: dict[NodeId, dict[Hashable, Any]] = {node: {} for node in range(self.total)}
+        self.outcome = Outcome(world.n, correct, meter, decisions, nodes=self.nodes)
+        self.metered, self.traced = metered, traced
+        self.ways = world.neighbours()
+        clients = tuple(range(world.n, self.total))
+        everybody = tuple(range(world.n))
+        self.ctxs = [SimCtx(self, node, self._peers(node, everybody)) for node in range(self.total)]
+        self.allowed = None
+        if self.ways is not None:
+            self.allowed = [frozenset((*row, node, *clients)) for node, row in enumerate(self.ways)]
+            self.allowed += [frozenset((*everybody, client)) for client in clients]
+        self.changed = False
+        self.local: deque[tuple[SimCtx, Message]] = deque()
+
+    def _peers(self, node: NodeId, everybody: tuple[NodeId, ...]) -> Sequence[NodeId]:
+        if node >= self.world.n:
+            return everybody
+        return self.ways[node] if self.ways is not None else everybody[:node] + everybody[node + 1 :]
+
+    def post(self, ctx: SimCtx, to: NodeId, msg: Message) -> None:
+        """A node sends."""
+        raise NotImplementedError
+
+    def alarm(self, ctx: SimCtx, delay: float, tag: Tag) -> None:
+        """A node sets a timer."""
+        raise NotImplementedError
+
+    def check(self, src: NodeId, to: NodeId) -> None:
+        """Refuses a message to somebody who is not there or cannot be reached."""
+        if not 0 <= to < self.total:
+            raise ValueError(f"node {src} sends to {to}, but there are nodes 0 to {self.total - 1} only")
+        if self.allowed is not None and to not in self.allowed[src]:
+            raise ValueError(f"node {src} sends to {to}, which is no neighbour of it")
+
+    def settle(self) -> None:
+        """Delivers what nodes sent themselves, until nothing is left."""
+        local, nodes = self.local, self.nodes
+        while local:
+            ctx, msg = local.popleft()
+            nodes[ctx.id].recv(ctx, ctx.id, msg)
+
+    def begin(self) -> None:
+        """Starts every node, in order."""
+        for ctx, node in zip(self.ctxs, self.nodes, strict=True):
+            node.start(ctx)
+            self.settle()
+
+    def over(self, until: Callable[[Outcome], bool] | None) -> bool:
+        """Whether the run may stop; asked only after something was put out."""
+        self.changed = False
+        return until is not None and until(self.outcome)
+
+    def end(self, reason: str) -> Outcome:
+        """The outcome, with the reason for the end."""
+        self.outcome.time, self.outcome.stopped = self.now, reason
+        return self.outcome

@@ -1,0 +1,1 @@
+"""A library of nodes to run, to build on and to break."""

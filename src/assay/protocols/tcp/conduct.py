@@ -1,0 +1,210 @@
+"""Conducts a run over sockets: starts the processes, tells them where the others are, listens, stops, kills.
+
+Decisions and operations are told while they happen, so what a killed process put out is not lost with it.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import secrets
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
+
+from assay.protocols.interface import NodeId
+from assay.protocols.kernel.meter import Meter
+from assay.protocols.kernel.run import Decision, Outcome
+from assay.protocols.kernel.signatures import key_pairs
+from assay.protocols.tcp.house import inhabit
+from assay.workloads.histories import Operation
+
+if TYPE_CHECKING:
+    from assay.protocols.kernel.world import World
+
+START = 60.0
+"""Seconds that all processes together have to come up."""
+IDLE = 1.0
+"""Seconds without any message or timer after which nothing more will come."""
+
+
+class Death(RuntimeError):  # noqa: N818 - what befell a process
+    """A process failed: a node raised, or it did not come up."""
+
+
+def run(
+    world: World, *, until: Callable[[Outcome], bool] | None = None, limit: float = 30.0, processes: int | None = None,
+    kill: Mapping[NodeId, float] | None = None,
+) -> Outcome:  # fmt: skip
+    """Run over TCP on loopback until `until`, until nothing moves any more, or for so many seconds.
+
+    Nodes are spread over `processes` (one each, unless told otherwise). `kill` ends the process of a node by SIGKILL
+    so many seconds after the start, whatever it is doing. Latencies and losses of the world's network come on top of
+    the real ones, at the sender.
+    """
+    if world.churn:
+        raise ValueError("churn is for simulated runs; over sockets, kill processes or use Crash faults")
+    total = world.n + len(world.clients)
+    count = min(processes or total, total)
+    if count < 1:
+        raise ValueError(f"{processes} processes; at least 1 expected")
+    homes = [node % count for node in range(total)]
+    dead = {node for node, home in enumerate(homes) if home in {homes[victim] for victim in kill or {}}}
+    conductor = Conductor(world, homes, count, dead)
+    try:
+        conductor.start()
+        return conductor.listen(until, limit, {homes[node]: at for node, at in (kill or {}).items()})
+    finally:
+        conductor.clear()
+
+
+@dataclass
+class Conductor:
+    """The processes and what they have told so far."""
+
+    world: World
+    homes: list[int]
+    count: int
+    dead: set[NodeId]
+    lines: list[Connection] = field(default_factory=list)
+    workers: list[Any] = field(default_factory=list)
+    moves: dict[int, tuple[int, float]] = field(default_factory=dict)
+    places: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Where each operation of each process stands in the history."""
+
+    def __post_init__(self) -> None:
+        total = len(self.homes)
+        correct = tuple(n for n in range(self.world.n) if n not in self.world.faults and n not in self.dead)
+        decisions: dict[NodeId, dict[Hashable, Any]] = {node: {} for node in range(total)}
+        self.outcome = Outcome(self.world.n, correct, Meter(total), decisions)
+        self.meters = 0
+        self.changed = False
+
+    def start(self) -> None:
+        """All processes up, connected and started."""
+        context = multiprocessing.get_context("spawn")
+        token = secrets.token_bytes(16)
+        nodes = range(len(self.homes))
+        private, public = key_pairs(nodes, self.world.seed) if find_spec("cryptography") else ({}, {})
+        for index in range(self.count):
+            here, there = context.Pipe()
+            own = {node: key for node, key in private.items() if self.homes[node] == index}
+            arguments = (there, self.world, self.homes, index, token, (own, public))
+            worker = context.Process(target=inhabit, args=arguments, daemon=True)
+            worker.start()
+            there.close()
+            self.lines.append(here)
+            self.workers.append(worker)
+        deadline = time.monotonic() + START
+        ports = [self._expect(index, "listening", deadline)[1] for index in range(self.count)]
+        for line in self.lines:
+            line.send(ports)
+        for index in range(self.count):
+            self._expect(index, "ready", deadline)
+        self.epoch = time.monotonic() + 0.01
+        for line in self.lines:
+            line.send(self.epoch)
+
+    def _expect(self, index: int, what: str, deadline: float) -> Any:
+        line = self.lines[index]
+        try:
+            if not line.poll(max(0.0, deadline - time.monotonic())):
+                raise Death(f"process {index} did not come up within {START:g} s")
+            told = line.recv()
+        except (EOFError, ConnectionError):
+            raise Death(f"process {index} died before it was up") from None
+        if told[0] != what:
+            self._told(index, told)
+            raise Death(f"process {index} said {told[0]} instead of {what}")
+        return told
+
+    def listen(self, until: Callable[[Outcome], bool] | None, limit: float, kill: dict[int, float]) -> Outcome:
+        """Hears the processes until the run is over."""
+        last, reason = time.monotonic(), "limit"
+        while (now := time.monotonic() - self.epoch) < limit:
+            for index in [index for index, at in kill.items() if at <= now]:
+                self.workers[index].kill()
+                del kill[index]
+            ready = wait([line for line in self.lines if not line.closed], timeout=0.02)
+            for line in ready:
+                self._take(line)  # type: ignore[arg-type]
+                last = time.monotonic()
+            if self.changed and until is not None:
+                self.changed = False
+                if until(self.outcome):
+                    reason = "until"
+                    break
+            timers = sum(timers for _, timers in self.moves.values())
+            if not timers and not kill and time.monotonic() - last > IDLE:
+                reason = "quiet"
+                break
+        self.outcome.time, self.outcome.stopped = time.monotonic() - self.epoch, reason
+        self._stop()
+        return self.outcome
+
+    def _take(self, line: Connection) -> None:
+        index = self.lines.index(line)
+        try:
+            self._told(index, line.recv())
+        except (EOFError, ConnectionError):  # it died
+            line.close()
+            self.moves.pop(index, None)
+
+    def _told(self, index: int, told: Any) -> None:
+        if told[0] == "meter":
+            self.outcome.meter.add(told[1])
+            self.meters += 1
+            return
+        _, news, moves, timers = told
+        self.moves[index] = (moves, timers)
+        for entry in news:
+            self._news(index, *entry)
+
+    def _news(self, index: int, kind: str, *rest: Any) -> None:
+        outcome = self.outcome
+        if kind == "failed":
+            raise Death(f"process {index} failed: {rest[0].strip().splitlines()[-1]}\n{rest[0]}")
+        if kind == "refused":
+            outcome.refused.append(rest[0])
+            return
+        time_, node, *more = rest
+        if kind == "decide":
+            slot, value = more
+            outcome.log.append(Decision(time_, node, slot, value))
+            outcome.decisions[node].setdefault(slot, value)
+        elif kind == "invoke":
+            number, f, key, value = more
+            self.places[index, number] = len(outcome.operations)
+            outcome.operations.append(Operation(node, f, key, value, None, time_, math.inf, "info"))
+        else:
+            number, result, status = more
+            place = self.places[index, number]
+            done = outcome.operations[place]._replace(result=result, complete=time_, status=status)
+            outcome.operations[place] = done
+        self.changed = True
+
+    def _stop(self) -> None:
+        """Asks all to stop, and takes their last words and counts."""
+        alive = [line for line in self.lines if not line.closed]
+        for line in alive:
+            try:
+                line.send("stop")
+            except (BrokenPipeError, ConnectionError):
+                line.close()
+        deadline = time.monotonic() + 10.0
+        while (alive := [line for line in self.lines if not line.closed]) and time.monotonic() < deadline:
+            for ready in wait(alive, timeout=0.1):
+                self._take(ready)  # type: ignore[arg-type]
+
+    def clear(self) -> None:
+        """Nothing is left running."""
+        for line in self.lines:
+            line.close()
+        for worker in self.workers:
+            worker.join(0.5)
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
