@@ -14,8 +14,8 @@ from assay import __version__
 from assay.record.errors import AssayError
 
 COMMANDS = (
-    "list", "show", "run", "record", "compare", "gateway", "engine", "top", "calibrate", "traces", "feed",
-    "doctor", "completion",
+    "list", "show", "run", "record", "compare", "gateway", "engine", "top", "calibrate", "protocol", "check", "verify",
+    "traces", "feed", "doctor", "completion",
 )  # fmt: skip
 
 

@@ -116,8 +116,10 @@ def _other(value: Any) -> Any:
             return not value
         case int() if value in (0, 1):
             return 1 - value
-        case int() | float():
+        case int():
             return value + 1
+        case float():
+            return -value if value else 1.0
         case bytes():
             return bytes([value[0] ^ 0xFF]) + value[1:] if value else b"\xff"
         case str():
@@ -253,36 +255,46 @@ class When(Fault):
         self.fault.on_peek(ctx, traffic)
 
 
-class _Numbered(Through):
-    """A context whose timers remember which of several faults set them."""
+class _Inside(Through):
+    """The context of one of several faults: timers remember whose they are, what it sends meets the outer faults."""
 
-    __slots__ = ("place",)
+    __slots__ = ("faults", "place")
 
-    def __init__(self, under: Ctx, place: int) -> None:
+    def __init__(self, under: Ctx, faults: tuple[Fault, ...], place: int) -> None:
         super().__init__(under)
-        self.place = place
+        self.faults, self.place = faults, place
 
     def timer(self, delay: float, tag: Tag) -> None:
         self.under.timer(delay, ("fault", (self.place, tag[1])))
 
+    def send(self, to: NodeId, msg: Message) -> None:
+        for target, what in _outwards(self.under, self.faults, self.place + 1, [(to, msg)]):
+            self.under.send(target, what)
+
+
+def _outwards(
+    ctx: Ctx, faults: tuple[Fault, ...], first: int, pairs: list[tuple[NodeId, Message]]
+) -> list[tuple[NodeId, Message]]:
+    for place in range(first, len(faults)):
+        inside = _Inside(ctx, faults, place)
+        pairs = [kept for pair in pairs for kept in faults[place].on_send(inside, *pair)]
+    return pairs
+
 
 @dataclass
 class Composed(Fault):
-    """Several faults, one inside the other: the first sees what the node sends first."""
+    """Several faults, one around the other: the first sees what the node sends first."""
 
     faults: tuple[Fault, ...]
 
     def on_start(self, ctx: Ctx) -> None:
         """All start."""
         for place, fault in enumerate(self.faults):
-            fault.on_start(_Numbered(ctx, place))
+            fault.on_start(_Inside(ctx, self.faults, place))
 
     def on_send(self, ctx: Ctx, to: NodeId, msg: Message) -> Pairs:
         """Through one after the other."""
-        pairs: list[tuple[NodeId, Message]] = [(to, msg)]
-        for place, fault in enumerate(self.faults):
-            pairs = [kept for pair in pairs for kept in fault.on_send(_Numbered(ctx, place), *pair)]
-        return pairs
+        return _outwards(ctx, self.faults, 0, [(to, msg)])
 
     def on_recv(self, ctx: Ctx, src: NodeId, msg: Message) -> Pairs:
         """Through one after the other, the last first."""
@@ -301,7 +313,7 @@ class Composed(Fault):
         """The one who set it."""
         place, inner = tag
         fault: Fault = self.faults[place]
-        return fault.on_timer(_Numbered(ctx, place), inner)
+        return fault.on_timer(_Inside(ctx, self.faults, place), inner)
 
     def on_peek(self, ctx: Ctx, traffic: Sequence[tuple[NodeId, NodeId, Message]]) -> None:
         """All look."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 from assay.record.errors import BadInput
 from assay.serving.interface import Fleet
 from assay.serving.routers import BASELINES
+from assay.sim import own_code
 
 PAPERS = {"lmetric": "lmetric", "balanceroute": "balanceroute"}  # papers whose component is a router
 ORDER_PAPERS = {"driftsched": "driftsched"}  # and those whose component is an order
@@ -65,31 +63,11 @@ def _paper(module: str) -> Any:
 
 def own(name: str, methods: tuple[str, ...]) -> Any:
     """An object of the user's class, imported from where the user stands."""
-    where, _, attribute = name.partition(":")
+    kind = own_code.load(name)
     try:
-        module = _file(Path(where)) if where.endswith(".py") else _module(where)
-        made = getattr(module, attribute)()
-    except BadInput:
-        raise
+        made = kind()
     except Exception as error:
         raise BadInput(f"cannot make '{name}': {type(error).__name__}: {error}") from error
     if not any(callable(getattr(made, method, None)) for method in methods):
         raise BadInput(f"'{name}' needs a method {' or '.join(methods)}; see assay.serving.interface")
     return made
-
-
-def _module(name: str) -> Any:
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    return importlib.import_module(name)
-
-
-def _file(path: Path) -> Any:
-    if not path.is_file():
-        raise BadInput(f"cannot read {path}: there is no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
