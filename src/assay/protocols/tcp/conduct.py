@@ -110,16 +110,16 @@ class Conductor:
 
     def _expect(self, index: int, what: str, deadline: float) -> Any:
         line = self.lines[index]
-        try:
-            if not line.poll(max(0.0, deadline - time.monotonic())):
-                raise Death(f"process {index} did not come up within {START:g} s")
-            told = line.recv()
-        except (EOFError, ConnectionError):
-            raise Death(f"process {index} died before it was up") from None
-        if told[0] != what:
-            self._told(index, told)
-            raise Death(f"process {index} said {told[0]} instead of {what}")
-        return told
+        while True:
+            try:
+                if not line.poll(max(0.0, deadline - time.monotonic())):
+                    raise Death(f"process {index} did not come up within {START:g} s")
+                told = line.recv()
+            except (EOFError, ConnectionError):
+                raise Death(f"process {index} died before it was up") from None
+            if told[0] == what:
+                return told
+            self._told(index, told)  # a stranger was cut off, or the process failed
 
     def listen(self, until: Callable[[Outcome], bool] | None, limit: float, kill: dict[int, float]) -> Outcome:
         """Hears the processes until the run is over."""

@@ -97,9 +97,10 @@ class Incoming(asyncio.Protocol):
 
     def _greeted(self) -> bool:
         """Whether the caller has said who it is, and is that."""
+        if not HELLO.startswith(self.buffer[: len(HELLO)]):
+            self.cut("a caller that does not speak this protocol")
+            return False
         if len(self.buffer) < GREETING:
-            if not HELLO.startswith(self.buffer[: len(HELLO)]):
-                self.cut("a caller that does not speak this protocol")
             return False
         said = bytes(self.buffer[:GREETING])
         caller = int.from_bytes(said[-4:], "big")
