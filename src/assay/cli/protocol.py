@@ -213,3 +213,13 @@ def _summary(answer: dict[str, Any]) -> None:
     )
     if answer["first_conflict"] is not None:
         out.print(f"[red]see it[/red] with --seed {answer['first_conflict']}")
+
+
+@command.command(epilog="Example:  assay protocol maelstrom assay.protocols.maelstrom:Echo  (as Maelstrom's --bin)")
+@click.argument("node", metavar="FILE.py:Node")
+def maelstrom(node: str) -> None:
+    """Run NODE under Maelstrom: JSON lines on standard input and output."""
+    from assay.protocols import launch
+    from assay.protocols import maelstrom as lines
+
+    lines.serve(launch.own(node))
