@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from assay.protocols.launch import Plan
 
 
-@click.group()
+@click.group(epilog="Example:  assay protocol run mine.py:Node --n 7 --faults equivocate:2 --live")
 def command() -> None:
     """Run a protocol: one node file, in rounds, in simulated time, under an adversary, or over real sockets."""
 

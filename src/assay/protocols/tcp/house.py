@@ -203,7 +203,10 @@ class House:
         """Sends the news; a killed process has told all but its last turn of the loop."""
         self.reporting = False
         news, self.news = self.news, []
-        self.line.send(("news", news, self.moves, self.timers))
+        try:
+            self.line.send(("news", news, self.moves, self.timers))
+        except OSError:  # the conductor is gone, so there is nothing to go on for
+            self.over.set()
 
     # ------------------------------------------------------------------------------------------------ the run
 
@@ -247,7 +250,7 @@ def inhabit(line: Connection, world: World, homes: list[int], index: int, token:
 
     try:
         asyncio.run(main())
-    except (BrokenPipeError, EOFError, KeyboardInterrupt):
+    except (OSError, EOFError, KeyboardInterrupt):
         pass  # the conductor is gone: nobody to tell
     except Exception:
         line.send(("news", [("failed", traceback.format_exc(limit=-3))], 0, math.inf))

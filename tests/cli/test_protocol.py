@@ -1,0 +1,96 @@
+"""`assay protocol run`: a file of the user's, in every mode."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Package
+
+FLOOD = '''
+from assay.protocols.interface import Node
+
+class Flood(Node):
+    """Thirty lines of a user's own."""
+
+    def __init__(self, word="news"):
+        self.word, self.seen = word, False
+
+    def start(self, ctx):
+        if ctx.id == 0:
+            ctx.broadcast((self.word, ctx.input))
+
+    def recv(self, ctx, src, msg):
+        if not self.seen:
+            self.seen = True
+            ctx.decide(msg[1])
+            ctx.broadcast(msg)
+
+class Torn(Node):
+    def start(self, ctx):
+        ctx.decide(ctx.id % 2)
+
+class Dead(Node):
+    def start(self, ctx):
+        raise ZeroDivisionError("oh")
+
+class NoNode:
+    pass
+'''
+
+
+@pytest.fixture
+def flood(tmp_path):
+    path = tmp_path / "flood.py"
+    path.write_text(FLOOD)
+    return str(path)
+
+
+@pytest.mark.parametrize("mode", [["--mode", "rounds"], [], ["--mode", "async"], ["--live", "--processes", "2"]])
+def test_one_file_runs_in_every_mode(package: Package, flood: str, mode: list[str]) -> None:
+    told = package.json("protocol", "run", f"{flood}:Flood", "--n", "5", "--inputs", "7", "--topology", "ring", *mode)
+    assert [row["decisions"] for row in told["nodes"]] == [[[0, 7]]] * 5
+    assert told["messages"] == 12 or mode  # a run may stop before the last message
+    shown = package.assay("protocol", "run", f"{flood}:Flood", "--n", "5", "--inputs", "x", "--option", "word=w", *mode)
+    assert "'x'" in shown.stdout and "messages (w " in shown.stdout
+
+
+def test_a_contradiction_or_a_stall_ends_with_one(package: Package, flood: str) -> None:
+    torn = package.assay("protocol", "run", f"{flood}:Torn", code=1)
+    assert "contradiction" in torn.stdout
+    stalled = package.assay("protocol", "run", f"{flood}:Flood", "--faults", "crash:1", "--inputs", "1", code=1)
+    assert "undecided: nodes 1, 2, 3" in stalled.stdout
+    many = package.assay("protocol", "run", f"{flood}:Torn", "--seeds", "3", code=1)
+    assert "contradictions in 3" in many.stdout and "--seed 0" in many.stdout
+
+
+def test_seeds_are_summarised(package: Package, flood: str) -> None:
+    arguments = ("--n", "6", "--inputs", "1", "--net", "lognormal", "--faults", "silence@5", "--seeds", "20")
+    answer = package.json("protocol", "run", f"{flood}:Flood", *arguments)
+    assert answer["runs"] == 20 and answer["decided"]["value"] == 1.0 and answer["conflicts"] == 0
+    assert answer["costs"]["sim_seconds"]["min"] < answer["costs"]["sim_seconds"]["max"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["nothing.py:Node"], "there is no such file"),
+        (["{flood}"], "names no code"),
+        (["{flood}:Other"], "cannot load"),
+        (["{flood}:NoNode"], "is no node"),
+        (["{flood}:Flood", "--option", "word"], "NAME=VALUE expected"),
+        (["{flood}:Flood", "--option", "color=3"], "unexpected keyword argument 'color'"),
+        (["{flood}:Flood", "--faults", "warp:1"], "no fault 'warp'"),
+        (["{flood}:Flood", "--faults", "crash:9"], "there are nodes 0 to 3"),
+        (["{flood}:Flood", "--net", "warp"], "no latency model"),
+        (["{flood}:Flood", "--topology", "moebius"], "no topology 'moebius'"),
+        (["{flood}:Flood", "--n", "5", "--topology", "grid"], "5 nodes make no square"),
+        (["{flood}:Flood", "--kill", "1@2"], "belong to --live"),
+        (["{flood}:Flood", "--live", "--kill", "one"], "NODE@SECONDS"),
+        (["{flood}:Flood", "--inputs", "[1,"], "no JSON list"),
+        (["{flood}:Dead"], "the node failed: ZeroDivisionError: oh"),
+        (["{flood}:Dead", "--live", "--processes", "1"], "ZeroDivisionError: oh"),
+    ],
+)
+def test_bad_input_gets_one_line(package: Package, flood: str, arguments: list[str], why: str) -> None:
+    told = package.assay("protocol", "run", *(part.format(flood=flood) for part in arguments), code=2).stderr
+    assert why in told and len(told.strip().splitlines()) == 1
