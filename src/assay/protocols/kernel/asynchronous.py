@@ -89,8 +89,12 @@ class DelayVictim(Random):
         self.victims = frozenset(victims)
 
     def pick(self, pending: Sequence[Event], view: Asynchronous) -> int:
-        """One of the others at random, if there is one."""
-        others = [place for place, event in enumerate(pending) if not {event.src, event.dst} & self.victims]
+        """A message among the others at random, if there is one."""
+        victims = self.victims
+        others = [
+            place for place, (_, src, dst, _, _) in enumerate(pending)
+            if src >= 0 and src not in victims and dst not in victims
+        ]  # fmt: skip
         return others[int(self.word() * len(others))] if others else super().pick(pending, view)
 
 
