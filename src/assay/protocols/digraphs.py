@@ -61,14 +61,19 @@ def reach(graph: Digraph, v: int, failed: int) -> int:
     found = frontier = 1 << v
     while frontier:
         following = 0
-        for w in _members(frontier):
+        for w in members(frontier):
             following |= before[w]
         frontier = following & ~found & ~failed
         found |= frontier
     return found
 
 
-def _members(mask: int) -> Iterator[int]:
+def members(mask: int) -> Iterator[int]:
+    """The nodes of a mask.
+
+    >>> list(members(0b1010))
+    [1, 3]
+    """
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -76,7 +81,7 @@ def _members(mask: int) -> Iterator[int]:
 
 
 @cache
-def _sets(n: int, size: int) -> tuple[int, ...]:
+def sets(n: int, size: int) -> tuple[int, ...]:
     """All sets of at most so many nodes, as masks."""
     return tuple(sum(1 << v for v in chosen) for k in range(size + 1) for chosen in combinations(range(n), k))
 
@@ -92,8 +97,7 @@ def source(graph: Digraph, failed: int) -> int:
 
 def _reaches(graph: Digraph, f: int, second: bool, least: int) -> bool:
     n = len(graph)
-    sets = _sets(n, f)
-    found = {(v, failed): reach(graph, v, failed) for v in range(n) for failed in sets if not failed >> v & 1}
+    found = {(v, failed): reach(graph, v, failed) for v in range(n) for failed in sets(n, f) if not failed >> v & 1}
     items = list(found.items())
     for place, ((u, first), ours) in enumerate(items):
         for (v, other), theirs in items[place:]:
@@ -104,8 +108,8 @@ def _reaches(graph: Digraph, f: int, second: bool, least: int) -> bool:
 
 def _three_reach(graph: Digraph, f: int) -> bool:
     n = len(graph)
-    for shared in _sets(n, f):
-        grown = {shared | more for more in _sets(n, f)}
+    for shared in sets(n, f):
+        grown = {shared | more for more in sets(n, f)}
         found = [(v, reach(graph, v, failed)) for failed in grown for v in range(n) if not failed >> v & 1]
         if any(u != v and not ours & theirs for (u, ours), (v, theirs) in combinations(found, 2)):
             return False
@@ -115,7 +119,7 @@ def _three_reach(graph: Digraph, f: int) -> bool:
 def _one_source(graph: Digraph, f: int) -> bool:
     return all(
         source(graph, failed).bit_count() > 2 * (f - failed.bit_count())
-        for failed in _sets(len(graph), f)
+        for failed in sets(len(graph), f)
         if failed.bit_count() < len(graph)
     )
 
@@ -123,7 +127,7 @@ def _one_source(graph: Digraph, f: int) -> bool:
 CONDITIONS: dict[str, Callable[[Digraph, int], bool]] = {
     "1-reach": lambda graph, f: _reaches(graph, f, second=False, least=1),
     "2-reach": lambda graph, f: _reaches(graph, f, second=True, least=1),
-    "2-reach+": lambda graph, f: _reaches(graph, f, second=True, least=f + 1) and source(graph, 0).bit_count() > 2 * f,
+    "2-reach+": lambda graph, f: _reaches(graph, f, second=True, least=f + 1),
     "3-reach": _three_reach,
     "one-source": _one_source,
 }

@@ -59,7 +59,7 @@ class Fifo(Scheduler):
 
 
 class Random(Scheduler):
-    """Uniformly at random; a timer competes with a messages's chance times `timers`."""
+    """Uniformly at random; a timer has a message's chance times `timers`."""
 
     def __init__(self, seed: int = 0, timers: float = 0.1) -> None:
         self.rng = stream(seed, "scheduler")
@@ -71,6 +71,15 @@ class Random(Scheduler):
         if not self._words:
             self._words = self.rng.random(512).tolist()
         return self._words.pop()
+
+    def among(self, pending: Sequence[Event], view: Asynchronous, wanted: Callable[[Event], bool]) -> int:
+        """One of the wanted at random; anything, where there is none. Mostly a few draws find one."""
+        for _ in range(8):
+            place = int(self.word() * len(pending))
+            if wanted(pending[place]):
+                return place
+        places = [place for place, event in enumerate(pending) if wanted(event)]
+        return places[int(self.word() * len(places))] if places else Random.pick(self, pending, view)
 
     def pick(self, pending: Sequence[Event], view: Asynchronous) -> int:
         """Anything; a timer that is drawn is mostly put back while there are messages."""
@@ -91,11 +100,9 @@ class DelayVictim(Random):
     def pick(self, pending: Sequence[Event], view: Asynchronous) -> int:
         """A message among the others at random, if there is one."""
         victims = self.victims
-        others = [
-            place for place, (_, src, dst, _, _) in enumerate(pending)
-            if src >= 0 and src not in victims and dst not in victims
-        ]  # fmt: skip
-        return others[int(self.word() * len(others))] if others else super().pick(pending, view)
+        return self.among(
+            pending, view, lambda event: event.src >= 0 and event.src not in victims and event.dst not in victims
+        )
 
 
 class SplitBrain(Random):
@@ -107,11 +114,8 @@ class SplitBrain(Random):
 
     def pick(self, pending: Sequence[Event], view: Asynchronous) -> int:
         """Inside a half first."""
-        inside = [
-            place for place, event in enumerate(pending)
-            if event.src >= 0 and (event.src in self.half) == (event.dst in self.half)
-        ]  # fmt: skip
-        return inside[int(self.word() * len(inside))] if inside else super().pick(pending, view)
+        half = self.half
+        return self.among(pending, view, lambda event: event.src >= 0 and (event.src in half) == (event.dst in half))
 
 
 class QuorumStarver(Random):

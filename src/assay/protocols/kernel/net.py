@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -96,6 +97,12 @@ class Regions:
     of: npt.NDArray[np.int64]
     sigma: float = 0.1
 
+    @cached_property
+    def home(self) -> list[int]:
+        """Every node's region, once for all senders: a row of nodes for each of thousands would fill the memory."""
+        homes: list[int] = np.asarray(self.of).tolist()
+        return homes
+
     def draw(self, rng: np.random.Generator, count: int) -> Floats:
         """Factors on the medians."""
         return np.exp(self.sigma * rng.standard_normal(count))
@@ -114,6 +121,8 @@ class Net:
     fifo: bool = False
     per_round: int | None = None
     """In rounds: messages that a link delivers at most in one round."""
+    room: int | None = None
+    """In rounds: messages that may wait on a link; what comes on top is lost."""
 
     def __post_init__(self) -> None:
         for name in ("drop", "duplicate", "reorder"):
@@ -137,12 +146,13 @@ def latencies(net: Net, seed: int, src: int, unit: float = 1e-6) -> Callable[[in
     model = net.latency
     block: list[Any] = []
     if isinstance(model, Regions):
-        row = (np.asarray(model.seconds)[model.of[src]][model.of] / unit).tolist()
+        home = model.home
+        row = (np.asarray(model.seconds)[home[src]] / unit).tolist()
 
         def regional(dst: int) -> int:
             if not block:
                 block.extend(model.draw(rng, BLOCK).tolist())
-            return max(1, round(float(row[dst] * block.pop())))
+            return max(1, round(float(row[home[dst]] * block.pop())))
 
         return regional
 

@@ -162,8 +162,10 @@ class Channels:
     def put(self, now: int, src: NodeId, dst: NodeId, msg: Message) -> None:
         """A message enters a link."""
         queue = self.queues.setdefault((src, dst), [])
+        room = math.inf if self.net.room is None else self.net.room
         for delay in self.copies[src](dst):
-            queue.append((now + delay, msg))
+            if len(queue) < room:
+                queue.append((now + delay, msg))
         if self.shuffling and self.shuffling[src].random() < self.net.reorder:
             order = self.shuffling[src].permutation(len(queue)).tolist()
             queue[:] = [queue[place] for place in order]
@@ -179,9 +181,10 @@ class Channels:
         room = self.net.per_round or math.inf
         for link in sorted(self.queues):
             src, dst = link
-            kept, taken = [], 0
+            kept: list[tuple[int, Message]] = []
+            taken = 0
             for entry in self.queues[link]:
-                if entry[0] <= now and taken < room:
+                if entry[0] <= now and taken < room and not (kept and self.net.fifo):
                     inboxes[dst].append((src, entry[1]))
                     taken += 1
                 else:

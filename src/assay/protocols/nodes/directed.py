@@ -23,7 +23,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from assay.protocols.digraphs import Digraph, _members, _sets, reach, source
+from assay.protocols.digraphs import Digraph, members, reach, sets, source
 from assay.protocols.interface import Ctx, Message, Node, NodeId, Tag, Through
 from assay.protocols.kernel import wire
 
@@ -74,9 +74,9 @@ class SignedFlooding(Node):
 
     def timeout(self, ctx: Ctx, tag: Tag) -> None:
         """Time to decide."""
-        for failed in _sets(len(self.graph), ctx.f):
+        for failed in sets(len(self.graph), ctx.f):
             if not failed >> ctx.id & 1 and (values := self._explained(ctx.id, failed)) is not None:
-                core = [values[node] for node in _members(source(self.graph, failed)) if node in values]
+                core = [values[node] for node in members(source(self.graph, failed)) if node in values]
                 if core:
                     ctx.decide(int(2 * sum(core) > len(core)))
                     return
@@ -134,8 +134,8 @@ class SignedApproximate(Node):
         """The first round."""
         self.value = float(ctx.input or 0.0)
         self.f = ctx.f
-        sets = [mask for mask in _sets(len(self.graph), ctx.f) if not mask >> ctx.id & 1]
-        self.quorums = {mask: reach(self.graph, ctx.id, mask) for mask in sets}
+        faults = [mask for mask in sets(len(self.graph), ctx.f) if not mask >> ctx.id & 1]
+        self.quorums = {mask: reach(self.graph, ctx.id, mask) for mask in faults}
         self._next(ctx)
 
     def _next(self, ctx: Ctx) -> None:
@@ -208,7 +208,7 @@ class SignedApproximate(Node):
 def _quorums(graph: Digraph, f: int) -> frozenset[int]:
     """All sets reach_w(F), without those that contain another one."""
     n = len(graph)
-    found = {reach(graph, node, mask) for node in range(n) for mask in _sets(n, f) if not mask >> node & 1}
+    found = {reach(graph, node, mask) for node in range(n) for mask in sets(n, f) if not mask >> node & 1}
     return frozenset(one for one in found if not any(other & ~one == 0 and other != one for other in found))
 
 
