@@ -254,3 +254,7 @@ def until(true: Callable[[], bool], what: str) -> None:
 def resident() -> int:
     """Bytes of memory that this process holds."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def statuses(said: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 ([0-9]{3})", said)]

@@ -1,21 +1,13 @@
-"""Hostile clients and misbehaving engines, over real sockets: one request goes on as it was meant, or nothing does."""
+"""Hostile requests over real sockets: one request goes on as it was meant, or nothing does."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
 import json
-import logging
-import random
-import re
 import socket
 import ssl
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,15 +18,9 @@ pytest.importorskip("uvloop")
 pytest.importorskip("prometheus_client")
 
 from assay.live import api
-from assay.live.http1 import ResponseHead
-from assay.live.settings import EngineSettings, KeySettings
-from assay.live.upstream import Address, Pool, Upstream
 from tests.live.hostile import (
     EVENTS,
     PATIENCE,
-    STREAM,
-    STREAM_HEAD,
-    Client,
     Live,
     Raw,
     chunk,
@@ -42,34 +28,10 @@ from tests.live.hostile import (
     get,
     post,
     resident,
+    statuses,
     until,
     whole,
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_logged(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
-    """Neither warnings nor tracebacks, whatever happens."""
-    yield
-    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "Traceback" not in capfd.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def live() -> Iterator[Live]:
-    with Live(head_time=0.4, body_time=0.4) as live:
-        yield live
-
-
-@pytest.fixture
-def fresh(live: Live) -> Live:
-    live.forget()
-    return live
-
-
-def statuses(said: bytes) -> list[int]:
-    return [int(status) for status in re.findall(rb"HTTP/1\.1 ([0-9]{3})", said)]
-
 
 # ------------------------------------------------------------------------------------------------ smuggling
 
@@ -143,127 +105,6 @@ def test_a_chunked_body_goes_on_with_one_length_and_without_its_trailers(fresh: 
     assert b"transfer-encoding" not in head
     assert b"trailer" not in head
     assert b"x-mine" not in head
-
-
-# ---------------------------------------------------------------------------------------------- paths and keys
-
-ADMIN, TENANT, ENGINE = "admin-secret-5fe1", "tenant-secret-77aa", "engine-secret-c0de"
-
-
-def known(key: str, **more: Any) -> KeySettings:
-    return KeySettings(more.pop("tenant", "acme"), sha256=hashlib.sha256(key.encode()).hexdigest(), **more)
-
-
-@pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    log = tmp_path_factory.mktemp("log") / "access.jsonl"
-    keys = (known(ADMIN, admin=True, tenant="operator"), known(TENANT))
-    with Live(keys=(ENGINE,), key=keys, log=str(log)) as live:
-        live.log = log  # type: ignore[attr-defined]
-        yield live
-
-
-def bearer(key: str | bytes) -> bytes:
-    return b"Authorization: Bearer " + (key.encode() if isinstance(key, str) else key)
-
-
-PATHS = rb"""
-    /engines /engines/ /engines/x /engines?x /metrics /metrics?x=/health /v1/models /v1/chat/completions / /health/
-    /engines/../v1 /engines/.. //engines /./engines /health/../engines /v1/../metrics /openapi.json/../metrics
-    /%2e%2e/engines /v1/..%2fengines /engines%2f /%65ngines /v1/%2E%2E/metrics /metrics%00 /metrics%20 /%6detrics
-    /health%2f..%2fmetrics /%252e%252e/engines /% /%zz \engines /\engines /x\..\engines /%5cengines /engines;x=1
-    /engines#x /ENGINES /metrics/ /metrics/.
-""".split()
-OPERATORS = (b"assay_gateway_", b'"policy"', b'"engines":[')
-
-
-@pytest.mark.parametrize("method", [b"GET", b"POST", b"DELETE", b"PUT", b"OPTIONS", b"TRACE", b"x"])
-def test_without_a_key_no_path_leads_anywhere(locked: Live, method: bytes) -> None:
-    locked.forget()
-    for path in PATHS:
-        answer = locked.ask(get(path, method=method))
-        assert answer.status in (400, 401, 405, 501), path
-        assert not any(mark in answer.body for mark in OPERATORS), path
-    assert locked.received == []
-
-
-def test_a_tenant_reaches_no_page_of_the_operator_by_any_detour(locked: Live) -> None:
-    for path in PATHS:
-        for method in (b"GET", b"DELETE", b"HEAD"):
-            answer = locked.ask(get(path, bearer(TENANT), b"x-test: 1", method=method), method.decode())
-            assert not any(mark in answer.body for mark in OPERATORS), path
-            if path.partition(b"?")[0] in (b"/engines", b"/metrics", b"/engines/", b"/engines/x"):
-                assert answer.status == 401, path
-    assert len(locked.running.gateway.fleet.engines) == 1
-
-
-def test_without_a_key_there_are_the_gateways_health_and_its_description(locked: Live) -> None:
-    assert locked.ask(get(b"/health"), "GET").status == 200
-    assert b"openapi" in locked.ask(get(b"/openapi.json"), "GET").body
-
-
-def test_with_keys_but_no_admin_among_them_nobody_is_the_operator() -> None:
-    with Live(key=(known(TENANT),)) as live:
-        for line in (b"x: y", bearer(TENANT)):
-            for path in (b"/metrics", b"/engines"):
-                assert live.ask(get(path, line), "GET").status == 401
-            body = b'{"url": "http://127.0.0.1:1"}'
-            assert live.ask(post(body, line, path=b"/engines")).status == 401
-
-
-def test_without_keys_the_operator_is_whoever_sits_here_and_no_web_page_and_no_proxy(fresh: Live) -> None:
-    assert fresh.ask(get(b"/engines"), "GET").status == 200
-    for line in (b"Origin: https://evil.example", b"X-Forwarded-For: 1.2.3.4", b"Via: 1.1 proxy"):
-        body = b'{"url": "http://127.0.0.1:1"}'
-        assert fresh.ask(post(body, line, b"Content-Type: text/plain", path=b"/engines")).status == 403
-
-
-WRONG = [b"Bearer wrong", b"Bearer", b"Bearer ", b"bearer", b"", b"Basic " + TENANT.encode(), TENANT.encode(),
-         b"Bearer " + TENANT.encode()[:-1], b"Bearer " + TENANT.encode() + b"x", b"Bearer " + b"x" * 30_000,
-         b"Bearer \xff\xfe\xe9", "Bearer ключ".encode(), b"Bearer " + TENANT.upper().encode(), b"Bearer null",
-         b"Bearer " + ENGINE.encode(), b"Bearer " + hashlib.sha256(TENANT.encode()).hexdigest().encode()]  # fmt: skip
-
-
-@pytest.mark.parametrize("shown", WRONG, ids=[str(n) for n in range(len(WRONG))])
-def test_a_wrong_key_opens_nothing(locked: Live, shown: bytes) -> None:
-    locked.forget()
-    answer = locked.ask(post(b"{}", b"Authorization: " + shown))
-    assert (answer.status, answer.fields["www-authenticate"]) == (401, "Bearer")
-    assert locked.received == []
-    assert locked.ask(get(b"/metrics", b"Authorization: " + shown), "GET").status == 401
-
-
-def test_keys_stay_where_they_belong(locked: Live) -> None:
-    locked.forget()
-    answers = [
-        locked.ask(post(b'{"model": "m"}', bearer(TENANT))),
-        locked.ask(post(b'{"stream": true}', b"AUTHORIZATION:Bearer   " + TENANT.encode())),
-        locked.ask(get(b"/other", bearer(TENANT)), "GET"),
-        locked.ask(post(b"not json", bearer(TENANT), b"Proxy-Authorization: Bearer " + TENANT.encode())),
-    ]
-    pages = [locked.ask(get(path, bearer(ADMIN)), "GET") for path in (b"/metrics", b"/engines")]
-    assert [answer.status for answer in answers + pages] == [200] * 6
-    errors = [locked.talk(get(b"/", bearer(TENANT), bearer(TENANT))), locked.talk(bearer(TENANT) + b"\r\n\r\n")]
-    locked.running.gateway.log.flush()
-    logged = locked.log.read_bytes()  # type: ignore[attr-defined]
-    assert len(logged.splitlines()) >= 4
-    shown = b"".join([str((a.fields, a.body)).encode() for a in answers + pages] + errors + [logged])
-    for secret in (TENANT, ADMIN, ENGINE):
-        assert secret.encode() not in shown
-    for message in locked.received:
-        assert b"authorization: Bearer " + ENGINE.encode() in message
-        assert TENANT.encode() not in message
-        assert message.lower().count(b"authorization") == 1
-
-
-def test_an_engine_cannot_be_named_with_what_would_change_requests_to_it(fresh: Live) -> None:
-    urls = [b"http://127.0.0.1:1/a b", "http://127.0.0.1:1/é".encode(), b"http://127.0.0.1:99999", b"file:///etc/passwd",
-            b"http://[::1", rb"http://127.0.0.1:1\u0000", rb"http://127.0.0.1:1/\r\nx: y", b""]  # fmt: skip
-    bodies = [b'{"url": "%b"}' % url for url in urls]
-    bodies += [b'{"url": 5}', b"[" * 100_000, b"", b"\xff", b'{"url": "http://a:1", "key": "env:NOT_SET_AT_ALL"}']
-    for body in bodies:
-        assert fresh.ask(post(body, path=b"/engines")).status == 400, body[:40]
-    assert len(fresh.running.gateway.fleet.engines) == 1
 
 
 # --------------------------------------------------------------------------------------------- slow and large
@@ -495,234 +336,6 @@ def test_long_texts_and_images_are_read() -> None:
     assert len(ask.messages) == 2
 
 
-# ------------------------------------------------------------------------------------------ engines that misbehave
-
-BROKEN = {
-    "a garbled status line": b"HTTP/1.1 abc OK\r\n\r\n",
-    "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
-    "a head without end": b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000,
-    "a head that is too long": b"HTTP/1.1 200 OK\r\nX: " + b"y" * 40_000 + b"\r\n\r\n",
-    "a length and chunks": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
-    "a chunk that is no chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhello\r\n",
-    "a chunk that says less": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n",
-    "a bad chunk among events": STREAM_HEAD + b"2\r\nhello\r\n0\r\n\r\n",
-    "a line of its own in a line": b"HTTP/1.1 200 OK\r\nX: y\nSet-Cookie: z\r\nContent-Length: 0\r\n\r\n",
-    "a switch of protocols": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nhello",
-    "an early hint and no more": b"HTTP/1.1 103 Early Hints\r\n\r\n",
-    "nothing": b"",
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Live]:
-    """Of two engines, whichever is asked first answers as the request says and hangs up; the other is sound."""
-    seen: set[bytes] = set()
-
-    async def once(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
-        if body in seen or not body.startswith(b"broken:"):
-            writer.write(STREAM if b"stream" in body else whole(body))
-            return
-        seen.add(body)
-        _, name, cut, _ = body.split(b":", 3)
-        said = {b"plain": whole(body), b"chunks": CHUNKS, b"stream": STREAM}.get(name) or BROKEN[name.decode()]
-        writer.write(said[: int(cut)] if int(cut) >= 0 else said)
-        await writer.drain()
-        writer.close()
-
-    with Live(once, once, attempts=3, first_byte=PATIENCE) as live:
-        yield live
-
-
-CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(b"hello") + chunk(b", you") + b"0\r\n\r\n"
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_an_engine_that_answers_nonsense_is_not_noticed_by_the_client(pair: Live, name: str) -> None:
-    body = b"broken:%b:-1:" % name.encode()
-    answer = pair.ask(post(body))
-    assert (answer.status, answer.body) == (200, body)
-
-
-@pytest.mark.parametrize("kind", ["plain", "chunks"])
-def test_a_plain_answer_that_breaks_off_anywhere_is_asked_for_again(pair: Live, kind: str) -> None:
-    size = len(CHUNKS) if kind == "chunks" else len(whole(b"broken:plain:10:"))
-    with pair.client() as client:
-        for cut in range(size):
-            body = b"broken:%b:%d:" % (kind.encode(), cut)
-            client.send(post(body))
-            answer = client.answer()
-            assert (answer.status, answer.body, answer.complete) == (200, body, True), cut
-
-
-def test_a_stream_that_breaks_off_anywhere_is_asked_for_again_or_ends_in_an_error_between_two_events(
-    pair: Live,
-) -> None:
-    again = 0
-    with pair.client() as client:
-        for cut in range(len(STREAM)):
-            client.send(post(b"broken:stream:%d:" % cut))
-            answer = client.answer()
-            assert (answer.status, answer.complete) == (200, True), cut
-            *events, nothing = answer.body.split(b"\n\n")
-            assert nothing == b""
-            events = [event + b"\n\n" for event in events]
-            if events == EVENTS:
-                again += 1
-                continue
-            assert events[:-1] == EVENTS[: len(events) - 1], cut
-            assert json.loads(events[-1].removeprefix(b"data: "))["error"]["code"] == 502
-    first = len(STREAM_HEAD) + len(chunk(EVENTS[0]))
-    assert first - 2 <= again <= first, "as long as no event was there, the other engine answers"
-
-
-def test_more_than_was_promised_is_dropped_with_the_connection() -> None:
-    async def more(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(whole(body) + whole(b"for somebody else"))
-
-    async def chunks(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(CHUNKS + CHUNKS)
-
-    async def afterwards(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(whole(body))
-        await asyncio.sleep(0.01)
-        with contextlib.suppress(RuntimeError):
-            writer.write(whole(b"for somebody else"))
-
-    for script in (more, chunks, afterwards):
-        with Live(script) as live, live.client() as client:
-            for n in range(5):
-                gone = live.engines[0].gone
-                client.send(post(b"%d" % n))
-                assert client.answer().body == (b"hello, you" if script is chunks else b"%d" % n)
-                until(lambda gone=gone: live.engines[0].gone > gone, "that connection is dropped")  # type: ignore[misc]
-
-
-def test_an_engine_that_answers_before_it_is_asked_is_not_believed() -> None:
-    async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(whole(b"unasked"))
-        with contextlib.suppress(asyncio.CancelledError):
-            await reader.read(1 << 16)
-            await reader.read(1 << 16)
-        writer.close()
-
-    with Live(first_byte=2.0) as live:
-
-        async def replace() -> None:
-            server = await asyncio.start_server(eager, "127.0.0.1", 0)
-            port = server.sockets[0].getsockname()[1]
-            live.running.gateway.roster.add(EngineSettings(f"http://127.0.0.1:{port}"))
-
-        asyncio.run_coroutine_threadsafe(replace(), live._loop).result(PATIENCE)
-        for n in range(8):
-            answer = live.ask(post(b"%d" % n))
-            assert answer.complete
-            assert answer.body in (b"%d" % n, b"unasked")  # on a new connection it cannot be told from a quick one
-
-
-def test_what_comes_before_the_final_answer_is_passed_over() -> None:
-    async def hints(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + whole(body))
-
-    with Live(hints) as live, live.client(post(b"a") + post(b"b")) as client:
-        assert [client.answer().body for _ in range(2)] == [b"a", b"b"]
-
-
-def test_an_event_without_end_takes_bounded_memory_and_ends_with_its_client() -> None:
-    async def endless(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
-        if b"endless" not in body:
-            return await echo(engine, head, body, writer)
-        writer.write(STREAM_HEAD + chunk(b"data: "))
-        for _ in range(2000):
-            writer.write(chunk(b"x" * 65536))
-            await writer.drain()
-        return None
-
-    with Live(endless) as live:
-        live.well()
-        before, gone = resident(), live.engines[0].gone
-        with live.client(post(b"endless")) as client:
-            got = 0
-            while got < 10 << 20:
-                got += len(client.socket.recv(1 << 16))
-            assert resident() - before < 32 << 20
-        until(lambda: live.engines[0].gone > gone, "the engine is told that the client left")
-        assert live.well()
-
-
-def test_an_error_is_an_event_of_its_own_even_after_half_of_an_enormous_one() -> None:
-    async def breaks(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(STREAM_HEAD + chunk(EVENTS[0]) + chunk(b"data: " + b"x" * (3 << 20)))
-        await writer.drain()
-        writer.close()
-
-    with Live(breaks) as live:
-        first, half, error, nothing = live.ask(post(b"{}")).body.split(b"\n\n")
-        assert (first + b"\n\n", half[:7], nothing) == (EVENTS[0], b"data: x", b"")
-        assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == 502
-
-
-class Slow:
-    """Somebody who waits for an engine's answer and is slow."""
-
-    method = b"GET"
-
-    def __init__(self) -> None:
-        self.upstream: Any = None
-        self.done = 0
-
-    def connected(self, upstream: Upstream) -> bool:
-        return True
-
-    def unreachable(self, pool: Pool, why: str) -> None:
-        raise AssertionError(why)
-
-    def answered(self, head: ResponseHead) -> None:
-        pass
-
-    def payload(self, data: bytes) -> None:
-        self.upstream.pace(False)
-
-    def complete(self) -> None:
-        self.done += 1
-
-    def broken(self, why: str, stale: bool) -> None:
-        raise AssertionError(why)
-
-
-class Wire:
-    """As much of a transport as is looked at here."""
-
-    def __init__(self) -> None:
-        self.reading = True
-
-    def is_reading(self) -> bool:
-        return self.reading
-
-    def is_closing(self) -> bool:
-        return False
-
-    def write(self, data: bytes) -> None:
-        pass
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-
-def test_a_connection_that_was_paused_for_a_slow_client_is_read_again_for_the_next_one() -> None:
-    pool, slow, wire = Pool(Address.of("http://a:1")), Slow(), Wire()
-    upstream = slow.upstream = Upstream(pool)
-    upstream.connection_made(wire)  # type: ignore[arg-type]
-    upstream.ask(slow, b"GET / HTTP/1.1\r\n\r\n")
-    upstream.data_received(CHUNKS)
-    assert slow.done == 1
-    assert pool.ask(slow, b"") is upstream
-    assert wire.reading
-
-
 # ------------------------------------------------------------------------------------------------ everything
 
 
@@ -771,66 +384,6 @@ def test_noise_on_a_connection_harms_nobody(fresh: Live) -> None:
     until(lambda: not fresh.running.gateway.relays, "all are forgotten")
     assert fresh.running.server.held == 0
     assert all(engine.aboard == 0 for engine in fresh.running.gateway.fleet.engines)
-
-
-def test_tenants_never_see_each_others_bytes() -> None:
-    """Through failing engines, retries, kept connections and clients that leave in the middle."""
-    dice = random.Random(1)
-
-    async def moody(engine: Raw, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
-        mood = dice.random()
-        said = whole(body)
-        if b'"stream"' in body:
-            said = STREAM_HEAD + b"".join(chunk(b"data: %b\n\n" % body) for _ in range(3)) + b"0\r\n\r\n"
-        if mood < 0.15:
-            writer.write(said[: dice.randrange(len(said))])
-            writer.close()
-        else:
-            cut = dice.randrange(len(said))
-            writer.write(said[:cut])
-            await asyncio.sleep(dice.random() * 0.005)
-            writer.write(said[cut:])
-
-    secrets = {"red": "red-key-1", "blue": "blue-key-2"}
-    wrong: list[tuple[bytes, bytes]] = []
-    whole_ones: list[str] = []
-
-    def tenant(live: Live, name: str, number: int) -> None:
-        own, client = random.Random(number), Client(live.port)
-        for n in range(40):
-            stream = b', "stream": true' if own.random() < 0.5 else b""
-            body = b'{"prompt": "%b-%d-%d"%b}' % (name.encode(), number, n, stream)
-            client.send(post(body, bearer(secrets[name])))
-            if own.random() < 0.2:
-                client.socket.close()
-                client = Client(live.port)
-                continue
-            answer = client.answer()
-            if not stream and answer.status == 200 and answer.body != body:
-                wrong.append((body, answer.body))
-            events = answer.body.split(b"\n\n")[:-1] if stream else []
-            wrong.extend((body, event) for event in events if event != b"data: " + body and b'"error"' not in event)
-            whole_ones.append(name)
-            if answer.fields.get("connection") == "close" or not answer.complete:
-                client.socket.close()
-                client = Client(live.port)
-        client.socket.close()
-
-    keys = tuple(known(key, tenant=name) for name, key in secrets.items())
-    with Live(moody, moody, moody, key=keys, attempts=3) as live:
-        threads = [threading.Thread(target=tenant, args=(live, ("red", "blue")[n % 2], n)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(3 * PATIENCE)
-        assert not any(thread.is_alive() for thread in threads)
-        until(lambda: not live.running.gateway.relays, "all are answered or given up")
-        assert all(engine.aboard == 0 for engine in live.running.gateway.fleet.engines)
-        assert not any(secret.encode() in message for secret in secrets.values() for message in live.received)
-        for engine in live.engines:
-            engine.strays.clear()  # of clients that left while their request was sent
-    assert wrong == []
-    assert len(whole_ones) > 150
 
 
 # ----------------------------------------------------------------------------------------------------------- TLS
