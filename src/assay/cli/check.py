@@ -1,0 +1,124 @@
+"""`assay check`: which consistency model a history satisfies, and the few operations that show which it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from assay.cli.output import console, json_option, print_json, quiet_table
+
+if TYPE_CHECKING:
+    from assay.protocols.judges.judgement import Judgement
+    from assay.protocols.judges.strongest import Ladder
+    from assay.workloads.histories import Operation
+
+SIGNS = {"holds": ("✓", "green"), "violated": ("✗", "red"), "unknown": ("?", "yellow")}
+
+
+@click.command(
+    epilog="Example:  assay check history.edn    or    assay check history.jsonl --model linearizable --spec queue"
+)
+@click.argument("history", type=click.Path(path_type=Path))
+@click.option(
+    "--model", default="strongest", show_default=True,
+    help="linearizable, sequential, causal-memory, causal-convergent, causal, pram, a session guarantee, an isolation "
+    "level, or strongest: which models hold, and what broke the next one.",
+)  # fmt: skip
+@click.option(
+    "--spec", help="register, cas-register, kv, set, counter, queue, list-append, bank, bank:AMOUNT (what every account"
+    " held at first), or your own as FILE.py:Spec; told from the operations unless given.",
+)  # fmt: skip
+@click.option(
+    "--format", help="jsonl, jepsen-edn, jepsen-json, porcupine-log or porcupine-json; told from the content."
+)
+@click.option("--steps", type=click.IntRange(1), help="Steps of a search before it answers 'unknown'.")
+@json_option
+def command(history: Path, model: str, spec: str | None, format: str | None, steps: int | None, as_json: bool) -> None:
+    """Judge a HISTORY of operations: JSON lines, Jepsen's EDN or JSON, Porcupine's logs.
+
+    Exit code 0: the model holds; 1: it is violated, or nobody knows; 2: the input is wrong.
+    """
+    from assay.protocols.judges import strongest
+    from assay.protocols.judges.judgement import ENOUGH, Budget
+    from assay.record.errors import BadInput
+    from assay.workloads import histories
+
+    if model != "strongest" and model not in strongest.MODELS:
+        raise BadInput(f"no model '{model}'; there are strongest, {', '.join(strongest.MODELS)}")
+    operations = histories.read(history, format)
+    chosen = _specification(spec, operations)
+    budget = ENOUGH if steps is None else Budget(nodes=steps)
+    if model != "strongest":
+        judgement = strongest.judge(operations, model, chosen, budget)
+        if as_json:
+            print_json(_row(judgement))
+        else:
+            _print(operations, judgement)
+        raise click.exceptions.Exit(0 if judgement.holds else 1)
+    ladder = strongest.strongest(operations, chosen, budget)
+    if as_json:
+        print_json({"maximal": ladder.maximal, "models": [_row(judgement) for judgement in ladder.judgements]})
+    else:
+        _print_ladder(operations, ladder)
+    raise click.exceptions.Exit(0 if ladder.maximal else 1)
+
+
+def _specification(spec: str | None, operations: list[Operation]) -> Any:
+    from assay.protocols.judges import specifications
+    from assay.record.errors import BadInput
+
+    if spec is None:
+        return None
+    if spec.startswith("bank:"):
+        try:
+            return specifications.bank(float(spec.removeprefix("bank:")), operations)
+        except ValueError:
+            raise BadInput(f"--spec {spec}: an amount behind 'bank:' would be right") from None
+    return specifications.load(spec)
+
+
+def _row(judgement: Judgement) -> dict[str, Any]:
+    return {
+        "model": judgement.model,
+        "verdict": judgement.verdict,
+        "witness": judgement.witness,
+        "reason": judgement.reason,
+        "prefix": judgement.prefix,
+        "order": judgement.order,
+    }
+
+
+def _print(operations: list[Operation], judgement: Judgement) -> None:
+    sign, _ = SIGNS[judgement.verdict]
+    click.echo(f"{sign} {judgement.model}: {judgement.verdict}")
+    if judgement.reason:
+        click.echo(judgement.reason)
+    if judgement.verdict != "holds" and judgement.prefix:
+        click.echo(f"all was well until {judgement.prefix:,} operations had returned")
+    _draw(operations, judgement)
+
+
+def _print_ladder(operations: list[Operation], ladder: Ladder) -> None:
+    from rich.text import Text
+
+    table = quiet_table()
+    table.add_column("model")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("", overflow="fold", ratio=1)
+    for judgement in ladder.judgements:
+        sign, colour = SIGNS[judgement.verdict]
+        note = "strongest that holds" if judgement.model in ladder.maximal else judgement.reason
+        table.add_row(judgement.model, Text(f"{sign} {judgement.verdict}", style=colour), Text(note))
+    console().print(table)
+    for judgement in ladder.broken:
+        click.echo(f"\nwhat broke {judgement.model}: {judgement.reason}")
+        _draw(operations, judgement)
+
+
+def _draw(operations: list[Operation], judgement: Judgement) -> None:
+    from assay.protocols.judges.drawing import draw
+
+    if judgement.witness:
+        click.echo(draw(operations, judgement.witness, console().width))

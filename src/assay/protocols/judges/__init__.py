@@ -1,0 +1,1 @@
+"""Judges of histories: which consistency model they satisfy, and the few operations that show which they do not."""

@@ -1,0 +1,289 @@
+"""What a judge says: whether a history satisfies a model, and if not, which few operations show it.
+
+A *witness* is a set of operations that cannot be reconciled, whatever else happened: all other operations are
+*relaxed* (:func:`relax`: nobody knows when, by whom and whether they were done) and the history still breaks the model.
+It is *minimal*: relax any one of its operations too, and the rest is in order.
+
+A *prefix* of a history is what was known when an operation returned: the first k operations by the time of their
+return, and all others that had been invoked, with nobody knowing what became of them (:func:`cut`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.workloads.histories import Operation
+
+HOLDS, VIOLATED, UNKNOWN = "holds", "violated", "unknown"
+PURE = frozenset({"read", "contains", "get"})  # operations without effect
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a search may spend before it answers ``unknown``."""
+
+    nodes: int = 1_500_000
+    """Steps of the search."""
+    memory: int = 512_000_000
+    """Bytes of what it remembers, about."""
+
+
+ENOUGH = Budget()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The answer for one model."""
+
+    model: str
+    verdict: str
+    """``holds``, ``violated``, or ``unknown`` where the budget ran out or the model cannot be decided."""
+    witness: tuple[int, ...] = ()
+    """Indices of operations that cannot be reconciled; none can be spared."""
+    reason: str = ""
+    """One sentence that names them."""
+    order: tuple[int, ...] | None = None
+    """A legal order of the operations, where the judge found one."""
+    prefix: int = 0
+    """How many operations had returned when the model still held, surely; all of them if it holds, 0 where nobody
+    looked."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the history surely satisfies the model."""
+        return self.verdict == HOLDS
+
+
+Check = Callable[[Sequence[Operation]], str]
+"""A judge's bare verdict on a history."""
+
+
+def effective(history: Sequence[Operation]) -> list[int]:
+    """Indices of the operations that matter: what failed had no effect, a read that never returned says nothing."""
+    return [
+        i for i, operation in enumerate(history)
+        if operation.status == "ok" or (operation.status == "info" and not is_pure(operation))
+    ]  # fmt: skip
+
+
+def is_pure(operation: Operation) -> bool:
+    """Whether the operation surely changes nothing."""
+    if operation.f == "txn":
+        return all(micro[0] in ("r", "read") for micro in operation.value or ())
+    return operation.f in PURE or (operation.f == "cas" and operation.result is False)
+
+
+def owners(history: Sequence[Operation]) -> list[int]:
+    """The process to whose program order each operation belongs.
+
+    A process that goes on after an operation that never returned has left it behind: it may take effect later than
+    what follows, so it counts as somebody else's.
+
+    >>> lost = Operation(0, "write", "x", 1, None, 0.0, math.inf, "info")
+    >>> owners([lost, Operation(0, "read", "x", None, None, 1.0, 2.0)])
+    [-1, 0]
+    """
+    last: dict[int, float] = {}
+    for operation in history:
+        last[operation.process] = max(operation.invoke, last.get(operation.process, operation.invoke))
+    free = min(last, default=0) - 1 if last else 0
+    found: list[int] = []
+    for operation in history:
+        behind = operation.status == "info" and operation.invoke < last[operation.process]
+        found.append(min(free, -1) if behind else operation.process)
+        free -= behind
+    return found
+
+
+def returned(history: Sequence[Operation]) -> int:
+    """How many operations returned."""
+    return sum(operation.complete < math.inf for operation in history)
+
+
+def cut(history: Sequence[Operation], k: int) -> list[Operation]:
+    """The history as it was known when its k-th operation had returned and the next had not.
+
+    >>> history = [Operation(0, "write", "x", 1, None, 0.0, 3.0), Operation(1, "read", "x", None, 1, 1.0, 2.0)]
+    >>> [operation.status for operation in cut(history, 1)]
+    ['info', 'ok']
+    """
+    order = sorted((i for i, item in enumerate(history) if item.complete < math.inf), key=lambda i: history[i].complete)
+    if k >= len(order):
+        return list(history)
+    end, known = history[order[k]].complete, set(order[:k])
+    return [
+        item if i in known else item._replace(result=None, complete=math.inf, status=_then(item))
+        for i, item in enumerate(history)
+        if i in known or item.invoke <= end
+    ]
+
+
+def _then(operation: Operation) -> str:
+    return "fail" if operation.status == "fail" else "info"
+
+
+def longest_prefix(history: Sequence[Operation], check: Check, low: int = 0, high: int | None = None) -> int:
+    """The largest k whose prefix surely satisfies the model, by bisection.
+
+    What holds at one time held before: that is so for models that look at real time. For others, it is a k that holds
+    while k + 1 does not.
+    """
+    high = returned(history) if high is None else high  # known to fail
+    while high - low > 1:
+        middle = (low + high) // 2
+        if check(cut(history, middle)) == HOLDS:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def relax(history: Sequence[Operation], kept: Iterable[int]) -> list[Operation]:
+    """The history in which only the kept operations are sure.
+
+    Of the others, those without effect vanish. The rest may have been done by anybody, at any time, or not at all;
+    those whose values nobody kept mentions are left out, since they explain nothing.
+
+    >>> history = [Operation(0, "write", "x", 1, None, 0.0, 1.0), Operation(0, "read", "x", None, 1, 2.0, 3.0)]
+    >>> [(item.f, item.status, item.process) for item in relax(history, [1])]
+    [('read', 'ok', 0), ('write', 'info', -1)]
+    """
+    chosen = set(kept)
+    sure = [history[i] for i in sorted(chosen)]
+    loose = [item for i, item in enumerate(history) if i not in chosen and item.status != "fail" and not is_pure(item)]
+    free = _relevant(loose, sure)
+    failed = [item for i, item in enumerate(history) if i not in chosen and item.status == "fail"]
+    alone = (
+        item._replace(
+            process=-1 - number, invoke=-math.inf, complete=math.inf, status="info",
+            result=None if item.f == "txn" else item.result,
+        )
+        for number, item in enumerate(free)
+    )  # fmt: skip
+    return [*sure, *alone, *failed]
+
+
+_TELLING = {"write", "cas", "enqueue", "dequeue", "append", "txn"}  # their values show up in what others return
+
+
+def _relevant(loose: list[Operation], sure: list[Operation]) -> list[Operation]:
+    """Those of the loose operations that may explain what the sure ones returned."""
+    strings = any(item.f == "append" and isinstance(item.value, str) for item in (*loose, *sure))
+    refuted = any(item.f == "cas" and item.result is False for item in sure)  # any other value would explain it
+    if strings or refuted:
+        return loose
+    mentioned = {atom for operation in sure for atom in atoms(operation)}
+    free: list[Operation] = []
+    while mentioned:
+        more: list[Operation] = []
+        rest: list[Operation] = []
+        for item in loose:
+            silent = item.f not in _TELLING or (item.f == "dequeue" and item.result is None)
+            (more if silent or not mentioned.isdisjoint(atoms(item)) else rest).append(item)
+        free, loose = free + more, rest
+        # A compare-and-set also needs the value that it replaces: whoever wrote that is of use.
+        mentioned = {atom for item in more if item.f == "cas" for atom in atoms(item)}
+    return free
+
+
+def atoms(operation: Operation) -> set[Any]:
+    """The plain values that an operation mentions, each with the object it belongs to."""
+    found: set[Any] = set()
+    stack = [operation.value, operation.result]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, list | tuple | set | frozenset):
+            stack += item
+        elif isinstance(item, dict):
+            stack += [*item.keys(), *item.values()]
+        elif item is not None and not isinstance(item, bool):
+            found.add((frozen(operation.key), item))
+    return found
+
+
+_PLAIN = {int, str, float, bool, type(None)}
+
+
+def frozen(value: Any) -> Any:
+    """A value that can be compared, hashed and kept: lists become tuples, maps sorted pairs.
+
+    >>> frozen({"b": [1, 2], "a": {3}})
+    (('a', frozenset({3})), ('b', (1, 2)))
+    """
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, list | tuple):
+        return tuple(map(frozen, value))
+    if isinstance(value, set | frozenset):
+        return frozenset(map(frozen, value))
+    if isinstance(value, dict):
+        return tuple(sorted(((frozen(key), frozen(item)) for key, item in value.items()), key=repr))
+    return value
+
+
+def minimal(
+    items: Sequence[int], fails: Callable[[Sequence[int]], bool], probes: int = 2_000
+) -> tuple[list[int], bool]:
+    """Drop what can be dropped while `fails` stays true; say also whether all was tried.
+
+    Halves first, then quarters, down to single items. Where fewer items never fail more, one pass over the single
+    items leaves a set of which none can be spared.
+
+    >>> minimal(range(100), lambda kept: {3, 57} <= set(kept))
+    ([3, 57], True)
+    """
+    kept = list(items)
+    size = max(1, len(kept) // 2)
+    while True:
+        at = 0
+        while at < len(kept):
+            if probes == 0:
+                return kept, False
+            probes -= 1
+            trial = kept[:at] + kept[at + size :]
+            if fails(trial):
+                kept = trial
+            else:
+                at += size
+        if size == 1:
+            return kept, True
+        size //= 2
+
+
+def explain(
+    history: Sequence[Operation], check: Check, core: Sequence[int] = (), probes: int = 2_000
+) -> tuple[tuple[int, ...], bool]:
+    """A minimal witness of a violation, starting from what the judge suspects; and whether it surely is minimal."""
+    start = sorted(set(core))
+    if not start or check(relax(history, start)) != VIOLATED:
+        start = effective(history)
+    kept, done = minimal(start, lambda trial: check(relax(history, trial)) == VIOLATED, probes)
+    return tuple(kept), done
+
+
+def name(history: Sequence[Operation], i: int) -> str:
+    """An operation as a sentence mentions it.
+
+    >>> name([Operation(3, "read", "x", None, 7, 0.0, 1.0)], 0)
+    '#0 p3 read x → 7'
+    """
+    operation = history[i]
+    key = "" if operation.key is None else f" {operation.key}"
+    value = "" if operation.value is None else f" {_short(operation.value)}"
+    result = f" → {_short(operation.result)}" if operation.result is not None or is_pure(operation) else ""
+    return f"#{i} p{operation.process} {operation.f}{key}{value}{result}"
+
+
+def names(history: Sequence[Operation], indices: Iterable[int], most: int = 8) -> str:
+    """Operations as a sentence lists them."""
+    listed = list(indices)
+    told = "; ".join(name(history, i) for i in listed[:most])
+    return told + (f"; and {len(listed) - most} more" if len(listed) > most else "")
+
+
+def _short(value: Any) -> str:
+    text = "nil" if value is None else str(value)
+    return text if len(text) <= 40 else text[:37] + "…"

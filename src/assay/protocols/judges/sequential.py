@@ -1,0 +1,134 @@
+"""Sequential consistency: is there one order of all operations, true to every process, in which every answer is right?
+
+To decide it is NP-complete, so three things come before the search. What is linearizable is sequential. For registers
+whose writes are all different, the order must contain what every read forces (a saturation, like causal memory's but
+for all readers at once): a cycle there is a proof of violation. And the search itself follows the forced order.
+
+>>> history = [
+...     Operation(0, "write", "x", 1, None, 0.0, 1.0), Operation(0, "read", "y", None, None, 2.0, 3.0),
+...     Operation(1, "write", "y", 1, None, 0.0, 1.0), Operation(1, "read", "x", None, None, 2.0, 3.0),
+... ]
+>>> judge(history).verdict, judge(history[:3]).verdict
+('violated', 'holds')
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from assay.protocols.judges import linearizable, saturation
+from assay.protocols.judges.causal import saturate
+from assay.protocols.judges.cycles import Edges
+from assay.protocols.judges.judgement import (
+    ENOUGH,
+    HOLDS,
+    UNKNOWN,
+    VIOLATED,
+    Budget,
+    Judgement,
+    effective,
+    explain,
+    longest_prefix,
+    names,
+    owners,
+    returned,
+)  # fmt: skip
+from assay.protocols.judges.reads_from import NO_READ, NOWHERE, Ambiguous, ReadsFrom, reads_from
+from assay.protocols.judges.schedule import schedule
+from assay.protocols.judges.search import Found, by_process, search
+from assay.protocols.judges.specifications import Specification, State, check, guess, settle
+from assay.workloads.histories import Operation
+
+MODEL = "sequential"
+PROBE = Budget(nodes=20_000)
+
+
+def judge(
+    history: Sequence[Operation], specification: Specification | None = None, budget: Budget = ENOUGH,
+    *, prefix: bool = True,
+) -> Judgement:  # fmt: skip
+    """Judge a history; `prefix` asks for the longest good prefix too."""
+    chosen = settle(check(specification, history) if specification else guess(history), history)
+    strong = linearizable.solve(history, chosen, budget).order
+    if strong is not None and _true_to_processes(strong, history):
+        return Judgement(MODEL, HOLDS, order=tuple(strong), prefix=returned(history))
+    found, core, reason = _order(history, chosen, budget)
+    if found.order is not None:
+        return Judgement(MODEL, HOLDS, order=found.order, prefix=returned(history))
+
+    def probe(trial: Sequence[Operation]) -> str:
+        return verdict(trial, chosen, PROBE)
+
+    def quick(trial: Sequence[Operation]) -> str:
+        return HOLDS if linearizable.verdict(trial, chosen, PROBE) == HOLDS else probe(trial)
+
+    longest = longest_prefix(history, quick) if prefix else 0
+    if found.exhausted:
+        return Judgement(MODEL, UNKNOWN, reason=f"undecided after {found.nodes:,} steps", prefix=longest)
+    witness, done = explain(history, probe, core)
+    told = f"{reason}: {names(history, witness)}" + ("" if done else " (perhaps more than needed)")
+    return Judgement(MODEL, VIOLATED, witness, told, prefix=longest)
+
+
+def _true_to_processes(order: Sequence[int], history: Sequence[Operation]) -> bool:
+    last: dict[int, float] = {}
+    session = owners(history)
+    for i in order:
+        if history[i].invoke < last.get(session[i], -math.inf):
+            return False
+        last[session[i]] = history[i].invoke
+    return True
+
+
+def verdict(history: Sequence[Operation], specification: Specification, budget: Budget = PROBE) -> str:
+    """The bare verdict, with a specification that is settled."""
+    found, _, _ = _order(history, specification, budget)
+    return HOLDS if found.order is not None else UNKNOWN if found.exhausted else VIOLATED
+
+
+def _order(
+    history: Sequence[Operation], specification: Specification, budget: Budget
+) -> tuple[Found, list[int], str]:  # fmt: skip
+    """An order as indices of the history, or the operations that forbid one, and why."""
+    if specification.name in ("register", "cas-register"):
+        try:
+            return _registers(reads_from(history, specification.initial), budget)
+        except Ambiguous:
+            pass  # the general search does not need to know who wrote what
+    chosen = sorted(effective(history), key=lambda i: history[i].invoke)
+    operations = [history[i] for i in chosen]
+    found = search(operations, _whole(specification, operations), by_process(operations), budget)
+    order = None if found.order is None else tuple(chosen[i] for i in found.order)
+    return Found(order, found.exhausted, found.nodes), chosen, "fit no order that is true to every process"
+
+
+def _whole(specification: Specification, operations: Sequence[Operation]) -> Specification:
+    """All parts of an object as one: sequential consistency cannot be judged part by part."""
+    places = {part: at for at, part in enumerate(dict.fromkeys(map(specification.part, operations)))}
+    if len(places) == 1:
+        return specification
+
+    def step(state: State, operation: Operation) -> tuple[bool, State]:
+        at = places[specification.part(operation)]
+        fits, after = specification.step(state[at], operation)
+        return fits, (*state[:at], after, *state[at + 1 :])
+
+    return replace(specification, initial=(specification.initial,) * len(places), step=step)
+
+
+def _registers(rf: ReadsFrom, budget: Budget) -> tuple[Found, list[int], str]:
+    lost = np.flatnonzero(rf.source == NOWHERE)
+    if len(lost):
+        return Found(None, False, 0), [int(rf.order[lost[0]])], "returns a value that nobody wrote"
+    reads = np.flatnonzero(rf.source >= 0)
+    readers = np.flatnonzero(rf.source != NO_READ)
+    bad, clock = saturate(rf, Edges.given(rf.source[reads], reads), readers, saturation.index(rf), total=True)
+    if bad is not None:
+        return Found(None, False, 0), [int(rf.order[v]) for v in bad.nodes], "must each come before the other"
+    found = schedule(rf, clock, budget)
+    order = None if found.order is None else tuple(rf.order[list(found.order)].tolist())
+    return Found(order, found.exhausted, found.nodes), rf.order.tolist(), "fit no order that is true to every process"

@@ -1,0 +1,184 @@
+"""Session guarantees, each as the one thing that must not happen to a process.
+
+- *read-your-writes*: a process reads a key and misses its own last write to it (it gets the initial value or an older
+  write of its own);
+- *monotonic-reads*: a process returns to a value that it has seen replaced;
+- *monotonic-writes*: a process has seen a write, and then reads an older value than what its author wrote before;
+- *writes-follow-reads*: a process has seen a write, and then reads an older value than one that the write's author had
+  read before it (or that was known to the author of that, and so on).
+
+Values must be written once to a key. Terry et al., Session guarantees for weakly consistent replicated data, PDIS 1994.
+
+>>> history = [
+...     Operation(0, "write", "x", 1, None, 0.0, 1.0),
+...     Operation(0, "write", "y", 2, None, 2.0, 3.0),
+...     Operation(1, "read", "y", None, 2, 4.0, 5.0),
+...     Operation(1, "read", "x", None, None, 6.0, 7.0),
+... ]
+>>> [judge(history, model).verdict for model in MODELS]
+['holds', 'holds', 'violated', 'holds']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from assay.protocols.judges import saturation
+from assay.protocols.judges.cycles import Edges, behind, behind_cycle, path
+from assay.protocols.judges.judgement import (
+    HOLDS,
+    UNKNOWN,
+    VIOLATED,
+    Judgement,
+    explain,
+    longest_prefix,
+    names,
+    returned,
+)  # fmt: skip
+from assay.protocols.judges.reads_from import INITIAL, NO_READ, NOWHERE, Ambiguous, ReadsFrom, reads_from
+from assay.workloads.histories import Operation
+
+MODELS = ("read-your-writes", "monotonic-reads", "monotonic-writes", "writes-follow-reads")
+
+
+def judge(history: Sequence[Operation], model: str, *, prefix: bool = True) -> Judgement:
+    """Judge one guarantee."""
+    if model not in MODELS:
+        raise ValueError(f"no session guarantee '{model}'; there are {', '.join(MODELS)}")
+    try:
+        found = broken(reads_from(history), model)
+    except Ambiguous as error:
+        return Judgement(model, UNKNOWN, reason=str(error))
+    if found is None:
+        return Judgement(model, HOLDS, prefix=returned(history))
+
+    def check(trial: Sequence[Operation]) -> str:
+        return verdict(trial, model)
+
+    witness, _ = explain(history, check, found)
+    reason = f"{_SENTENCES[model]}: {names(history, witness)}"
+    return Judgement(model, VIOLATED, witness, reason, prefix=longest_prefix(history, check) if prefix else 0)
+
+
+_SENTENCES = {
+    "read-your-writes": "a process misses its own write",
+    "monotonic-reads": "a process goes back to a value that it has seen replaced",
+    "monotonic-writes": "a process sees one write and misses an earlier one of the same author",
+    "writes-follow-reads": "a process sees a write and misses what its author had read",
+}
+
+
+def verdict(history: Sequence[Operation], model: str) -> str:
+    """The bare verdict."""
+    try:
+        return HOLDS if broken(reads_from(history), model) is None else VIOLATED
+    except Ambiguous:
+        return UNKNOWN
+
+
+def broken(rf: ReadsFrom, model: str) -> list[int] | None:
+    """Operations of the history that break the guarantee, or None. A value from nowhere breaks all."""
+    lost = np.flatnonzero(rf.source == NOWHERE)
+    if len(lost):
+        return [int(rf.order[lost[0]])]
+    found = _RULES[model](rf)
+    return None if found is None else sorted({int(rf.order[v]) for v in found})
+
+
+def _read_your_writes(rf: ReadsFrom) -> list[int] | None:
+    last: dict[tuple[int, int], int] = {}
+    for v in range(len(rf)):
+        place = (int(rf.process[v]), int(rf.key[v]))
+        mine, source = last.get(place), int(rf.source[v])
+        if mine is not None and source != NO_READ:
+            older = source >= 0 and rf.process[source] == place[0] and source < mine
+            if source == INITIAL or older:
+                return [mine, v] if source == INITIAL else [source, mine, v]
+        if rf.writes[v]:
+            last[place] = v
+    return None
+
+
+def _monotonic_reads(rf: ReadsFrom) -> list[int] | None:
+    now: dict[tuple[int, int], int] = {}  # the last read of a process of a key
+    left: dict[tuple[int, int, int], int] = {}  # the read that replaced a value, by process, key and value's writer
+    for v in range(len(rf)):
+        source = int(rf.source[v])
+        if source == NO_READ:
+            continue
+        process, key = int(rf.process[v]), int(rf.key[v])
+        if (process, key, source) in left:
+            return [left[process, key, source], v, *_reads_of(rf, process, key, source, v)]
+        before = now.get((process, key))
+        if before is not None and rf.source[before] != source:
+            left[process, key, int(rf.source[before])] = v
+        if source != INITIAL and (process, key, INITIAL) not in left:
+            left[process, key, INITIAL] = v  # the initial value is never new again
+        now[process, key] = v
+    return None
+
+
+def _reads_of(rf: ReadsFrom, process: int, key: int, source: int, before: int) -> list[int]:
+    same = (rf.process == process) & (rf.key == key) & (rf.source == source)
+    return [int(v) for v in np.flatnonzero(same[:before])[:1]]
+
+
+def _monotonic_writes(rf: ReadsFrom) -> list[int] | None:
+    codes, nodes = saturation.index(rf)
+    seen = np.zeros(rf.processes, np.int64)  # how far into each author's writes the process has seen
+    by = np.zeros(rf.processes, np.int64)  # the read that showed it
+    for v in range(len(rf)):
+        if rf.place[v] == 0:
+            seen[:] = 0
+        source, key = int(rf.source[v]), int(rf.key[v])
+        if source == NO_READ:
+            continue
+        for author in range(rf.processes) if source == INITIAL else (int(rf.process[source]),):
+            if not seen[author]:
+                continue
+            newest = saturation.last_write(codes, nodes, key, author, int(seen[author]), rf.processes, len(rf) + 1)
+            if newest >= 0 and (source == INITIAL or newest > source):
+                return [int(newest), int(rf.source[by[author]]), int(by[author]), v, *([source] if source >= 0 else [])]
+        if source >= 0 and rf.place[source] + 1 > seen[rf.process[source]]:
+            seen[rf.process[source]], by[rf.process[source]] = rf.place[source] + 1, v
+    return None
+
+
+def _writes_follow_reads(rf: ReadsFrom) -> list[int] | None:
+    """Only reads are ordered here: a read follows those of its process, and those its write's author had done."""
+    nodes = np.flatnonzero(rf.source != NO_READ)
+    process, sources = rf.process[nodes], rf.source[nodes]
+    first = np.searchsorted(process, np.arange(rf.processes + 1))
+    place = np.arange(len(nodes)) - first[process] if len(nodes) else process
+    reads = replace(rf, order=rf.order[nodes], process=process, place=place, key=rf.key[nodes], source=sources)
+    last = np.searchsorted(nodes, np.arange(len(rf)), side="right") - 1  # the last read at or before a node, if its own
+    last[last >= 0] = np.where(process[last] == rf.process, last, -1)[last >= 0] if len(nodes) else -1
+    author = np.full(len(nodes), -1)  # the last read that the author of a value had done before
+    author[sources >= 0] = last[sources[sources >= 0]]
+    heads = np.flatnonzero(author >= 0)
+    edges = Edges.given(author[heads], heads)
+    clock, acyclic = saturation.clocks(process, place, edges.tail, edges.head, rf.processes)
+    if not acyclic:
+        found = behind_cycle(reads, edges)
+    else:
+        reader, seen, known = saturation.missed(
+            process, place, reads.key, sources, author, clock, rf.processes, len(rf)
+        )
+        if reader < 0:
+            return None
+        found = [reader, seen, *behind(reads, edges, [path(reads, edges, seen, reader)])]
+        if known >= 0:
+            found += behind(reads, edges, [path(reads, edges, known, int(author[seen]))])
+    cause = [int(sources[v]) for v in found if sources[v] >= 0]
+    return [int(nodes[v]) for v in found] + cause
+
+
+_RULES: dict[str, Callable[[ReadsFrom], list[int] | None]] = {
+    "read-your-writes": _read_your_writes,
+    "monotonic-reads": _monotonic_reads,
+    "monotonic-writes": _monotonic_writes,
+    "writes-follow-reads": _writes_follow_reads,
+}

@@ -1,0 +1,200 @@
+"""Every verdict equals that of a brute force over all orders, and every explanation is minimal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from assay.protocols.judges import causal, linearizable, list_append, sequential, sessions
+from assay.protocols.judges.judgement import HOLDS, VIOLATED, Judgement, cut, relax, returned
+from assay.protocols.judges.specifications import SPECIFICATIONS, Specification, bank
+from assay.protocols.judges.strongest import STRONGER, strongest
+from assay.workloads.histories import Operation
+from tests.oracles import histories as oracle
+from tests.protocols.judges import small
+
+
+def examples(count: int) -> settings:
+    return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+some = examples(60)
+counts = pytest.mark.parametrize("count", [150, pytest.param(3_000, marks=pytest.mark.slow)])
+registers = small.histories(small.register, small.read_register)
+
+OBJECTS: dict[str, tuple[st.SearchStrategy[list[Operation]], str, oracle.Legal]] = {
+    "register": (registers, "register", oracle.legal_register),
+    "cas": (small.histories(small.busy_register, small.read_register), "cas-register", oracle.legal_register),
+    "queue": (small.histories(small.queue, small.read_queue, 6), "queue", oracle.legal_queue),
+    "growing set": (small.histories(small.growing_set, small.read_set), "set", oracle.legal_set),
+    "set of few": (small.histories(small.set_of_few, small.read_set), "set", oracle.legal_set),
+    "counter": (small.histories(small.counter, small.read_counter), "counter", oracle.legal_counter),
+    "bank": (small.histories(small.bank, small.read_bank), "bank", oracle.legal_bank),
+    "lists": (small.histories(small.transaction, small.read_lists, 4), "list-append", oracle.legal_lists),
+}
+
+
+def specification_of(name: str, history: Sequence[Operation]) -> Specification:
+    if name != "bank":
+        return SPECIFICATIONS[name]
+    accounts = Operation(0, "read", None, None, {"a": 10, "b": 10, "c": 10}, -1.0, -0.5)
+    return bank(10, [accounts, *history])
+
+
+def is_order(order: Sequence[int], history: Sequence[Operation], legal: oracle.Legal, processes: bool = False) -> bool:
+    history = oracle.settled(history) if processes else history
+    operations = [history[i] for i in order]
+    sure = {i for i, operation in enumerate(history) if operation.status == "ok"}
+    timely = not any(b.precedes(a) for a, b in combinations(operations, 2))
+    if processes:
+        timely = not any(a.process == b.process and b.invoke < a.invoke for a, b in combinations(operations, 2))
+    return timely and sure <= set(order) and len(set(order)) == len(order) and legal(operations)
+
+
+@counts
+@pytest.mark.parametrize("name", OBJECTS)
+def test_linearizability_equals_trying_all_orders(name: str, count: int) -> None:
+    strategy, kind, legal = OBJECTS[name]
+    seen = {HOLDS: 0, VIOLATED: 0}
+
+    @examples(count)
+    @given(strategy)
+    def agrees(history: list[Operation]) -> None:
+        judgement = linearizable.judge(history, specification_of(kind, history))
+        assert judgement.verdict == (HOLDS if oracle.linearizable(history, legal) else VIOLATED)
+        if judgement.order is not None:
+            assert is_order(judgement.order, history, legal)
+        seen[judgement.verdict] += 1
+
+    agrees()
+    assert min(seen.values()) > count / 20, f"the histories are one-sided: {seen}"
+
+
+@counts
+@pytest.mark.parametrize("name", ["register", "cas", "queue"])
+def test_sequential_consistency_equals_trying_all_orders(name: str, count: int) -> None:
+    strategy, kind, legal = OBJECTS[name]
+
+    @examples(count)
+    @given(strategy)
+    def agrees(history: list[Operation]) -> None:
+        judgement = sequential.judge(history, SPECIFICATIONS[kind])
+        assert judgement.verdict == (HOLDS if oracle.sequential(history, legal) else VIOLATED)
+        if judgement.order is not None:
+            assert is_order(judgement.order, history, legal, processes=True)
+
+    agrees()
+
+
+CAUSAL: dict[str, Callable[[list[Operation]], bool]] = {
+    "causal": oracle.causal,
+    "causal-memory": oracle.causal_memory,
+    "causal-convergent": oracle.causal_convergent,
+    "pram": oracle.pram,
+}
+
+
+@counts
+@pytest.mark.parametrize("model", CAUSAL)
+def test_causal_models_equal_their_definitions(model: str, count: int) -> None:
+    @examples(count)
+    @given(small.histories(small.register, small.read_register, 6))
+    def agrees(history: list[Operation]) -> None:
+        assert causal.verdict(history, model) == (HOLDS if CAUSAL[model](history) else VIOLATED)
+
+    agrees()
+
+
+@counts
+@pytest.mark.parametrize("model", sessions.MODELS)
+def test_session_guarantees_equal_their_definitions(model: str, count: int) -> None:
+    @examples(count)
+    @given(small.histories(small.register, small.read_register, 8))
+    def agrees(history: list[Operation]) -> None:
+        assert sessions.verdict(history, model) == (HOLDS if oracle.session(history, model) else VIOLATED)
+
+    agrees()
+
+
+@counts
+def test_serializability_equals_trying_all_orders(count: int) -> None:
+    @examples(count)
+    @given(small.histories(small.transaction, small.read_lists, 4))
+    def agrees(history: list[Operation]) -> None:
+        assert list_append.verdict(history, "serializable") == (HOLDS if oracle.serializable(history) else VIOLATED)
+        strict = HOLDS if oracle.linearizable(history, oracle.legal_lists) else VIOLATED
+        assert list_append.verdict(history, "strict-serializable") == strict
+
+    agrees()
+
+
+@some
+@given(small.histories(small.register, small.read_register, 8))
+def test_a_stronger_model_never_holds_without_the_weaker(history: list[Operation]) -> None:
+    verdicts = {model: strongest(history)[model].verdict for model in STRONGER}
+    alone = {
+        **{model: causal.verdict(history, model) for model in causal.MODELS},
+        **{model: sessions.verdict(history, model) for model in sessions.MODELS},
+        "sequential": sequential.verdict(history, SPECIFICATIONS["register"]),
+    }
+    assert all(verdicts[model] == verdict for model, verdict in alone.items())
+
+
+# ------------------------------------------------------------------------------------------ explanations
+
+
+def check_minimal(history: list[Operation], judgement: Judgement, check: Callable[[list[Operation]], str]) -> None:
+    """The witness alone breaks the model; without any one of its operations it does not."""
+    assert judgement.witness
+    assert check(relax(history, judgement.witness)) == VIOLATED
+    for spared in judgement.witness:
+        assert check(relax(history, [i for i in judgement.witness if i != spared])) == HOLDS
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_a_violation_of_linearizability_is_explained_by_a_minimal_witness_and_prefix(name: str) -> None:
+    strategy, kind, legal = OBJECTS[name]
+
+    @some
+    @given(strategy)
+    def minimal(history: list[Operation]) -> None:
+        specification = specification_of(kind, history)
+        judgement = linearizable.judge(history, specification)
+        if judgement.verdict == HOLDS:
+            assert judgement.prefix == returned(history)
+            return
+        check_minimal(history, judgement, lambda trial: linearizable.verdict(trial, specification))
+        assert oracle.linearizable(cut(history, judgement.prefix), legal)
+        assert not oracle.linearizable(cut(history, judgement.prefix + 1), legal)
+
+    minimal()
+
+
+@pytest.mark.parametrize("model", [*causal.MODELS, *sessions.MODELS, "sequential"])
+def test_a_violation_of_a_weaker_model_is_explained_by_a_minimal_witness(model: str) -> None:
+    def verdict(history: Sequence[Operation]) -> str:
+        if model == "sequential":
+            return sequential.verdict(history, SPECIFICATIONS["register"])
+        return causal.verdict(history, model) if model in causal.MODELS else sessions.verdict(history, model)
+
+    @some
+    @given(small.histories(small.register, small.read_register, 8))
+    def minimal(history: list[Operation]) -> None:
+        judgement = strongest(history)[model]
+        assert judgement.verdict == verdict(history)
+        if judgement.verdict == VIOLATED:
+            check_minimal(history, judgement, verdict)
+
+    minimal()
+
+
+@some
+@given(small.histories(small.transaction, small.read_lists, 4), st.sampled_from(sorted(list_append.MODELS)))
+def test_an_anomaly_is_explained_by_a_minimal_witness(history: list[Operation], model: str) -> None:
+    judgement = list_append.judge(history, model)
+    if judgement.verdict == VIOLATED:
+        check_minimal(history, judgement, lambda trial: list_append.verdict(trial, model))
