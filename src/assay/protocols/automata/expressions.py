@@ -1,0 +1,250 @@
+"""Expressions of a `.ta` file: arithmetic, comparisons, propositions and temporal operators, by precedence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from assay.protocols.automata.linear import (
+    FALSE,
+    TRUE,
+    Always,
+    And,
+    Eventually,
+    Formula,
+    Linear,
+    Or,
+    at_least,
+    equal,
+    greater,
+    negate,
+    number,
+)
+from assay.protocols.automata.tokens import Source, Token
+
+DEEPEST = 64  # changes between "and", "or" and temporal operators; keeps walks off the interpreter's own limit
+PRECEDENCE = {
+    "->": 1,
+    "||": 2,
+    "&&": 3,
+    "==": 5,
+    "!=": 5,
+    ">=": 5,
+    "<=": 5,
+    ">": 5,
+    "<": 5,
+    "+": 6,
+    "-": 6,
+    "*": 7,
+    "/": 7,
+}
+LARGEST_DENOMINATOR = 1_000_000
+UNARY = 4  # !, [] and <> bind tighter than && and looser than a comparison: []x == 0 is [](x == 0)
+Value = Linear | Formula
+
+
+class Words:
+    """The tokens of a file and a place among them."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.tokens = list(source.tokens())
+        self.place = 0
+
+    @property
+    def here(self) -> Token:
+        """The next token."""
+        return self.tokens[self.place]
+
+    def error(self, message: str, token: Token | None = None) -> Exception:
+        """An error at a token, the next one unless told."""
+        return self.source.error((token or self.here).offset, message)
+
+    def take(self) -> Token:
+        """The next token, consumed; the end stays."""
+        token = self.here
+        self.place += token.kind != "end"
+        return token
+
+    def accept(self, text: str) -> bool:
+        """Whether the next token is this one, which is then consumed."""
+        if self.here.text != text or self.here.kind == "end":
+            return False
+        self.place += 1
+        return True
+
+    def expect(self, text: str, after: str) -> Token:
+        """Consume this token or say that it is missing."""
+        if self.here.text != text or self.here.kind == "end":
+            raise self.error(f"expected '{text}' {after}, found {self.shown}")
+        return self.take()
+
+    def name(self, what: str) -> Token:
+        """Consume a name."""
+        if self.here.kind != "name":
+            raise self.error(f"expected {what}, found {self.shown}")
+        return self.take()
+
+    @property
+    def shown(self) -> str:
+        """The next token for an error message."""
+        return f"'{self.here.text}'" if self.here.text else "the end of the file"
+
+
+def formula(words: Words, scope: Mapping[str, Linear]) -> Formula:
+    """A proposition, temporal or not; a whole number stands for true if it is not zero."""
+    return _formula(words, parse(words, scope))
+
+
+def sum_of(words: Words, scope: Mapping[str, Linear]) -> Linear:
+    """An arithmetic expression."""
+    found = parse(words, scope)
+    if found.over != 1:
+        raise words.error("a fraction may stand in a comparison only", found.begun)
+    return _linear(words, found)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value, where it begins, and how often "and", "or" and temporal operators change inside it."""
+
+    value: Value
+    begun: Token
+    depth: int = 0
+    over: int = 1  # a number is its form over this: files write (N + T) / 2, and comparisons are exact
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A sign that waits for what comes after it; an opening bracket waits with no strength at all."""
+
+    sign: Token
+    strength: int
+    prefix: bool = False
+
+
+def parse(words: Words, scope: Mapping[str, Linear]) -> Operand:
+    """An expression. Brackets wait on a stack of our own: published files nest them by the hundred."""
+    operands: list[Operand] = []
+    waiting: list[Operator] = []
+    while True:
+        operands.append(_operand(words, scope, waiting))
+        while words.here.text == ")" and any(one.sign.text == "(" for one in waiting):
+            _settle(words, operands, waiting, 1)
+            waiting.pop()
+            words.take()
+        strength = PRECEDENCE.get(words.here.text, 0)
+        if not strength:
+            break
+        # An implication associates to the right, everything else to the left.
+        _settle(words, operands, waiting, strength + (words.here.text == "->"))
+        waiting.append(Operator(words.take(), strength))
+    _settle(words, operands, waiting, 1)
+    if waiting:
+        raise words.error(f"expected ')' to close the bracket, found {words.shown}")
+    return operands[-1]
+
+
+def _operand(words: Words, scope: Mapping[str, Linear], waiting: list[Operator]) -> Operand:
+    """The next number or name; what stands before it, brackets and prefixes, is put on the stack."""
+    while True:
+        token = words.take()
+        match token.kind, token.text:
+            case "number", digits:
+                return Operand(number(int(digits)), token)
+            case "name", "true" | "false":
+                return Operand(TRUE if token.text == "true" else FALSE, token)
+            case "name", name:
+                if name not in scope:
+                    raise words.error(f"unknown name '{name}'; known here: {', '.join(sorted(scope)) or 'none'}", token)
+                return Operand(scope[name], token)
+            case "sign", "(":
+                waiting.append(Operator(token, 0))
+            case "sign", "-" | "!" | "[]" | "<>":
+                waiting.append(Operator(token, PRECEDENCE["*"] if token.text == "-" else UNARY, prefix=True))
+            case _:
+                found = f"expected an expression, found '{token.text}'" if token.text else "the file ends here"
+                raise words.error(found, token)
+
+
+def _settle(words: Words, operands: list[Operand], waiting: list[Operator], loosest: int) -> None:
+    """Apply what waits and binds at least as tightly, back to the last open bracket."""
+    while waiting and waiting[-1].strength >= loosest + (waiting[-1].prefix and loosest > 1) and waiting[-1].strength:
+        operator = waiting.pop()
+        last = operands.pop()
+        if operator.prefix:
+            made = _prefixed(words, operator.sign, last)
+        else:
+            made = _apply(words, operator.sign, operands.pop(), last)
+        if made.depth > DEEPEST:
+            raise words.error(f"conditions change deeper than {DEEPEST} times; write it flatter", made.begun)
+        operands.append(made)
+
+
+def _prefixed(words: Words, sign: Token, operand: Operand) -> Operand:
+    if sign.text == "-":
+        return Operand(-1 * _linear(words, operand), sign, over=operand.over)
+    made = {"!": negate, "[]": Always, "<>": Eventually}[sign.text](_formula(words, operand))
+    return Operand(made, sign, operand.depth + 1)
+
+
+def _joined(kind: type[And] | type[Or], one: tuple[Formula, int], two: tuple[Formula, int], begun: Token) -> Operand:
+    """Chains stay flat, so that later walks are no deeper than they must be."""
+    parts: list[Formula] = []
+    depth = 0
+    for part, own in (one, two):
+        same = isinstance(part, kind) and bool(part.parts)
+        parts += part.parts if same and isinstance(part, And | Or) else [part]
+        depth = max(depth, own if same else own + 1)
+    return Operand(kind(tuple(parts)), begun, depth)
+
+
+def _apply(words: Words, sign: Token, one: Operand, two: Operand) -> Operand:
+    if sign.text in ("->", "||", "&&"):
+        a, b = _formula(words, one), _formula(words, two)
+        left = negate(a) if sign.text == "->" else a
+        return _joined(And if sign.text == "&&" else Or, (left, one.depth), (b, two.depth), one.begun)
+    x, y = _linear(words, one), _linear(words, two)
+    over = one.over * two.over
+    match sign.text:
+        case "*":
+            if x.terms and y.terms:
+                raise words.error("a product of two variables is not linear; one side must be a number", sign)
+            return Operand(x.constant * y if not x.terms else y.constant * x, one.begun, over=over)
+        case "/":
+            if y.terms or y.constant < 1 or two.over != 1 or over * y.constant > LARGEST_DENOMINATOR:
+                raise words.error(f"divide by a whole number from 1 to {LARGEST_DENOMINATOR:,}", sign)
+            return Operand(x, one.begun, over=over * y.constant)
+        case "+" | "-":
+            return Operand(two.over * x + (one.over if sign.text == "+" else -one.over) * y, one.begun, over=over)
+    return Operand(_compared(sign, two.over * x, one.over * y), one.begun)
+
+
+def _compared(sign: Token, x: Linear, y: Linear) -> Formula:
+    match sign.text:
+        case "==":
+            return equal(x, y)
+        case "!=":
+            return negate(equal(x, y))
+        case ">=":
+            return at_least(x, y)
+        case "<=":
+            return at_least(y, x)
+        case ">":
+            return greater(x, y)
+    return greater(y, x)
+
+
+def _linear(words: Words, operand: Operand) -> Linear:
+    if not isinstance(operand.value, Linear):
+        raise words.error("expected a number here, this is a condition", operand.begun)
+    return operand.value
+
+
+def _formula(words: Words, operand: Operand) -> Formula:
+    value = operand.value
+    if not isinstance(value, Linear):
+        return value
+    if value.terms or operand.over != 1:
+        raise words.error("expected a condition here, this is a number; compare it with something", operand.begun)
+    return TRUE if value.constant else FALSE

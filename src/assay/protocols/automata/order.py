@@ -1,0 +1,219 @@
+"""Counters as intervals: the thresholds of the guards cut each counter's range, in an order that parameters decide.
+
+A guard compares a sum of counters with a threshold over the parameters. Which of two thresholds is the larger may
+depend on the parameters; each order that the assumptions allow is one finite picture of the counters: the number of
+the interval in which each sum lies. All orders together cover all parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+from math import gcd
+from typing import Any
+
+from assay.protocols.automata.automaton import Automaton, Rule
+from assay.protocols.automata.linear import Conjunction, Linear
+from assay.protocols.automata.solver import State, Unrolling, at_least_zero
+
+Vector = tuple[int, ...]
+"""The interval of each sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The least whole number that, times `factor`, is at least `over` (a form over the parameters)."""
+
+    factor: int
+    over: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One comparison: the sum has reached the cut, or it has not."""
+
+    total: Linear
+    cut: Cut
+    reached: bool
+
+
+def guard(form: Linear, shared: Sequence[str]) -> Guard | None:
+    """The comparison that a form states; None if it adds one counter and subtracts another."""
+    counters = form.only(shared)
+    rest = form - counters
+    if not counters.terms:  # about parameters alone: the empty sum is zero
+        return Guard(Linear(), Cut(1, -1 * rest), reached=True)
+    scale = gcd(*(abs(factor) for _, factor in counters.terms))
+    if all(factor > 0 for _, factor in counters.terms):
+        return Guard(_divided(counters, scale), Cut(scale, -1 * rest), reached=True)
+    if all(factor < 0 for _, factor in counters.terms):
+        return Guard(_divided(-1 * counters, scale), Cut(scale, rest + Linear((), 1)), reached=False)
+    return None
+
+
+def _divided(form: Linear, by: int) -> Linear:
+    return Linear(tuple((name, factor // by) for name, factor in form.terms))
+
+
+Chain = tuple[tuple[Cut, ...], ...]
+"""Cuts in rising order; those of one group are equal. The first group is at most zero: passed from the start."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One order of the thresholds, and what it makes of an automaton."""
+
+    automaton: Automaton
+    start: Conjunction
+    chains: Mapping[Linear, Chain]
+    seconds: float
+    _moves: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict, repr=False)
+    _reads: dict[Conjunction, tuple[tuple[int, int, bool], ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def sums(self) -> tuple[Linear, ...]:
+        """The sums of counters that guards read."""
+        return tuple(self.chains)
+
+    @property
+    def vectors(self) -> Iterator[Vector]:
+        """Every combination of intervals."""
+        return product(*(range(len(chain)) for chain in self.chains.values()))
+
+    def open(self, rule: Rule, vector: Vector) -> bool:
+        """Whether the rule's guard holds in these intervals."""
+        return all((vector[place] >= group) == reached for place, group, reached in self._read(rule))
+
+    def lets(self, place: int, rule: Rule, own: int) -> bool:
+        """Whether the rule's guard allows this interval of this sum."""
+        return all((own >= group) == reached for where, group, reached in self._read(rule) if where == place)
+
+    def _read(self, rule: Rule) -> tuple[tuple[int, int, bool], ...]:
+        """The guard as (sum, first interval at or above its cut, whether that must be reached)."""
+        if rule.guard not in self._reads:
+            said = [guard(form, self.automaton.shared) for form in rule.guard]
+            self._reads[rule.guard] = tuple(
+                (self.sums.index(one.total), _group(self.chains[one.total], one.cut), one.reached)
+                for one in said
+                if one
+            )
+        return self._reads[rule.guard]
+
+    def after(self, rule: Rule, vector: Vector) -> Iterator[Vector]:
+        """The intervals in which a step of the rule may end."""
+        return product(*(self.moves(place, rule, own) for place, own in enumerate(vector)))
+
+    def moves(self, place: int, rule: Rule, own: int) -> tuple[int, ...]:
+        """The intervals of one sum in which a step of the rule may end."""
+        total = self.sums[place]
+        cleared = total.names & set(rule.resets)
+        if cleared and cleared != total.names:
+            return tuple(range(len(self.chains[total])))
+        by = sum(total.factor(name) * step for name, step in rule.update)
+        if cleared or by == 0:
+            return (0,) if cleared else (own,)
+        if (place, by, own) not in self._moves:
+            self._moves[place, by, own] = self._possible(place, by, own)
+        return self._moves[place, by, own]
+
+    def _possible(self, place: int, change: int, own: int) -> tuple[int, ...]:
+        import z3
+
+        bare = Unrolling(_parameters_only(self.automaton), (), self.seconds)
+        at = self.fix(bare, self.start)
+        value = z3.FreshInt("value")
+        bare.solver.add(value >= 0, value + change >= 0, *self._inside(place, own, value, at))
+        reach = range(len(self.chains[self.sums[place]]))
+        return tuple(j for j in reach if bare.check(*self._inside(place, j, value + change, at)) is not False)
+
+    def fix(self, run: Unrolling, start: Conjunction) -> dict[Cut, Any]:
+        """Make a run's parameters obey this order; the value of each cut."""
+        about = set(self.automaton.parameters)
+        run.solver.add(*(at_least_zero(form, run.start) for form in start if form.names <= about))
+        cuts = dict.fromkeys(cut for chain in self.chains.values() for group in chain for cut in group)
+        at = {cut: cut_value(run, cut) for cut in cuts}
+        for chain in self.chains.values():
+            run.solver.add(*chain_conditions(chain, at))
+        return at
+
+    def inside(self, vector: Vector, state: State, at: Mapping[Cut, Any]) -> list[Any]:
+        """The conditions that the counters of a configuration lie in these intervals."""
+        import z3
+
+        conditions: list[Any] = []
+        for place, own in enumerate(vector):
+            value = z3.Sum([factor * state[name] for name, factor in self.sums[place].terms] or [z3.IntVal(0)])
+            conditions += self._inside(place, own, value, at)
+        return conditions
+
+    def _inside(self, place: int, own: int, value: Any, at: Mapping[Cut, Any]) -> list[Any]:
+        chain = self.chains[self.sums[place]]
+        low = [value >= at[chain[own][0]]] if own else []
+        return low + ([value < at[chain[own + 1][0]]] if own + 1 < len(chain) else [])
+
+
+def _group(chain: Chain, cut: Cut) -> int:
+    return next(position for position, cuts in enumerate(chain) if cut in cuts)
+
+
+def cut_value(run: Unrolling, cut: Cut) -> Any:
+    """A number for the cut, as the run's parameters give it."""
+    import z3
+
+    value = z3.FreshInt("cut")
+    # factor * value >= over > factor * (value - 1), each as "at least zero".
+    extended = {**run.start, "": value}
+    up = Linear((("", cut.factor),)) - cut.over
+    below = cut.over - Linear((("", cut.factor),), -cut.factor) - Linear((), 1)
+    run.solver.add(at_least_zero(up, extended), at_least_zero(below, extended))
+    return value
+
+
+def chain_conditions(chain: Chain, at: Mapping[Cut, Any]) -> list[Any]:
+    """That the cuts stand in this order."""
+    conditions = [at[cut] <= 0 for cut in chain[0]]
+    for group in chain[1:]:
+        conditions += [at[group[0]] == at[cut] for cut in group[1:]]
+    heads = [group[0] for group in chain[1:]]
+    conditions += [at[heads[0]] > 0] if heads else []
+    return conditions + [at[a] < at[b] for a, b in pairwise(heads)]
+
+
+def orders(automaton: Automaton, start: Conjunction, seconds: float) -> Iterator[Order]:
+    """Every order of the thresholds that some parameters bring about."""
+    said = [guard(form, automaton.shared) for rule in automaton.rules for form in rule.guard]
+    cuts: dict[Linear, dict[Cut, None]] = {}
+    for one in said:
+        assert one is not None
+        cuts.setdefault(one.total, {})[one.cut] = None
+    bare = Unrolling(_parameters_only(automaton), (), seconds)
+    about = set(automaton.parameters)
+    bare.solver.add(*(at_least_zero(form, bare.start) for form in start if form.names <= about))
+    at = {cut: cut_value(bare, cut) for cut in dict.fromkeys(cut for own in cuts.values() for cut in own)}
+    tasks = [(total, cut) for total, own in cuts.items() for cut in own]
+
+    def place(position: int, chains: dict[Linear, Chain]) -> Iterator[dict[Linear, Chain]]:
+        if position == len(tasks):
+            yield chains
+            return
+        total, cut = tasks[position]
+        for chain in _insertions(chains.get(total, ((),)), cut):
+            bare.solver.push()
+            bare.solver.add(*chain_conditions(chain, at))
+            if bare.check() is not False:
+                yield from place(position + 1, {**chains, total: chain})
+            bare.solver.pop()
+
+    for chains in place(0, {}):
+        yield Order(automaton, start, chains, seconds)
+
+
+def _insertions(chain: Chain, cut: Cut) -> Iterator[Chain]:
+    for i, group in enumerate(chain):
+        yield (*chain[:i], (*group, cut), *chain[i + 1 :])
+        yield (*chain[: i + 1], (cut,), *chain[i + 1 :])
+
+
+def _parameters_only(automaton: Automaton) -> Automaton:
+    return Automaton(automaton.name, automaton.parameters, (), (), automaton.assumptions, (), ())

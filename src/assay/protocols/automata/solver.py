@@ -1,0 +1,170 @@
+"""Runs of an automaton as formulas for z3: configurations, stretches of rules, and what a model says.
+
+Each rule moves one process out of one location. As long as no guard changes its truth, such a net is
+communication-free: rules can be fired x times each, in some order, if the flow adds up and every rule that fires
+finds its source occupied at the start or fed by another rule that fires (Esparza 1997). That is what a stretch says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from assay.protocols.automata.automaton import Automaton, Configuration, Rule, Schedule, blocks
+from assay.protocols.automata.linear import Conjunction, Dnf, Linear
+from assay.protocols.automata.stretch import in_order
+from assay.protocols.automata.structure import components
+
+if TYPE_CHECKING:
+    import z3
+
+State = Mapping[str, Any]
+"""An expression for every location, shared variable and parameter."""
+
+
+def at_least_zero(form: Linear, state: State) -> z3.BoolRef:
+    """The form at a configuration, as a condition."""
+    import z3
+
+    above = [(name, factor) for name, factor in form.terms if factor > 0]
+    below = [(name, -factor) for name, factor in form.terms if factor < 0]
+    left = [state[name] * factor if factor > 1 else state[name] for name, factor in above]
+    right = [state[name] * factor if factor > 1 else state[name] for name, factor in below]
+    left += [z3.IntVal(form.constant)] if form.constant > 0 or not left else []
+    right += [z3.IntVal(-form.constant)] if form.constant < 0 or not right else []
+    condition: z3.BoolRef = z3.Sum(left) >= z3.Sum(right)
+    return condition
+
+
+def all_of(forms: Conjunction, state: State) -> z3.BoolRef:
+    """Every form is at least zero."""
+    import z3
+
+    return z3.And([at_least_zero(form, state) for form in forms])
+
+
+def one_of(cases: Dnf, state: State) -> z3.BoolRef:
+    """One of the cases holds."""
+    import z3
+
+    return z3.Or([all_of(case, state) for case in cases])
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """How often each rule fires between two configurations."""
+
+    before: State
+    firings: Sequence[tuple[Rule, Any]]
+    after: State
+
+
+class Unrolling:
+    """A growing run: a solver that knows the start, and stretches added one after another."""
+
+    def __init__(self, automaton: Automaton, start: Conjunction, seconds: float) -> None:
+        import z3
+
+        self.automaton = automaton
+        self.solver = z3.SolverFor("QF_LIA")
+        self.solver.set("timeout", max(1, int(seconds * 1000)))
+        self.stretches: list[Stretch] = []
+        self.start: State = self._fresh((*automaton.parameters, *automaton.locations, *automaton.shared))
+        self.solver.add(*(one_of(cases, self.start) for cases in (*automaton.assumptions, *automaton.initial)))
+        self.solver.add(all_of(start, self.start))
+        self.component = components(automaton)
+
+    @property
+    def now(self) -> State:
+        """The configuration at the end."""
+        return self.stretches[-1].after if self.stretches else self.start
+
+    def _fresh(self, names: Iterable[str]) -> dict[str, Any]:
+        import z3
+
+        made = {name: z3.FreshInt(name) for name in names}
+        self.solver.add(*(value >= 0 for value in made.values()))
+        return made
+
+    def push(self) -> int:
+        """A place to come back to."""
+        self.solver.push()
+        return len(self.stretches)
+
+    def pop(self, place: int) -> None:
+        """Forget what was added since."""
+        self.solver.pop()
+        del self.stretches[place:]
+
+    def stretch(self, rules: Sequence[Rule], *, at_most: int | None = None) -> Stretch:
+        """Add firings of the rules, in any number and order (or at most so many in all)."""
+        import z3
+
+        before = self.now
+        firings = [(rule, z3.FreshInt(f"rule{rule.name}")) for rule in rules]
+        self.solver.add(*(times >= 0 for _, times in firings))
+        if at_most is not None:
+            self.solver.add(z3.Sum([times for _, times in firings]) <= at_most)
+        deltas: dict[str, list[Any]] = {}
+        for rule, times in firings:
+            if rule.source != rule.target:
+                deltas.setdefault(rule.source, []).append(-times)
+                deltas.setdefault(rule.target, []).append(times)
+            for name, by in rule.update:
+                deltas.setdefault(name, []).append(by * times)
+        after = {**before, **self._fresh(deltas)}
+        self.solver.add(*(after[name] == z3.Sum([before[name], *parts]) for name, parts in deltas.items()))
+        self._supported(before, firings)
+        made = Stretch(before, firings, after)
+        self.stretches.append(made)
+        return made
+
+    def _supported(self, before: State, firings: Sequence[tuple[Rule, Any]]) -> None:
+        """On a cycle the flow may add up though nobody is there: then locations get ranks, each fed by a lower one."""
+        import z3
+
+        component = self.component
+        round_about = [(rule, n) for rule, n in firings if component[rule.source] == component[rule.target]]
+        rank = {rule.source: z3.FreshInt(f"rank_{rule.source}") for rule, _ in round_about}
+        for location, own in rank.items():
+            feeding = [before[location] > 0]
+            for rule, times in firings:
+                if rule.target != location or rule.source == location:
+                    continue
+                lower = rank[rule.source] < own if component[rule.source] == component[location] else True
+                feeding.append(z3.And(times > 0, lower))
+            leaving = [times > 0 for rule, times in round_about if rule.source == location]
+            self.solver.add(z3.Implies(z3.Or(leaving), z3.Or(feeding)))
+
+    def check(self, *conditions: Any) -> bool | None:
+        """Whether there is such a run; None if z3 gave up in its time."""
+        import z3
+
+        answer = self.solver.check(*conditions)
+        return None if answer == z3.unknown else bool(answer == z3.sat)
+
+    def witness(self, *conditions: Any) -> tuple[Configuration, Schedule]:
+        """A run, after `check` said there is one: its start, and the rules in an order in which they can fire.
+
+        The parameters are made small first, for a run that people can read.
+        """
+        import z3
+
+        size = z3.Sum([self.start[name] for name in self.automaton.parameters] or [z3.IntVal(0)])
+        bounds = [size <= bound for bound in (4, 6, 8, 10, 12, 16, 24, 40)]
+        for bound in [*bounds, z3.BoolVal(True)]:
+            if self.solver.check(*conditions, bound) == z3.sat:
+                break
+        model = self.solver.model()
+
+        def value(expression: Any) -> int:
+            return int(model.eval(expression, model_completion=True).as_long())
+
+        start = Configuration({name: value(self.start[name]) for name in self.start})
+        now, fired = start, list[str]()
+        for stretch in self.stretches:
+            for rule in in_order(now, [(rule, value(times)) for rule, times in stretch.firings]):
+                now = now.after(rule)
+                fired.append(rule.name)
+        return start, blocks(fired)

@@ -1,0 +1,118 @@
+"""Automata as processes that send messages, and nodes that are to behave like their automaton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from assay.protocols.automata import builtin, node
+from assay.protocols.automata.automaton import configuration, steps
+from assay.protocols.automata.counterexample import Counterexample
+from assay.protocols.automata.refine import Refinement, refine
+from assay.protocols.faults import Fault
+from assay.protocols.interface import Ctx, Message, Node, NodeId
+from assay.protocols.kernel.asynchronous import Random
+from assay.protocols.kernel.world import World
+from assay.protocols.nodes.bracha import Bracha
+
+
+def example(
+    name: str, parameters: dict[str, int], counts: dict[str, int], *schedule: tuple[str, int]
+) -> Counterexample:
+    """A run of a built-in automaton, as if it were a counterexample."""
+    automaton = builtin.load(name)
+    start = configuration(automaton, parameters, counts)
+    ends = [list(steps(automaton, start, schedule[:entries]))[-1] for entries in range(len(schedule) + 1)]
+    return Counterexample(parameters, start, schedule, tuple(ends))
+
+
+class TestProcesses:
+    def test_a_schedule_is_repeated_by_processes_that_exchange_messages(self) -> None:
+        run = example("broadcast", {"n": 4, "t": 1, "f": 0}, {"having": 3, "without": 1}, ("0", 3), ("2", 1))
+        outcome = node.replay(builtin.load("broadcast"), run)
+        assert node.occupied(builtin.load("broadcast"), outcome) == {
+            "without": 1, "having": 0, "relayed": 2, "accepted": 1,
+        }  # fmt: skip
+        assert outcome.meter.messages > 0
+
+    def test_faulty_processes_forge_only_what_a_step_needs(self) -> None:
+        run = example("broadcast", {"n": 4, "t": 1, "f": 1}, {"having": 3}, ("0", 2), ("2", 1))
+        outcome = node.replay(builtin.load("broadcast"), run)
+        forged = sum(process.heard["copies"] for process in outcome.nodes if isinstance(process, node.Process))
+        assert outcome.nodes[0].heard["copies"] == 3  # type: ignore[attr-defined]
+        assert forged == 4  # its own copy, one that came, one forged; and the other one's own
+
+    def test_a_process_does_not_take_a_rule_on_messages_it_has_not_received(self) -> None:
+        broadcast = builtin.load("broadcast")
+        world = node.population(broadcast, configuration(broadcast, {"n": 4, "t": 1, "f": 1}, {"without": 3}))
+        outcome = world.run("async", scheduler=Random(1), limit=3_000)
+        # One faulty process can forge one copy, and t + 1 = 2 are needed.
+        assert node.occupied(broadcast, outcome)["without"] == 3
+
+    def test_under_a_random_scheduler_everybody_accepts_at_last(self) -> None:
+        broadcast = builtin.load("broadcast")
+        world = node.population(
+            broadcast, configuration(broadcast, {"n": 4, "t": 1, "f": 1}, {"without": 1, "having": 2})
+        )
+        outcome = world.run("async", scheduler=Random(2, timers=1.0), limit=3_000)
+        assert node.occupied(broadcast, outcome)["accepted"] == 3
+
+    def test_a_wrong_end_is_noticed(self) -> None:
+        right = example("broadcast", {"n": 4, "t": 1, "f": 0}, {"having": 4}, ("0", 3), ("2", 1))
+        wrong = Counterexample(right.parameters, right.start, right.schedule, right.trail[:-1])
+        with pytest.raises(ValueError, match="the processes end in"):
+            node.replay(builtin.load("broadcast"), wrong)
+
+    def test_resets_have_no_messages(self) -> None:
+        rounds = builtin.load("rounds")
+        with pytest.raises(ValueError, match="cannot be taken back"):
+            node.population(rounds, configuration(rounds, {"n": 4, "t": 1, "f": 0}, {"having": 4}))
+
+
+class Babble(Fault):
+    """A faulty node that says ready and echo to everybody at once."""
+
+    def on_start(self, ctx: Ctx) -> None:
+        ctx.broadcast(("echo", "a"), ctx.peers)
+        ctx.broadcast(("ready", "a"), ctx.peers)
+
+    def on_step(self, ctx: Ctx, step: Callable[[], None]) -> None:
+        return
+
+
+class Hasty(Bracha):
+    """Gets ready on one echo."""
+
+    def recv(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        super().recv(ctx, src, msg)
+        if msg[0] == "echo" and src != ctx.id:
+            self._get_ready(ctx, msg[1])
+
+
+def look(number: NodeId, seen: Node) -> tuple[str, Mapping[str, int]]:
+    """Bracha's node as a location of its automaton; the sender is correct, so its message reaches everybody."""
+    assert isinstance(seen, Bracha)
+    stage = "delivered" if seen.delivered else "ready" if seen.ready else ""
+    place = "_".join(filter(None, [stage, "echoed" if seen.echoed else "called"]))
+    return place, {"echoes": int(seen.echoed), "readies": int(seen.ready)}
+
+
+class TestRefinement:
+    def check(self, kind: type[Bracha], schedules: int = 60) -> Refinement:
+        def world(seed: int) -> World:
+            return World(n=4, f=1, node=kind, inputs=["a"], faults={3: Babble()}, seed=seed)
+
+        return refine(world, builtin.load("bracha"), {"n": 4, "t": 1, "f": 1}, look, schedules=schedules)
+
+    def test_every_step_of_brachas_node_is_a_rule_of_its_automaton(self) -> None:
+        found = self.check(Bracha)
+        assert found.unexplained is None
+        assert found.schedules == 60
+        assert found.steps > 400
+        assert {"0", "5", "8"} <= found.rules
+
+    def test_a_node_that_is_ready_too_soon_is_found_out(self) -> None:
+        found = self.check(Hasty)
+        assert found.unexplained is not None
+        assert "no rules of the automaton do that here" in str(found.unexplained)

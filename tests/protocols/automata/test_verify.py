@@ -1,0 +1,230 @@
+"""The built-in protocols: proved as they are, broken as soon as a resilience condition is too weak."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("z3", reason="extra protocols")
+pytest.importorskip("dd", reason="extra protocols")
+
+from assay.protocols.automata import builtin, node, parser
+from assay.protocols.automata.automaton import Automaton, configuration, simulate, steps, weaken
+from assay.protocols.automata.noticed import noticing
+from assay.protocols.automata.preprocess import simplify
+from assay.protocols.automata.specification import Asked, Violation, question
+from assay.protocols.automata.verify import Finding, Verdict, verify
+from assay.record.errors import BadInput
+from assay.record.traces import folder
+
+SAFE = [
+    (name, specification)
+    for name, specification in (
+        ("agreement", "unforgeability"), ("bracha", "unforgeability"), ("broadcast", "unforgeability"),
+        ("commit", "agreement"), ("commit", "abort_validity"), ("commit", "commit_validity"),
+        ("folklore", "unforgeability"),
+    )
+]  # fmt: skip
+PUBLISHED = ("aba", "bcast-byz", "bcast-folklore-crash", "bosco", "frb", "nbacg", "strb", "toy")
+
+
+def answers(automaton: Automaton, *specifications: str, algorithms: tuple[str, ...] = ("smt",)) -> list[Finding]:
+    return list(verify(automaton, specifications=specifications, algorithms=algorithms, seconds=60))
+
+
+def weakened(name: str, text: str) -> Automaton:
+    automaton = published(name) if name in PUBLISHED else builtin.load(name)
+    return weaken(automaton, parser.condition(text, automaton))
+
+
+def published(name: str) -> Automaton:
+    base = folder()
+    path = base / "taco" / f"{name}.ta" if base else Path("absent")
+    if not path.is_file():
+        pytest.skip(f"the automaton {name}.ta is not at hand (ASSAY_TRACES)")
+    return parser.read(path)
+
+
+@cache
+def published_answers(name: str) -> tuple[Finding, ...]:
+    return tuple(answers(published(name)))
+
+
+class TestBuiltIn:
+    @pytest.mark.parametrize(("name", "specification"), SAFE)
+    def test_safety_is_proved_by_every_algorithm(self, name: str, specification: str) -> None:
+        found = answers(builtin.load(name), specification, algorithms=("smt", "acs", "zcs"))
+        assert [row.verdict for row in found] == [Verdict.PROVED] * 3
+
+    def test_one_step_consensus_is_proved_by_one_formula(self) -> None:
+        assert {row.verdict for row in answers(builtin.load("one_step"))} == {Verdict.PROVED}
+
+    @pytest.mark.slow
+    def test_one_step_consensus_is_proved_by_every_algorithm(self) -> None:
+        found = answers(builtin.load("one_step"), algorithms=("smt", "acs", "zcs"))
+        assert {row.verdict for row in found} == {Verdict.PROVED}
+
+    def test_relay_is_proved_and_needs_more_than_three_times_the_faults(self) -> None:
+        assert answers(builtin.load("broadcast"), "relay")[0].verdict is Verdict.PROVED
+        broken = answers(weakened("broadcast", "n >= 3*t"), "relay")[0]
+        assert broken.verdict is Verdict.VIOLATED
+        assert broken.counterexample is not None
+        assert broken.counterexample.parameters["n"] == 3 * broken.counterexample.parameters["t"]
+
+    def test_resets_are_for_acs_and_zcs(self) -> None:
+        found = answers(builtin.load("rounds"), "unforgeability", algorithms=("smt", "acs", "zcs"))
+        assert [row.verdict for row in found] == [Verdict.UNSUPPORTED, Verdict.PROVED, Verdict.PROVED]
+        found = answers(builtin.load("rounds"), "silence", algorithms=("acs", "zcs"))
+        assert {row.verdict for row in found} == {Verdict.VIOLATED}
+
+    def test_what_an_algorithm_does_not_take_is_said_in_one_line(self) -> None:
+        found = answers(builtin.load("folklore"), "crash_budget", algorithms=("smt", "acs", "zcs"))
+        assert [row.verdict for row in found] == [Verdict.PROVED, Verdict.UNSUPPORTED, Verdict.UNSUPPORTED]
+        assert "counters" in found[1].note
+        found = answers(builtin.load("broadcast"), "relay", algorithms=("acs", "zcs"))
+        assert {row.verdict for row in found} == {Verdict.UNSUPPORTED}
+
+    def test_explicit_search_claims_no_proof(self) -> None:
+        (row,) = verify(builtin.load("commit"), specifications=["agreement"], algorithms=["explicit"])
+        assert row.verdict is Verdict.CHECKED
+        assert "no proof" in row.note
+
+    def test_a_solver_out_of_time_is_unknown_not_proved(self) -> None:
+        (row,) = verify(noticing(builtin.load("bracha")), specifications=["unforgeability"], seconds=0.001)
+        assert row.verdict is Verdict.UNKNOWN
+
+
+class TestWeakened:
+    CASES = (
+        ("broadcast", "f <= t + 1", "unforgeability"),
+        ("agreement", "f <= t + 1", "unforgeability"), ("bracha", "f <= t + 1", "unforgeability"),
+    )  # fmt: skip
+
+    @pytest.mark.parametrize(("name", "text", "specification"), CASES)
+    def test_all_algorithms_find_a_run_that_processes_on_the_kernel_repeat(
+        self, name: str, text: str, specification: str
+    ) -> None:
+        weak = weakened(name, text)
+        for row in answers(weak, specification, algorithms=("smt", "acs", "zcs", "explicit")):
+            assert row.verdict is Verdict.VIOLATED, row
+            assert row.counterexample is not None
+            outcome = node.replay(weak, row.counterexample)
+            assert node.occupied(weak, outcome) == {
+                place: row.counterexample.trail[-1].values[place] for place in weak.locations
+            }
+
+    def test_the_table_of_a_counterexample_ends_in_the_violation(self) -> None:
+        weak = weakened("broadcast", "f <= t + 1")
+        (row,) = answers(weak, "unforgeability")
+        assert row.counterexample is not None
+        table = row.counterexample.rows(weak)
+        assert table[0]["rule"] == "start"
+        assert "accepted" in table[-1]["processes"]  # type: ignore[operator]
+        assert len(table) == len(row.counterexample.schedule) + 1
+
+
+class TestPublished:
+    """The files of the paper's own benchmarks, where they are at hand."""
+
+    @pytest.mark.parametrize("name", PUBLISHED)
+    def test_every_safety_specification_is_proved(self, name: str) -> None:
+        found = published_answers(name)
+        safety = [row for row in found if row.kind == "safety"]
+        assert safety
+        assert {row.verdict for row in safety} == {Verdict.PROVED}
+
+    @pytest.mark.parametrize("name", PUBLISHED)
+    def test_liveness_is_answered(self, name: str) -> None:
+        """All hold but one: the crash broadcast bounds no crashes, so all processes may crash before they send."""
+        liveness = {row.specification: row for row in published_answers(name) if row.kind == "liveness"}
+        expected = {
+            spec: Verdict.VIOLATED if (name, spec) == ("bcast-folklore-crash", "corr") else Verdict.PROVED
+            for spec in liveness
+        }
+        assert {spec: row.verdict for spec, row in liveness.items()} == expected
+
+    @pytest.mark.parametrize("name", [name for name in PUBLISHED if name != "bosco"])
+    def test_acs_and_zcs_give_the_same_answers(self, name: str) -> None:
+        for row in answers(published(name), algorithms=("acs", "zcs")):
+            assert row.verdict in (Verdict.PROVED, Verdict.UNSUPPORTED), row
+
+    @pytest.mark.slow
+    def test_acs_and_zcs_give_the_same_answers_on_bosco(self) -> None:
+        found = [row for row in answers(published("bosco"), algorithms=("acs", "zcs")) if row.kind == "safety"]
+        assert {row.verdict for row in found} == {Verdict.PROVED}
+
+    @pytest.mark.parametrize(
+        ("name", "text", "specification"),
+        [
+            ("strb", "N >= 3*T", "relay"), ("strb", "F <= T + 1", "unforg"), ("strb", "N >= 2*T", "unforg"),
+            ("aba", "N >= 3*T", "agreement"), ("aba", "F <= T + 1", "unforg"),
+            ("bcast-byz", "N >= 3*T", "relay"), ("bcast-byz", "F <= T + 1", "unforg"),
+            ("toy", "F <= T", "unreachable_l5"), ("frb", "N >= T", "corr"), ("bosco", "F <= T + 1", "lemma4_0"),
+        ],
+    )  # fmt: skip
+    def test_a_resilience_condition_that_is_one_too_weak_flips_the_verdict(
+        self, name: str, text: str, specification: str
+    ) -> None:
+        weak = weakened(name, text)
+        (row,) = answers(weak, specification)
+        assert row.counterexample is not None, row
+        assert node.replay(weak, row.counterexample).stopped in ("scheduler", "quiet")
+
+
+class TestSemantics:
+    def test_random_runs_keep_what_is_proved(self) -> None:
+        broadcast = builtin.load("broadcast")
+        start = configuration(broadcast, {"n": 4, "t": 1, "f": 1}, {"without": 3})
+        for seed in range(20):
+            fired = list(simulate(broadcast, start, seed=seed))
+            trail = list(steps(broadcast, start, tuple((name, 1) for name in fired)))
+            assert all(now.values["accepted"] == 0 for now in trail)
+
+    def test_processes_are_neither_made_nor_lost(self) -> None:
+        agreement = builtin.load("agreement")
+        start = configuration(agreement, {"n": 7, "t": 2, "f": 2}, {"zero": 2, "one": 3})
+        fired = list(simulate(agreement, start, seed=1))
+        trail = list(steps(agreement, start, tuple((name, 1) for name in fired)))
+        assert fired
+        assert {sum(now.values[place] for place in agreement.locations) for now in trail} == {5}
+        assert all(a.values["echoes"] <= b.values["echoes"] for a, b in pairwise(trail))
+
+    def test_a_schedule_of_another_automaton_is_refused(self) -> None:
+        broadcast = builtin.load("broadcast")
+        start = configuration(broadcast, {"n": 4, "t": 1, "f": 1}, {"without": 3})
+        with pytest.raises(ValueError, match="rule 2 is not enabled at entry 1"):
+            list(steps(broadcast, start, (("2", 1),)))
+
+    def test_simplifying_keeps_names_and_drops_what_cannot_matter(self) -> None:
+        broadcast = builtin.load("broadcast")
+        asked = question(broadcast, broadcast.specifications["unforgeability"])
+        assert isinstance(asked, Asked)
+        (violation,) = asked.questions
+        assert isinstance(violation, Violation)
+        small = simplify(broadcast, violation.start, violation.goals)
+        assert [rule.name for rule in small.rules] == ["1", "2"]  # nobody has the message, waiting changes nothing
+
+    def test_noticing_lags_behind_but_is_as_safe(self) -> None:
+        large = noticing(builtin.load("broadcast"))
+        assert {row.verdict for row in answers(large, "unforgeability", algorithms=("smt", "acs"))} == {Verdict.PROVED}
+        weak = weaken(large, parser.condition("f <= t + 1", large))
+        (row,) = answers(weak, "unforgeability")
+        assert row.verdict is Verdict.VIOLATED
+
+    def test_noticing_needs_thresholds_that_stay_passed(self) -> None:
+        with pytest.raises(BadInput, match="can become false again"):
+            noticing(builtin.load("folklore"))
+
+    def test_wrong_names_are_refused_with_those_that_are_right(self) -> None:
+        broadcast = builtin.load("broadcast")
+        with pytest.raises(BadInput, match="no specification 'x' in Broadcast; there are unforgeability, relay"):
+            answers(broadcast, "x")
+        with pytest.raises(BadInput, match="no algorithm 'magic'"):
+            answers(broadcast, algorithms=("magic",))
+        with pytest.raises(BadInput, match="do not admit n=3"):
+            list(verify(broadcast, algorithms=["explicit"], parameters={"n": 3, "t": 1, "f": 1}))
+        with pytest.raises(BadInput, match="has the parameters n, t, f"):
+            list(verify(broadcast, algorithms=["explicit"], parameters={"n": 3}))
