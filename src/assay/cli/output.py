@@ -137,6 +137,8 @@ def summary_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
 
 
 def _summary(case: Sequence[str], measured: Sequence[str], filled: Sequence[bool], rows: Sequence[Any]) -> Table:
+    from rich.markup import escape
+
     table = quiet_table()
     names = [name for name, there in zip(case, filled, strict=False) if there]
     figures = [name for name, there in zip(measured, filled[len(case) :], strict=True) if there]
@@ -146,7 +148,8 @@ def _summary(case: Sequence[str], measured: Sequence[str], filled: Sequence[bool
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows[:LONGEST]:
         values = [value for value, there in zip((*row.case, *row.means), filled, strict=True) if there]
-        table.add_row(*map(number, values[: len(names)]), str(row.seeds), *map(number, values[len(names) :]))
+        shown = [escape(number(value)) for value in values]  # a name may hold brackets
+        table.add_row(*shown[: len(names)], str(row.seeds), *shown[len(names) :])
     if len(rows) > LONGEST:
         table.add_row(f"… {len(rows) - LONGEST} more: --json")
     return table

@@ -1,0 +1,331 @@
+"""Population protocols over ordered agents: what a row of simple agents can find out about the word it spells.
+
+Agents are anonymous and finite, and meet at random. If they meet blindly, they can only count letters. Let them see who
+stands left of whom, and let only the observer change: then they decide exactly the languages of DA, the unambiguous
+star-free ones. Let them see who stands *next* to whom: then they decide whatever nondeterministic linear space can.
+
+Here a regular expression becomes an automaton, its syntactic monoid says whether it is in DA, and if so it is compiled
+into a protocol (by rankers; the construction is ours, not the paper's proof). A theorem has no number to reproduce, so
+the study explores *all* configurations of short words, for twelve languages and three machines, and accepts a word as
+decided only if every bottom component agrees; for five languages outside DA it shows the two words that no ranker tells
+apart; and it runs the compiled protocols at n = 1,000 under the random scheduler.
+
+Blondin, Cadilhac, Courchesne, Guillou, Mascle and Vialard, arXiv:2605.09937 (ICALP 2026).
+
+>>> verdict = answer("a.*b", ["aab", "aba"])
+>>> verdict["recognisable"], [(row["word"], row["decided"]) for row in verdict["table"]]
+(True, [('aab', True), ('aba', False)])
+>>> answer("(ab)*", ["abab"])["recognisable"]
+False
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from assay.protocols import linear_bounded, rankers
+from assay.protocols.languages import Language, language
+from assay.protocols.ordered_check import check
+from assay.protocols.ranker_protocol import Protocol, compile_language
+from assay.protocols.swarm_ordered import Table, run
+from assay.record import measures
+from assay.record.types import Claim, Estimate, Evidence, at_least, at_most, between, exactly
+from assay.sim.random import stream
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from assay.record.lab import Lab
+
+evidence = Evidence.REAL  # all configurations are explored, and the runs are the process itself
+use_when = (
+    "Tiny agents in a row or with unique ranks (sensors on a line, versions, time stamps) must agree on a pattern of "
+    "letters with no leader, and the pattern is of the kind 'first a before last b': the compiler gives the protocol."
+)
+avoid_when = (
+    "The pattern counts modulo something or needs adjacency ((ab)*, two equal neighbours): order alone cannot tell. "
+    "Also if n² meetings are too many, or agents may lie."
+)
+own_input = 'assay compare protocols --language "a.*b" --words aab,aba'
+references = (
+    "Rankers and DA: Schwentick, Thérien and Vollmer, DLT 2001; Weis and Immerman, CSL 2007.",
+    "Immediate observation: Angluin, Aspnes, Eisenstat and Ruppert, Distributed Computing 20, 2007.",
+)
+
+IN_DA = {
+    ".*a.*": "ab", ".*a.*b.*": "ab", "a.*": "ab", ".*b": "ab", "a*b*": "ab", "b*ab*": "ab", "a.*b": "ab",
+    "a*b*a*": "ab", ".*a.*b.*a.*": "ab", "b*a.*": "abc", ".*c(a|b)*a(a|b)*": "abc", "(a|b)*b(a|c)*": "abc",
+}  # fmt: skip
+OUTSIDE_DA = {"(ab)*": "ab", "(..)*": "ab", ".*aa.*": "ab", "(b*ab*a)*b*": "ab", "a(ba|ca)*": "abc"}
+DEPTH = 3  # of the rankers that must not tell a witness apart
+EXPLORED = 5  # the longest word that is explored exhaustively
+
+
+# ------------------------------------------------------------------------------------ a user's language
+
+
+def answer(
+    expression: str, words: Sequence[str] = (), *, alphabet: str = "", replicas: int = 20, seed: int = 0
+) -> dict[str, Any]:
+    """Whether a language can be recognised by observers who see order; if so, the compiled protocol on these words.
+
+    Words of at most five letters are decided by exploring everything; longer ones by runs to silence.
+    """
+    alphabet = "".join(sorted({*alphabet, *"".join(words)}))
+    wanted = language(expression, alphabet)
+    facts = {
+        "language": expression,
+        "alphabet": wanted.alphabet,
+        "automaton_states": len(wanted.automaton.step),
+        "monoid_elements": len(wanted.monoid.elements),
+        "recognisable": wanted.in_da,
+    }
+    if not wanted.in_da:
+        assert wanted.witness is not None
+        inside, outside = wanted.witness.inside(2), wanted.witness.outside(2)
+        why = (
+            f"The syntactic monoid is not in DA: {inside!r} and {outside!r} differ in membership, and so they do with "
+            "their blocks repeated at will. Order alone cannot tell them apart; the successor relation can."
+        )
+        return facts | {"table": [], "why": why}
+    protocol = compile_language(wanted)
+    table = [_row(protocol, word, replicas, seed) for word in words]
+    why = (
+        f"The syntactic monoid is in DA. Membership follows from whether {len(protocol.decision.rankers)} rankers are "
+        f"defined ({', '.join(''.join(r) for r in protocol.decision.rankers)}), {len(protocol.steps)} steps in all."
+    )
+    return facts | {"table": table, "why": why}
+
+
+def _row(protocol: Protocol, word: str, replicas: int, seed: int) -> dict[str, Any]:
+    if not len(word) >= 2:
+        raise ValueError(f"the word {word!r} has {len(word)} letters; a population needs at least 2")
+    row = {"word": word, "member": word in protocol.language}
+    if len(word) <= EXPLORED and max(map(len, protocol.decision.rankers)) < 4:
+        return row | {"decided": protocol.decided(word), "how": "all configurations explored", "time_mean": None}
+    table = Table(protocol.rule)
+    ends = [run(table, protocol.row(word), seed=seed, replica=replica) for replica in range(replicas)]
+    said = {protocol.output(state) for end in ends for state in end.final}
+    sure = all(end.silent for end in ends) and len(said) == 1
+    time = float(np.mean([end.time for end in ends]))
+    return row | {"decided": said.pop() if sure else None, "how": f"{replicas} runs to silence", "time_mean": time}
+
+
+@lru_cache(maxsize=64)
+def _protocol(name: str) -> Protocol:
+    return compile_language(language(name, IN_DA[name]))
+
+
+# ------------------------------------------------------------------------------------------- the study
+
+
+def explore(name: str, longest: int, shards: int, seed: int) -> dict[str, Any]:
+    """The compiled protocol of a language of DA on this seed's share of all short words."""
+    protocol = _protocol(name)
+    words = list(protocol.language.words(2, longest))[seed::shards]
+    right = sum(protocol.decided(word) == (word in protocol.language) for word in words)
+    return {"words": len(words), "right": right, "unordered_ratio": _blind(protocol.language, longest)}
+
+
+def _blind(wanted: Language, longest: int) -> float:
+    """The share of words that the best protocol without order gets right: it answers by the counts of letters."""
+    words = list(wanted.words(2, longest))
+    sides: dict[tuple[str, ...], Counter[bool]] = {}
+    for word in words:
+        sides.setdefault(tuple(sorted(word)), Counter())[word in wanted] += 1
+    return sum(max(side.values()) for side in sides.values()) / len(words)
+
+
+def refuse(name: str, seed: int) -> dict[str, Any]:
+    """A language outside DA: does the classifier refuse it, and do its two words look alike to all rankers?"""
+    wanted = language(name, OUTSIDE_DA[name])
+    witness = wanted.witness
+    if witness is None:
+        return {"words": 1, "right": 0}
+    one, other = witness.inside(DEPTH + seed), witness.outside(DEPTH + seed)
+    alike = all(
+        rankers.defined(ranker, one) == rankers.defined(ranker, other)
+        for ranker in rankers.all_rankers(wanted.alphabet, DEPTH)
+    )
+    return {"words": 1, "right": int((one in wanted) != (other in wanted) and alike)}
+
+
+def simulate(name: str, longest: int, shards: int, seed: int) -> dict[str, Any]:
+    """A linear bounded automaton run by neighbours, on this seed's share of all short words."""
+    machine = linear_bounded.MACHINES[name]
+    simulation = linear_bounded.Simulation(machine)
+    table = Table(simulation.rule)
+    every = ["".join(w) for length in range(2, longest + 1) for w in product(machine.alphabet, repeat=length)]
+    words = every[seed::shards]
+    found = [check(table, simulation.row(word), simulation.output).output for word in words]
+    return {"words": len(words), "right": sum(a == machine.member(w) for a, w in zip(found, words, strict=True))}
+
+
+def converge(name: str, n: int, replicas: int, seed: int) -> dict[str, Any]:
+    """Random words of length n under the random scheduler: are all agents right once nothing changes any more?"""
+    protocol = _protocol(name)
+    table = Table(protocol.rule)
+    random = stream(seed, "ordered-pp", name, n)
+    right, times = 0, []
+    for replica in range(replicas):
+        word = _word(protocol.language, n, random)
+        end = run(table, protocol.row(word), seed=seed, replica=replica, max_time=1e5)
+        said = {protocol.output(state) for state in end.final}
+        right += end.silent and said == {word in protocol.language}
+        times.append(end.time)
+    return {"words": replicas, "right": right, "time_mean": float(np.mean(times)), "time_max": max(times)}
+
+
+def _word(wanted: Language, n: int, random: np.random.Generator) -> str:
+    """A random word, inside or outside with equal chance: a random walk on the automaton, kept to the wanted side.
+
+    Uniform words would nearly all lie on one side of most languages.
+    """
+    automaton = wanted.automaton
+    inside = bool(random.integers(2))
+    ends = {state for state in range(len(automaton.step)) if (state in automaton.accepting) == inside}
+    reach = [ends]  # reach[k]: states from which k letters can lead to the wanted side
+    for _ in range(n):
+        reach.append({s for s, row in enumerate(automaton.step) if any(f in reach[-1] for f in row)})
+    state, word = 0, []
+    for left in range(n - 1, -1, -1):
+        options = [i for i, follower in enumerate(automaton.step[state]) if follower in reach[left]]
+        choice = options[int(random.integers(len(options)))] if options else int(random.integers(len(wanted.alphabet)))
+        word.append(wanted.alphabet[choice])
+        state = automaton.step[state][choice]
+    return "".join(word)
+
+
+def study(lab: Lab) -> pl.DataFrame:
+    """Twelve languages inside DA, five outside, three machines, and large rows under the random scheduler."""
+    deep = {name for name in IN_DA if max(map(len, _protocol(name).decision.rankers)) > 2}
+    heavy = deep | {name for name, alphabet in IN_DA.items() if len(alphabet) > 2}
+    languages = [
+        {"experiment": "inside", "name": name, "longest": lab.pick(quick=4 if name in heavy else 5, full=5)}
+        for name in sorted(IN_DA, key=lambda name: name not in heavy)
+    ]
+    outside = [{"experiment": "outside", "name": name} for name in OUTSIDE_DA]
+    machines = [
+        {"experiment": "machine", "name": name, "longest": 6 if machine.alphabet == "a" else lab.pick(quick=4, full=5)}
+        for name, machine in linear_bounded.MACHINES.items()
+    ]
+    runs = [
+        {"experiment": "large", "name": name, "n": n, "replicas": lab.pick(quick=2, full=20)}
+        for n in (1000, 500, 250, 125)  # the longest first, so that no core waits at the end
+        for name in list(IN_DA)[:: lab.pick(quick=3, full=1)]
+    ]
+    cases: list[dict[str, Any]] = [*runs, *languages, *machines, *outside]
+    return lab.run(trial, [case | {"shards": lab.seeds} for case in cases])
+
+
+def trial(
+    experiment: str, name: str, shards: int, seed: int, longest: int = 0, n: int = 0, replicas: int = 0
+) -> dict[str, Any]:
+    """One case of the study."""
+    nothing: dict[str, Any] = {"unordered_ratio": None, "time_mean": None, "time_max": None}
+    found: dict[str, Any]
+    match experiment:
+        case "inside":
+            found = explore(name, longest, shards, seed)
+        case "outside":
+            found = refuse(name, seed)
+        case "machine":
+            found = simulate(name, longest, shards, seed)
+        case _:
+            found = converge(name, n, replicas, seed)
+    return nothing | found
+
+
+def plot(table: pl.DataFrame) -> alt.LayerChart:
+    """Time until nothing changes any more, language by language, against the length of the row."""
+    import altair as alt
+
+    large = table.filter(pl.col("experiment") == "large")
+    points = large.group_by("name", "n").agg(pl.col("time_mean").mean()).sort("name", "n")
+    log = alt.Scale(type="log")
+    lines = (
+        alt.Chart(points)
+        .mark_line(point=alt.OverlayMarkDef(size=36), strokeWidth=1.5)
+        .encode(
+            x=alt.X("n:Q", scale=log, title="agents in the row"),
+            y=alt.Y("time_mean:Q", scale=log, title="meetings per agent until silent", axis=alt.Axis(format="~s")),
+            color=alt.Color("name:N", title="language"),
+        )
+    )
+    sizes = points["n"].to_list()
+    guide = pl.DataFrame({"n": [min(sizes), max(sizes)], "time": [float(min(sizes)), float(max(sizes))]})
+    linear = alt.Chart(guide).mark_line(strokeDash=[4, 4], opacity=0.6, color="#7F7F7F").encode(x="n:Q", y="time:Q")
+    title = alt.Title("Compiled protocols under the random scheduler", subtitle="Mean; the dashed line is n")
+    chart: alt.LayerChart = (linear + lines).properties(width=560, height=340, title=title)
+    return chart
+
+
+# ------------------------------------------------------------------------------------------ the claims
+
+
+def share_of_cases(*experiments: str) -> measures.Measure:
+    """The share of languages or machines of which every single word came out right."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        chosen = table.filter(pl.col("experiment").is_in(experiments))
+        cases = chosen.group_by("experiment", "name").agg((pl.col("right").sum() == pl.col("words").sum()).alias("all"))
+        value = int(cases["all"].sum()) / len(cases)
+        return Estimate(value, value, value, len(cases))
+
+    return measure
+
+
+def blind_best(table: pl.DataFrame) -> Estimate:
+    """The mean over languages of what the best protocol without order gets right."""
+    inside = measures.rows(table, {"experiment": "inside", "seed": 0})
+    value = float(inside["unordered_ratio"].to_numpy().mean())
+    return Estimate(value, value, value, len(inside))
+
+
+def growth(table: pl.DataFrame) -> Estimate:
+    """The exponent of the mean time over languages; a language's own constant does not count as scatter."""
+    means = (
+        measures.rows(table, {"experiment": "large"}).group_by("n", "seed").agg(pl.col("time_mean").log().mean().exp())
+    )
+    return measures.slope("n", "time_mean")(means)
+
+
+claims = [
+    Claim(
+        "one-sided protocols that compare order recognise exactly the unambiguous star-free languages",
+        share_of_cases("inside", "outside"),
+        exactly(1.0),
+    ),
+    Claim(
+        "with the successor relation, power jumps to all of nondeterministic linear space",
+        share_of_cases("machine"),
+        exactly(1.0),
+    ),
+    Claim(
+        "whether a protocol always stabilises is undecidable with order and two-sided updates, or with successor",
+        measures.not_here("no run can show that a question is undecidable; the paper's reduction is the evidence"),
+        exactly(1.0),
+    ),
+    Claim(
+        "all of a thousand agents are right when the compiled protocol falls silent, with probability",
+        measures.probability("right", "words", experiment="large", n=1000),
+        at_least(0.9),
+    ),
+    Claim(
+        "time until silence grows as the number of agents to this power, over all languages",
+        growth,
+        between(0.8, 1.4),
+    ),
+    Claim(
+        "without order the best protocol gets this share of the short words right",
+        blind_best,
+        at_most(0.95),
+    ),
+]
