@@ -1,0 +1,157 @@
+"""QUANTAS 2: one code in two modes, and what its traitors achieve."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import polars as pl
+import pytest
+
+from assay.protocols import quantas2
+from assay.protocols.experiments import parse
+from assay.protocols.kernel.run import Outcome
+from assay.protocols.kernel.world import World
+from assay.protocols.nodes.data_links import AlternatingBit
+from assay.record import charts
+from assay.record.catalogue import study
+from assay.record.lab import Lab
+from assay.record.runner import judge
+from assay.record.types import Verdict
+
+
+def verdicts(table: pl.DataFrame) -> dict[str, Verdict]:
+    return {answer.text: answer.verdict for answer in judge(study("quantas2"), table)}
+
+
+def claim(words: str) -> str:
+    return next(c.text for c in quantas2.claims if words in c.text)
+
+
+def shares(fill: Any, **also: Any) -> pl.DataFrame:
+    """A table of parasite rows; `fill` gives the share of a rule, a coalition and a lead."""
+    rows = [
+        {"experiment": "parasite", "rule": rule, "members": members, "lead": lead, "pace": 4, "tests": 1, "seed": seed,
+         "parasite_ratio": fill(rule, members, lead), **also}
+        for rule in quantas2.RULES for members in (1, 2, 3, 4, 6, 8) for lead in range(4) for seed in range(3)
+    ]  # fmt: skip
+    return pl.from_dicts(rows)
+
+
+def links(payloads: list[Any]) -> Outcome:
+    return World(n=2, node=AlternatingBit, inputs=[tuple(payloads)]).run("rounds")
+
+
+class TestBothModes:
+    @pytest.mark.parametrize("peer", ["AltBitPeer", "PBFTPeer"])
+    def test_one_file_decides_the_same_in_rounds_and_over_sockets(self, peer: str) -> None:
+        row = quantas2.both_modes("modes", peer, processes=2, seed=0)
+        assert row["same"]
+        assert row["decisions"] >= 10
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("peer", sorted(quantas2.MODES))
+    def test_so_it_does_with_a_process_for_every_node(self, peer: str) -> None:
+        assert quantas2.both_modes("modes", peer, processes=None, seed=1)["same"]
+
+    def test_different_decisions_are_not_the_same(self) -> None:
+        letters = links(["a", "b", "c", "d"])
+        assert quantas2.same("AltBitPeer", letters, links(["a", "b", "c"]))
+        assert not quantas2.same("AltBitPeer", letters, links(["a", "x", "c"]))
+
+    def test_two_runs_that_decided_nothing_prove_nothing(self) -> None:
+        assert not quantas2.same("AltBitPeer", links([]), links([]))
+        assert not quantas2.same("AltBitPeer", links(["a"]), links(["a"]))
+
+    def test_a_digest_is_equal_for_equal_seeds(self) -> None:
+        (experiment,) = parse(quantas2.MODES["BitcoinPeer"])
+        digests = [experiment.world(test).run("rounds", limit=40).digest for test in (0, 0, 1)]
+        assert digests[0] == digests[1] != digests[2]
+
+
+class TestTheStudy:
+    def test_a_trial_is_the_same_each_time(self) -> None:
+        case = {"experiment": "parasite", "rule": "ghost", "members": 4, "lead": 2, "pace": 4, "tests": 1}
+        table = Lab("quantas2", seeds=2).run(quantas2.withholding, [case])
+        assert table.equals(Lab("quantas2", seeds=2).run(quantas2.withholding, [case]))
+
+    def test_honest_members_get_about_what_they_work_for(self) -> None:
+        mine = partial(quantas2.withholding, "parasite", members=4, lead=0, pace=4, tests=12, seed=0)
+        for rule in quantas2.RULES:
+            assert mine(rule)["parasite_ratio"] == pytest.approx(1 / 3, abs=0.05)
+
+    def test_equivocators_and_crashes_cost_throughput(self) -> None:
+        pbft = [quantas2.replication("pbft", 7, liars, 100, 0)["throughput"] for liars in (0, 2)]
+        raft = [
+            sum(quantas2.replication("raft", 5, down, 300, seed)["throughput"] for seed in range(3)) for down in (0, 5)
+        ]
+        assert pbft[0] > 1.2 * pbft[1] > 0
+        assert raft[0] > 1.05 * raft[1] > 0
+
+    def test_links_under_disturbance(self) -> None:
+        def faithful(link: str, disturbance: str) -> int:
+            return sum(quantas2.transfer("links", link, disturbance, 300, seed)["faithful"] for seed in range(5))
+
+        assert faithful("alternating-bit", "drop") == faithful("alternating-bit", "duplicate") == 5
+        assert faithful("alternating-bit", "reorder") < 5
+        assert all(faithful("stabilising", disturbance) == 5 for disturbance in quantas2.DISTURBANCES)
+
+
+class TestTheClaims:
+    def test_shares_that_follow_the_power_answer_each_question(self) -> None:
+        said = verdicts(shares(lambda rule, members, lead: members / 12 if lead else 0.9 * members / 12))
+        assert said[claim("high coalition strength")] is Verdict.REPRODUCED
+        assert said[claim("GHOST rule")] is Verdict.REPRODUCED
+        assert said[claim("Bitcoin's rule")] is Verdict.NOT_REPRODUCED
+        assert said[claim("grows with its power")] is Verdict.REPRODUCED
+        assert said[claim("a twelfth of the power")] is Verdict.REPRODUCED
+        assert said[claim("half of the power")] is Verdict.REPRODUCED
+        assert said[claim("withholding beats honest mining")] is Verdict.REPRODUCED
+
+    def test_the_papers_figures_would_be_reproduced(self) -> None:
+        medium = {"longest": 0.12, "ghost": 0.3}
+        said = verdicts(
+            shares(lambda rule, members, lead: {1: 0.05, 2: 0.06, 6: 0.55, 8: 0.6}.get(members, medium[rule]))
+        )
+        for words in ("high coalition", "GHOST rule", "Bitcoin's rule", "GHOST leaves", "grows with"):
+            assert said[claim(words)] is Verdict.REPRODUCED, words
+
+    def test_one_bad_lead_is_enough_to_miss_the_high_share(self) -> None:
+        said = verdicts(shares(lambda rule, members, lead: 0.4 if lead == 3 else members / 12))
+        assert said[claim("high coalition strength")] is Verdict.NOT_REPRODUCED
+        assert said[claim("a twelfth of the power")] is Verdict.NOT_REPRODUCED
+
+    def test_a_falling_share_is_not_rising(self) -> None:
+        said = verdicts(shares(lambda rule, members, lead: 1 - members / 12))
+        assert said[claim("grows with its power")] is Verdict.NOT_REPRODUCED
+        assert said[claim("half of the power")] is Verdict.REPRODUCED
+
+    def test_one_pair_of_modes_that_differs_is_too_many(self) -> None:
+        rows = [{"experiment": "modes", "peer": peer, "seed": 0, "same": peer != "RaftPeer"} for peer in quantas2.MODES]
+        assert verdicts(pl.from_dicts(rows))[claim("same algorithm code")] is Verdict.NOT_REPRODUCED
+        rows = [row | {"same": True} for row in rows]
+        assert verdicts(pl.from_dicts(rows))[claim("same algorithm code")] is Verdict.REPRODUCED
+
+    def test_pbft_that_does_not_slow_down_is_not_reproduced(self) -> None:
+        rows = [
+            {"experiment": "pbft", "faulty": liars, "seed": seed, "throughput": 0.2 - slow * liars + 0.001 * seed}
+            for liars in range(4) for seed in range(3) for slow in (0.0,)
+        ]  # fmt: skip
+        text = claim("PBFT throughput")
+        assert verdicts(pl.from_dicts(rows))[text] is Verdict.NOT_REPRODUCED
+        falling = [row | {"throughput": row["throughput"] * (1 - 0.1 * row["faulty"])} for row in rows]
+        assert verdicts(pl.from_dicts(falling))[text] is Verdict.REPRODUCED
+
+    def test_one_disagreement_within_f_is_too_many(self) -> None:
+        rows = [
+            {"experiment": "safety", "faulty": liars, "seed": seed, "conflicts": int(liars == 3)}
+            for liars in (1, 2, 3) for seed in range(4)
+        ]  # fmt: skip
+        said = verdicts(pl.from_dicts(rows))
+        assert said[claim("up to f equivocators")] is Verdict.REPRODUCED
+        assert said[claim("f + 1 equivocators")] is Verdict.REPRODUCED
+        rows[0]["conflicts"] = 1
+        assert verdicts(pl.from_dicts(rows))[claim("up to f equivocators")] is not Verdict.REPRODUCED
+
+    def test_the_plot_is_drawn(self) -> None:
+        assert charts.svg(quantas2.plot(shares(lambda rule, members, lead: members / 12))).startswith("<svg")
