@@ -1,0 +1,1 @@
+"""Consistency as two choices: which past must be visible, and how forks are ordered."""
