@@ -37,6 +37,8 @@ class Bracha(Node):
 
     def recv(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
         """Echo once, get ready once, deliver once."""
+        if len(msg) != 2:
+            return
         kind, value = msg
         if kind == "send" and src == self.sender and not self.echoed:
             self.echoed = True

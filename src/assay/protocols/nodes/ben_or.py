@@ -1,0 +1,98 @@
+"""Ben-Or's agreement on a bit: no setup, no common coin, f < n/5; fast by luck only.
+
+A round has two steps. *report*: nodes send their bits. *propose*: a node that got more than (n + f)/2 equal reports
+proposes that bit, others propose nothing. f + 1 equal proposals make it the node's bit, more than (n + f)/2 decide it;
+a node that saw fewer tosses a coin of its own. Two correct nodes never propose different bits in one round, and what
+one decides all hold from then on. If a scheduler keeps the reports balanced, the coins must happen to agree: that takes
+exponentially many rounds.
+
+Ben-Or, Another Advantage of Free Choice, PODC 1983.
+
+>>> from assay.protocols.kernel.world import World
+>>> len(set(World(n=6, f=1, node=BenOr, inputs=[0, 1, 0, 1, 0, 1]).run("async").decided().values()))
+1
+"""
+
+from __future__ import annotations
+
+from assay.protocols.interface import Ctx, Message, Node, NodeId
+
+NOTHING = 2
+AHEAD = 100_000  # rounds that a node keeps messages for
+
+
+class BenOr(Node):
+    """One agreement. The input is 0 or 1; a parent protocol may call `propose` instead."""
+
+    def __init__(self) -> None:
+        self.round = 0
+        self.bit = -1
+        self.decision = -1
+        self.last = -1
+        """The round after which a node that has decided is not needed any more."""
+        self.proposed = False
+        self.reports: dict[int, dict[NodeId, int]] = {}
+        self.proposals: dict[int, dict[NodeId, int]] = {}
+
+    def start(self, ctx: Ctx) -> None:
+        """Propose the input."""
+        if ctx.input in (0, 1):
+            self.propose(ctx, int(ctx.input))
+
+    def propose(self, ctx: Ctx, bit: int) -> None:
+        """Begin with this bit."""
+        if self.round == 0:
+            self.bit = bit
+            self._enter(ctx)
+
+    def _enter(self, ctx: Ctx) -> None:
+        self.round += 1
+        self.proposed = False
+        ctx.broadcast(("report", self.round, self.bit))
+
+    def recv(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        """Count, and go on with n - f messages of a step."""
+        match msg:
+            case ("report", int(number), (0 | 1) as bit) if self.round <= number <= self.round + AHEAD:
+                self.reports.setdefault(number, {}).setdefault(src, int(bit))
+            case ("propose", int(number), (0 | 1 | 2) as bit) if self.round <= number <= self.round + AHEAD:
+                self.proposals.setdefault(number, {}).setdefault(src, int(bit))
+            case _:
+                return
+        while self.round and self._step(ctx):
+            pass
+
+    def _step(self, ctx: Ctx) -> bool:
+        """One step, if enough have come in."""
+        if 0 <= self.last < self.round:
+            return False
+        quorum = (ctx.n + ctx.f) // 2
+        if not self.proposed:
+            reports = list(self.reports.get(self.round, {}).values())
+            if len(reports) < ctx.n - ctx.f:
+                return False
+            self.proposed = True
+            found = next((bit for bit in (0, 1) if reports.count(bit) > quorum), NOTHING)
+            ctx.broadcast(("propose", self.round, found))
+            return True
+        proposals = list(self.proposals.get(self.round, {}).values())
+        if len(proposals) < ctx.n - ctx.f:
+            return False
+        self._conclude(ctx, proposals, quorum)
+        return True
+
+    def _conclude(self, ctx: Ctx, proposals: list[int], quorum: int) -> None:
+        bit = max((0, 1), key=proposals.count)
+        if proposals.count(bit) > ctx.f:
+            self.bit = bit
+        else:
+            self.bit = int(ctx.rng.integers(2))
+        if proposals.count(bit) > quorum and self.decision < 0:
+            self.decision, self.last = bit, self.round + 1
+            ctx.decide(bit)
+        self.reports.pop(self.round, None)
+        self.proposals.pop(self.round, None)
+        if self.last < 0 or self.round < self.last:
+            self._enter(ctx)
+        else:
+            self.round += 1
