@@ -1,0 +1,277 @@
+"""Is it safe? Judges of safety, and scenarios in which the classical protocols are attacked.
+
+A judge looks at a run and says what went wrong, in a sentence, or nothing. A scenario is a protocol, a way to corrupt
+some of its nodes, and a judge; :func:`attack` runs it under many adversarial schedules and returns the first
+violation, cut down to what it takes.
+
+>>> found = attack("broadcast", faulty=1, schedules=50)
+>>> found.schedules, found.trace
+(50, None)
+>>> worse = attack("broadcast", faulty=2, schedules=200)
+>>> print(worse.trace.why)  # doctest: +ELLIPSIS
+nodes ... and ... decided ... and ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from assay.protocols.faults import Chaos, Crash, Delay, Equivocate, Lie, Omit, Replayed, Silence, compose
+from assay.protocols.interface import Fault, NodeId
+from assay.protocols.kernel.explore import Judge
+from assay.protocols.kernel.run import Outcome
+from assay.protocols.kernel.search import Searched, search
+from assay.protocols.kernel.twins import twins
+from assay.protocols.kernel.world import World
+from assay.protocols.nodes.aba import ABA
+from assay.protocols.nodes.bracha import Bracha
+from assay.protocols.nodes.coins import IdealCoin
+from assay.protocols.nodes.kv import Client, finished
+from assay.protocols.nodes.pbft import Pbft, PbftClient
+from assay.protocols.nodes.raft import Raft, RaftClient
+from assay.protocols.nodes.signed_broadcast import SignedBroadcast
+from assay.sim.random import stream
+
+# ------------------------------------------------------------------------------------------------------------ judges
+
+
+def honest(world: World) -> list[NodeId]:
+    """The nodes whose word counts: the correct ones, and those that crash but forget nothing."""
+    return [node for node in range(world.n) if node not in world.faults or _remembers(world.faults[node])]
+
+
+def _remembers(fault: Fault) -> bool:
+    return isinstance(fault, Crash) and not fault.amnesia
+
+
+def agreement(world: World, outcome: Outcome) -> str | None:
+    """No two honest nodes decide differently for one slot, and none changes its mind."""
+    first: dict[Any, tuple[NodeId, Any]] = {}
+    count = set(honest(world))
+    for _, node, slot, value in outcome.log:
+        if node in count:
+            other, said = first.setdefault(slot, (node, value))
+            if said != value:
+                where = "" if slot == 0 else f" for slot {slot}"
+                return f"nodes {other} and {node} decided {said!r} and {value!r}{where}"
+    return None
+
+
+def integrity(world: World, outcome: Outcome) -> str | None:
+    """Nobody honest decides a slot twice."""
+    count = set(honest(world))
+    taken = [(node, slot) for _, node, slot, _ in outcome.log if node in count]
+    twice = [entry for at, entry in enumerate(taken) if entry in taken[:at]]
+    return f"node {twice[0][0]} decided slot {twice[0][1]} twice" if twice else None
+
+
+def totality(world: World, outcome: Outcome) -> str | None:
+    """When nothing is under way any more, all correct nodes have decided, or none has."""
+    left = [node for node in outcome.correct if not outcome.decisions[node]]
+    if outcome.stopped == "quiet" and 0 < len(left) < len(outcome.correct):
+        return f"nodes {left} never decided, others did"
+    return None
+
+
+def sent_by(sender: NodeId) -> Judge:
+    """Validity of broadcast: if the sender is correct, nobody honest delivers anything but what it sent."""
+
+    def validity(world: World, outcome: Outcome) -> str | None:
+        sent = world.inputs[sender] if world.inputs else None
+        count = set(honest(world))
+        wrong = [entry for entry in outcome.log if entry.node in count and entry.value != sent]
+        return f"node {wrong[0].node} delivered {wrong[0].value!r}, not {sent!r}" if wrong and sender in count else None
+
+    return validity
+
+
+def proposed(world: World, outcome: Outcome) -> str | None:
+    """Validity of agreement: what is decided was some honest node's input."""
+    inputs = world.inputs or ()
+    offered = [inputs[node] for node in honest(world)]
+    count = set(honest(world))
+    for entry in outcome.log:
+        if entry.node in count and entry.value not in offered:
+            return f"node {entry.node} decided {entry.value!r}, which nobody honest proposed"
+    return None
+
+
+def asked(world: World, outcome: Outcome) -> str | None:
+    """Validity of a replicated store: every command in the log was asked by its client."""
+    count = set(honest(world))
+    for entry in outcome.log:
+        if entry.node not in count:
+            continue
+        command = entry.value[1] if entry.value is not None and len(entry.value) == 2 else entry.value
+        if command is not None:
+            client = world.clients[command[0] - world.n]
+            assert isinstance(client, Client)
+            if not 0 < command[1] <= len(client.operations) or client.operations[command[1] - 1] != command[2:]:
+                return f"node {entry.node} executed {command!r}, which nobody asked"
+    return None
+
+
+def linearizable(world: World, outcome: Outcome) -> str | None:
+    """What the clients saw can be explained by one store that does one operation at a time."""
+    from assay.protocols.judges import linearizable as judge
+
+    if not outcome.operations:
+        return None
+    judgement = judge.judge(outcome.operations)
+    return f"not linearizable: {judgement.reason}" if judgement.verdict == "violated" else None
+
+
+def all_of(*judges: Judge) -> Judge:
+    """The first objection of several judges."""
+
+    def judge(world: World, outcome: Outcome) -> str | None:
+        return next((said for one in judges if (said := one(world, outcome)) is not None), None)
+
+    return judge
+
+
+# --------------------------------------------------------------------------------------------------------- scenarios
+
+
+def corrupt(world: World, faulty: int, seed: int) -> World:
+    """The world with so many Byzantine nodes, drawn by the seed: twins, or liars of several kinds."""
+    rng = stream(seed, "corrupt")
+    chosen = rng.permutation(world.n)[:faulty].tolist()
+    if rng.random() < 0.5:
+        total = world.n + len(world.clients)
+        half = [node for node in range(total) if rng.random() < 0.5]
+        inputs = [*(world.inputs or ()), *[None] * world.n]
+        faces = {node: (inputs[node], _another(inputs[node])) for node in chosen}
+        return twins(world, faces, half)
+    kinds = (
+        Equivocate(), Lie(), Chaos(0.3), Replayed(), compose(Omit(0.3), Equivocate()), compose(Silence(), Fault()),
+        Equivocate(half=rng.permutation(world.n)[: world.n // 2].tolist()),
+    )  # fmt: skip
+    return replace(world, faults={node: kinds[int(rng.integers(len(kinds)))] for node in chosen})
+
+
+def _another(value: Any) -> Any:
+    return 1 - value if value in (0, 1) else None if value is None else f"not {value}"
+
+
+def reboot(world: World, faulty: int, seed: int) -> World:
+    """The world with so many nodes that crash and come back, with their disks, whenever the adversary likes."""
+    chosen = stream(seed, "reboot").permutation(world.n)[:faulty].tolist()
+    return replace(world, faults={node: Crash(at=math.inf, recover=1.0) for node in chosen})
+
+
+def forget(world: World, faulty: int, seed: int) -> World:
+    """The same, but their disks are empty when they come back."""
+    chosen = stream(seed, "reboot").permutation(world.n)[:faulty].tolist()
+    return replace(world, faults={node: Crash(at=math.inf, recover=1.0, amnesia=True) for node in chosen})
+
+
+def broadcast_world(seed: int) -> World:
+    """Bracha's broadcast among four."""
+    return World(n=4, f=1, node=Bracha, inputs=["a", None, None, None], seed=seed)
+
+
+def signed_world(seed: int, n: int = 4, f: int = 1) -> World:
+    """Signed broadcast, in rounds."""
+    return World(n=n, f=f, node=SignedBroadcast, inputs=["a"] + [None] * (n - 1), seed=seed)
+
+
+def conspire(world: World, faulty: int, seed: int) -> World:
+    """The sender has two faces, perhaps one for its accomplices only; these pass on to whom and when they like."""
+    rng = stream(seed, "conspire")
+    accomplices = (1 + rng.permutation(world.n - 1)[: faulty - 1]).tolist()
+    half = [node for node in range(1, world.n) if rng.random() < (0.8 if node in accomplices else 0.3)]
+    faults: dict[NodeId, Fault] = {}
+    for node in accomplices:
+        shunned = [other for other in range(world.n) if rng.random() < 0.5 and other not in accomplices]
+        late = (Delay(1.0),) if rng.random() < 0.2 else ()
+        faults[node] = compose(Silence(to=shunned), *late, Fault())
+    two_faced = twins(world, {0: ("a", "b")}, half)
+    return replace(two_faced, faults={**two_faced.faults, **faults})
+
+
+def agreement_world(seed: int) -> World:
+    """Binary agreement among four, with inputs and coins by the seed."""
+    inputs = stream(seed, "inputs").integers(0, 2, 4).tolist()
+    return World(n=4, f=1, node=partial(ABA, partial(IdealCoin, seed)), inputs=inputs, seed=seed)
+
+
+_ASKS = (
+    (("write", "x", 1), ("read", "x", None)),
+    (("write", "x", 2), ("cas", "x", (1, 3)), ("read", "x", None)),
+)
+
+
+def raft_world(seed: int) -> World:
+    """Three Raft servers and two clients."""
+    return World(n=3, f=1, node=Raft, clients=[RaftClient(operations) for operations in _ASKS], seed=seed)
+
+
+def pbft_world(seed: int) -> World:
+    """Four PBFT replicas and two clients; a checkpoint every second place."""
+    clients = [PbftClient(operations) for operations in _ASKS]
+    return World(n=4, f=1, node=partial(Pbft, interval=2), clients=clients, seed=seed)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A protocol under attack."""
+
+    world: Callable[[int], World]
+    """By the seed, all nodes correct."""
+    corrupt: Callable[[World, int, int], World]
+    """The world, how many nodes, the seed."""
+    judge: Judge
+    until: Callable[[Outcome], bool] | None
+    limit: int
+    """Deliveries in a run."""
+
+
+_STORE = all_of(agreement, asked, linearizable)
+SCENARIOS = {
+    "broadcast": Scenario(
+        broadcast_world, corrupt, all_of(agreement, integrity, sent_by(0)), None, 2_000
+    ),
+    "aba": Scenario(agreement_world, corrupt, all_of(agreement, integrity, proposed), None, 2_000),
+    "raft": Scenario(raft_world, reboot, _STORE, finished, 300),
+    "raft-forgetful": Scenario(raft_world, forget, _STORE, finished, 300),
+    "pbft": Scenario(pbft_world, corrupt, _STORE, finished, 300),
+}  # fmt: skip
+
+
+def attack(name: str, faulty: int, schedules: int, *, first: int = 0, seconds: float = 3600.0) -> Searched:
+    """Run a scenario with so many faulty nodes under so many adversarial schedules.
+
+    Up to f of them, a run that ends with some correct nodes decided and others not is a violation too; beyond,
+    protocols may hang, and what is looked for is a contradiction.
+    """
+    if name not in SCENARIOS:
+        raise ValueError(f"no scenario '{name}'; one of {', '.join(SCENARIOS)} expected")
+    scene = SCENARIOS[name]
+    judge = all_of(scene.judge, totality) if faulty <= scene.world(0).f and scene.until is None else scene.judge
+    corrupted = partial(_corrupted, scene, faulty)
+    return search(corrupted, judge, schedules, first=first, limit=scene.limit, until=scene.until, seconds=seconds)
+
+
+def _corrupted(scene: Scenario, faulty: int, seed: int) -> World:
+    world = scene.world(seed)
+    return scene.corrupt(world, faulty, seed) if faulty else world
+
+
+def hunt(
+    world: Callable[[int], World], faulty: int, schedules: int, *, judge: Judge = agreement, limit: int = 2_000,
+    seconds: float = 3600.0,
+) -> Searched:  # fmt: skip
+    """The same for anybody's protocol: `world` makes it, by the seed, with all nodes correct.
+
+    >>> from assay.protocols.nodes.bracha import Bracha
+    >>> found = hunt(lambda seed: World(n=3, f=0, node=Bracha, inputs=["a"], seed=seed), faulty=1, schedules=500)
+    >>> found.trace is not None  # with f = 0 one liar is one too many
+    True
+    """
+    own = Scenario(world, corrupt, judge, None, limit)
+    return search(partial(_corrupted, own, faulty), judge, schedules, limit=limit, seconds=seconds)
