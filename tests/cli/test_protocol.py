@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.conftest import Package
@@ -94,3 +96,32 @@ def test_seeds_are_summarised(package: Package, flood: str) -> None:
 def test_bad_input_gets_one_line(package: Package, flood: str, arguments: list[str], why: str) -> None:
     told = package.assay("protocol", "run", *(part.format(flood=flood) for part in arguments), code=2).stderr
     assert why in told and len(told.strip().splitlines()) == 1
+
+
+def test_a_violation_is_found_written_and_repeated(package: Package, tmp_path) -> None:
+    found = tmp_path / "found.json"
+    first = package.json("protocol", "search", "broadcast", "--faulty", "2", "--out", str(found), code=1)
+    assert first["violation"] and first["events"] < first["before_shrinking"]
+    again = package.json("protocol", "search", "broadcast", "--faulty", "2", "--replay", str(found), code=1)
+    assert again["violation"] == first["violation"] and again["trace"] == first["trace"]
+    other = package.assay("protocol", "search", "aba", "--replay", str(found), code=2).stderr
+    assert "does not break this world" in other and len(other.strip().splitlines()) == 1
+    safe = package.assay("protocol", "search", "broadcast", "--schedules", "50").stdout
+    assert "no violation found" in safe
+
+
+def test_the_search_takes_a_node_of_the_user_s_own(package: Package, flood: str) -> None:
+    torn = package.assay("protocol", "search", f"{flood}:Torn", "--faulty", "0", code=1).stdout
+    assert "violation in 0 deliveries" in torn
+    assert "no scenario 'nope'" in package.assay("protocol", "search", "nope", code=2).stderr
+
+
+def test_an_experiment_file_of_quantas_runs_as_it_is(package: Package, tmp_path) -> None:
+    topology = {"type": "complete", "initialPeers": 4, "initialPeerType": "PBFTPeer"}
+    file = tmp_path / "pbft.json"
+    file.write_text(json.dumps({"experiments": [{"logFile": "a", "tests": 2, "rounds": 40, "topology": topology}]}))
+    table = package.json("protocol", "experiment", str(file))["table"]
+    assert [row["test"] for row in table] == [0, 1] and all(row["messages"] > 0 for row in table)
+    file.write_text('{"experiments": [')
+    told = package.assay("protocol", "experiment", str(file), code=2).stderr
+    assert str(file) in told and len(told.strip().splitlines()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,9 @@ from assay.cli.output import console, json_option, number, print_json, progress_
 from assay.record.errors import BadInput
 
 if TYPE_CHECKING:
+    from assay.protocols import safety
     from assay.protocols.kernel.run import Outcome
+    from assay.protocols.kernel.trace import Trace
     from assay.protocols.launch import Plan
 
 
@@ -213,6 +216,110 @@ def _summary(answer: dict[str, Any]) -> None:
     )
     if answer["first_conflict"] is not None:
         out.print(f"[red]see it[/red] with --seed {answer['first_conflict']}")
+
+
+@command.command(
+    epilog="Examples:  assay protocol search pbft --faulty 2;  "
+    "assay protocol search mine.py:Node --n 4 --f 1 --inputs a --faulty 1 --schedules 10000 --out found.json"
+)
+@click.argument("node", metavar="SCENARIO|FILE.py:Node")
+@click.option("--faulty", type=click.IntRange(0), default=1, show_default=True, help="How many nodes lie or crash.")
+@click.option("--schedules", type=click.IntRange(1), default=1000, show_default=True, help="Adversarial runs.")
+@click.option("--n", type=click.IntRange(1, 64), default=4, show_default=True, help="Of a node of your own.")
+@click.option("--f", type=click.IntRange(0), help="Faults the protocol is to bear.  [(n - 1) // 3]")
+@click.option("--inputs", default="", help="What the nodes are given, in order: a,b,c or a JSON list.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True, help="At most.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the violation to this file.")
+@click.option("--replay", type=click.Path(path_type=Path), help="Repeat a violation from such a file instead.")
+@json_option
+def search(node: str, out: Path | None, replay: Path | None, as_json: bool, **words: Any) -> None:
+    """Look for a schedule and faults that break a protocol, and cut what is found down to what it takes.
+
+    SCENARIO is one of broadcast, aba, raft, raft-forgetful, pbft; FILE.py:Node is a node of yours, judged by
+    agreement. Ends with 1 where correct nodes contradict each other.
+    """
+    from assay.protocols.kernel import trace as traces
+
+    hunt = _hunt(node, **words)
+    if replay is not None:
+        told = _guarded(lambda: _replayed(hunt, traces.load(replay), replay))
+    else:
+        found = _guarded(hunt.run)
+        if out is not None and found.trace is not None:
+            traces.save(out, hunt.world(found.seed), found.trace)
+        told = {
+            "schedules": found.schedules, "deliveries": found.deliveries, "seconds": found.seconds,
+            "violation": None if found.trace is None else found.trace.why, "seed": found.seed,
+            "events": None if found.trace is None else len(found.trace.events), "before_shrinking": found.length,
+            "trace": None if found.trace is None else str(found.trace),
+        }  # fmt: skip
+    print_json(told) if as_json else _searched(told)
+    if told["violation"]:
+        raise click.exceptions.Exit(1)
+
+
+def _hunt(
+    node: str, faulty: int, schedules: int, n: int, f: int | None, inputs: str, seconds: float
+) -> safety.Hunt:  # fmt: skip
+    from assay.protocols import launch, safety
+
+    if node in safety.SCENARIOS:
+        return safety.Hunt(safety.SCENARIOS[node], faulty, schedules, seconds)
+    if ":" not in node:
+        raise BadInput(f"no scenario '{node}'; one of {', '.join(safety.SCENARIOS)}, or FILE.py:Node expected")
+    plan = launch.Plan(launch.own(node), n, f, inputs=_inputs(inputs))
+    return safety.Hunt(safety.own_scenario(plan.world), faulty, schedules, seconds)
+
+
+def _replayed(hunt: safety.Hunt, trace: Trace, path: Path) -> dict[str, Any]:
+    why = hunt.replay(trace, trace.seed)
+    if why is None:
+        raise BadInput(
+            f"{path}: the run does not break this world; give the same node, --n, --f, --inputs and --faulty"
+        )
+    return {"violation": why, "events": len(trace.events), "trace": str(trace)}
+
+
+def _searched(told: dict[str, Any]) -> None:
+    out = console()
+    if "schedules" in told:
+        runs = f"{number(told['schedules'])} schedules, {number(told['deliveries'])} deliveries"
+        out.print(f"{runs}, {told['seconds']:.1f} s")
+    if not told["violation"]:
+        out.print("[green]no violation found[/green]")
+        return
+    shrunk = f", shrunk from {told['before_shrinking']}" if "before_shrinking" in told else ""
+    out.print(f"[red]violation[/red] in {told['events']} deliveries{shrunk}:")
+    out.print(told["trace"], highlight=False, markup=False)
+
+
+@command.command(epilog="Example:  assay protocol experiment BitcoinParasite.json --json")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--peer", "peers", multiple=True, metavar="NAME=FILE.py:Node", help="The class of a peer type of yours.")
+@click.option("--live", is_flag=True, help="Over real sockets instead of in rounds.")
+@json_option
+def experiment(file: Path, peers: tuple[str, ...], live: bool, as_json: bool) -> None:
+    """Run a QUANTAS experiment FILE as it is: the same JSON, our nodes."""
+    from assay.protocols import experiments
+    from assay.sim import own_code
+
+    own = {}
+    for text in peers:
+        name, equals, where = text.partition("=")
+        if not equals:
+            raise BadInput(f"--peer '{text}': NAME=FILE.py:Node expected")
+        own[name] = own_code.load(where)
+    answer = _guarded(lambda: experiments.answer(file, live=live, own=own))
+    if as_json:
+        print_json(answer)
+        return
+    columns = list(dict.fromkeys(column for row in answer["table"] for column in row))
+    table = quiet_table()
+    for column in columns:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in answer["table"]:
+        table.add_row(*(number(row.get(column, "")) for column in columns))
+    console().print(table)
 
 
 @command.command(epilog="Example:  assay protocol maelstrom assay.protocols.maelstrom:Echo  (as Maelstrom's --bin)")

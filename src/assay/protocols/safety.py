@@ -25,6 +25,7 @@ from assay.protocols.interface import Fault, NodeId
 from assay.protocols.kernel.explore import Judge
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.search import Searched, search
+from assay.protocols.kernel.trace import Trace, replay
 from assay.protocols.kernel.twins import twins
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.aba import ABA
@@ -243,35 +244,54 @@ SCENARIOS = {
 }  # fmt: skip
 
 
-def attack(name: str, faulty: int, schedules: int, *, first: int = 0, seconds: float = 3600.0) -> Searched:
-    """Run a scenario with so many faulty nodes under so many adversarial schedules.
+@dataclass(frozen=True)
+class Hunt:
+    """A scenario, so many nodes corrupted, so many adversarial schedules."""
 
-    Up to f of them, a run that ends with some correct nodes decided and others not is a violation too; beyond,
-    protocols may hang, and what is looked for is a contradiction.
-    """
+    scene: Scenario
+    faulty: int
+    schedules: int
+    seconds: float = 3600.0
+
+    @property
+    def judge(self) -> Judge:
+        """Up to f faults, some correct nodes decided and others not is wrong too; beyond, protocols may hang."""
+        scene = self.scene
+        total = self.faulty <= scene.world(0).f and scene.until is None
+        return all_of(scene.judge, totality) if total else scene.judge
+
+    def world(self, seed: int) -> World:
+        """The corrupted world of this seed."""
+        world = self.scene.world(seed)
+        return self.scene.corrupt(world, self.faulty, seed) if self.faulty else world
+
+    def run(self, first: int = 0) -> Searched:
+        """Search, from this seed on."""
+        scene = self.scene
+        return search(
+            self.world, self.judge, self.schedules, first=first, limit=scene.limit, until=scene.until,
+            seconds=self.seconds,
+        )  # fmt: skip
+
+    def replay(self, trace: Trace, seed: int) -> str | None:
+        """What is wrong with the run that a trace tells of, in the world of this seed."""
+        world = self.world(seed)
+        return self.judge(world, replay(world, trace.events))
+
+
+def attack(name: str, faulty: int, schedules: int, *, first: int = 0, seconds: float = 3600.0) -> Searched:
+    """Run a scenario with so many faulty nodes under so many adversarial schedules."""
     if name not in SCENARIOS:
         raise ValueError(f"no scenario '{name}'; one of {', '.join(SCENARIOS)} expected")
-    scene = SCENARIOS[name]
-    judge = all_of(scene.judge, totality) if faulty <= scene.world(0).f and scene.until is None else scene.judge
-    corrupted = partial(_corrupted, scene, faulty)
-    return search(corrupted, judge, schedules, first=first, limit=scene.limit, until=scene.until, seconds=seconds)
+    return Hunt(SCENARIOS[name], faulty, schedules, seconds).run(first)
 
 
-def _corrupted(scene: Scenario, faulty: int, seed: int) -> World:
-    world = scene.world(seed)
-    return scene.corrupt(world, faulty, seed) if faulty else world
-
-
-def hunt(
-    world: Callable[[int], World], faulty: int, schedules: int, *, judge: Judge = agreement, limit: int = 2_000,
-    seconds: float = 3600.0,
-) -> Searched:  # fmt: skip
-    """The same for anybody's protocol: `world` makes it, by the seed, with all nodes correct.
+def own_scenario(world: Callable[[int], World], judge: Judge = agreement, limit: int = 2_000) -> Scenario:
+    """Anybody's protocol as a scenario: `world` makes it, by the seed, with all nodes correct.
 
     >>> from assay.protocols.nodes.bracha import Bracha
-    >>> found = hunt(lambda seed: World(n=3, f=0, node=Bracha, inputs=["a"], seed=seed), faulty=1, schedules=500)
-    >>> found.trace is not None  # with f = 0 one liar is one too many
+    >>> scene = own_scenario(lambda seed: World(n=3, f=0, node=Bracha, inputs=["a"], seed=seed))
+    >>> Hunt(scene, faulty=1, schedules=500).run().trace is not None  # with f = 0 one liar is one too many
     True
     """
-    own = Scenario(world, corrupt, judge, None, limit)
-    return search(partial(_corrupted, own, faulty), judge, schedules, limit=limit, seconds=seconds)
+    return Scenario(world, corrupt, judge, None, limit)

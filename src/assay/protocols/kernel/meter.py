@@ -99,6 +99,6 @@ def kind_of(msg: Message) -> str:
     >>> kind_of(("/", ("brb", 3), ("echo", b"x"))), kind_of(("vote", 1))
     ('echo', 'vote')
     """
-    while msg[0] == "/":
+    while msg[0] == "/" and len(msg) == 3 and isinstance(msg[2], tuple) and msg[2]:
         msg = msg[2]
-    return msg[0]  # type: ignore[no-any-return]
+    return str(msg[0])

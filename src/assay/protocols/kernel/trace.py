@@ -33,6 +33,8 @@ class Trace:
 
     events: tuple[Identity, ...]
     why: str
+    seed: int = 0
+    """Of the world in which it happens."""
 
     def __str__(self) -> str:
         """A table: step, from, to, message."""
@@ -109,7 +111,7 @@ def shrink(world: World, judge: Judge, events: Sequence[Identity]) -> Trace:
     if not wrong(events):
         raise ValueError("the judge has no objection to this trace; nothing to shrink")
     delta(wrong, lambda: kept)
-    return Trace(kept, why)
+    return Trace(kept, why, world.seed)
 
 
 def delta(wrong: Callable[[Sequence[Any]], bool], kept: Callable[[], tuple[Any, ...]]) -> None:
@@ -165,7 +167,8 @@ def load(path: str | Path) -> Trace:
             events.append((_whole(src), _whole(dst), _inward(msg)))
         except (TypeError, ValueError):
             raise BadInput(f"{path}: event {number} is {str(row)[:60]}; [from, to, [kind, …]] expected") from None
-    return Trace(tuple(events), str(content.get("why", "")))
+    seed = content.get("seed")
+    return Trace(tuple(events), str(content.get("why", "")), seed if isinstance(seed, int) else 0)
 
 
 def _whole(value: Any) -> int:

@@ -1,0 +1,96 @@
+"""Directories of agents side by side: what finding an agent costs in each, under the user's own agents and churn."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from assay.protocols import directory
+from assay.protocols.kernel import churn as churning
+from assay.protocols.nodes.overlay import Agent, Settings
+
+SHOWN = (
+    "nodes", "success_ratio", "hops_mean", "latency_p50", "latency_p99", "messages_per_lookup", "messages_rate",
+    "bytes_rate", "control_rate",
+)  # fmt: skip
+
+
+def compare(
+    names: Sequence[str], *, n: int | None = None, agents: Path | None = None, churn: str = "none",
+    pause: float = 60.0, rate: float = 0.05, warm_up: float | None = None, seconds: float = 120.0, seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:  # fmt: skip
+    """The directories under one load and one churn: a table, and who wins in a sentence or two.
+
+    >>> answer = compare(["chord", "registry"], n=16, seconds=30.0, warm_up=20.0, rate=0.2)
+    >>> [row["success_ratio"] for row in answer["table"]]
+    [1.0, 1.0]
+    """
+    if not names:
+        raise ValueError(f"no node given; choose among {', '.join(directory.NODES)}")
+    for name in names:
+        directory.maker(name, Settings(), 0)
+    listed = directory.read_agents(agents) if agents is not None else None
+    size = _size(n, listed)
+    warm = warm_up if warm_up is not None else math.ceil(math.log2(size)) * Settings.period
+    session, changes = _churn(churn, size)
+    scenario = directory.Scenario(warm, seconds, rate, session, pause, seed=seed)
+    changes = directory.departures(scenario, size) if changes is None else changes
+    table = []
+    for done, name in enumerate(names):
+        progress(done, len(names))
+        begun = time.perf_counter()
+        row = directory.run(name, size, scenario, agents=listed, changes=changes)
+        table.append({"nodes": name, **row, "sim_seconds": time.perf_counter() - begun})
+    present = directory.Presence(size, changes).seconds(warm + seconds) / (size * (warm + seconds))
+    facts = {"nodes": size, "agents": len(listed) if listed else size, "warm_up": warm, "seconds": seconds}
+    return {
+        "directory": facts,
+        "churn": {"departures": sum(not up for _, _, up in changes), "present_ratio": present},
+        "table": table,
+        "shown": list(SHOWN),
+        "why": _why(table),
+    }
+
+
+def _size(n: int | None, listed: list[Agent] | None) -> int:
+    if listed is None:
+        return n or 256
+    if n is not None and n < len(listed):
+        raise ValueError(f"--n is {n}, but there are {len(listed)} agents; a node for each of them is needed")
+    return n or max(2, len(listed))
+
+
+def _churn(text: str, n: int) -> tuple[float | None, list[churning.Change] | None]:
+    """A mean session, or a list of changes; neither for "none"."""
+    if text == "none":
+        return None, []
+    try:
+        session = float(text)
+    except ValueError:
+        changes = churning.read(text)
+        for _, node, _ in changes:
+            if node >= n:
+                raise ValueError(f"{text}: node {node}, but there are nodes 0 to {n - 1}") from None
+        return None, changes
+    if not 0 < session < math.inf:
+        raise ValueError(f"--churn is {text}; seconds above 0, a CSV file, or none expected")
+    return session, None
+
+
+def _why(table: list[dict[str, Any]]) -> str:
+    answered = [row for row in table if row["lookups"]]
+    if not answered:
+        return "Nobody looked anything up in that time; give more --seconds or a higher --rate."
+    best = max(answered, key=lambda row: (row["success_ratio"], -row["messages_rate"]))
+    cheap = min(answered, key=lambda row: row["messages_rate"])
+    quick = min(answered, key=lambda row: row["latency_p99"])
+    equal = [row["nodes"] for row in answered if row["success_ratio"] == best["success_ratio"]]
+    return (
+        f"Of what there is to find, most is found with {', '.join(equal)}: {best['success_ratio']:.2%}. Cheapest is "
+        f"{cheap['nodes']} with {cheap['messages_rate']:.3g} messages a second and node. The shortest tail has "
+        f"{quick['nodes']}: 99 % of its lookups take at most {quick['latency_p99']:.3g} s."
+    )

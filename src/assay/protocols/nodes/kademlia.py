@@ -1,0 +1,319 @@
+"""Kademlia: distance is XOR, the searcher itself asks ever closer nodes, and every message teaches a contact.
+
+Contacts lie in buckets by the length of the common prefix, at most k in each, the longest silent first. A full bucket
+lets a newcomer in only if its longest-silent contact does not answer a ping, and does not even ask if that contact was
+heard from lately: old nodes tend to stay. A lookup keeps alpha questions under way and ends when the closest nodes it
+knows have all answered, or, for a record, at the first that has it. As records lie with the `replicas` closest nodes,
+so many have to answer.
+
+A newcomer looks itself up, then refreshes every bucket farther away than its closest neighbour. Every period one bucket
+is refreshed, the one into which nobody looked for the longest time, if that is longer than `refresh`. Whoever is
+closest to a key hands its records to a newcomer who should have them too.
+
+Maymounkov and Mazières, Kademlia: A Peer-to-peer Information System Based on the XOR Metric, IPTPS 2002; "heard from
+lately" is BitTorrent's BEP 5.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from assay.protocols.interface import Ctx, Message, NodeId
+from assay.protocols.nodes.overlay import KEY_BYTES, Overlay, Settings, Then, ident, is_record
+
+_ANSWER = {"get": "got", "put": "placed", "find": "found"}
+_NEW, _ASKED, _ANSWERED = range(3)
+
+
+class Search:
+    """An iterative lookup under way."""
+
+    __slots__ = ("deadline", "depth", "flying", "key", "kind", "near", "payload", "state", "target", "then")
+
+    def __init__(self, kind: str, key: bytes, payload: Any, then: Then, deadline: float) -> None:
+        self.kind, self.key, self.payload, self.then, self.deadline = kind, key, payload, then, deadline
+        self.target = int.from_bytes(key)
+        self.near: list[tuple[int, NodeId]] = []
+        """(distance, node) of all candidates, the closest first."""
+        self.state: dict[NodeId, int] = {}
+        self.depth: dict[NodeId, int] = {}
+        """How many hops away each candidate is."""
+        self.flying = 0
+
+    def add(self, nodes: Sequence[NodeId], depth: int, most: int) -> None:
+        """Candidates that somebody named."""
+        near, state, target = self.near, self.state, self.target
+        far = near[most - 1][0] if len(near) >= most else 1 << 161
+        for node in nodes:
+            if node not in state:
+                distance = ident(node) ^ target
+                if distance < far:
+                    state[node] = _NEW
+                    self.depth[node] = depth
+                    insort(near, (distance, node))
+
+
+def _nearest(nodes: list[NodeId], target: int, count: int) -> list[NodeId]:
+    if len(nodes) <= count:
+        return nodes
+    return [node for _, node in sorted([(ident(node) ^ target, node) for node in nodes])[:count]]
+
+
+class Kademlia(Overlay):
+    """A node of a Kademlia network."""
+
+    shapes: ClassVar[dict[str, tuple[type, ...]]] = {
+        **Overlay.shapes,
+        "get": (str, int, bytes), "put": (str, int, bytes), "find": (str, int, bytes),
+        "got": (str, int, tuple, tuple), "placed": (str, int, tuple, tuple), "found": (str, int, tuple, tuple),
+        "ping": (str, int), "pong": (str, int),
+    }  # fmt: skip
+
+    def __init__(
+        self, settings: Settings | None = None, k: int = 20, alpha: int = 3, refresh: float | None = None
+    ) -> None:
+        super().__init__(settings)
+        self.k, self.alpha = k, alpha
+        self.refresh = self.settings.republish if refresh is None else refresh
+        self.buckets: dict[int, dict[NodeId, float]] = {}
+        """By the distance's highest bit: contacts and when they were last heard from, the longest silent first."""
+        self.looked: dict[int, float] = {}
+        self.pinging: set[int] = set()
+        self.searches: dict[int, Search] = {}
+
+    def perfect(self, node: NodeId, members: Sequence[NodeId]) -> Kademlia:
+        """The tables that a node would have if it knew all members: full buckets."""
+        self.me = ident(node)
+        for other in members:
+            if other != node:
+                bucket = self.buckets.setdefault((ident(other) ^ self.me).bit_length() - 1, {})
+                if len(bucket) < self.k:
+                    bucket[other] = 0.0
+        self.joined = True
+        return self
+
+    # Contacts
+
+    def _heard(self, ctx: Ctx, node: NodeId) -> None:
+        """A node spoke: it moves to the end of its bucket, if there is room for it."""
+        now = ctx.now
+        place = (ident(node) ^ self.me).bit_length() - 1
+        bucket = self.buckets.get(place)
+        if bucket is None:
+            bucket = self.buckets[place] = {}
+            self.looked.setdefault(place, now)
+        if node in bucket:
+            del bucket[node]
+            bucket[node] = now
+        elif len(bucket) < self.k:
+            bucket[node] = now
+            if self.store:
+                self._hand_over(ctx, node, place)
+        elif place not in self.pinging:
+            oldest = next(iter(bucket))
+            if now - bucket[oldest] > self.refresh:
+                self.pinging.add(place)
+                self.call(ctx, oldest, "ping", (), ("evict", place, node))
+
+    def _hand_over(self, ctx: Ctx, node: NodeId, place: int) -> None:
+        """Give a new neighbour the records it should have; of all that know it, only the closest to the key does."""
+        near = 0
+        for other, bucket in self.buckets.items():
+            if other <= place:
+                near += len(bucket)
+        if near > 2 * self.settings.replicas + 1:
+            return  # too far away to be among the closest to anything that is kept here
+        now = ctx.now
+        for key, kept in self.store.items():
+            target = int.from_bytes(key)
+            if self._is_closest(target, node) and node in self.closest(target, self.settings.replicas):
+                for record, expiry in kept.values():
+                    if expiry > now:
+                        ctx.send(node, ("copy", key, (*record[:3], expiry - now)))
+
+    def _is_closest(self, target: int, but: NodeId) -> bool:
+        """Whether no contact but one is closer to a place than this node.
+
+        A contact is closer exactly if the highest bit in which it differs from this node is one in which the target
+        differs too.
+        """
+        gap = target ^ self.me
+        return not any(
+            gap >> place & 1 and any(node != but for node in bucket) for place, bucket in self.buckets.items()
+        )
+
+    def drop(self, ctx: Ctx, node: NodeId) -> None:
+        """Forget a node."""
+        bucket = self.buckets.get((ident(node) ^ self.me).bit_length() - 1)
+        if bucket is not None:
+            bucket.pop(node, None)
+
+    def closest(self, target: int, count: int) -> list[NodeId]:
+        """The contacts closest to a place, in any order.
+
+        >>> node = Kademlia().perfect(0, range(100))
+        >>> target = ident(1234)
+        >>> known = [other for bucket in node.buckets.values() for other in bucket]
+        >>> set(node.closest(target, 8)) == set(sorted(known, key=lambda other: ident(other) ^ target)[:8])
+        True
+        """
+        buckets = self.buckets
+        place = (target ^ self.me).bit_length() - 1
+        found = _nearest(list(buckets.get(place, ())), target, count)
+        if len(found) < count:  # next come all that lie nearer to this node than the target does
+            lower = [node for other, bucket in buckets.items() if other < place for node in bucket]
+            found += _nearest(lower, target, count - len(found))
+            if len(found) < count:
+                for other in sorted(other for other in buckets if other > place):
+                    found += _nearest(list(buckets[other]), target, count - len(found))
+                    if len(found) == count:
+                        break
+        return found
+
+    def on_ping(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        """Alive."""
+        _, number = msg
+        ctx.send(src, ("pong", number))
+        self._heard(ctx, src)
+
+    def on_pong(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        """The old contact stays; the newcomer is out of luck."""
+        _, number = msg
+        then = self.answered(src, number)
+        if then is not None:
+            self._heard(ctx, src)
+            self.pinging.discard(then[1])
+
+    # Lookups
+
+    def resolve(self, ctx: Ctx, kind: str, key: bytes, payload: Any, then: Then, deadline: float) -> None:
+        """Begin a lookup with the closest contacts."""
+        if kind == "get" and (records := self.records(ctx, key)):
+            self.resolved(ctx, then, 0, ctx.id, records)
+            return
+        self._search(ctx, Search(kind, key, payload, then, deadline))
+
+    def _search(self, ctx: Ctx, search: Search) -> None:
+        self.number = number = self.number + 1
+        self.searches[number] = search
+        if search.target != self.me:
+            self.looked[(search.target ^ self.me).bit_length() - 1] = ctx.now
+        search.add(self.closest(search.target, self.settings.replicas), 1, 3 * self.settings.replicas)
+        self._advance(ctx, number, search)
+
+    def _advance(self, ctx: Ctx, number: int, search: Search) -> None:
+        """Ask the closest that have not been asked, or end where all of them have answered."""
+        state, alpha, done = search.state, self.alpha, True
+        body = (search.key,)
+        for _, node in search.near[: self.settings.replicas]:
+            at = state[node]
+            if at == _ANSWERED:
+                continue
+            done = False
+            if search.flying >= alpha:
+                break
+            if at == _NEW:
+                state[node] = _ASKED
+                search.flying += 1
+                self.call(ctx, node, search.kind, body, ("search", number))
+        if done or ctx.now > search.deadline > 0:
+            del self.searches[number]
+            self._end(ctx, search, -1, ())
+
+    def _end(self, ctx: Ctx, search: Search, holder: NodeId, records: tuple[Any, ...]) -> None:
+        """What was looked for is found, or nobody has it; a record to publish goes to the closest nodes."""
+        answered = [node for _, node in search.near if search.state[node] == _ANSWERED][: self.settings.replicas]
+        if search.kind == "put":
+            self._place(ctx, search, answered)
+        if holder < 0 and answered:
+            holder = answered[0]
+        hops = search.depth[holder] if holder >= 0 else None
+        self.resolved(ctx, search.then, hops, holder, records)
+
+    def _place(self, ctx: Ctx, search: Search, closest: list[NodeId]) -> None:
+        """A record goes to the closest nodes, of which this one may be one."""
+        most, own = self.settings.replicas, self.me ^ search.target
+        if len(closest) < most or own < ident(closest[-1]) ^ search.target:
+            self.keep(ctx, search.key, search.payload)
+            closest = closest[: most - 1]
+        copy = ("copy", search.key, search.payload)
+        for node in closest:
+            ctx.send(node, copy)
+
+    def _asked(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        """The contacts closest to a key; to somebody who looks for records, those, if there are any."""
+        kind, number, key = msg
+        if len(key) != KEY_BYTES or not (self.joined or self.buckets):
+            return
+        records = self.records(ctx, key) if kind == "get" else ()
+        near = () if records else tuple(self.closest(int.from_bytes(key), self.settings.replicas))
+        ctx.send(src, (_ANSWER[kind], number, near, records))
+        self._heard(ctx, src)
+
+    on_get = on_put = on_find = _asked
+
+    def _told(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        """An answer: the records, or closer nodes."""
+        _, number, nodes, records = msg
+        then = self.answered(src, number)
+        if then is None:
+            return
+        self._heard(ctx, src)
+        search = self.searches.get(then[1])
+        if search is None:
+            return
+        search.flying -= 1
+        search.state[src] = _ANSWERED
+        if search.kind == "get" and any(map(is_record, records)):
+            del self.searches[then[1]]
+            self._end(ctx, search, src, records)
+            return
+        others = self.named(ctx, nodes)
+        if ctx.id in others:
+            others = tuple([node for node in others if node != ctx.id])
+        search.add(others, search.depth[src] + 1, 3 * self.settings.replicas)
+        self._advance(ctx, then[1], search)
+
+    on_got = on_placed = on_found = _told
+
+    def unanswered(self, ctx: Ctx, to: NodeId, then: Then) -> None:
+        """A candidate is dead: the lookup goes on without it. A contact is dead: the newcomer takes its place."""
+        if then[0] == "evict":
+            self.pinging.discard(then[1])
+            self._heard(ctx, then[2])
+        elif then[0] == "search" and (search := self.searches.get(then[1])) is not None:
+            search.flying -= 1
+            search.near = [entry for entry in search.near if entry[1] != to]
+            self._advance(ctx, then[1], search)
+
+    # Joining and maintenance
+
+    def join(self, ctx: Ctx, gateway: NodeId) -> None:
+        """Look oneself up, from a gateway on."""
+        self._heard(ctx, gateway)
+        self._search(ctx, Search("find", self.me.to_bytes(KEY_BYTES), (), ("enter",), 0.0))
+
+    def resolved(self, ctx: Ctx, then: Then, hops: int | None, holder: NodeId, records: tuple[Any, ...]) -> None:
+        """After the own neighbourhood, every bucket beyond it."""
+        if then[0] != "enter":
+            super().resolved(ctx, then, hops, holder, records)
+        elif hops is not None and not self.joined:
+            self.enter(ctx)
+            for place in range(min(self.buckets) + 1, 160):
+                self._refresh(ctx, place)
+
+    def maintain(self, ctx: Ctx) -> None:
+        """Refresh the bucket that has been left alone for the longest time, if for too long."""
+        if self.looked:
+            place = min(self.looked, key=self.looked.__getitem__)
+            if ctx.now - self.looked[place] > self.refresh:
+                self._refresh(ctx, place)
+
+    def _refresh(self, ctx: Ctx, place: int) -> None:
+        """Look a random identifier of a bucket up."""
+        self.looked[place] = ctx.now
+        dice = int.from_bytes(ctx.rng.bytes(KEY_BYTES)) & ((1 << place) - 1)
+        target = self.me ^ (1 << place) ^ dice
+        self._search(ctx, Search("find", target.to_bytes(KEY_BYTES), (), ("refresh",), 0.0))

@@ -1,0 +1,356 @@
+"""A directory of agents kept by the nodes themselves: what every overlay shares, whatever its routing.
+
+Identifiers have 160 bits. A node's is the hash of its address, as in Chord and Pastry, so that an address is all that a
+message need carry of a node; a name's (a capability, an agent's DID) is the hash of the name. An agent's record lies
+with the nodes that the overlay holds responsible for each of its names. It is published again before it expires, which
+is what repairs the copies that left with their nodes.
+
+A subclass brings `join`, `resolve` and `maintain`; the rest is here: asking with a timeout, keeping records, publishing
+them, and the load of lookups. Nodes know what messages told them and nothing else: there is no list of all nodes.
+
+>>> key_of("translate").hex()[:8], ident(7) == ident(7), ident(7) < SPACE
+('7fd690e2', True, True)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple
+
+from assay.protocols.interface import Ctx, Message, Node, NodeId, Tag
+
+BITS = 160
+SPACE = 1 << BITS
+MASK = SPACE - 1
+KEY_BYTES = BITS // 8
+DOUBT = 6
+"""Periods for which hearsay does not bring a silent node back."""
+
+Record = tuple[str, tuple[str, ...], str, float]
+"""(did, capabilities, endpoint, time to live)"""
+Then = tuple[Any, ...]
+"""What a node wants to do with an answer: plain values, beginning with a word."""
+
+
+@cache
+def ident(node: NodeId) -> int:
+    """The identifier of a node: the hash of its address."""
+    return int.from_bytes(sha256(b"node %d" % node).digest()[:KEY_BYTES])
+
+
+@cache
+def key_of(name: str) -> bytes:
+    """The key of a name."""
+    return sha256(name.encode()).digest()[:KEY_BYTES]
+
+
+class Agent(NamedTuple):
+    """What a node publishes; a node's input."""
+
+    did: str
+    capabilities: tuple[str, ...]
+    endpoint: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Under what it can be found."""
+        return (*self.capabilities, self.did)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Lookups of every node: so many a second from `begin` to `end`, of names drawn by their weights."""
+
+    names: tuple[str, ...] = ()
+    heights: tuple[float, ...] = ()
+    """The running sum of the names' weights."""
+    rate: float = 0.0
+    begin: float = 0.0
+    end: float = 0.0
+
+    def draw(self, dice: float) -> str:
+        """A name, from a number below 1.
+
+        >>> Load(("a", "b"), (3.0, 4.0)).draw(0.7)
+        'a'
+        """
+        return self.names[min(bisect(self.heights, dice * self.heights[-1]), len(self.names) - 1)]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all overlays have in common, so that a comparison compares their routing and nothing else."""
+
+    period: float = 5.0
+    """Seconds between two rounds of maintenance."""
+    timeout: float = 1.0
+    """After which a silent node is taken for dead."""
+    deadline: float = 10.0
+    """After which a lookup has failed."""
+    republish: float = 60.0
+    ttl: float = 150.0
+    replicas: int = 8
+    answers: int = 16
+    """Records in an answer, at most."""
+    gateways: int = 8
+    """Nodes 0, 1, …: the addresses that a newcomer is given."""
+    joining: float = 10.0
+    """Nodes that are there from the start come one after the other within so many seconds."""
+    load: Load = field(default_factory=Load)
+
+
+def is_record(value: Any) -> bool:
+    """Whether it has a record's shape.
+
+    >>> is_record(("did:a", ("translate",), "10.0.0.1:80", 150.0)), is_record(("did:a", 3))
+    (True, False)
+    """
+    return (
+        type(value) is tuple
+        and tuple(map(type, value)) == (str, tuple, str, float)
+        and all(type(name) is str for name in value[1])
+    )
+
+
+def nodes_in(value: tuple[Any, ...], n: int) -> tuple[NodeId, ...]:
+    """The nodes that a message names; none at all where one of them cannot be.
+
+    >>> nodes_in((3, 1), 4), nodes_in((3, 4), 4), nodes_in((True, "x"), 4)
+    ((3, 1), (), ())
+    """
+    if not value or set(map(type, value)) != {int} or min(value) < 0 or max(value) >= n:
+        return ()
+    return value
+
+
+def _ignore(node: Overlay, ctx: Ctx, src: NodeId, msg: Message) -> None:
+    """For kinds that a base class names and only its subclasses take."""
+
+
+class Overlay(Node):
+    """A member of a directory. Its input is the agent it publishes, or None."""
+
+    shapes: ClassVar[dict[str, tuple[type, ...]]] = {"copy": (str, bytes, tuple), "copies": (str, int, tuple)}
+    """The types of each kind of message; what does not match is not looked at."""
+    actions: ClassVar[dict[str, tuple[tuple[type, ...], Callable[..., None]]]] = {}
+    """The shape of each kind, and the method `on_…` that takes it."""
+
+    def __init_subclass__(cls) -> None:
+        cls.actions = {kind: (shape, getattr(cls, f"on_{kind}", _ignore)) for kind, shape in cls.shapes.items()}
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.me = 0
+        self.joined = False
+        self.store: dict[bytes, dict[str, tuple[Record, float]]] = {}
+        self.calls: dict[int, tuple[float, NodeId, Then]] = {}
+        self.sweeping = False
+        self.failed: dict[NodeId, float] = {}
+        """Who did not answer, and when: for a while only what they say themselves brings them back."""
+        self.number = 0
+        self.early: list[tuple[str, bytes, Any, Then, float]] = []
+
+    # What a subclass brings
+
+    def join(self, ctx: Ctx, gateway: NodeId) -> None:
+        """Get in touch through a node that is known to be one; ends in `enter`."""
+        raise NotImplementedError
+
+    def resolve(self, ctx: Ctx, kind: str, key: bytes, payload: Any, then: Then, deadline: float) -> None:
+        """Find ("get"), or make known ("put"), what belongs to a key; ends in `resolved`."""
+        raise NotImplementedError
+
+    def maintain(self, ctx: Ctx) -> None:
+        """What is to be done every period."""
+
+    def drop(self, ctx: Ctx, node: NodeId) -> None:
+        """A node did not answer: forget it."""
+
+    def unanswered(self, ctx: Ctx, to: NodeId, then: Then) -> None:
+        """What was asked of a node that did not answer, and was dropped."""
+
+    # Life
+
+    def start(self, ctx: Ctx) -> None:
+        """Found the directory (node 0, at the beginning) or wait for one's turn to join it."""
+        settings, load = self.settings, self.settings.load
+        self.me = ident(ctx.id)
+        if self.joined or (ctx.id == 0 and ctx.now < settings.period):
+            self.enter(ctx)
+        else:
+            ctx.timer(settings.joining * ctx.id / ctx.n - ctx.now, "join")
+        if load.rate > 0:
+            ctx.timer(max(0.0, load.begin - ctx.now) + float(ctx.rng.exponential(1 / load.rate)), "ask")
+
+    def enter(self, ctx: Ctx) -> None:
+        """The node is in: from now on it takes part, keeps its tables, and publishes its agent."""
+        self.joined = True
+        period = self.settings.period
+        ctx.timer(period * float(ctx.rng.random()), "period")
+        if ctx.input is not None:
+            ctx.timer(period * float(ctx.rng.random()), "publish")
+        waiting, self.early = self.early, []
+        for kind, key, payload, then, deadline in waiting:
+            if ctx.now < deadline:
+                self.resolve(ctx, kind, key, payload, then, deadline)
+            else:
+                self.resolved(ctx, then, None, -1, ())
+
+    def timeout(self, ctx: Ctx, tag: Tag) -> None:
+        """The node's own clocks."""
+        if tag == "calls":
+            self._sweep(ctx)
+        elif tag == "period":
+            ctx.timer(self.settings.period, "period")
+            self.maintain(ctx)
+        elif tag == "ask":
+            self._ask(ctx)
+        elif tag == "publish":
+            self._publish(ctx)
+        elif tag == "join" and not self.joined:
+            ctx.timer(4 * self.settings.timeout, "join")
+            self._knock(ctx)
+
+    def _knock(self, ctx: Ctx) -> None:
+        """Try a gateway; at the beginning one of those that came before."""
+        known = min(self.settings.gateways, ctx.n)
+        if ctx.now < self.settings.joining:
+            known = max(1, min(known, ctx.id))
+        gateway = int(ctx.rng.integers(known))
+        if gateway != ctx.id:
+            self.join(ctx, gateway)
+
+    def recv(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        """To the method of its kind, if it has the right shape."""
+        if src in self.failed:
+            del self.failed[src]
+        action = self.actions.get(msg[0])
+        if action is not None and tuple(map(type, msg)) == action[0] and 0 <= src < ctx.n:
+            action[1](self, ctx, src, msg)
+
+    # Asking with a timeout
+
+    def call(self, ctx: Ctx, to: NodeId, kind: str, body: tuple[Any, ...], then: Then) -> None:
+        """Ask a node; its answer carries the number back, silence ends in `unanswered`."""
+        self.number = number = self.number + 1
+        self.calls[number] = (ctx.now + self.settings.timeout, to, then)
+        ctx.send(to, (kind, number, *body))
+        if not self.sweeping:
+            self.sweeping = True
+            ctx.timer(self.settings.timeout, "calls")
+
+    def answered(self, src: NodeId, number: int) -> Then | None:
+        """What the answer is for; None where nobody asked this node."""
+        call = self.calls.get(number)
+        if call is None or call[1] != src:
+            return None
+        del self.calls[number]
+        return call[2]
+
+    def _sweep(self, ctx: Ctx) -> None:
+        """One clock for all calls: they time out in the order in which they were made."""
+        now = ctx.now + 1e-6
+        late = []
+        for number, (deadline, _, _) in self.calls.items():
+            if deadline > now:
+                break
+            late.append(number)
+        for number in late:
+            call = self.calls.pop(number, None)
+            if call is not None:
+                self.failed[call[1]] = now
+                self.drop(ctx, call[1])
+                self.unanswered(ctx, call[1], call[2])
+        self.sweeping = bool(self.calls)
+        if self.sweeping:
+            ctx.timer(max(next(iter(self.calls.values()))[0] - ctx.now, 0.0), "calls")
+
+    def named(self, ctx: Ctx, value: tuple[Any, ...]) -> tuple[NodeId, ...]:
+        """The nodes that a message names, without those that this node found dead lately.
+
+        Others do not know of a death yet; taking their word would bring the dead back as fast as they are dropped.
+        """
+        nodes = nodes_in(value, ctx.n)
+        if self.failed and not self.failed.keys().isdisjoint(nodes):
+            doubtful = ctx.now - DOUBT * self.settings.period
+            nodes = tuple([node for node in nodes if self.failed.get(node, doubtful) <= doubtful])
+        return nodes
+
+    # Records
+
+    def keep(self, ctx: Ctx, key: bytes, record: Record) -> None:
+        """Remember a record until it expires; the newest last."""
+        kept = self.store.setdefault(key, {})
+        kept.pop(record[0], None)
+        kept[record[0]] = (record, ctx.now + min(max(record[3], 0.0), self.settings.ttl))
+
+    def records(self, ctx: Ctx, key: bytes) -> tuple[Record, ...]:
+        """The newest records of a key that have not expired."""
+        kept = self.store.get(key)
+        if not kept:
+            return ()
+        now = ctx.now
+        if next(iter(kept.values()))[1] <= now:
+            kept = self.store[key] = {did: entry for did, entry in kept.items() if entry[1] > now}
+        return tuple([record for record, _ in islice(reversed(kept.values()), self.settings.answers)])
+
+    def on_copy(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        """Keep a copy for another node."""
+        _, key, record = msg
+        if len(key) == KEY_BYTES and is_record(record):
+            self.keep(ctx, key, record)
+
+    def on_copies(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        """The records that a neighbour handed over to a newcomer."""
+        _, number, entries = msg
+        if self.answered(src, number) is None:
+            return
+        for entry in entries:
+            if type(entry) is tuple and tuple(map(type, entry)) == (bytes, tuple):
+                self.on_copy(ctx, src, ("copy", *entry))
+
+    def handed(self, ctx: Ctx) -> tuple[tuple[bytes, Record], ...]:
+        """All that a newcomer next door may have to answer for, with what is left of its time."""
+        now = ctx.now
+        return tuple(
+            (key, (*record[:3], expiry - now))
+            for key, kept in self.store.items()
+            for record, expiry in kept.values()
+            if expiry > now
+        )
+
+    # Publishing and looking up
+
+    def _publish(self, ctx: Ctx) -> None:
+        did, capabilities, endpoint = ctx.input
+        record = (did, tuple(capabilities), endpoint, self.settings.ttl)
+        ctx.timer(self.settings.republish, "publish")
+        for name in (*capabilities, did):
+            self.resolve(ctx, "put", key_of(name), record, ("publish",), ctx.now + self.settings.deadline)
+
+    def _ask(self, ctx: Ctx) -> None:
+        load = self.settings.load
+        if ctx.now >= load.end:
+            return
+        ctx.timer(float(ctx.rng.exponential(1 / load.rate)), "ask")
+        self.lookup(ctx, load.draw(float(ctx.rng.random())))
+
+    def lookup(self, ctx: Ctx, name: str) -> None:
+        """Look a name up; the operation's result is (hops, DIDs), its status "fail" where nothing was found."""
+        operation = ctx.invoke("lookup", name, None)
+        deadline = ctx.now + self.settings.deadline
+        if self.joined:
+            self.resolve(ctx, "get", key_of(name), (), ("lookup", operation), deadline)
+        else:
+            self.early.append(("get", key_of(name), (), ("lookup", operation), deadline))
+
+    def resolved(self, ctx: Ctx, then: Then, hops: int | None, holder: NodeId, records: tuple[Any, ...]) -> None:
+        """A search ended: after so many hops at this node, or (None) nowhere."""
+        if then[0] == "lookup":
+            found = tuple([record[0] for record in records if is_record(record)])
+            ctx.complete(then[1], (-1 if hops is None else hops, found), "ok" if found else "fail")

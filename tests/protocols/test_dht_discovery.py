@@ -1,0 +1,225 @@
+"""Directories of agents: what the paper says, what a user gets, and how it is counted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from assay.protocols import dht_discovery, directory
+from assay.protocols.directory import Presence, Scenario
+from assay.protocols.kernel.meter import Meter
+from assay.protocols.kernel.run import Outcome
+from assay.protocols.nodes.overlay import Agent, Settings
+from assay.record import charts
+from assay.record.catalogue import study
+from assay.record.runner import judge
+from assay.record.types import Verdict
+from assay.workloads.histories import Operation
+from tests.conftest import Package
+
+OVERLAYS = dht_discovery.OVERLAYS
+
+
+def fit(x: list[float], y: list[float]) -> tuple[float, float]:
+    """Slope and R² of the least-squares line."""
+    slope, _ = np.polyfit(x, y, 1)
+    return float(slope), float(np.corrcoef(x, y)[0, 1] ** 2)
+
+
+class TestWhatMustHold:
+    @pytest.mark.parametrize("nodes", OVERLAYS)
+    def test_after_the_warm_up_everything_is_found_and_from_a_cold_start_it_is_not(self, nodes: str) -> None:
+        warm = directory.run(nodes, 64, Scenario(dht_discovery.warm_up(64), 40.0, rate=0.3))
+        cold = directory.run(nodes, 64, Scenario(0.0, 30.0, rate=0.3))
+        assert warm["lookups"] > 400
+        assert warm["success_ratio"] >= 0.999
+        assert cold["success_ratio"] < warm["success_ratio"]
+        assert cold["settled"] > 0
+
+    @pytest.mark.parametrize("nodes", OVERLAYS)
+    def test_churn_breaks_tables_for_good_measure(self, nodes: str) -> None:
+        calm = directory.run(nodes, 64, Scenario(30.0, 40.0, rate=0.2))
+        wild = directory.run(nodes, 64, Scenario(30.0, 40.0, rate=0.2, session=5.0, pause=5.0))
+        assert wild["success_ratio"] < calm["success_ratio"]
+        assert wild["latency_p99"] > 2 * calm["latency_p99"]
+
+    def test_hops_grow_with_the_logarithm(self) -> None:
+        sizes = [16, 32, 64, 128]
+        hops = [directory.run("chord-oracle", n, Scenario(8.0, 20.0, rate=0.5))["hops_mean"] for n in sizes]
+        slope, straight = fit([math.log2(n) for n in sizes], hops)
+        assert 0.4 < slope < 0.6
+        assert straight > 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "low", "high"), [("chord", 0.4, 0.6), ("pastry", 0.15, 0.35), ("kademlia", 0.05, 1)])
+def test_hops_grow_with_the_logarithm_up_to_the_papers_size(nodes: str, low: float, high: float) -> None:
+    sizes = [64, 128, 256, 512, 1024, 2048, 4096]
+    hops = [
+        directory.run(nodes, n, Scenario(dht_discovery.warm_up(n), 40.0), metered=False)["hops_mean"] for n in sizes
+    ]
+    slope, straight = fit([math.log2(n) for n in sizes], hops)
+    assert low < slope < high
+    assert straight > 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", OVERLAYS)
+def test_success_falls_with_the_pace_of_churn(nodes: str) -> None:
+    def success(session: float | None) -> float:
+        pace = Scenario(30.0, 60.0, rate=0.2, session=session, pause=10.0)
+        runs = [directory.run(nodes, 64, replace(pace, seed=seed)) for seed in range(4)]
+        return sum(run["successes"] for run in runs) / sum(run["lookups"] for run in runs)
+
+    shares = [success(session) for session in (None, 20.0, 5.0)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > shares[-1]
+
+
+class TestCounting:
+    def test_a_lookup_succeeds_only_with_an_agent_that_is_there(self) -> None:
+        agents = [Agent("did:a", ("x",), "h"), Agent("did:b", ("x",), "h"), Agent("did:c", ("y",), "h")]
+        changes = [(10.0, 0, False), (10.0, 2, False)]
+
+        def asked(key: str, found: tuple[str, ...], invoke: float, status: str = "ok") -> Operation:
+            return Operation(1, "lookup", key, None, (2, found), invoke, invoke + 0.5, status)
+
+        outcome = Outcome(3, (0, 1, 2), Meter(3), {})
+        outcome.operations = [
+            asked("x", ("did:a",), 5.0),  # there
+            asked("x", ("did:a",), 20.0),  # gone, and did:b would have been there
+            asked("x", ("did:a", "did:b"), 20.0),
+            asked("x", (), 20.0, "fail"),
+            asked("y", (), 20.0, "fail"),  # nobody offers it any more: not the directory's fault
+            asked("x", (), 20.0, "info"),  # the asker left
+        ]
+        found = directory.figures(outcome, agents, changes, 40.0, 10.0)
+        assert (found["lookups"], found["successes"]) == (4, 2)
+        assert found["hops_mean"] == 2.0
+
+    def test_presence_follows_the_changes(self) -> None:
+        present = Presence(2, [(5.0, 1, True), (8.0, 0, False), (9.0, 1, False)])
+        assert [present(0, 7.0), present(0, 8.5), present(1, 1.0), present(1, 6.0), present(1, 9.5)] == [
+            True, False, False, True, False,
+        ]  # fmt: skip
+        assert present.seconds(10.0) == pytest.approx(8 + 4)
+
+    def test_all_messages_are_counted_somewhere(self) -> None:
+        found = directory.run("pastry", 24, Scenario(20.0, 20.0, rate=0.2))
+        parts = found["control_rate"] + found["publish_rate"] + found["lookup_rate"]
+        assert parts == pytest.approx(found["messages_rate"])
+        assert found["control_rate"] > found["lookup_rate"] > 0
+
+    def test_departures_spare_the_gateways_and_the_cloud(self) -> None:
+        n = 200
+        changes = directory.departures(Scenario(20.0, 100.0, session=30.0, tiers=True), n)
+        gone = {node for _, node, up in changes if not up}
+        of = directory.tiers(n)
+        assert gone
+        assert min(gone) >= Settings.gateways
+        assert all(of[node] for node in gone)
+
+
+class TestAUsersAgents:
+    def test_on_the_command_line(self, package: Package) -> None:
+        rows = [f"did:web:{node},{'translate;plan' if node % 3 else 'search'},10.0.0.{node}:80" for node in range(20)]
+        (package.root / "agents.csv").write_text("\n".join(["did,capabilities,endpoint", *rows]))
+        sessions = ["node,up,down", *(f"{node},0,{30 + node}" for node in range(10, 18))]
+        (package.root / "sessions.csv").write_text("\n".join(sessions))
+        answer = package.json(
+            "compare", "protocols", "--nodes", "chord,registry", "--agents", "agents.csv", "--churn", "sessions.csv",
+            "--seconds", "40", "--rate", "0.2",
+        )  # fmt: skip
+        assert answer["directory"]["agents"] == 20
+        assert answer["churn"]["departures"] == 8
+        assert [row["nodes"] for row in answer["table"]] == ["chord", "registry"]
+        assert all(row["success_ratio"] > 0.8 for row in answer["table"])
+        assert "Cheapest is registry" in answer["why"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "word"),
+        [
+            (("--nodes", "gnutella"), "no node 'gnutella'"),
+            (("--nodes", ","), "no node given"),
+            (("--nodes", "chord", "--rules", "div"), "--rules goes with --graph"),
+            (("--nodes", "chord", "--graph", "x"), "--graph FILE"),
+            ((), "--nodes"),
+            (("--nodes", "chord", "--churn", "-3"), "--churn"),
+            (("--nodes", "chord", "--churn", "missing.csv"), "missing.csv"),
+            (("--nodes", "chord", "--agents", "bad.csv"), "bad.csv:3"),
+            (("--nodes", "chord", "--agents", "empty.csv"), "no agent"),
+            (("--nodes", "chord", "--agents", "good.csv", "--n", "2"), "a node for each"),
+            (("--nodes", "chord", "--n", "4", "--churn", "churn.csv"), "node 9"),
+        ],
+    )
+    def test_bad_input_is_one_line(self, package: Package, arguments: tuple[str, ...], word: str) -> None:
+        head = "did,capabilities,endpoint\n"
+        (package.root / "bad.csv").write_text(f"{head}did:a,x,h\ndid:a,y,h\n")
+        (package.root / "empty.csv").write_text(head)
+        (package.root / "good.csv").write_text(head + "".join(f"did:{node},x,h\n" for node in range(3)))
+        (package.root / "churn.csv").write_text("node,up,down\n9,0,20\n")
+        said = package.assay("compare", "protocols", *arguments, code=2).stderr
+        assert word in said
+        assert len(said.strip().splitlines()) == 1
+
+    def test_agents_are_read_as_they_are_written(self, tmp_path: Path) -> None:
+        path = tmp_path / "agents.csv"
+        path.write_text("endpoint,did,capabilities\nh:1,did:a, x ; y ;x\n")
+        assert directory.read_agents(path) == [Agent("did:a", ("x", "y"), "h:1")]
+
+
+def measured(**changed: Any) -> pl.DataFrame:
+    """A table of the study's shape with made-up numbers; `changed` maps (nodes, regime) to values."""
+    base = {
+        "success_ratio": 1.0, "messages_per_lookup": 5.0, "latency_mean": 0.1, "latency_p99": 1.0, "control_rate": 2.0,
+        "messages_rate": 4.0, "bytes_rate": 200.0, "lookups": 10_000, "successes": 10_000,
+    }  # fmt: skip
+    cases = [
+        (64, "cold", 300.0), (64, "stationary", 300.0), (64, "churn", 300.0), (64, "churn", 10.0),
+        (128, "stationary", 300.0), (256, "stationary", 300.0),
+    ]  # fmt: skip
+    rows = []
+    for nodes in OVERLAYS:
+        for n, regime, session in cases:
+            for seed in range(3):
+                row = {"nodes": nodes, "n": n, "regime": regime, "session": session, "seed": seed, **base}
+                row["hops_mean"] = math.log2(n) / 2
+                rows.append(row | changed.get(nodes, {}) | changed.get(regime, {}))
+    return pl.from_dicts(rows, infer_schema_length=None)
+
+
+def verdict(words: str, table: pl.DataFrame) -> Verdict:
+    answers = {answer.text: answer.verdict for answer in judge(study("dht-discovery"), table)}
+    return next(found for text, found in answers.items() if words in text)
+
+
+class TestTheClaims:
+    def test_pastry_must_be_cheapest_against_both_and_in_both_regimes(self) -> None:
+        cheap = measured(pastry={"messages_rate": 3.0})
+        assert verdict("operating cost is lowest", cheap) is Verdict.REPRODUCED
+        rival = measured(pastry={"messages_rate": 3.0}, kademlia={"messages_rate": 2.0})
+        assert verdict("operating cost is lowest", rival) is Verdict.NOT_REPRODUCED
+
+    def test_a_cold_start_must_be_markedly_worse(self) -> None:
+        assert verdict("markedly higher", measured(cold={"success_ratio": 0.8})) is Verdict.REPRODUCED
+        assert verdict("markedly higher", measured(cold={"success_ratio": 0.99})) is Verdict.DIRECTION
+        assert verdict("markedly higher", measured()) is Verdict.NOT_REPRODUCED
+
+    def test_messages_and_latency_must_both_fall(self) -> None:
+        both = measured(cold={"messages_per_lookup": 9.0, "latency_mean": 0.4})
+        assert verdict("messages and latency", both) is Verdict.REPRODUCED
+        one = measured(cold={"messages_per_lookup": 4.0, "latency_mean": 0.4})
+        assert verdict("messages and latency", one) is Verdict.NOT_REPRODUCED
+
+    def test_half_a_hop_for_a_doubling(self) -> None:
+        assert verdict("half a hop with Chord", measured()) is Verdict.REPRODUCED
+        assert verdict("quarter of a hop with Pastry", measured()) is Verdict.NOT_REPRODUCED
+
+    def test_the_plot_is_drawn(self) -> None:
+        assert charts.svg(dht_discovery.plot(measured())).startswith("<svg")
