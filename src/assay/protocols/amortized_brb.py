@@ -295,7 +295,7 @@ def study(lab: Lab) -> pl.DataFrame:
         if _hashed(method, n, message) <= lab.pick(quick=2**24, full=2**27)
     ]
     spans = lab.pick(quick=(16, 32, 64, 128), full=sizes)
-    wide = lab.pick(quick=(64, 80, 96), full=(64, 128, 256, 512))  # below, the quorum path is the faster one
+    wide = lab.pick(quick=(64, 128, 256), full=(64, 128, 256, 512))  # below, the quorum path is the faster one
     rounds = [
         *({"experiment": "latency", "method": "chained", "n": n, "faults": "silent"} for n in reversed(spans)),
         *({"experiment": "latency", "method": "chained", "n": n, "faults": "none"} for n in reversed(sizes)),

@@ -88,7 +88,8 @@ def answer(graph: Digraph, f: int) -> dict[str, Any]:
         row = {"problem": problem, "condition": condition, "met": holds(condition, graph, f)}
         rows.append(row | {"spoiled_by": "" if pair is None else pair.words(graph)})
     met = [problem for problem, row in zip(problems, rows, strict=True) if row["met"]]
-    why = f"With {f} traitor{'s' * (f != 1)}: {', '.join(met)}." if met else f"With {f} traitors nothing is possible."
+    many = f"{f} traitor{'s' * (f != 1)}"
+    why = f"With {many}: {', '.join(met)}." if met else f"With {many} none of this is possible."
     return {"network": {"nodes": len(graph), "links": len(digraphs.edges(graph)), "f": f}, "table": rows, "why": why}
 
 

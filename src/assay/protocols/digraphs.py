@@ -25,8 +25,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import combinations, permutations
+from pathlib import Path
 
 Digraph = tuple[int, ...]
+LARGEST = 24
 
 
 def from_edges(n: int, edges: Iterable[tuple[int, int]]) -> Digraph:
@@ -160,3 +162,24 @@ def all_digraphs(n: int) -> tuple[Digraph, ...]:
         seen |= {sum(1 << move[place] for place in bits) for move in moved}
         kinds.append(from_edges(n, [pairs[place] for place in bits]))
     return tuple(kinds)
+
+
+def read(path: str | Path) -> Digraph:
+    """A network from lines 'from to' with numbers from 0 on; '#' begins a comment. At most 24: all sets are tried.
+
+    Raises:
+        ValueError: what is wrong and in which line.
+
+    """
+    found: list[tuple[int, int]] = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        words = line.split("#")[0].replace(",", " ").split()
+        if not words:
+            continue
+        if len(words) != 2 or not all(word.isdecimal() and len(word) < 4 for word in words) or words[0] == words[1]:
+            raise ValueError(f"{path}:{number}: '{line.strip()[:60]}'; two different node numbers, 'from to', expected")
+        found.append((int(words[0]), int(words[1])))
+    n = 1 + max((max(pair) for pair in found), default=-1)
+    if not 1 <= n <= LARGEST:
+        raise ValueError(f"{path}: {n} nodes; 2 to {LARGEST} expected, numbered from 0")
+    return from_edges(n, found)

@@ -17,14 +17,28 @@ lately" is BitTorrent's BEP 5.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
 from assay.protocols.interface import Ctx, Message, NodeId
-from assay.protocols.nodes.overlay import KEY_BYTES, Overlay, Settings, Then, ident, is_record
+from assay.protocols.nodes.overlay import BITS, KEY_BYTES, Overlay, Settings, Then, ident, is_record
 
 _ANSWER = {"get": "got", "put": "placed", "find": "found"}
 _NEW, _ASKED, _ANSWERED = range(3)
+_SHIFT = 32
+_ADDRESS = (1 << _SHIFT) - 1
+_FARTHEST = 1 << BITS + _SHIFT
+
+
+@cache
+def tagged(node: NodeId) -> int:
+    """A node's identifier with its address behind it: one number that sorts like the one and gives away the other.
+
+    >>> tagged(7) >> 32 == ident(7), tagged(7) & 0xFFFFFFFF
+    (True, 7)
+    """
+    return ident(node) << _SHIFT | node
 
 
 class Search:
@@ -35,8 +49,8 @@ class Search:
     def __init__(self, kind: str, key: bytes, payload: Any, then: Then, deadline: float) -> None:
         self.kind, self.key, self.payload, self.then, self.deadline = kind, key, payload, then, deadline
         self.target = int.from_bytes(key)
-        self.near: list[tuple[int, NodeId]] = []
-        """(distance, node) of all candidates, the closest first."""
+        self.near: list[int] = []
+        """All candidates, the closest first: their distances, tagged."""
         self.state: dict[NodeId, int] = {}
         self.depth: dict[NodeId, int] = {}
         """How many hops away each candidate is."""
@@ -44,21 +58,20 @@ class Search:
 
     def add(self, nodes: Sequence[NodeId], depth: int, most: int) -> None:
         """Candidates that somebody named."""
-        near, state, target = self.near, self.state, self.target
-        far = near[most - 1][0] if len(near) >= most else 1 << 161
+        near, state, target = self.near, self.state, self.target << _SHIFT
+        far = near[most - 1] if len(near) >= most else _FARTHEST
         for node in nodes:
             if node not in state:
-                distance = ident(node) ^ target
+                distance = tagged(node) ^ target
                 if distance < far:
                     state[node] = _NEW
                     self.depth[node] = depth
-                    insort(near, (distance, node))
+                    insort(near, distance)
 
 
-def _nearest(nodes: list[NodeId], target: int, count: int) -> list[NodeId]:
-    if len(nodes) <= count:
-        return nodes
-    return [node for _, node in sorted([(ident(node) ^ target, node) for node in nodes])[:count]]
+def _nearest(nodes: Iterable[NodeId], target: int, count: int) -> list[NodeId]:
+    shifted = target << _SHIFT
+    return [distance & _ADDRESS for distance in sorted([tagged(node) ^ shifted for node in nodes])[:count]]
 
 
 class Kademlia(Overlay):
@@ -79,6 +92,8 @@ class Kademlia(Overlay):
         self.refresh = self.settings.republish if refresh is None else refresh
         self.buckets: dict[int, dict[NodeId, float]] = {}
         """By the distance's highest bit: contacts and when they were last heard from, the longest silent first."""
+        self.filled = 0
+        """A bit for each bucket that has contacts."""
         self.looked: dict[int, float] = {}
         self.pinging: set[int] = set()
         self.searches: dict[int, Search] = {}
@@ -91,6 +106,7 @@ class Kademlia(Overlay):
                 bucket = self.buckets.setdefault((ident(other) ^ self.me).bit_length() - 1, {})
                 if len(bucket) < self.k:
                     bucket[other] = 0.0
+        self.filled = sum(1 << place for place in self.buckets)
         self.joined = True
         return self
 
@@ -102,6 +118,8 @@ class Kademlia(Overlay):
         place = (ident(node) ^ self.me).bit_length() - 1
         bucket = self.buckets.get(place)
         if bucket is None:
+            if place < 0:
+                return
             bucket = self.buckets[place] = {}
             self.looked.setdefault(place, now)
         if node in bucket:
@@ -109,6 +127,7 @@ class Kademlia(Overlay):
             bucket[node] = now
         elif len(bucket) < self.k:
             bucket[node] = now
+            self.filled |= 1 << place
             if self.store:
                 self._hand_over(ctx, node, place)
         elif place not in self.pinging:
@@ -119,12 +138,13 @@ class Kademlia(Overlay):
 
     def _hand_over(self, ctx: Ctx, node: NodeId, place: int) -> None:
         """Give a new neighbour the records it should have; of all that know it, only the closest to the key does."""
-        near = 0
-        for other, bucket in self.buckets.items():
-            if other <= place:
-                near += len(bucket)
-        if near > 2 * self.settings.replicas + 1:
-            return  # too far away to be among the closest to anything that is kept here
+        near, inside = 0, self.filled & ((2 << place) - 1)
+        while inside:
+            top = inside.bit_length() - 1
+            near += len(self.buckets[top])
+            if near > 2 * self.settings.replicas + 1:
+                return  # too far away to be among the closest to anything that is kept here
+            inside ^= 1 << top
         now = ctx.now
         for key, kept in self.store.items():
             target = int.from_bytes(key)
@@ -139,19 +159,24 @@ class Kademlia(Overlay):
         A contact is closer exactly if the highest bit in which it differs from this node is one in which the target
         differs too.
         """
-        gap = target ^ self.me
-        return not any(
-            gap >> place & 1 and any(node != but for node in bucket) for place, bucket in self.buckets.items()
-        )
+        closer = (target ^ self.me) & self.filled
+        if closer & (closer - 1):
+            return False  # contacts in two buckets
+        return not closer or self.buckets[closer.bit_length() - 1].keys() == {but}
 
     def drop(self, ctx: Ctx, node: NodeId) -> None:
         """Forget a node."""
-        bucket = self.buckets.get((ident(node) ^ self.me).bit_length() - 1)
-        if bucket is not None:
-            bucket.pop(node, None)
+        place = (ident(node) ^ self.me).bit_length() - 1
+        bucket = self.buckets.get(place)
+        if bucket and bucket.pop(node, None) is not None and not bucket:
+            self.filled ^= 1 << place
 
     def closest(self, target: int, count: int) -> list[NodeId]:
         """The contacts closest to a place, in any order.
+
+        All of a bucket are closer to it than all of another: first come the buckets whose bit is one in which the
+        target differs from this node, from the highest down, then the others, from the lowest up. Only the bucket of
+        which some are left over need be sorted.
 
         >>> node = Kademlia().perfect(0, range(100))
         >>> target = ident(1234)
@@ -159,17 +184,24 @@ class Kademlia(Overlay):
         >>> set(node.closest(target, 8)) == set(sorted(known, key=lambda other: ident(other) ^ target)[:8])
         True
         """
-        buckets = self.buckets
-        place = (target ^ self.me).bit_length() - 1
-        found = _nearest(list(buckets.get(place, ())), target, count)
-        if len(found) < count:  # next come all that lie nearer to this node than the target does
-            lower = [node for other, bucket in buckets.items() if other < place for node in bucket]
-            found += _nearest(lower, target, count - len(found))
-            if len(found) < count:
-                for other in sorted(other for other in buckets if other > place):
-                    found += _nearest(list(buckets[other]), target, count - len(found))
-                    if len(found) == count:
-                        break
+        buckets, gap = self.buckets, target ^ self.me
+        found: list[NodeId] = []
+        left = gap & self.filled
+        while left:
+            place = left.bit_length() - 1
+            left ^= 1 << place
+            bucket = buckets[place]
+            if len(found) + len(bucket) > count:
+                return found + _nearest(bucket, target, count - len(found))
+            found += bucket
+        left = ~gap & self.filled
+        while left and len(found) < count:
+            lowest = left & -left
+            left ^= lowest
+            bucket = buckets[lowest.bit_length() - 1]
+            if len(found) + len(bucket) > count:
+                return found + _nearest(bucket, target, count - len(found))
+            found += bucket
         return found
 
     def on_ping(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
@@ -207,7 +239,8 @@ class Kademlia(Overlay):
         """Ask the closest that have not been asked, or end where all of them have answered."""
         state, alpha, done = search.state, self.alpha, True
         body = (search.key,)
-        for _, node in search.near[: self.settings.replicas]:
+        for distance in search.near[: self.settings.replicas]:
+            node = distance & _ADDRESS
             at = state[node]
             if at == _ANSWERED:
                 continue
@@ -224,7 +257,8 @@ class Kademlia(Overlay):
 
     def _end(self, ctx: Ctx, search: Search, holder: NodeId, records: tuple[Any, ...]) -> None:
         """What was looked for is found, or nobody has it; a record to publish goes to the closest nodes."""
-        answered = [node for _, node in search.near if search.state[node] == _ANSWERED][: self.settings.replicas]
+        near = [distance & _ADDRESS for distance in search.near]
+        answered = [node for node in near if search.state[node] == _ANSWERED][: self.settings.replicas]
         if search.kind == "put":
             self._place(ctx, search, answered)
         if holder < 0 and answered:
@@ -285,7 +319,7 @@ class Kademlia(Overlay):
             self._heard(ctx, then[2])
         elif then[0] == "search" and (search := self.searches.get(then[1])) is not None:
             search.flying -= 1
-            search.near = [entry for entry in search.near if entry[1] != to]
+            search.near = [distance for distance in search.near if distance & _ADDRESS != to]
             self._advance(ctx, then[1], search)
 
     # Joining and maintenance

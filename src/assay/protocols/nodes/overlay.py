@@ -35,6 +35,8 @@ Record = tuple[str, tuple[str, ...], str, float]
 """(did, capabilities, endpoint, time to live)"""
 Then = tuple[Any, ...]
 """What a node wants to do with an answer: plain values, beginning with a word."""
+_RECORD = (str, tuple, str, float)
+_TEXT, _WHOLE = frozenset({str}), frozenset({int})
 
 
 @cache
@@ -111,9 +113,7 @@ def is_record(value: Any) -> bool:
     (True, False)
     """
     return (
-        type(value) is tuple
-        and tuple(map(type, value)) == (str, tuple, str, float)
-        and all(type(name) is str for name in value[1])
+        type(value) is tuple and tuple(map(type, value)) == _RECORD and (not value[1] or set(map(type, value[1])) == _TEXT)
     )
 
 
@@ -123,7 +123,7 @@ def nodes_in(value: tuple[Any, ...], n: int) -> tuple[NodeId, ...]:
     >>> nodes_in((3, 1), 4), nodes_in((3, 4), 4), nodes_in((True, "x"), 4)
     ((3, 1), (), ())
     """
-    if not value or set(map(type, value)) != {int} or min(value) < 0 or max(value) >= n:
+    if not value or set(map(type, value)) != _WHOLE or min(value) < 0 or max(value) >= n:
         return ()
     return value
 

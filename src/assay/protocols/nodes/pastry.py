@@ -220,11 +220,20 @@ class Pastry(Routed):
         if self.answered(src, number) is None:
             return
         new = src not in self.leaves and self._meet(src)
-        for node in self.named(ctx, nodes):
-            if node not in self.leaves and node != ctx.id and self._is_near(node):
+        for node in self._near(self.named(ctx, nodes)):
+            if node != ctx.id and self._is_near(node):
                 new = self._meet(node) or new
         if new:
             self._greet(ctx)
+
+    def _near(self, nodes: Sequence[NodeId]) -> list[NodeId]:
+        """Those that are no leaves and for which the leaf set has room."""
+        leaves, me, right, left = self.leaves, self.me, self.right, self.left
+        others = [node for node in nodes if node not in leaves]
+        if len(right) < _SIDE or len(left) < _SIDE:
+            return others
+        first, last = right[-1][0], MASK + 1 - left[-1][0]
+        return [node for node in others if not first <= (ident(node) - me) & MASK <= last]
 
     def _is_near(self, node: NodeId) -> bool:
         """Whether the leaf set has room for a node."""
