@@ -80,6 +80,8 @@ def test_a_node_that_fails_ends_the_run_and_is_named():
 
 
 def test_a_world_that_cannot_run_over_sockets_is_refused():
+    with pytest.raises(ValueError, match="at the top level of a module"):
+        tcp.run(World(n=2, node=lambda node: Memory()))
     with pytest.raises(ValueError, match="churn is for simulated runs"):
         tcp.run(World(n=2, node=Memory, churn=[(1.0, 0, False)]))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import pickle
 import secrets
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 START = 60.0
 """Seconds that all processes together have to come up."""
-IDLE = 1.0
-"""Seconds without any message or timer after which nothing more will come."""
+CALM, IDLE = 0.3, 3.0
+"""Seconds without news after which nothing more will come: where all that was sent has arrived, and where a process was
+killed and nobody knows."""
 
 
 class Death(RuntimeError):  # noqa: N818 - what befell a process
@@ -71,7 +73,8 @@ class Conductor:
     dead: set[NodeId]
     lines: list[Connection] = field(default_factory=list)
     workers: list[Any] = field(default_factory=list)
-    moves: dict[int, tuple[int, float]] = field(default_factory=dict)
+    counts: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """Messages sent, messages that arrived, and timers that are set, of each process."""
     places: dict[tuple[int, int], int] = field(default_factory=dict)
     """Where each operation of each process stands in the history."""
 
@@ -85,6 +88,11 @@ class Conductor:
 
     def start(self) -> None:
         """All processes up, connected and started."""
+        try:
+            pickle.dumps(self.world)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            cure = "nodes, faults and clients must be classes and functions at the top level of a module"
+            raise ValueError(f"the world cannot be sent to another process: {error}; {cure}") from None
         context = multiprocessing.get_context("spawn")
         token = secrets.token_bytes(16)
         nodes = range(len(self.homes))
@@ -137,13 +145,19 @@ class Conductor:
                 if until(self.outcome):
                     reason = "until"
                     break
-            timers = sum(timers for _, timers in self.moves.values())
-            if not timers and not kill and time.monotonic() - last > IDLE:
+            if not kill and time.monotonic() - last > self._patience():
                 reason = "quiet"
                 break
         self.outcome.time, self.outcome.stopped = time.monotonic() - self.epoch, reason
         self._stop()
         return self.outcome
+
+    def _patience(self) -> float:
+        """Seconds of silence that mean the end."""
+        sent, got, timers = (sum(column) for column in zip((0, 0, 0), *self.counts.values(), strict=True))
+        if timers:
+            return math.inf
+        return CALM if sent == got and len(self.counts) == self.count else IDLE
 
     def _take(self, line: Connection) -> None:
         index = self.lines.index(line)
@@ -151,15 +165,14 @@ class Conductor:
             self._told(index, line.recv())
         except (EOFError, ConnectionError):  # it died
             line.close()
-            self.moves.pop(index, None)
+            self.counts.pop(index, None)
 
     def _told(self, index: int, told: Any) -> None:
         if told[0] == "meter":
             self.outcome.meter.add(told[1])
             self.meters += 1
             return
-        _, news, moves, timers = told
-        self.moves[index] = (moves, timers)
+        _, news, self.counts[index] = told
         for entry in news:
             self._news(index, *entry)
 

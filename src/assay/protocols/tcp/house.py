@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 import traceback
 from collections import deque
@@ -111,7 +110,7 @@ class House:
         self.out: dict[int, Outgoing] = {}
         self.news: list[Any] = []
         self.local: deque[tuple[NodeId, Message]] = deque()
-        self.begun = self.timers = self.moves = self.strangers = self.refused = 0
+        self.begun = self.timers = self.sent = self.got = self.strangers = self.refused = 0
         self.over = asyncio.Event()
         self.busy = self.reporting = False
 
@@ -135,11 +134,12 @@ class House:
                 raise ValueError(f"node {src} sends to {dst}, which is no neighbour of it")
             body = body or wire.encode(msg)
             self.meter.count(0, src, dst, msg)
-            self.moves += 1
             if not self.copies:
+                self.sent += 1
                 self.dispatch(src, dst, body)
                 continue
             for delay in self.copies[src](dst):
+                self.sent += 1
                 asyncio.get_running_loop().call_later(delay / 1e6, self.dispatch, src, dst, body)
 
     def dispatch(self, src: NodeId, dst: NodeId, body: bytes) -> None:
@@ -149,12 +149,13 @@ class House:
             asyncio.get_running_loop().call_soon(self.arrived, src, dst, wire.decode(body))
         elif home not in self.out or not self.out[home].send(wire.frame(src, dst, body)):
             self.meter.dropped += 1
+            self.got += 1  # by nobody
 
     def arrived(self, src: NodeId, dst: NodeId, msg: Message) -> None:
         """A message for a node of this process."""
         if not self.over.is_set():
             self.meter.deliveries += 1
-            self.moves += 1
+            self.got += 1
             self.step(lambda: self.nodes[dst].recv(self.ctxs[dst], src, msg))
 
     def alarm(self, ctx: LiveCtx, delay: float, tag: Tag) -> None:
@@ -164,7 +165,6 @@ class House:
 
     def _rings(self, ctx: LiveCtx, tag: Tag) -> None:
         self.timers -= 1
-        self.moves += 1
         if not self.over.is_set():
             self.step(lambda: self.nodes[ctx.id].timeout(ctx, tag))
 
@@ -204,7 +204,7 @@ class House:
         self.reporting = False
         news, self.news = self.news, []
         try:
-            self.line.send(("news", news, self.moves, self.timers))
+            self.line.send(("news", news, (self.sent, self.got, self.timers)))
         except OSError:  # the conductor is gone, so there is nothing to go on for
             self.over.set()
 
@@ -253,4 +253,4 @@ def inhabit(line: Connection, world: World, homes: list[int], index: int, token:
     except (OSError, EOFError, KeyboardInterrupt):
         pass  # the conductor is gone: nobody to tell
     except Exception:
-        line.send(("news", [("failed", traceback.format_exc(limit=-3))], 0, math.inf))
+        line.send(("news", [("failed", traceback.format_exc(limit=-3))], (0, 0, 0)))
