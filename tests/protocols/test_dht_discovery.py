@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from assay.protocols import dht_discovery, directory
+from assay.protocols import compare_overlays, dht_discovery, directory
 from assay.protocols.directory import Presence, Scenario
 from assay.protocols.kernel.meter import Meter
 from assay.protocols.kernel.run import Outcome
@@ -142,13 +142,30 @@ class TestAUsersAgents:
         assert all(row["success_ratio"] > 0.8 for row in answer["table"])
         assert "Cheapest is registry" in answer["why"]
 
+    def test_in_processes_of_their_own_directories_do_what_they_do_in_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def table() -> list[dict[str, Any]]:
+            steps: list[tuple[int, int]] = []
+            answer = compare_overlays.compare(
+                ["pastry", "kademlia"], n=24, churn="30", warm_up=20.0, seconds=30.0, rate=0.2,
+                progress=lambda done, total: steps.append((done, total)),
+            )  # fmt: skip
+            assert steps == [(0, 2), (1, 2), (2, 2)]
+            return [{name: value for name, value in row.items() if name != "sim_seconds"} for row in answer["table"]]
+
+        alone = table()
+        monkeypatch.setattr(compare_overlays, "WORTHWHILE", 0.0)
+        assert [row["nodes"] for row in alone] == ["pastry", "kademlia"]
+        assert table() == alone
+
     @pytest.mark.parametrize(
         ("arguments", "word"),
         [
             (("--nodes", "gnutella"), "no node 'gnutella'"),
             (("--nodes", ","), "no node given"),
             (("--nodes", "chord", "--rules", "div"), "--rules goes with --graph"),
-            (("--nodes", "chord", "--graph", "x"), "--graph FILE"),
+            (("--nodes", "chord", "--graph", "x"), "exactly one of"),
             ((), "--nodes"),
             (("--nodes", "chord", "--churn", "-3"), "--churn"),
             (("--nodes", "chord", "--churn", "missing.csv"), "missing.csv"),
@@ -174,14 +191,14 @@ class TestAUsersAgents:
         assert directory.read_agents(path) == [Agent("did:a", ("x", "y"), "h:1")]
 
 
-def measured(**changed: Any) -> pl.DataFrame:
+def measured(main: int = 64, **changed: Any) -> pl.DataFrame:
     """A table of the study's shape with made-up numbers; `changed` maps (nodes, regime) to values."""
     base = {
         "success_ratio": 1.0, "messages_per_lookup": 5.0, "latency_mean": 0.1, "latency_p99": 1.0, "control_rate": 2.0,
         "messages_rate": 4.0, "bytes_rate": 200.0, "lookups": 10_000, "successes": 10_000,
     }  # fmt: skip
     cases = [
-        (64, "cold", 300.0), (64, "stationary", 300.0), (64, "churn", 300.0), (64, "churn", 10.0),
+        (main, "cold", 300.0), (main, "stationary", 300.0), (main, "churn", 300.0), (main, "churn", 10.0),
         (128, "stationary", 300.0), (256, "stationary", 300.0),
     ]  # fmt: skip
     rows = []
@@ -201,10 +218,17 @@ def verdict(words: str, table: pl.DataFrame) -> Verdict:
 
 class TestTheClaims:
     def test_pastry_must_be_cheapest_against_both_and_in_both_regimes(self) -> None:
-        cheap = measured(pastry={"messages_rate": 3.0})
+        cheap = measured(4096, pastry={"messages_rate": 3.0})
         assert verdict("operating cost is lowest", cheap) is Verdict.REPRODUCED
-        rival = measured(pastry={"messages_rate": 3.0}, kademlia={"messages_rate": 2.0})
+        rival = measured(4096, pastry={"messages_rate": 3.0}, kademlia={"messages_rate": 2.0})
         assert verdict("operating cost is lowest", rival) is Verdict.NOT_REPRODUCED
+
+    def test_what_the_paper_says_of_4096_nodes_stays_open_with_fewer(self) -> None:
+        few = measured(pastry={"messages_rate": 3.0, "bytes_rate": 100.0})
+        assert verdict("operating cost is lowest", few) is Verdict.NOT_MEASURED
+        assert verdict("cost in bytes", few) is Verdict.REPRODUCED
+        notes = {answer.text: answer.note for answer in judge(study("dht-discovery"), few)}
+        assert "--full" in next(note for text, note in notes.items() if "at 4096 nodes" in text)
 
     def test_a_cold_start_must_be_markedly_worse(self) -> None:
         assert verdict("markedly higher", measured(cold={"success_ratio": 0.8})) is Verdict.REPRODUCED

@@ -118,6 +118,40 @@ class TestRouting:
         known = [n for bucket in node.buckets.values() for n in bucket]
         assert node._is_closest(target, -1) == all(ident(own) ^ target < ident(n) ^ target for n in known)
 
+    @given(spoke=st.lists(st.tuples(st.booleans(), st.integers(1, 59)), max_size=80), target=st.integers(0, MASK))
+    @settings(max_examples=100, deadline=None)
+    def test_kademlia_knows_which_buckets_are_filled_whoever_comes_and_goes(
+        self, spoke: list[tuple[bool, int]], target: int
+    ) -> None:
+        class Ctx:
+            id, now = 0, 0.0
+
+        node, ctx = Kademlia(k=80), Ctx()
+        node.me = ident(0)
+        for alive, other in spoke:
+            (node._heard if alive else node.drop)(ctx, other)  # type: ignore[arg-type]
+        known = [n for bucket in node.buckets.values() for n in bucket]
+        last = {other: alive for alive, other in spoke}
+        assert sorted(known) == sorted(other for other, alive in last.items() if alive)
+        assert node.filled == sum(1 << place for place, bucket in node.buckets.items() if bucket)
+        assert sorted(node.closest(target, 8)) == sorted(sorted(known, key=lambda n: ident(n) ^ target)[:8])
+        for but in (-1, *known):
+            closer = [n for n in known if n != but and ident(n) ^ target < ident(0) ^ target]
+            assert node._is_closest(target, but) == (not closer)
+
+    @given(met=st.sets(st.integers(1, 199), max_size=60), named=st.lists(st.integers(1, 199), max_size=20))
+    @settings(max_examples=100, deadline=None)
+    def test_pastry_lets_exactly_those_near_who_would_become_leaves(self, met: set[int], named: list[int]) -> None:
+        node = Pastry().perfect(0, [0, *met])
+        wanted = []
+        for other in named:
+            around = {*node.leaves, other}
+            right = sorted(around, key=lambda n: (ident(n) - ident(0)) & MASK)[:8]
+            left = sorted(around, key=lambda n: (ident(0) - ident(n)) & MASK)[:8]
+            if other not in node.leaves and other in (*right, *left):
+                wanted.append(other)
+        assert node._near(named) == wanted
+
     @pytest.mark.parametrize("kind", KINDS)
     def test_records_lie_with_the_nodes_closest_to_their_key(self, kind: str) -> None:
         n = 40

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from assay.protocols import directory
 from assay.protocols.kernel import churn as churning
 from assay.protocols.nodes.overlay import Agent, Settings
+from assay.record import machine, pool
 
 SHOWN = (
     "nodes", "success_ratio", "hops_mean", "latency_p50", "latency_p99", "messages_per_lookup", "messages_rate",
     "bytes_rate", "control_rate",
 )  # fmt: skip
+LONGEST_FIRST = ("flooding", "kademlia", "chord", "pastry")
+"""Whose runs take longest, so that no process is left with one when the others are through."""
+WORTHWHILE = 50_000.0
+"""Simulated seconds of all nodes together: below, starting a process takes longer than the run."""
 
 
 def compare(
@@ -24,6 +29,9 @@ def compare(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:  # fmt: skip
     """The directories under one load and one churn: a table, and who wins in a sentence or two.
+
+    Large ones run in processes of their own, one for each core; a script has to call this under
+    ``if __name__ == "__main__"`` then.
 
     >>> answer = compare(["chord", "registry"], n=16, seconds=30.0, warm_up=20.0, rate=0.2)
     >>> [row["success_ratio"] for row in answer["table"]]
@@ -39,12 +47,14 @@ def compare(
     session, changes = _churn(churn, size)
     scenario = directory.Scenario(warm, seconds, rate, session, pause, seed=seed)
     changes = directory.departures(scenario, size) if changes is None else changes
-    table = []
-    for done, name in enumerate(names):
-        progress(done, len(names))
-        begun = time.perf_counter()
-        row = directory.run(name, size, scenario, agents=listed, changes=changes)
-        table.append({"nodes": name, **row, "sim_seconds": time.perf_counter() - begun})
+    case = {"n": size, "scenario": scenario, "agents": listed, "changes": changes}
+    workers = machine.facts()["cores"] if len(names) > 1 and size * (warm + seconds) >= WORTHWHILE else 0
+    rows: dict[str, dict[str, Any]] = {}
+    progress(0, len(names))
+    for row in _rows(names, case, workers):
+        rows[row["nodes"]] = row
+        progress(len(rows), len(names))
+    table = [rows[name] for name in names]
     present = directory.Presence(size, changes).seconds(warm + seconds) / (size * (warm + seconds))
     facts = {"nodes": size, "agents": len(listed) if listed else size, "warm_up": warm, "seconds": seconds}
     return {
@@ -54,6 +64,24 @@ def compare(
         "shown": list(SHOWN),
         "why": _why(table),
     }
+
+
+def timed(name: str, n: int, **case: Any) -> dict[str, Any]:
+    """One directory, and how long its run took."""
+    begun = time.perf_counter()
+    found = directory.run(name, n, **case)
+    return {"nodes": name, **found, "sim_seconds": time.perf_counter() - begun}
+
+
+def _rows(names: Sequence[str], case: dict[str, Any], workers: int) -> Iterator[dict[str, Any]]:
+    """The row of each directory, as they get ready."""
+    last = len(LONGEST_FIRST)
+    order = sorted(names, key=lambda name: LONGEST_FIRST.index(name) if name in LONGEST_FIRST else last)
+    tasks = [pool.Task(f"{__name__}:timed", {"name": name, **case}) for name in order]
+    for position, outcome in pool.local(tasks, workers):
+        if isinstance(outcome, pool.Failure):
+            pool.raise_failure(outcome, order[position], pool.Task(tasks[position].function, {"n": case["n"]}))
+        yield outcome
 
 
 def _size(n: int | None, listed: list[Agent] | None) -> int:

@@ -11,9 +11,11 @@ there; a lookup for which no such agent exists anywhere does not count, nor one 
 from __future__ import annotations
 
 import csv
+import gc
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -187,7 +189,20 @@ def run(
     net = continuum(n, scenario.seed) if net is None else net
     world = World(n=n, node=make, inputs=agents, net=net, churn=changes, seed=scenario.seed)
     total = scenario.warm_up + scenario.seconds
-    return figures(world.run(mode, limit=total, **options), agents, changes, total, settings.deadline)
+    with _uncollected():
+        return figures(world.run(mode, limit=total, **options), agents, changes, total, settings.deadline)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for cyclic garbage: messages are none, and millions of them under way are gone through in vain."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class Presence:

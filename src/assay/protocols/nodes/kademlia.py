@@ -18,39 +18,29 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import Any, ClassVar
 
 from assay.protocols.interface import Ctx, Message, NodeId
-from assay.protocols.nodes.overlay import BITS, KEY_BYTES, Overlay, Settings, Then, ident, is_record
+from assay.protocols.nodes.overlay import KEY_BYTES, SPACE, Overlay, Settings, Then, ident, is_record
 
 _ANSWER = {"get": "got", "put": "placed", "find": "found"}
 _NEW, _ASKED, _ANSWERED = range(3)
-_SHIFT = 32
-_ADDRESS = (1 << _SHIFT) - 1
-_FARTHEST = 1 << BITS + _SHIFT
-
-
-@cache
-def tagged(node: NodeId) -> int:
-    """A node's identifier with its address behind it: one number that sorts like the one and gives away the other.
-
-    >>> tagged(7) >> 32 == ident(7), tagged(7) & 0xFFFFFFFF
-    (True, 7)
-    """
-    return ident(node) << _SHIFT | node
 
 
 class Search:
     """An iterative lookup under way."""
 
-    __slots__ = ("deadline", "depth", "flying", "key", "kind", "near", "payload", "state", "target", "then")
+    __slots__ = (
+        "body", "deadline", "depth", "flying", "key", "kind", "mark", "near", "payload", "state", "target", "then",
+    )  # fmt: skip
 
     def __init__(self, kind: str, key: bytes, payload: Any, then: Then, deadline: float) -> None:
+        self.body, self.mark = (key,), ("search", 0)
+        """Of every question: what it carries, and what its answer is for."""
         self.kind, self.key, self.payload, self.then, self.deadline = kind, key, payload, then, deadline
         self.target = int.from_bytes(key)
-        self.near: list[int] = []
-        """All candidates, the closest first: their distances, tagged."""
+        self.near: list[tuple[int, NodeId]] = []
+        """(distance, node) of all candidates, the closest first."""
         self.state: dict[NodeId, int] = {}
         self.depth: dict[NodeId, int] = {}
         """How many hops away each candidate is."""
@@ -58,20 +48,19 @@ class Search:
 
     def add(self, nodes: Sequence[NodeId], depth: int, most: int) -> None:
         """Candidates that somebody named."""
-        near, state, target = self.near, self.state, self.target << _SHIFT
-        far = near[most - 1] if len(near) >= most else _FARTHEST
+        near, state, target = self.near, self.state, self.target
+        far = near[most - 1][0] if len(near) >= most else SPACE
         for node in nodes:
             if node not in state:
-                distance = tagged(node) ^ target
+                distance = ident(node) ^ target
                 if distance < far:
                     state[node] = _NEW
                     self.depth[node] = depth
-                    insort(near, distance)
+                    insort(near, (distance, node))
 
 
 def _nearest(nodes: Iterable[NodeId], target: int, count: int) -> list[NodeId]:
-    shifted = target << _SHIFT
-    return [distance & _ADDRESS for distance in sorted([tagged(node) ^ shifted for node in nodes])[:count]]
+    return sorted(nodes, key=lambda node: ident(node) ^ target)[:count]
 
 
 class Kademlia(Overlay):
@@ -117,15 +106,16 @@ class Kademlia(Overlay):
         now = ctx.now
         place = (ident(node) ^ self.me).bit_length() - 1
         bucket = self.buckets.get(place)
-        if bucket is None:
-            if place < 0:
-                return
-            bucket = self.buckets[place] = {}
-            self.looked.setdefault(place, now)
-        if node in bucket:
+        if bucket is not None and node in bucket:
             del bucket[node]
             bucket[node] = now
-        elif len(bucket) < self.k:
+            return
+        if bucket is None:
+            if place < 0:
+                return  # itself
+            bucket = self.buckets[place] = {}
+            self.looked.setdefault(place, now)
+        if len(bucket) < self.k:
             bucket[node] = now
             self.filled |= 1 << place
             if self.store:
@@ -230,6 +220,8 @@ class Kademlia(Overlay):
     def _search(self, ctx: Ctx, search: Search) -> None:
         self.number = number = self.number + 1
         self.searches[number] = search
+        search.mark = ("search", number)
+        search.state[ctx.id] = _ANSWERED  # nobody asks itself, whoever may name it
         if search.target != self.me:
             self.looked[(search.target ^ self.me).bit_length() - 1] = ctx.now
         search.add(self.closest(search.target, self.settings.replicas), 1, 3 * self.settings.replicas)
@@ -238,9 +230,7 @@ class Kademlia(Overlay):
     def _advance(self, ctx: Ctx, number: int, search: Search) -> None:
         """Ask the closest that have not been asked, or end where all of them have answered."""
         state, alpha, done = search.state, self.alpha, True
-        body = (search.key,)
-        for distance in search.near[: self.settings.replicas]:
-            node = distance & _ADDRESS
+        for _, node in search.near[: self.settings.replicas]:
             at = state[node]
             if at == _ANSWERED:
                 continue
@@ -250,15 +240,14 @@ class Kademlia(Overlay):
             if at == _NEW:
                 state[node] = _ASKED
                 search.flying += 1
-                self.call(ctx, node, search.kind, body, ("search", number))
+                self.call(ctx, node, search.kind, search.body, search.mark)
         if done or ctx.now > search.deadline > 0:
             del self.searches[number]
             self._end(ctx, search, -1, ())
 
     def _end(self, ctx: Ctx, search: Search, holder: NodeId, records: tuple[Any, ...]) -> None:
         """What was looked for is found, or nobody has it; a record to publish goes to the closest nodes."""
-        near = [distance & _ADDRESS for distance in search.near]
-        answered = [node for node in near if search.state[node] == _ANSWERED][: self.settings.replicas]
+        answered = [node for _, node in search.near if search.state[node] == _ANSWERED][: self.settings.replicas]
         if search.kind == "put":
             self._place(ctx, search, answered)
         if holder < 0 and answered:
@@ -304,10 +293,7 @@ class Kademlia(Overlay):
             del self.searches[then[1]]
             self._end(ctx, search, src, records)
             return
-        others = self.named(ctx, nodes)
-        if ctx.id in others:
-            others = tuple([node for node in others if node != ctx.id])
-        search.add(others, search.depth[src] + 1, 3 * self.settings.replicas)
+        search.add(self.named(ctx, nodes), search.depth[src] + 1, 3 * self.settings.replicas)
         self._advance(ctx, then[1], search)
 
     on_got = on_placed = on_found = _told
@@ -319,7 +305,7 @@ class Kademlia(Overlay):
             self._heard(ctx, then[2])
         elif then[0] == "search" and (search := self.searches.get(then[1])) is not None:
             search.flying -= 1
-            search.near = [distance for distance in search.near if distance & _ADDRESS != to]
+            search.near = [entry for entry in search.near if entry[1] != to]
             self._advance(ctx, then[1], search)
 
     # Joining and maintenance

@@ -113,7 +113,9 @@ def is_record(value: Any) -> bool:
     (True, False)
     """
     return (
-        type(value) is tuple and tuple(map(type, value)) == _RECORD and (not value[1] or set(map(type, value[1])) == _TEXT)
+        type(value) is tuple
+        and tuple(map(type, value)) == _RECORD
+        and (not value[1] or set(map(type, value[1])) == _TEXT)
     )
 
 
