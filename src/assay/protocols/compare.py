@@ -33,7 +33,7 @@ from click.core import ParameterSource
 )  # fmt: skip
 @click.option(
     "--churn", default="none", show_default=True,
-    help="Mean seconds that a node stays, or a CSV with the columns node,up,down.",
+    help="Mean seconds that a node stays, or a CSV with the columns node,up,down; several: none,300.",
 )  # fmt: skip
 @click.option("--pause", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Mean seconds away.")
 @click.option("--rate", type=click.FloatRange(1e-6), default=0.05, show_default=True, help="Lookups a second and node.")

@@ -28,7 +28,9 @@ def compare(
     pause: float = 60.0, rate: float = 0.05, warm_up: float | None = None, seconds: float = 120.0, seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The directories under one load and one churn: a table, and who wins in a sentence or two.
+    """The directories under one load and the same churn: a table, and who wins in a sentence or two.
+
+    `churn` is "none", mean seconds that a node stays, a CSV file, or several of these separated by commas.
 
     Large ones run in processes of their own, one for each core; a script has to call this under
     ``if __name__ == "__main__"`` then.
@@ -44,43 +46,58 @@ def compare(
     listed = directory.read_agents(agents) if agents is not None else None
     size = _size(n, listed)
     warm = warm_up if warm_up is not None else math.ceil(math.log2(size)) * Settings.period
-    session, changes = _churn(churn, size)
-    scenario = directory.Scenario(warm, seconds, rate, session, pause, seed=seed)
-    changes = directory.departures(scenario, size) if changes is None else changes
-    case = {"n": size, "scenario": scenario, "agents": listed, "changes": changes}
-    workers = machine.facts()["cores"] if len(names) > 1 and size * (warm + seconds) >= WORTHWHILE else 0
-    rows: dict[str, dict[str, Any]] = {}
-    progress(0, len(names))
-    for row in _rows(names, case, workers):
-        rows[row["nodes"]] = row
-        progress(len(rows), len(names))
-    table = [rows[name] for name in names]
-    present = directory.Presence(size, changes).seconds(warm + seconds) / (size * (warm + seconds))
+    regimes: dict[str, directory.Scenario] = {}
+    departures: dict[str, list[churning.Change]] = {}
+    for text in dict.fromkeys(part.strip() for part in churn.split(",")):
+        session, changes = _churn(text, size)
+        regimes[text] = directory.Scenario(warm, seconds, rate, session, pause, seed=seed)
+        departures[text] = directory.departures(regimes[text], size) if changes is None else changes
+    cases: list[dict[str, Any]] = [
+        {"name": name, "regime": text, "n": size, "scenario": scenario, "agents": listed, "changes": departures[text]}
+        for text, scenario in regimes.items()
+        for name in names
+    ]
+    workers = machine.facts()["cores"] if len(cases) > 1 and size * (warm + seconds) >= WORTHWHILE else 0
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    progress(0, len(cases))
+    for row in _rows(cases, workers):
+        rows[row["churn"], row["nodes"]] = row
+        progress(len(rows), len(cases))
+    table = [rows[case["regime"], case["name"]] for case in cases]
     facts = {"nodes": size, "agents": len(listed) if listed else size, "warm_up": warm, "seconds": seconds}
-    return {
-        "directory": facts,
-        "churn": {"departures": sum(not up for _, _, up in changes), "present_ratio": present},
-        "table": table,
-        "shown": list(SHOWN),
-        "why": _why(table),
+    span = warm + seconds
+    gone = {text: sum(not up for _, _, up in changes) for text, changes in departures.items()}
+    there = {
+        text: directory.Presence(size, changes).seconds(span) / (size * span) for text, changes in departures.items()
     }
+    if len(regimes) == 1:
+        return {
+            "directory": facts, "churn": {"departures": gone[churn], "present_ratio": there[churn]}, "table": table,
+            "shown": list(SHOWN), "why": _why(table),
+        }  # fmt: skip
+    whys = [f"Churn {text}: {_why([row for row in table if row['churn'] == text])}" for text in regimes]
+    return {
+        "directory": facts, "departures": gone, "present_ratio": there, "table": table, "shown": ["churn", *SHOWN],
+        "why": " ".join(whys),
+    }  # fmt: skip
 
 
-def timed(name: str, n: int, **case: Any) -> dict[str, Any]:
+def timed(name: str, regime: str, n: int, **case: Any) -> dict[str, Any]:
     """One directory, and how long its run took."""
     begun = time.perf_counter()
     found = directory.run(name, n, **case)
-    return {"nodes": name, **found, "sim_seconds": time.perf_counter() - begun}
+    return {"churn": regime, "nodes": name, **found, "sim_seconds": time.perf_counter() - begun}
 
 
-def _rows(names: Sequence[str], case: dict[str, Any], workers: int) -> Iterator[dict[str, Any]]:
-    """The row of each directory, as they get ready."""
+def _rows(cases: Sequence[dict[str, Any]], workers: int) -> Iterator[dict[str, Any]]:
+    """The row of each case, as they get ready."""
     last = len(LONGEST_FIRST)
-    order = sorted(names, key=lambda name: LONGEST_FIRST.index(name) if name in LONGEST_FIRST else last)
-    tasks = [pool.Task(f"{__name__}:timed", {"name": name, **case}) for name in order]
+    order = sorted(cases, key=lambda case: LONGEST_FIRST.index(case["name"]) if case["name"] in LONGEST_FIRST else last)
+    tasks = [pool.Task(f"{__name__}:timed", case) for case in order]
     for position, outcome in pool.local(tasks, workers):
         if isinstance(outcome, pool.Failure):
-            pool.raise_failure(outcome, order[position], pool.Task(tasks[position].function, {"n": case["n"]}))
+            case = order[position]
+            pool.raise_failure(outcome, case["name"], pool.Task(tasks[position].function, {"n": case["n"]}))
         yield outcome
 
 

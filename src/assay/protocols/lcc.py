@@ -312,7 +312,8 @@ def run_live(names: tuple[str, ...], operations: int = 12) -> list[dict[str, Any
 
 def study(lab: Lab) -> pl.DataFrame:
     """Count all small executions, then run stores, migrations and clocks that go wrong."""
-    exhaustive = count_order(lab.pick(quick=4, full=5)) + count_definitions(lab.pick(quick=4, full=5)) + run_live(tuple(PRESETS))
+    counted = count_order(lab.pick(quick=4, full=5)) + count_definitions(lab.pick(quick=4, full=5))
+    exhaustive = counted + run_live(tuple(PRESETS))
     runs = lab.pick(quick=2, full=40)
     stores = [{"experiment": "stores", "store": store, "runs": runs} for store in STORES]
     plants = [

@@ -17,13 +17,13 @@ from assay.protocols.interface import Message
 from assay.protocols.kernel import wire
 
 _STAMP = struct.Struct("<qiI")
+_AT_ONCE = 4096
 
 
 class Meter:
     """The counters of one run."""
 
     def __init__(self, nodes: int) -> None:
-        self.messages = self.bits = 0
         self.rounds = 0
         self.depth = 0
         """Asynchronous time."""
@@ -34,28 +34,49 @@ class Meter:
         self.by_node = [[0, 0] for _ in range(nodes)]
         """Messages and bits that each node sent."""
         self._hash = blake2b(digest_size=16)
+        self._unhashed: list[bytes] = []
         self._body, self._last = b"", ()  # type: tuple[bytes, Message]
-        self._seen: set[str] = set()
 
-    def count(self, time: int, src: int, to: int, msg: Message, copies: int = 1) -> None:
-        """So many copies of a message were sent; `to` is the receiver, or -1 - (their number)."""
-        if msg is not self._last:  # a broadcast in a loop: encoded once
-            self._body, self._last = wire.encode(msg), msg
-        body = self._body
-        bits = copies * (96 + 8 * len(body))
-        self.messages += copies
-        self.bits += bits
-        kind = kind_of(msg)
+    @property
+    def messages(self) -> int:
+        """All that were sent."""
+        return sum(messages for messages, _ in self.by_kind.values())
+
+    @property
+    def bits(self) -> int:
+        """Their bits."""
+        return sum(bits for _, bits in self.by_kind.values())
+
+    def count(self, time: int, src: int, to: int, msg: Message) -> None:
+        """A message was sent."""
+        if msg is self._last:  # a broadcast in a loop: encoded once
+            body = self._body
+        else:
+            self._last = msg
+            body = self._body = wire.encode(msg)
+        bits = 96 + 8 * len(body)
+        kind = msg[0]
+        if kind == "/":
+            kind = kind_of(msg)
         try:
             entry = self.by_kind[kind]
         except KeyError:
             entry = self._first(kind, msg, body)
-        entry[0] += copies
+        entry[0] += 1
         entry[1] += bits
         sent = self.by_node[src]
-        sent[0] += copies
+        sent[0] += 1
         sent[1] += bits
-        self._hash.update(_STAMP.pack(time, to, src) + body)
+        unhashed = self._unhashed
+        unhashed.append(_STAMP.pack(time, to, src))
+        unhashed.append(body)
+        if len(unhashed) >= _AT_ONCE:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Hashing many pieces at once is cheaper than one after the other."""
+        self._hash.update(b"".join(self._unhashed))
+        self._unhashed.clear()
 
     def _first(self, kind: str, msg: Message, body: bytes) -> list[int]:
         """The first of a kind is looked at: what would arrive changed over a socket is refused in a simulation too."""
@@ -65,11 +86,13 @@ class Meter:
 
     def note(self, *numbers: int) -> None:
         """Something else that belongs to the run's identity: a choice of the scheduler."""
-        self._hash.update(struct.pack(f"<{len(numbers)}q", *numbers))
+        self._unhashed.append(struct.pack(f"<{len(numbers)}q", *numbers))
+        if len(self._unhashed) >= _AT_ONCE:
+            self._settle()
 
     def summary(self) -> dict[str, Any]:
         """The counters as plain values, to be sent and added up."""
-        names = ("messages", "bits", "deliveries", "dropped", "signatures", "checks")
+        names = ("deliveries", "dropped", "signatures", "checks")
         return {name: getattr(self, name) for name in names} | {"by_kind": self.by_kind, "by_node": self.by_node}
 
     def add(self, summary: dict[str, Any]) -> None:
@@ -90,6 +113,7 @@ class Meter:
     @property
     def digest(self) -> str:
         """BLAKE2b over all that was sent, when, by whom and to whom."""
+        self._settle()
         return self._hash.hexdigest()
 
 

@@ -152,7 +152,7 @@ def latencies(net: Net, seed: int, src: int, unit: float = 1e-6) -> Callable[[in
         def regional(dst: int) -> int:
             if not block:
                 block.extend(model.draw(rng, BLOCK).tolist())
-            return max(1, round(float(row[home[dst]] * block.pop())))
+            return int(row[home[dst]] * block.pop() + 0.5) or 1
 
         return regional
 
