@@ -312,7 +312,7 @@ class Engine:
         s.have, s.chunk = have, chunk
         memory.publish(s, have + chunk)
         if s.ready:
-            if s.preemptions:
+            if s.preemptions and self.spec.preemption == "swap":  # else nothing comes back from the host
                 self.extra += s.ready * self.spec.cost.kv_bytes / self.spec.host_bandwidth
             s.ready, s.decoding = 0, True
             return 1
