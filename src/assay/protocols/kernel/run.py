@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -165,7 +166,7 @@ class SimCtx(Ctx):
         return self.run.scheme.verify(who, data, signature)
 
 
-class Run:
+class Run(ABC):
     """A world under way. Subclasses say when a message arrives."""
 
     now: float = 0.0
@@ -196,13 +197,13 @@ class Run:
             return everybody
         return self.ways[node] if self.ways is not None else everybody[:node] + everybody[node + 1 :]
 
+    @abstractmethod
     def post(self, ctx: SimCtx, to: NodeId, msg: Message) -> None:
         """A node sends."""
-        raise NotImplementedError
 
+    @abstractmethod
     def alarm(self, ctx: SimCtx, delay: float, tag: Tag) -> None:
         """A node sets a timer."""
-        raise NotImplementedError
 
     def check(self, src: NodeId, to: NodeId) -> None:
         """Refuses a message to somebody who is not there or cannot be reached."""
