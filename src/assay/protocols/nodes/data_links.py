@@ -23,6 +23,7 @@ Non-FIFO Channels with Optimal Fault-Resilience, IPL 2011; labels and counts her
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ REMEMBERED = 1024
 """Different packets that a receiver counts at most."""
 
 
-class Link(Node):
+class Link(Node, ABC):
     """What the links share. The sender's input is the sequence; without one it sends 0, 1, 2, … for ever.
 
     After `patience` seconds (rounds, in rounds) without progress the sender sends again.
@@ -91,11 +92,13 @@ class Link(Node):
             case ("ack", int(label)) if ctx.id == SENDER and src == RECEIVER:
                 self._ack(ctx, label)
 
+    @abstractmethod
     def _data(self, ctx: Ctx, label: int, payload: Any) -> None:
-        raise NotImplementedError
+        """What a subclass does with it."""
 
+    @abstractmethod
     def _ack(self, ctx: Ctx, label: int) -> None:
-        raise NotImplementedError
+        """What a subclass does with it."""
 
     def _acknowledge(self, ctx: Ctx, label: int) -> None:
         self.sent += 1

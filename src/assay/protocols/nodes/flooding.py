@@ -9,6 +9,7 @@ Lv, Cao, Cohen, Li and Shenker, Search and Replication in Unstructured Peer-to-P
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 from assay.protocols.interface import Ctx, Message, NodeId, Tag
@@ -35,9 +36,9 @@ class Unstructured(Overlay):
         self.open: dict[int, Then] = {}
         self.seen: dict[tuple[NodeId, int], float] = {}
 
+    @abstractmethod
     def spread(self, ctx: Ctx, search: tuple[Any, ...], avoid: NodeId) -> None:
         """Pass a search (key, origin, ticket, hops, left) on."""
-        raise NotImplementedError
 
     # Links
 

@@ -12,6 +12,7 @@ answered. Its calls and returns make the history that the judges read.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,7 +84,7 @@ def is_command(value: Any) -> bool:
     )  # fmt: skip
 
 
-class Client(Node):
+class Client(Node, ABC):
     """Asks its operations one after the other. Subclasses say how to ask, and call `finish` with the answer."""
 
     def __init__(self, operations: Sequence[Ask], patience: float = 0.5) -> None:
@@ -106,9 +107,9 @@ class Client(Node):
             self.ask(ctx)
             ctx.timer(self.patience, ("retry", self.number))
 
+    @abstractmethod
     def ask(self, ctx: Ctx) -> None:
         """Send the present request, number `number`, for the first time."""
-        raise NotImplementedError
 
     def insist(self, ctx: Ctx) -> None:
         """Send it again."""

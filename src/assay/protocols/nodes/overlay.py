@@ -14,6 +14,7 @@ them, and the load of lookups. Nodes know what messages told them and nothing el
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -134,7 +135,7 @@ def _ignore(node: Overlay, ctx: Ctx, src: NodeId, msg: Message) -> None:
     """For kinds that a base class names and only its subclasses take."""
 
 
-class Overlay(Node):
+class Overlay(Node, ABC):
     """A member of a directory. Its input is the agent it publishes, or None."""
 
     shapes: ClassVar[dict[str, tuple[type, ...]]] = {"copy": (str, bytes, tuple), "copies": (str, int, tuple)}
@@ -159,13 +160,13 @@ class Overlay(Node):
 
     # What a subclass brings
 
+    @abstractmethod
     def join(self, ctx: Ctx, gateway: NodeId) -> None:
         """Get in touch through a node that is known to be one; ends in `enter`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def resolve(self, ctx: Ctx, kind: str, key: bytes, payload: Any, then: Then, deadline: float) -> None:
         """Find ("get"), or make known ("put"), what belongs to a key; ends in `resolved`."""
-        raise NotImplementedError
 
     def maintain(self, ctx: Ctx) -> None:
         """What is to be done every period."""
