@@ -48,8 +48,8 @@ demo: .venv/core  ## set up, compare routers, run two studies, write the report
 test: .venv/test  ## set up and run every quick test
 	HOME=$(CACHE)/home $(BIN)/python -m pytest
 
-slow: .venv/test  ## full-size studies
-	HOME=$(CACHE)/home $(BIN)/python -m pytest -m slow
+slow: .venv/test  ## full-size studies, soaks, and bounds on measured time
+	HOME=$(CACHE)/home $(BIN)/python -m pytest -m 'slow or timed'
 
 coverage: .venv/test  ## the quick tests, and which lines they miss
 	HOME=$(CACHE)/home $(BIN)/coverage run -m pytest

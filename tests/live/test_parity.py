@@ -68,20 +68,26 @@ def test_spaced_arrivals_are_sent_to_the_same_engines(engines, policy):
     assert chosen[:same].tolist() == outcome.records["instance"][:same].tolist()
 
 
-def test_times_under_load_agree_with_the_simulator(engines):
-    """Whatever else the machine does makes tokens late, never early: the best of three tries counts."""
+def ratios_under_load(engines, salt):
+    """Live over simulated, of the medians of TTFT and TPOT."""
     trace = chat(120, rate=8.0, seed=3)
     outcome = simulate(trace, parse(f"3x{LAYOUT}"), components.router("lmetric"))
-    worst = []
-    for salt in range(70, 73):
-        live = through_the_gateway(engines, trace, "lmetric", salt)
-        assert live["status"].to_list() == [200] * 120
-        assert live["tokens"].to_list() == trace.output.tolist()
-        ratios = [
-            float(np.nanmedian(live[name].to_numpy())) / float(np.nanmedian(getattr(outcome, name)))
-            for name in ("ttft", "tpot")
-        ]
-        worst.append(max(abs(ratio - 1.0) for ratio in ratios))
-        if worst[-1] < 0.05:
-            return
-    assert min(worst) < 0.15, worst
+    live = through_the_gateway(engines, trace, "lmetric", salt)
+    assert live["status"].to_list() == [200] * 120
+    assert live["tokens"].to_list() == trace.output.tolist()
+    return [
+        float(np.nanmedian(live[name].to_numpy())) / float(np.nanmedian(getattr(outcome, name)))
+        for name in ("ttft", "tpot")
+    ]
+
+
+def test_under_load_no_token_is_missing_and_times_are_not_below_the_simulators(engines):
+    """How late tokens are, the machine decides; earlier than the simulator says they must not be."""
+    assert min(ratios_under_load(engines, salt=70)) > 0.95
+
+
+@pytest.mark.timed
+def test_times_under_load_agree_with_the_simulator(engines):
+    """Whatever else the machine does makes tokens late: the best of three tries counts."""
+    tries = [max(abs(ratio - 1.0) for ratio in ratios_under_load(engines, salt)) for salt in (71, 72, 73)]
+    assert min(tries) < 0.05, tries

@@ -190,6 +190,7 @@ def test_without_a_barrier_imbalance_costs_little(group: FleetSpec, backlog: Req
     assert alone.e2e.mean() < barrier.e2e.mean()
 
 
+@pytest.mark.timed
 def test_a_decision_takes_less_than_two_milliseconds() -> None:
     for kind in (BalanceRoute, LookAhead):
         seconds = []
@@ -200,7 +201,7 @@ def test_a_decision_takes_less_than_two_milliseconds() -> None:
             sent = router.assign(queue, fleet)
             seconds.append(perf_counter() - began)
             assert len(sent) == 512
-        assert min(seconds) < 2e-3, kind  # the undisturbed one: tests may share the machine
+        assert np.median(seconds) < 2e-3, kind
 
 
 # ----------------------------------------------------------------------------------------- the estimators

@@ -182,6 +182,7 @@ def test_nodes_are_dealt_whole() -> None:
 # ---------------------------------------------------------------------------------------- speed
 
 
+@pytest.mark.timed
 def test_six_models_on_twenty_configurations_take_less_than_a_minute() -> None:
     services = [Service(name, slo, CHAT) for name, slo in coral.TARGETS.items()]
     offer = gpu_market.generate(coral.CONFIGS, gpus=16.0, seed=11).at(0.0)

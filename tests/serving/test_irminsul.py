@@ -204,6 +204,7 @@ def test_an_answer_is_the_greedy_one_whatever_was_guessed(seed: int) -> None:
     assert [say(params, logits[0, -1], rows, guess).tolist() for guess in guesses] == [greedily, greedily]
 
 
+@pytest.mark.timed
 def test_saved_prefill_time_is_net_of_hashing_and_turning() -> None:
     pytest.importorskip("torch")
     timed = irminsul.seconds(str(irminsul.mla_standins.WEIGHTS), rounds=5, seed=0)

@@ -101,13 +101,14 @@ def test_no_request_is_lost_and_gpus_are_conserved(seed: int, restart: float) ->
     assert not simulation.world.caches["active"].any()
 
 
+@pytest.mark.timed
 def test_a_plan_for_32_gpus_and_4_tiers_takes_less_than_half_a_second() -> None:
     targets = TARGETS | {"bulk": SLO(120.0, 0.5)}
     demand = {name: Demand(20.0, 1000.0, 1.0, 200.0) for name in targets}
     best_plan(LAYOUT, 32, targets, demand)  # fills the capacity table, which is kept
     began = time.perf_counter()
     plan = best_plan(LAYOUT, 32, targets, {name: Demand(21.0, 1000.0, 1.0, 200.0) for name in targets})
-    assert time.perf_counter() - began < 0.5 * 4  # a shared machine
+    assert time.perf_counter() - began < 0.5
     assert sum(sort.width * count for sort, count in plan.groups.items()) == 32
     assert plan.served <= plan.asked + 1e-9
 

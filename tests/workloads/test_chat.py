@@ -143,13 +143,13 @@ def test_the_copula_keeps_marginals_and_correlation() -> None:
 
 def test_a_million_requests() -> None:
     chat(10, rate=1.0, seed=1, agents=Agents(), tenants=3)  # compiled
-    begin = time.perf_counter()
+    begin = time.process_time()
     tracemalloc.start()
     trace = chat(1_000_000, rate=50.0, seed=1, agents=Agents(), window=32_768, tenants=10)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(trace) == 1_000_000
-    assert time.perf_counter() - begin < 60
+    assert time.process_time() - begin < 60
     assert peak < 1.5 * 2**30
 
 

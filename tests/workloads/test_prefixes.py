@@ -144,6 +144,7 @@ def test_large_and_negative_ids(seed: int, n: int) -> None:
     assert len(tree.parent) == oracle.segment_count(blocks)
 
 
+@pytest.mark.timed
 def test_mooncake_takes_milliseconds() -> None:
     public = named("mooncake-conversation")
     if public is None or public.path is None:

@@ -387,10 +387,10 @@ def test_a_long_file_takes_bounded_memory(tmp_path: Path) -> None:
     line = '{"timestamp": %d, "input_length": 40, "output_length": 3, "hash_ids": [0, %d, %d]}\n'
     path = fx.put(tmp_path, "".join(line % (k, 2 * k + 1, 2 * k + 2) for k in range(100_000)).encode())
     read(path, limit=10)
-    begin = time.perf_counter()
+    begin = time.process_time()
     trace = sound(read(path))
     assert (len(trace), trace.source.read) == (100_000, 100_000)
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def at_hand(name: str) -> str:
@@ -411,7 +411,12 @@ def test_the_real_mooncake_trace() -> None:
     spread_out = read("mooncake-conversation", dejitter=True)
     assert (np.diff(trace.arrival) == 0).mean() == pytest.approx(0.9, abs=0.01)
     assert (np.diff(spread_out.arrival) == 0).mean() == 0
-    assert min(_seconds("mooncake-conversation") for _ in range(5)) < 0.12  # 42 ms on a quiet machine
+
+
+@pytest.mark.timed
+def test_the_real_mooncake_trace_is_read_in_a_blink() -> None:
+    name = at_hand("mooncake-conversation")
+    assert min(_seconds(name) for _ in range(5)) < 0.12  # 42 ms on a quiet machine
 
 
 def _seconds(name: str) -> float:
