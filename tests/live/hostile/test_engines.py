@@ -139,8 +139,9 @@ def test_an_engine_that_answers_before_it_is_asked_is_not_believed() -> None:
     async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(whole(b"unasked"))
         with contextlib.suppress(asyncio.CancelledError):
-            await reader.read(1 << 16)
-            await reader.read(1 << 16)
+            asked = b""  # two requests may come in one piece, when a probe's answer is taken before it was sent
+            while asked.count(b" HTTP/1.1\r\n") < 2 and (piece := await reader.read(1 << 16)):
+                asked += piece
         writer.close()
 
     with Live(first_byte=2.0) as live:
