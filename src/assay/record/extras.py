@@ -31,6 +31,12 @@ EXTRAS = (
         ("uvloop", "zmq", "prometheus_client", "tokenizers", "opentelemetry"),
         "the live gateway and the mock engine",
     ),
+    Extra("protocols", ("z3", "dd", "cryptography"), "signatures and the proofs of `assay verify`"),
+    Extra(
+        "observe",
+        ("google.protobuf", "opentelemetry.proto", "statsmodels", "statsforecast", "ruptures", "yaml"),
+        "OTLP in protobuf, workload cards, and the peers that forecasts are compared with",
+    ),
     Extra("solvers", ("highspy", "ortools", "cvxpy", "optuna"), "planners that solve integer programmes"),
     Extra("gpu", ("cupy", "pynvml"), "GPU kernels and GPU power"),
 )
