@@ -38,7 +38,7 @@ from click.core import ParameterSource
 @click.option("--pause", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Mean seconds away.")
 @click.option("--rate", type=click.FloatRange(1e-6), default=0.05, show_default=True, help="Lookups a second and node.")
 @click.option("--warm-up", type=click.FloatRange(0), help="Seconds before lookups.  [log2 n rounds of maintenance]")
-@click.option("--seconds", type=click.FloatRange(15), default=120.0, show_default=True, help="Seconds from then on.")
+@click.option("--seconds", type=click.FloatRange(15), default=60.0, show_default=True, help="Seconds from then on.")
 @click.option("--ballots", type=click.Path(path_type=Path), help="Finding a winner by polls: a PrefLib file.")
 @click.option("--rule", default="chb", show_default=True, help="How a poll is counted.")
 @click.option("--sample", type=click.IntRange(1), default=21, show_default=True, help="Voters in a poll.")

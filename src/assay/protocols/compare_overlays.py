@@ -25,7 +25,7 @@ WORTHWHILE = 50_000.0
 
 def compare(
     names: Sequence[str], *, n: int | None = None, agents: Path | None = None, churn: str = "none",
-    pause: float = 60.0, rate: float = 0.05, warm_up: float | None = None, seconds: float = 120.0, seed: int = 0,
+    pause: float = 60.0, rate: float = 0.05, warm_up: float | None = None, seconds: float = 60.0, seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:  # fmt: skip
     """The directories under one load and the same churn: a table, and who wins in a sentence or two.

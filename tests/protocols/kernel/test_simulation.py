@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from assay.protocols.faults import Crash
 from assay.protocols.interface import Node
 from assay.protocols.kernel import net as networks
 from assay.protocols.kernel.asynchronous import DelayVictim, Fifo, QuorumStarver, Random, Replay, SplitBrain
-from assay.protocols.kernel.net import Constant, Exponential, Lognormal, Net, Poisson, Uniform
+from assay.protocols.kernel.net import Constant, Exponential, Lognormal, Net, Poisson, Regions, Uniform
 from assay.protocols.kernel.run import all_decided
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.bracha import Bracha
@@ -261,3 +262,44 @@ def test_a_network_that_makes_no_sense_is_refused_in_one_line(text, why):
     with pytest.raises(ValueError, match=why) as caught:
         networks.parse(text)
     assert "\n" not in str(caught.value)
+
+
+def test_messages_and_timers_of_one_moment_come_in_the_order_in_which_they_were_set():
+    class Mixed(Node):
+        def __init__(self):
+            self.seen = []
+
+        def start(self, ctx):
+            if ctx.id == 0:
+                for number in range(40):
+                    if number % 3:
+                        ctx.send(1, ("message", number))
+            else:
+                for number in range(40, 60):
+                    ctx.timer(0.001 if number % 2 else 0.002, number)
+
+        def recv(self, ctx, src, msg):
+            self.seen.append((ctx.now, msg[1]))
+            if msg[1] == 1:
+                ctx.timer(0.001, 60)  # set after all of the second millisecond's timers
+
+        def timeout(self, ctx, tag):
+            self.seen.append((ctx.now, tag))
+
+    seen = World(n=2, node=Mixed, net=Net(Constant(0.001))).run("timed").nodes[1].seen
+    first = [number for number in range(40) if number % 3] + list(range(41, 60, 2))
+    assert seen == [(0.001, number) for number in first] + [(0.002, number) for number in (*range(40, 60, 2), 60)]
+
+
+@pytest.mark.parametrize(
+    "latency", [Exponential(0.01), Regions(np.array([[0.01, 0.02], [0.03, 0.04]]), np.arange(8) % 2)]
+)
+def test_a_senders_latencies_do_not_depend_on_who_sends_in_between(latency):
+    alone, mixed = networks.latencies(Net(latency), 3), networks.latencies(Net(latency), 3)
+    wanted = [alone(2, number % 8) for number in range(2500)]  # more than are drawn at once
+    found = []
+    for number in range(2500):
+        for other in range(number % 3):
+            mixed(5 + other, number % 8)
+        found.append(mixed(2, number % 8))
+    assert found == wanted and len(set(found)) > 1000

@@ -16,7 +16,7 @@ from typing import Any
 from assay.protocols.interface import Message
 from assay.protocols.kernel import wire
 
-_STAMP = struct.Struct("<qiI")
+_encode, _pack = wire.encode, struct.Struct("<qiI").pack
 _AT_ONCE = 4096
 
 
@@ -53,7 +53,7 @@ class Meter:
             body = self._body
         else:
             self._last = msg
-            body = self._body = wire.encode(msg)
+            body = self._body = _encode(msg)
         bits = 96 + 8 * len(body)
         kind = msg[0]
         if kind == "/":
@@ -68,7 +68,7 @@ class Meter:
         sent[0] += 1
         sent[1] += bits
         unhashed = self._unhashed
-        unhashed.append(_STAMP.pack(time, to, src))
+        unhashed.append(_pack(time, to, src))
         unhashed.append(body)
         if len(unhashed) >= _AT_ONCE:
             self._settle()

@@ -9,6 +9,7 @@ All draws of a sender come from a stream of its own: what one node sends changes
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -103,6 +104,16 @@ class Regions:
         homes: list[int] = np.asarray(self.of).tolist()
         return homes
 
+    @cached_property
+    def _rows(self) -> dict[float, list[list[float]]]:
+        return {}
+
+    def rows(self, unit: float) -> list[list[float]]:
+        """The medians in units, a row for each region: senders of one region share it."""
+        if unit not in self._rows:
+            self._rows[unit] = (np.asarray(self.seconds) / unit).tolist()
+        return self._rows[unit]
+
     def draw(self, rng: np.random.Generator, count: int) -> Floats:
         """Factors on the medians."""
         return np.exp(self.sigma * rng.standard_normal(count))
@@ -140,36 +151,47 @@ class Net:
 Sampler = Callable[[int], tuple[int, ...]]
 
 
-def latencies(net: Net, seed: int, src: int, unit: float = 1e-6) -> Callable[[int], int]:
-    """A function that gives the latency of the sender's next message to a destination, in units, at least 1."""
-    rng = stream(seed, "latency", src)
-    model = net.latency
-    block: list[Any] = []
-    if isinstance(model, Regions):
-        home = model.home
-        row = (np.asarray(model.seconds)[home[src]] / unit).tolist()
+def latencies(net: Net, seed: int, unit: float = 1e-6) -> Callable[[int, int], int]:
+    """A function that gives the latency of a sender's next message to a destination, in units, at least 1.
 
-        def regional(dst: int) -> int:
+    What has been drawn lies in arrays: as numbers of their own, spread over the memory, the draws of thousands of
+    senders would take longer to fetch than to make.
+    """
+    model = net.latency
+    streams: dict[int, np.random.Generator] = {}
+    blocks: dict[int, array[Any]] = {}
+
+    def stream_of(src: int) -> np.random.Generator:
+        if src not in streams:
+            streams[src] = stream(seed, "latency", src)
+        return streams[src]
+
+    if isinstance(model, Regions):
+        home, rows = model.home, model.rows(unit)
+
+        def regional(src: int, dst: int) -> int:
+            block = blocks.get(src)
             if not block:
-                block.extend(model.draw(rng, BLOCK).tolist())
-            return int(row[home[dst]] * block.pop() + 0.5) or 1
+                block = blocks[src] = array("d", model.draw(stream_of(src), BLOCK).tobytes())
+            return int(rows[home[src]][home[dst]] * block.pop() + 0.5) or 1
 
         return regional
 
-    def next_one(dst: int) -> int:
+    def next_one(src: int, dst: int) -> int:
+        block = blocks.get(src)
         if not block:
-            drawn = np.rint(model.draw(rng, BLOCK) / unit).astype(np.int64)
-            block.extend(np.maximum(drawn, 1)[::-1].tolist())
-        return block.pop()  # type: ignore[no-any-return]
+            drawn = np.rint(model.draw(stream_of(src), BLOCK) / unit).astype(np.int64)
+            block = blocks[src] = array("q", np.maximum(drawn, 1)[::-1].tobytes())
+        return block.pop()
 
     return next_one
 
 
 def sampler(net: Net, seed: int, src: int, unit: float = 1e-6) -> Sampler:
     """A function that gives the latencies of all copies of the sender's next message: none, one or two."""
-    latency = latencies(net, seed, src, unit)
+    latency = latencies(net, seed, unit)
     if not net.drop and not net.duplicate:
-        return lambda dst: (latency(dst),)
+        return lambda dst: (latency(src, dst),)
     rng = stream(seed, "fate", src)
     fates: list[tuple[float, float]] = []
 
@@ -177,7 +199,7 @@ def sampler(net: Net, seed: int, src: int, unit: float = 1e-6) -> Sampler:
         if not fates:
             fates.extend(map(tuple, rng.random((BLOCK, 2)).tolist()))
         lost, doubled = fates.pop()
-        after = latency(dst)  # drawn in any case, so that losses do not shift the others' latencies
+        after = latency(src, dst)  # drawn in any case, so that losses do not shift the others' latencies
         if lost < net.drop:
             return ()
         return (after, after) if doubled < net.duplicate else (after,)

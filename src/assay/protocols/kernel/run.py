@@ -93,16 +93,24 @@ def all_decided(outcome: Outcome) -> bool:
 class SimCtx(Ctx):
     """A node's context in a simulation."""
 
-    __slots__ = ("_rng", "depth", "f", "id", "input", "life", "n", "peers", "run")
+    __slots__ = ("_peers", "_rng", "depth", "f", "id", "input", "life", "n", "run")
 
-    def __init__(self, run: Run, node: NodeId, peers: Sequence[NodeId]) -> None:
-        self.run, self.id, self.peers = run, node, peers
+    def __init__(self, run: Run, node: NodeId) -> None:
+        self.run, self.id = run, node
         world = run.world
         self.n, self.f = world.n, world.f
         self.input = world.inputs[node] if world.inputs is not None and node < len(world.inputs) else None
         self.depth = 0
         self.life = 0  # how often it has come up: timers of an earlier life do not fire
+        self._peers: Sequence[NodeId] | None = None
         self._rng: np.random.Generator | None = None
+
+    @property
+    def peers(self) -> Sequence[NodeId]:  # type: ignore[override]
+        """Whom it may send to; listed once it asks, as most of thousands never do."""
+        if self._peers is None:
+            self._peers = self.run.peers(self.id)
+        return self._peers
 
     @property
     def now(self) -> float:
@@ -170,6 +178,7 @@ class Run(ABC):
     """A world under way. Subclasses say when a message arrives."""
 
     now: float = 0.0
+    context: type[SimCtx] = SimCtx
 
     def __init__(self, world: World, *, metered: bool = True, traced: bool = False) -> None:
         self.world = world
@@ -183,8 +192,8 @@ class Run(ABC):
         self.metered, self.traced = metered, traced
         self.ways = world.neighbours()
         clients = tuple(range(world.n, self.total))
-        everybody = tuple(range(world.n))
-        self.ctxs = [SimCtx(self, node, self._peers(node, everybody)) for node in range(self.total)]
+        self.everybody = everybody = tuple(range(world.n))
+        self.ctxs = [self.context(self, node) for node in range(self.total)]
         self.allowed = None
         if self.ways is not None:
             self.allowed = [frozenset((*row, node, *clients)) for node, row in enumerate(self.ways)]
@@ -192,10 +201,11 @@ class Run(ABC):
         self.changed = False
         self.local: deque[tuple[SimCtx, Message]] = deque()
 
-    def _peers(self, node: NodeId, everybody: tuple[NodeId, ...]) -> Sequence[NodeId]:
+    def peers(self, node: NodeId) -> Sequence[NodeId]:
+        """Whom a node may send to; a client, everybody."""
         if node >= self.world.n:
-            return everybody
-        return self.ways[node] if self.ways is not None else everybody[:node] + everybody[node + 1 :]
+            return self.everybody
+        return self.ways[node] if self.ways is not None else self.everybody[:node] + self.everybody[node + 1 :]
 
     @abstractmethod
     def post(self, ctx: SimCtx, to: NodeId, msg: Message) -> None:

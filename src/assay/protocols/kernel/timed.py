@@ -13,6 +13,7 @@ from assay.protocols.kernel.run import Delivery, Outcome, Run, SimCtx
 if TYPE_CHECKING:
     from assay.protocols.kernel.world import World
 
+Event = tuple[int, int, NodeId, NodeId, Any, int]
 _TIMER, _CHANGE = -1, -2
 SECOND = 1_000_000
 
@@ -25,32 +26,55 @@ def run(
     return Timed(world, metered=metered, traced=traced).go(until, limit)
 
 
+class TimedCtx(SimCtx):
+    """A node's context in simulated time. `now` is written before each step of the node, and only read in it."""
+
+    __slots__ = ("now",)
+
+    now: float
+
+    def __init__(self, run: Run, node: NodeId) -> None:
+        super().__init__(run, node)
+        self.now = 0.0
+
+
 class Timed(Run):
-    """A world in simulated time. An event is (time, number, destination, source, message, causal depth)."""
+    """A world in simulated time. An event is (time, number, destination, source, message, causal depth).
+
+    Messages under way and what is set for later lie apart: a few messages are soon through their heap, while each of
+    thousands of nodes has clocks that are looked at every few seconds.
+    """
+
+    context = TimedCtx
+    ctxs: list[TimedCtx]  # type: ignore[assignment]
 
     def __init__(self, world: World, *, metered: bool = True, traced: bool = False) -> None:
         super().__init__(world, metered=metered, traced=traced)
         self.time = 0
         self.number = 0
-        self.heap: list[tuple[int, int, NodeId, NodeId, Any, int]] = []
-        nodes = range(self.total)
-        self.latency = [latencies(world.net, world.seed, node) for node in nodes] if world.net.plain else None
-        self.copies = [sampler(world.net, world.seed, node) for node in nodes]
+        self.heap: list[Event] = []
+        """Messages under way."""
+        self.clocks: list[Event] = []
+        """Timers, and nodes that come and go."""
+        plain = world.net.plain
+        self.latency = latencies(world.net, world.seed) if plain else None
+        self.copies = [] if plain else [sampler(world.net, world.seed, node) for node in range(self.total)]
+        self.count = self.outcome.meter.count
         self.free: dict[tuple[NodeId, NodeId], int] = {}
         self.up = [True] * self.total
         for _, node, up in reversed(world.churn):
             self.up[node] = not up
         for moment, node, up in world.churn:
-            self._push(round(moment * SECOND), node, _CHANGE, up, 0)
+            self._push(self.clocks, round(moment * SECOND), node, _CHANGE, up, 0)
 
     @property
     def now(self) -> float:  # type: ignore[override]
         """Seconds since the start."""
         return self.time / SECOND
 
-    def _push(self, time: int, dst: NodeId, src: NodeId, body: Any, depth: int) -> None:
+    def _push(self, heap: list[Event], time: int, dst: NodeId, src: NodeId, body: Any, depth: int) -> None:
         self.number += 1
-        heappush(self.heap, (time, self.number, dst, src, body, depth))
+        heappush(heap, (time, self.number, dst, src, body, depth))
 
     def post(self, ctx: SimCtx, to: NodeId, msg: Message) -> None:
         """Arrives after its latency."""
@@ -61,13 +85,13 @@ class Timed(Run):
         if self.allowed is not None or not 0 <= to < self.total:
             self.check(src, to)
         if self.metered:
-            self.outcome.meter.count(self.time, src, to, msg)
+            self.count(self.time, src, to, msg)
         if self.latency is not None:
             self.number = number = self.number + 1
-            heappush(self.heap, (self.time + self.latency[src](to), number, to, src, msg, ctx.depth + 1))
+            heappush(self.heap, (self.time + self.latency(src, to), number, to, src, msg, ctx.depth + 1))
             return
         for delay in self.copies[src](to):
-            self._push(self._arrival(src, to, msg, delay), to, src, msg, ctx.depth + 1)
+            self._push(self.heap, self._arrival(src, to, msg, delay), to, src, msg, ctx.depth + 1)
 
     def _arrival(self, src: NodeId, to: NodeId, msg: Message, delay: int) -> int:
         """When a copy arrives on a link that has a rate or an order."""
@@ -87,7 +111,7 @@ class Timed(Run):
 
     def alarm(self, ctx: SimCtx, delay: float, tag: Tag) -> None:
         """Fires after so many seconds, at least a microsecond."""
-        self._push(self.time + max(1, round(delay * SECOND)), ctx.id, _TIMER, (ctx.life, tag), ctx.depth)
+        self._push(self.clocks, self.time + max(1, round(delay * SECOND)), ctx.id, _TIMER, (ctx.life, tag), ctx.depth)
 
     def go(self, until: Callable[[Outcome], bool] | None, limit: float) -> Outcome:
         """Event after event."""
@@ -96,16 +120,19 @@ class Timed(Run):
                 self.nodes[ctx.id].start(ctx)
                 self.settle()
         last = round(limit * SECOND)
-        heap, nodes, ctxs, up, local, traced = self.heap, self.nodes, self.ctxs, self.up, self.local, self.traced
-        meter = self.outcome.meter
-        while heap:
+        heap, clocks, nodes, ctxs, up, local = self.heap, self.clocks, self.nodes, self.ctxs, self.up, self.local
+        meter, traced = self.outcome.meter, self.traced
+        while heap or clocks:
             if self.changed and self.over(until):
                 return self.end("until")
-            if heap[0][0] > last:
+            sooner = heap if not clocks or (heap and heap[0] < clocks[0]) else clocks
+            time, _, dst, src, body, depth = heappop(sooner)
+            if time > last:
                 self.time = last
                 return self.end("limit")
-            self.time, _, dst, src, body, depth = heappop(heap)
+            self.time = time
             ctx = ctxs[dst]
+            ctx.now = time / SECOND
             if src < 0:
                 self._special(ctx, src, body)
             elif not up[dst]:

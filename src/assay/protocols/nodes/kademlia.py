@@ -17,7 +17,7 @@ lately" is BitTorrent's BEP 5.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from assay.protocols.interface import Ctx, Message, NodeId
@@ -31,19 +31,17 @@ class Search:
     """An iterative lookup under way."""
 
     __slots__ = (
-        "body", "deadline", "depth", "flying", "key", "kind", "mark", "near", "payload", "state", "target", "then",
+        "body", "deadline", "flying", "key", "kind", "near", "payload", "state", "target", "then",
     )  # fmt: skip
 
     def __init__(self, kind: str, key: bytes, payload: Any, then: Then, deadline: float) -> None:
-        self.body, self.mark = (key,), ("search", 0)
-        """Of every question: what it carries, and what its answer is for."""
+        self.body = (key,)
+        """What every question carries."""
         self.kind, self.key, self.payload, self.then, self.deadline = kind, key, payload, then, deadline
         self.target = int.from_bytes(key)
-        self.near: list[tuple[int, NodeId]] = []
-        """(distance, node) of all candidates, the closest first."""
+        self.near: list[tuple[int, NodeId, int]] = []
+        """(distance, node, hops to it) of all candidates, the closest first."""
         self.state: dict[NodeId, int] = {}
-        self.depth: dict[NodeId, int] = {}
-        """How many hops away each candidate is."""
         self.flying = 0
 
     def add(self, nodes: Sequence[NodeId], depth: int, most: int) -> None:
@@ -55,12 +53,32 @@ class Search:
                 distance = ident(node) ^ target
                 if distance < far:
                     state[node] = _NEW
-                    self.depth[node] = depth
-                    insort(near, (distance, node))
+                    insort(near, (distance, node, depth))
 
 
-def _nearest(nodes: Iterable[NodeId], target: int, count: int) -> list[NodeId]:
-    return sorted(nodes, key=lambda node: ident(node) ^ target)[:count]
+class Bucket(dict[NodeId, float]):
+    """Contacts and when they were last heard from, the longest silent first."""
+
+    __slots__ = ("places",)
+
+    def __init__(self) -> None:
+        self.places: dict[int, NodeId] = {}
+        """Whose identifiers they are: sorting these asks for nothing else."""
+
+    def enter(self, node: NodeId, now: float) -> None:
+        """A new contact."""
+        self[node] = now
+        self.places[ident(node)] = node
+
+    def leave(self, node: NodeId) -> None:
+        """One contact less."""
+        del self[node]
+        del self.places[ident(node)]
+
+    def nearest(self, target: int, count: int) -> list[NodeId]:
+        """So many of them, the closest to a place first."""
+        places = self.places
+        return [places[place] for place in sorted(places, key=target.__xor__)[:count]]
 
 
 class Kademlia(Overlay):
@@ -79,8 +97,8 @@ class Kademlia(Overlay):
         super().__init__(settings)
         self.k, self.alpha = k, alpha
         self.refresh = self.settings.republish if refresh is None else refresh
-        self.buckets: dict[int, dict[NodeId, float]] = {}
-        """By the distance's highest bit: contacts and when they were last heard from, the longest silent first."""
+        self.buckets: dict[int, Bucket] = {}
+        """By the distance's highest bit."""
         self.filled = 0
         """A bit for each bucket that has contacts."""
         self.looked: dict[int, float] = {}
@@ -92,9 +110,9 @@ class Kademlia(Overlay):
         self.me = ident(node)
         for other in members:
             if other != node:
-                bucket = self.buckets.setdefault((ident(other) ^ self.me).bit_length() - 1, {})
+                bucket = self.buckets.setdefault((ident(other) ^ self.me).bit_length() - 1, Bucket())
                 if len(bucket) < self.k:
-                    bucket[other] = 0.0
+                    bucket.enter(other, 0.0)
         self.filled = sum(1 << place for place in self.buckets)
         self.joined = True
         return self
@@ -113,10 +131,10 @@ class Kademlia(Overlay):
         if bucket is None:
             if place < 0:
                 return  # itself
-            bucket = self.buckets[place] = {}
+            bucket = self.buckets[place] = Bucket()
             self.looked.setdefault(place, now)
         if len(bucket) < self.k:
-            bucket[node] = now
+            bucket.enter(node, now)
             self.filled |= 1 << place
             if self.store:
                 self._hand_over(ctx, node, place)
@@ -158,8 +176,10 @@ class Kademlia(Overlay):
         """Forget a node."""
         place = (ident(node) ^ self.me).bit_length() - 1
         bucket = self.buckets.get(place)
-        if bucket and bucket.pop(node, None) is not None and not bucket:
-            self.filled ^= 1 << place
+        if bucket and node in bucket:
+            bucket.leave(node)
+            if not bucket:
+                self.filled ^= 1 << place
 
     def closest(self, target: int, count: int) -> list[NodeId]:
         """The contacts closest to a place, in any order.
@@ -174,24 +194,26 @@ class Kademlia(Overlay):
         >>> set(node.closest(target, 8)) == set(sorted(known, key=lambda other: ident(other) ^ target)[:8])
         True
         """
-        buckets, gap = self.buckets, target ^ self.me
+        buckets, filled = self.buckets, self.filled
         found: list[NodeId] = []
-        left = gap & self.filled
-        while left:
+        left = (target ^ self.me) & filled
+        farther = left ^ filled
+        while left and count:
             place = left.bit_length() - 1
             left ^= 1 << place
             bucket = buckets[place]
-            if len(found) + len(bucket) > count:
-                return found + _nearest(bucket, target, count - len(found))
+            if len(bucket) > count:
+                return found + bucket.nearest(target, count)
             found += bucket
-        left = ~gap & self.filled
-        while left and len(found) < count:
-            lowest = left & -left
-            left ^= lowest
+            count -= len(bucket)
+        while farther and count:
+            lowest = farther & -farther
+            farther ^= lowest
             bucket = buckets[lowest.bit_length() - 1]
-            if len(found) + len(bucket) > count:
-                return found + _nearest(bucket, target, count - len(found))
+            if len(bucket) > count:
+                return found + bucket.nearest(target, count)
             found += bucket
+            count -= len(bucket)
         return found
 
     def on_ping(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
@@ -220,7 +242,6 @@ class Kademlia(Overlay):
     def _search(self, ctx: Ctx, search: Search) -> None:
         self.number = number = self.number + 1
         self.searches[number] = search
-        search.mark = ("search", number)
         search.state[ctx.id] = _ANSWERED  # nobody asks itself, whoever may name it
         if search.target != self.me:
             self.looked[(search.target ^ self.me).bit_length() - 1] = ctx.now
@@ -230,7 +251,7 @@ class Kademlia(Overlay):
     def _advance(self, ctx: Ctx, number: int, search: Search) -> None:
         """Ask the closest that have not been asked, or end where all of them have answered."""
         state, alpha, done = search.state, self.alpha, True
-        for _, node in search.near[: self.settings.replicas]:
+        for _, node, depth in search.near[: self.settings.replicas]:
             at = state[node]
             if at == _ANSWERED:
                 continue
@@ -240,20 +261,19 @@ class Kademlia(Overlay):
             if at == _NEW:
                 state[node] = _ASKED
                 search.flying += 1
-                self.call(ctx, node, search.kind, search.body, search.mark)
+                self.call(ctx, node, search.kind, search.body, ("search", number, depth))
         if done or ctx.now > search.deadline > 0:
             del self.searches[number]
-            self._end(ctx, search, -1, ())
+            self._end(ctx, search)
 
-    def _end(self, ctx: Ctx, search: Search, holder: NodeId, records: tuple[Any, ...]) -> None:
-        """What was looked for is found, or nobody has it; a record to publish goes to the closest nodes."""
-        answered = [node for _, node in search.near if search.state[node] == _ANSWERED][: self.settings.replicas]
+    def _end(self, ctx: Ctx, search: Search) -> None:
+        """Nobody who was asked has a record; one to publish goes to the closest nodes."""
+        state = search.state
+        answered = [entry for entry in search.near if state[entry[1]] == _ANSWERED][: self.settings.replicas]
         if search.kind == "put":
-            self._place(ctx, search, answered)
-        if holder < 0 and answered:
-            holder = answered[0]
-        hops = search.depth[holder] if holder >= 0 else None
-        self.resolved(ctx, search.then, hops, holder, records)
+            self._place(ctx, search, [node for _, node, _ in answered])
+        _, holder, hops = answered[0] if answered else (0, -1, None)
+        self.resolved(ctx, search.then, hops, holder, ())
 
     def _place(self, ctx: Ctx, search: Search, closest: list[NodeId]) -> None:
         """A record goes to the closest nodes, of which this one may be one."""
@@ -291,9 +311,12 @@ class Kademlia(Overlay):
         search.state[src] = _ANSWERED
         if search.kind == "get" and any(map(is_record, records)):
             del self.searches[then[1]]
-            self._end(ctx, search, src, records)
+            self.resolved(ctx, search.then, then[2], src, records)
             return
-        search.add(self.named(ctx, nodes), search.depth[src] + 1, 3 * self.settings.replicas)
+        state = search.state
+        fresh = tuple([node for node in nodes if node not in state])
+        if fresh:
+            search.add(self.named(ctx, fresh), then[2] + 1, 3 * self.settings.replicas)
         self._advance(ctx, then[1], search)
 
     on_got = on_placed = on_found = _told

@@ -242,7 +242,7 @@ class Overlay(Node, ABC):
         """Ask a node; its answer carries the number back, silence ends in `unanswered`."""
         self.number = number = self.number + 1
         self.calls[number] = (ctx.now + self.settings.timeout, to, then)
-        ctx.send(to, (kind, number, *body))
+        ctx.send(to, (kind, number) + body)  # noqa: RUF005 - quicker than unpacking
         if not self.sweeping:
             self.sweeping = True
             ctx.timer(self.settings.timeout, "calls")

@@ -220,7 +220,8 @@ class Pastry(Routed):
         if self.answered(src, number) is None:
             return
         new = src not in self.leaves and self._meet(src)
-        for node in self._near(self.named(ctx, nodes)):
+        others = tuple([node for node in nodes if node not in self.leaves])
+        for node in self._near(self.named(ctx, others)):
             if node != ctx.id and self._is_near(node):
                 new = self._meet(node) or new
         if new:
@@ -286,14 +287,17 @@ class Pastry(Routed):
         if then is None or then[0] != "row":
             return
         self.delay[src] = ctx.now - then[2]
-        rivals = []
+        me, rivals = self.me, []
         for node in self.named(ctx, nodes):
-            if node == ctx.id:
-                continue
             place = ident(node)
-            row = shared(self.me, place)
-            known = self.table.setdefault(row, {}).setdefault(digit(place, row), node)
-            if known != node and node not in self.delay:
+            if place == me:
+                continue
+            row = shared(me, place)
+            entries, column = self.table.setdefault(row, {}), digit(place, row)
+            known = entries.get(column)
+            if known is None:
+                entries[column] = node
+            elif known != node and node not in self.delay:
                 rivals.append(node)
         if rivals:
             rival = rivals[int(ctx.rng.integers(len(rivals)))]
