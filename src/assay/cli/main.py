@@ -15,7 +15,7 @@ from assay.record.errors import AssayError
 
 COMMANDS = (
     "list", "show", "run", "record", "compare", "gateway", "engine", "top", "calibrate", "protocol", "check", "verify",
-    "traces", "feed", "doctor", "completion",
+    "watch", "hang", "trace", "traces", "decompose", "bench", "feed", "doctor", "completion",
 )  # fmt: skip
 
 

@@ -1,0 +1,172 @@
+"""`assay trace`: where the time of a training run went, from the files of its profiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from assay.cli.output import console, json_option, number, print_json, progress_bar, quiet_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from assay.sim.telemetry import Frame
+
+LONGEST = 84  # letters of a kernel's name
+WORDS = {
+    "kernel": "compute", "comm": "communication", "memcpy": "copies", "gap": "waiting", "launch": "launching",
+    "host": "host", "sync": "synchronising",
+}  # fmt: skip
+
+
+@click.command(
+    epilog="Example:  assay trace rank-*.json --plot run.svg    assay trace job.0.et --what-if bandwidth=4 --json"
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--step", type=int, help="Look at this step only (the number of ProfilerStep).")
+@click.option("--what-if", "what_ifs", multiple=True, help="bandwidth=FACTOR or no-stragglers; both unless given.")
+@click.option("--convert", type=click.Path(path_type=Path), help="Write it as .et, .json, .json.gz or .parquet.")
+@click.option("--break-cycles", is_flag=True, help="Remove (and list) edges of a Chakra trace until it has no cycle.")
+@click.option("--plot", "chart", type=click.Path(path_type=Path), help="Draw the timeline (.svg .png .pdf .html).")
+@json_option
+def command(
+    files: tuple[Path, ...],
+    step: int | None,
+    what_ifs: tuple[str, ...],
+    convert: Path | None,
+    break_cycles: bool,
+    chart: Path | None,
+    as_json: bool,
+) -> None:
+    """Break a run down: compute, exposed communication, copies, idle; stragglers, critical path, what-ifs.
+
+    FILES are Kineto or Chrome JSON (plain or .gz), Nsight Systems SQLite exports or Chakra traces; several files are
+    several ranks. Traces of requests to an LLM are for 'assay traces'.
+    """
+    from assay.observe import trace_files, trace_report
+
+    for text in what_ifs:
+        trace_report.changes(text)  # a typing error should not cost the reading of gigabytes
+    with progress_bar("reading") as progress:
+        run = trace_files.read(files, progress=progress, break_cycles=break_cycles)
+    frame = run.frame if step is None else trace_report.only_step(run.frame, step)
+    about = {"kind": run.kind} | trace_report.report(frame, what_ifs or trace_report.WHAT_IFS, run.replayed)
+    if convert is not None:
+        trace_files.convert(run, frame, convert)
+    if chart is not None:
+        _draw(frame, chart)
+    if as_json:
+        print_json(about)
+    else:
+        _print(about)
+
+
+def _draw(frame: Frame, chart: Path) -> None:
+    from assay.observe.trace_plot import plot
+    from assay.record import charts
+
+    charts.write(plot(frame), chart)
+
+
+def _print(about: dict[str, Any]) -> None:
+    screen = console()
+    screen.print(f"{about['kind']} trace, {about['spans']:,} spans, {len(about['overlap'])} ranks")
+    for what, count in about["repairs"].items():
+        screen.print(f"mended: {what}" + (f" ({count:,})" if count > 1 else ""), markup=False)
+    for line in about["notes"]:
+        screen.print(f"note: {line}", markup=False)
+    screen.print()
+    screen.print(_breakdown(about))
+    if about["stragglers"]:
+        screen.print()
+        screen.print(_stragglers(about["stragglers"]))
+    if about["critical_path"]:
+        screen.print()
+        screen.print(_path(about["critical_path"]))
+    screen.print()
+    screen.print(_kernels(about["kernels"]))
+    if about["what_if"]:
+        screen.print()
+        screen.print(_what_ifs(about["what_if"]))
+
+
+def _breakdown(about: dict[str, Any]) -> Table:
+    table = quiet_table()
+    for name in ("rank", "step", "time", "compute", "exposed comm", "copies", "idle", "overlap"):
+        table.add_column(name, justify="right", no_wrap=True)
+    rows = about["breakdown"]
+    limit = 40
+    for row in rows[:limit]:
+        shares = [_share(row[part], row["total"]) for part in ("compute", "exposed", "memcpy", "idle")]
+        step = "all" if row["step"] is None else str(row["step"])
+        table.add_row(row["rank"], step, _time(row["total"]), *shares, _share(row["overlapped"], row["comm"]))
+    if len(rows) > limit:
+        table.add_row(f"… {len(rows) - limit} more: --json")
+    return table
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{number(seconds / size)} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def _short(name: str) -> str:
+    """A kernel's name with its templates may fill a page."""
+    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "–"
+
+
+def _stragglers(rows: list[dict[str, Any]]) -> Table:
+    table = quiet_table()
+    for name in ("rank", "came last at", "of collectives", "which cost the others", "waited itself"):
+        table.add_column(name, justify="right")
+    for row in rows[:10]:
+        cost, waited = _time(row["cost"]), _time(row["waited"])
+        table.add_row(row["rank"], _share(row["last"], row["collectives"]), number(row["collectives"]), cost, waited)
+    return table
+
+
+def _path(path: dict[str, Any]) -> Table:
+    from rich.text import Text
+
+    table = quiet_table()
+    table.add_column("critical path", no_wrap=True)
+    for name in ("time", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("most of it", no_wrap=True)
+    for kind, seconds in path["kinds"].items():
+        names = [row["name"] for row in path["longest"] if row["kind"] == kind]
+        named = Text(_short(names[0]) if names else "", style="bright_black")
+        table.add_row(WORDS[kind], _time(seconds), _share(seconds, path["total"]), named)
+    return table
+
+
+def _kernels(rows: list[dict[str, Any]]) -> Table:
+    from rich.text import Text
+
+    table = quiet_table()
+    for name in ("time", "calls", "mean"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("kernel", no_wrap=True)
+    for row in rows:
+        table.add_row(_time(row["total"]), number(row["calls"]), _time(row["mean"]), Text(_short(row["name"])))
+    return table
+
+
+def _what_ifs(rows: list[dict[str, Any]]) -> Table:
+    table = quiet_table()
+    table.add_column("what if", no_wrap=True)
+    for name in ("time", "instead of", "change"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for row in rows:
+        recorded, changed = _time(row["recorded"]), _time(row["changed"])
+        table.add_row(row["what_if"], changed, recorded, f"{row['ratio'] - 1:+.1%}", row["note"])
+    return table

@@ -1,0 +1,1 @@
+"""Watching a training job: what its ranks send, and what is made of it."""

@@ -1,0 +1,96 @@
+"""Watch a training job: gather what its ranks report, and hand out summaries as they become due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from assay.live.watch.gather import KEPT, Gathering
+from assay.live.watch.picture import frame
+from assay.live.watch.sources import Source
+from assay.live.watch.summary import Summary, summarise
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EVERY = 1.0  # seconds between summaries
+
+Over = Callable[[Summary], bool]
+
+
+def endless(_: Summary) -> bool:
+    """Until somebody interrupts."""
+    return False
+
+
+def at_the_end(seen: Summary) -> bool:
+    """Until no rank reports any more."""
+    return seen.over
+
+
+class Watch:
+    """A source, what was gathered from it, and the latest summary."""
+
+    def __init__(self, source: Source, watched: Gathering) -> None:
+        self.source, self.watched = source, watched
+        self.latest = Summary(expected=0, reporting=0, ranks=[])
+        self._window = -1  # the last one that was told
+        self._restarts = 0
+        self._states: tuple[object, ...] = ()
+
+    def poll(self, seconds: float = EVERY) -> Summary:
+        """Listen for some seconds, then summarise."""
+        end = monotonic() + seconds
+        while True:
+            for age, report in self.source.read():
+                self.watched.take(report, monotonic() - age)
+            left = end - monotonic()
+            if left <= 0.0:
+                break
+            self.source.wait(left)
+        self.latest = summarise(self.watched, monotonic(), self.source.refused)
+        return self.latest
+
+    def whole(self) -> Summary:
+        """All steps that are still known, at the end of a job."""
+        return summarise(self.watched, monotonic(), self.source.refused, window=KEPT)
+
+    def polls(self, over: Over = endless, seconds: float | None = None, every: float = EVERY) -> Iterator[Summary]:
+        """A summary every second, until it is over or so many seconds have passed."""
+        end = None if seconds is None else monotonic() + seconds
+        while True:
+            left = every if end is None else min(every, end - monotonic())
+            yield self.poll(max(left, 0.0))
+            if over(self.latest) or (end is not None and monotonic() >= end):
+                return
+
+    def due(self) -> Iterator[Summary]:
+        """Windows that were finished since the last time, and the latest summary where a rank's state changed."""
+        seen, size = self.latest, self.watched.window
+        restarts = sum(row.restarts for row in seen.ranks)
+        newest = (seen.last_step + 1) // size - 1  # the last whole window; windows begin at multiples of their size
+        if restarts != self._restarts or newest < self._window:
+            self._restarts, self._window = restarts, min(self._window, newest)
+        told = False
+        for window in range(max(self._window + 1, newest - KEPT // size + 2), newest + 1):
+            one = summarise(self.watched, monotonic(), self.source.refused, last=(window + 1) * size - 1)
+            if one.steps:
+                told = True
+                yield one
+        self._window = max(self._window, newest)
+        states = tuple((row.rank, row.state, row.restarts) for row in seen.ranks)
+        if states != self._states and not told:
+            yield seen
+        self._states = states
+
+
+def follow(watch: Watch, console: Console, over: Over = endless, seconds: float | None = None) -> None:
+    """Draw until it is over or interrupted."""
+    from rich.live import Live
+
+    place = watch.source.place
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        live.update(frame(watch.latest, *console.size, title=place), refresh=True)
+        for summary in watch.polls(over, seconds):
+            live.update(frame(summary, *console.size, title=place), refresh=True)

@@ -1,0 +1,184 @@
+"""What a window of a job says, in one value: the view draws it, `--json` prints it, the metrics page lists it.
+
+>>> import numpy as np
+>>> from assay.live.watch.wire import Report
+>>> from assay.observe.frontier.vectors import Vectors
+>>> watched = Gathering(window=20)
+>>> for rank in range(4):                                          # rank 2 waits for its data, the others for rank 2
+...     times = np.tile(np.array([9 if rank == 2 else 2, 5, 3 if rank == 2 else 10, 1]) * 10**6, (20, 1))
+...     block = Vectors(rank, 0, ("data", "forward", "backward", "other"), times, 4).to_bytes()
+...     watched.take(Report(rank, 4, start=1, host="node", pid=1, steps=20, vectors=block), now=0.0)
+>>> found = summarise(watched, now=0.5)
+>>> found.reporting, found.label, [(one.rank, one.stage, one.score) for one in found.suspects]
+(4, 'confirmed', [(2, 'data', 0.007)])
+>>> sum(found.accounting.values()) == found.total
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from assay.live.watch.gather import Gathering, RankState
+from assay.observe.frontier.advances import between_syncs, synchronising_in
+from assay.observe.frontier.diagnosis import diagnose
+from assay.observe.frontier.vectors import Window
+
+MOST_SUSPECTS = 20
+ON_DEVICE = ("forward", "backward", "optimizer")  # stages that a job with a GPU only launches
+_STUCK = 10.0  # seconds without a finished step, and twenty usual steps, after which a job is called stuck
+
+
+class Named(msgspec.Struct, frozen=True):
+    """Somebody to look at."""
+
+    rank: int
+    stage: str
+    score: float
+    """Seconds a step that the group loses."""
+    share: float
+    """Of a step."""
+    label: str
+    next: str
+    host: str = ""
+    pid: int = 0
+
+
+class RankRow(msgspec.Struct, frozen=True):
+    """A rank: how it fares, and its mean time in each stage of the window, where it has any."""
+
+    rank: int
+    state: str
+    last_step: int
+    host: str
+    pid: int
+    restarts: int
+    dropped: int
+    quiet: float
+    stage: str
+    since: float
+    stages: dict[str, float]
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A window of a job. Times are seconds; those of `accounting` add up to `total`."""
+
+    expected: int
+    """Ranks of the job."""
+    reporting: int
+    ranks: list[RankRow]
+    first_step: int = -1
+    last_step: int = -1
+    steps: int = 0
+    """Steps that were judged: from one meeting of the ranks to the next."""
+    step: float = 0.0
+    """How long one took, in the mean."""
+    stages: tuple[str, ...] = ()
+    accounting: dict[str, float] = {}
+    total: float = 0.0
+    label: str = ""
+    why: str = ""
+    """Where nobody is suspected: why not."""
+    suspects: list[Named] = []
+    compared: str = "ranks"
+    """With what: the other `ranks`, or the `reference`."""
+    idle: float = 0.0
+    """Seconds since any rank finished a step."""
+    stuck: bool = False
+    over: bool = False
+    """No rank will report any more, as far as anybody can tell."""
+    reports: int = 0
+    refused: dict[str, int] = {}
+    """What arrived and was left aside, by reason."""
+
+
+def summarise(
+    watched: Gathering,
+    now: float,
+    refused: Mapping[str, int] | None = None,
+    window: int | None = None,
+    last: int | None = None,
+) -> Summary:
+    """The window that ends with step `last`, or else with the newest that all ranks have; `window` steps of it."""
+    states = watched.ranks(now)
+    ranks, first, newest = watched.together(states)
+    last = newest if last is None else min(last, newest)
+    first = max(first, last - (window or watched.window) + 1)
+    about: dict[str, object] = {}
+    means: dict[int, dict[str, float]] = {}
+    if ranks and first <= last:
+        block = watched.block(ranks, first, last)
+        means = _means(block)
+        about = _judged(watched, block, states)
+    idle = max(watched.idle(now), 0.0)
+    usual = about.get("step", 0.0)
+    alive = [one for one in states if one.state in ("reports", "behind", "stopped")]
+    left_aside = watched.refused + type(watched.refused)(refused or {})
+    return Summary(
+        expected=watched.size,
+        reporting=sum(one.state in ("reports", "behind") for one in states),
+        ranks=[_row(one, means.get(one.rank, {})) for one in states],
+        stages=watched.stages,
+        idle=idle,
+        stuck=bool(alive) and isinstance(usual, float) and usual > 0 and idle > max(_STUCK, 20 * usual),
+        over=_over(states, watched.silence),
+        reports=watched.reports,
+        refused=dict(left_aside),
+        **about,  # type: ignore[arg-type]
+    )
+
+
+def _over(states: Sequence[RankState], silence: float) -> bool:
+    """Nobody speaks any more; a rank that never did is waited for as long as one that fell silent."""
+    there = [one for one in states if one.state != "missing"]
+    if not there or any(one.state not in ("ended", "gone", "silent") for one in there):
+        return False
+    return len(there) == len(states) or min(one.quiet for one in there) > silence
+
+
+def _judged(watched: Gathering, block: Window, states: Sequence[RankState]) -> dict[str, object]:
+    """The diagnosis of a window, and its accounting."""
+    healthy = watched.healthy(block.ranks)
+    deferred = [name for name in block.stages if name in ON_DEVICE] if watched.deferred else []
+    found = diagnose(
+        block.durations, block.stages, None if healthy is None else healthy.durations,
+        valid=block.valid, ranks=block.ranks, deferred=deferred,
+    )  # fmt: skip
+    rows = between_syncs(block.durations, block.valid, block.stages, synchronising_in(block.stages))
+    steps = int(rows.valid.any(1).sum())
+    accounting = {name: spent / 1e9 for name, spent in found.accounting.items()}
+    total = sum(accounting.values())
+    step = total / steps if steps else 0.0
+    where = {one.rank: one for one in states}
+    suspects = [
+        Named(
+            int(one.entity), one.indicator or "", one.score, one.score / step if step else 0.0, one.label, one.next,
+            where[int(one.entity)].host, where[int(one.entity)].pid,
+        )
+        for one in found.suspects[:MOST_SUSPECTS]
+    ]  # fmt: skip
+    return {
+        "first_step": int(block.steps[0]), "last_step": int(block.steps[-1]), "steps": steps, "step": step,
+        "accounting": accounting, "total": total, "label": found.label, "why": found.why, "suspects": suspects,
+        "compared": "ranks" if healthy is None else "reference",
+    }  # fmt: skip
+
+
+def _means(block: Window) -> dict[int, dict[str, float]]:
+    counts = block.valid.sum(0)
+    sums = np.einsum("wrs,wr->rs", block.durations, block.valid.astype(np.int64))
+    return {
+        rank: dict(zip(block.stages, (sums[i] / counts[i] / 1e9).tolist(), strict=True))
+        for i, rank in enumerate(block.ranks)
+        if counts[i]
+    }
+
+
+def _row(one: RankState, stages: dict[str, float]) -> RankRow:
+    return RankRow(
+        one.rank, one.state, one.last_step, one.host, one.pid, one.restarts, one.dropped, one.quiet, one.stage,
+        one.since, stages,
+    )  # fmt: skip

@@ -1,0 +1,226 @@
+"""The history of a repository's benchmarks: every run kept with its environment, change points over commits, blame.
+
+The store is a folder of JSON files, one a run, written whole and never changed. A series is one benchmark on one kind
+of machine, in the order of the branch's commits. What the series of a commit cannot tell apart is told apart by
+comparing interleaved (:func:`bisect`): the commits between the last point before a change and the first behind it.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from assay.record.errors import BadInput
+from assay.record.store import write_whole
+from assay.sim.changepoints import e_divisive
+
+SCHEMA = 1
+MIN_SIZE = 3  # points on either side of a change
+MOST = 2000  # points of a series that are searched, the latest ones
+LARGEST = 50_000_000  # bytes of one run
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One benchmark of one run: the median seconds of each process, or why there are none."""
+
+    seconds: list[float] = []
+    metric: str = "wall"
+    instructions: float | None = None
+    error: str = ""
+
+    @property
+    def value(self) -> float | None:
+        """The middle of the processes; None where it did not run."""
+        return float(np.median(self.seconds)) if self.seconds else None
+
+
+class Run(msgspec.Struct, frozen=True):
+    """All benchmarks of one commit, with what is needed to know where the numbers come from."""
+
+    commit: str
+    dirty: bool
+    started: str
+    config: dict[str, Any]
+    digest: str
+    fingerprint: dict[str, Any]
+    machine: str
+    results: dict[str, Measured]
+    schema: int = SCHEMA
+
+
+def save(folder: Path, run: Run) -> Path:
+    """Add a run to the store."""
+    stamp = run.started.replace(":", "").replace("-", "")
+    path = folder / f"{stamp}-{run.commit[:12]}-{secrets.token_hex(4)}.json"
+    write_whole(path, msgspec.json.format(msgspec.json.encode(run), indent=1))
+    return path
+
+
+def runs(folder: Path) -> tuple[list[Run], list[str]]:
+    """Every readable run, the oldest first, and a line for each file that was left out."""
+    found: list[Run] = []
+    skipped: list[str] = []
+    for path in sorted(p for p in Path(folder).glob("*.json") if not p.name.startswith(".")):
+        try:
+            if path.stat().st_size > LARGEST:
+                raise msgspec.ValidationError(f"larger than {LARGEST:,} bytes")
+            run = msgspec.json.decode(path.read_bytes(), type=Run)
+            if run.schema != SCHEMA:
+                raise msgspec.ValidationError(f"schema {run.schema}, not {SCHEMA}")
+            bad = [s for m in run.results.values() for s in m.seconds if not (math.isfinite(s) and s > 0)]
+            if bad:
+                raise msgspec.ValidationError(f"seconds of {bad[0]}")
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            skipped.append(f"{path.name}: {error}")
+        else:
+            found.append(run)
+    return found, skipped
+
+
+# ----------------------------------------------------------------------------------------------- series
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One commit of a series: its value (median over its runs), and where in the branch it stands."""
+
+    commit: str
+    value: float
+    position: int  # in the branch's commits
+    runs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One benchmark on one kind of machine, in the order of commits."""
+
+    benchmark: str
+    machine: str
+    points: tuple[Point, ...]
+    failed: tuple[str, ...] = ()  # commits at which it did not run
+    dirty: int = 0  # runs of a changed tree, which belong to no commit
+
+
+def collect(found: Iterable[Run], commits: Sequence[str]) -> list[Series]:
+    """The series of all benchmarks: runs of a dirty tree are counted, not plotted; unknown commits are left out."""
+    place = {commit: position for position, commit in enumerate(commits)}
+    values: dict[tuple[str, str], dict[str, list[float]]] = {}
+    failed: dict[tuple[str, str], dict[str, None]] = {}
+    dirty: dict[tuple[str, str], int] = {}
+    for run in found:
+        for name, measured in run.results.items():
+            key = (name, run.machine)
+            values.setdefault(key, {})
+            if run.dirty:
+                dirty[key] = dirty.get(key, 0) + 1
+            elif run.commit not in place:
+                continue
+            elif (value := measured.value) is None:
+                failed.setdefault(key, {})[run.commit] = None
+            else:
+                values[key].setdefault(run.commit, []).append(value)
+    made = []
+    for (name, machine), by_commit in sorted(values.items()):
+        points = [Point(c, float(np.median(v)), place[c], len(v)) for c, v in by_commit.items()]
+        points.sort(key=lambda point: point.position)
+        lost = [c for c in failed.get((name, machine), {}) if c not in by_commit]
+        lost.sort(key=place.__getitem__)
+        made.append(Series(name, machine, tuple(points), tuple(lost), dirty.get((name, machine), 0)))
+    return made
+
+
+# ----------------------------------------------------------------------------------------- change points
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A step in a series: how large, between which commits, and how unlikely by chance."""
+
+    benchmark: str
+    machine: str
+    index: int  # of the first point behind it
+    change: float  # 0.05: five per cent slower from here on
+    before: str  # the last commit measured before it
+    after: str  # the first one behind it
+    suspects: int  # commits that may have done it: those behind `before`, up to `after`
+    p: float
+
+    @property
+    def kind(self) -> str:
+        """`regression` or `improvement`."""
+        return "regression" if self.change > 0 else "improvement"
+
+
+def changes(series: Series, *, min_change: float = 0.03, significance: float = 0.001) -> list[Change]:
+    """The steps of a series that are large enough and not by chance."""
+    points = series.points[-MOST:]
+    levels = np.log([point.value for point in points]) if points else np.zeros(0)
+    found = steps(levels, min_change=min_change, significance=significance)
+    return [
+        Change(
+            series.benchmark, series.machine, len(series.points) - len(points) + at, change, points[at - 1].commit,
+            points[at].commit, points[at].position - points[at - 1].position, p,
+        )
+        for at, change, p in found
+    ]  # fmt: skip
+
+
+def steps(
+    levels: Sequence[float] | np.ndarray[Any, Any], *, min_change: float, significance: float, seed: int = 0
+) -> list[tuple[int, float, float]]:
+    """(position, change, p) of the steps of a series of logarithms.
+
+    Candidates come from E-divisive with a loose permutation test; then the weakest candidate is taken out until all
+    that are left stand a Welch test between their own segments and are large enough. Segments grow as candidates go.
+    """
+    values = np.asarray(levels, float)
+    cuts = e_divisive(values, min_size=MIN_SIZE, significance=0.05, permutations=99, seed=seed)
+    while cuts:
+        bounds = [0, *cuts, len(values)]
+        tests = [_step(values, *bounds[i : i + 3]) for i in range(len(cuts))]
+        p, at = max((p if abs(change) >= min_change else 2.0, i) for i, (change, p) in enumerate(tests))
+        if p <= significance:
+            return [(cut, change, p) for cut, (change, p) in zip(cuts, tests, strict=True)]
+        del cuts[at]
+    return []
+
+
+def _step(values: np.ndarray[Any, Any], low: int, cut: int, high: int) -> tuple[float, float]:
+    from scipy import stats
+
+    left, right = values[low:cut], values[cut:high]
+    change = math.expm1(float(np.median(right) - np.median(left)))
+    if left.std() == 0 and right.std() == 0:
+        return change, 0.0 if left[0] != right[0] else 1.0
+    return change, float(stats.ttest_ind(left, right, equal_var=False).pvalue)
+
+
+# ----------------------------------------------------------------------------------------------- bisect
+
+
+def bisect(commits: Sequence[str], slower: Callable[[str, str], bool | None]) -> tuple[str, str]:
+    """Narrow a change down: (last commit without it, first commit with it).
+
+    `commits` begin with one without the change and end with one that has it; `slower(base, head)` compares two,
+    interleaved, and says None where it cannot decide. Then the range stays as wide as it is.
+
+    >>> bisect(["a", "b", "c", "d", "e"], lambda base, head: base < "d" <= head)
+    ('c', 'd')
+    """
+    if len(commits) < 2:
+        raise BadInput("a bisection needs two commits or more")
+    low, high = 0, len(commits) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        has = slower(commits[low], commits[middle])
+        if has is None:
+            break
+        low, high = (low, middle) if has else (middle, high)
+    return commits[low], commits[high]

@@ -1,0 +1,156 @@
+"""Instructions as a companion of time: nearly free of noise, so a change of two per cent shows at once.
+
+Counted by the processor (`perf stat`) where the machine lets us, else by Valgrind's cachegrind, which runs the program
+some fifty times slower but gives the same number each time. A function's count is that of a process that calls it
+some times less that of one that does all the rest and calls it not at all. Both sides are counted with the same hash
+seeds.
+
+Where neither works :func:`counter` says why.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.observe.bench.judge import Judgement, judge_counts
+
+if TYPE_CHECKING:
+    from assay.observe.bench.processes import Bench
+
+SEEDS = (0, 1)
+SLOWER = 60  # how much longer a program takes under Valgrind, at most
+
+
+class NotCounted(Exception):  # noqa: N818 - read as a sentence
+    """There is no count; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A way to count the instructions of a command; `why` there is none where `source` is empty."""
+
+    source: str
+    why: str = ""
+
+    def count(self, command: Sequence[str], env: dict[str, str], cwd: Path, stdin: bytes, timeout: float) -> int:
+        """Instructions in user mode of a command and all it starts."""
+        with tempfile.TemporaryDirectory(prefix="assay-count-") as name:
+            folder = Path(name)
+            words, read = _WAYS[self.source]([str(word) for word in command], folder)
+            _run(words, env, cwd, stdin, timeout)
+            return read(folder)
+
+
+@cache
+def counter() -> Counter:
+    """The best counter that works here."""
+    reasons = []
+    for source in _WAYS:
+        if shutil.which(source) is None:
+            reasons.append(f"{source} is not installed")
+            continue
+        try:
+            Counter(source).count(["/bin/true"], dict(os.environ), Path("/"), b"", 60)
+        except NotCounted as error:
+            reasons.append(f"{source}: {error}")
+        else:
+            return Counter(source)
+    return Counter("", "; ".join(reasons))
+
+
+def _perf(command: list[str], folder: Path) -> tuple[list[str], Callable[[Path], int]]:
+    report = folder / "count"
+
+    def read(_: Path) -> int:
+        text = report.read_text(errors="replace") if report.exists() else ""
+        if found := re.search(r"^(\d+),", text, re.MULTILINE):
+            return int(found[1])
+        raise NotCounted("the machine shows no instruction counter")
+
+    return ["perf", "stat", "-x,", "-e", "instructions:u", "-o", str(report), "--", *command], read
+
+
+def _cachegrind(command: list[str], folder: Path) -> tuple[list[str], Callable[[Path], int]]:
+    def read(folder: Path) -> int:
+        total = 0
+        for report in folder.glob("count.*"):
+            if found := re.search(r"^summary:\s*(\d+)", report.read_text(errors="replace"), re.MULTILINE):
+                total += int(found[1])
+        if not total:
+            raise NotCounted("cachegrind wrote no summary")
+        return total
+
+    options = ["--tool=cachegrind", "--cache-sim=no", "--trace-children=yes", "--quiet", f"--log-file={folder}/log"]
+    return ["valgrind", *options, f"--cachegrind-out-file={folder}/count.%p", *command], read
+
+
+_WAYS = {"perf": _perf, "valgrind": _cachegrind}
+
+
+def _run(words: list[str], env: dict[str, str], cwd: Path, stdin: bytes, timeout: float) -> None:
+    try:
+        process = subprocess.Popen(
+            words, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise NotCounted(f"cannot start {words[0]}: {error.strerror}") from None
+    try:
+        said, _ = process.communicate(stdin, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise NotCounted(f"did not end within {timeout:g} s under {words[0]}") from None
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        raise NotCounted(f"ended with code {process.returncode} {said[-200:].decode(errors='replace').strip()}".strip())
+
+
+# ------------------------------------------------------------------------------------- a benchmark's count
+
+
+def of(bench: Bench, calls: int, hash_seed: int) -> float:
+    """Instructions of one call of a benchmark's function, or of one run of its command."""
+    how = counter()
+    if not how.source:
+        raise NotCounted(how.why)
+    timeout = bench.timeout * SLOWER
+    env = bench.env(hash_seed)
+    if bench.benchmark.command is not None:
+        return how.count(bench.benchmark.command, env, bench.checkout.root, b"", timeout)
+
+    def total(times: int) -> int:
+        command = [*bench.worker(), "--calls", str(times)]
+        return how.count(command, env, bench.checkout.root, bench.job(), timeout)
+
+    return (total(calls) - total(0)) / calls
+
+
+def counts(benches: Sequence[Bench], calls: int, seeds: Iterable[int] = SEEDS) -> list[list[float]]:
+    """The counts of each bench, one for each hash seed; two are taken at a time, for counts do not mind company."""
+    chosen = list(seeds)
+    orders = [(bench, seed) for bench in benches for seed in chosen]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        found = list(pool.map(lambda order: of(order[0], calls, order[1]), orders))
+    if min(found) <= 0:
+        raise NotCounted("the calls cost less than what two starts of the process differ by")
+    return [found[at : at + len(chosen)] for at in range(0, len(found), len(chosen))]
+
+
+def compare(base: Bench, head: Bench, calls: int, seeds: Iterable[int] = SEEDS) -> Judgement:
+    """Judge head against base by instructions."""
+    before, after = counts((base, head), calls, seeds)
+    return judge_counts(before, after, base.config.min_change)

@@ -1,0 +1,111 @@
+"""Look at a history: its series, their steps, who is to blame; narrowed down by bisection where that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from assay.observe.bench import checkouts, compare, history
+from assay.observe.bench import config as bench_config
+from assay.observe.bench import page as bench_page
+from assay.observe.bench import store as bench_store
+from assay.observe.bench.history import Change, Point, Series
+from assay.observe.bench.runner import Progress
+from assay.record.errors import BadInput
+from assay.sim.telemetry import Frame
+from assay.workloads import benchmark_series
+
+
+@dataclass
+class Seen:
+    """What a look at the history found."""
+
+    title: str
+    series: list[Series]
+    changes: list[Change] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what was left out or repaired, or could not be done
+
+
+def watch(files: Sequence[Path], path: Path, min_change: float, bisect: bool, progress: Progress) -> Seen:
+    """The steps of the own history, or of other tools' results."""
+    if not min_change > 0:
+        raise BadInput(f"the smallest step must be more than 0, not {min_change:g}")
+    if files:
+        if bisect:
+            raise BadInput("--bisect needs the repository: it works on the own history, not on FILES")
+        frame = benchmark_series.read(files)
+        notes = [f"{what}: {count}" for what, count in frame.repairs.items()]
+        seen = Seen(frame.source, from_frame(frame), notes=notes)
+    else:
+        seen = own(path)
+    for done, series in enumerate(seen.series):
+        seen.changes += history.changes(series, min_change=min_change)
+        progress(done + 1, len(seen.series))
+    if bisect:
+        seen.changes = [narrowed(change, path, seen.notes, progress) for change in seen.changes]
+    return seen
+
+
+def own(path: Path) -> Seen:
+    """The series of the repository's own history."""
+    config = bench_config.load(path)
+    repository = checkouts.top(path.resolve().parent)
+    store = bench_store.folder_of(path, config)
+    found, skipped = history.runs(store)
+    if not found:
+        raise BadInput(f"no run in {store}: begin with 'assay bench run', or 'assay bench run --last 20'")
+    series = history.collect(found, checkouts.first_parents(repository))
+    return Seen(f"Benchmarks of {repository.name}", series, notes=[f"skipped {line}" for line in skipped])
+
+
+def from_frame(frame: Frame) -> list[Series]:
+    """The series of foreign results, in the order of time; a point without a commit is named by its place."""
+    made = []
+    for entity, name in frame.entities.select("id", "name").iter_rows():
+        own_events = frame.events.filter(pl.col("entity") == entity)
+        commits = dict(zip(own_events["t"].to_list(), own_events["text"].to_list(), strict=True))
+        samples = frame.samples.filter((pl.col("entity") == entity) & (pl.col("value") > 0)).sort("t")
+        rows = samples.select("t", "value").iter_rows()
+        points = [Point(commits.get(t) or f"#{at}", value, at) for at, (t, value) in enumerate(rows)]
+        made.append(Series(name, "", tuple(points)))
+    return made
+
+
+def narrowed(change: Change, path: Path, notes: list[str], progress: Progress) -> Change:
+    """The change with a smaller range of commits, by comparing those in between, interleaved."""
+    if change.kind != "regression" or change.suspects < 2:
+        return change
+    commits = checkouts.first_parents(checkouts.top(path.resolve().parent))
+    suspects = commits[commits.index(change.before) : commits.index(change.after) + 1]
+
+    def slower(base: str, head: str) -> bool | None:
+        # The size looked for is known: whoever shows less than half of it does not have it.
+        half = change.change / 2
+        session = compare.compare(path, base, head, [change.benchmark], progress, min_change=half)
+        return compare.slower(session, change.benchmark)
+
+    before, after = history.bisect(suspects, slower)
+    left = suspects.index(after) - suspects.index(before)
+    if left > 1:
+        notes.append(f"{change.benchmark}: {left} commits left to blame; the comparison in between was undecided")
+    return replace(change, before=before, after=after, suspects=left)
+
+
+def page(path: Path, seen: Seen, min_change: float) -> None:
+    """Write the page of history."""
+    bench_page.write(path, seen.title, seen.series, seen.changes, min_change)
+
+
+def as_json(seen: Seen) -> dict[str, Any]:
+    """What was seen as plain data."""
+    return {
+        "title": seen.title,
+        "series": [msgspec.to_builtins(series) for series in seen.series],
+        "changes": [{**msgspec.to_builtins(change), "kind": change.kind} for change in seen.changes],
+        "notes": seen.notes,
+    }

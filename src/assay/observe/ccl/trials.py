@@ -1,0 +1,120 @@
+"""The trials of CCL-D's study: incidents beside the other tools, jobs without a fault, the split, probe and decision.
+
+>>> rows = _decision(seed=0, ranks=100)
+>>> sorted(rows)[0], all(row["decision_right"] for row in rows.values())
+('decision/H1/ccl-d', True)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from assay.observe.ccl import baselines, lab
+from assay.observe.ccl.job import RingJob
+from assay.observe.ccl.locate import CLASSES, H1, H2, H3, S1, S2, S3, locate
+from assay.observe.ccl.model import modelled
+from assay.observe.ccl.probe import WORDS, Probe
+from assay.observe.ccl.rank import CHANNELS
+from assay.observe.ccl.ring import LOOPS
+
+OURS = "ccl-d"
+PAPER_WAITS = 300.0  # seconds before it calls an operation hung
+
+
+def launch(ranks: int, hang_after: float, watched: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Three jobs side by side, mostly asleep: one hangs, one is slow, one has no fault."""
+    with RingJob(ranks, seed) as hanging, RingJob(ranks, seed) as slow, RingJob(ranks, seed) as sound:
+        for job in (hanging, slow, sound):
+            job.ready()
+        with ThreadPoolExecutor(3) as pool:
+            parts = [
+                pool.submit(_incidents, hanging, (H1, H2, H3), seed, hang_after),  # a rank may die of the last
+                pool.submit(_incidents, slow, (S1, S2, S3), seed, hang_after),
+                pool.submit(lambda: _quiet(sound, seed, watched) | _split(sound, seed)),
+            ]
+            found = parts[0].result() | parts[1].result() | parts[2].result()
+        return found | _probe_cost(sound) | _decision(seed)
+
+
+def _incidents(job: RingJob, faults: Sequence[str], seed: int, hang_after: float) -> dict[str, dict[str, Any]]:
+    return {name: row for fault in faults for name, row in _incident(job, fault, seed, hang_after).items()}
+
+
+def _incident(job: RingJob, fault: str, seed: int, hang_after: float) -> dict[str, dict[str, Any]]:
+    seen = lab.incident(job, fault, seed, hang_after=hang_after)
+    hung = seen.symptom is not None and seen.symptom.kind == "hang"
+    rows: dict[str, dict[str, Any]] = {
+        OURS: {
+            "named": seen.named, "right": seen.named and seen.classified, "seconds": seen.locating, "delay": seen.delay,
+            "total": PAPER_WAITS + seen.delay - hang_after + seen.locating if hung else None,
+            "false_alarms": seen.false_alarms, "queued": seen.queued,
+        }
+    }  # fmt: skip
+    if seen.symptom is not None:
+        scene = baselines.Scene(job, seen.symptom, seen.records)
+        for name, tool in baselines.TOOLS.items():
+            begin = time.perf_counter()
+            diagnosis = tool(scene)
+            took = time.perf_counter() - begin
+            rows[name] = {"named": lab.names(diagnosis, seen.truth.culprits), "seconds": took}
+    job.abort()
+    job.heal()
+    return {f"incident/{fault}/{name}": row for name, row in rows.items()}
+
+
+def _quiet(job: RingJob, seed: int, rounds: int) -> dict[str, dict[str, Any]]:
+    """Jobs without a fault: steady, and with one round in twenty delayed by more than it takes."""
+    found = {
+        ("healthy", rounds // 2): lab.quiet(job, seed, rounds // 2, jitter=0.0),
+        ("jitter", rounds): lab.quiet(job, seed + 1, rounds, jitter=1.5 * lab.WIRE_SECONDS),
+    }
+    return {
+        f"quiet/{name}/{repeats} in a row": {"false_alarms": count, "rounds": watched}
+        for (name, watched), alarms in found.items()
+        for repeats, count in alarms.items()
+    }
+
+
+def _split(job: RingJob, seed: int) -> dict[str, dict[str, Any]]:
+    found = lab.split(job, seed, rounds=6)
+    error = abs(found.measured / found.expected - 1)
+    return {f"split/S3/{OURS}": {"share": found.measured, "share_expected": found.expected, "share_error": error}}
+
+
+def _probe_cost(job: RingJob) -> dict[str, dict[str, Any]]:
+    """What the probe's writes cost in a collective of 1 MiB at full speed, as a share of it."""
+    count = 1 << 18
+    for rank in range(job.n):
+        job.throttle(rank, 0.0)
+    seconds = job.time(range(job.n), count=count)
+    job.heal()
+    steps = 2 * (job.n - 1) * LOOPS * CHANNELS
+    words = np.zeros(WORDS, np.int64)
+    probe = Probe(words.data, 0, job.n)
+    begin = time.perf_counter()
+    for _ in range(20):
+        probe.enter("all_reduce", 0, count, time.monotonic_ns())
+        for _ in range(steps):
+            probe.sent(0, 4096, 1, time.monotonic_ns())
+            probe.received(0, 1, time.monotonic_ns())
+        probe.leave(time.monotonic_ns())
+    cost = (time.perf_counter() - begin) / 20
+    return {f"probe/all_reduce/{OURS}": {"probe_share": cost / seconds, "record_bytes": words.nbytes}}
+
+
+def _decision(seed: int, ranks: int = 4_000) -> dict[str, dict[str, Any]]:
+    """The decision over the records of 4,000 ranks, every class; only the records are modelled."""
+    rows = {}
+    for fault in CLASSES:
+        records, symptom, culprits = modelled(ranks, fault, seed)
+        begin = time.perf_counter()
+        diagnosis = locate(records, symptom, records)
+        took = time.perf_counter() - begin
+        right = diagnosis.label == fault and lab.names(diagnosis, culprits)
+        rows[f"decision/{fault}/{OURS}"] = {"decision_seconds": took, "decision_right": right}
+    return rows

@@ -1,0 +1,216 @@
+"""CCL-Bench: keep the evidence of a benchmark, not its summary; metrics, what-ifs and searches then come later.
+
+A leaderboard that stores step times can rank systems but not say why one is slower. Here a row is a folder: the
+profiler's traces of every rank and a workload card that says what ran, on what, cut how. Every number is a function of
+that folder (:mod:`assay.observe.trace_metrics`): one thought of next year runs on this year's rows, and where a row
+lacks what it needs the answer is "not applicable" and why. The same traces answer what other links would bring
+(:mod:`assay.observe.trace_whatif`), and drive a search for a better configuration whose every trial is a row
+(:mod:`assay.observe.ccl_search`).
+
+The study records rows of two real engines on this machine (torch's DDP and FSDP over gloo, two processes) and searches
+both; it reads the published table where it is at hand; and it prices links of twice the bandwidth on generated steps.
+
+Kumar et al., arXiv:2605.06544.
+
+>>> from assay.observe.cards import Card
+>>> from assay.observe.trace_rows import Row
+>>> from assay.sim.telemetry import Frame
+>>> entities = [{"id": 0, "kind": "rank", "name": "0"}, {"id": 1, "kind": "stream", "name": "7", "parent": 0}]
+>>> old_row = Row(Card(), Frame.of(entities, spans=[
+...     {"entity": 1, "name": "gemm", "cat": "kernel", "start": 0, "dur": 80},
+...     {"entity": 1, "name": "softmax", "cat": "kernel", "start": 80, "dur": 20}]))
+>>> new = {"longest kernel": lambda row: row.device["dur"].max() / 1e9, "ttft": trace_metrics.METRICS["ttft"]}
+>>> trace_metrics.measure(old_row, new)["value"].to_list()  # thought of after the row was recorded
+[8e-08, None]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace as changed
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from assay.observe import ccl_bench_trials as trials
+from assay.observe import trace_metrics
+from assay.record import intervals, measures
+from assay.record.types import Claim, Estimate, Evidence, NotMeasured, at_least
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from assay.record.lab import Lab
+
+__all__ = ["claims", "plot", "study", "trace_metrics"]
+
+evidence = Evidence.REAL  # the headline compares two engines that ran here; links are a model, the table a replay
+use_when = (
+    "You compare engines, libraries or machines and will be asked why one is faster: keep traces and card, and any "
+    "question that comes later is computed, not run again."
+)
+avoid_when = (
+    "Only the step time matters, or profiling changes it: the recorder costs time, and more of it the smaller the "
+    "operations. Metrics of one rank's file say nothing of the others."
+)
+own_input = (
+    'python -c "from pathlib import Path; from assay.observe.trace_metrics import metrics_table; '
+    "print(metrics_table(Path('my_run')))\"   # a folder with rank-*.json and card.yaml"
+)
+references = (
+    "Rows, cards and tools: github.com/cornell-sysphotonics/ccl-bench.",
+    "Tree-structured Parzen estimator: Bergstra et al., NeurIPS 2011. Halving: Jamieson and Talwalkar, AISTATS 2016.",
+    "TPU v6e: Google Cloud's page of the system architecture.",
+)
+
+
+def study(lab: Lab) -> pl.DataFrame:
+    """Rows of two engines and a search in each; pairs of the published table; links twice as fast on two machines."""
+    alone = changed(lab, seeds=1, workers=0)  # starts processes itself
+    sizes = [{"size": size, "seq": seq} for size in trials.SIZES for seq in lab.pick(quick=(512,), full=(512, 2048))]
+    tables = [alone.run(trials.doubled, sizes, per="run"), alone.run(trials.published, [{}], per="run")]
+    if find_spec("torch") is not None:
+        launch = {
+            "windows": lab.pick(quick=8, full=30), "budget": lab.pick(quick=7, full=15),
+            "rounds": lab.pick(quick=8, full=30), "proposers": lab.pick(quick="tpe", full="tpe halving random"),
+        }  # fmt: skip
+        launches = changed(alone, seeds=lab.pick(quick=1, full=3))
+        tables.append(
+            launches.run(trials.recorded, [launch], per="run").drop("windows", "budget", "rounds", "proposers")
+        )
+    whole = pl.concat([table for table in tables if len(table)], how="diagonal_relaxed")
+    first = ["experiment", "engine", "method", "setup", "window", "machine", "size", "cut", "run", "seed"]
+    kept = [column for column in first if column in whole.columns]
+    return whole.select(*kept, pl.exclude(kept))
+
+
+def plot(table: pl.DataFrame) -> alt.LayerChart:
+    """Every recorded row: the share of communication beside compute, and how long its step took."""
+    import altair as alt
+
+    if "compute_comm_overlap" not in table.columns:
+        raise NotMeasured("nothing was recorded here: torch is missing")
+    rows = table.filter(pl.col("experiment").is_in(["pair", "trial"])).with_columns(
+        pl.when(pl.col("experiment") == "pair").then(pl.col("setup")).otherwise(
+            pl.lit("search in ") + pl.col("engine")).alias("row"),
+        pl.col("avg_step_time") * 1e3, pl.col("compute_comm_overlap") * 100,
+    )  # fmt: skip
+    dots = (
+        alt.Chart(rows.select("row", "avg_step_time", "compute_comm_overlap"))
+        .mark_point(filled=True, size=60, opacity=0.8)
+        .encode(
+            x=alt.X("compute_comm_overlap:Q", title="communication beside compute, %"),
+            y=alt.Y("avg_step_time:Q", title="step, ms", scale=alt.Scale(type="log")),
+            color=alt.Color("row:N", title=None), shape=alt.Shape("row:N", title=None),
+        )
+    )  # fmt: skip
+    title = alt.Title(
+        "More overlap is not a shorter step", subtitle="Each point a recorded row of a real job, two ranks"
+    )
+    chart: alt.LayerChart = alt.layer(dots).properties(width=460, height=340, title=title)
+    return chart
+
+
+# ------------------------------------------------------------------------------------------------- the claims
+
+
+def _some(table: pl.DataFrame, experiment: str, without: str) -> pl.DataFrame:
+    rows = table.filter(pl.col("experiment") == experiment)
+    if rows.is_empty():
+        raise NotMeasured(without)
+    return rows
+
+
+NO_TORCH = "nothing was recorded here: install the extra torch"
+NO_TABLE = (
+    "the published table is not at hand: put website/benchmark_data.json of github.com/cornell-sysphotonics/ccl-bench "
+    "into a folder ccl-bench below $ASSAY_TRACES"
+)
+
+
+def _final(table: pl.DataFrame, engine: str, method: str) -> list[float]:
+    rows = _some(table, "final", NO_TORCH).filter((pl.col("engine") == engine) & (pl.col("method") == method))
+    return rows.sort("seed", "window")["step"].to_list()
+
+
+def best_to_best(table: pl.DataFrame) -> Estimate:
+    """The slower engine's best setup over the faster's, turn by turn."""
+    slow, fast = _final(table, "fsdp", "tpe"), _final(table, "ddp", "tpe")
+    if sum(slow) < sum(fast):
+        slow, fast = fast, slow
+    return intervals.ratio(slow, fast)
+
+
+def gained(engine: str) -> measures.Measure:
+    """The default's step over that of the setup which the search found."""
+    return lambda table: intervals.ratio(_final(table, engine, "default"), _final(table, engine, "tpe"))
+
+
+def _pairs(table: pl.DataFrame) -> pl.DataFrame:
+    rows = _some(table, "pair", NO_TORCH)
+    columns = ["seed", "window", "avg_step_time", "compute_comm_overlap", "collective_volume"]
+    lean = rows.filter(pl.col("setup") == "one all-reduce").select(columns)
+    eager = rows.filter(pl.col("setup") == "eager").select(columns)
+    return eager.join(lean, on=["seed", "window"], suffix="_lean").sort("seed", "window")
+
+
+def more_and_longer(table: pl.DataFrame) -> Estimate:
+    """The share of windows in which the setup that overlaps more takes the longer step."""
+    pairs = _pairs(table)
+    more = pl.col("compute_comm_overlap") > pl.col("compute_comm_overlap_lean")
+    longer = pl.col("avg_step_time") > pl.col("avg_step_time_lean")
+    return intervals.clopper_pearson(int(pairs.select((more == longer).sum()).item()), len(pairs))
+
+
+def times_the_step(table: pl.DataFrame) -> Estimate:
+    """How many times as long the step of the setup is that overlaps more, and moves more."""
+    pairs = _pairs(table)
+    return intervals.ratio(pairs["avg_step_time"].to_list(), pairs["avg_step_time_lean"].to_list())
+
+
+def of_published(column: str, among: str, experts: bool = False) -> measures.Measure:
+    """The share of published pairs in which something holds, among those in which it could."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        rows = _some(table, "published", NO_TABLE).filter(among)
+        rows = rows.filter("experts") if experts else rows
+        if rows.is_empty():
+            raise NotMeasured("the published table has no such pair")
+        return intervals.clopper_pearson(int(rows[column].sum()), len(rows))
+
+    return measure
+
+
+def tpu_to_gpu(machine: str) -> measures.Measure:
+    """How many times the share saved on GPUs that on TPUs is, over the generated steps."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        rows = _some(table, "doubled", "no step was generated").sort("size", "seq", "cut")
+        tpu, gpu = (rows.filter(pl.col("machine") == name)["gain"].to_list() for name in (machine, "a100 nvlink"))
+        return intervals.ratio(tpu, gpu)
+
+    return measure
+
+
+claims = [
+    Claim("step time of one framework's best setup over a peer's best on equal hardware, as a ratio, up to",
+          best_to_best, at_least(1.5, neutral=1.0)),
+    Claim("more overlap of compute and communication can go with longer training steps",
+          more_and_longer, at_least(0.9, neutral=0.5)),
+    Claim("twice the link bandwidth shortens small and medium steps much more on TPUs than on GPUs",
+          tpu_to_gpu("v6e torus"), at_least(3.0, neutral=1.0), Evidence.MODEL),
+    Claim("the same, if collectives use all four links of the torus at once",
+          tpu_to_gpu("v6e torus, all links"), at_least(3.0, neutral=1.0), Evidence.MODEL),
+    Claim("the step of the setup that overlaps more and moves four times as much, times the other's",
+          times_the_step, at_least(1.2, neutral=1.0)),
+    Claim("the default's step over that of the setup a search of few trials found: DDP",
+          gained("ddp"), at_least(1.1, neutral=1.0)),
+    Claim("the default's step over that of the setup a search of few trials found: FSDP",
+          gained("fsdp"), at_least(1.1, neutral=1.0)),
+    Claim("published pairs, experts over 4 ranks and over 8: the share in which more overlap has the longer step",
+          of_published("against", "judged", experts=True), at_least(0.5, neutral=0.0), Evidence.REPLAY),
+    Claim("published pairs of one model on equal machines: the share in which more overlap has the longer step",
+          of_published("against", "judged"), at_least(0.25, neutral=0.0), Evidence.REPLAY),
+    Claim("published pairs with steps within 5 %: the share whose traces differ at least twofold in some metric",
+          of_published("hides", "alike"), at_least(0.1, neutral=0.0), Evidence.REPLAY),
+]  # fmt: skip

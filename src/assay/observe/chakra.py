@@ -1,0 +1,172 @@
+"""Chakra: record a job once as a graph of compute, memory and communication; then analyse, replay or simulate it.
+
+A trace of times says what happened; it cannot say what would have happened with a faster network or a healthier rank,
+because it does not say who waited for whom. An execution trace does: its nodes are operations, its edges what each of
+them needs. One file a rank, in one format, then serves every tool: what one site records, another can analyse, a third
+can scale up or blur before it hands it on, and a simulator can run on hardware that does not exist.
+
+Here: the published format is read and written without loss (:mod:`assay.workloads.chakra`); PyTorch's recordings are
+linked into it, with the edges whose lack makes collectives start at time 0 (:mod:`assay.observe.et_link`); traces are
+generated for any TP/DP/PP/EP cut (:mod:`assay.observe.et_generate`) or resampled from real ones; and all of them run in
+one replayer (:mod:`assay.observe.replay`), in which a collective starts when all its ranks have come.
+
+The paper names adopters and case studies but no figures, so the study asks what a trace must be good for: does its
+replay take the time that was measured, and that of a run in which something was different?
+
+Sridharan et al., MLSys 2026, arXiv:2605.11333; the format is that of arXiv:2305.14516.
+
+>>> from assay.observe.et_generate import Job, device, generate
+>>> ranks = generate(Job(layers=4, hidden=1024, heads=16, seq=512, batch=4, dp=8), device("h100"))
+>>> net = replay.Network(replay.Link(2e-6, 20e9))
+>>> step, twice = replay.replay(ranks, net).makespan, replay.replay(ranks, net.scaled(bandwidth=2)).makespan
+>>> f"{1 - twice / step:.0%} faster with twice the bandwidth"
+'44% faster with twice the bandwidth'
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace as changed
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from assay.observe import chakra_trials as trials
+from assay.observe import replay
+from assay.record import intervals, measures
+from assay.record.types import Claim, Estimate, Evidence, NotMeasured, at_least, at_most, exactly
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from assay.record.lab import Lab
+
+__all__ = ["claims", "plot", "replay", "study"]
+
+evidence = Evidence.REPLAY  # the headline is about published traces; what was recorded here is marked as real
+use_when = (
+    "You want to know what a change (links, a straggler, a group's layout) would do to a job that was recorded once, "
+    "or to hand a workload to somebody without its code, or to move traces between tools."
+)
+avoid_when = (
+    "The change alters which operations run (another batch size, another cut of the model): the graph is then another "
+    "one. Also where recordings lack dependencies: a replay is only as right as its edges."
+)
+own_input = "assay trace job.0.et job.1.et --json"
+references = (
+    "The format and its tools: github.com/mlcommons/chakra, schema 1.0.",
+    "The collectives' closed forms: Thakur, Rabenseifner and Gropp, IJHPCA 2005.",
+)
+
+
+def study(lab: Lab) -> pl.DataFrame:
+    """A recorded job with and without a late rank, published samples, and generated jobs of up to a thousand ranks."""
+    launches = changed(lab, seeds=lab.pick(quick=1, full=3), workers=0)  # starts processes itself
+    sizes = [{"ranks": ranks, "layers": 16} for ranks in lab.pick(quick=(16, 128), full=(16, 64, 256, 1024))]
+    tables = [
+        launches.run(trials.samples, [{}], per="run"),
+        launches.run(trials.generated, sizes, per="run"),
+    ]
+    if find_spec("torch") is not None:
+        windows = {"windows": lab.pick(quick=5, full=20), "steps": lab.pick(quick=3, full=10)}
+        tables.append(launches.run(trials.recorded, [windows], per="run").drop("windows", "steps"))
+    whole = pl.concat([table for table in tables if len(table)], how="diagonal_relaxed")
+    first = ["experiment", "method", "source", "run", "seed"]
+    kept = [column for column in first if column in whole.columns]
+    return whole.select(*kept, pl.exclude(*kept, "layers"))
+
+
+def plot(table: pl.DataFrame) -> alt.LayerChart:
+    """Predicted against measured seconds of a step; on the line the prediction is right."""
+    import altair as alt
+
+    if "predicted" not in table.columns or "measured" not in table.columns:
+        raise NotMeasured("nothing was recorded here: torch is missing")
+    points = table.filter(pl.col("experiment") == "step").with_columns(
+        pl.when("late").then(pl.lit("a rank late")).otherwise(pl.lit("as recorded")).alias("run as")
+    )
+    low, high = points.select(pl.min_horizontal("predicted", "measured").min()).item(), points["measured"].max()
+    ends = pl.DataFrame({"x": [low, high], "y": [low, high]})
+    axis = alt.Axis(format=".0f")
+    line = alt.Chart(ends).mark_line(strokeDash=[4, 4], opacity=0.6, color="#7F7F7F").encode(x="x:Q", y="y:Q")
+    dots = (
+        alt.Chart(points.with_columns(pl.col("predicted", "measured") * 1e3))
+        .mark_point(filled=True, size=60, opacity=0.8)
+        .encode(
+            x=alt.X("measured:Q", title="measured step, ms", axis=axis, scale=alt.Scale(zero=False)),
+            y=alt.Y("predicted:Q", title="predicted step, ms", axis=axis, scale=alt.Scale(zero=False)),
+            color=alt.Color("method:N"), shape=alt.Shape("run as:N"),
+        )
+    )  # fmt: skip
+    line = line.transform_calculate(x="datum.x * 1000", y="datum.y * 1000")
+    title = alt.Title("A replayed step beside the measured one", subtitle="A real job of two ranks; dashed: equal")
+    chart: alt.LayerChart = (line + dots).properties(width=460, height=340, title=title)
+    return chart
+
+
+# ------------------------------------------------------------------------------------------ the claims
+
+
+SOURCES = ("torch job", "sample chakra.0.et", "generated")
+
+
+def serves(table: pl.DataFrame) -> Estimate:
+    """The share of (source, use) pairs that work: a recorded job, the published trace, a generated job."""
+    uses = measures.rows(table, {"experiment": "use", "layout": "protobuf"})
+    if lacking := [source for source in SOURCES if source not in uses["source"].to_list()]:
+        raise NotMeasured(f"not all sources are at hand: {', '.join(lacking)} is missing")
+    return measures.share("works")(uses)
+
+
+def mean_error(**where: Any) -> measures.Measure:
+    """The mean relative error over windows, with its interval."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        if "error" not in table.columns:
+            raise NotMeasured("nothing was recorded here: install the extra torch")
+        return intervals.bootstrap(measures.rows(table, {"experiment": "step", **where})["error"].to_list())
+
+    return measure
+
+
+def times_the_error(table: pl.DataFrame) -> Estimate:
+    """How many times the replay's error that of the timeline is, window by window."""
+    if "error" not in table.columns:
+        raise NotMeasured("nothing was recorded here: install the extra torch")
+    steps = measures.rows(table, {"experiment": "step", "late": False}).sort("run")
+    by = {method: steps.filter(pl.col("method") == method)["error"].to_list() for method in ("timeline", "replay")}
+    return intervals.ratio(by["timeline"], by["replay"])
+
+
+def monotone(table: pl.DataFrame) -> Estimate:
+    """The share of steps in bandwidth at which the step did not get longer, and stayed above its longest chain."""
+    rows = measures.rows(table, {"experiment": "network"}).sort("ranks", "seed", "bandwidth")
+    falls = rows.select(
+        ok=(pl.col("predicted").diff().over("ranks", "seed").fill_null(0.0) <= 1e-12)
+        & (pl.col("predicted") >= pl.col("bound") * (1 - 1e-9))
+    )["ok"]
+    value = int(falls.sum()) / len(falls)
+    return Estimate(value, value, value, len(falls))
+
+
+claims = [
+    Claim("one trace format serves collection, analysis, generation, replay and simulation over several vendors",
+          serves, exactly(1.0)),
+    Claim("traces from production clusters yield findings in real case studies",
+          measures.not_here("needs traces of a production cluster; the public samples are one rank's step each"),
+          at_least(0.0)),
+    Claim("replaying a recorded job takes the measured step, up to a relative error of",
+          mean_error(method="replay", late=False), at_most(0.10), Evidence.REAL),
+    Claim("the error of a timeline without dependencies on the same steps, times the replay's",
+          times_the_error, at_least(2.0, neutral=1.0), Evidence.REAL),
+    Claim("the step with a rank late is predicted from a healthy trace, up to a relative error of",
+          mean_error(method="replay", late=True), at_most(0.10), Evidence.REAL),
+    Claim("the healthy step alone, taken as the prediction, misses it by at least",
+          mean_error(method="end-to-end", late=True), at_least(0.10), Evidence.REAL),
+    Claim("published traces in the JSON layout, which tells no sizes of collectives, serve the same uses in a share of",
+          measures.share("works", experiment="use", layout="json"), at_least(1.0)),
+    Claim("more bandwidth never makes a generated step longer, and no step is shorter than its longest chain",
+          monotone, exactly(1.0), Evidence.MODEL),
+    Claim("nodes replayed in a second on one core, the plan at hand",
+          measures.mean("nodes_per_second", experiment="speed", ranks=128), at_least(1e6), Evidence.MODEL),
+]  # fmt: skip

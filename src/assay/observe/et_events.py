@@ -1,0 +1,211 @@
+"""What PyTorch records for Chakra: the host's graph (`ExecutionTraceObserver`) and the times (profiler, Kineto JSON).
+
+Both are JSON, of the same steps and one rank; the two know each other's operations by the record function id.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from assay.record.errors import BadInput
+
+LARGEST = 2 << 30  # bytes, unpacked
+T = TypeVar("T")
+
+
+class Args(msgspec.Struct, rename={
+    "external": "External id", "record": "Record function id", "group": "Process Group Name",
+    "collective": "Collective name", "sent": "In msg nelems", "received": "Out msg nelems", "size": "Group size",
+}):  # fmt: skip
+    """What the profiler says of an event, as far as the linker asks."""
+
+    external: Any = None
+    record: Any = None
+    correlation: Any = None
+    stream: Any = None
+    group: Any = None
+    collective: Any = None
+    sent: Any = None
+    received: Any = None
+    size: Any = None
+    dtype: Any = None
+
+
+class Event(msgspec.Struct):
+    """One event; times are microseconds."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    pid: Any = None
+    tid: Any = None
+    args: Args = msgspec.field(default_factory=Args)
+
+
+class Profile(msgspec.Struct):
+    """A profiler's file."""
+
+    events: list[Event] = msgspec.field(name="traceEvents")
+    about: dict[str, Any] = msgspec.field(name="distributedInfo", default_factory=dict)
+
+    @property
+    def rank(self) -> int | None:
+        """The rank it says it is of."""
+        rank = self.about.get("rank")
+        return rank if isinstance(rank, int) else None
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """The size of each process group it names."""
+        config = self.about.get("pg_config")
+        listed = config if isinstance(config, list) else []
+        return {str(g["pg_name"]): g.get("pg_size") or 0 for g in listed if isinstance(g, dict) and "pg_name" in g}
+
+
+class Tensors(msgspec.Struct):
+    """Arguments or results: values, shapes and types, in step."""
+
+    values: list[Any] = []
+    shapes: list[Any] = []
+    types: list[Any] = []
+
+
+class Attr(msgspec.Struct):
+    """A named value of an operation."""
+
+    name: str = ""
+    type: str = ""
+    value: Any = None
+
+
+class Operation(msgspec.Struct):
+    """A node of the host's graph."""
+
+    id: int
+    name: str = ""
+    ctrl_deps: int | list[int] = 0
+    inputs: Tensors = msgspec.field(default_factory=Tensors)
+    outputs: Tensors = msgspec.field(default_factory=Tensors)
+    attrs: list[Attr] = []
+
+    @property
+    def record(self) -> int | None:
+        """The record function id."""
+        found = next((attr.value for attr in self.attrs if attr.name == "rf_id"), None)
+        return found if isinstance(found, int) else None
+
+
+class HostGraph(msgspec.Struct):
+    """The file of an `ExecutionTraceObserver`."""
+
+    nodes: list[Operation]
+    schema: str = ""
+
+
+def read_profile(path: str | Path) -> Profile:
+    """A Kineto JSON file, gzipped or not."""
+    return _read(Path(path), Profile, "a profiler's trace has a list 'traceEvents'")
+
+
+def read_host(path: str | Path) -> HostGraph:
+    """The JSON file of an `ExecutionTraceObserver`, gzipped or not."""
+    return _read(Path(path), HostGraph, "an execution trace of PyTorch has a list 'nodes'")
+
+
+def _read(path: Path, kind: type[T], right: str) -> T:
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = zlib.decompressobj(wbits=31).decompress(content, LARGEST)
+    except (OSError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadInput(f"{path}: {error}") from None
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        where = f" ({len(content)} bytes)" if "truncated" in str(error) else ""
+        raise BadInput(f"{path}: {str(error)[:160]}{where}; {right}") from None
+
+
+# --------------------------------------------------------------------------------------------- what names mean
+
+_OPERATIONS = (
+    (r"reduce_?scatter", 7), (r"all_?reduce", 0), (r"all_?gather", 2), (r"all_?to_?all", 6), (r"broadcast", 5),
+    (r"barrier", 9), (r"reduce", 1), (r"gather", 3), (r"scatter", 4),
+)  # fmt: skip
+_COMM = re.compile(r"^(gloo|mpi|ucc|nccl):|^(nccl|rccl)\w*Kernel", re.IGNORECASE)
+SYNCS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "hipDeviceSynchronize",
+         "hipStreamSynchronize", "hipEventSynchronize", "cudaMemcpy", "cuStreamSynchronize")  # fmt: skip
+WAITS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
+
+
+def is_comm(name: str) -> bool:
+    """Whether an event is communication itself, not the call that asks for it.
+
+    >>> is_comm("gloo:all_reduce"), is_comm("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), is_comm("c10d::allreduce_")
+    (True, True, False)
+    """
+    return bool(_COMM.match(name))
+
+
+def is_step(name: str) -> bool:
+    """Whether an event marks a training step."""
+    return name.startswith("ProfilerStep")
+
+
+def operation(name: str) -> int | None:
+    """The collective that a name speaks of, as Chakra numbers them; None for sends, receives and other words.
+
+    >>> operation("gloo:all_reduce"), operation("ncclDevKernel_ReduceScatter_Sum_f16"), operation("nccl:send 0->1")
+    (0, 7, None)
+    """
+    return next((number for word, number in _OPERATIONS if re.search(word, name, re.IGNORECASE)), None)
+
+
+def storages(values: Any) -> set[int]:
+    """The storages of the tensors among an operation's values: [tensor, storage, offset, elements, bytes, device].
+
+    >>> sorted(storages([[[4, 5, 0, 64, 4, "cpu"], [6, 7, 0, 64, 4, "cpu"]], 3, "x"]))
+    [5, 7]
+    """
+    return {tensor[1] for tensor in _tensors(values)}
+
+
+def nbytes(inputs: Tensors) -> int:
+    """The bytes of all tensors among the inputs, by their shapes.
+
+    >>> nbytes(Tensors([[4, 5, 0, 99, 4, "cpu"]], [[2, 3]], ["Tensor(float)"]))
+    24
+    """
+    total = 0
+    for tensor, shape in zip(_tensors(inputs.values), _shapes(inputs.values, inputs.shapes), strict=False):
+        count = 1
+        for side in shape:
+            count *= side
+        total += count * tensor[4]
+    return total
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 6 and all(type(part) is int for part in value[:5])
+
+
+def _tensors(values: Any) -> list[list[Any]]:
+    if _is_tensor(values):
+        return [values]
+    return [found for value in values for found in _tensors(value)] if isinstance(values, list) else []
+
+
+def _shapes(values: Any, shapes: Any) -> list[list[int]]:
+    if _is_tensor(values):
+        return [shapes if isinstance(shapes, list) and all(type(side) is int for side in shapes) else [0]]
+    if not isinstance(values, list) or not isinstance(shapes, list):
+        return []
+    return [shape for value, own in zip(values, shapes, strict=False) for shape in _shapes(value, own)]

@@ -1,0 +1,299 @@
+"""Which rank and which stage made the group late: a window of stage durations goes in, a diagnosis comes out.
+
+The frontier (:mod:`assay.observe.frontier.advances`) says by how much each stage advanced the group and under whose
+lead. Beside a healthy window, the stage whose advance grew and the rank that led while it did are the suspects. Leading
+is not causing: a second rank may be as late, a role may be slow by design, ranks may not wait for each other where we think
+they do. The label says so, and `next` says what would settle it. The frontier routes a profiler, it names no cause.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from assay.observe.frontier.advances import (
+    WAIT,
+    Bools,
+    Floats,
+    Frontier,
+    Rows,
+    between_syncs,
+    checked,
+    frontier,
+    synchronising_in,
+)
+from assay.observe.interface import Diagnosis, Suspect
+from assay.record.errors import BadInput
+
+__all__ = ["Frontier", "between_syncs", "diagnose", "frontier", "resolution", "rise"]
+
+# Where a label begins. The paper has such gates but prints no thresholds; these are ours.
+LEADS = 0.7  # of the excess, under the lead of one rank
+CLOSE = 0.02  # of a step: two ranks this close are as good as together
+REGAINED = 0.5  # of the excess: what must be won if this rank were as fast as the next one
+QUIET = 0.002  # of a step: an excess below it is none
+SPIKE = 4.0  # times the excess: what a single step may weigh when leaders are counted
+MISSING = 0.05  # of all (step, rank)
+ROLES = 0.25  # of a step between one group of ranks and the next
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A window as the labels look at it."""
+
+    rows: Rows
+    front: Frontier
+    own: Floats  # (ranks, stages): a rank's mean time beyond the expected, waiting included
+    excess: Floats  # (stages,): mean advance beyond the expected, ns
+    loud: Bools  # (stages,): it is more than noise
+    led: Floats  # (ranks, stages): share of the excess under each rank's lead
+    step: float  # mean length of a row, ns
+
+
+def diagnose(
+    durations: ArrayLike,
+    stages: Sequence[str],
+    reference: ArrayLike | None = None,
+    synchronising: Sequence[str] | None = None,
+    roles: Sequence[str] | None = None,
+    *,
+    valid: ArrayLike | None = None,
+    reference_valid: ArrayLike | None = None,
+    ranks: Sequence[int] | None = None,
+    deferred: Sequence[str] = (),
+) -> Diagnosis:
+    """Which (rank, stage) to look at, what kind of case it is, and how the window's time splits among the stages.
+
+    `durations` (steps, ranks, stages) are the window, `reference` a healthy one; without it, ranks are compared with
+    one another, and a slow-down of all of them cannot be seen. `synchronising`: the stages in which ranks wait for
+    each other (`sync`, else `backward`). `roles`: a name for each rank where ranks differ by design. `deferred`:
+    stages that only launch work on a device. `valid`: which (step, rank) reported.
+
+    The accounting is in whole nanoseconds, so that it adds up exactly; a suspect's score in seconds a step. The label
+    is `confirmed` (one rank), `shared` (all of them), or a reason to doubt: `co-critical`, `device-deferred`,
+    `role-heterogeneous`, `incomplete`, `unaligned`. It is empty where no stage takes longer than noise explains.
+
+    >>> healthy = np.tile(np.array([10, 20, 40, 5]) * 10**6, (20, 4, 1))
+    >>> stalled = healthy.copy()
+    >>> stalled[:, 2, 0] += 30 * 10**6            # rank 2 waits for its data
+    >>> stalled[:, [0, 1, 3], 2] += 30 * 10**6    # and all others for rank 2
+    >>> found = diagnose(stalled, ["data", "forward", "backward", "optimizer"], healthy)
+    >>> found.label, found.suspects[0].entity, found.suspects[0].indicator, found.suspects[0].score
+    ('confirmed', '2', 'data', 0.03)
+    >>> sum(found.accounting.values()) == found.total
+    True
+    """
+    d, mask = checked(durations, valid)
+    if d.shape[2] != len(stages):
+        raise BadInput(f"frontier: {d.shape[2]} durations a step, but {len(stages)} stages are named")
+    waits = synchronising_in(stages) if synchronising is None else synchronising
+    if odd := [name for name in (*waits, *deferred) if name not in stages]:
+        raise BadInput(f"frontier: no stage '{odd[0]}'; there are {', '.join(stages)}")
+    rows = between_syncs(d, mask, stages, waits)
+    usual = None
+    if reference is not None:
+        healthy, healthy_mask = checked(reference, reference_valid)
+        if healthy.shape[1:] != d.shape[1:]:
+            raise BadInput(f"frontier: the reference has {healthy.shape[1:]} ranks and stages, not {d.shape[1:]}")
+        usual = between_syncs(healthy, healthy_mask, stages, waits)
+    missing = 1 - float(mask.mean()) if mask.size else 1.0
+    names = [str(rank) for rank in (range(d.shape[1]) if ranks is None else ranks)]
+    if not rows.valid.any() or (usual is not None and not usual.valid.any()):
+        return Diagnosis(label="incomplete", why="no step was reported by any rank, here or in the reference")
+    seen = _look(rows, usual, roles)
+    spent = dict(zip(rows.stages, seen.front.advances.sum(0).tolist(), strict=True))
+    total = float(seen.front.advances.sum())
+    split = {name: float(spent[name]) for name in stages}
+    doubts = _doubts(seen, usual, roles, missing)
+    suspects = _suspects(seen, names, doubts, deferred, usual is not None)
+    if not suspects:
+        why = "no stage takes longer than in the reference" if usual else "no rank takes longer than the others"
+        return Diagnosis(accounting=split, total=total, label=doubts, why=f"{why} beyond its noise")
+    return Diagnosis(suspects, split, total, suspects[0].label)
+
+
+def _look(rows: Rows, usual: Rows | None, roles: Sequence[str] | None) -> _Seen:
+    front = frontier(rows.durations, rows.valid)
+    there = rows.valid.any(1)
+    mean_d = _mean_where(rows.durations, rows.valid)
+    if usual is None:
+        typical = _typical(rows, front, roles)  # (rows, ranks, stages)
+        beyond = (front.advances - typical.max(1))[there]
+        own = mean_d - _mean_where(typical, rows.valid)
+        excess, loud = rise(beyond, np.zeros((1, beyond.shape[1])))
+    else:
+        healthy = frontier(usual.durations, usual.valid).advances[usual.valid.any(1)].astype(float)
+        own = mean_d - _mean_where(usual.durations, usual.valid)
+        excess, loud = rise(front.advances[there].astype(float), healthy)
+        beyond = front.advances[there] - healthy.mean(0)
+    step = float(front.advances[there].sum(1).mean())
+    weight = np.clip(beyond, 0.0, SPIKE * np.maximum(excess, 1.0))  # one long hiccup must not outvote the window
+    leads = front.leaders[there][:, None, :] == np.arange(rows.durations.shape[1])[None, :, None]
+    led = (leads * weight[:, None, :]).sum(0) / np.maximum(weight.sum(0), 1e-300)
+    return _Seen(rows, front, own, excess, loud & (excess > QUIET * step), led, step)
+
+
+def rise(now: Floats, before: Floats) -> tuple[Floats, Bools]:
+    """By how much each column rose, and whether that is more than three standard errors.
+
+    The mean sees what happens now and then; where a few hiccups drown it, the median sees what happens always.
+    """
+    mean, median = now.mean(0) - before.mean(0), np.median(now, 0) - np.median(before, 0)
+    by_mean, by_median = resolution(now, before)
+    steady = (median > by_median) & (mean <= by_mean)
+    return np.maximum(np.where(steady, median, mean), 0.0), (mean > by_mean) | steady
+
+
+def resolution(now: Floats, before: Floats) -> tuple[Floats, Floats]:
+    """What a difference between two windows must exceed to be no noise: three standard errors, of mean and median."""
+    by_mean = 3 * np.sqrt(now.var(0) / len(now) + before.var(0) / len(before))
+    by_median = 3 * 1.25 * np.sqrt(_scatter(now) ** 2 / len(now) + _scatter(before) ** 2 / len(before))
+    return by_mean, by_median
+
+
+def _scatter(values: Floats) -> Floats:
+    """The standard deviation, by the median distance from the median."""
+    spread: Floats = 1.4826 * np.median(np.abs(values - np.median(values, 0)), 0)
+    return spread
+
+
+def _mean_where(values: NDArray[np.generic], valid: Bools) -> Floats:
+    if valid.all():  # the same without a copy
+        whole: Floats = values.mean(0, dtype=float)
+        return whole
+    counts = np.maximum(valid.sum(0), 1)[:, None]
+    means: Floats = np.einsum("wrs,wr->rs", values.astype(float), valid.astype(float)) / counts
+    return means
+
+
+def _typical(rows: Rows, front: Frontier, roles: Sequence[str] | None) -> Floats:
+    """What a rank of its role takes for a stage in each row: the median. Where ranks wait, only what was not waiting.
+
+    A rank that enters a synchronising stage early by its slack has waited at most that long in it.
+    """
+    own = rows.durations.astype(float)
+    for s in np.nonzero(np.array(rows.synchronising))[0].tolist():
+        if s:
+            own[:, :, s] = np.maximum(own[:, :, s] - front.slack[:, :, s - 1], 0)
+    own[~rows.valid] = np.nan
+    typical = np.zeros_like(own)
+    groups = np.zeros(own.shape[1], int) if roles is None else np.unique(list(roles), return_inverse=True)[1]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a row that nobody of the group reported
+        for group in np.unique(groups):
+            typical[:, groups == group] = np.nan_to_num(np.nanmedian(own[:, groups == group], axis=1))[:, None]
+    return typical
+
+
+def _doubts(seen: _Seen, usual: Rows | None, roles: Sequence[str] | None, missing: float) -> str:
+    """What makes the whole window doubtful, if anything."""
+    if missing > MISSING:
+        return "incomplete"
+    if roles is None and _differ_by_design(usual or seen.rows, seen.step, alone=usual is not None):
+        return "role-heterogeneous"
+    whole: Bools = np.asarray(seen.rows.valid.all(1))
+    if whole.any():
+        # Ranks that leave together have rows of one length. Single rows jitter, but what a row is too long the next
+        # one is too short: over a window only ranks that do not wait for each other drift apart.
+        length = (seen.rows.durations.sum(2) * whole[:, None]).sum(0) / whole.sum()
+        if float(np.ptp(length)) > max(CLOSE * seen.step, 0.5 * float(seen.excess.max())):
+            return "unaligned"
+    return ""
+
+
+def _differ_by_design(rows: Rows, step: float, alone: bool) -> bool:
+    """Whether the ranks fall into groups with other stage profiles; `alone`: a single rank is a group."""
+    means = np.sort(_mean_where(rows.durations, rows.valid)[:, ~np.array(rows.synchronising)], axis=0)
+    gaps = np.diff(means, axis=0)
+    edge = 0 if alone else 1  # without a reference, one odd rank is a suspect and not a role
+    inner = gaps[edge : len(gaps) - edge]
+    return bool(inner.size and float(inner.max()) > ROLES * step)
+
+
+def _suspects(
+    seen: _Seen, names: Sequence[str], doubts: str, deferred: Sequence[str], compared: bool
+) -> tuple[Suspect, ...]:
+    stages = seen.rows.stages
+    found: dict[tuple[int, int], tuple[float, str]] = {}
+    loud = np.nonzero(seen.loud)[0].tolist()
+    for s in loud:
+        for r in np.nonzero(seen.led[:, s] > 0)[0].tolist():
+            found[r, s] = float(seen.excess[s] * seen.led[r, s]), ""
+    for s in loud:
+        k = int(seen.led[:, s].argmax())
+        label, rival = _label(seen, k, s, compared)
+        if label != "shared" and any(name in deferred for name in stages[: s + 1]):
+            label = "device-deferred"
+        for r in range(len(names)):
+            if (r, s) in found:
+                found[r, s] = found[r, s][0], doubts or label
+        if rival is not None:
+            score = min(float(seen.excess[s]), float(seen.own[rival]))
+            found[rival] = max((score, doubts or label), found.get(rival, (0.0, "")))
+    order = sorted(found, key=lambda key: -found[key][0])
+    if order and found[order[0]][1] not in ("confirmed", "shared"):  # then nothing smaller is certain either
+        doubt = found[order[0]][1]
+        found = {key: (score, doubt if label == "confirmed" else label) for key, (score, label) in found.items()}
+    return tuple(
+        Suspect(names[r], stages[s], found[r, s][0] / 1e9, found[r, s][1], _advice(stages[s], names[r], found[r, s][1]))
+        for r, s in order
+    )
+
+
+def _label(seen: _Seen, k: int, s: int, compared: bool) -> tuple[str, tuple[int, int] | None]:
+    """The case of rank k leading stage s, and who else would hold the group up if it did not."""
+    rows, front = seen.rows, seen.front
+    if rows.synchronising[s]:
+        return ("shared" if rows.stages[s] == WAIT else "co-critical"), None
+    if compared and float(np.quantile(seen.own[:, s], 0.25, method="lower")) >= 0.5 * seen.excess[s]:
+        return "shared", None
+    entry = next((i for i in range(s, len(rows.stages)) if rows.synchronising[i]), len(rows.stages)) - 1
+    others = np.where(rows.valid, front.slack[:, :, entry], np.iinfo(np.int64).max)
+    both = rows.valid[:, k] & (rows.valid.sum(1) > 1)
+    if not both.any():
+        return "incomplete", None
+    mine = others[both, k].copy()
+    others = others[both]
+    others[:, k] = np.iinfo(np.int64).max
+    margin = others.min(1) - mine  # how much later than the next one k arrives where all must meet
+    apart, certain = rise(margin[:, None].astype(float), np.zeros((1, 1)))
+    if certain[0] and apart[0] > max(CLOSE * seen.step, REGAINED * seen.excess[s]) and seen.led[k, s] >= LEADS:
+        return "confirmed", None
+    rival = int(np.bincount(others.argmin(1), minlength=others.shape[1]).argmax())
+    stage = int(seen.own[rival, : entry + 1].argmax())
+    held = seen.own[rival, stage] > CLOSE * seen.step
+    return "co-critical", (rival, stage) if held else None
+
+
+_TOOLS = {
+    "data": "a sampling profiler (py-spy) on the loader and its workers",
+    "forward": "the PyTorch profiler on the forward pass",
+    "backward": "the PyTorch profiler on the backward pass",
+    "optimizer": "a sampling profiler (py-spy) on the optimizer step",
+    "checkpoint": "the file system's latency (fsync, iostat)",
+    WAIT: "the collective library's flight recorder",
+}
+
+
+def _advice(stage: str, rank: str, label: str) -> str:
+    tool = _TOOLS.get(stage, "a sampling profiler (py-spy)")
+    match label:
+        case "shared":
+            return f"{tool}, on any rank: all of them are slower"
+        case "device-deferred":
+            return f"the PyTorch profiler with device activities on rank {rank}: host time may hide an earlier stage"
+        case "role-heterogeneous":
+            return f"give the ranks' roles and look again; else {tool}, on rank {rank} and a rank of its kind"
+        case "incomplete":
+            return f"find the ranks that do not report; else {tool}, on rank {rank}"
+        case "unaligned":
+            return f"name the synchronising stages; else {tool}, on rank {rank}"
+        case "co-critical" if stage == "backward":
+            return "record the wait for gradients as a stage of its own (sync), or the flight recorder on all ranks"
+        case "co-critical":
+            return f"{tool}, on rank {rank} and on the rank that comes next: neither alone holds the group up"
+    return f"{tool}, on rank {rank}"

@@ -1,0 +1,204 @@
+"""A Kineto or Chrome trace file as columns: read once, in pieces, never held as a whole.
+
+The file may be gzipped; `traceEvents` may stand anywhere in the object, or be all of the file (a bare array). A file
+that ends early keeps the whole events before the cut, and says so. Anything else that is not JSON is refused with the
+byte at which it stops being so.
+
+>>> import io
+>>> text = b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 5, "dur": 1.25}], "distributedInfo": {"rank": 3}}'
+>>> recording = read_stream(io.BytesIO(text), "x.json")
+>>> recording.rank, recording.strings[recording["name"][0]], recording["dur"].tolist(), recording.cut
+(3, 'a', [1250], None)
+>>> read_stream(io.BytesIO(text[:50]), "x.json").cut
+50
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.record.errors import BadInput
+from assay.workloads.json_scan import MISSING, key_end, skip_value
+from assay.workloads.kineto_scan import FIELDS, Strings, scan
+from assay.workloads.kineto_window import Progress, Stream, Unpacked, Window
+
+_ROWS = 1 << 16  # of one flush
+_NARROW = {"ph": np.int8, "cat": np.int32, "name": np.int32, "collective": np.int32, "dtype": np.int32,
+           "label": np.int32, "ranks": np.int32}  # fmt: skip
+_KEPT = ("distributedInfo", "schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "traceName")
+_RANK = re.compile(r"rank[-_. ]?(\d+)|worker[-_. ]?(\d+)|^(\d+)[._-]", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The events of one file: a column for each of `kineto_scan.FIELDS`, in the order of the file.
+
+    Times are nanoseconds. `MISSING` stands for what an event does not say, -1 for a string that it does not name.
+    """
+
+    name: str
+    columns: dict[str, NDArray[Any]]
+    strings: list[str]
+    about: dict[str, Any]
+    """What the file says of itself: `distributedInfo` and the like."""
+    cut: int | None
+    """Where the file ends although it should go on."""
+    notes: dict[str, int] = field(default_factory=dict)
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        return self.columns[column]
+
+    def __len__(self) -> int:
+        return len(self.columns["ph"])
+
+    @property
+    def rank(self) -> int | None:
+        """What the file says, else its name."""
+        said = self.about.get("distributedInfo")
+        told = said.get("rank") if isinstance(said, dict) else None
+        if isinstance(told, int) and told >= 0:
+            return told
+        found = _RANK.search(Path(self.name).name)
+        return int(next(group for group in found.groups() if group)) if found else None
+
+
+class _Columns:
+    """Rows as they come, packed into columns piece by piece."""
+
+    def __init__(self) -> None:
+        self.rows = np.empty((_ROWS, len(FIELDS)), np.int64)
+        self.count = 0
+        self.strings = Strings()
+        self.parts: list[dict[str, NDArray[Any]]] = []
+
+    def flush(self) -> None:
+        taken = self.rows[: self.count]
+        self.parts.append({name: _packed(name, taken[:, i]) for i, name in enumerate(FIELDS)})
+        self.count = 0
+
+    def all(self) -> dict[str, NDArray[Any]]:
+        self.flush()
+        made = {}
+        for name in FIELDS:
+            made[name] = np.concatenate([part.pop(name) for part in self.parts])  # popped: never two copies of all
+        return made
+
+
+def _packed(name: str, values: NDArray[np.int64]) -> NDArray[Any]:
+    kind = _NARROW.get(name)
+    if kind is None:
+        return values.copy()
+    return np.where(values == MISSING, 0 if name == "ph" else -1, values).astype(kind)
+
+
+def read_file(path: Path, progress: Progress | None = None) -> Recording:
+    """Read a `.json` or `.json.gz` file; gzip is told by its first bytes."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            if not packed:
+                return read_stream(raw, str(path), progress=progress and (lambda done, _: progress(done, size)))
+            told = progress and (lambda done, _: progress(raw.tell(), size))
+            return read_stream(Unpacked(raw), str(path), packed=size, progress=told)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}; a profiler trace would be right") from None
+
+
+def read_stream(stream: Stream, name: str, *, packed: int | None = None, progress: Progress | None = None) -> Recording:
+    """Read an open file. `packed`: how many bytes it unpacks from."""
+    window, columns = Window(stream, name, packed, progress), _Columns()
+    about: dict[str, Any] = {}
+    first = window.next()
+    if first == 0x5B:  # '[': the array alone
+        window.at += 1
+        found, whole = True, _events(window, columns)
+    elif first == 0x7B:
+        window.at += 1
+        found, whole = _object(window, columns, about)
+    else:
+        raise BadInput(
+            f"{name}: not a profiler trace, which is JSON and begins with '{{' or '['; "
+            "request traces are for 'assay traces'"
+        )
+    cut = None if whole else window.offset(window.end)
+    if not found:
+        raise BadInput(f"{name}: {_stranger(about, cut)}")
+    if whole and window.next() is not None:
+        raise BadInput(f"{name}: something follows the end of the trace at byte {window.offset(window.at)}")
+    return Recording(name, columns.all(), columns.strings.all(), about, cut)
+
+
+def _stranger(about: dict[str, Any], cut: int | None) -> str:
+    if cut is not None:
+        return f"ends at byte {cut}, before any 'traceEvents'"
+    keys = ", ".join(list(about.get("keys", ()))[:4]) or "nothing"
+    return f"has no 'traceEvents' (it has {keys}): not a profiler trace; request traces are for 'assay traces'"
+
+
+def _object(window: Window, columns: _Columns, about: dict[str, Any]) -> tuple[bool, bool]:
+    """Read the top-level object: were there events, and was it whole."""
+    found = False
+    keys = about.setdefault("keys", [])
+    while True:
+        letter = window.next()
+        if letter is None:
+            return found, False
+        if letter == 0x7D:
+            window.at += 1
+            return found, True
+        if letter == 0x2C and keys:
+            window.at += 1
+            continue
+        text = window.passed(key_end)
+        if text is None or window.next() is None:
+            return found, False
+        key = text[1 : text.rindex(b'"')].decode("utf-8", "replace")
+        if len(keys) < 100:
+            keys.append(key)
+        if key == "traceEvents" and window.next() == 0x5B:
+            window.at += 1
+            found = True
+            if not _events(window, columns):
+                return found, False
+            continue
+        value = window.passed(skip_value)
+        if value is None:
+            return found, False
+        if key in _KEPT:
+            about[key] = _decoded(value)
+
+
+def _decoded(value: bytes) -> Any:
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _events(window: Window, columns: _Columns) -> bool:
+    """Read the array whose bracket was just passed; False if the stream ends within."""
+    while True:
+        found = scan(window.text, window.at, window.end, columns.rows, columns.count, columns.strings)
+        window.at, columns.count = found.position, found.rows
+        if found.fault is not None:
+            window.refuse(found.fault)
+        if found.ended:
+            return True
+        if found.full:
+            columns.flush()
+        elif not window.more():
+            return False
+
+
+def phases(recording: Recording, letters: str) -> NDArray[np.bool_]:
+    """Which events are of one of these phases: X a whole span, B and E its ends, i an instant, M a name."""
+    return np.isin(recording["ph"], np.frombuffer(letters.encode(), np.int8))

@@ -1,0 +1,73 @@
+"""What the names in a profiler's trace mean: which event is a kernel, a collective, a copy, a step."""
+
+from __future__ import annotations
+
+import re
+
+_DEVICE = {
+    "kernel", "concurrent_kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset", "mtia_ccp_events",
+}  # fmt: skip
+_LIBRARY = re.compile(r"^(nccl|rccl|hccl).*Kernel")
+_COPY = re.compile(r"^(Memcpy|Memset|dma)")
+_CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
+_SIZES = {
+    "double": 8, "long": 8, "int64": 8, "float64": 8, "complexfloat": 8, "float": 4, "int": 4, "float32": 4,
+    "int32": 4, "half": 2, "bfloat16": 2, "float16": 2, "short": 2, "int16": 2, "byte": 1, "char": 1, "bool": 1,
+    "int8": 1, "uint8": 1, "complexdouble": 16,
+}  # fmt: skip
+
+
+def is_device(cat: str) -> bool:
+    """Whether events of this category run on a GPU stream.
+
+    >>> is_device("kernel"), is_device("cuda_runtime"), is_device("Memcpy")
+    (True, False, True)
+    """
+    return cat.lower() in _DEVICE
+
+
+def category(cat: str, name: str) -> str:
+    """The category of the frame for a profiler's (category, name).
+
+    >>> category("kernel", "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+    'comm'
+    >>> category("gpu_memset", "Memset (Device)"), category("user_annotation", "ProfilerStep#12")
+    ('memcpy', 'step')
+    >>> category("cpu_op", "aten::mm"), category("cuda_runtime", "cudaLaunchKernel")
+    ('cpu_op', 'other')
+    >>> category("user_annotation", "gloo:all_reduce"), category("gpu_user_annotation", "gloo:all_reduce")
+    ('comm', 'annotation')
+    """
+    cat = cat.lower()
+    if cat in _DEVICE:
+        if _LIBRARY.match(name):
+            return "comm"
+        return "memcpy" if _COPY.match(name) or "mem" in cat else "kernel"
+    if cat in ("gpu_user_annotation", "python_function"):  # a host span's shadow on the device, gloo's too
+        return "annotation"
+    if _CPU_COMM.match(name):
+        return "comm"
+    if name.startswith("ProfilerStep"):
+        return "step"
+    if name.startswith("enumerate(DataLoader)"):
+        return "io"
+    return {"cpu_op": "cpu_op", "operator": "cpu_op", "user_annotation": "annotation"}.get(cat, "other")
+
+
+def point_to_point(name: str) -> bool:
+    """Whether a communication kernel joins two ranks only: its number means nothing to the others.
+
+    >>> point_to_point("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
+    True
+    """
+    return "SendRecv" in name or name.lower().endswith((":send", ":recv"))
+
+
+def element_size(dtype: str) -> int:
+    """Bytes of an element of torch's type; 0 for a word that is no type.
+
+    >>> element_size("BFloat16"), element_size("Float8_e4m3fn"), element_size("ring")
+    (2, 1, 0)
+    """
+    word = dtype.lower().removeprefix("torch.")
+    return 1 if word.startswith("float8") else _SIZES.get(word, 0)

@@ -1,0 +1,179 @@
+"""`assay trace` as a command: what it prints, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from assay.cli.trace import command
+from assay.record.errors import BadInput
+from assay.workloads import chakra, kineto
+from assay.workloads.kineto_generate import Job, write
+from tests.workloads.test_nsight import export
+
+JOB = Job(ranks=2, steps=2, layers=3, slow_rank=1, slow_by=1.5)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write(JOB, tmp_path_factory.mktemp("job"))
+
+
+def run(*words: object) -> str:
+    done = CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def as_json(*words: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*words, "--json"))
+    return found
+
+
+def refused(*words: object) -> str:
+    with pytest.raises(BadInput) as error:
+        CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_the_parts_of_every_row_add_up_to_its_time(files: list[Path]) -> None:
+    rows = as_json(*files)["breakdown"]
+    assert {(row["rank"], row["step"]) for row in rows} == {(r, s) for r in "01" for s in (None, 0, 1)}
+    for row in rows:
+        parts = row["compute"] + row["exposed"] + row["memcpy"] + row["idle"]
+        assert parts == pytest.approx(row["total"], abs=1e-12)
+
+
+def test_it_names_the_slow_rank_the_path_and_both_what_ifs(files: list[Path]) -> None:
+    found = as_json(*files)
+    assert found["stragglers"][0]["rank"] == "1"
+    assert sum(found["critical_path"]["kinds"].values()) == pytest.approx(found["critical_path"]["total"])
+    assert [row["what_if"] for row in found["what_if"]] == ["bandwidth=2", "no-stragglers"]
+    assert all(row["changed"] < row["recorded"] for row in found["what_if"])
+
+
+def test_what_people_read_has_every_part(files: list[Path]) -> None:
+    said = run(*files)
+    for words in (
+        "exposed comm",
+        "overlap",
+        "came last at",
+        "critical path",
+        "ncclDevKernel_AllReduce",
+        "no-stragglers",
+    ):
+        assert words in said
+
+
+def test_one_step_can_be_looked_at(files: list[Path]) -> None:
+    assert {row["step"] for row in as_json(*files, "--step", 1)["breakdown"]} == {None, 1}
+    assert "no step 7" in refused(*files, "--step", 7)
+
+
+def test_a_cut_file_is_read_and_said_to_be_cut(files: list[Path], tmp_path: Path) -> None:
+    cut = tmp_path / "rank-0.json"
+    cut.write_bytes(files[0].read_bytes()[:-3000])
+    assert "ends early, at byte" in run(cut)
+
+
+def test_a_plot_is_drawn(files: list[Path], tmp_path: Path) -> None:
+    run(*files, "--plot", tmp_path / "run.svg")
+    drawn = (tmp_path / "run.svg").read_text()
+    assert "critical path" in drawn
+    assert "rank 1 communication" in drawn
+
+
+def test_a_converted_trace_reads_back_as_the_same_spans(files: list[Path], tmp_path: Path) -> None:
+    run(files[0], "--convert", tmp_path / "again.json.gz")
+    before, after = kineto.read(files[0]), kineto.read(tmp_path / "again.json.gz")
+    columns = [pl.col("name", "group").cast(pl.String), "start", "dur", "seq", "bytes"]
+    assert after.spans.select(columns).rows() == before.spans.select(columns).rows()
+    assert after.edges.equals(before.edges)
+    assert as_json(tmp_path / "again.json.gz")["overlap"] == as_json(files[0])["overlap"]
+
+
+def test_spans_are_written_as_a_table(files: list[Path], tmp_path: Path) -> None:
+    run(*files, "--convert", tmp_path / "run.parquet")
+    table = pl.read_parquet(tmp_path / "run.parquet")
+    assert set(table["rank"]) == {"0", "1"}
+    assert len(table) == len(kineto.read(files).spans)
+
+
+def test_an_nsight_export_is_taken_too(tmp_path: Path) -> None:
+    found = as_json(export(tmp_path / "x.sqlite"))
+    assert found["kind"] == "nsight"
+    assert found["stragglers"][0]["rank"] == "1"
+
+
+def graphs(*, cycle: bool = False) -> list[chakra.Graph]:
+    made = []
+    for rank, busy in enumerate((100, 300)):
+        deps = [[2] if cycle else [], [1], [2]]
+        kinds = [chakra.COMP, chakra.COLL, chakra.COMP]
+        said = {"is_cpu_op": [False] * 3, "stream": [7, 20, 7]}
+        made.append(
+            chakra.Graph.of([1, 2, 3], ["mm", "all_reduce", "step"], kinds, data_deps=deps, attributes=said,
+                            duration_micros=[busy, 50, 10], rank=rank)
+        )  # fmt: skip
+    return made
+
+
+def written(folder: Path, *, cycle: bool = False) -> list[Path]:
+    paths = [folder / f"job.{i}.et" for i in range(2)]
+    for graph, path in zip(graphs(cycle=cycle), paths, strict=True):
+        chakra.write(graph, path)
+    return paths
+
+
+def test_chakra_traces_are_replayed(tmp_path: Path) -> None:
+    found = as_json(*written(tmp_path))
+    assert found["kind"] == "chakra"
+    assert found["critical_path"]["total"] == pytest.approx(360e-6)
+    faster, alike = found["what_if"]
+    assert faster["changed"] == pytest.approx(335e-6)
+    assert alike["changed"] == pytest.approx(260e-6)
+
+
+def test_a_cycle_is_refused_until_it_may_be_broken(tmp_path: Path) -> None:
+    paths = written(tmp_path, cycle=True)
+    assert "cycle" in refused(*paths)
+    assert any("waits for" in note for note in as_json(*paths, "--break-cycles")["notes"])
+
+
+def test_a_chakra_trace_converts_between_its_two_layouts(tmp_path: Path) -> None:
+    path = written(tmp_path)[0]
+    run(path, "--convert", tmp_path / "out.json")
+    run(tmp_path / "out.json", "--convert", tmp_path / "out.et")
+    assert chakra.read(tmp_path / "out.et").data_deps == chakra.read(path).data_deps
+
+
+def test_profiler_files_are_linked_into_chakra_traces_that_replay(files: list[Path], tmp_path: Path) -> None:
+    run(*files, "--convert", tmp_path / "job.et")
+    paths = [tmp_path / "job.0.et", tmp_path / "job.1.et"]
+    collectives = 2 * JOB.steps * JOB.layers
+    assert sum(int((graph.type == chakra.COLL).sum()) for graph in chakra.read_all(paths)) == collectives
+    recorded, replayed = as_json(*files)["critical_path"]["total"], as_json(*paths)["critical_path"]["total"]
+    assert 0 < replayed < 1.1 * recorded  # waits between streams are not recorded: the replay may be faster
+    assert "nsight export" in refused(export(tmp_path / "x.sqlite"), "--convert", tmp_path / "x.et")
+
+
+def test_a_request_trace_names_the_right_command(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"timestamp": 1, "input_length": 5}\n' * 3)
+    assert "'assay traces'" in refused(path)
+
+
+def test_wrong_words_and_files_are_refused_in_one_line(files: list[Path], tmp_path: Path) -> None:
+    assert "would be right" in refused(*files, "--what-if", "bandwith=2")
+    assert "suffix" in refused(*files, "--convert", tmp_path / "x.csv")
+    assert "suffix" in refused(*files, "--plot", tmp_path / "x.bmp")
+    assert "No such file" in refused(tmp_path / "none.json")
+    assert "different kinds" in refused(files[0], export(tmp_path / "x.sqlite"))
+    (tmp_path / "empty.json").write_bytes(b"")
+    assert "empty" in refused(tmp_path / "empty.json")

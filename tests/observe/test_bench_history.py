@@ -1,0 +1,155 @@
+"""The history: what is stored, what a series is made of, where it steps, and whom to blame."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.observe.bench import history, watch
+from assay.observe.bench import page as bench_page
+from assay.observe.bench import steps as bench_steps
+from assay.observe.bench.history import Measured, Point, Run, Series
+from assay.record.errors import BadInput
+from assay.sim.random import stream
+from assay.workloads import benchmark_series
+
+COMMITS = [f"{number:040x}" for number in range(60)]
+
+
+def run(commit: str, seconds: list[float], *, dirty: bool = False, machine: str = "m", error: str = "") -> Run:
+    return Run(commit, dirty, "2026-01-01T00:00:00Z", {}, "d", {}, machine, {"b": Measured(seconds, error=error)})
+
+
+def stepped(at: int, change: float, seed: int = 0, n: int = 40, noise: float = 0.01) -> Series:
+    values = np.exp(stream(seed, "test", "history").normal(0, noise, n))
+    values[at:] *= 1 + change
+    return Series("b", "m", tuple(Point(COMMITS[i], float(values[i]), i) for i in range(n)))
+
+
+def test_what_is_saved_is_read_again_and_never_overwritten(tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        history.save(tmp_path, run(COMMITS[0], [value]))
+    found, skipped = history.runs(tmp_path)
+    assert {one.results["b"].value for one in found} == {1.0, 2.0} and skipped == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"schema": 1}', b"\xff\xfe", b'{"commit": 3}'])
+def test_a_file_that_is_no_run_is_left_out_with_a_line(tmp_path: Path, content: bytes) -> None:
+    history.save(tmp_path, run(COMMITS[0], [1.0]))
+    (tmp_path / "broken.json").write_bytes(content)
+    found, skipped = history.runs(tmp_path)
+    assert len(found) == 1 and len(skipped) == 1 and skipped[0].startswith("broken.json: ")
+
+
+def test_seconds_that_cannot_be_are_left_out_with_a_line(tmp_path: Path) -> None:
+    history.save(tmp_path, run(COMMITS[0], [1.0, -1.0]))
+    found, skipped = history.runs(tmp_path)
+    assert found == [] and "seconds of -1.0" in skipped[0]
+
+
+def test_a_series_is_in_the_order_of_commits_not_of_runs() -> None:
+    runs = [run(COMMITS[5], [5.0]), run(COMMITS[2], [2.0, 4.0, 3.0]), run(COMMITS[2], [7.0])]
+    (series,) = history.collect(runs, COMMITS)
+    assert [(point.position, point.value, point.runs) for point in series.points] == [(2, 5.0, 2), (5, 5.0, 1)]
+
+
+def test_dirty_runs_failures_and_strangers_are_not_points() -> None:
+    runs = [
+        run(COMMITS[1], [1.0], dirty=True),
+        run(COMMITS[2], [], error="gone"),
+        run("f" * 40, [1.0]),
+        run(COMMITS[3], [1.0]),
+    ]
+    (series,) = history.collect(runs, COMMITS)
+    assert [point.commit for point in series.points] == [COMMITS[3]]
+    assert series.failed == (COMMITS[2],) and series.dirty == 1
+
+
+def test_machines_are_never_mixed() -> None:
+    made = history.collect([run(COMMITS[0], [1.0], machine="x"), run(COMMITS[1], [9.0], machine="y")], COMMITS)
+    assert [(series.machine, len(series.points)) for series in made] == [("x", 1), ("y", 1)]
+
+
+@pytest.mark.parametrize(("change", "kind"), [(0.1, "regression"), (-0.1, "improvement"), (0.05, "regression")])
+def test_a_planted_step_is_found_with_its_size_and_its_commits(change: float, kind: str) -> None:
+    (found,) = history.changes(stepped(25, change))
+    assert found.kind == kind and abs(found.index - 25) <= 1
+    assert found.change == pytest.approx(change, abs=0.02)
+    assert (found.before, found.after, found.suspects) == (COMMITS[found.index - 1], COMMITS[found.index], 1)
+
+
+def test_the_range_to_blame_is_what_was_not_measured_in_between() -> None:
+    series = stepped(20, 0.2)
+    thin = Series("b", "m", tuple(p for p in series.points if p.position % 4 == 0))
+    (found,) = history.changes(thin)
+    assert found.suspects == 4 and COMMITS.index(found.before) < 20 <= COMMITS.index(found.after)
+
+
+def test_a_small_step_is_no_step_and_noise_is_none() -> None:
+    assert history.changes(stepped(25, 0.1), min_change=0.2) == []
+    alarms = sum(len(history.changes(stepped(0, 0.0, seed, noise=0.05))) for seed in range(30))
+    assert alarms <= 1
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_short_series_have_no_steps(n: int) -> None:
+    assert history.changes(stepped(0, 0.0, n=n)) == []
+
+
+@given(st.integers(2, 40), st.data())
+@settings(max_examples=100, deadline=None)
+def test_bisection_finds_the_first_commit_with_the_change(n: int, data: st.DataObject) -> None:
+    guilty = data.draw(st.integers(1, n - 1))
+    asked: list[tuple[str, str]] = []
+
+    def slower(base: str, head: str) -> bool:
+        asked.append((base, head))
+        return COMMITS.index(base) < guilty <= COMMITS.index(head)
+
+    assert history.bisect(COMMITS[:n], slower) == (COMMITS[guilty - 1], COMMITS[guilty])
+    assert len(asked) <= math.ceil(math.log2(n))
+
+
+def test_an_undecided_comparison_leaves_the_range_as_it_is() -> None:
+    assert history.bisect(COMMITS[:9], lambda base, head: None) == (COMMITS[0], COMMITS[8])
+    with pytest.raises(BadInput):
+        history.bisect(COMMITS[:1], lambda base, head: None)
+
+
+def test_the_page_holds_every_series_and_asks_for_nothing(tmp_path: Path) -> None:
+    hostile = Series("<script>alert(1)</script>", "m", stepped(25, 0.1).points, failed=(COMMITS[1],), dirty=2)
+    steps = history.changes(hostile)
+    bench_page.write(tmp_path / "page.html", "History & more", [hostile, Series("empty", "m", ())], steps, 0.03)
+    page = (tmp_path / "page.html").read_text()
+    assert "<script" not in page and "&lt;script&gt;" in page and "History &amp; more" in page
+    assert page.count("<svg") == 1 and "src=" not in page and "http" not in page.replace("http-equiv", "")
+    assert "regression" in page and COMMITS[25][:12] in page and "did not run at 1" in page
+
+
+def test_foreign_series_are_watched_too(tmp_path: Path) -> None:
+    values = [point.value for point in stepped(25, 0.1).points]
+    path = tmp_path / "series.csv"
+    path.write_text("commit,parse\n" + "".join(f"{COMMITS[i]},{value}\n" for i, value in enumerate(values)))
+    (series,) = watch.from_frame(benchmark_series.read(path))
+    (found,) = history.changes(series)
+    assert found.benchmark == "parse" and found.after == COMMITS[found.index]
+
+
+def test_the_contest_tunes_on_one_half_and_scores_on_the_other() -> None:
+    noise = np.exp(stream(1, "test", "contest").normal(0, 0.01, (160, 5)))
+    scores = bench_steps.contest(noise, histories=16, seed=0)
+    assert set(scores) == {*bench_steps.METHODS, *bench_steps.UNTUNED}
+    assert all(score.planted == 8 and score.unchanged == 16 * bench_steps.LENGTH - 8 for score in scores.values())
+    assert scores["e-divisive"].found >= 6 and scores["e-divisive"].false <= 1
+    assert scores["threshold 10 %"].found < scores["e-divisive"].found
+
+
+def test_each_planted_step_is_matched_once() -> None:
+    assert bench_steps.score([([10, 11], [10], 40)]) == bench_steps.Score(1, 1, 1, 39, 0.0)
+    assert bench_steps.score([([20], [10], 40)]) == bench_steps.Score(1, 0, 1, 39, None)
+    assert bench_steps.score([([], [10], 40)]).f1 == 0.0

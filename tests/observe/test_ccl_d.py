@@ -1,0 +1,299 @@
+"""CCL-D: the right class and the right rank, from counts and durations alone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.observe.ccl import baselines, lab
+from assay.observe.ccl.detect import Symptom, Watch
+from assay.observe.ccl.job import RingJob
+from assay.observe.ccl.locate import CLASSES, H1, H2, H3, S1, S2, S3, hang, locate, share, slow
+from assay.observe.ccl.model import modelled
+from assay.observe.ccl.probe import SENDS, WORDS, Probe, Records, channel_at
+from assay.observe.interface import Diagnosis
+from assay.sim.random import stream
+from tests.observe.test_ring import wait_for
+from tests.oracles.ring_steps import frozen
+
+KIND = "all_reduce"
+
+
+def blamed(diagnosis: Diagnosis) -> tuple[str, list[int]]:
+    return diagnosis.label, [int(suspect.entity) for suspect in diagnosis.suspects]
+
+
+def records_of(n: int, calls: Any) -> Records:
+    """Records after `calls(probe, rank)` wrote on every rank."""
+    words = np.zeros((n, WORDS), np.int64)
+    for rank in range(n):
+        calls(Probe(words[rank].data, rank, n), rank)
+    return Records.of(words)
+
+
+# -------------------------------------------------------------------------------------------------------- hangs
+
+
+@given(n=st.integers(3, 12), data=st.data())
+def test_a_rank_frozen_inside_has_sent_least_wherever_it_stopped(n: int, data: st.DataObject) -> None:
+    culprit, at = data.draw(st.integers(0, n - 1)), data.draw(st.integers(0, 3 * n))
+    sends, recvs = frozen(n, 4 * n, culprit, at, data.draw(st.booleans()))
+
+    def calls(probe: Probe, rank: int) -> None:
+        probe.enter(KIND, 0, 64, now=rank)
+        for _ in range(sends[rank]):
+            probe.sent(0, 8, 1, now=1)
+        for _ in range(recvs[rank]):
+            probe.received(0, 1, now=1)
+
+    label, suspects = blamed(hang(records_of(n, calls)))
+    assert label == H3 and suspects[0] == culprit
+
+
+def test_who_has_not_called_is_named() -> None:
+    def calls(probe: Probe, rank: int) -> None:
+        probe.enter(KIND, 0, 64, 0)
+        probe.leave(5)
+        if rank not in (2, 5):
+            probe.enter(KIND, 0, 64, 10)
+
+    label, suspects = blamed(hang(records_of(8, calls)))
+    assert (label, sorted(suspects)) == (H1, [2, 5])
+
+
+@pytest.mark.parametrize("odd", [("all_gather", 64), (KIND, 32)])
+def test_who_called_something_else_is_named_even_when_it_ran_ahead(odd: tuple[str, int]) -> None:
+    def calls(probe: Probe, rank: int) -> None:
+        kind, count = odd if rank == 3 else (KIND, 64)
+        probe.enter(kind, 0, count, 0)
+        if rank == 3:  # its smaller call is over, and it waits in the next: all others look late
+            probe.leave(1)
+            probe.enter(KIND, 0, 64, 2)
+
+    assert blamed(hang(records_of(6, calls))) == (H2, [3])
+
+
+def test_without_a_majority_nobody_is_cleared() -> None:
+    def calls(probe: Probe, rank: int) -> None:
+        probe.enter(KIND, 0, 64 + rank, 0)
+
+    assert blamed(hang(records_of(2, calls))) == (H2, [0, 1])
+
+
+def test_an_operation_that_still_moves_is_slow_and_not_stuck() -> None:
+    records, symptom, culprits = modelled(16, H3, seed=0)
+    earlier = Records(records.words.copy())
+    assert locate(records, symptom, earlier).label == H3
+    earlier.words[:, channel_at(0) + SENDS] -= 1
+    assert blamed(locate(records, symptom, earlier)) == (S2, culprits)
+
+
+def test_where_nothing_is_under_way_nobody_is_blamed() -> None:
+    assert hang(records_of(4, lambda probe, rank: None)).why == "no operation is under way"
+
+
+# --------------------------------------------------------------------------------------------------- slow-downs
+
+
+@given(n=st.integers(2, 16), base=st.floats(1e-3, 10), late=st.floats(0, 10), transfer=st.floats(0, 10), data=st.data())
+def test_the_share_is_lateness_over_lateness_plus_transfer(
+    n: int, base: float, late: float, transfer: float, data: st.DataObject
+) -> None:
+    culprit = data.draw(st.integers(0, n - 1))
+    took = [base + transfer + (0 if rank == culprit else late) for rank in range(n)]
+    if late + transfer > 1e-6 * base:
+        assert share(took, base) == pytest.approx(late / (late + transfer), abs=1e-6)
+
+
+@given(fault=st.sampled_from(CLASSES), n=st.integers(4, 200), seed=st.integers(0, 10_000))
+def test_modelled_faults_of_any_size_are_classified_and_located(fault: str, n: int, seed: int) -> None:
+    records, symptom, culprits = modelled(n, fault, seed)
+    label, suspects = blamed(locate(records, symptom, records))
+    assert label == fault
+    assert sorted(suspects) == sorted(culprits)
+
+
+@given(fault=st.sampled_from(CLASSES), seed=st.integers(0, 100), shift=st.integers(-(10**15), 10**15))
+def test_no_rank_s_clock_matters(fault: str, seed: int, shift: int) -> None:
+    records, symptom, _ = modelled(12, fault, seed)
+    moved = Records(records.words.copy())
+    skew = np.arange(12) * shift
+    for word in (8, 9, *(channel_at(channel) + last for channel in range(4) for last in (5, 6))):
+        moved.words[:, word] += skew  # every absolute time of the record
+    assert locate(moved, symptom, moved) == locate(records, symptom, records)
+
+
+def test_the_accounting_of_a_slow_round_adds_up() -> None:
+    records, symptom, _ = modelled(8, S3, seed=1)
+    found = locate(records, symptom)
+    assert sum(found.accounting.values()) == pytest.approx(found.total)
+    assert set(found.accounting) == {"late", "transfer"}
+
+
+def test_two_late_ranks_are_both_named() -> None:
+    def calls(probe: Probe, rank: int) -> None:
+        for operation, took in enumerate([50] * 5 + [150] * 4):
+            late = took == 150 and rank in (1, 4)
+            probe.enter(KIND, 0, 64, 1000 * operation)
+            probe.leave(1000 * operation + (50 if late else took))
+
+    label, suspects = blamed(slow(records_of(6, calls), base=50e-9))
+    assert (label, sorted(suspects)) == (S1, [1, 4])
+
+
+# ---------------------------------------------------------------------------------------------------- detection
+
+
+def alarms(durations: list[int], **settings: Any) -> list[Symptom]:
+    words = np.zeros(WORDS, np.int64)
+    probe, watch, found = Probe(words.data, 0, 1), Watch(**settings), []
+    for index, took in enumerate(durations):
+        probe.enter(KIND, 0, 64, now=10**6 * index)
+        probe.leave(now=10**6 * index + took)
+        found += [symptom] if (symptom := watch.look(words, now=float(index))) else []
+    return found
+
+
+def test_three_slow_rounds_in_a_row_raise_one_alarm_and_two_none() -> None:
+    assert alarms([100] * 10 + [200] * 2 + [100] * 5) == []
+    assert [symptom.operation for symptom in alarms([100] * 10 + [200] * 6)] == [13]
+
+
+@given(st.integers(0, 50))
+def test_jitter_on_one_round_in_twenty_raises_alarms_only_when_one_round_is_enough(seed: int) -> None:
+    late = stream(seed, "jitter test").random(200) < 0.05
+    late[:8] = False
+    runs = np.convolve(late, [1, 1, 1]).max() >= 3
+    durations = [200 if hit else 100 for hit in late]
+    assert bool(alarms(durations)) == bool(runs)
+    assert bool(alarms(durations, repeats=1)) == bool(late.any())
+
+
+def test_rounds_that_scatter_widely_ask_for_a_slower_round() -> None:
+    noisy = [60, 140, 70, 130, 100, 65, 135, 100, 75, 125]
+    assert alarms([100] * 10 + [170] * 3) != []
+    assert alarms(noisy + [170] * 3) == []
+    assert alarms(noisy + [500] * 3) != []
+
+
+def test_a_lasting_fault_does_not_become_what_is_usual() -> None:
+    words = np.zeros(WORDS, np.int64)
+    probe, watch = Probe(words.data, 0, 1), Watch()
+    for index in range(100):
+        probe.enter(KIND, 0, 64, now=10**6 * index)
+        probe.leave(now=10**6 * index + (100 if index < 10 else 300))
+        watch.look(words, now=float(index))
+    assert watch.base() == pytest.approx(100e-9)
+
+
+def test_a_hang_is_reported_once_after_its_time_and_not_before() -> None:
+    words = np.zeros(WORDS, np.int64)
+    probe, watch = Probe(words.data, 0, 1), Watch(hang_after=5.0)
+    probe.enter(KIND, 0, 64, now=0)
+    seen = [watch.look(words, now=t) for t in (0.0, 4.9, 5.1, 9.0)]
+    assert [symptom.kind if symptom else None for symptom in seen] == [None, None, "hang", None]
+
+
+# --------------------------------------------------------------------------------------------- on real processes
+
+
+def standing(job: RingJob, seconds: float = 1.0) -> Records:
+    """The records once nothing has moved for so long."""
+    last, since, end = job.records(), time.monotonic(), time.monotonic() + 60
+    while time.monotonic() - since < seconds:
+        assert time.monotonic() < end, "the job never stood still"
+        time.sleep(0.02)
+        now = job.records()
+        if (now.words != last.words).any():
+            last, since = now, time.monotonic()
+    return last
+
+
+def test_real_hangs_are_located_not_entered_mismatched_stopped_and_killed() -> None:
+    with RingJob(4, seed=5) as job:
+        for number, fault in enumerate((H1, H2, H3)):
+            kind = "all_reduce"
+            job.start(kind, lab.count_for(kind, 4), rounds=100_000)
+            wait_for(lambda: job.rounds >= 3)
+            truth = lab.inject(job, fault, kind, stream(number, "test"), lab.WIRE_SECONDS, 0.05)
+            assert blamed(hang(standing(job))) == (fault, list(truth.culprits)), truth
+            job.abort()
+        job.start("all_gather", lab.count_for("all_gather", 4), rounds=100_000)
+        wait_for(lambda: job.rounds >= 3)
+        lab._signal(job, 2, "SIGKILL")
+        assert blamed(hang(standing(job))) == (H3, [2])
+
+
+def test_a_late_rank_and_a_throttled_sender_are_told_apart_on_real_processes() -> None:
+    with RingJob(3, seed=6) as job:
+        for fault in (S1, S2):
+            job.start("all_reduce", lab.count_for("all_reduce", 3), rounds=100_000)
+            wait_for(lambda: job.rounds >= 6)
+            usual = float(np.median([job.records().past(k)["duration"] for k in job.records().common(5)])) / 1e9
+            if fault == S1:
+                job.late(1, 0.6)  # far more than a busy machine adds by itself
+            else:
+                job.throttle(1, job.rate / 25)
+            begun = job.rounds
+            wait_for(lambda begun=begun: job.rounds >= begun + 5)
+            assert blamed(slow(job.records(), usual)) == (fault, [1])
+            job.abort()
+            job.heal()
+
+
+def test_tools_that_do_not_look_inside_miss_what_is_inside() -> None:
+    with RingJob(4, seed=7) as job:
+        job.start("all_reduce", lab.count_for("all_reduce", 4), rounds=100_000)
+        wait_for(lambda: job.rounds >= 3)
+        lab._signal(job, 1, "SIGSTOP")
+        scene = baselines.Scene(job, Symptom("hang", 0, 4), standing(job))
+        named = {name: [s.entity for s in tool(scene).suspects] for name, tool in baselines.TOOLS.items()}
+        assert named["state poll"] == named["flight recorder"] == named["validation"] == []
+        assert named["connection statistics"] == named["stacks"] == ["1"]
+        job.abort()
+        job.throttle(2, job.rate / 25)
+        scene = baselines.Scene(job, Symptom("slow", 0, 4, 0.05), scene.records)
+        assert [s.entity for s in baselines.bisection(scene).suspects] == ["2"]
+        assert [s.entity for s in baselines.validation(scene).suspects] == ["2"]
+
+
+def test_the_host_half_sees_a_rank_that_does_not_call_and_admits_what_it_cannot_see() -> None:
+    def calls(probe: Probe, rank: int) -> None:
+        probe.enter(KIND, 0, 64, 0)
+
+    everybody = records_of(3, calls)
+    assert hang(everybody).suspects == () and "nothing has moved" in hang(everybody).why
+
+
+@pytest.mark.timed
+def test_a_decision_over_4000_ranks_takes_less_than_150_ms() -> None:
+    for fault in CLASSES:
+        records, symptom, _ = modelled(4_000, fault, seed=0)
+        begin = time.perf_counter()
+        locate(records, symptom, records)
+        assert time.perf_counter() - begin < 0.15
+
+
+@pytest.mark.slow
+def test_six_classes_on_eight_ranks_are_right_in_nineteen_of_twenty() -> None:
+    classes = ranks = total = 0
+    for seed in range(10):
+        with RingJob(8, seed=seed) as job:
+            for fault in sorted(CLASSES, key=lambda name: name == H3):
+                seen = lab.incident(job, fault, seed, hang_after=4.0, wire=0.06)
+                classes, ranks, total = classes + seen.classified, ranks + seen.named, total + 1
+                job.abort()
+                job.heal()
+    assert total == 60
+    assert classes / total >= 0.95 and ranks / total >= 0.95
+
+
+@pytest.mark.slow
+def test_ten_minutes_without_a_fault_raise_no_alarm() -> None:
+    with RingJob(4, seed=0) as job:
+        assert lab.quiet(job, seed=0, rounds=7_500, jitter=0.0, wire=0.06)[3] == 0

@@ -1,0 +1,255 @@
+"""What PyTorch records becomes a trace that survives the round trip and replays in the time that was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from assay.observe import chakra_trials as trials
+from assay.observe import et_events, et_link, et_record
+from assay.observe.et_events import Args, Event, HostGraph, Operation, Profile, Tensors
+from assay.observe.et_link import linked
+from assay.observe.replay import Link, Network, Plan, critical_path, longest_chain, replay
+from assay.record.errors import BadInput
+from assay.record.types import NotMeasured
+from assay.workloads import chakra
+from assay.workloads.chakra import COLL, Graph
+
+
+def event(name: str, ts: float, dur: float, cat: str = "cpu_op", tid: int = 1, **args: Any) -> Event:
+    return Event("X", cat, name, ts, dur, 0, tid, Args(**args))
+
+
+def profile(*events: Event, rank: int = 0) -> Profile:
+    return Profile([event("ProfilerStep#1", 0, 100, "user_annotation"), *events],
+                   {"rank": rank, "pg_config": [{"pg_name": "0", "pg_size": 2}]})  # fmt: skip
+
+
+def deps(graph: Graph, name: str) -> list[list[str]]:
+    """Names of what each node of this name waits for."""
+    names = {int(graph.id[i]): graph.names[graph.name[i]] for i in range(len(graph))}
+    return [
+        [names[dep] for dep in graph.data_deps[i].tolist()]
+        for i in range(len(graph)) if graph.names[graph.name[i]] == name
+    ]  # fmt: skip
+
+
+def durations(graph: Graph) -> list[tuple[str, int]]:
+    return [(graph.names[graph.name[i]], int(graph.duration_micros[i])) for i in range(len(graph))]
+
+
+# ------------------------------------------------------------------------------------------------ linking
+
+
+def test_a_callers_own_time_is_what_its_callees_leave_and_gaps_are_the_hosts() -> None:
+    graph = linked(profile(event("linear", 10, 30), event("addmm", 15, 20), event("relu", 50, 10)), None)
+    assert durations(graph) == [("host", 10), ("linear", 10), ("addmm", 20), ("host", 10), ("relu", 10), ("host", 40)]
+    assert replay(graph).makespan * 1e6 == pytest.approx(100)
+
+
+def test_a_kernel_waits_for_its_launch_and_its_stream_and_a_synchronisation_for_the_kernel() -> None:
+    graph = linked(profile(
+        event("cudaLaunchKernel", 0, 5, "cuda_runtime", correlation=1),
+        event("cudaLaunchKernel", 5, 5, "cuda_runtime", correlation=2),
+        event("a", 10, 30, "kernel", 7, correlation=1, stream=7),
+        event("b", 40, 30, "kernel", 7, correlation=2, stream=7),
+        event("cudaDeviceSynchronize", 10, 65, "cuda_runtime"),
+    ), None)  # fmt: skip
+    assert deps(graph, "a") == [["cudaLaunchKernel"]]
+    assert sorted(deps(graph, "b")[0]) == ["a", "cudaLaunchKernel"]
+    assert "b" in deps(graph, "cudaDeviceSynchronize")[0]
+    assert ("cudaDeviceSynchronize", 5) in durations(graph)  # what is left after the kernel it waited for
+    assert graph.whole_numbers("stream").max() == 7
+
+
+def test_a_devices_collective_waits_for_the_kernels_before_it_and_its_readers_for_it() -> None:
+    def launch(ts: float, correlation: int) -> Event:
+        return event("cudaLaunchKernel", ts, 2, "cuda_runtime", correlation=correlation)
+
+    graph = linked(profile(
+        launch(0, 1), launch(4, 2), event("cudaStreamWaitEvent", 8, 1, "cuda_runtime"), launch(10, 3),
+        event("backward", 5, 20, "kernel", 7, correlation=1, stream=7),
+        event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 25, 20, "kernel", 20, correlation=2, stream=20,
+              collective="allreduce", sent=1000, received=1000, dtype="Float", group="0"),
+        event("optimizer", 45, 5, "kernel", 7, correlation=3, stream=7),
+    ), None)  # fmt: skip
+    at = int(np.flatnonzero(graph.type == COLL)[0])
+    assert "backward" in deps(graph, graph.names[graph.name[at]])[0]
+    assert "ncclDevKernel_AllReduce_Sum_f32_RING_LL" in deps(graph, "optimizer")[0]
+    said = graph.attributes(at)
+    assert (said["comm_type"], said["comm_size"], said["pg_name"], said["pg_size"]) == (0, 4000, "0", 2)
+
+
+def host_run(rank: int = 0, wait: int = 20) -> tuple[Profile, HostGraph]:
+    """A host-run all-reduce, issued at 10 and read at 40 + wait."""
+    bucket = [[8, 175, 0, 500, 4, "cpu"]]
+    other = [[9, 99, 0, 500, 4, "cpu"]]
+    recorded = profile(
+        event("c10d::allreduce_", 10, 5, record=1), event("gloo:all_reduce", 20, 20, "user_annotation", 2, record=2),
+        event("aten::mul", 20, 10, record=3), event("aten::copy_", 40 + wait, 10, record=4), rank=rank,
+    )  # fmt: skip
+
+    def op(number: int, name: str, values: list[Any]) -> Operation:
+        tensors = Tensors(values, [[500]], ["Tensor(float)"])
+        return Operation(number * 10, name, 3, tensors, Tensors(), [et_events.Attr("rf_id", "uint64", number)])
+
+    return recorded, HostGraph([
+        op(1, "c10d::allreduce_", bucket), op(2, "gloo:all_reduce", bucket), op(3, "aten::mul", other),
+        op(4, "aten::copy_", bucket),
+    ], "1.1.1")  # fmt: skip
+
+
+def test_a_hosts_collective_is_tied_to_its_call_and_its_reader_by_the_tensors_storage() -> None:
+    graph = linked(*host_run())
+    assert deps(graph, "gloo:all_reduce") == [["c10d::allreduce_"]]
+    assert "gloo:all_reduce" in deps(graph, "aten::copy_")[0] and "gloo:all_reduce" not in deps(graph, "aten::mul")[0]
+    at = int(np.flatnonzero(graph.type == COLL)[0])
+    assert graph.attributes(at)["comm_size"] == 2000 and int(graph.id[at]) == 20
+    assert graph.ctrl_deps[at].tolist() == [3]  # not in the trace: kept
+    assert b"cpu" in graph.tail[at].tobytes()
+    assert ("host", 20) in durations(graph)  # of the 30 before the reader, those after the collective's end
+
+
+def test_without_a_host_graph_the_wait_that_ended_with_the_collective_stands_for_the_reader() -> None:
+    graph = linked(host_run()[0], None)
+    assert deps(graph, "gloo:all_reduce") == [["c10d::allreduce_"]]
+    assert "gloo:all_reduce" in deps(graph, "aten::copy_")[0]
+
+
+def test_a_rank_that_comes_late_makes_the_others_wait_when_linked_traces_are_replayed() -> None:
+    graphs = [linked(*host_run(rank)) for rank in range(2)]
+    base = replay(graphs).makespan
+    late = graphs[1].duration.copy()
+    late[0] += 1e-3
+    outcome = replay([graphs[0], graphs[1].with_durations(late)])
+    assert outcome.makespan == pytest.approx(base + 1e-3)
+    assert outcome.waited.max() == pytest.approx(1e-3)
+
+
+def test_files_of_other_steps_and_files_that_are_no_recordings_are_refused(tmp_path: Path) -> None:
+    recorded, _ = host_run()
+    with pytest.raises(BadInput, match="record both over the same steps"):
+        linked(recorded, HostGraph([Operation(1, "x")]))
+    (tmp_path / "x.json").write_text('{"nodes": [')
+    with pytest.raises(BadInput, match="truncated"):
+        et_link.link(tmp_path / "x.json")
+    (tmp_path / "y.json").write_text(json.dumps({"nodes": []}))
+    with pytest.raises(BadInput, match="traceEvents"):
+        et_link.link(tmp_path / "y.json")
+    (tmp_path / "z.json").write_text(json.dumps({"traceEvents": []}))
+    with pytest.raises(BadInput, match="no event with a duration"):
+        et_link.link(tmp_path / "z.json")
+    with pytest.raises(BadInput, match="No such file"):
+        et_link.link(tmp_path / "none.json")
+
+
+# ------------------------------------------------------------------------------------------------ a real job
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, et_record.Window]:
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("recorded")
+    return folder, et_record.record(et_record.Job(steps=2), [None], keep=folder)[0]
+
+
+def test_a_trace_of_our_own_torch_job_survives_the_round_trip(
+    job: tuple[Path, et_record.Window], tmp_path: Path
+) -> None:
+    folder, _ = job
+    for rank in range(2):
+        graph = et_link.link(folder / f"device.0.{rank}.json", folder / f"host.0.{rank}.json")
+        assert graph.rank == rank
+        for name in (f"job.{rank}.et", f"job.{rank}.et.gz", f"job.{rank}.json"):
+            chakra.write(graph, tmp_path / name)
+            again = chakra.read(tmp_path / name)
+            assert chakra.encode(again) == chakra.encode(graph) or name.endswith(".json")
+            assert [again.attributes(i) for i in range(len(again))] == [graph.attributes(i) for i in range(len(graph))]
+            assert again.data_deps == graph.data_deps and again.ctrl_deps == graph.ctrl_deps
+
+
+def test_every_collective_of_the_job_has_a_producer_a_size_and_a_reader(job: tuple[Path, et_record.Window]) -> None:
+    _, window = job
+    for recorded, host in zip(window.profiles, window.hosts, strict=True):
+        graph = linked(recorded, host)
+        collectives = np.flatnonzero(graph.type == COLL)
+        assert len(collectives) >= 2  # at least one bucket a step
+        for at in collectives.tolist():
+            assert len(graph.data_deps[at]) >= 1
+            assert graph.attributes(at)["comm_size"] > 0
+            assert (graph.data_deps.values == graph.id[at]).any()
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_the_jobs_replay_takes_the_measured_time(job: tuple[Path, et_record.Window], bare: bool) -> None:
+    """Replayed under its own parameters; both times come from the same recording, so load on the machine is in both."""
+    _, window = job
+    graphs = [linked(p, None if bare else h) for p, h in zip(window.profiles, window.hosts, strict=True)]
+    measured = max(trials._span(recorded) for recorded in window.profiles)
+    outcome = replay(graphs)
+    assert longest_chain(graphs) <= outcome.makespan * (1 + 1e-9)
+    assert critical_path(outcome)["seconds"].sum() == pytest.approx(outcome.makespan)
+    assert outcome.makespan == pytest.approx(measured, rel=0.35)
+
+
+@pytest.mark.timed
+def test_on_a_quiet_machine_the_replay_is_within_a_tenth_of_the_measured_step() -> None:
+    pytest.importorskip("torch")
+    rows = trials.recorded(windows=5, steps=5, seed=0).values()
+    table = pl.from_dicts([row for row in rows if row["experiment"] == "step"], infer_schema_length=None)
+    errors = table.filter(pl.col("method") == "replay").group_by("late").agg(pl.col("error").mean())
+    assert dict(errors.rows())[False] <= 0.10
+    assert dict(errors.rows())[True] <= 0.10
+
+
+# ------------------------------------------------------------------------------------------------ the study
+
+
+def test_the_published_samples_replay_and_say_what_they_lack() -> None:
+    rows = trials.samples(seed=0)
+    if not rows:
+        pytest.skip("the trace 'chakra' is not at hand")
+    works = {(row["source"], row["method"]): row["works"] for row in rows.values()}
+    for use in ("store", "analyse", "replay", "simulate", "generate"):
+        assert works["sample chakra.0.et", use]
+    assert not works["sample chakra.0.json", "simulate"]  # no sizes of collectives are in that layout's samples
+
+
+def test_a_generated_jobs_step_falls_with_bandwidth_and_stays_above_its_longest_chain() -> None:
+    rows = trials.generated(ranks=16, layers=2, seed=0)
+    network = [row for row in rows.values() if row["experiment"] == "network"]
+    steps = [row["predicted"] for row in sorted(network, key=lambda row: row["bandwidth"])]
+    assert steps == sorted(steps, reverse=True) and steps[0] > steps[-1]
+    assert all(row["predicted"] >= row["bound"] * (1 - 1e-9) for row in network)
+    assert all(row["works"] for row in rows.values() if row["experiment"] == "use")
+
+
+def test_uses_are_checks_that_can_fail() -> None:
+    silent = Graph.of([1, 2], ["a", "all_reduce"], [4, COLL], data_deps=[[], []], duration_micros=[1, 1])
+    assert not trials._simulates([silent])
+    assert trials._stores([silent]) and trials._replays([silent])
+
+
+def test_a_plan_is_made_once_for_many_networks() -> None:
+    rows = Graph.of([1, 2], ["a", "all_reduce"], [4, COLL], data_deps=[[], [1]], duration_micros=[5, 1],
+                    attributes={"comm_type": [None, 0], "comm_size": [None, 10**6]})  # fmt: skip
+    plan = Plan.of(rows)
+    times = [replay(plan, Network(Link(0.0, bandwidth), ranks=4)).makespan for bandwidth in (1e9, 2e9)]
+    assert (times[0] - 5e-6) / (times[1] - 5e-6) == pytest.approx(2)
+
+
+def test_claims_say_what_is_missing_where_it_is() -> None:
+    from assay.observe import chakra as paper
+
+    table = pl.DataFrame(
+        {"experiment": ["use"], "layout": ["protobuf"], "source": ["generated"], "works": [True], "seed": [0]}
+    )
+    with pytest.raises(NotMeasured, match="torch job"):
+        paper.serves(table)
+    with pytest.raises(NotMeasured, match="extra torch"):
+        paper.times_the_error(table)

@@ -1,0 +1,115 @@
+"""Forecasts from parts, their baselines, and how they are judged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from assay.observe import backtest, decompose, forecast, forecast_baselines, guides
+from assay.observe.forecast_errors import autoregression
+from assay.observe.perf_decomp_trials import planted
+from assay.observe.prescaling import schedule
+from assay.workloads.long_series import Grid
+
+
+def grid(values: np.ndarray) -> Grid:
+    return Grid("test", 0.0, 3600.0, np.asarray(values, dtype=float))
+
+
+def daily(days: int, seed: int = 0, noise: float = 0.5) -> np.ndarray:
+    t = np.arange(24 * days)
+    return 20 + 4 * np.sin(2 * np.pi * t / 24) + np.random.default_rng(seed).normal(0, noise, len(t))
+
+
+def test_a_daily_cycle_is_carried_on_within_its_quantiles() -> None:
+    values = daily(60)
+    ahead = forecast.forecast(decompose.automatic(grid(values[: 24 * 50])), 240)
+    truth = values[24 * 50 :]
+    assert np.abs(ahead.median - truth).mean() < 0.6
+    within = (truth >= ahead.quantiles[0.05]) & (truth <= ahead.quantiles[0.95])
+    assert 0.8 <= within.mean() <= 1.0
+    rows = np.stack(list(ahead.quantiles.values()))
+    assert (np.diff(rows, axis=0) >= 0).all()
+
+
+def test_a_cycle_that_stopped_long_ago_is_not_carried_on() -> None:
+    t = np.arange(24 * 60)
+    values = 20 + 4 * np.sin(2 * np.pi * t / 24) * (t < 24 * 30) + np.random.default_rng(0).normal(0, 0.3, len(t))
+    ahead = forecast.forecast(decompose.automatic(grid(values)), 72)
+    assert ahead.choice.cycles == ()
+    assert ahead.median.std() < 0.5
+
+
+def test_a_forecast_does_not_depend_on_what_comes_later() -> None:
+    values = daily(50)
+    other = values.copy()
+    other[24 * 40 :] = 1e3
+    first, second = (
+        backtest.rolling(grid(v), 240, 1, {"ours": lambda g, h: forecast.forecast(decompose.automatic(g), h).median})
+        for v in (values, other)
+    )
+    assert first[0]["origin"] == second[0]["origin"] == 24 * 40
+    one, two = (forecast.forecast(decompose.automatic(grid(v).until(24 * 40)), 240).median for v in (values, other))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_the_automatic_forecast_is_at_most_three_tenths_worse_than_a_knowing_analyst() -> None:
+    rows = [planted(0, 420, 7200.0, [], seed) for seed in range(2)]
+    automatic, hybrid = (np.mean([row[name]["mape"] for row in rows]) for name in ("automatic", "hybrid"))
+    assert automatic <= 1.3 * hybrid
+
+
+def test_a_gap_at_the_end_is_no_trouble() -> None:
+    values = daily(40)
+    values[-60:] = np.nan
+    ahead = forecast.forecast(guides.guided(grid(values), guides.Guide.of("1d")), 48, choose_cycles=False)
+    assert np.isfinite(ahead.median).all()
+    assert abs(ahead.median.mean() - 20) < 1.0
+
+
+def test_the_remembered_errors_have_the_order_they_were_made_with() -> None:
+    random = np.random.default_rng(0)
+    values = np.zeros(4000)
+    for i in range(1, 4000):
+        values[i] = 0.6 * values[i - 1] + random.normal()
+    order, coefficients, _ = autoregression(values)
+    assert order >= 1
+    assert coefficients[0] == pytest.approx(0.6, abs=0.06)
+
+
+def test_scaled_errors_are_those_of_the_definition() -> None:
+    train = Grid("a", 0.0, 43200.0, np.array([1.0, 2.0, 3.0, 5.0]))
+    assert backtest.errors(train, np.array([4.0, np.nan]), np.array([5.0, 9.0])) == {"mape": 0.25, "mase": 1 / 2.5}
+
+
+@pytest.mark.parametrize("name", sorted(forecast_baselines.SIMPLE))
+def test_simple_baselines_bear_gaps_and_give_the_horizon(name: str) -> None:
+    values = daily(30)
+    values[100:130] = np.nan
+    made = forecast_baselines.SIMPLE[name](grid(values), 100)
+    assert made.shape == (100,)
+    assert np.isfinite(made).all()
+
+
+@pytest.mark.parametrize("name", ["mstl", "holt-winters"])
+def test_statsforecast_carries_a_daily_cycle_on(name: str) -> None:
+    pytest.importorskip("statsforecast")
+    made = forecast_baselines.STATSFORECAST[name](grid(daily(30)), 48)
+    truth = 20 + 4 * np.sin(2 * np.pi * np.arange(720, 768) / 24)
+    assert np.abs(made - truth).mean() < 1.0
+
+
+def test_the_deep_baseline_learns_a_daily_cycle_or_at_least_its_level() -> None:
+    pytest.importorskip("torch")
+    from assay.observe import forecast_lstm
+
+    made = forecast_lstm.forecast_all([grid(daily(120)), grid(daily(120, seed=1))], 240, rounds=10)
+    assert [len(part) for part in made] == [240, 240]
+    assert all(abs(part.mean() - 20) < 2 for part in made)
+
+
+def test_workers_go_where_the_latency_is_expected_and_cost_no_more() -> None:
+    plan = schedule(np.array([1.0, 1.0, 9.0, 1.0]), mean=2, most=5)
+    assert sum(plan) == 8
+    assert plan[2] == 5
+    assert min(plan) >= 1

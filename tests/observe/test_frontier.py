@@ -1,0 +1,313 @@
+"""The frontier: exact accounting, and the rank and stage where the group's delay began."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from assay.observe.frontier.diagnosis import between_syncs, diagnose, frontier
+from assay.record.errors import BadInput
+from assay.sim.random import stream
+from tests.oracles import frontier as oracle
+
+MS = 10**6
+STAGES = ("data", "forward", "backward", "sync", "optimizer", "checkpoint", "other")
+BASE = np.array([4, 8, 12, 1, 3, 3, 0]) * MS
+windows = arrays(
+    np.int64, st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6)), elements=st.integers(0, 10**12)
+)
+
+
+def job(
+    seed: int = 0,
+    steps: int = 20,
+    ranks: int = 4,
+    noise: float = 0.01,
+    extra: dict[tuple[int, str], float] | None = None,
+) -> np.ndarray:
+    """What ranks record that wait for each other in `sync`: base times, noise, and what some ranks lose where."""
+    own = np.tile(BASE, (steps, ranks, 1)) * (1 + noise * np.abs(stream(seed, "job").normal(size=(steps, ranks, 7))))
+    for (rank, stage), seconds in (extra or {}).items():
+        own[:, rank, STAGES.index(stage)] += seconds * 1e9
+    recorded, late = [], [0] * ranks
+    for step in own.astype(np.int64).tolist():
+        rows, late = oracle.synchronised(step, STAGES.index("sync"), late)
+        recorded.append(rows)
+    return np.array(recorded, np.int64)
+
+
+# ------------------------------------------------------------------------------------------ the accounting
+
+
+@settings(deadline=None)
+@given(windows, st.data())
+def test_the_fast_frontier_is_the_slow_one(d: np.ndarray, data: st.DataObject) -> None:
+    valid = data.draw(arrays(bool, d.shape[:2]))
+    fast = frontier(d, valid)
+    for w in range(len(d)):
+        advances, leaders, slack = oracle.frontier(d[w].tolist(), valid[w].tolist())
+        assert fast.advances[w].tolist() == advances
+        assert fast.leaders[w].tolist() == leaders
+        assert fast.slack[w].tolist() == slack
+
+
+@settings(deadline=None)
+@given(windows)
+def test_advances_are_not_negative_and_add_up_to_the_slowest_rank_exactly(d: np.ndarray) -> None:
+    advances = frontier(d).advances
+    assert (advances >= 0).all()
+    assert advances.sum(1).tolist() == d.sum(2).max(1).tolist()
+
+
+@settings(deadline=None)
+@given(windows)
+def test_maxima_count_at_least_as_much_as_there_was(d: np.ndarray) -> None:
+    assert (d.max(1).sum(1) >= frontier(d).advances.sum(1)).all()
+
+
+@settings(deadline=None)
+@given(windows, st.randoms(use_true_random=False))
+def test_the_order_of_ranks_does_not_matter(d: np.ndarray, random: object) -> None:
+    order = list(range(d.shape[1]))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    assert np.array_equal(frontier(d[:, order]).advances, frontier(d).advances)
+
+
+@settings(deadline=None)
+@given(windows, st.integers(1, 1000))
+def test_twice_the_time_is_twice_the_advance(d: np.ndarray, factor: int) -> None:
+    assert np.array_equal(frontier(d * factor).advances, frontier(d).advances * factor)
+
+
+@settings(deadline=None)
+@given(windows, st.data())
+def test_two_stages_in_one_have_both_their_advances(d: np.ndarray, data: st.DataObject) -> None:
+    if d.shape[2] < 2:
+        return
+    s = data.draw(st.integers(0, d.shape[2] - 2))
+    merged = np.concatenate([d[:, :, :s], d[:, :, s : s + 1] + d[:, :, s + 1 : s + 2], d[:, :, s + 2 :]], axis=2)
+    apart = frontier(d).advances
+    assert frontier(merged).advances[:, s].tolist() == (apart[:, s] + apart[:, s + 1]).tolist()
+
+
+@settings(deadline=None)
+@given(windows, st.data())
+def test_a_rank_that_is_never_last_changes_nothing(d: np.ndarray, data: st.DataObject) -> None:
+    ahead = data.draw(st.integers(0, d.shape[1] - 1))
+    more = np.concatenate([d, d[:, ahead : ahead + 1] // 2], axis=1)
+    assert np.array_equal(frontier(more).advances, frontier(d).advances)
+
+
+@settings(deadline=None)
+@given(windows)
+def test_an_advance_is_the_longest_stage_time_that_no_entry_slack_covers(d: np.ndarray) -> None:
+    advances, _, slack = frontier(d)
+    entry = np.concatenate([np.zeros_like(slack[:, :, :1]), slack[:, :, :-1]], axis=2)
+    assert np.array_equal((d - entry).max(1), advances)
+
+
+def test_a_rank_that_did_not_report_is_left_out_and_not_taken_for_zero() -> None:
+    d = np.array([[[5, 5], [9, 9]]])
+    front = frontier(d, [[True, False]])
+    assert front.advances.tolist() == [[5, 5]]
+    assert front.slack[0, 1].tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("d", "valid", "why"),
+    [(np.zeros((2, 2), int), None, "axes"), (np.zeros((1, 1, 1)), None, "whole nanoseconds"),
+     (np.array([[[1, -1]]]), None, "step 0, rank 0, stage 1"), (np.zeros((2, 2, 2), int), [[True]], "mask")],
+)  # fmt: skip
+def test_what_is_no_window_is_refused_in_one_line(d: np.ndarray, valid: object, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        frontier(d, valid)  # type: ignore[arg-type]
+
+
+@pytest.mark.timed
+def test_a_thousand_ranks_and_steps_take_less_than_fifty_milliseconds() -> None:
+    d = stream(0, "speed").integers(0, 10**7, (1000, 1000, 6))
+    frontier(d[:2])
+    best = 1.0
+    for _ in range(5):
+        start = time.perf_counter()
+        frontier(d)
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.05
+
+
+# ------------------------------------------------------------------------------------------ the diagnosis
+
+
+@pytest.mark.parametrize("stage", ["data", "forward", "backward", "optimizer", "checkpoint", "other"])
+@pytest.mark.parametrize("delay", [0.0015, 0.003, 0.03])
+def test_a_delay_is_found_in_its_stage_and_on_its_rank_wherever_the_waiting_shows(stage: str, delay: float) -> None:
+    found = diagnose(job(1, extra={(2, stage): delay}), STAGES, job(2))
+    first = found.suspects[0]
+    assert (first.entity, first.indicator, first.label, found.label) == ("2", stage, "confirmed", "confirmed")
+    assert first.score == pytest.approx(delay, rel=0.2)
+    assert "rank 2" in first.next
+
+
+@pytest.mark.parametrize("stage", ["data", "forward", "backward", "optimizer", "checkpoint"])
+def test_without_a_reference_ranks_are_compared_with_each_other(stage: str) -> None:
+    found = diagnose(job(1, extra={(3, stage): 0.006}), STAGES)
+    assert (found.suspects[0].entity, found.suspects[0].indicator) == ("3", stage)
+    assert found.label == "confirmed"
+
+
+@given(st.integers(0, 10**6), st.sampled_from(STAGES), st.integers(0, 3), st.floats(0, 0.05))
+@settings(max_examples=30, deadline=None)
+def test_the_accounting_adds_up_to_the_time_between_synchronisations(
+    seed: int, stage: str, rank: int, delay: float
+) -> None:
+    d = job(seed, steps=8, extra={(rank, stage): delay})
+    found = diagnose(d, STAGES, job(seed + 1, steps=8))
+    rows = np.concatenate([d[:-1, :, 4:], d[1:, :, :4]], axis=2)
+    assert sum(found.accounting.values()) == found.total == float(rows.sum(2).max(1).sum())
+    assert list(found.accounting) == list(STAGES)
+
+
+def test_a_delay_behind_the_synchronisation_is_not_blamed_on_those_who_wait_in_the_next_step() -> None:
+    d, usual = job(1, extra={(1, "optimizer"): 0.01}), job(2)
+    plain = frontier(d).advances.mean(0) - frontier(usual).advances.mean(0)
+    assert STAGES[int(plain.argmax())] == "sync"  # the recorded step, as it is
+    assert diagnose(d, STAGES, usual).suspects[0].indicator == "optimizer"
+
+
+def test_rows_end_where_the_ranks_are_together() -> None:
+    d = job(3, extra={(0, "checkpoint"): 0.02, (2, "data"): 0.01})
+    rows = between_syncs(d, np.ones(d.shape[:2], bool), STAGES, ["sync"])
+    assert rows.stages[-1] == "sync"
+    lengths = rows.durations.sum(2)
+    assert (lengths == lengths[:, :1]).all()
+
+
+def test_two_ranks_that_stall_alike_in_different_stages_are_co_critical_and_both_named() -> None:
+    found = diagnose(job(1, extra={(1, "data"): 0.01, (2, "forward"): 0.01}), STAGES, job(2))
+    assert found.label == "co-critical"
+    assert all(suspect.label != "confirmed" for suspect in found.suspects)
+    assert {(s.entity, s.indicator) for s in found.suspects[:2]} == {("1", "data"), ("2", "forward")}
+
+
+def test_two_ranks_that_stall_alike_in_one_stage_are_co_critical() -> None:
+    found = diagnose(job(1, extra={(1, "data"): 0.01, (3, "data"): 0.01}), STAGES, job(2))
+    assert found.label == "co-critical"
+    assert {suspect.entity for suspect in found.suspects[:2]} == {"1", "3"}
+
+
+def test_a_stage_that_is_slower_on_all_ranks_is_shared() -> None:
+    found = diagnose(job(1, extra={(r, "forward"): 0.01 for r in range(4)}), STAGES, job(2))
+    assert (found.label, found.suspects[0].indicator) == ("shared", "forward")
+
+
+def test_a_slow_transfer_is_shared_and_asks_for_the_collective_library() -> None:
+    found = diagnose(job(1, extra={(r, "sync"): 0.01 for r in range(4)}), STAGES, job(2))
+    assert (found.label, found.suspects[0].indicator) == ("shared", "sync")
+    assert "flight recorder" in found.suspects[0].next
+
+
+def test_where_the_wait_is_part_of_backward_a_slow_backward_pass_has_no_rank_and_says_so() -> None:
+    def merged(d: np.ndarray) -> np.ndarray:
+        return np.concatenate([d[:, :, :2], d[:, :, 2:3] + d[:, :, 3:4], d[:, :, 4:]], axis=2)
+
+    stages = tuple(name for name in STAGES if name != "sync")
+    found = diagnose(merged(job(1, extra={(1, "backward"): 0.01})), stages, merged(job(2)))
+    assert (found.label, found.suspects[0].indicator) == ("co-critical", "backward")
+    stalled = diagnose(merged(job(1, extra={(1, "data"): 0.01})), stages, merged(job(2)))
+    assert (stalled.label, stalled.suspects[0].entity, stalled.suspects[0].indicator) == ("confirmed", "1", "data")
+
+
+def test_a_healthy_window_has_no_suspects_and_still_an_accounting() -> None:
+    silent = 0
+    for seed in range(40):
+        found = diagnose(job(2 * seed), STAGES, job(2 * seed + 1))
+        silent += not found.suspects
+        assert found.total is not None
+        assert found.suspects or "noise" in found.why
+    assert silent >= 36
+
+
+def test_a_hiccup_of_another_rank_does_not_hide_a_delay_of_every_step() -> None:
+    d = job(1, extra={(2, "forward"): 0.003})
+    d[7, 0, 1] += 80 * MS
+    d[7, 1:, 3] += 80 * MS - 3 * MS
+    found = diagnose(d, STAGES, job(2))
+    assert (found.suspects[0].entity, found.suspects[0].indicator) == ("2", "forward")
+
+
+def test_a_delay_now_and_then_is_found_too() -> None:
+    own = {step: job(step, steps=2, extra={(1, "checkpoint"): 0.06} if step % 3 == 0 else None) for step in range(20)}
+    d = np.concatenate([own[step] for step in range(20)])
+    found = diagnose(d, STAGES, job(99, steps=40))
+    assert ("1", "checkpoint") in [(s.entity, s.indicator) for s in found.suspects[:2]]
+
+
+def test_ranks_whose_steps_do_not_end_together_are_unaligned() -> None:
+    d, usual = np.tile(BASE, (20, 4, 1)), np.tile(BASE, (20, 4, 1))
+    d[:, 2, 0] += 20 * MS  # nobody waits for rank 2
+    found = diagnose(d, STAGES, usual)
+    assert found.label == "unaligned"
+    assert all(suspect.label == "unaligned" for suspect in found.suspects)
+
+
+def test_ranks_that_differ_by_design_are_told_apart_from_a_fault() -> None:
+    usual = job(1, extra={(r, "forward"): 0.02 for r in (2, 3)})
+    now = job(2, extra={(2, "forward"): 0.03, (3, "forward"): 0.02})
+    assert diagnose(now, STAGES, usual).label == "role-heterogeneous"
+    found = diagnose(now, STAGES, usual, roles=["a", "a", "b", "b"])
+    assert (found.label, found.suspects[0].entity, found.suspects[0].indicator) == ("confirmed", "2", "forward")
+    alone = diagnose(now, STAGES, roles=["a", "a", "b", "b"])
+    assert (alone.suspects[0].entity, alone.suspects[0].indicator) == ("2", "forward")
+
+
+def test_work_that_is_only_launched_is_device_deferred() -> None:
+    found = diagnose(job(1, extra={(1, "backward"): 0.01}), STAGES, job(2), deferred=["forward"])
+    assert found.label == "device-deferred"
+    assert diagnose(job(1, extra={(1, "data"): 0.01}), STAGES, job(2), deferred=["forward"]).label == "confirmed"
+
+
+def test_missing_steps_are_incomplete_and_do_not_change_who_leads() -> None:
+    d, usual = job(1, extra={(2, "data"): 0.01}), job(2)
+    valid = np.ones((20, 4), bool)
+    valid[::5, 0] = False
+    d[~valid] = 0
+    found = diagnose(d, STAGES, usual, valid=valid)
+    assert (found.label, found.suspects[0].entity, found.suspects[0].indicator) == ("incomplete", "2", "data")
+    nothing = diagnose(d, STAGES, usual, valid=np.zeros((20, 4), bool))
+    assert (nothing.label, nothing.suspects) == ("incomplete", ())
+    assert nothing.why
+
+
+def test_a_lone_step_and_a_lone_rank_get_an_answer_and_no_error() -> None:
+    one_step = diagnose(job(1, steps=1), STAGES)
+    assert sum(one_step.accounting.values()) == one_step.total
+    one_rank = diagnose(job(1, ranks=1), STAGES, job(2, ranks=1))
+    assert sum(one_rank.accounting.values()) == one_rank.total
+
+
+def test_ranks_go_by_the_names_they_were_given() -> None:
+    found = diagnose(job(1, extra={(2, "data"): 0.01}), STAGES, job(2), ranks=[8, 9, 10, 11])
+    assert found.suspects[0].entity == "10"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [({"stages": ("data",)}, "stages are named"), ({"reference": job(0, ranks=3)}, "reference"),
+     ({"synchronising": ["nothing"]}, "no stage 'nothing'"), ({"deferred": ["nothing"]}, "no stage 'nothing'")],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_refused_in_one_line(arguments: dict[str, object], why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        diagnose(job(0), **({"stages": STAGES} | arguments))  # type: ignore[arg-type]
+
+
+@given(windows, st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_any_durations_give_a_diagnosis_whose_accounting_adds_up(d: np.ndarray, compared: bool) -> None:
+    found = diagnose(d, STAGES[: d.shape[2]], d[::-1] if compared else None)
+    assert sum(found.accounting.values()) == found.total
+    assert all(np.isfinite(suspect.score) for suspect in found.suspects)

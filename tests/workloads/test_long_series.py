@@ -1,0 +1,105 @@
+"""Reading long series: telling columns, blemishes that are counted, and files that are refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.record import traces
+from assay.record.errors import BadInput
+from assay.workloads import long_series
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    file = folder / "series.csv"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def test_times_are_read_as_dates_or_as_numbers_of_any_unit(tmp_path: Path) -> None:
+    expected = [1_700_000_000_000_000_000, 1_700_003_600_000_000_000]
+    for cells in (
+        ("2023-11-14 22:13:20", "2023-11-14T23:13:20Z"), ("2023-11-15T00:13:20+02:00", "2023-11-14T23:13:20.000"),
+        ("1700000000", "1700003600"), ("1700000000000", "1700003600000"), ("1700000000.0", "1700003600.0"),
+        ("1700000000000000000", "1700003600000000000"),
+    ):  # fmt: skip
+        frame = long_series.read(write(tmp_path, f"time,value\n{cells[0]},1\n{cells[1]},2\n"))
+        assert long_series.split(frame)[0].times.tolist() == expected, cells
+
+
+def test_doubled_disordered_and_empty_samples_are_mended_and_counted(tmp_path: Path) -> None:
+    rows = "time,value\n3600,2\n0,1\n3600,3\n7200,\n10800,inf\n14400,x\n18000,5\n,4\n"
+    frame = long_series.read(write(tmp_path, rows))
+    assert dict(frame.repairs) == {
+        "rows without a time left out": 1,
+        "samples without a number left out": 3,
+        "samples out of order put in order": 1,
+        "samples given twice, the last one kept": 1,
+    }
+    assert long_series.split(frame)[0].values.tolist() == [1.0, 3.0, 5.0]
+
+
+def test_several_series_of_one_file_are_kept_apart(tmp_path: Path) -> None:
+    text = "value,runtime,starttime,VM_id\n1.5,9,2024-06-06 12:34:44.350,1\n2.5,9,2024-06-06 12:00:00.000,0\n"
+    parts = long_series.split(long_series.read(write(tmp_path, text)))
+    assert [(part.name, part.values.tolist()) for part in parts] == [("0", [2.5]), ("1", [1.5])]
+
+
+def test_a_gap_stays_a_gap_on_the_grid(tmp_path: Path) -> None:
+    frame = long_series.read(write(tmp_path, "time,value\n0,1\n1800,3\n10800,5\n"))
+    made = long_series.regular(long_series.split(frame)[0], step=3600.0)
+    assert made.values[[0, 3]].tolist() == [2.0, 5.0]
+    assert np.isnan(made.values[1:3]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "CSV|header"), ("time,value\n", "header"), ("a,b,c\n1,2,3\n", "which column"),
+        ("time,value\nyesterday,1\ntoday,2\n", "line 2.*no time"),
+        ("time,value\n0,fast\n1,slow\n", "line 2.*no number"),
+        ("time,value\n0,\n1,\n", "no number"), ("\x00\x01", "CSV|header"),
+    ],
+)  # fmt: skip
+def test_what_is_no_series_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said) as refused:
+        long_series.read(write(tmp_path, text))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_time_far_away_does_not_fill_the_memory(tmp_path: Path) -> None:
+    frame = long_series.read(write(tmp_path, "time,value\n0,1\n60,1\n120,1\n9000000000,1\n"))
+    with pytest.raises(BadInput, match="longer step"):
+        long_series.regular(long_series.split(frame)[0])
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_mutated_files_are_read_or_refused_never_worse(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    plain = bytearray(b"time,value,VM_id\n" + b"".join(b"2024-01-01 %02d:00:00,%d.5,0\n" % (h, h) for h in range(20)))
+    for _ in range(data.draw(st.integers(1, 8))):
+        plain[data.draw(st.integers(0, len(plain) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(plain)))
+    try:
+        frame = long_series.read(write(tmp_path_factory.mktemp("fuzz"), bytes(plain[:cut])))
+        for part in long_series.split(frame):
+            assert np.isfinite(part.values).all()
+            assert (np.diff(part.times) > 0).all()
+    except BadInput as refused:
+        assert "\n" not in str(refused)
+
+
+def test_the_public_record_of_cloud_machines_is_read() -> None:
+    base = traces.folder()
+    if base is None or not (base / "azure_vm_noise").is_dir():
+        pytest.skip("the trace azure_vm_noise is not at hand")
+    frame = long_series.read(base / "azure_vm_noise" / "pg_ro_westus2_d8sv5.csv")
+    parts = long_series.split(frame)
+    assert [part.name for part in parts] == ["0", "1", "2"]
+    assert long_series.natural_step(parts[1]) == 7200.0
