@@ -431,3 +431,9 @@ def test_the_real_azure_trace_is_the_one_vidur_reads() -> None:
     assert np.array_equal(azure.prompt, vidur.prompt)
     assert np.array_equal(azure.output, vidur.output)
     assert np.allclose(azure.arrival, vidur.arrival, atol=1e-6)
+
+
+def test_a_profilers_trace_is_sent_to_the_right_command(tmp_path: Path) -> None:
+    path = fx.put(tmp_path, b'{\n  "schemaVersion": 1,\n  "traceEvents": []\n}')
+    with pytest.raises(BadInput, match="'assay trace' reads it"):
+        read(path)

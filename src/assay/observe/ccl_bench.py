@@ -75,16 +75,14 @@ def study(lab: Lab) -> pl.DataFrame:
             "rounds": lab.pick(quick=8, full=30), "proposers": lab.pick(quick="tpe", full="tpe halving random"),
         }  # fmt: skip
         launches = changed(alone, seeds=lab.pick(quick=1, full=3))
-        tables.append(
-            launches.run(trials.recorded, [launch], per="run").drop("windows", "budget", "rounds", "proposers")
-        )
+        tables.append(launches.run(trials.recorded, [launch], per="run").drop(*launch))
     whole = pl.concat([table for table in tables if len(table)], how="diagonal_relaxed")
     first = ["experiment", "engine", "method", "setup", "window", "machine", "size", "cut", "run", "seed"]
     kept = [column for column in first if column in whole.columns]
     return whole.select(*kept, pl.exclude(kept))
 
 
-def plot(table: pl.DataFrame) -> alt.LayerChart:
+def plot(table: pl.DataFrame) -> alt.Chart:
     """Every recorded row: the share of communication beside compute, and how long its step took."""
     import altair as alt
 

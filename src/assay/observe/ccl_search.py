@@ -183,13 +183,20 @@ def best(trials: Sequence[Trial]) -> Trial:
 
 
 def search(
-    space: Space, run: Run, proposer: Proposer, budget: int, *, seed: int = 0, store: Path | None = None
-) -> list[Trial]:
-    """Try at most `budget` setups; with `store`, every trial is a line of that file, and a search goes on from it."""
+    space: Space, run: Run, proposer: Proposer, budget: int, *, seed: int = 0, store: Path | None = None,
+    default: Setup | None = None,
+) -> list[Trial]:  # fmt: skip
+    """Try at most `budget` setups, the default first, in full; with `store`, every trial is a line of that file.
+
+    A search goes on from what is stored.
+    """
     trials = stored(store) if store is not None else []
+    own = 0 if default is None else 1  # which the proposer did not ask for: a rung of halving does not count it
     while len(trials) < budget:
-        step = proposer.propose(space, trials, budget, seed)
-        if step is None:
+        asked = trials if isinstance(proposer, Tpe | Random) else trials[own:]
+        first = default is not None and not trials
+        step = (default, 1.0) if first else proposer.propose(space, asked, budget - own, seed)
+        if step is None or step[0] is None:
             break
         setup, effort = step
         cost: float | None = None

@@ -1,9 +1,10 @@
-"""How many robust standard deviations: each series against its peers at the same time, and against its own past.
+"""How many robust standard deviations: each series against its peers at the same time and against its own past.
 
-The simplest detector worth comparing with. Both scores use medians and the median absolute deviation, count either
-direction, and must last for some scrapes. A machine that is always unlike the others has a high peer score but not
-against its own past; a new phase of the job moves all machines alike, which their peers excuse: so the smaller of the
-two scores counts. A series that should be there and is not, while its peers are, scores highest.
+The simplest detector worth comparing with. From every value is taken what its peers share at that moment (a new phase
+of the job moves all machines alike) and how it always differed from them (no two machines are equal). What is left is
+measured, in either direction, by its usual spread or by that among the peers right now, whichever is larger, and must
+last for some scrapes. A series that should be there and is not, while its peers are, scores highest. All of it by
+medians, which a few faulty machines cannot move.
 
 >>> heat = lambda t, i: 50.0 + i + (t * 7 + i * 3) % 5 + 30 * (i == 2 and t > 14)
 >>> samples = [{"t": t, "entity": i, "metric": "heat", "value": heat(t, i)} for t in range(20) for i in range(6)]
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,17 +60,24 @@ def _median(values: Floats, axis: int) -> Floats:
     return np.where(count > 0, middle, np.nan)
 
 
-def peer_scores(values: Floats, metrics: Sequence[str]) -> Floats:
-    """Of each value against the same metric of the other entities at the same time; NaN where there are too few."""
-    scores = np.full(values.shape, np.nan)
-    groups: dict[str, list[int]] = {}
-    for column, metric in enumerate(metrics):
-        groups.setdefault(metric, []).append(column)
-    for columns in groups.values():
-        if len(columns) >= _PEERS:
-            middle, spread = deviation(values[:, columns], 1)
-            scores[:, columns] = np.abs(values[:, columns] - middle) / spread
-    return np.asarray(np.minimum(scores, HIGHEST))
+def peers(metrics: Sequence[str]) -> list[NDArray[np.intp]]:
+    """The columns of each metric that enough entities have."""
+    names, group = np.unique(np.asarray(metrics), return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    each = np.split(order, np.cumsum(np.bincount(group, minlength=len(names)))[:-1])
+    return [columns for columns in each if len(columns) >= _PEERS]
+
+
+def unshared(values: Floats, groups: Iterable[NDArray[np.intp]]) -> Floats:
+    """What is left of each value without the median of its peers at the same time.
+
+    >>> unshared(np.array([[1.0, 2.0, 3.0, 9.0], [11.0, 12.0, 13.0, 19.0]]), peers(["x"] * 4)).tolist()
+    [[-1.5, -0.5, 0.5, 6.5], [-1.5, -0.5, 0.5, 6.5]]
+    """
+    rest = values.copy()
+    for columns in groups:
+        rest[:, columns] -= _median(values[:, columns], 1)
+    return rest
 
 
 def lasting(scores: Floats, scrapes: int) -> Floats:
@@ -96,7 +105,7 @@ def missing_scores(valid: NDArray[np.bool_], metrics: Sequence[str], expected: N
 
 @dataclass(frozen=True)
 class Past:
-    """What is normal for each series, and which of them are always there."""
+    """What is normal for each series beside its peers, and which of them are always there."""
 
     columns: list[tuple[str, str]]
     middle: Floats
@@ -106,15 +115,22 @@ class Past:
     @classmethod
     def of(cls, block: Block) -> Past:
         """From a stretch of time without a fault, or one that is mostly so."""
-        middle, spread = deviation(block.values, 0)
+        middle, spread = deviation(unshared(block.values, peers([metric for _, metric in block.columns])), 0)
         return cls(block.columns, middle[0], spread[0], block.valid.mean(0) >= _EXPECTED)
 
+    @cached_property
+    def groups(self) -> list[NDArray[np.intp]]:
+        """The columns of each metric that enough entities have."""
+        return peers([metric for _, metric in self.columns])
+
     def scores(self, values: Floats, valid: NDArray[np.bool_], scrapes: int) -> Floats:
-        """How far each value is out of the ordinary, both ways: the smaller of peers' and own score, if it lasts."""
-        metrics = [metric for _, metric in self.columns]
-        own = np.minimum(np.abs(values - self.middle) / self.spread, HIGHEST)
-        found = lasting(np.fmin(own, peer_scores(values, metrics)), scrapes)  # fmin: without peers, its past alone
-        return np.maximum(found, missing_scores(valid, metrics, self.expected))
+        """How far out of the ordinary each series has been for so many scrapes, up to each scrape."""
+        rest = unshared(values, self.groups) - self.middle
+        scale = np.broadcast_to(self.spread, rest.shape).copy()
+        for columns in self.groups:
+            scale[:, columns] = np.fmax(scale[:, columns], deviation(rest[:, columns], 1)[1])
+        found = lasting(np.minimum(np.abs(rest) / scale, HIGHEST), scrapes)
+        return np.maximum(found, missing_scores(valid, [metric for _, metric in self.columns], self.expected))
 
 
 @dataclass(frozen=True)

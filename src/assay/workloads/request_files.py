@@ -62,6 +62,8 @@ def read(
     """
     file = _find(path)
     head = _head(file)
+    if b'"traceEvents"' in head or b'"schemaVersion"' in head:
+        raise BadInput(f"{file.name}: a profiler's trace; 'assay trace' reads it, this wants requests to an LLM")
     layout = sniff(file.name, head, format)
     rows = Rows(file.name, skip_bad)
     if layout.format in ("sharegpt", "openai"):
