@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -71,25 +72,24 @@ def test_faults_of_one_kind_differ_in_strength_symptoms_and_warning() -> None:
 
 
 def test_a_few_nodes_fail_again_and_again() -> None:
-    by_node = Counter(f.node for seed in range(5) for f in make(seed, 24 * 55, 63, 60).failures if seed == 0)
-    assert sum(count for _, count in by_node.most_common(3)) > 60 * 0.25
+    by_node = Counter(failure.node for failure in make(0, 24 * 55, 63, 60).failures)
+    assert sum(count for _, count in by_node.most_common(3)) > 5 * 60 * 3 / 63
 
 
-def test_nothing_but_the_failing_node_differs_from_the_cluster_without_failures() -> None:
-    """The planted symptoms are the only trace of a failure until it breaks: nobody can see more than was planted."""
-    failure = next(f for f in SMALL.plan.failures if f.fault.name == "thermal drift")
-    block = SMALL.block(failure.breaks // HOUR)
-    before = slice(max(failure.onset - block.first, 0), failure.breaks - block.first)
-    if before.stop - before.start < 3:
-        pytest.skip("the fault breaks right after a full hour")
-    moved = {shift.column for shift in failure.shifts}
-    lean = np.nanmean(block.values[before], 0)
-    others = np.delete(lean, failure.node, 0)
-    spread = np.array([m.noise + m.drift + 2 * m.unlike + 0.02 * abs(m.load) + 1e-6 for m in METRICS])
-    away = np.abs(lean[failure.node] - np.median(others, 0)) / spread
-    quiet = [i for i, m in enumerate(METRICS) if i not in moved and m.family in ("gpu", "pcie") and not m.rate]
-    assert np.median(away[quiet]) < 2.0
-    assert max(away[i] for i in moved) > 2.0
+def test_the_planted_symptoms_are_all_that_can_be_seen_of_a_failure_before_it_breaks() -> None:
+    """Nobody can see more than was planted: all else is bit for bit what it is without the symptoms."""
+    without = Cluster(seed=2, days=4, nodes=5, failures=len(FAULTS))
+    plan = without.plan
+    without.__dict__["plan"] = replace(plan, failures=tuple(replace(f, shifts=()) for f in plan.failures))
+    for failure in SMALL.plan.failures:
+        hour = max(failure.breaks - 1, 0) // HOUR
+        a, b = SMALL.block(hour), without.block(hour)
+        ahead = slice(max(failure.onset - a.first, 0), failure.breaks - a.first)
+        there = ~np.isnan(a.values[ahead]) & ~np.isnan(b.values[ahead])
+        _, nodes, columns = np.nonzero((a.values[ahead] != b.values[ahead]) & there)
+        assert set(nodes) <= {failure.node}
+        assert set(columns) <= {shift.column for shift in failure.shifts}
+        assert len(columns) > 0 or ahead.stop - ahead.start < 3
 
 
 def test_a_gpu_that_falls_off_the_bus_vanishes_and_a_zero_never_stands_for_it() -> None:

@@ -80,10 +80,11 @@ def as_protobuf(request: dict[str, Any]) -> bytes:
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    kind: Any = {
+    kinds: dict[str, Any] = {
         "resourceSpans": ExportTraceServiceRequest, "resourceMetrics": ExportMetricsServiceRequest,
         "resourceLogs": ExportLogsServiceRequest,
-    }[next(iter(request))]  # fmt: skip
+    }  # fmt: skip
+    kind = kinds[next(iter(request))]
     request = copy.deepcopy(request)
     for sender in request.get("resourceSpans", []):
         for scope in sender["scopeSpans"]:

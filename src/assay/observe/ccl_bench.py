@@ -71,8 +71,8 @@ def study(lab: Lab) -> pl.DataFrame:
     tables = [alone.run(trials.doubled, sizes, per="run"), alone.run(trials.published, [{}], per="run")]
     if find_spec("torch") is not None:
         launch = {
-            "windows": lab.pick(quick=8, full=30), "budget": lab.pick(quick=7, full=15),
-            "rounds": lab.pick(quick=8, full=30), "proposers": lab.pick(quick="tpe", full="tpe halving random"),
+            "windows": lab.pick(quick=6, full=30), "budget": lab.pick(quick=6, full=15),
+            "rounds": lab.pick(quick=6, full=30), "proposers": lab.pick(quick="tpe", full="tpe halving random"),
         }  # fmt: skip
         launches = changed(alone, seeds=lab.pick(quick=1, full=3))
         tables.append(launches.run(trials.recorded, [launch], per="run").drop(*launch))
@@ -105,7 +105,7 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     title = alt.Title(
         "More overlap is not a shorter step", subtitle="Each point a recorded row of a real job, two ranks"
     )
-    chart: alt.LayerChart = alt.layer(dots).properties(width=460, height=340, title=title)
+    chart: alt.Chart = dots.properties(width=460, height=340, title=title)
     return chart
 
 

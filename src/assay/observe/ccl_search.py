@@ -42,6 +42,7 @@ class Trial:
     effort: float
     cost: float | None
     failure: str = ""
+    given: bool = False  # the default, which no proposer asked for
 
 
 class Proposer(ABC):
@@ -128,6 +129,9 @@ class Halving(Proposer):
 
     def propose(self, space: Space, trials: Sequence[Trial], budget: int, seed: int) -> tuple[Setup, float] | None:
         """The next of the rung, or the first of the next rung."""
+        own = [trial for trial in trials if not trial.given]
+        budget -= len(trials) - len(own)
+        trials = own
         first = self.width(budget, len(setups(space)))
         effort, count, begun = self.least, first, 0
         while True:
@@ -191,12 +195,10 @@ def search(
     A search goes on from what is stored.
     """
     trials = stored(store) if store is not None else []
-    own = 0 if default is None else 1  # which the proposer did not ask for: a rung of halving does not count it
     while len(trials) < budget:
-        asked = trials if isinstance(proposer, Tpe | Random) else trials[own:]
-        first = default is not None and not trials
-        step = (default, 1.0) if first else proposer.propose(space, asked, budget - own, seed)
-        if step is None or step[0] is None:
+        given = default is not None and not trials
+        step = (default or {}, 1.0) if given else proposer.propose(space, trials, budget, seed)
+        if step is None:
             break
         setup, effort = step
         cost: float | None = None
@@ -207,7 +209,7 @@ def search(
                 cost, failure = None, "its cost is no finite number"
         except (RuntimeError, ValueError, BadInput) as error:
             failure = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        trials.append(Trial(len(trials), setup, effort, cost, failure))
+        trials.append(Trial(len(trials), setup, effort, cost, failure, given))
         if store is not None:
             write_whole(store, b"".join(msgspec.json.encode(trial) + b"\n" for trial in trials))
     return trials

@@ -2,7 +2,8 @@
 
 `ddp` is torch's DistributedDataParallel, `fsdp` its `fully_shard`. Both train the same stack of layers on the same
 batches over gloo, a process a rank with one computing thread. A step always handles the whole batch; settings only say
-how: in how many pieces, reduced when, in which buckets or units, at which precision. Needs the extra `torch`.
+how: in how many pieces, in which buckets or units, at which precision. Gradients are reduced after the last piece; a
+setup may ask for it after `each`. Needs the extra `torch`.
 
 Ranks run one plan: the function they are given decides on rank 0 what is run next (a search does), and all follow.
 Nothing sleeps: compute is compute. On two cores gloo's threads and the ranks share them, as on any small machine.
@@ -27,12 +28,12 @@ from assay.sim.ranks import Rank, Ranks
 Setup = dict[str, Any]
 PATIENCE = 120.0  # seconds that ranks wait for one another; torch alone may take 20 to import on a busy machine
 SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
-    "ddp": {"bucket": (0.5, 2.0, 25.0), "pieces": (1, 2, 4), "sync": ("last", "each"), "half": (False, True)},
-    "fsdp": {"unit": (1, 3, 6), "reshard": (True, False), "pieces": (1, 2, 4), "sync": ("last", "each")},
+    "ddp": {"bucket": (0.5, 2.0, 25.0), "pieces": (1, 2, 4), "half": (False, True)},
+    "fsdp": {"unit": (1, 3, 6), "reshard": (True, False), "pieces": (1, 2, 4)},
 }
 DEFAULTS: dict[str, Setup] = {  # what the engines do unless told otherwise
-    "ddp": {"bucket": 25.0, "pieces": 1, "sync": "each", "half": False},
-    "fsdp": {"unit": 1, "reshard": True, "pieces": 1, "sync": "each"},
+    "ddp": {"bucket": 25.0, "pieces": 1, "half": False},
+    "fsdp": {"unit": 1, "reshard": True, "pieces": 1},
 }
 
 
@@ -42,7 +43,7 @@ class Workload:
 
     ranks: int = 2
     layers: int = 6
-    width: int = 512
+    width: int = 384
     batch: int = 64
 
     @property
@@ -84,7 +85,7 @@ class Bench:
         self._built: dict[str, Any] = {}
 
     def seconds(self, engine: str, setup: Setup, steps: int) -> list[float]:
-        """Seconds of each of some steps, from one common instant to the last rank's end; two more warm it up."""
+        """Seconds of each of some steps, from one common instant to the last rank's end; one more warms it up."""
         return list(self._do("seconds", engine, setup, steps, ""))
 
     def record(self, engine: str, setup: Setup, steps: int, name: str) -> Path:
@@ -195,7 +196,7 @@ def _engine(workload: Workload, engine: str, setup: Setup, rank: int) -> Callabl
     def step() -> None:
         optimizer.zero_grad()
         for number, piece in enumerate(pieces):
-            reduced = setup["sync"] == "each" or number == len(pieces) - 1
+            reduced = setup.get("each", False) or number == len(pieces) - 1
             if engine == "fsdp":
                 model.set_requires_gradient_sync(reduced)
             with nullcontext() if reduced or engine == "fsdp" else model.no_sync():

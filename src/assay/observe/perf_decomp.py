@@ -67,6 +67,7 @@ def study(lab: Lab) -> pl.DataFrame:
     machines = lab.pick(quick=("1",), full=("0", "1", "2"))
     simple = lab.pick(quick=("seasonal-naive", "recent-median", "classical", "mstl", "holt-winters"), full=SIMPLE)
     tables = [_scaled_table(lab)]  # timed: before anything else is under way
+    lab = replace(lab, seeds=lab.pick(quick=min(lab.seeds, 3), full=lab.seeds))  # each is a month, or a planted trace
     planted_cases = [
         {"experiment": "planted", "variant": v, "days": lab.pick(quick=420, full=480), "step": 7200.0}
         for v in range(lab.pick(quick=1, full=6))

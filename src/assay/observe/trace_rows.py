@@ -27,7 +27,7 @@ from assay.sim.telemetry import Frame
 from assay.workloads import kineto
 from assay.workloads.kineto_names import element_size
 
-HOST_LIBRARY = r"^(gloo|mpi|ucc):"  # collectives that the host carries; a profiler also projects them onto streams
+HOST_LIBRARY = ("gloo:", "mpi:", "ucc:")  # how collectives are called that the host carries
 HANDING_OVER = r"^(c10d::|_c10d_functional::|record_param_comms)"
 OPERATIONS = {
     "all_reduce": r"(?i)all_?reduce", "all_gather": r"(?i)all_?gather", "reduce_scatter": r"(?i)reduce_?scatter",
@@ -89,21 +89,13 @@ class Row:
 
 
 def device_spans(frame: Frame) -> pl.DataFrame:
-    """As :func:`assay.observe.breakdown.device_spans`, and with a GPU too the host's collectives are communication.
+    """As :func:`assay.observe.breakdown.device_spans`, without the calls that hand a collective over.
 
-    The calls that hand a collective over are no compute: on a processor they would pass for overlap.
+    They are no compute: on a processor, where operators are the kernels, they would pass for overlap.
     """
     spans = breakdown.device_spans(frame)
-    placed = breakdown.ranks(frame)
-    on_stream = pl.col("entity").is_in(placed.filter(pl.col("kind") == "stream")["entity"].implode())
-    name = pl.col("name").cast(pl.String)
-    carried = (pl.col("cat") == "comm") & name.str.contains(HOST_LIBRARY)
-    with_gpu = spans.filter(on_stream)["rank"].unique().to_list()
-    spans = spans.filter(~(carried & on_stream) & ~((pl.col("cat") == "kernel") & name.str.contains(HANDING_OVER)))
-    hosts = frame.spans.filter(carried & ~on_stream & pl.col("start").is_not_null() & pl.col("dur").is_not_null())
-    hosts = hosts.join(placed.select("entity", "rank"), on="entity", maintain_order="left")
-    hosts = hosts.filter(pl.col("rank").is_in(with_gpu)).with_columns(end=pl.col("start") + pl.col("dur"))
-    return pl.concat([spans, hosts.select(spans.columns)])
+    handing = (pl.col("cat") == "kernel") & pl.col("name").cast(pl.String).str.contains(HANDING_OVER)
+    return spans.filter(~handing)
 
 
 def operation(name: str) -> str | None:
@@ -222,7 +214,7 @@ def _sizes(events: list[_Event], ranks: int) -> pl.DataFrame:
     """Bytes of the host's collectives, as the whole vector: what a rank gives to an all-gather counts for each rank."""
     rows = []
     for event in events:
-        if event.ph != "X" or event.cat != "user_annotation" or not event.name.startswith(("gloo:", "mpi:", "ucc:")):
+        if event.ph != "X" or event.cat != "user_annotation" or not event.name.startswith(HOST_LIBRARY):
             continue
         if not (isinstance(event.args.dims, list) and isinstance(event.args.types, list)):
             continue

@@ -31,7 +31,8 @@ from assay.record.errors import BadInput
 from assay.sim.telemetry import ONE_CLOCK, Frame
 
 _MACHINE = ("instance", "node", "Hostname", "hostname", "nodename", "host")
-_PARTS = ("gpu", "rank", "pod")
+_PARTS = frozenset(("gpu", "rank", "pod"))
+_WHO = _PARTS | {*_MACHINE, "job"}
 _REPEATS = {"gpu": {"UUID", "uuid", "device", "modelName", "pci_bus_id", "DCGM_FI_DRIVER_VERSION", "Hostname"}}
 _NUMBERS = ("le", "quantile")
 _COUNTS = re.compile(r"_(total|count|sum|bucket)$")
@@ -48,15 +49,16 @@ def metric_name(name: str, labels: Mapping[str, str]) -> str:
     """
     if not labels:
         return name
-    return name + "{" + ",".join(f'{key}="{_spelled(key, labels[key])}"' for key in sorted(labels)) + "}"
+    return f"{name}{{{','.join([_spelled(*label) for label in sorted(labels.items())])}}}"
 
 
 @lru_cache(maxsize=1 << 12)
 def _spelled(key: str, value: str) -> str:
     if key in _NUMBERS:
         with suppress(ValueError):
-            return "+Inf" if (number := float(value)) == float("inf") else repr(number)
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+            value = "+Inf" if (number := float(value)) == float("inf") else repr(number)
+    escaped = value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return f'{key}="{escaped}"'
 
 
 class _Place(NamedTuple):
@@ -78,6 +80,7 @@ class Labelled:
         self._about: dict[str, tuple[bool, str]] = {}  # of a metric's bare name: whether it counts, its unit
         self._kinds: dict[_Place, str] = {}
         self._places: dict[_Place, int] = {}
+        self._machines: dict[tuple[str, str, str], int] = {}
         self._metrics: dict[str, int] = {}
         self._columns: list[tuple[int, int]] = []  # of each series: entity, metric
         self._known: dict[tuple[int, int], int] = {}
@@ -94,11 +97,14 @@ class Labelled:
 
     def entity(self, machine: str, kind: str = "node", *, job: str = "", clock: str = ONE_CLOCK) -> int:
         """The number of an entity of its own."""
-        return self._number(_Place(machine, job, clock=clock), kind)
+        key = machine, job, clock
+        if key not in self._machines:
+            self._machines[key] = self._number(_Place(machine, job, clock=clock), kind)
+        return self._machines[key]
 
     def part(self, machine: str, kind: str, name: str, *, job: str = "", clock: str = ONE_CLOCK) -> int:
         """The number of a part of a machine: a GPU, a pod, a service."""
-        self._number(_Place(machine, job, clock=clock), "node")
+        self.entity(machine, job=job, clock=clock)
         return self._number(_Place(machine, job, kind, name, clock), kind)
 
     def _number(self, place: _Place, kind: str) -> int:
@@ -108,20 +114,25 @@ class Labelled:
     def series(self, name: str, labels: Mapping[str, str], fallback: str = "", *, counter: bool | None = None) -> int:
         """The number of the series of a metric and its labels; `fallback` names who has no label that does."""
         own = dict(labels)
-        job = own.pop("job", "")
-        where = next((own.pop(label) for label in _MACHINE if own.get(label)), "")
-        part = next((label for label in _PARTS if own.get(label)), "")
-        if not where and job and not fallback:
-            entity = self.entity(job, "service")
-        elif part:
-            entity = self.part(where or fallback or "unnamed", part, own.pop(part), job=job)
-            own = {key: value for key, value in own.items() if key not in _REPEATS.get(part, ())}
-        else:
-            entity = self.entity(where or fallback or "unnamed", job=job)
+        entity = self._who(own, fallback) if not _WHO.isdisjoint(own) else self.entity(fallback or "unnamed")
         if name not in self._about:
             self._about[name] = bool(_COUNTS.search(name)), self.units.get(name) or next(iter(_UNIT.findall(name)), "")
         rises, unit = self._about[name]
         return self.column(entity, metric_name(name, own), counter=rises if counter is None else counter, unit=unit)
+
+    def _who(self, own: dict[str, str], fallback: str) -> int:
+        """The entity that labels name; those that do are taken out of them."""
+        job = own.pop("job", "")
+        where = next((own.pop(label) for label in _MACHINE if own.get(label)), "")
+        part = "" if _PARTS.isdisjoint(own) else next((label for label in ("gpu", "rank", "pod") if own.get(label)), "")
+        if part:
+            number = self.part(where or fallback or "unnamed", part, own.pop(part), job=job)
+            for label in _REPEATS.get(part, ()):
+                own.pop(label, None)
+            return number
+        if not where and job and not fallback:
+            return self.entity(job, "service")
+        return self.entity(where or fallback or "unnamed", job=job)
 
     def column(self, entity: int, metric: str, *, counter: bool = False, unit: str = "") -> int:
         """The number of the series of an entity and a finished metric name."""
@@ -173,8 +184,10 @@ class Labelled:
 
     def _note_clock_jumps(self, series: NDArray[np.int32], t: NDArray[np.int64], v: NDArray[np.float64]) -> None:
         """A counter that rises while its times fall was not shuffled: the clock that stamped it was set back."""
-        order = np.argsort(series, kind="stable")
-        s, t, v = series[order], t[order], v[order]
+        s = series
+        if bool((s[1:] < s[:-1]).any()):
+            order = np.argsort(series, kind="stable")
+            s, t, v = series[order], t[order], v[order]
         back = (s[1:] == s[:-1]) & (t[1:] < t[:-1]) & (v[1:] > v[:-1]) & np.asarray(self._counters, bool)[s[1:]]
         self.count("times of a rising counter that go back (its clock was set back)", int(back.sum()))
 

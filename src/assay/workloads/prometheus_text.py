@@ -217,7 +217,7 @@ def _series(series: Labelled, name: str | None, text: str | None, types: dict[st
     if text is not None:
         simple = _SIMPLE.findall(text)
         labels = dict(simple)
-        if len(labels) != len(simple) or sum(map(len, chain.from_iterable(simple))) + 4 * len(simple) + 1 != len(text):
+        if len(labels) != len(simple) or len("".join(chain.from_iterable(simple))) + 4 * len(simple) + 1 != len(text):
             name, labels = _labels(name, text)
     if not name:
         raise _LineError('a sample without a name; `name{label="x"} 1.5` would be right')
