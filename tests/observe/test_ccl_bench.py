@@ -16,6 +16,7 @@ from assay.observe import ccl_bench_trials as trials
 from assay.observe.ccl_search import PROPOSERS, Halving, Random, Setup, Tpe, best, search, setups, stored
 from assay.observe.ddp_variants import Bench, CannotRun, Workload
 from assay.record.errors import BadInput
+from assay.record.lab import Lab
 from assay.record.types import NotMeasured, Verdict
 
 SPACE = {"a": (1, 2, 3, 4), "b": ("x", "y"), "c": (False, True)}
@@ -143,11 +144,15 @@ def test_a_table_of_something_else_is_refused_in_one_line(tmp_path: Path) -> Non
         assert "\n" not in str(refused.value)
 
 
-def test_without_the_table_or_torch_the_claims_say_what_is_missing(monkeypatch: Any, tmp_path: Path) -> None:
+def test_without_the_table_and_torch_the_study_runs_and_its_claims_say_what_is_missing(
+    monkeypatch: Any, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ASSAY_TRACES", str(tmp_path))
-    assert trials.published(0) == {}
-    table = pl.DataFrame({"experiment": ["doubled"], "seed": [0]})
-    with pytest.raises(NotMeasured, match="benchmark_data.json"):
+    monkeypatch.setattr(ccl_bench, "find_spec", lambda name: None)
+    table = ccl_bench.study(Lab("ccl-bench"))
+    assert set(table["experiment"]) == {"doubled"}
+    assert ccl_bench.tpu_to_gpu("v6e torus")(table).n == 9
+    with pytest.raises(NotMeasured, match=r"benchmark_data\.json"):
         ccl_bench.of_published("against", "judged")(table)
     with pytest.raises(NotMeasured, match="extra torch"):
         ccl_bench.best_to_best(table)
@@ -180,6 +185,8 @@ def _pairs(eager: float, overlap: float) -> pl.DataFrame:
 def test_the_claim_on_overlap_can_fail_either_way(eager: float, overlap: float, verdict: Verdict) -> None:
     claim = next(one for one in ccl_bench.claims if one.text.startswith("more overlap of compute"))
     assert claim.holds.judge(claim.measure(_pairs(eager, overlap))) is verdict
+    with pytest.raises(NotMeasured, match="overlap alike"):
+        claim.measure(_pairs(eager, 0.02))
 
 
 # -------------------------------------------------------------------------------------------------- real rows

@@ -10,7 +10,7 @@ lacks what it needs the answer is "not applicable" and why. The same traces answ
 The study records rows of two real engines on this machine (torch's DDP and FSDP over gloo, two processes) and searches
 both; it reads the published table where it is at hand; and it prices links of twice the bandwidth on generated steps.
 
-Kumar et al., arXiv:2605.06544.
+CCL-Bench 1.0, arXiv:2605.06544.
 
 >>> from assay.observe.cards import Card
 >>> from assay.observe.trace_rows import Row
@@ -26,6 +26,7 @@ Kumar et al., arXiv:2605.06544.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace as changed
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -68,7 +69,11 @@ def study(lab: Lab) -> pl.DataFrame:
     """Rows of two engines and a search in each; pairs of the published table; links twice as fast on two machines."""
     alone = changed(lab, seeds=1, workers=0)  # starts processes itself
     sizes = [{"size": size, "seq": seq} for size in trials.SIZES for seq in lab.pick(quick=(512,), full=(512, 2048))]
-    tables = [alone.run(trials.doubled, sizes, per="run"), alone.run(trials.published, [{}], per="run")]
+    tables = [alone.run(trials.doubled, sizes, per="run")]
+    with suppress(NotMeasured):  # without the published table its claims say so
+        tables.append(
+            alone.run(trials.published, [{"table": str(lab.trace(trials.PUBLISHED))}], per="run").drop("table")
+        )
     if find_spec("torch") is not None:
         launch = {
             "windows": lab.pick(quick=6, full=30), "budget": lab.pick(quick=6, full=15),
@@ -98,7 +103,7 @@ def plot(table: pl.DataFrame) -> alt.Chart:
         .mark_point(filled=True, size=60, opacity=0.8)
         .encode(
             x=alt.X("compute_comm_overlap:Q", title="communication beside compute, %"),
-            y=alt.Y("avg_step_time:Q", title="step, ms", scale=alt.Scale(type="log")),
+            y=alt.Y("avg_step_time:Q", title="step, ms", scale=alt.Scale(type="log", nice=False, padding=12)),
             color=alt.Color("row:N", title=None), shape=alt.Shape("row:N", title=None),
         )
     )  # fmt: skip
@@ -161,9 +166,13 @@ def more_and_longer(table: pl.DataFrame) -> Estimate:
 
 
 def times_the_step(table: pl.DataFrame) -> Estimate:
-    """How many times as long the step of the setup is that overlaps more, and moves more."""
+    """The step of the setup that overlaps more over that of the other, window by window."""
     pairs = _pairs(table)
-    return intervals.ratio(pairs["avg_step_time"].to_list(), pairs["avg_step_time_lean"].to_list())
+    gap = intervals.bootstrap((pairs["compute_comm_overlap"] - pairs["compute_comm_overlap_lean"]).to_list())
+    if gap.low <= 0 <= gap.high:
+        raise NotMeasured("the two setups overlap alike here: on fewer than two idle cores nothing runs beside compute")
+    eager, lean = pairs["avg_step_time"].to_list(), pairs["avg_step_time_lean"].to_list()
+    return intervals.ratio(eager, lean) if gap.value > 0 else intervals.ratio(lean, eager)
 
 
 def of_published(column: str, among: str, experts: bool = False) -> measures.Measure:
@@ -194,13 +203,13 @@ claims = [
     Claim("step time of one framework's best setup over a peer's best on equal hardware, as a ratio, up to",
           best_to_best, at_least(1.5, neutral=1.0)),
     Claim("more overlap of compute and communication can go with longer training steps",
-          more_and_longer, at_least(0.9, neutral=0.5)),
+          times_the_step, at_least(1.2, neutral=1.0)),
     Claim("twice the link bandwidth shortens small and medium steps much more on TPUs than on GPUs",
           tpu_to_gpu("v6e torus"), at_least(3.0, neutral=1.0), Evidence.MODEL),
     Claim("the same, if collectives use all four links of the torus at once",
           tpu_to_gpu("v6e torus, all links"), at_least(3.0, neutral=1.0), Evidence.MODEL),
-    Claim("the step of the setup that overlaps more and moves four times as much, times the other's",
-          times_the_step, at_least(1.2, neutral=1.0)),
+    Claim("the share of single recordings of these two setups in which the one with more overlap has the longer step",
+          more_and_longer, at_least(0.9, neutral=0.5)),
     Claim("the default's step over that of the setup a search of few trials found: DDP",
           gained("ddp"), at_least(1.1, neutral=1.0)),
     Claim("the default's step over that of the setup a search of few trials found: FSDP",

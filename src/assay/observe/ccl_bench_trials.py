@@ -16,10 +16,8 @@ from assay.observe.ccl_search import PROPOSERS, search
 from assay.observe.ddp_variants import DEFAULTS, SPACES, Bench, Setup, Workload
 from assay.observe.et_generate import Job, generate
 from assay.observe.replay import Link, Network, Plan, replay
-from assay.record import traces
 from assay.record.errors import BadInput
 from assay.record.timing import median
-from assay.record.types import NotMeasured
 from assay.sim.hardware import Device, device
 
 Rows = dict[str, dict[str, Any]]
@@ -101,18 +99,15 @@ def _compared(bench: Bench, winners: dict[tuple[str, str], Setup], rounds: int) 
 # ------------------------------------------------------------------------------------------- the published table
 
 
+PUBLISHED = "ccl-bench/benchmark_data.json"  # where it is looked for among the traces
 SAME = ("model_family", "phase", "hardware_model", "total_count", "batch_size", "seq_len")
 DEEPSEEK = "deepseek_v3_16b"  # the model of the paper's own example, experts over 4 ranks and over 8
 HIDDEN = ("compute_comm_overlap", "collective_vol_total_gb", "communication_fraction")
 
 
-def published(seed: int) -> Rows:
-    """Pairs of published rows of one model on equal machines; empty where the table is not at hand."""
-    try:
-        path = traces.find("ccl-bench/benchmark_data.json")
-    except NotMeasured:
-        return {}
-    return compared(read_published(path))
+def published(table: str, seed: int) -> Rows:
+    """Pairs of published rows of one model on equal machines."""
+    return compared(read_published(Path(table)))
 
 
 def read_published(path: Path) -> list[dict[str, Any]]:

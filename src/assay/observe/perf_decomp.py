@@ -68,9 +68,9 @@ def study(lab: Lab) -> pl.DataFrame:
     simple = lab.pick(quick=("seasonal-naive", "recent-median", "classical", "mstl", "holt-winters"), full=SIMPLE)
     tables = [_scaled_table(lab)]  # timed: before anything else is under way
     lab = replace(lab, seeds=lab.pick(quick=min(lab.seeds, 3), full=lab.seeds))  # each is a month, or a planted trace
+    days, grid = lab.pick(quick=(420, 10_800.0), full=(480, 7200.0))
     planted_cases = [
-        {"experiment": "planted", "variant": v, "days": lab.pick(quick=420, full=480), "step": 7200.0}
-        for v in range(lab.pick(quick=1, full=6))
+        {"experiment": "planted", "variant": v, "days": days, "step": grid} for v in range(lab.pick(quick=1, full=6))
     ]
     tables.append(_rows(lab, planted, planted_cases, simple))
     try:
@@ -108,7 +108,7 @@ def _rows(lab: Lab, function: Any, cases: Sequence[dict[str, Any]], methods: Seq
 
 def _scaled_table(lab: Lab) -> pl.DataFrame:
     """Timed, so alone and once; each cycle is an observation."""
-    case = {"cycle": lab.pick(quick=0.4, full=1.0), "learn": 6, "rounds": lab.pick(quick=3, full=20)}
+    case = {"cycle": lab.pick(quick=0.3, full=1.0), "learn": 6, "rounds": lab.pick(quick=3, full=20)}
     made = replace(lab, seeds=1).run(scaled, [case], per="turn", alone=True)
     return made.with_columns(seed=pl.col("turn").str.split("/").list.last().cast(pl.Int64)).select(
         "method", "seed", "workers", "latency_cv", "latency_max", "latency_mean", "requests",
