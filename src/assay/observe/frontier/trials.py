@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.observe import ddp
+from assay.observe.frontier import profiled as profiled_stages
 from assay.observe.frontier.advances import between_syncs, synchronising_in
 from assay.observe.frontier.collector import STAGES, SYNC_STAGES, Collector, Vectors
 from assay.observe.frontier.dashboards import DASHBOARDS
 from assay.observe.frontier.diagnosis import diagnose, frontier, resolution
-from assay.observe.frontier import profiled as profiled_stages
 from assay.observe.frontier.vectors import Window
 from assay.observe.interface import Diagnosis
 from assay.record.errors import StudyFailed
