@@ -3,8 +3,8 @@
 Each rank is a process of its own (:mod:`assay.sim.ranks`) that repeats *compute, then a collective* on a ring of
 sockets (:mod:`assay.observe.ccl.ring`). Computing is a sleep, said aloud: eight busy ranks on two cores would measure
 the scheduler. Everything else is real: the bytes, the waiting, the signals. Whoever injects a fault writes an order
-that the rank finds before its next round (be late, do not call, call something else), caps what it may put on the wire, or
-sends it a signal. Every rank's clock starts somewhere else.
+that the rank finds before its next round (be late, do not call, call something else), caps what it may put on the wire,
+or sends it a signal. Every rank's clock starts somewhere else.
 
 One launch serves many incidents: `start` begins a run on a fresh ring, `abort` ends it wherever it is stuck.
 

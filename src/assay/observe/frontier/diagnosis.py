@@ -3,7 +3,8 @@
 The frontier (:mod:`assay.observe.frontier.advances`) says by how much each stage advanced the group and under whose
 lead. Beside a healthy window, the stage whose advance grew and the rank that led while it did are the suspects. Leading
 is not causing: a second rank may be as late, a role may be slow by design, ranks may not wait for each other where we
-think they do. The label says so, and `next` says what would settle it. The frontier routes a profiler, it names no cause.
+think they do. The label says so, and `next` says what would settle it. The frontier routes a profiler, it names no
+cause.
 """
 
 from __future__ import annotations
