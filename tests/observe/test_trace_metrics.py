@@ -103,6 +103,7 @@ def test_with_a_gpu_the_host_s_collectives_are_communication_too() -> None:
     one = row([span("kernel", 0, 40), comm, span("step", 0, 100, entity=3, seq=1)])
     assert one.device.filter(pl.col("cat") == "comm")["dur"].to_list() == [60]
     assert value(one, "compute_comm_overlap") == pytest.approx(1 / 6)
+    assert "which kernels waited" in why(one, "scale_up_bw_utility")
 
 
 def test_handing_a_collective_over_is_no_compute() -> None:
