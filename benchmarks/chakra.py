@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from assay.observe.et_generate import Job, device, generate
-from assay.observe.replay import Link, Network, Plan, critical_path, replay
+from assay.observe.graphs.generate import Job, device, generate
+from assay.observe.graphs.replay import Link, Network, Plan, critical_path, replay
 from assay.sim.random import stream
 from assay.workloads import chakra
 from assay.workloads.chakra import COLL, COMP, Graph, Interned, Rows

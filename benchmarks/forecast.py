@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from assay.observe import backtest, forecast_baselines, guides
-from assay.observe.perf_decomp_trials import (
+from assay.observe.series import backtest, baselines, guides
+from assay.observe.series.trials import (
     BENCHMARKS,
     MONTH,
     automatic_forecast,
@@ -57,7 +57,7 @@ def prophet(trains: list[Grid], horizon: int) -> list[list[float]]:
 
 def measure(machines: list[str], folds: int, step: float, without: list[str]) -> pl.DataFrame:
     """A row for each series, origin and method."""
-    methods = {"automatic": automatic_forecast, "hybrid": guided_forecast, **forecast_baselines.available()}
+    methods = {"automatic": automatic_forecast, "hybrid": guided_forecast, **baselines.available()}
     methods = {name: method for name, method in methods.items() if name not in (*without, "prophet")}
     rows: list[dict[str, Any]] = []
     scenes: list[tuple[dict[str, Any], Grid, Any]] = []

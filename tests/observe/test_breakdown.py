@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.observe import breakdown
-from assay.observe.kernel_path import critical_path, links
-from assay.observe.trace_report import only_step, report
-from assay.observe.trace_whatif import what_if
+from assay.observe.traces import breakdown
+from assay.observe.traces.kernel_path import critical_path, links
+from assay.observe.traces.report import only_step, report
+from assay.observe.traces.what_if import what_if
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
 from assay.workloads import kineto
@@ -252,3 +252,16 @@ def test_collectives_of_the_host_count_where_the_gpu_runs_none() -> None:
     nccl = {"entity": 1, "name": "ncclDevKernel_AllReduce", "cat": "comm", "start": 40, "dur": 10, "seq": 0}
     row = breakdown.split(Frame.of(entities, spans=[*spans, nccl])).row(0, named=True)
     assert row["comm"] == 10
+
+
+def test_handing_a_collective_over_is_no_compute() -> None:
+    """On a processor operators are the kernels; the one that calls gloo would pass for overlap with it."""
+    entities = [{"id": 0, "kind": "rank", "name": "0"}, {"id": 1, "kind": "thread", "name": "0/a", "parent": 0},
+                {"id": 2, "kind": "thread", "name": "0/b", "parent": 0}]  # fmt: skip
+    spans = [
+        {"entity": 1, "name": "aten::mm", "cat": "cpu_op", "start": 0, "dur": 50},
+        {"entity": 1, "name": "c10d::allreduce_", "cat": "cpu_op", "start": 50, "dur": 40},
+        {"entity": 2, "name": "gloo:all_reduce", "cat": "comm", "start": 50, "dur": 50},
+    ]
+    row = breakdown.split(Frame.of(entities, spans=spans)).row(0, named=True)
+    assert (row["compute"], row["exposed"], row["overlapped"]) == (50, 50, 0)

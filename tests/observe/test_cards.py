@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.observe import cards
+from assay.observe.traces import cards
 from assay.record.errors import BadInput
 
 pytest.importorskip("yaml")

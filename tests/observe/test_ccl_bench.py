@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.observe import ccl_bench, ddp_variants, trace_metrics
-from assay.observe import ccl_bench_trials as trials
-from assay.observe.ccl_search import PROPOSERS, Halving, Random, Setup, Tpe, best, search, setups, stored
-from assay.observe.ddp_variants import Bench, CannotRun, Workload
+from assay.observe import ccl_bench
+from assay.observe.traces import ddp_variants, metrics, trials
+from assay.observe.traces.ddp_variants import Bench, CannotRun, Workload
+from assay.observe.traces.search import PROPOSERS, Halving, Random, Setup, Tpe, best, search, setups, stored
 from assay.record.errors import BadInput
 from assay.record.lab import Lab
 from assay.record.types import NotMeasured, Verdict
@@ -212,8 +212,8 @@ def test_real_engines_leave_rows_whose_volume_is_that_of_their_gradients(tmp_pat
     told = ddp_variants.run(workload, tmp_path, _some_rows)
     assert "fsdp cannot run" in told["refused"]
     assert len(told["seconds"]) == 2
-    rows = {name: trace_metrics.load(tmp_path / name) for name in ("lean", "eager", "half", "shard")}
-    volume = {name: trace_metrics.METRICS["collective_volume"](one) for name, one in rows.items()}
+    rows = {name: metrics.load(tmp_path / name) for name in ("lean", "eager", "half", "shard")}
+    volume = {name: metrics.METRICS["collective_volume"](one) for name, one in rows.items()}
     size = 4 * workload.parameters
     assert volume["lean"] == size
     assert volume["eager"] == 4 * size  # after each of four pieces
@@ -222,5 +222,5 @@ def test_real_engines_leave_rows_whose_volume_is_that_of_their_gradients(tmp_pat
     assert rows["shard"].card.executor.plan.dp_shard == 2
     assert rows["lean"].card.workload.model.model_arch.num_params == workload.parameters
     for one in rows.values():
-        found = trace_metrics.measure(one, ["avg_step_time", "compute_comm_overlap", "idle_share"])
+        found = metrics.measure(one, ["avg_step_time", "compute_comm_overlap", "idle_share"])
         assert found["value"].null_count() == 0

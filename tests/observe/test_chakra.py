@@ -10,11 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from assay.observe import chakra_trials as trials
-from assay.observe import et_events, et_link, et_record
-from assay.observe.et_events import Args, Event, HostGraph, Operation, Profile, Tensors
-from assay.observe.et_link import linked
-from assay.observe.replay import Link, Network, Plan, critical_path, longest_chain, replay
+from assay.observe.graphs import events as et_events
+from assay.observe.graphs import link, trials
+from assay.observe.graphs import record as et_record
+from assay.observe.graphs.events import Args, Event, HostGraph, Operation, Profile, Tensors
+from assay.observe.graphs.link import linked
+from assay.observe.graphs.replay import Link, Network, Plan, critical_path, longest_chain, replay
 from assay.record.errors import BadInput
 from assay.record.types import NotMeasured
 from assay.workloads import chakra
@@ -137,15 +138,15 @@ def test_files_of_other_steps_and_files_that_are_no_recordings_are_refused(tmp_p
         linked(recorded, HostGraph([Operation(1, "x")]))
     (tmp_path / "x.json").write_text('{"nodes": [')
     with pytest.raises(BadInput, match="truncated"):
-        et_link.link(tmp_path / "x.json")
+        link.link(tmp_path / "x.json")
     (tmp_path / "y.json").write_text(json.dumps({"nodes": []}))
     with pytest.raises(BadInput, match="traceEvents"):
-        et_link.link(tmp_path / "y.json")
+        link.link(tmp_path / "y.json")
     (tmp_path / "z.json").write_text(json.dumps({"traceEvents": []}))
     with pytest.raises(BadInput, match="no event with a duration"):
-        et_link.link(tmp_path / "z.json")
+        link.link(tmp_path / "z.json")
     with pytest.raises(BadInput, match="No such file"):
-        et_link.link(tmp_path / "none.json")
+        link.link(tmp_path / "none.json")
 
 
 # ------------------------------------------------------------------------------------------------ a real job
@@ -163,7 +164,7 @@ def test_a_trace_of_our_own_torch_job_survives_the_round_trip(
 ) -> None:
     folder, _ = job
     for rank in range(2):
-        graph = et_link.link(folder / f"device.0.{rank}.json", folder / f"host.0.{rank}.json")
+        graph = link.link(folder / f"device.0.{rank}.json", folder / f"host.0.{rank}.json")
         assert graph.rank == rank
         for name in (f"job.{rank}.et", f"job.{rank}.et.gz", f"job.{rank}.json"):
             chakra.write(graph, tmp_path / name)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.observe.cluster504 import FAULTS, METRICS, NS, Cluster, truth_of
-from assay.observe.cluster504_metrics import COLUMN
-from assay.observe.cluster504_plan import HOUR, SCRAPE, make
-from assay.observe.nfs_queue import saves
+from assay.observe.cluster.cluster504 import FAULTS, METRICS, NS, Cluster, truth_of
+from assay.observe.cluster.metrics import COLUMN
+from assay.observe.cluster.nfs_queue import saves
+from assay.observe.cluster.plan import HOUR, SCRAPE, make
 from assay.record.errors import BadInput
 
 SMALL = Cluster(seed=2, days=4, nodes=5, failures=len(FAULTS))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from assay.observe import decompose, guides, seasons, trends
+from assay.observe.series import decompose, guides, seasons, trends
 from assay.record.errors import BadInput
 from assay.workloads.long_series import Grid
 from assay.workloads.planted_cycles import plant

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from assay.observe import backtest, decompose, forecast, forecast_baselines, guides
-from assay.observe.forecast_errors import autoregression
-from assay.observe.perf_decomp_trials import planted
-from assay.observe.prescaling import schedule
+from assay.observe.series import backtest, baselines, decompose, forecast, guides
+from assay.observe.series.errors import autoregression
+from assay.observe.series.prescaling import schedule
+from assay.observe.series.trials import planted
 from assay.workloads.long_series import Grid
 
 
@@ -82,11 +82,11 @@ def test_scaled_errors_are_those_of_the_definition() -> None:
     assert backtest.errors(train, np.array([4.0, np.nan]), np.array([5.0, 9.0])) == {"mape": 0.25, "mase": 1 / 2.5}
 
 
-@pytest.mark.parametrize("name", sorted(forecast_baselines.SIMPLE))
+@pytest.mark.parametrize("name", sorted(baselines.SIMPLE))
 def test_simple_baselines_bear_gaps_and_give_the_horizon(name: str) -> None:
     values = daily(30)
     values[100:130] = np.nan
-    made = forecast_baselines.SIMPLE[name](grid(values), 100)
+    made = baselines.SIMPLE[name](grid(values), 100)
     assert made.shape == (100,)
     assert np.isfinite(made).all()
 
@@ -94,16 +94,16 @@ def test_simple_baselines_bear_gaps_and_give_the_horizon(name: str) -> None:
 @pytest.mark.parametrize("name", ["mstl", "holt-winters"])
 def test_statsforecast_carries_a_daily_cycle_on(name: str) -> None:
     pytest.importorskip("statsforecast")
-    made = forecast_baselines.STATSFORECAST[name](grid(daily(30)), 48)
+    made = baselines.STATSFORECAST[name](grid(daily(30)), 48)
     truth = 20 + 4 * np.sin(2 * np.pi * np.arange(720, 768) / 24)
     assert np.abs(made - truth).mean() < 1.0
 
 
 def test_the_deep_baseline_learns_a_daily_cycle_or_at_least_its_level() -> None:
     pytest.importorskip("torch")
-    from assay.observe import forecast_lstm
+    from assay.observe.series import lstm
 
-    made = forecast_lstm.forecast_all([grid(daily(120)), grid(daily(120, seed=1))], 240, rounds=10)
+    made = lstm.forecast_all([grid(daily(120)), grid(daily(120, seed=1))], 240, rounds=10)
     assert [len(part) for part in made] == [240, 240]
     assert all(abs(part.mean() - 20) < 2 for part in made)
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from assay.observe import nsigma
-from assay.observe.cluster504 import Cluster, truth_of
-from assay.observe.cluster504_plan import HOUR
+from assay.observe.cluster import nsigma
+from assay.observe.cluster.cluster504 import Cluster, truth_of
+from assay.observe.cluster.plan import HOUR
 from assay.observe.incidents import delays
 from assay.observe.interface import Alarm
 from assay.record.errors import BadInput

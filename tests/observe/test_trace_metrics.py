@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.observe import cards, trace_metrics, trace_rows
-from assay.observe.cards import Card
-from assay.observe.trace_metrics import METRICS, Row, explain, load, measure, metrics_table
+from assay.observe.traces import cards, rows
+from assay.observe.traces import metrics as trace_metrics
+from assay.observe.traces.cards import Card
+from assay.observe.traces.metrics import METRICS, Row, explain, load, measure, metrics_table
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
 from assay.workloads.kineto_generate import Job, write
@@ -291,7 +292,7 @@ def test_details_of_a_damaged_file_are_none_or_sound(tmp_path_factory: Any, data
         held[data.draw(st.integers(0, len(held) - 1))] = data.draw(st.integers(32, 126))
     path = tmp_path_factory.getbasetemp() / "damaged.json"
     path.write_bytes(bytes(held[: data.draw(st.integers(0, len(held)))]))
-    found = trace_rows.details(path)
+    found = rows.details(path)
     assert found is None or (found.sizes["sized"] > 0).all()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from assay.observe import breakdown
+from assay.observe.traces import breakdown
 from assay.record.errors import BadInput
 from assay.workloads import nsight
 

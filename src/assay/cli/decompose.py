@@ -10,8 +10,8 @@ import click
 from assay.cli.output import console, json_option, number, print_json, progress_bar, quiet_table
 
 if TYPE_CHECKING:
-    from assay.observe.decompose_report import Backtest, Report
-    from assay.observe.guides import Guide
+    from assay.observe.series.guides import Guide
+    from assay.observe.series.report import Backtest, Report
     from assay.record.types import Estimate
     from assay.workloads.long_series import Grid
 
@@ -36,7 +36,7 @@ def command(
     period: str | None, analyst: Path | None, ahead: str | None, plot: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Take the series of FILE (a CSV table such as time,value) apart; gaps stay gaps."""
-    from assay.observe import decompose_report, guides
+    from assay.observe.series import guides, report
     from assay.record import charts
     from assay.record.errors import BadInput
 
@@ -51,9 +51,9 @@ def command(
         raise BadInput(f"{file} holds {len(grids)} series; --series NAME chooses the one to draw")
     told = _reports(grids, guide, horizon)
     if plot:
-        charts.write(decompose_report.picture(told[0]), plot)
+        charts.write(report.picture(told[0]), plot)
     if as_json:
-        print_json({"file": str(file), "repairs": repairs, "series": [decompose_report.as_json(one) for one in told]})
+        print_json({"file": str(file), "repairs": repairs, "series": [report.as_json(one) for one in told]})
         return
     for what, count in repairs.items():
         click.echo(f"{what}: {count:,}")
@@ -79,9 +79,9 @@ def _grids(
 
 
 def _reports(grids: list[Grid], guide: Guide | None, horizon: float | None) -> list[Report]:
-    from assay.observe import decompose_report
+    from assay.observe.series import report
 
-    each = 1 if horizon is None else 2 + decompose_report.FOLDS
+    each = 1 if horizon is None else 2 + report.FOLDS
     total, done = each * len(grids), 0
     with progress_bar("taking apart") as show:
 
@@ -90,11 +90,11 @@ def _reports(grids: list[Grid], guide: Guide | None, horizon: float | None) -> l
             done += 1
             show(min(done, total), total)
 
-        return [decompose_report.report(grid, guide, horizon, tick) for grid in grids]
+        return [report.report(grid, guide, horizon, tick) for grid in grids]
 
 
 def _print(told: Report) -> None:
-    from assay.observe.decompose_report import day, instant
+    from assay.observe.series.report import day, instant
 
     made, grid = told.made, told.made.grid
     there = int((grid.values == grid.values).sum())
@@ -137,7 +137,7 @@ def _print(told: Report) -> None:
 
 
 def _print_forecast(told: Report) -> None:
-    from assay.observe.decompose_report import day
+    from assay.observe.series.report import day
 
     ahead = told.ahead
     assert ahead is not None

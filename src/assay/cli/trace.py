@@ -45,14 +45,15 @@ def command(
     FILES are Kineto or Chrome JSON (plain or .gz), Nsight Systems SQLite exports or Chakra traces; several files are
     several ranks. Traces of requests to an LLM are for 'assay traces'.
     """
-    from assay.observe import trace_files, trace_report
+    from assay.observe.traces import files as trace_files
+    from assay.observe.traces import report
 
     for text in what_ifs:
-        trace_report.changes(text)  # a typing error should not cost the reading of gigabytes
+        report.changes(text)  # a typing error should not cost the reading of gigabytes
     with progress_bar("reading") as progress:
         run = trace_files.read(files, progress=progress, break_cycles=break_cycles)
-    frame = run.frame if step is None else trace_report.only_step(run.frame, step)
-    about = {"kind": run.kind} | trace_report.report(frame, what_ifs or trace_report.WHAT_IFS, run.replayed)
+    frame = run.frame if step is None else report.only_step(run.frame, step)
+    about = {"kind": run.kind} | report.report(frame, what_ifs or report.WHAT_IFS, run.replayed)
     if convert is not None:
         trace_files.convert(run, frame, convert)
     if chart is not None:
@@ -64,7 +65,7 @@ def command(
 
 
 def _draw(frame: Frame, chart: Path) -> None:
-    from assay.observe.trace_plot import plot
+    from assay.observe.traces.picture import plot
     from assay.record import charts
 
     charts.write(plot(frame), chart)

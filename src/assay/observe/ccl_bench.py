@@ -2,25 +2,26 @@
 
 A leaderboard that stores step times can rank systems but not say why one is slower. Here a row is a folder: the
 profiler's traces of every rank and a workload card that says what ran, on what, cut how. Every number is a function of
-that folder (:mod:`assay.observe.trace_metrics`): one thought of next year runs on this year's rows, and where a row
+that folder (:mod:`assay.observe.traces.metrics`): one thought of next year runs on this year's rows, and where a row
 lacks what it needs the answer is "not applicable" and why. The same traces answer what other links would bring
-(:mod:`assay.observe.trace_whatif`), and drive a search for a better configuration whose every trial is a row
-(:mod:`assay.observe.ccl_search`).
+(:mod:`assay.observe.traces.what_if`), and drive a search for a better configuration whose every trial is a row
+(:mod:`assay.observe.traces.search`).
 
 The study records rows of two real engines on this machine (torch's DDP and FSDP over gloo, two processes) and searches
 both; it reads the published table where it is at hand; and it prices links of twice the bandwidth on generated steps.
 
 CCL-Bench 1.0, arXiv:2605.06544.
 
->>> from assay.observe.cards import Card
->>> from assay.observe.trace_rows import Row
+>>> from assay.observe.traces import metrics
+>>> from assay.observe.traces.cards import Card
+>>> from assay.observe.traces.rows import Row
 >>> from assay.sim.telemetry import Frame
 >>> entities = [{"id": 0, "kind": "rank", "name": "0"}, {"id": 1, "kind": "stream", "name": "7", "parent": 0}]
 >>> old_row = Row(Card(), Frame.of(entities, spans=[
 ...     {"entity": 1, "name": "gemm", "cat": "kernel", "start": 0, "dur": 80},
 ...     {"entity": 1, "name": "softmax", "cat": "kernel", "start": 80, "dur": 20}]))
->>> new = {"longest kernel": lambda row: row.device["dur"].max() / 1e9, "ttft": trace_metrics.METRICS["ttft"]}
->>> trace_metrics.measure(old_row, new)["value"].to_list()  # thought of after the row was recorded
+>>> new = {"longest kernel": lambda row: row.device["dur"].max() / 1e9, "ttft": metrics.METRICS["ttft"]}
+>>> metrics.measure(old_row, new)["value"].to_list()  # thought of after the row was recorded
 [8e-08, None]
 """
 
@@ -33,8 +34,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from assay.observe import ccl_bench_trials as trials
-from assay.observe import trace_metrics
+from assay.observe.traces import trials
 from assay.record import intervals, measures
 from assay.record.types import Claim, Estimate, Evidence, NotMeasured, at_least
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from assay.record.lab import Lab
 
-__all__ = ["claims", "plot", "study", "trace_metrics"]
+__all__ = ["claims", "plot", "study"]
 
 evidence = Evidence.REAL  # the headline compares two engines that ran here; links are a model, the table a replay
 use_when = (
@@ -55,7 +55,7 @@ avoid_when = (
     "operations. Metrics of one rank's file say nothing of the others."
 )
 own_input = (
-    'python -c "from pathlib import Path; from assay.observe.trace_metrics import metrics_table; '
+    'python -c "from pathlib import Path; from assay.observe.traces.metrics import metrics_table; '
     "print(metrics_table(Path('my_run')))\"   # a folder with rank-*.json and card.yaml"
 )
 references = (

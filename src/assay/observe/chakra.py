@@ -6,16 +6,17 @@ them needs. One file a rank, in one format, then serves every tool: what one sit
 can scale up or blur before it hands it on, and a simulator can run on hardware that does not exist.
 
 Here: the published format is read and written without loss (:mod:`assay.workloads.chakra`); PyTorch's recordings are
-linked into it, with the edges whose lack makes collectives start at time 0 (:mod:`assay.observe.et_link`); traces are
-generated for any TP/DP/PP/EP cut (:mod:`assay.observe.et_generate`) or resampled from real ones; and all of them run in
-one replayer (:mod:`assay.observe.replay`), in which a collective starts when all its ranks have come.
+linked into it, with the edges whose lack makes collectives start at time 0 (:mod:`assay.observe.graphs.link`); traces
+are generated for any TP/DP/PP/EP cut (:mod:`assay.observe.graphs.generate`) or resampled from real ones; and all of
+them run in one replayer (:mod:`assay.observe.graphs.replay`), in which a collective starts when all its ranks have
+come.
 
 The paper names adopters and case studies but no figures, so the study asks what a trace must be good for: does its
 replay take the time that was measured, and that of a run in which something was different?
 
 Sridharan et al., MLSys 2026, arXiv:2605.11333; the format is that of arXiv:2305.14516.
 
->>> from assay.observe.et_generate import Job, device, generate
+>>> from assay.observe.graphs.generate import Job, device, generate
 >>> ranks = generate(Job(layers=4, hidden=1024, heads=16, seq=512, batch=4, dp=8), device("h100"))
 >>> net = replay.Network(replay.Link(2e-6, 20e9))
 >>> step, twice = replay.replay(ranks, net).makespan, replay.replay(ranks, net.scaled(bandwidth=2)).makespan
@@ -31,8 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from assay.observe import chakra_trials as trials
-from assay.observe import replay
+from assay.observe.graphs import replay, trials
 from assay.record import intervals, measures
 from assay.record.types import Claim, Estimate, Evidence, NotMeasured, at_least, at_most, exactly
 

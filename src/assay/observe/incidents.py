@@ -1,7 +1,7 @@
 """Labelled incidents: what was recorded, and what was really done to the system meanwhile.
 
 Whoever diagnoses gets the frame; whoever scores gets the truth. Substrates make incidents (:mod:`assay.observe.ddp`
-with real processes, :mod:`assay.observe.cluster504` by a model); a study keeps the truth away from components.
+with real processes, :mod:`assay.observe.cluster.cluster504` by a model); a study keeps the truth away from components.
 
 >>> truth = Truth("data stall", "2", "data", start=10, end=20, severity=0.5)
 >>> rank_of(truth, Diagnosis((Suspect("0", "backward", 2.0), Suspect("2", "data", 1.0))))

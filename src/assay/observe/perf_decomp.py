@@ -5,16 +5,17 @@ noise. Taken apart, each says something: the trend what has changed for good, th
 The paper does it in two ways, guided by an analyst or wholly automatic, forecasts from the parts, and scales ahead of
 the cycles.
 
-Only the abstract of the paper is public: the mechanism here is reconstructed from it. Cycles are peaks of the
-spectrum that the autocorrelation confirms (:mod:`assay.observe.seasons`), each with the stretches in which it runs
-(:mod:`assay.observe.season_cycles`); robust backfitting gives the parts (:mod:`assay.observe.decompose`); earlier
-origins choose what to carry on (:mod:`assay.observe.forecast`). The study forecasts months of real benchmark results
-on cloud machines that were held out, finds planted cycles in records whose parts are known, and scales a real function
-on this machine against a load that comes and goes. The paper's own subject, serverless functions on AWS, is not here.
+Only the abstract of the paper is public: the mechanism here is reconstructed from it. Cycles are peaks of the spectrum
+that the autocorrelation confirms (:mod:`assay.observe.series.seasons`), each with the stretches in which it runs
+(:mod:`assay.observe.series.cycles`); robust backfitting gives the parts (:mod:`assay.observe.series.decompose`);
+earlier origins choose what to carry on (:mod:`assay.observe.series.forecast`). The study forecasts months of real
+benchmark results on cloud machines that were held out, finds planted cycles in records whose parts are known, and
+scales a real function on this machine against a load that comes and goes. The paper's own subject, serverless functions
+on AWS, is not here.
 
 arXiv:2605.09787.
 
->>> from assay.observe import decompose
+>>> from assay.observe.series import decompose
 >>> from assay.workloads.planted_cycles import plant
 >>> made = decompose.automatic(plant(seed=3, days=120, kinds=("daily", "weekly")).grid)
 >>> made.names
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from assay.observe.perf_decomp_trials import BENCHMARKS, FOLDER, deep, held_out, planted, scaled
+from assay.observe.series.trials import BENCHMARKS, FOLDER, deep, held_out, planted, scaled
 from assay.record import intervals, measures
 from assay.record.types import Claim, Estimate, Evidence, NotMeasured, at_least, at_most, between, exactly
 

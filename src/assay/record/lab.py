@@ -77,7 +77,7 @@ class Lab:
             done += 1
             self.progress(done, len(tasks))
         rows = [row for task, outcome in zip(tasks, outcomes, strict=True) for row in _rows(task, outcome, per)]
-        return pl.from_dicts(rows, infer_schema_length=None)
+        return pl.from_dicts(rows, infer_schema_length=None) if rows else pl.DataFrame()
 
     def _perform(self, tasks: Sequence[pool.Task], alone: bool) -> Iterator[tuple[int, Any]]:
         if not tasks:

@@ -4,10 +4,10 @@
 - :func:`write` writes one, in the format that the suffix names;
 - :func:`frame` turns graphs into the room's telemetry.
 
-What is written is what was read: every field, known or not, and byte for byte where the file was written as
-protobuf's own libraries write (fields by number, defaults left out, lists packed). Graphs are not judged here; whether
-one can be run is for :mod:`assay.observe.replay` to say. A file that breaks off, or lies about a length, is refused
-with the byte at which it does.
+What is written is what was read: every field, known or not, and byte for byte where the file was written as protobuf's
+own libraries write (fields by number, defaults left out, lists packed). Graphs are not judged here; whether one can be
+run is for :mod:`assay.observe.graphs.replay` to say. A file that breaks off, or lies about a length, is refused with
+the byte at which it does.
 
 >>> graph = Graph.of([1, 2], ["forward", "all_reduce"], [COMP, COLL], data_deps=[[], [1]], duration_micros=[50, 9])
 >>> again = decode(encode(graph))

@@ -1,0 +1,1 @@
+"""Execution graphs: recorded, linked, generated, and replayed on another network."""

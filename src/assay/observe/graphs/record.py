@@ -1,0 +1,126 @@
+"""Record a real training job for Chakra: data-parallel over gloo, a process a rank, PyTorch's own two recorders on.
+
+The model is a small stack of linear layers, trained for real on one thread a rank. Two sleeps are declared: `rest`, the
+part of a step that stands for compute, because busy ranks on few cores would measure the scheduler; and a window may
+ask one rank to be late in every step by so much more. Needs the extra `torch`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from assay.observe.graphs.events import HostGraph, Profile, read_host, read_profile
+from assay.sim.ranks import Rank, Ranks
+
+PATIENCE = 120.0  # seconds that ranks wait for one another; torch alone may take 20 to import on a busy machine
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The job: `layers` of `width` by `width`, gradients reduced in buckets of about a layer."""
+
+    ranks: int = 2
+    layers: int = 4
+    width: int = 256
+    batch: int = 32
+    rest: float = 0.0  # seconds of a step that are slept
+    steps: int = 3  # of a window, one more to warm up not counted
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A rank that sleeps so long in every step of a window."""
+
+    rank: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """What was recorded of some steps: a profile and a host graph of each rank."""
+
+    late: Late | None
+    profiles: tuple[Profile, ...]
+    hosts: tuple[HostGraph, ...]
+
+
+def record(job: Job, windows: Sequence[Late | None], *, keep: Path | None = None) -> list[Window]:
+    """Run the job once and record each window; `keep` is a folder for the files (`device.0.1.json`: window, rank)."""
+    with tempfile.TemporaryDirectory(prefix="assay-et-") as scratch:
+        folder = keep if keep is not None else Path(scratch)
+        with Ranks(job.ranks, _work, job, tuple(windows), str(folder), scratch) as ranks:
+            ranks.wait(timeout=PATIENCE + 10.0 * len(windows))
+        return [
+            Window(
+                late,
+                tuple(read_profile(folder / f"device.{number}.{rank}.json") for rank in range(job.ranks)),
+                tuple(read_host(folder / f"host.{number}.{rank}.json") for rank in range(job.ranks)),
+            )
+            for number, late in enumerate(windows)
+        ]
+
+
+def _work(rank: Rank, job: Job, windows: tuple[Late | None, ...], folder: str, scratch: str) -> int:
+    os.environ["KINETO_LOG_LEVEL"] = "99"  # it would tell stderr of every start and stop
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rank.meet(PATIENCE)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # loopback only
+    dist.init_process_group(
+        "gloo", init_method=f"file://{scratch}/store", rank=rank.index, world_size=rank.size,
+        timeout=timedelta(seconds=PATIENCE),
+    )  # fmt: skip
+    try:
+        step = _step(job)
+        for _ in range(3):  # DDP rebuilds its buckets after the first
+            step(0.0)
+        for number, late in enumerate(windows):
+            delay = late.seconds if late is not None and late.rank == rank.index else 0.0
+            rank.meet(PATIENCE)
+            _record(job, rank.index, number, delay, Path(folder), step)
+        rank.meet(PATIENCE)
+    finally:
+        dist.destroy_process_group()
+    return len(windows)
+
+
+def _step(job: Job) -> Any:
+    import torch
+
+    layers = [torch.nn.Linear(job.width, job.width) for _ in range(job.layers)]
+    bucket = job.width**2 * 4 / 2**20  # megabytes of one layer's gradients
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=bucket)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(delay: float) -> None:
+        if job.rest + delay > 0:
+            time.sleep(job.rest + delay)
+        optimizer.zero_grad()
+        model(torch.randn(job.batch, job.width)).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def _record(job: Job, rank: int, number: int, delay: float, folder: Path, step: Any) -> None:
+    from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule
+
+    observer = ExecutionTraceObserver()
+    observer.register_callback(str(folder / f"host.{number}.{rank}.json"))
+    plan = schedule(wait=0, warmup=1, active=job.steps, repeat=1)
+    with profile(activities=[ProfilerActivity.CPU], schedule=plan, execution_trace_observer=observer) as profiler:
+        for _ in range(job.steps + 1):
+            step(delay)
+            profiler.step()
+    profiler.export_chrome_trace(str(folder / f"device.{number}.{rank}.json"))

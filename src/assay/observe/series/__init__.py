@@ -1,0 +1,1 @@
+"""Long series: trend, cycles that come and go, rest; and forecasts from the parts."""

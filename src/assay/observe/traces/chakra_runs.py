@@ -1,0 +1,92 @@
+"""Chakra traces for `assay trace`: they hold dependencies, so times, path and what-ifs come from a replay of them.
+
+A collective keeps its recorded duration (no network is known here); a what-if shortens it and replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from assay.observe.graphs.replay import Outcome, Plan, break_cycles, critical_path, replay
+from assay.observe.traces.what_if import Answer
+from assay.sim.telemetry import Frame
+from assay.workloads import chakra
+
+_KINDS = {"COMP": "kernel", "COMM_COLL": "comm", "COMM_SEND": "comm", "COMM_RECV": "comm",
+          "MEM_LOAD": "memcpy", "MEM_STORE": "memcpy"}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """Traces and when a replay runs what; `removed` says which dependencies were taken out first."""
+
+    graphs: Sequence[chakra.Graph]
+    outcome: Outcome
+    frame: Frame
+    removed: Sequence[str] = ()
+
+
+def read(paths: Sequence[Path], without_cycles: bool = False) -> Replayed:
+    """Read and replay the traces of one run. Cycles are refused by name, or (`without_cycles`) broken and listed."""
+    graphs = chakra.read_all(paths)
+    removed: list[str] = []
+    if without_cycles:
+        for i, graph in enumerate(graphs):
+            graphs[i], edges = break_cycles(graph)
+            removed += [
+                f"removed: {row['waits']} ({row['waits_name']}) waits for {row['for']} ({row['for_name']})"
+                for row in edges.iter_rows(named=True)
+            ]
+    outcome = replay(graphs)
+    return Replayed(graphs, outcome, _timed(chakra.frame(graphs), outcome), removed)
+
+
+def _timed(frame: Frame, outcome: Outcome) -> Frame:
+    """The frame with the replay's times, which are those of one clock."""
+    start = np.round(outcome.start * 1e9).astype(np.int64)
+    length = np.round(outcome.end * 1e9).astype(np.int64) - start
+    spans = frame.spans.with_columns(start=pl.Series(start), dur=pl.Series(length))
+    return replace(frame, spans=spans, entities=frame.entities.with_columns(clock=pl.lit("replay")))
+
+
+def path(outcome: Outcome) -> dict[str, Any]:
+    """The replay's critical path in the words of :mod:`assay.observe.traces.report`."""
+    kind = pl.col("type").replace_strict(_KINDS, default="host")
+    pieces = critical_path(outcome).with_columns(kind=kind, rank=pl.col("rank").cast(pl.String))
+
+    def summed(column: str) -> dict[str, float]:
+        rows = pieces.group_by(column).agg(pl.col("seconds").sum()).sort("seconds", column, descending=[True, False])
+        return dict(rows.iter_rows())
+
+    longest = pieces.group_by("name", "kind").agg(pieces=pl.len(), seconds=pl.col("seconds").sum())
+    longest = longest.sort("seconds", "name", descending=[True, False]).head(5)
+    return {"total": outcome.makespan, "kinds": summed("kind"), "ranks": summed("rank"),
+            "longest": longest.to_dicts(), "pieces": len(pieces)}  # fmt: skip
+
+
+def what_if(replayed: Replayed, *, bandwidth: float = 1.0, stragglers: bool = True) -> Answer:
+    """The replay with collectives so many times as fast, or with every rank as fast as the median."""
+    graphs = list(replayed.graphs)
+    durations = [graph.duration.copy() for graph in graphs]
+    note = ""
+    if not stragglers:
+        same = {graph.type.tobytes() for graph in graphs}
+        if len(graphs) > 1 and len(same) == 1:
+            middle = np.median(np.stack(durations), axis=0)
+            comm = np.isin(graphs[0].type, (chakra.COLL, chakra.SEND, chakra.RECV))
+            durations = [np.where(comm, own, middle) for own in durations]
+        else:
+            note = "ranks run different programs: kept as they are" if len(graphs) > 1 else "one rank only"
+    if bandwidth != 1.0:
+        note = "all of a transfer counts as bandwidth"
+        for graph, own in zip(graphs, durations, strict=True):
+            own[np.isin(graph.type, (chakra.COLL, chakra.SEND, chakra.RECV))] /= bandwidth
+    changed = Plan.of([graph.with_durations(own) for graph, own in zip(graphs, durations, strict=True)])
+    recorded = replayed.outcome.makespan
+    return Answer(round(recorded * 1e9), round(replay(changed).makespan * 1e9), note)

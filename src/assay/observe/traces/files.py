@@ -1,0 +1,162 @@
+"""Profiler traces of any kind opened by their content: Kineto/Chrome JSON, Nsight SQLite, Chakra; and written again."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
+
+from assay.record.errors import BadInput
+from assay.record.store import write_whole
+from assay.sim.telemetry import Frame
+
+if TYPE_CHECKING:
+    from assay.observe.traces.chakra_runs import Replayed
+    from assay.workloads.chakra import Graph
+
+Kind = Literal["kineto", "nsight", "chakra"]
+_HEAD = 1 << 16
+
+
+def kind_of(path: Path) -> Kind:
+    """Which kind of trace a file holds, told by its first bytes."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}; a profiler trace would be right") from None
+    if head[:2] == b"\x1f\x8b":
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, _HEAD)
+        except zlib.error as error:
+            raise BadInput(f"{path}: damaged gzip data: {error}") from None
+    if not head:
+        raise BadInput(f"{path}: empty; a profiler trace would be right")
+    if head.startswith(b"SQLite format 3\0"):
+        return "nsight"
+    if b'"workload_graph"' in head or head[257:262] == b"ustar" or path.name.removesuffix(".gz").endswith(".et"):
+        return "chakra"
+    return "kineto"  # which refuses in words what is no trace at all
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The files of one run, read; Chakra traces were also replayed."""
+
+    kind: Kind
+    frame: Frame
+    paths: Sequence[Path]
+    replayed: Replayed | None = None
+
+
+def read(paths: Sequence[Path], progress: Callable[[int, int], None] | None = None, break_cycles: bool = False) -> Run:
+    """Read the files of one run, all of one kind."""
+    kinds = {kind_of(path) for path in paths}
+    if len(kinds) > 1:
+        raise BadInput(f"files of different kinds in one run ({', '.join(sorted(kinds))}): give those of one")
+    kind = kinds.pop()
+    if kind == "nsight":
+        from assay.workloads import nsight
+
+        return Run(kind, nsight.read(paths), paths)
+    if kind == "chakra":
+        from assay.observe.traces import chakra_runs
+
+        replayed = chakra_runs.read(paths, break_cycles)
+        return Run(kind, replayed.frame, paths, replayed)
+    from assay.workloads import kineto
+
+    return Run(kind, kineto.read(paths, progress), paths)
+
+
+def convert(run: Run, frame: Frame, to: Path) -> None:
+    """Write `.parquet` (a table of spans), `.json` or `.json.gz` (a Chrome trace that any viewer opens), or `.et`.
+
+    A Chakra trace stays one: its `.json` is Chakra's own. A profiler's `.et` has all of its steps.
+    """
+    name = to.name.lower()
+    if name.endswith(".parquet"):
+        held = io.BytesIO()
+        _named(frame).write_parquet(held)
+        write_whole(to, held.getvalue())
+    elif name.endswith((".json", ".json.gz")) and run.replayed is None:
+        text = chrome(frame)
+        write_whole(to, gzip.compress(text, 6, mtime=0) if name.endswith(".gz") else text)
+    elif name.endswith((".et", ".et.gz", ".json", ".json.gz")):
+        from assay.workloads import chakra
+
+        graphs = _graphs(run)
+        for graph, path in zip(graphs, _one_each(to, len(graphs)), strict=True):
+            chakra.write(graph, path)
+    else:
+        raise BadInput(f"cannot convert to '{to.name}': the suffix must be .et, .json, .json.gz or .parquet")
+
+
+def _graphs(run: Run) -> Sequence[Graph]:
+    """The Chakra traces that were read, or those that the profiler's files link to, a file each."""
+    if run.replayed is not None:
+        return run.replayed.graphs
+    if run.kind != "kineto":
+        raise BadInput(f"a Chakra trace cannot be made of an {run.kind} export; .json and .parquet can")
+    from assay.observe.graphs.link import link
+
+    return [link(path) for path in run.paths]
+
+
+def _one_each(to: Path, count: int) -> list[Path]:
+    """The file itself for one rank; `out.0.et`, `out.1.et` for several."""
+    if count == 1:
+        return [to]
+    stem, dot, suffix = to.name.partition(".")
+    return [to.with_name(f"{stem}.{i}{dot}{suffix}") for i in range(count)]
+
+
+def _named(frame: Frame) -> pl.DataFrame:
+    """The spans with their entity's name, kind and rank in words."""
+    from assay.observe.traces.breakdown import ranks
+
+    entities = frame.entities.select(entity="id", place="name", clock="clock")
+    placed = ranks(frame).join(entities, on="entity")
+    calls = frame.edges.filter(pl.col("kind") == "calls").select(span="dst", call="src").unique("span")
+    rows = frame.spans.join(placed, on="entity", maintain_order="left").join(
+        calls, on="span", how="left", maintain_order="left"
+    )
+    return rows.with_columns(pl.col("name", "group", "cat").cast(pl.String))
+
+
+def chrome(frame: Frame) -> bytes:
+    """The spans as a Chrome trace: a process for each rank, a thread for each of its threads and streams.
+
+    Reading it again gives the same spans: names, times to the nanosecond, steps, streams, collectives and launches.
+    """
+    import msgspec
+
+    rows = _named(frame)
+    cats = {"kernel": "kernel", "comm": "kernel", "memcpy": "gpu_memcpy", "step": "user_annotation", "io": "cpu_op"}
+    parts: list[bytes] = []
+    for row in rows.filter(pl.col("start").is_not_null() & pl.col("dur").is_not_null()).iter_rows(named=True):
+        stream = row["kind"] == "stream"
+        cat = cats.get(row["cat"], row["cat"]) if stream or row["cat"] in ("step", "io") else row["cat"]
+        args: dict[str, Any] = {"stream": row["entity"]} if stream else {}
+        link = row["call"] if row["call"] is not None else (row["span"] if row["cat"] == "other" else None)
+        args |= {"correlation": link} if link else {}
+        args |= {key: row[own] for key, own in (("Seq", "seq"), ("Process Group Name", "group"), ("bytes", "bytes"))
+                 if row[own] is not None}  # fmt: skip
+        times = {"ts": msgspec.Raw(_micro(row["start"])), "dur": msgspec.Raw(_micro(row["dur"]))}
+        place = {"name": row["name"], "pid": f"rank {row['rank']}", "tid": row["place"]}
+        body = {"ph": "X", "cat": cat, **place, **times, "args": args}
+        parts.append(msgspec.json.encode(body))
+    known = frame.entities.filter(pl.col("kind") == "rank")["name"].to_list()
+    rank = f'"distributedInfo":{{"rank":{int(known[0])}}},' if len(known) == 1 and known[0].isdigit() else ""
+    return b"{" + rank.encode() + b'"traceEvents":[\n' + b",\n".join(parts) + b"\n]}\n"
+
+
+def _micro(nanoseconds: int) -> bytes:
+    sign = "-" if nanoseconds < 0 else ""
+    return f"{sign}{abs(nanoseconds) // 1000}.{abs(nanoseconds) % 1000:03d}".encode()

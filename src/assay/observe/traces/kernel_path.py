@@ -1,0 +1,239 @@
+"""What each kernel waited for, and the longest chain of such waits: the critical path of a recorded run.
+
+A kernel begins when the last of these is over: what ran before it on its stream, the call that launched it, or work on
+another stream that it waited for. The last is not recorded; it is inferred where a kernel sat ready for longer than
+`SLACK` and something else ended meanwhile. A collective waits for the kernel launched just before it, and for the rank
+that comes to it last. The host runs at its own pace from one synchronisation to the next; a synchronisation
+ends when the last kernel before it has.
+
+:func:`critical_path` walks these back from the end; its pieces follow one another without a gap and add up to the
+window. :mod:`assay.observe.traces.what_if` runs them forward with other durations.
+
+>>> from assay.sim.telemetry import Frame
+>>> entities = [{"id": 0, "kind": "rank", "name": "0"}, {"id": 1, "kind": "stream", "name": "7", "parent": 0}]
+>>> spans = [{"span": 1, "entity": 1, "name": "a", "cat": "kernel", "start": 0, "dur": 60},
+...          {"span": 2, "entity": 1, "name": "b", "cat": "kernel", "start": 65, "dur": 35}]
+>>> path = critical_path(links(Frame.of(entities, spans=spans)))
+>>> path.select("kind", "start", "end").rows()
+[('kernel', 0, 60), ('gap', 60, 65), ('kernel', 65, 100)]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numba import njit
+from numpy.typing import NDArray
+
+from assay.observe.traces.breakdown import device_spans, ranks
+from assay.sim.telemetry import Frame
+
+SLACK = 10_000  # ns that a kernel may sit between its launch and its start for no reason
+KINDS = ("kernel", "comm", "memcpy", "gap", "launch", "host", "sync")
+_KERNEL, _COMM, _MEMCPY, _GAP, _LAUNCH, _HOST, _SYNC = range(len(KINDS))
+_JIT: dict[str, Any] = {"cache": True, "nogil": True}
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Links:
+    """What ran on the devices, by start, and what each waited for; -1 where there is nothing.
+
+    `called` is when the launching call began. Synchronisations are numbered by rank and end.
+    """
+
+    ops: pl.DataFrame
+    rank: Ints
+    kind: Ints
+    start: Ints
+    end: Ints
+    called: Ints
+    before: Ints
+    """The op before it on the stream."""
+    other: Ints
+    """The op on another stream that it waited for."""
+    after_sync: Ints
+    """The last synchronisation of its rank before its call."""
+    collective: Ints
+    sync_start: Ints
+    sync_end: Ints
+    sync_op: Ints
+    """The op whose end a synchronisation waited for."""
+    sync_before: Ints
+    """The synchronisation of the same rank before it."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def links(frame: Frame) -> Links:
+    """What each op of a run waited for. The clocks of several ranks are set by their collectives."""
+    frame = frame.aligned() if len(frame.clocks) > 1 else frame
+    calls = frame.edges.filter(pl.col("kind") == "calls").select(span=pl.col("dst"), call=pl.col("src"))
+    began = frame.spans.select(call=pl.col("span"), called=pl.col("start"))
+    ops = device_spans(frame).join(
+        calls.join(began, on="call").select("span", "called").unique("span"), on="span", how="left"
+    )
+    ops = ops.sort("start", "end", "span", maintain_order=True)
+    rank = ops["rank"].rank("dense").to_numpy().astype(np.int64) - 1
+    start, end = ops["start"].to_numpy(), ops["end"].to_numpy()
+    called = np.minimum(ops["called"].fill_null(np.iinfo(np.int64).max).to_numpy(), start)
+    called[ops["called"].is_null().to_numpy()] = -1
+    kind = ops["cat"].cast(pl.String).replace_strict({"kernel": _KERNEL, "comm": _COMM, "memcpy": _MEMCPY}).to_numpy()
+    before = _previous(ops["entity"].to_numpy().astype(np.int64))
+    by_end = np.lexsort((end, rank))
+    producer = _producers(rank, called, kind, start, end)
+    other = _others(rank, start, end, called, before, producer, by_end)
+    sync = _syncs(frame, ops, rank, end, by_end)
+    keyed = ops.select(key=pl.struct(pl.col("group").cast(pl.String).fill_null(""), "seq").rank("dense"), seq="seq")
+    collective = np.where(
+        (kind == _COMM) & keyed["seq"].is_not_null().to_numpy(), keyed["key"].to_numpy().astype(np.int64), -1
+    )
+    return Links(ops, rank, kind.astype(np.int64), start, end, called, before, other,
+                 _after(sync, rank, called), collective, *sync[1:])  # fmt: skip
+
+
+def _previous(group: Ints) -> Ints:
+    """For each row the row before it of the same group."""
+    order = np.argsort(group, kind="stable")
+    found = np.full(len(group), -1, np.int64)
+    same = group[order][1:] == group[order][:-1]
+    found[order[1:][same]] = order[:-1][same]
+    return found
+
+
+def _producers(rank: Ints, called: Ints, kind: NDArray[Any], start: Ints, end: Ints) -> Ints:
+    """For each collective the kernel that its rank launched last before it, unless that was still running."""
+    order = np.lexsort((called, rank))
+    launched = (called[order] >= 0) & (kind[order] == _KERNEL)
+    last = np.maximum.accumulate(np.where(launched, np.arange(len(order)), -1))
+    found = np.full(len(order), -1, np.int64)
+    found[order] = np.where(last >= 0, order[last], -1)
+    wrong = (found < 0) | (kind != _COMM) | (called < 0) | (rank[found] != rank) | (end[found] > start)
+    return np.where(wrong, -1, found)
+
+
+def _others(rank: Ints, start: Ints, end: Ints, called: Ints, before: Ints, producer: Ints, by_end: Ints) -> Ints:
+    """The op of another stream that each op waited for: its producer, or what ended last while it sat ready."""
+    ready = np.maximum(called, np.where(before >= 0, end[before], -1))
+    ready = np.maximum(ready, np.where(producer >= 0, end[producer], -1))
+    ended = np.full(len(start), -1, np.int64)
+    for code in np.unique(rank):
+        own, rows = by_end[rank[by_end] == code], np.flatnonzero(rank == code)
+        at = np.searchsorted(end[own], start[rows], side="right") - 1
+        ended[rows] = np.where(at >= 0, own[at], -1)
+    waited = (start - ready > SLACK) & (ended >= 0) & (ended < np.arange(len(start))) & (end[ended] > ready)
+    return np.where(waited, ended, producer)
+
+
+def _syncs(frame: Frame, ops: pl.DataFrame, rank: Ints, end: Ints, by_end: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Calls that waited for the device: rank, start, end, the op that ended last before them, the sync before."""
+    codes = ops.select("rank", code=pl.Series(rank)).unique("rank")
+    called = frame.spans.filter(pl.col("name").cast(pl.String).str.contains("Synchronize"))
+    placed = called.join(ranks(frame).select("entity", "rank"), on="entity").join(codes, on="rank")
+    placed = placed.select("code", "start", end=pl.col("start") + pl.col("dur")).sort("code", "end")
+    of, start, stop = (placed[name].to_numpy().astype(np.int64) for name in ("code", "start", "end"))
+    waited = np.full(len(of), -1, np.int64)
+    ranks_of, ends = rank[by_end], end[by_end]
+    for i in range(len(of)):
+        first, last = np.searchsorted(ranks_of, of[i]), np.searchsorted(ranks_of, of[i], side="right")
+        at = first + np.searchsorted(ends[first:last], stop[i], side="right") - 1
+        if at >= first and ends[at] >= start[i]:
+            waited[i] = by_end[at]
+    real = waited >= 0
+    return of[real], start[real], stop[real], waited[real], _previous(of[real])
+
+
+def _after(sync: tuple[Ints, ...], rank: Ints, when: Ints) -> Ints:
+    """The last synchronisation of the same rank that had ended by then."""
+    of, _, stop = sync[:3]
+    found = np.full(len(rank), -1, np.int64)
+    for code in np.unique(of):
+        own = np.flatnonzero(of == code)
+        rows = np.flatnonzero((rank == code) & (when >= 0))
+        at = np.searchsorted(stop[own], when[rows], side="right") - 1
+        found[rows] = np.where(at >= 0, own[at], -1)
+    return found
+
+
+def critical_path(links: Links, start: int | None = None, end: int | None = None) -> pl.DataFrame:
+    """The chain of waits that ends last in a window (else in the whole run), first piece first.
+
+    Columns: `kind` (one of `KINDS`), `rank`, `name`, `start`, `end`. The pieces fill the window.
+    """
+    first = int(links.start.min()) if start is None else start
+    last = int(links.end.max()) if end is None else end
+    inside = np.flatnonzero(links.end <= last)
+    if not len(inside):
+        words, times = ("kind", "rank", "name"), ("start", "end")
+        return pl.DataFrame(schema=dict.fromkeys(words, pl.String) | dict.fromkeys(times, pl.Int64))
+    final = int(inside[np.argmax(links.end[inside])])
+    arrivals = _arrivals(links.collective, links.start)
+    pieces = _walk(
+        final, first, last, links.kind, links.start, links.end, links.called, links.before, links.other,
+        links.after_sync, arrivals, links.sync_end, links.sync_op,
+    )[::-1]  # fmt: skip
+    named = links.ops[pieces[:, 1]]
+    return pl.DataFrame(
+        {
+            "kind": pl.Series(KINDS).gather(pieces[:, 0]), "rank": named["rank"],
+            "name": named["name"].cast(pl.String), "start": pieces[:, 2].copy(), "end": pieces[:, 3].copy(),
+        }
+    ).with_columns(name=pl.when(pl.col("kind").is_in(KINDS[:3])).then("name").otherwise(pl.lit("")))  # fmt: skip
+
+
+def _arrivals(collective: Ints, start: Ints) -> Ints:
+    """For each op of a collective the one that came to it last; otherwise itself."""
+    found = np.arange(len(start))
+    joined = np.flatnonzero(collective >= 0)
+    order = joined[np.lexsort((start[joined], collective[joined]))]
+    closes = np.append(collective[order][1:] != collective[order][:-1], True)[: len(order)]
+    latest = order[closes]
+    found[order] = latest[np.searchsorted(collective[latest], collective[order])]
+    return found
+
+
+@njit(**_JIT)
+def _walk(
+    i: int, first: int, last: int, kind: Any, start: Any, end: Any, called: Any, before: Any, other: Any,
+    after_sync: Any, arrivals: Any, sync_end: Any, sync_op: Any,
+) -> Any:  # fmt: skip
+    """Back from op i to the window's start: rows of (kind, op, start, end), the last piece first."""
+    room = 4 * len(start) + 8
+    pieces = np.empty((room, 4), np.int64)
+    count, now = _add(pieces, 0, _HOST, i, max(end[i], first), last)  # from the last op to the window's end
+    for _ in range(len(start) + len(sync_end) + 1):  # no op is met twice
+        if now <= first or count + 4 > room:
+            break
+        if start[arrivals[i]] < now:
+            i = arrivals[i]
+        count, now = _add(pieces, count, kind[i], i, max(start[i], first), now)
+        ready, source, reason = called[i], -1, _GAP
+        if before[i] >= 0 and end[before[i]] >= ready:
+            ready, source = end[before[i]], before[i]
+        if other[i] >= 0 and end[other[i]] > ready:
+            ready, source = end[other[i]], other[i]
+        if source < 0 and called[i] >= 0:  # the host was late: back to what it waited for
+            k = after_sync[i]
+            count, now = _add(pieces, count, _LAUNCH, i, max(called[i], first), now)
+            count, now = _add(pieces, count, _HOST, i, max(sync_end[k], first) if k >= 0 else first, now)
+            if k >= 0:
+                source, reason = sync_op[k], _SYNC
+        if source < 0:
+            break
+        i = source
+        count, now = _add(pieces, count, reason, i, max(end[i], first), now)
+    count, now = _add(pieces, count, _GAP, i, first, now)
+    return pieces[:count]
+
+
+@njit(**_JIT)
+def _add(pieces: Any, count: int, kind: int, op: int, until: int, now: int) -> Any:
+    """Append the piece from `until` to `now`, if it is one; the count and the time after it."""
+    if until >= now:
+        return count, now
+    pieces[count, 0], pieces[count, 1], pieces[count, 2], pieces[count, 3] = kind, op, until, now
+    return count + 1, until

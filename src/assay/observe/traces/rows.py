@@ -1,0 +1,249 @@
+"""A benchmark row as evidence: a folder with the traces of all ranks and the workload card beside them.
+
+:func:`load` reads such a folder; metrics are computed from it later, by :mod:`assay.observe.traces.metrics`, and never
+change it. A folder without a card gets one drafted from what its traces say of themselves.
+
+Beside the frame a row holds what the frame has no column for: the grid of every kernel, and the device's name. Sizes of
+gloo's collectives, which the profiler tells as shapes only, are filled in.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from assay.observe.traces import breakdown, cards
+from assay.observe.traces.cards import Card
+from assay.record.errors import BadInput
+from assay.sim.telemetry import Frame
+from assay.workloads import kineto
+from assay.workloads.kineto_names import element_size
+
+HOST_LIBRARY = ("gloo:", "mpi:", "ucc:")  # how collectives are called that the host carries
+OPERATIONS = {
+    "all_reduce": r"(?i)all_?reduce", "all_gather": r"(?i)all_?gather", "reduce_scatter": r"(?i)reduce_?scatter",
+    "all_to_all": r"(?i)all_?to_?all", "broadcast": r"(?i)broadcast", "send": r"(?i)send_?recv|:send$|:recv$",
+}  # fmt: skip
+LARGEST = 1 << 30  # bytes of a file, unpacked, of which details are read
+Metric = Callable[["Row"], float]
+
+
+class NotApplicable(Exception):  # noqa: N818 - an answer with its reason, not a failure
+    """Raised by a metric whose evidence is not in the row; the text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Details:
+    """What one file says beyond its spans."""
+
+    rank: int | None
+    ranks: int | None  # of the whole job
+    backend: str
+    device: str
+    multiprocessors: int | None
+    kernels: pl.DataFrame  # name, dur (ns), blocks
+    sizes: pl.DataFrame  # name, start (ns), bytes: collectives of the host, by their shapes
+
+
+@dataclass(frozen=True)
+class Row:
+    """Card and traces of one run."""
+
+    card: Card
+    frame: Frame
+    details: tuple[Details, ...] = ()
+    name: str = ""
+
+    @cached_property
+    def device(self) -> pl.DataFrame:
+        """What ran on each rank's device, and the collectives that its host carried: kernel, comm or memcpy.
+
+        >>> entities = [{"id": 0, "kind": "rank", "name": "0"}, {"id": 1, "kind": "stream", "name": "7", "parent": 0},
+        ...             {"id": 2, "kind": "thread", "name": "9", "parent": 0}]
+        >>> spans = [{"entity": 1, "name": "gemm", "cat": "kernel", "start": 0, "dur": 60},
+        ...          {"entity": 2, "name": "gloo:all_reduce", "cat": "comm", "start": 40, "dur": 50}]
+        >>> Row(Card(), Frame.of(entities, spans=spans)).device["cat"].to_list()
+        ['kernel', 'comm']
+        """
+        return breakdown.device_spans(self.frame)
+
+    @cached_property
+    def split(self) -> pl.DataFrame:
+        """Where each rank's time went, over all and step by step (:func:`assay.observe.traces.breakdown.split`)."""
+        return breakdown.split(self.frame, self.device)
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """Each rank's time in each step, or over all where no step is marked."""
+        marked = self.split.filter(pl.col("step").is_not_null() & (pl.col("total") > 0))
+        return marked if len(marked) else self.split.filter(pl.col("step").is_null())
+
+
+def operation(name: str) -> str | None:
+    """Which collective a kernel or an annotation is.
+
+    >>> operation("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(…)"), operation("gloo:all_gather"), operation("gemm")
+    ('reduce_scatter', 'all_gather', None)
+    """
+    found = pl.Series([name])
+    return next((word for word, pattern in OPERATIONS.items() if found.str.contains(pattern)[0]), None)
+
+
+# ------------------------------------------------------------------------------------------------------ reading
+
+
+def trace_files(folder: Path) -> list[Path]:
+    """The traces of a folder: `.json` and `.json.gz`, by name."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: not a folder; one with the profiler's traces and a card would be right")
+    found = [path for path in sorted(folder.iterdir()) if path.name.endswith((".json", ".json.gz"))]
+    if not found:
+        raise BadInput(f"{folder}: no trace in it; files .json or .json.gz of the profiler would be")
+    return found
+
+
+def load(folder: Path, progress: Callable[[int, int], None] | None = None) -> Row:
+    """Read a row. Without a card in the folder one is drafted from the traces."""
+    paths = trace_files(folder)
+    frame = kineto.read(paths, progress)
+    known = tuple(found for path in paths if (found := details(path)) is not None)
+    at = cards.find(folder)
+    card = cards.read(at) if at is not None else draft(frame, known)
+    return Row(card, _sized(frame, known), known, folder.name)
+
+
+def draft(frame: Frame, known: tuple[Details, ...] = ()) -> Card:
+    """A card with what the traces themselves say: devices, ranks, backend. The rest is for its author.
+
+    >>> draft(Frame.of([{"id": i, "kind": "rank", "name": str(i)} for i in range(2)])).executor.plan.dp_replicate
+    2
+    """
+    here = len(frame.entities.filter(pl.col("kind") == "rank"))
+    ranks = max([here, *(one.ranks or 0 for one in known)])
+    device = next((one.device for one in known if one.device), "")
+    backend = next((one.backend for one in known if one.backend), "")
+    steps = breakdown.steps(frame)["step"].n_unique()
+    model = cards.Model(granularity="model_fwd_bwd_pass", iteration=float(steps) if steps else None)
+    xpu = cards.Xpu(
+        type="GPU" if device else "CPU", model=device.lower().replace(" ", "_") or "cpu", total_count=ranks,
+        count_per_node=ranks,
+    )  # fmt: skip
+    return Card(
+        description=f"drafted from {frame.source or 'a trace'}: check every line",
+        workload=cards.Workload(model=model, hardware=cards.Hardware(xpu_spec=xpu)),
+        executor=cards.Executor(plan=cards.Plan(dp_replicate=ranks), library=cards.Library(name=backend)),
+        metric_source=cards.Source(traces=("json",)),
+    )
+
+
+class _Args(msgspec.Struct, rename={"types": "Input type", "dims": "Input Dims"}):
+    grid: Any = None
+    types: Any = None
+    dims: Any = None
+
+
+class _Event(msgspec.Struct):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    args: _Args = msgspec.field(default_factory=_Args)
+
+
+class _File(
+    msgspec.Struct, rename={"events": "traceEvents", "about": "distributedInfo", "devices": "deviceProperties"}
+):
+    events: list[_Event] = []
+    about: dict[str, Any] = {}
+    devices: list[dict[str, Any]] = []
+
+
+def details(path: Path) -> Details | None:
+    """What a file says beyond its spans; None where it cannot be read as a whole (cut short, too large)."""
+    try:
+        held = path.read_bytes()
+        if held.startswith(b"\x1f\x8b"):
+            with gzip.open(path) as file:
+                held = file.read(LARGEST + 1)
+        file_ = msgspec.json.decode(held, type=_File, strict=False) if len(held) <= LARGEST else None
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    if file_ is None:
+        return None
+    rank, size = file_.about.get("rank"), file_.about.get("world_size")
+    first = file_.devices[0] if file_.devices else {}
+    count = first.get("numSms")
+    size = size if isinstance(size, int) and size > 0 else None
+    return Details(
+        rank if isinstance(rank, int) else None, size, str(file_.about.get("backend") or ""),
+        str(first.get("name") or ""), count if isinstance(count, int) and count > 0 else None,
+        _kernels(file_.events), _sizes(file_.events, size or 1),
+    )  # fmt: skip
+
+
+def _kernels(events: list[_Event]) -> pl.DataFrame:
+    rows = [
+        (event.name, round(event.dur * 1000), int(event.args.grid[0] * event.args.grid[1] * event.args.grid[2]))
+        for event in events
+        if event.cat == "kernel" and _numbers(event.args.grid) and len(event.args.grid) == 3
+    ]
+    return pl.DataFrame(rows, schema={"name": pl.String, "dur": pl.Int64, "blocks": pl.Int64}, orient="row")
+
+
+def _sizes(events: list[_Event], ranks: int) -> pl.DataFrame:
+    """Bytes of the host's collectives, as the whole vector: what a rank gives to an all-gather counts for each rank."""
+    rows = []
+    for event in events:
+        if event.ph != "X" or event.cat != "user_annotation" or not event.name.startswith(HOST_LIBRARY):
+            continue
+        if not (isinstance(event.args.dims, list) and isinstance(event.args.types, list)):
+            continue
+        nbytes = sum(_nbytes(dims, kind) for dims, kind in zip(event.args.dims, event.args.types, strict=False))
+        times = ranks if operation(event.name) == "all_gather" else 1
+        rows.append((event.name, round(event.ts * 1000), nbytes * times))
+    schema = {"name": pl.String, "start": pl.Int64, "sized": pl.Int64}
+    found = pl.DataFrame([row for row in rows if row[2] > 0], schema=schema, orient="row")
+    return found.unique(["name", "start"], keep="first", maintain_order=True)
+
+
+def _numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(v, int) and 0 <= v < 1 << 31 for v in values)
+
+
+def _nbytes(dims: Any, kind: Any) -> int:
+    if isinstance(dims, list) and dims and isinstance(dims[0], list):  # a list of tensors
+        return sum(_nbytes(one, kind) for one in dims)
+    if not _numbers(dims) or not isinstance(kind, str):
+        return 0
+    size = element_size(kind.removeprefix("c10::"))
+    for length in dims:
+        size *= length
+    return size if size < 1 << 50 else 0
+
+
+def _sized(frame: Frame, known: tuple[Details, ...]) -> Frame:
+    """With the sizes of the host's collectives filled in, rank by rank."""
+    placed = breakdown.ranks(frame).select("entity", "rank")
+    tables = [
+        one.sizes.with_columns(rank=pl.lit(str(one.rank if one.rank is not None else at)))
+        for at, one in enumerate(known)
+        if len(one.sizes)
+    ]
+    if not tables:
+        return frame
+    spans = frame.spans.join(placed, on="entity", maintain_order="left").with_columns(
+        word=pl.col("name").cast(pl.String)
+    )
+    sizes = pl.concat(tables).rename({"name": "word"})
+    joined = spans.join(sizes, on=["rank", "word", "start"], how="left", maintain_order="left")
+    filled = joined.with_columns(bytes=pl.coalesce("bytes", "sized")).select(frame.spans.columns)
+    return replace(frame, spans=filled)

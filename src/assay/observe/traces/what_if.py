@@ -1,0 +1,223 @@
+"""A recorded run played forward again with other durations: a faster network, no stragglers.
+
+What waited for what stays as it was (:mod:`assay.observe.traces.kernel_path`); durations change, everything behind them
+moves. With nothing changed the recorded times come out exactly. Waits that never held anything up are not in a
+recording, so the answer is a bound from below on the time, tight when the change is small.
+
+>>> from assay.sim.telemetry import Frame
+>>> entities = [{"id": 0, "kind": "rank", "name": "0"}, {"id": 1, "kind": "stream", "name": "7", "parent": 0}]
+>>> spans = [{"span": 1, "entity": 1, "name": "nccl", "cat": "comm", "start": 0, "dur": 60, "seq": 1, "bytes": 8},
+...          {"span": 2, "entity": 1, "name": "b", "cat": "kernel", "start": 65, "dur": 35}]
+>>> from assay.observe.traces.kernel_path import links
+>>> what_if(links(Frame.of(entities, spans=spans)), bandwidth=2.0)
+Answer(recorded=100, changed=70, note='one size of message only: all of a transfer counts as bandwidth')
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numba import njit
+from numpy.typing import NDArray
+
+from assay.observe.traces.kernel_path import KINDS, Links
+
+_JIT: dict[str, Any] = {"cache": True, "nogil": True}
+_COMM = KINDS.index("comm")
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """From the first start to the last end, in ns: as recorded, and with the change."""
+
+    recorded: int
+    changed: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How long everything takes, apart from waiting: what a what-if changes."""
+
+    length: Ints
+    """Of an op; of a collective, from the last arrival to its end."""
+    delay: Ints
+    """From the last thing that an op waited for to its start."""
+    offset: Ints
+    """Of a launching call behind the synchronisation before it."""
+    sync_work: Ints
+    """The host's own time from one synchronisation to the next."""
+    sync_delay: Ints
+    """From the end of the op waited for to the synchronisation's end."""
+
+
+def what_if(links: Links, *, bandwidth: float = 1.0, stragglers: bool = True) -> Answer:
+    """The run with the network so many times as fast, or (`stragglers=False`) with every rank as fast as the median."""
+    pace = _recorded(links)
+    notes = []
+    if not stragglers:
+        pace, note = _alike(links, pace)
+        notes.append(note)
+    if bandwidth != 1.0:
+        pace, note = _faster(links, pace, bandwidth)
+        notes.append(note)
+    _, end = _play(links, pace)
+    first = int(links.start.min())
+    said = "; ".join(note for note in notes if note)
+    return Answer(int(links.end.max()) - first, int(end.max()) - first, said)
+
+
+def _together(links: Links) -> tuple[Ints, Ints]:
+    """The collective that an op ends with, and when its last member came; -1 and its own start where it is alone.
+
+    Clocks are aligned in the middle only: who seems to end before the last has come is taken for alone.
+    """
+    joined = pl.DataFrame({"key": links.collective, "start": links.start})
+    latest = joined.select(pl.col("start").max().over("key")).to_series().to_numpy()
+    waits = (links.collective >= 0) & (latest < links.end)
+    return np.where(waits, links.collective, -1), np.where(waits, latest, links.start)
+
+
+def _recorded(links: Links) -> _Pace:
+    never = np.iinfo(np.int64).min
+    host = np.where(links.called >= 0, links.called, never)
+    before = np.where(links.before >= 0, links.end[links.before], never)
+    other = np.where(links.other >= 0, links.end[links.other], never)
+    ready = np.maximum(np.maximum(before, other), host)
+    ready = np.where(ready == never, 0, ready)
+    base = np.where(links.after_sync >= 0, links.sync_end[links.after_sync] if len(links.sync_end) else 0, 0)
+    earlier = np.where(links.sync_before >= 0, links.sync_end[links.sync_before], 0)
+    return _Pace(
+        length=links.end - _together(links)[1],
+        delay=links.start - ready,
+        offset=np.where(links.called >= 0, links.called - base, 0),
+        sync_work=links.sync_start - earlier,
+        sync_delay=links.sync_end - links.end[links.sync_op],
+    )
+
+
+def _faster(links: Links, pace: _Pace, bandwidth: float) -> tuple[_Pace, str]:
+    """With transfers shorter: what grows with a message's size is divided, the rest stays.
+
+    A rank recorded alone shows no arrivals: what its collectives take beyond the quickest of their size is waiting.
+    """
+    comm = links.kind == _COMM
+    rows = links.ops.select(
+        "bytes", "name", row=pl.int_range(pl.len()), length=pl.Series(pace.length), comm=pl.Series(comm)
+    )
+    rows = rows.filter("comm").with_columns(quick=pl.col("length").min().over("name", "bytes"))
+    quick = rows["quick"].to_numpy()
+    sizes = rows["bytes"].to_numpy().astype(float)
+    known = ~np.isnan(sizes)
+    note, fixed = "one size of message only: all of a transfer counts as bandwidth", 0.0
+    if len(np.unique(sizes[known])) > 1:
+        fixed = float(np.polyfit(sizes[known], quick[known].astype(float), 1)[1])
+        fixed, note = float(np.clip(fixed, 0.0, quick[known].min())), ""
+    length = pace.length.copy()
+    saved = np.maximum(quick - fixed, 0.0) * (1.0 - 1.0 / bandwidth)
+    length[rows["row"].to_numpy()] -= np.round(saved).astype(np.int64)
+    return _Pace(length, pace.delay, pace.offset, pace.sync_work, pace.sync_delay), note
+
+
+def _alike(links: Links, pace: _Pace) -> tuple[_Pace, str]:
+    """With every rank as fast as the median of those that run the same program: the n-th op of one is that of all."""
+    of_sync = _sync_ranks(links)
+    programs: dict[tuple[bytes, int], list[int]] = {}
+    codes = np.unique(links.rank).tolist()
+    order = np.lexsort((links.start, links.ops["entity"].to_numpy(), links.rank))
+    rows = {code: order[links.rank[order] == code] for code in codes}
+    syncs = {code: np.flatnonzero(of_sync == code) for code in codes}
+    for code in codes:
+        programs.setdefault((links.kind[rows[code]].tobytes(), len(syncs[code])), []).append(code)
+    made = {name: getattr(pace, name).copy() for name in ("length", "delay", "offset", "sync_work", "sync_delay")}
+    alike = 0
+    for members in programs.values():
+        if len(members) < 2:
+            continue
+        alike += len(members)
+        for name, values in made.items():
+            places = syncs if name.startswith("sync") else rows
+            block = np.stack([values[places[code]] for code in members])
+            middle = np.round(np.median(block, axis=0)).astype(np.int64)
+            for code in members:
+                values[places[code]] = middle
+    own = len(codes) - alike
+    note = f"{own} of {len(codes)} ranks run a program of their own: kept as they are" if own else ""
+    return _Pace(**made), note
+
+
+def _sync_ranks(links: Links) -> Ints:
+    return links.rank[links.sync_op]
+
+
+def _play(links: Links, pace: _Pace) -> tuple[Ints, Ints]:
+    """When each op starts and ends."""
+    n = len(links)
+    lasting = np.flatnonzero(links.end > links.start)
+    times = np.concatenate([links.start, links.end[lasting]])
+    which = np.concatenate([np.arange(n), -1 - lasting])  # a start, or (negative) an end
+    order = np.lexsort((which, times))  # at one instant ends come first, then starts as they are numbered
+    found: tuple[Ints, Ints] = _forward(
+        which[order], links.start, links.called, links.before, links.other, links.after_sync, links.collective,
+        _together(links)[0], links.sync_op, links.sync_before, pace.length, pace.delay, pace.offset,
+        pace.sync_work, pace.sync_delay,
+    )  # fmt: skip
+    return found
+
+
+@njit(**_JIT)
+def _forward(
+    which: Any, recorded: Any, called: Any, before: Any, other: Any, after_sync: Any, collective: Any,
+    together: Any, sync_op: Any, sync_before: Any, length: Any, delay: Any, offset: Any,
+    sync_work: Any, sync_delay: Any,
+) -> Any:  # fmt: skip
+    never = np.iinfo(np.int64).min
+    n = len(recorded)
+    start, end = np.full(n, never), np.full(n, never)
+    synced = np.full(len(sync_op), never)
+    arrived = np.full(max(collective.max(), 0) + 1 if n else 1, never)
+    for at in range(len(which)):
+        i = which[at]
+        if i >= 0:
+            ready = never
+            if before[i] >= 0:
+                ready = end[before[i]]
+            if other[i] >= 0:
+                ready = max(ready, end[other[i]])
+            if called[i] >= 0:
+                k = after_sync[i]
+                host = offset[i]
+                if k >= 0:
+                    host += _synced(k, synced, sync_op, sync_before, sync_work, sync_delay, end)
+                ready = max(ready, host)
+            start[i] = (0 if ready == never else ready) + delay[i]
+            if collective[i] >= 0:
+                arrived[collective[i]] = max(arrived[collective[i]], start[i])
+            end[i] = start[i] + length[i]  # what has no length has ended; others are put right below
+        else:
+            i = -1 - i
+            begun = arrived[together[i]] if together[i] >= 0 else start[i]
+            end[i] = begun + length[i]
+    return start, end
+
+
+@njit(**_JIT)
+def _synced(
+    k: int, synced: Any, sync_op: Any, sync_before: Any, sync_work: Any, sync_delay: Any, end: Any
+) -> Any:  # fmt: skip
+    """When a synchronisation ends: the host must have come to it, and the op that it waits for must be over."""
+    last = k
+    while last >= 0 and synced[last] == np.iinfo(np.int64).min:
+        last = sync_before[last]
+    while last != k:  # forward again from the last one known
+        after = k
+        while sync_before[after] != last:
+            after = sync_before[after]
+        came = (synced[last] if last >= 0 else 0) + sync_work[after]
+        synced[after] = max(came, end[sync_op[after]] + sync_delay[after])
+        last = after
+    return synced[k]
