@@ -12,10 +12,10 @@ import pytest
 import assay
 from assay.observe import stagefrontier
 from assay.observe.ddp import SLOW, Fault, Job
-from assay.observe.frontier import trials
+from assay.observe.frontier import profiled, trials
 from assay.observe.frontier.collector import STAGES, SYNC_STAGES, Vectors, frame
 from assay.observe.frontier.dashboards import DASHBOARDS
-from assay.observe.frontier.diagnosis import diagnose, profiled
+from assay.observe.frontier.diagnosis import diagnose
 from assay.observe.stagefrontier import StageFrontier
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
