@@ -177,3 +177,12 @@ def test_wrong_words_and_files_are_refused_in_one_line(files: list[Path], tmp_pa
     assert "different kinds" in refused(files[0], export(tmp_path / "x.sqlite"))
     (tmp_path / "empty.json").write_bytes(b"")
     assert "empty" in refused(tmp_path / "empty.json")
+
+
+def test_all_metrics_of_a_folder(files: list[Path], tmp_path: Path) -> None:
+    rows = {row["metric"]: row for row in json.loads(run(files[0].parent, "--metrics", "--json"))}
+    assert rows["avg_step_time"]["value"] > 0
+    assert 0 <= rows["compute_comm_overlap"]["value"] <= 1
+    assert rows["mfu"]["value"] is None  # the card would say how large the model is
+    assert "avg_step_time" in run(files[0].parent, "--metrics")
+    assert "one folder" in refused(tmp_path / "none", "--metrics")

@@ -381,7 +381,7 @@ def test_files_are_begun_anew_when_long_and_only_two_are_kept(tmp_path: Path, mo
 
 def test_the_stage_in_which_a_rank_hangs_is_in_its_heartbeat() -> None:
     collector = Collector(0, 1)
-    assert watch_send.doing(collector)[0] == ""
+    assert collector.doing()[0] == ""
     with collector.stage("backward"):
-        stage, since = watch_send.doing(collector)
+        stage, since = collector.doing()
     assert stage == "backward" and since >= 0.0

@@ -29,6 +29,7 @@ WORDS = {
 @click.option("--what-if", "what_ifs", multiple=True, help="bandwidth=FACTOR or no-stragglers; both unless given.")
 @click.option("--convert", type=click.Path(path_type=Path), help="Write it as .et, .json, .json.gz or .parquet.")
 @click.option("--break-cycles", is_flag=True, help="Remove (and list) edges of a Chakra trace until it has no cycle.")
+@click.option("--metrics", is_flag=True, help="All metrics of a folder with the traces and workload card of a run.")
 @click.option("--plot", "chart", type=click.Path(path_type=Path), help="Draw the timeline (.svg .png .pdf .html).")
 @json_option
 def command(
@@ -37,6 +38,7 @@ def command(
     what_ifs: tuple[str, ...],
     convert: Path | None,
     break_cycles: bool,
+    metrics: bool,
     chart: Path | None,
     as_json: bool,
 ) -> None:
@@ -45,6 +47,9 @@ def command(
     FILES are Kineto or Chrome JSON (plain or .gz), Nsight Systems SQLite exports or Chakra traces; several files are
     several ranks. Traces of requests to an LLM are for 'assay traces'.
     """
+    if metrics:
+        _metrics(files, as_json)
+        return
     from assay.observe.traces import files as trace_files
     from assay.observe.traces import report
 
@@ -62,6 +67,27 @@ def command(
         print_json(about)
     else:
         _print(about)
+
+
+def _metrics(folders: tuple[Path, ...], as_json: bool) -> None:
+    """Every metric of a benchmark row, or why it cannot be had."""
+    from assay.observe.traces.metrics import metrics_table
+    from assay.record.errors import BadInput
+
+    if len(folders) != 1 or not folders[0].is_dir():
+        raise BadInput("--metrics: one folder with a run's traces, and its card.yaml if there is one, would be right")
+    rows = metrics_table(folders[0]).to_dicts()
+    if as_json:
+        print_json(rows)
+        return
+    table = quiet_table()
+    table.add_column("metric", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("")
+    for row in rows:
+        value = "–" if row["value"] is None else number(row["value"])
+        table.add_row(row["metric"], value, *(str(row[name] or "") for name in row if name not in ("metric", "value")))
+    console().print(table)
 
 
 def _draw(frame: Frame, chart: Path) -> None:

@@ -54,10 +54,7 @@ avoid_when = (
     "Only the step time matters, or profiling changes it: the recorder costs time, and more of it the smaller the "
     "operations. Metrics of one rank's file say nothing of the others."
 )
-own_input = (
-    'python -c "from pathlib import Path; from assay.observe.traces.metrics import metrics_table; '
-    "print(metrics_table(Path('my_run')))\"   # a folder with rank-*.json and card.yaml"
-)
+own_input = "assay trace my_run --metrics   # a folder with rank-*.json and card.yaml"
 references = (
     "Rows, cards and tools: github.com/cornell-sysphotonics/ccl-bench.",
     "Tree-structured Parzen estimator: Bergstra et al., NeurIPS 2011. Halving: Jamieson and Talwalkar, AISTATS 2016.",

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic, perf_counter_ns, time_ns
+from time import monotonic, time_ns
 
 import numpy as np
 
@@ -238,7 +238,7 @@ class Speaker(threading.Thread):
 
     def _send(self, block: Vectors | None, last: bool = False) -> None:
         rank, size = self._known or (0, 1)
-        stage, since = doing(self._collector)
+        stage, since = self._collector.doing()
         report = Report(
             rank=rank, size=min(size, MOST_RANKS), start=self._start, host=self._host, pid=os.getpid(),
             steps=self._collector.steps, stage=stage, since=since, dropped=self.dropped + self._collector.lost,
@@ -255,10 +255,3 @@ class Speaker(threading.Thread):
             self._before = steps
         except OSError:
             self.dropped += steps
-
-
-def doing(collector: Collector) -> tuple[str, float]:
-    """The stage a rank is in right now, and for how long; between stages, none."""
-    current = collector._current  # read by another thread: a moment old at worst
-    since = max(perf_counter_ns() - collector._since, 0) / 1e9
-    return ("" if current == collector._rest else collector.stages[current]), since

@@ -108,6 +108,15 @@ class Collector:
         """Where the rank is: the steps it has finished, and the number of the stage it is in."""
         return self.steps, self._current
 
+    def doing(self) -> tuple[str, float]:
+        """The stage the rank is in, empty outside all of them, and for how many seconds.
+
+        Another thread may ask; the answer is a moment old at worst.
+        """
+        current = self._current
+        since = max(perf_counter_ns() - self._since, 0) / 1e9
+        return ("" if current == self._rest else self.stages[current]), since
+
     def start(self) -> None:
         """Forget the unfinished step: what came before the first step, or between two epochs, is no step's time."""
         self._row = [0] * len(self.stages)
