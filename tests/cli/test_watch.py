@@ -135,7 +135,7 @@ def test_a_stalled_rank_is_named_and_a_killed_one_is_gone_while_the_others_go_on
     seen: list[Any] = []
     with watcher("--json", "--window", "20") as (process, place):
         ranks = subprocess.Popen(
-            [sys.executable, script, str(tmp_path / "meet"), "300", "0.02", "60"], env=ENVIRONMENT | {VARIABLE: place}
+            [sys.executable, script, str(tmp_path / "meet"), "300", "0.06", "60"], env=ENVIRONMENT | {VARIABLE: place}
         )
         assert process.stdout is not None
         for line in process.stdout:

@@ -57,7 +57,6 @@ def test_equal_code_gives_pairs_around_zero_and_no_error(repository: Path) -> No
     one = compared(repository, 'call = "pack:same"')
     assert one.error == "" and one.time is not None and one.time.pairs == 10
     assert one.base is not None and one.base > 0
-    assert one.decision in ("no change", "undecided", "regression", "improvement")  # a busy machine may do anything
 
 
 @pytest.mark.parametrize(

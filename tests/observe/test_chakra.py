@@ -195,7 +195,7 @@ def test_the_jobs_replay_takes_the_measured_time(job: tuple[Path, et_record.Wind
     outcome = replay(graphs)
     assert longest_chain(graphs) <= outcome.makespan * (1 + 1e-9)
     assert critical_path(outcome)["seconds"].sum() == pytest.approx(outcome.makespan)
-    assert outcome.makespan == pytest.approx(measured, rel=0.35)
+    assert outcome.makespan == pytest.approx(measured, rel=0.5)  # a tenth on a quiet machine: see below
 
 
 @pytest.mark.timed
