@@ -171,7 +171,8 @@ def test_what_is_no_commit_is_refused(repository: Path, ref: str) -> None:
         checkouts.resolve(repository, ref)
 
 
-def test_a_folder_outside_any_repository_is_refused(tmp_path: Path) -> None:
+def test_a_folder_outside_any_repository_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))  # wherever temporary folders are
     with pytest.raises(BadInput, match="git rev-parse"):
         checkouts.top(tmp_path)
 

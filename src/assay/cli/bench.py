@@ -28,7 +28,7 @@ only_option = click.option("--only", multiple=True, metavar="NAME", help="Just t
 
 
 @click.group(
-    epilog="Start with:  assay bench compare main .    Then:  assay bench run    assay bench watch --html bench.html"
+    epilog="Example:  assay bench compare main .    Then:  assay bench run    assay bench watch --html bench.html"
 )
 def command() -> None:
     """Benchmarks of your own repository: compare two commits, keep a history, find what made it slower.

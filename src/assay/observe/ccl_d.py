@@ -62,7 +62,7 @@ references = (
 
 def study(lab: Lab) -> pl.DataFrame:
     """Six kinds of fault on real ranks, beside six tools; then jobs without a fault; then the decision at size."""
-    launches = replace(lab, seeds=lab.pick(quick=3, full=10), workers=0)  # each starts processes of its own
+    launches = replace(lab, seeds=lab.pick(quick=2, full=10), workers=0)  # each starts processes of its own
     case = {
         "ranks": lab.pick(quick=4, full=8), "hang_after": lab.pick(quick=0.8, full=4.0),
         "watched": lab.pick(quick=40, full=1_200),
