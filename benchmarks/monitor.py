@@ -79,16 +79,16 @@ def job(width: int = 512) -> Step:
 
 
 def window(step: Step, on: bool, folder: str) -> float:
-    """Seconds a step over one window."""
+    """Seconds of a window's usual step: what the host takes hits a few steps, what the monitor takes hits all."""
     if on:
         monitor.start(folder, rank=0, size=1)
     step(on)  # the first one after a change of sides is not counted
-    begin = time.perf_counter()
+    marks = [time.perf_counter()]
     for _ in range(WINDOW):
         step(on)
-    seconds = (time.perf_counter() - begin) / WINDOW
+        marks.append(time.perf_counter())
     monitor.stop()
-    return seconds
+    return median(np.diff(marks).tolist())
 
 
 def overhead(steps: int) -> tuple[Estimate, float]:

@@ -23,6 +23,7 @@ from assay.observe.ccl.locate import H1, H2, H3, S1, S2, S3, locate, share
 from assay.observe.ccl.probe import KINDS, Records
 from assay.observe.ccl.rank import INSIDE
 from assay.observe.interface import Diagnosis
+from assay.record.errors import StudyFailed
 from assay.sim.ranks import RankFailed
 from assay.sim.streams import stream
 
@@ -95,6 +96,8 @@ def incident(job: RingJob, fault: str, seed: int, *, hang_after: float, wire: fl
     job.start(kind, count_for(kind, job.n, wire, job.rate), rounds=1_000_000)
     waited, started = job.queued(), time.monotonic()
     early = _watch(job, watches, lambda: job.rounds >= WARM_ROUNDS, timeout=60.0)
+    if job.rounds < WARM_ROUNDS:
+        raise StudyFailed(f"the job of {job.n} ranks finished {job.rounds} rounds in a minute: it did not start")
     usual = float(np.median(_recent(job.records(), WARM_ROUNDS).max(1)))
     truth = inject(job, fault, kind, random, wire, usual)
     seen = _watch(job, watches, lambda: False, timeout=10.0 + 4 * hang_after, first=True)
