@@ -10,6 +10,7 @@ the cost of lookups, publishing and maintenance apart.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 from assay.protocols.interface import Ctx, Message, NodeId, Tag
@@ -40,13 +41,13 @@ class Routed(Overlay):
 
     # What a subclass brings
 
+    @abstractmethod
     def next_hop(self, key: int, final: bool) -> tuple[NodeId, bool]:
         """Where to pass a search on, and whether that node must be the root; -1 where this node is it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def neighbours(self) -> list[NodeId]:
         """Who keeps copies of what this node is responsible for."""
-        raise NotImplementedError
 
     # Beginning and ending a search
 
