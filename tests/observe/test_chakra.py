@@ -86,12 +86,12 @@ def test_a_devices_collective_waits_for_the_kernels_before_it_and_its_readers_fo
     assert (said["comm_type"], said["comm_size"], said["pg_name"], said["pg_size"]) == (0, 4000, "0", 2)
 
 
-def host_run(rank: int = 0, wait: int = 20) -> tuple[Profile, HostGraph]:
-    """A host-run all-reduce, issued at 10 and read at 40 + wait."""
+def host_run(rank: int = 0, wait: int = 20, noted: int = 20) -> tuple[Profile, HostGraph]:
+    """A host-run all-reduce, issued at 10 and read at 40 + wait; its end was noted so long after its start at 20."""
     bucket = [[8, 175, 0, 500, 4, "cpu"]]
     other = [[9, 99, 0, 500, 4, "cpu"]]
     recorded = profile(
-        event("c10d::allreduce_", 10, 5, record=1), event("gloo:all_reduce", 20, 20, "user_annotation", 2, record=2),
+        event("c10d::allreduce_", 10, 5, record=1), event("gloo:all_reduce", 20, noted, "user_annotation", 2, record=2),
         event("aten::mul", 20, 10, record=3), event("aten::copy_", 40 + wait, 10, record=4), rank=rank,
     )  # fmt: skip
 
@@ -114,6 +114,27 @@ def test_a_hosts_collective_is_tied_to_its_call_and_its_reader_by_the_tensors_st
     assert graph.ctrl_deps[at].tolist() == [3]  # not in the trace: kept
     assert b"cpu" in graph.tail[at].tobytes()
     assert ("host", 20) in durations(graph)  # of the 30 before the reader, those after the collective's end
+
+
+def test_a_collective_whose_end_was_noted_late_was_over_when_it_was_read() -> None:
+    graph = linked(*host_run(noted=70))  # gloo wakes those who wait first: read at 60, noted at 90
+    assert "gloo:all_reduce" in deps(graph, "aten::copy_")[0]
+    assert ("gloo:all_reduce", 40) in durations(graph)
+
+
+def test_a_collective_that_the_host_graph_lost_is_tied_by_its_calls_storage() -> None:
+    recorded, host = host_run(noted=70)
+    graph = linked(recorded, HostGraph([op for op in host.nodes if op.name != "gloo:all_reduce"], host.schema))
+    assert deps(graph, "gloo:all_reduce") == [["c10d::allreduce_"]]
+    assert "gloo:all_reduce" in deps(graph, "aten::copy_")[0]
+
+
+def test_a_caller_that_issued_a_collective_does_not_wait_for_it_but_what_reads_inside_does() -> None:
+    recorded, host = host_run()
+    graph = linked(Profile([*recorded.events, event("step", 5, 80)], recorded.about), host)
+    assert "gloo:all_reduce" in deps(graph, "aten::copy_")[0]
+    assert "gloo:all_reduce" not in deps(graph, "step")[0]
+    assert replay(graph).makespan * 1e6 == pytest.approx(100, abs=20)  # and there is no circle
 
 
 def test_without_a_host_graph_the_wait_that_ended_with_the_collective_stands_for_the_reader() -> None:

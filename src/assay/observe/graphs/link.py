@@ -166,16 +166,35 @@ def _tie_collectives(nodes: Sequence[Node], lanes: dict[tuple[str, Any], list[No
         if issuer is not None:
             calls.remove(issuer)
             comm.deps.append(issuer)
-        later = [node for storage in comm.reads for node in _from(readers[storage], comm.end)[:1]]
-        reader = min(later, key=lambda node: node.start, default=None if comm.reads else _waiter(comm, lanes))
-        while reader is not None and reader.parent is not None:
-            reader = reader.parent
-        if reader is not None:
-            reader.deps.append(comm)
+        reads = comm.reads or (issuer.reads if issuer is not None else set())  # one that ended late is in no host graph
+        later = [node for storage in reads for node in _from(readers[storage], comm.start, issuer)[:1]]
+        first = min(later, key=lambda node: node.start, default=None if reads else _waiter(comm, lanes))
+        if first is not None:
+            _read_by(comm, first)
 
 
-def _from(nodes: Sequence[Node], start: int) -> Sequence[Node]:
-    return nodes[bisect.bisect_left(nodes, start, key=lambda node: node.start) :]
+def _from(nodes: Sequence[Node], start: int, issuer: Node | None) -> Sequence[Node]:
+    """Those that start then or later, without what the call that issued the collective did itself."""
+    behind = nodes[bisect.bisect_left(nodes, start, key=lambda node: node.start) :]
+    return [node for node in behind if issuer is None or issuer not in _callers(node)]
+
+
+def _callers(node: Node) -> list[Node]:
+    """The node, who called it, and so on."""
+    out = [node]
+    while out[-1].parent is not None:
+        out.append(out[-1].parent)
+    return out
+
+
+def _read_by(comm: Node, first: Node) -> None:
+    """The first reader waited for the collective: the outermost of its callers that began when that was over.
+
+    gloo wakes those who wait before it notes the end, so on a busy host the recorded end may lie behind the first read.
+    """
+    comm.end = max(comm.start, min(comm.end, first.start))
+    comm.own = comm.end - comm.start
+    [node for node in _callers(first) if node.start >= comm.end][-1].deps.append(comm)
 
 
 def _waiter(comm: Node, lanes: dict[tuple[str, Any], list[Node]]) -> Node | None:
