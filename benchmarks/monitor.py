@@ -1,18 +1,20 @@
-"""What watching costs a training job: windows of steps with and without the monitor, in turn, in one process.
+"""What watching costs a training job: steps with and without the monitor, paired, in one process.
 
 .venv/bin/python benchmarks/monitor.py --steps 8000
 
 The job is real (a torch model, one thread, its batch sized so that a step takes 50 ms or more), the monitor is the
-whole of it: stages, ring, the thread that sends every step to a folder as a rank's would to `assay watch`. It starts
-before and stops after each window that has it, outside the timing. Windows come in pairs, the order turning round
-from one pair to the next, so that a drift of the machine hits both alike. The figure is the difference within a pair;
-its interval is a bootstrap over pairs. Beside it: one stage boundary, and the frontier of 1,000 ranks x 1,000 steps.
+whole of it: stages, marks, the thread that sends every step to a folder as a rank's would to `assay watch`. What its
+calls add is the difference within a pair of neighbouring steps, in an order that a coin decides, so that a drift of
+the machine hits both alike; its interval is a bootstrap over pairs. The thread runs beside both steps of a pair, so its
+processor time is added whole, as if the job had stood still meanwhile. Beside it: one stage boundary in a loop, and the
+frontier of 1,000 ranks x 1,000 steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +31,6 @@ from assay.record.types import Estimate
 from assay.sim.random import stream
 
 STEP = 0.05  # seconds, at least
-WINDOW = 10  # steps
 Step = Callable[[bool], None]
 
 
@@ -78,30 +79,32 @@ def job(width: int = 512) -> Step:
     return lambda on: watched() if on else plain()
 
 
-def window(step: Step, on: bool, folder: str) -> float:
-    """Seconds of a window's usual step: what the host takes hits a few steps, what the monitor takes hits all."""
-    if on:
-        monitor.start(folder, rank=0, size=1)
-    step(on)  # the first one after a change of sides is not counted
-    marks = [time.perf_counter()]
-    for _ in range(WINDOW):
-        step(on)
-        marks.append(time.perf_counter())
-    monitor.stop()
-    return median(np.diff(marks).tolist())
+def seconds_of(step: Step, on: bool) -> float:
+    """Seconds of one step."""
+    begin = time.perf_counter()
+    step(on)
+    return time.perf_counter() - begin
 
 
-def overhead(steps: int) -> tuple[Estimate, float]:
-    """The share of a step that watching adds, over pairs of windows; and the seconds of a step without it."""
+def overhead(steps: int) -> tuple[Estimate, float, float]:
+    """The share of a step that the calls add, the share of the thread's own time, and the seconds of a plain step."""
     step = job()
+    coin = stream(0, "benchmarks", "monitor", "order")
     seconds: dict[bool, list[float]] = {False: [], True: []}
     with tempfile.TemporaryDirectory(prefix="assay-watch-") as folder:
-        for pair in range(max(2, steps // (2 * WINDOW))):
-            for on in (False, True) if pair % 2 else (True, False):
-                seconds[on].append(window(step, on, folder))
+        monitor.start(folder, rank=0, size=1)
+        thread = next(one for one in threading.enumerate() if one.name == "assay-monitor")
+        clock = time.pthread_getcpuclockid(thread.ident or 0)
+        begin, used = time.perf_counter(), time.clock_gettime(clock)
+        for _ in range(max(2, steps // 2)):
+            first = bool(coin.integers(2))
+            for on in (first, not first):
+                seconds[on].append(seconds_of(step, on))
+        used = (time.clock_gettime(clock) - used) / (time.perf_counter() - begin)
+        monitor.stop()
     off, on_ = np.array(seconds[False]), np.array(seconds[True])
-    # A window in which the host took a break says nothing of the monitor: the middle of the pairs does.
-    return bootstrap(on_ / off - 1, statistic=_middle), float(np.median(off))
+    # A step in which the host took a break says nothing of the monitor: the middle of the pairs does.
+    return bootstrap(on_ / off - 1, statistic=_middle), used, float(np.median(off))
 
 
 def _middle(values: Any, axis: int) -> Any:
@@ -141,9 +144,12 @@ def main() -> None:
     steps = parser.parse_args().steps
     print(f"one stage boundary            {boundary() * 1e6:8.2f} us")
     print(f"1,000 ranks x 1,000 x 6       {sweep() * 1e3:8.1f} ms")
-    found, step = overhead(steps)
+    found, used, step = overhead(steps)
     print(f"a step without the monitor    {step * 1e3:8.1f} ms")
-    print(f"added by it                   {found.value:+8.3%}   [{found.low:+.3%}, {found.high:+.3%}], {found.n} pairs")
+    print(f"added by its calls            {found.value:+8.3%}   [{found.low:+.3%}, {found.high:+.3%}], {found.n} pairs")
+    print(f"its thread's own time         {used:8.3%}")
+    both = found.value + used, found.low + used, found.high + used
+    print(f"together                      {both[0]:+8.3%}   [{both[1]:+.3%}, {both[2]:+.3%}]")
 
 
 if __name__ == "__main__":

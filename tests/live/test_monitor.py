@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter_ns, sleep
 
-import numpy as np
 import pytest
 
 from assay.live import monitor
@@ -19,7 +18,8 @@ from assay.live.watch import send as watch_send
 from assay.live.watch.send import Files, Outlet, Speaker, outlet
 from assay.live.watch.sources import Folder, Port
 from assay.live.watch.wire import Report, encode
-from assay.observe.frontier.collector import STAGES, Collector, Vectors
+from assay.observe.frontier import collector as collector_module
+from assay.observe.frontier.collector import MARKS, STAGES, Collector, Vectors
 from assay.record.errors import BadInput
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", monitor.MARK, monitor.VARIABLE)
@@ -258,11 +258,14 @@ def a_port() -> int:
 
 
 def speaker(way: Outlet) -> Speaker:
-    return Speaker(Collector(0, 2, window=1), way, lambda: (0, 2), lambda: False)
+    return Speaker(Collector(0, 2), way, lambda: (0, 2), lambda: False)
 
 
-def block(first: int, steps: int = 1) -> Vectors:
-    return Vectors(0, first, STAGES, np.full((steps, 6), 1000), 2)
+def steps(said: Speaker, many: int = 1) -> None:
+    for _ in range(many):
+        with said._collector.stage("forward"):
+            pass
+        said._collector.step()
 
 
 def test_a_watcher_that_comes_late_dies_and_returns_gets_what_is_said_while_it_listens() -> None:
@@ -270,7 +273,7 @@ def test_a_watcher_that_comes_late_dies_and_returns_gets_what_is_said_while_it_l
     said = speaker(outlet(f"127.0.0.1:{port}"))
     heard: list[int] = []
     for first in range(12):
-        said.put(block(first))
+        steps(said)
         if first in (3, 8):
             source = Port(port)
         said._try(last=False)
@@ -303,15 +306,15 @@ def test_a_hung_file_system_holds_up_its_own_thread_only() -> None:
     way = Held()
     said = speaker(way)
     said.start()
-    for step in range(watch_send.QUEUED + 500):
-        said.put(block(step))
-        if step == 0:
-            assert way.reached.wait(10.0)
-    assert said.dropped >= 400 and len(said._queue) <= watch_send.QUEUED
+    steps(said)
+    assert way.reached.wait(10.0)
+    steps(said, MARKS)
+    assert len(said._collector._marks) <= MARKS
     said.finish()  # comes back although the thread is still held
     assert said.is_alive()
     way.release.set()
     said.join(60.0)
+    assert said._collector.lost > MARKS // 2
 
 
 class Broken(Held):
@@ -335,21 +338,30 @@ def test_nothing_that_goes_wrong_while_sending_ends_the_thread() -> None:
 
 def test_a_rank_keeps_its_number_when_its_process_group_is_destroyed(tmp_path: Path) -> None:
     told: list[tuple[int, int] | None] = [None, (3, 4), None, None]
-    said = Speaker(Collector(0, 1, window=1), Files(tmp_path), lambda: told.pop(0), lambda: False)
+    said = Speaker(Collector(0, 1), Files(tmp_path), lambda: told.pop(0), lambda: False)
     for step in range(3):
-        said.put(block(step))
         said._try(last=step == 2)
+        steps(said)
     assert {(one.rank, one.size) for one in reports(tmp_path)} == {(3, 4)}
     assert len({one.start for one in reports(tmp_path)}) == 1
 
 
-def test_steps_that_follow_one_another_share_a_report_and_gaps_part_them(tmp_path: Path) -> None:
+def test_steps_that_follow_one_another_share_a_report_and_gaps_part_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector_module, "MARKS", 64)
     way = Files(tmp_path)
     said = speaker(way)
-    for step in (*range(10), *range(20, 25)):
-        said.put(block(step))
+    steps(said, 10)
+    said._collector.now()  # read so far
+    steps(said, 100)  # pushes some out
     said._try(last=True)
-    assert [len(Vectors.from_bytes(one.vectors).durations) for one in reports(tmp_path) if one.vectors] == [10, 5]
+    sent = [Vectors.from_bytes(one.vectors) for one in reports(tmp_path) if one.vectors]
+    assert [(one.first_step, len(one.durations)) for one in sent] == [
+        (0, 10),
+        (110 - len(sent[1].durations), len(sent[1].durations)),
+    ]
+    assert 15 < len(sent[1].durations) < 22
 
 
 def test_a_datagram_fits_an_ethernet_frame_even_with_many_steps() -> None:
@@ -362,8 +374,7 @@ def test_a_datagram_fits_an_ethernet_frame_even_with_many_steps() -> None:
     sent: list[bytes] = []
     way = Kept()
     said = speaker(way)
-    for step in range(1000):
-        said.put(block(step))
+    steps(said, 1000)
     said._try(last=False)
     assert max(map(len, sent)) <= 1472 and len(sent) < 30
 

@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def row(collector: Collector) -> dict[str, int]:
-    vectors = collector.take() or collector.rest()
+    vectors = collector.take()
     assert vectors is not None
     return dict(zip(vectors.stages, vectors.durations[-1].tolist(), strict=True))
 
@@ -96,16 +96,16 @@ def test_a_stage_begun_by_a_hook_and_never_ended_ends_with_the_one_around_it(clo
 
 
 def test_begins_without_ends_do_not_pile_up(clock: Clock) -> None:
-    collector = Collector(0, 1, window=1)
+    collector = Collector(0, 1)
     for _ in range(100):
         collector.begin(0)
         collector.step()
-    clock.now += 5
+    collector.now()
     assert len(collector._open) <= 17
 
 
 def test_a_stage_open_over_a_steps_end_is_split_between_the_two(clock: Clock) -> None:
-    collector = Collector(0, 1, window=2)
+    collector = Collector(0, 1)
     with collector.stage("data"):
         clock.now += 3
         collector.step()
@@ -132,7 +132,7 @@ def test_whatever_a_job_does_every_nanosecond_is_in_exactly_one_stage(calls: lis
     clock, patch = Clock(), pytest.MonkeyPatch()
     patch.setattr(module, "perf_counter_ns", clock)
     try:
-        collector = Collector(0, 1, window=100)
+        collector = Collector(0, 1)
         begin = last = clock.now
         for call, stage, passes in calls:
             clock.now += passes
@@ -141,71 +141,123 @@ def test_whatever_a_job_does_every_nanosecond_is_in_exactly_one_stage(calls: lis
                 last = clock.now
             else:
                 getattr(collector, call)(stage)
-        vectors = collector.rest()
+        vectors = collector.take()
         assert (0 if vectors is None else int(vectors.durations.sum())) == last - begin
     finally:
         patch.undo()
 
 
-def test_windows_come_out_once_in_order_and_the_rest_at_the_end(clock: Clock) -> None:
-    collector = Collector(2, 4, window=3)
-    firsts = []
+@given(st.lists(st.tuples(st.sampled_from(["begin", "end", "step", "start", "take"]), st.integers(0, 5)), max_size=60))
+def test_how_often_somebody_reads_changes_no_row(calls: list[tuple[str, int]]) -> None:
+    clock, patch = Clock(), pytest.MonkeyPatch()
+    patch.setattr(module, "perf_counter_ns", clock)
+    try:
+        often, once = Collector(0, 1), Collector(0, 1)
+        rows: list[list[int]] = []
+        for call, stage in calls:
+            clock.now += 1 + stage
+            if call == "take":
+                assert often.now()[0] == often.steps
+                rows += block.durations.tolist() if (block := often.take()) else []
+                continue
+            for collector in (often, once):
+                getattr(collector, call)(*([stage] if call in ("begin", "end") else []))
+        rows += block.durations.tolist() if (block := often.take()) else []
+        whole = once.take()
+        assert rows == (whole.durations.tolist() if whole else [])
+        assert often.now() == once.now() and often.doing() == once.doing()
+    finally:
+        patch.undo()
+
+
+def test_steps_come_out_once_in_order_and_as_many_as_are_asked_for(clock: Clock) -> None:
+    collector = Collector(2, 4)
     for step in range(8):
         clock.now += step
         collector.step()
-        if (vectors := collector.take()) is not None:
-            firsts.append((vectors.first_step, vectors.durations[:, -1].tolist()))
-    rest = collector.rest()
-    assert rest is not None
-    assert firsts == [(0, [0, 1, 2]), (3, [3, 4, 5])]
-    assert (rest.first_step, rest.durations[:, -1].tolist(), collector.rest()) == (6, [6, 7], None)
+    taken = [collector.take(3) for _ in range(4)]
+    assert [(v.first_step, v.durations[:, -1].tolist()) for v in taken if v] == [
+        (0, [0, 1, 2]),
+        (3, [3, 4, 5]),
+        (6, [6, 7]),
+    ]
     clock.now += 100
     collector.step()
     after = collector.take()
     assert after is not None
     assert (after.first_step, after.durations[:, -1].tolist()) == (8, [100])
+    assert collector.take() is None
 
 
-def test_a_reader_that_is_too_slow_loses_whole_windows_and_it_is_counted(clock: Clock) -> None:
-    collector = Collector(0, 1, window=2)
-    for step in range(20):
-        clock.now += step
+def test_steps_that_nobody_reads_in_time_are_pushed_out_whole_and_counted(clock: Clock) -> None:
+    collector = Collector(0, 1)
+    many = module.MARKS  # three marks a step: two of three steps are pushed out
+    for _ in range(many):
+        with collector.stage("data"):
+            clock.now += 3
+        clock.now += 4
         collector.step()
-    taken = []
-    while (vectors := collector.take()) is not None:
-        taken.append(vectors)
-    assert all(v.durations[:, -1].tolist() == [v.first_step, v.first_step + 1] for v in taken)
-    assert collector.lost + len(taken) == 10
-    assert collector.lost > 0
+    vectors = collector.take()
+    assert vectors is not None
+    assert vectors.durations.tolist() == [[3, 0, 0, 0, 0, 4]] * module.STEPS
+    assert vectors.first_step + len(vectors.durations) == many and collector.lost == many - module.STEPS
+    with collector.stage("forward"):
+        clock.now += 1
+    collector.step()
+    assert row(collector)["forward"] == 1 and collector.lost == many - module.STEPS
 
 
-def test_a_reader_in_another_thread_never_sees_a_torn_window() -> None:
-    collector = Collector(0, 1, window=5)
+def test_one_step_with_too_many_boundaries_is_lost_alone(clock: Clock) -> None:
+    collector = Collector(0, 1)
+    collector.step()
+    for _ in range(module.MARKS):
+        with collector.stage("data"):
+            clock.now += 1
+    collector.step()
+    clock.now += 5
+    collector.step()
+    first, last = collector.take(), collector.take()
+    assert first is not None and (first.first_step, first.durations.sum()) == (2, 5)
+    assert last is None and collector.lost == 2  # the first one's end was pushed out, too
+
+
+@pytest.mark.parametrize("pause", [0.0, 1e-3])
+def test_a_reader_in_another_thread_never_sees_a_torn_step(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that ticks with every boundary: a whole step takes four ticks, two of them in the stage."""
+    ticks = iter(range(10**9))
+    monkeypatch.setattr(module, "perf_counter_ns", lambda: next(ticks))
+    monkeypatch.setattr(module, "MARKS", 64)
+    collector = Collector(0, 1)
     stop = threading.Event()
-    bad: list[int] = []
+    bad: list[list[int]] = []
+    seen = [0]
 
     def read() -> None:
         while not stop.is_set():
+            time.sleep(pause)
             while (vectors := collector.take()) is not None:
-                firsts = vectors.durations[:, 0] - vectors.durations[0, 0]
-                if firsts.tolist() != [0, 1, 2, 3, 4]:
-                    bad.append(vectors.first_step)
+                seen[0] += len(vectors.durations)
+                bad.extend(found for found in vectors.durations.tolist() if found != [1, 1, 0, 0, 0, 3])
 
+    collector.start()
     reader = threading.Thread(target=read)
     reader.start()
-    for step in range(20_000):
-        collector._row[0] = step  # stands for the duration, so that a row tells which step it is of
-        collector._current = 5
+    for _ in range(20_000):
+        with collector.stage("data"):
+            pass
+        with collector.stage("forward"):
+            pass
         collector.step()
     stop.set()
     reader.join(30)
     assert not reader.is_alive()
-    assert bad == []
+    left = collector.take()
+    assert bad == [] and seen[0] + collector.lost + (len(left.durations) if left else 0) == 20_000
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"rank": 4, "size": 4}, {"rank": -1, "size": 4}, {"window": 0}, {"stages": ()}, {"stages": ("a", "a")},
+    [{"rank": 4, "size": 4}, {"rank": -1, "size": 4}, {"stages": ()}, {"stages": ("a", "a")},
      {"stages": ("",)}, {"stages": ("x" * 65,)}],
 )  # fmt: skip
 def test_a_collector_that_makes_no_sense_is_refused(arguments: dict[str, object]) -> None:

@@ -68,14 +68,6 @@ class Monitor:
         self.collector, self.speaker = collector, speaker
         self.hooks: Hooks | None = None
 
-    def step(self) -> None:
-        """A step ended."""
-        collector = self.collector
-        collector.step()
-        vectors = collector.take()
-        if vectors is not None:
-            self.speaker.put(vectors)
-
 
 Context = AbstractContextManager[Any]
 _NOTHING: Context = nullcontext()
@@ -113,7 +105,7 @@ def start(
     try:
         if known and not 0 <= known[0] < known[1] <= MOST_RANKS:
             raise BadInput(f"rank {known[0]} of {known[1]}; at most {MOST_RANKS:,} ranks can be watched")
-        collector = Collector(*(known or (0, 1)), stages, window=1)
+        collector = Collector(*(known or (0, 1)), stages)
         speaker = Speaker(collector, outlet(to), (lambda: given) if given else identity, _deferred)
         speaker.start()
     except (BadInput, OSError, RuntimeError) as error:  # no thread, no socket: the job goes on without
@@ -145,7 +137,7 @@ def step() -> None:
     _trainer = get_ident()
     if _running.hooks is not None:
         _running.hooks.by_hand()
-    _running.step()
+    _running.collector.step()
 
 
 def wrap(model: Any, optimizer: Any = None, loader: Any = None) -> tuple[Any, Any, Any]:

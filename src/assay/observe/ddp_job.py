@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 IMPORTING = 300.0  # seconds until the last rank must have torch
 BEAT = 0.05  # seconds between two signs of life
+PUBLISHED = 10  # steps after which a rank hands over what it recorded
 _CHECKPOINT = bytes(16_384)
 
 
@@ -95,7 +96,7 @@ def work(rank: Rank, job: Job, schedule: tuple[Stretch, ...], folder: str) -> in
         timeout=timedelta(seconds=job.patience),
     )  # fmt: skip
     trouble = Trouble(rank.index, Path(folder))
-    collector = Collector(rank.index, rank.size, SYNC_STAGES, window=10)
+    collector = Collector(rank.index, rank.size, SYNC_STAGES)
     threading.Thread(target=_beat, args=(collector, rank), daemon=True).start()
     step = trainer(job, trouble, collector)
     for _ in range(job.warm_up):
@@ -107,8 +108,9 @@ def work(rank: Rank, job: Job, schedule: tuple[Stretch, ...], folder: str) -> in
             collector.start()  # what a profiler takes to start or to write its trace is no step's time
             for _ in range(stretch.steps):
                 step()
-                _publish(collector, rank, begun)
-    _publish(collector, rank, begun, last=True)
+                if collector.steps % PUBLISHED == 0:
+                    _publish(collector, rank, begun)
+    _publish(collector, rank, begun)
     rank.meet(job.patience)  # a rank that left early would look like a dead one to gloo
     return collector.steps - begun
 
@@ -228,8 +230,8 @@ def profiled(stretch: Stretch, folder: Path, number: int, rank: int) -> Any:
     )
 
 
-def _publish(collector: Collector, rank: Rank, begun: int, last: bool = False) -> None:
-    while (vectors := collector.take() or (collector.rest() if last else None)) is not None:
+def _publish(collector: Collector, rank: Rank, begun: int) -> None:
+    while (vectors := collector.take()) is not None:
         rows = rank.array("durations")[rank.index]
         first = vectors.first_step - begun
         skip = max(0, -first)  # warm-up

@@ -102,7 +102,7 @@ class Hooks:
             if self._optimizing:
                 self._optimized()
             self._stepped.clear()
-            self._monitor.step()
+            self._monitor.collector.step()
 
     # ------------------------------------------------------------------------------------ model and backward
 

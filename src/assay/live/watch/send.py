@@ -1,7 +1,7 @@
 """How a rank's reports leave the job: by datagrams or into a folder, from a thread of its own, or not at all.
 
-The job's own threads only put finished steps into a bounded queue. What cannot be sent is dropped and counted: a
-watcher that is late, dead or slow, a full disk or a hung file system cost the job nothing.
+The job's own threads only note what they pass, in the collector. What cannot be sent is dropped and counted: a watcher
+that is late, dead or slow, a full disk or a hung file system cost the job nothing.
 """
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ import os
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time_ns
 
-import numpy as np
-
 from assay.live.watch.wire import MOST_RANKS, Report, encode
 from assay.observe.frontier.collector import Collector
-from assay.observe.frontier.vectors import Ints, Vectors
+from assay.observe.frontier.vectors import Vectors
 from assay.record.errors import BadInput
 
 PORT = 9099
 PERIOD = 0.5  # seconds between looks into the queue
 BEAT = 1.0  # seconds between reports of a rank that has nothing new to say
-QUEUED = 4096  # finished steps that wait to be sent; what comes on top pushes the oldest out
 SEGMENT = 16 << 20  # bytes of a file, after which the next begins; the last two are kept
 _DATAGRAM = 1100  # bytes of stage times in one, so that it fits one Ethernet frame
 _FILE_BLOCK = 16 << 10
@@ -153,7 +150,6 @@ class Speaker(threading.Thread):
         self.dropped = 0  # steps
         self.sent = 0  # reports
         self._collector, self._way, self._identity, self._deferred = collector, way, identity, deferred
-        self._queue: deque[Vectors] = deque()
         self._over = threading.Event()
         self._start = time_ns()
         self._known: tuple[int, int] | None = None
@@ -161,14 +157,6 @@ class Speaker(threading.Thread):
         self._host = socket.gethostname()[:64]
         self._beat = 0.0
         self._before = 0  # steps in the last report
-
-    def put(self, vectors: Vectors) -> None:
-        """Queue finished steps; called by the job, so nothing here waits."""
-        self._queue.append(vectors)
-        if len(self._queue) > QUEUED:
-            with suppress(IndexError):  # the thread may just have emptied it
-                self._queue.popleft()
-                self.dropped += 1
 
     def run(self) -> None:
         """Until the job ends."""
@@ -196,7 +184,7 @@ class Speaker(threading.Thread):
             self._who(last)
         if self._known is None:
             return
-        blocks = self._blocks()
+        blocks = list(self._blocks())
         if not blocks and not last and monotonic() - self._beat < BEAT:
             return
         self._beat = monotonic()
@@ -215,26 +203,12 @@ class Speaker(threading.Thread):
             self._start = time_ns()  # what it said until now was somebody else's
         self._known = told or self._known or (0, 1)
 
-    def _blocks(self) -> list[Vectors]:
-        """All queued steps, those that follow one another together, as many as a report carries."""
-        rows: list[Vectors] = []
-        with suppress(IndexError):
-            while True:
-                rows.append(self._queue.popleft())
-        most = max(self._way.block // (4 * len(self._collector.stages)), 1)
-        runs: list[list[Vectors]] = []
-        for row in rows:
-            run = runs[-1] if runs else []
-            if run and len(run) < most and run[-1].first_step + 1 == row.first_step:
-                run.append(row)
-            else:
-                runs.append([row])
-        return [self._joined(run) for run in runs]
-
-    def _joined(self, run: list[Vectors]) -> Vectors:
+    def _blocks(self) -> Iterator[Vectors]:
+        """All finished steps, those that follow one another together, as many as a report carries."""
         rank, size = self._known or (0, 1)
-        durations: Ints = np.concatenate([one.durations for one in run])
-        return Vectors(rank, run[0].first_step, run[0].stages, durations, size)
+        most = max(self._way.block // (4 * len(self._collector.stages)), 1)
+        while (block := self._collector.take(most)) is not None:
+            yield replace(block, rank=rank, size=size)
 
     def _send(self, block: Vectors | None, last: bool = False) -> None:
         rank, size = self._known or (0, 1)
