@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from assay.observe.frontier.diagnosis import between_syncs, diagnose, frontier
+from assay.observe.frontier.diagnosis import between_syncs, diagnose, frontier, rise
 from assay.record.errors import BadInput
 from assay.sim.random import stream
 from tests.oracles import frontier as oracle
@@ -230,6 +230,14 @@ def test_a_healthy_window_has_no_suspects_and_still_an_accounting() -> None:
         assert found.total is not None
         assert found.suspects or "noise" in found.why
     assert silent >= 36
+
+
+@pytest.mark.parametrize(("now", "before", "most"), [(6, 6, 0.006), (6, 60, 0.015), (20, 100, 0.006)])
+def test_noise_alone_is_seldom_taken_for_a_rise_however_short_the_window(now: int, before: int, most: float) -> None:
+    """Two tests of one in 740 each; the median's of six samples is the rougher one."""
+    noise = stream(now, "rise", str(before))
+    _, loud = rise(noise.normal(size=(now, 20_000)), noise.normal(size=(before, 20_000)))
+    assert loud.mean() < most
 
 
 def test_a_hiccup_of_another_rank_does_not_hide_a_delay_of_every_step() -> None:

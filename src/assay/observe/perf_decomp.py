@@ -68,7 +68,7 @@ def study(lab: Lab) -> pl.DataFrame:
     machines = lab.pick(quick=("1",), full=("0", "1", "2"))
     simple = lab.pick(quick=("seasonal-naive", "recent-median", "classical", "mstl", "holt-winters"), full=SIMPLE)
     tables = [_scaled_table(lab)]  # timed: before anything else is under way
-    lab = replace(lab, seeds=lab.pick(quick=min(lab.seeds, 3), full=lab.seeds))  # each is a month, or a planted trace
+    lab = replace(lab, seeds=lab.pick(quick=min(lab.seeds, 2), full=lab.seeds))  # each is a month, or a planted trace
     days, grid = lab.pick(quick=(420, 10_800.0), full=(480, 7200.0))
     planted_cases = [
         {"experiment": "planted", "variant": v, "days": days, "step": grid} for v in range(lab.pick(quick=1, full=6))

@@ -39,6 +39,7 @@ REGAINED = 0.5  # of the excess: what must be won if this rank were as fast as t
 QUIET = 0.002  # of a step: an excess below it is none
 SPIKE = 4.0  # times the excess: what a single step may weigh when leaders are counted
 MISSING = 0.05  # of all (step, rank)
+SURE = 0.99865  # one-sided: what three standard errors leave below them when there are many samples
 ROLES = 0.25  # of a step between one group of ranks and the next
 
 
@@ -150,10 +151,23 @@ def rise(now: Floats, before: Floats) -> tuple[Floats, Bools]:
 
 
 def resolution(now: Floats, before: Floats) -> tuple[Floats, Floats]:
-    """What a difference between two windows must exceed to be no noise: three standard errors, of mean and median."""
-    by_mean = 3 * np.sqrt(now.var(0) / len(now) + before.var(0) / len(before))
-    by_median = 3 * 1.25 * np.sqrt(_scatter(now) ** 2 / len(now) + _scatter(before) ** 2 / len(before))
+    """What a difference between two windows must exceed to be no noise: three standard errors, of mean and median.
+
+    Of short windows more than three: their own scatter is a guess, and Student's law says how much worse (Welch).
+    """
+    by_mean = _bound(now.std(0), before.std(0), len(now), len(before))
+    by_median = 1.25 * _bound(_scatter(now), _scatter(before), len(now), len(before))
     return by_mean, by_median
+
+
+def _bound(now: Floats, before: Floats, n: int, m: int) -> Floats:
+    """Three standard errors of a difference of means, or as many as leave the same chance with so few samples."""
+    from scipy.special import stdtrit
+
+    one, other = now**2 / max(n - 1, 1), before**2 / max(m - 1, 1)
+    freedom = (one + other) ** 2 / np.maximum(one**2 / max(n - 1, 1) + other**2 / max(m - 1, 1), 1e-300)
+    bound: Floats = stdtrit(np.maximum(freedom, 1.0), SURE) * np.sqrt(one + other)
+    return bound
 
 
 def _scatter(values: Floats) -> Floats:
