@@ -159,4 +159,4 @@ def test_the_claims_read_a_table_of_the_study() -> None:
     assert answers["share of 50 injected faults"](table).value == 1.0
     assert answers["the first suspect is the right rank and stage"](table).value == 0.75
     assert stagefrontier.misrouted("mean", trials.WITHIN)(table).value == 0.75
-    assert stagefrontier.unconfirmed(table).value == stagefrontier.silent(table).value == 1.0
+    assert stagefrontier.unconfirmed(trials.APART)(table).value == stagefrontier.silent(table).value == 1.0
