@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from assay.cli.bench import command
-from assay.observe.bench import history, lab
+from assay.observe.bench import checkouts, history, instructions, lab
 from assay.observe.bench.history import Measured, Run
 from assay.record.errors import BadInput
 from assay.sim.random import stream
@@ -121,3 +130,150 @@ def test_watch_bisects_what_was_not_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["compare", "run", "watch"])
 def test_help_has_an_example(name: str) -> None:
     assert "Example:" in CliRunner().invoke(command, [name, "--help"]).output
+
+
+# ------------------------------------------------------------------------------------------------ interruption
+
+# As the installed command, but with Ctrl-C switched on: a shell's background jobs inherit that it is ignored.
+ASSAY = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from assay.cli.main import main; main()"
+)
+PATIENCE = 60.0  # seconds until something that must happen is given up on
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        if time.monotonic() > end:
+            pytest.fail(f"not within {PATIENCE:g} s: {what}")
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"  # nobody has to reap it
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def worktrees(repository: Path) -> list[str]:
+    return checkouts.git(repository, "worktree", "list", "--porcelain").splitlines()
+
+
+@dataclass
+class Hanging:
+    """A repository, and a script in it that notes its process and never ends, beside a child that does not either."""
+
+    repository: Path
+    mark: Path
+    temporary: Path
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def configure(self, text: str) -> None:
+        (self.repository / "bench.toml").write_text(QUICK + text)
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start the command line and wait until it hangs where it should."""
+        name, *rest = words
+        command = [sys.executable, "-c", ASSAY, "bench", name, "--config", str(self.repository / "bench.toml"), *rest]
+        process = subprocess.Popen(
+            command, env={**os.environ, "TMPDIR": str(self.temporary)}, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        self.started.append(process)
+        until(lambda: process.poll() is not None or len(self.pids()) >= 2, "the benchmark hangs")
+        assert process.poll() is None
+        return process
+
+    def pids(self) -> list[int]:
+        text = self.mark.read_text() if self.mark.exists() else ""
+        return [int(word) for word in text.split()] if text.endswith("\n") else []
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[Hanging]:
+    made = Hanging(tmp_path / "r", tmp_path / "mark", tmp_path / "temporary")
+    lab.history(made.repository, [0.0, 0.0])
+    made.temporary.mkdir()
+    script = tmp_path / "hang"
+    script.write_text(f"#!/bin/sh\nsleep 300 &\necho $$ $! >> '{made.mark}'\nwait\n")
+    script.chmod(0o755)
+    yield made
+    for process in made.started:
+        process.kill()
+        process.wait()
+    for pid in made.pids():  # what the code under test should have ended
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def hang_in(hanging: Hanging, stage: str) -> tuple[str, ...]:
+    """Make one stage of a session hang; the words that lead to it."""
+    script = hanging.mark.with_name("hang")
+    command = f"[benchmark.simulate]\ncommand = ['{script}']\ntimeout = 200.0\n"
+    hanging.configure(command)
+    if stage == "checkout":
+        (hanging.repository / ".git" / "hooks").mkdir(exist_ok=True)
+        (hanging.repository / ".git" / "hooks" / "post-checkout").symlink_to(script)
+    elif stage == "prepare":
+        hanging.configure(f"prepare = [['{script}']]\n{command}")
+    elif stage in ("call", "instructions"):
+        when = "True" if stage == "call" else "'--calls' in sys.argv"
+        body = f"import subprocess, sys\ndef hang():\n    if {when}:\n        subprocess.run(['{script}'])\n"
+        (hanging.repository / "spiking" / "hang.py").write_text(body)
+        hanging.configure("[benchmark.simulate]\ncall = 'spiking.hang:hang'\n")
+        checkouts.git(hanging.repository, "add", "--all")
+        who = ("-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false")
+        checkouts.git(hanging.repository, *who, "commit", "--quiet", "--message", "x")
+        if stage == "instructions":
+            return "compare", "HEAD", "HEAD", "--instructions", "always"
+    elif stage == "bisect":
+        _store_steps(hanging.repository)
+        return "watch", "--bisect"
+    return ("run", "--at", "HEAD") if stage == "run" else ("compare", "HEAD", "HEAD")
+
+
+def _store_steps(repository: Path) -> None:
+    """A history with a step, and commits within it that were not measured."""
+    commits = checkouts.first_parents(repository)
+    noise = stream(1, "test", "bisect").normal(1, 0.01, len(commits))
+    middle = len(commits) // 2
+    for position, commit in enumerate(commits):
+        if abs(position - middle) > 1:
+            seconds = (1.0 if position < middle else 8.0) * float(noise[position])
+            stored = Run(commit, False, "2026-01-01T00:00:00Z", {}, "d", {}, "m", {"simulate": Measured([seconds])})
+            history.save(repository / "bench-history", stored)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("stage", ["run", "checkout", "prepare", "call", "command", "instructions", "bisect"])
+def test_an_interrupted_session_leaves_no_worktree_folder_or_process(
+    hanging: Hanging, stage: str, number: signal.Signals
+) -> None:
+    if stage == "instructions" and not instructions.counter().source:
+        pytest.skip(instructions.counter().why)
+    if stage == "bisect":
+        shutil.rmtree(hanging.repository)
+        lab.history(hanging.repository, [0.0] * 20)
+    words = hang_in(hanging, stage)
+    before = worktrees(hanging.repository)
+    process = hanging.start(*words)
+    assert worktrees(hanging.repository) != before
+    process.send_signal(number)
+    assert process.wait(PATIENCE) == 130
+    assert worktrees(hanging.repository) == before
+    assert list(hanging.temporary.iterdir()) == []
+    until(lambda: all(map(gone, hanging.pids())), "its processes are gone")
+
+
+def test_the_next_session_removes_what_a_killed_one_left(hanging: Hanging) -> None:
+    before = worktrees(hanging.repository)
+    process = hanging.start(*hang_in(hanging, "command"))
+    process.kill()
+    process.wait(PATIENCE)
+    assert worktrees(hanging.repository) != before  # nobody could clean up
+    assert len(list(hanging.temporary.iterdir())) == 1
+    hanging.configure("[benchmark.simulate]\ncommand = ['true']\n")
+    assert invoke(hanging.repository, "run", "--at", "HEAD").exit_code == 0
+    assert worktrees(hanging.repository) == before
+    assert list(hanging.temporary.iterdir()) == []

@@ -65,6 +65,7 @@ def test_what_people_read_has_every_part(files: list[Path]) -> None:
         "overlap",
         "came last at",
         "critical path",
+        "on rank 1 ",
         "ncclDevKernel_AllReduce",
         "no-stragglers",
     ):
@@ -116,7 +117,7 @@ def graphs(*, cycle: bool = False) -> list[chakra.Graph]:
     for rank, busy in enumerate((100, 300)):
         deps = [[2] if cycle else [], [1], [2]]
         kinds = [chakra.COMP, chakra.COLL, chakra.COMP]
-        said = {"is_cpu_op": [False] * 3, "stream": [7, 20, 7]}
+        said: dict[str, list[Any]] = {"is_cpu_op": [False] * 3, "stream": [7, 20, 7]}
         made.append(
             chakra.Graph.of([1, 2, 3], ["mm", "all_reduce", "step"], kinds, data_deps=deps, attributes=said,
                             duration_micros=[busy, 50, 10], rank=rank)
@@ -159,7 +160,7 @@ def test_profiler_files_are_linked_into_chakra_traces_that_replay(files: list[Pa
     collectives = 2 * JOB.steps * JOB.layers
     assert sum(int((graph.type == chakra.COLL).sum()) for graph in chakra.read_all(paths)) == collectives
     recorded, replayed = as_json(*files)["critical_path"]["total"], as_json(*paths)["critical_path"]["total"]
-    assert 0 < replayed < 1.1 * recorded  # waits between streams are not recorded: the replay may be faster
+    assert replayed == pytest.approx(recorded, rel=0.02)
     assert "nsight export" in refused(export(tmp_path / "x.sqlite"), "--convert", tmp_path / "x.et")
 
 

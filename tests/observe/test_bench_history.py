@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +155,12 @@ def test_each_planted_step_is_matched_once() -> None:
     assert bench_steps.score([([10, 11], [10], 40)]) == bench_steps.Score(1, 1, 1, 39, 0.0)
     assert bench_steps.score([([20], [10], 40)]) == bench_steps.Score(1, 0, 1, 39, None)
     assert bench_steps.score([([], [10], 40)]).f1 == 0.0
+
+
+@pytest.mark.parametrize(("seconds", "unit"), [(3.2, "seconds"), (0.02, "milliseconds"), (4e-6, "microseconds")])
+def test_a_chart_tells_times_in_a_unit_that_reads_well_and_the_size_of_each_step(seconds: float, unit: str) -> None:
+    points = tuple(Point(p.commit, p.value * seconds, p.position) for p in stepped(25, 0.1).points)
+    series = Series("parse", "m", points)
+    drawn = json.dumps(bench_page.chart(series, history.changes(series)).to_dict())
+    assert f'"title": "{unit}"' in drawn
+    assert re.search(r"\+(9|10|11)\.\d %", drawn)

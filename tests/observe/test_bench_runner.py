@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from assay.observe.bench import checkouts, compare, instructions, lab, store
+from assay.observe.bench import checkouts, children, compare, instructions, lab, store
 from assay.observe.bench import config as bench_config
 from assay.observe.bench.checkouts import Checkout
 from assay.observe.bench.judge import Comparison, Judgement
@@ -156,6 +159,67 @@ def test_the_users_repository_is_left_as_it_was(repository: Path) -> None:
     compared(repository, 'call = "pack:same"')
     assert git(repository, "worktree", "list") == before
     assert git(repository, "status", "--porcelain", "src") == ""
+
+
+def test_a_session_at_work_and_worktrees_of_others_are_not_swept_away(repository: Path, tmp_path: Path) -> None:
+    git(repository, "worktree", "add", "--detach", str(tmp_path / "away"), "HEAD")
+    shutil.rmtree(tmp_path / "away")  # on a disk that is not mounted, say
+    with checkouts.session() as folder, checkouts.checkouts(repository, ("HEAD",), folder) as (checkout,):
+        listed = git(repository, "worktree", "list")
+        checkouts.sweep(repository)
+        assert git(repository, "worktree", "list") == listed
+        assert (checkout.root / "bench.toml").exists()
+    assert str(tmp_path / "away") in git(repository, "worktree", "list")
+
+
+def test_a_worktree_whose_folder_is_gone_or_that_is_half_made_is_swept_away(repository: Path, tmp_path: Path) -> None:
+    before = git(repository, "worktree", "list")
+    left = [tmp_path / f"{checkouts.PREFIX}{name}" / "side0" for name in ("gone", "half")]
+    for root in left:
+        git(repository, "worktree", "add", "--detach", "--lock", str(root), "HEAD")  # locked: as while git makes it
+    shutil.rmtree(left[0].parent)
+    (left[1].parent / checkouts.OWNER).touch()
+    (left[1] / ".git").unlink()
+    checkouts.sweep(repository)
+    assert git(repository, "worktree", "list") == before
+    assert not left[1].parent.exists()
+
+
+def test_a_signal_waits_until_what_must_not_be_cut_short_is_done() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), children.interruptible():
+        with children.held_back():
+            signal.raise_signal(signal.SIGTERM)
+            done.append("held")
+        done.append("never")
+    assert done == ["held"]
+
+
+def test_a_second_signal_does_not_disturb_who_cleans_up_after_the_first() -> None:
+    before = [signal.getsignal(number) for number in children.SIGNALS]
+    cleaned = []
+    with pytest.raises(KeyboardInterrupt), children.interruptible():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            cleaned.append(children.run(["echo", "removed"], 60.0).stdout)
+    assert cleaned == ["removed\n"]
+    assert [signal.getsignal(number) for number in children.SIGNALS] == before
+
+
+def test_after_an_interruption_other_threads_start_nothing_more() -> None:
+    with ThreadPoolExecutor(1) as pool, pytest.raises(KeyboardInterrupt), children.interruptible():
+        running = pool.submit(children.run, ["sleep", "300"], 400.0)
+        while not children._now.alive:
+            assert not running.done()
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            assert running.result(60.0).returncode == -signal.SIGKILL
+            with pytest.raises(InterruptedError):
+                pool.submit(children.run, ["true"], 60.0).result(60.0)
+    assert children.run(["true"], 60.0).returncode == 0
 
 
 def test_a_changed_tree_is_marked_and_a_clean_one_is_not(repository: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,23 @@ def test_twice_the_bandwidth_saves_at_most_half_and_more_where_links_are_slower(
     for cut in trials.CUTS:
         assert gains[f"{cut} v6e torus"] > gains[f"{cut} v6e torus, all links"] > 0
         assert gains[f"{cut} v6e torus"] > gains[f"{cut} a100 nvlink"]
+
+
+def test_a_tpu_s_step_comes_from_published_figures_alone(monkeypatch: Any) -> None:
+    """The rest of its record is the GPU's it was made from; a step must not depend on it."""
+    before = trials.doubled("1b", 512, 0)
+    kept, real = ("peak_flops", "mem_bw", "nvlink"), trials.device
+
+    def other(name: str) -> Any:
+        found = real(name)
+        odd = {one.name: 7.0 * getattr(found, one.name) for one in fields(found)
+               if isinstance(getattr(found, one.name), float) and one.name not in kept}  # fmt: skip
+        return replace(found, **odd)
+
+    monkeypatch.setattr(trials, "device", other)
+    assert trials.doubled("1b", 512, 0) == before
+    links = {name: network for name, (_, network) in trials.machines().items()}
+    assert links["v6e torus"].scaled(bandwidth=4) == links["v6e torus, all links"]
 
 
 def _pairs(eager: float, overlap: float) -> pl.DataFrame:

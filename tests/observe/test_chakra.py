@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from assay.observe.graphs import events as et_events
 from assay.observe.graphs import link, trials
@@ -18,7 +20,7 @@ from assay.observe.graphs.link import linked
 from assay.observe.graphs.replay import Link, Network, Plan, critical_path, longest_chain, replay
 from assay.record.errors import BadInput
 from assay.record.types import NotMeasured
-from assay.workloads import chakra
+from assay.workloads import chakra, kineto_generate
 from assay.workloads.chakra import COLL, Graph
 
 
@@ -69,9 +71,6 @@ def test_a_kernel_waits_for_its_launch_and_its_stream_and_a_synchronisation_for_
 
 
 def test_a_devices_collective_waits_for_the_kernels_before_it_and_its_readers_for_it() -> None:
-    def launch(ts: float, correlation: int) -> Event:
-        return event("cudaLaunchKernel", ts, 2, "cuda_runtime", correlation=correlation)
-
     graph = linked(profile(
         launch(0, 1), launch(4, 2), event("cudaStreamWaitEvent", 8, 1, "cuda_runtime"), launch(10, 3),
         event("backward", 5, 20, "kernel", 7, correlation=1, stream=7),
@@ -84,6 +83,143 @@ def test_a_devices_collective_waits_for_the_kernels_before_it_and_its_readers_fo
     assert "ncclDevKernel_AllReduce_Sum_f32_RING_LL" in deps(graph, "optimizer")[0]
     said = graph.attributes(at)
     assert (said["comm_type"], said["comm_size"], said["pg_name"], said["pg_size"]) == (0, 4000, "0", 2)
+
+
+def launch(ts: float, correlation: int, dur: float = 2, tid: int = 1) -> Event:
+    return event("cudaLaunchKernel", ts, dur, "cuda_runtime", tid, correlation=correlation)
+
+
+def kernel(name: str, ts: float, dur: float, stream: int, correlation: int) -> Event:
+    return event(name, ts, dur, "kernel", stream, stream=stream, correlation=correlation)
+
+
+def call(name: str, ts: float, correlation: int) -> Event:
+    return event(name, ts, 1, "cuda_runtime", correlation=correlation)
+
+
+def test_a_kernel_that_began_right_after_another_streams_though_launched_long_before_waited_for_it() -> None:
+    graph = linked(profile(
+        launch(0, 1), launch(2, 2), launch(4, 3), launch(34, 4),
+        kernel("copy", 5, 30, 16, 1), kernel("beside", 6, 29, 20, 2), kernel("waited", 37, 20, 7, 3),
+        kernel("just launched", 38, 10, 20, 4),
+    ), None)  # fmt: skip
+    assert sorted(deps(graph, "waited")[0]) in (["copy", "cudaLaunchKernel"], ["beside", "cudaLaunchKernel"])
+    assert sorted(deps(graph, "just launched")[0]) == ["beside", "cudaLaunchKernel"]  # its stream's own, no wait
+    assert replay(graph).makespan * 1e6 == pytest.approx(100)
+
+
+def test_a_collective_that_ran_beside_a_kernel_issued_before_it_did_not_wait_for_it() -> None:
+    """As when the next layer's parameters are gathered during this one's compute."""
+    gathered = "ncclDevKernel_AllGather_RING_LL"
+    graph = linked(profile(
+        launch(0, 1), launch(4, 2), kernel("layer", 3, 80, 7, 1), kernel(gathered, 8, 70, 20, 2),
+    ), None)  # fmt: skip
+    assert deps(graph, gathered) == [["cudaLaunchKernel"]]
+
+
+def two_streams(*more: Event) -> Graph:
+    """Stream 7 makes something by 10 and goes on to 60; stream 20, idle since 30, reads it or all of that at 62."""
+    return linked(profile(
+        launch(0, 1), call("cudaEventRecord", 3, 11), launch(5, 2), call("cudaEventRecord", 8, 12),
+        launch(10, 3, tid=2), event("cudaStreamWaitEvent", 12, 1, "cuda_runtime", 2, correlation=13),
+        launch(14, 4, tid=2),
+        kernel("made", 2, 8, 7, 1), kernel("more", 10, 50, 7, 2), kernel("other", 13, 17, 20, 3),
+        kernel("read", 62, 10, 20, 4), *more,
+    ), None)  # fmt: skip
+
+
+def told(name: str, correlation: int, recorded_by: int, stream: int = 20) -> Event:
+    return event(name, 12, 1, "cuda_sync", stream, stream=stream, correlation=correlation, wait_on=7,
+                 recorded_by=recorded_by)  # fmt: skip
+
+
+def test_waits_follow_the_events_that_the_profiler_names() -> None:
+    graph = two_streams(told("Stream Wait Event", 13, 11))
+    assert sorted(deps(graph, "read")[0]) == ["cudaLaunchKernel", "made", "other"]  # and no guess beside what is told
+
+
+def test_without_names_a_wait_call_is_for_the_newest_event_of_another_stream() -> None:
+    assert sorted(deps(two_streams(), "read")[0]) == ["cudaLaunchKernel", "more", "other"]
+    late = linked(profile(
+        launch(0, 1), call("cudaEventRecord", 3, 11), launch(5, 2), call("cudaStreamWaitEvent", 8, 12), launch(10, 3),
+        kernel("made", 2, 8, 20, 1), kernel("longer", 7, 50, 7, 2), kernel("read", 57, 10, 7, 3),
+    ), None)  # fmt: skip
+    assert sorted(deps(late, "read")[0]) == ["cudaLaunchKernel", "longer", "made"]
+
+
+def test_a_host_waits_for_the_kernel_that_the_profiler_names_not_for_the_last_to_end() -> None:
+    sync = event("cudaEventSynchronize", 20, 30, "cuda_runtime", correlation=14)
+    guessed, named = (two_streams(sync, *more) for more in ((), (told("Event Sync", 14, 11),)))
+    assert "other" in deps(guessed, "cudaEventSynchronize")[0]
+    assert "made" in deps(named, "cudaEventSynchronize")[0] and "other" not in deps(named, "cudaEventSynchronize")[0]
+
+
+def test_a_hosts_collective_of_the_devices_tensors_begins_behind_its_own_synchronisation() -> None:
+    """gloo waits for the copy from the device, exchanges, and copies back: that copy is not its reader."""
+    bucket = Tensors([[8, 175, 0, 500, 4, "cuda:0"]], [[500]], ["Tensor(float)"])
+    names = ("c10d::allreduce_", "gloo:all_reduce", "aten::copy_", "aten::mul")
+    ops = [Operation(n * 10, name, 3, bucket, Tensors(), [et_events.Attr("rf_id", "uint64", n)])
+           for n, name in enumerate(names, 1)]  # fmt: skip
+    recorded = profile(
+        event("c10d::allreduce_", 0, 10, record=1), event("gloo:all_reduce", 12, 50, "user_annotation", 2, record=2),
+        event("cudaMemcpyAsync", 8, 2, "cuda_runtime", correlation=1), event("aten::copy_", 50, 10, tid=2, record=3),
+        event("Memcpy DtoH", 10, 10, "gpu_memcpy", 100, stream=100, correlation=1),
+        event("cudaStreamSynchronize", 12, 10, "cuda_runtime", 2, correlation=2), event("aten::mul", 70, 10, record=4),
+        event("gloo:all_reduce", 10, 10, "gpu_user_annotation", 100),
+    )  # fmt: skip
+    graph = linked(recorded, HostGraph(ops, "1.1.1"))
+    assert sorted(deps(graph, "gloo:all_reduce")[0]) == ["c10d::allreduce_", "cudaStreamSynchronize"]
+    assert "Memcpy DtoH" in deps(graph, "cudaStreamSynchronize")[0]
+    assert "gloo:all_reduce" in deps(graph, "aten::mul")[0] and "gloo:all_reduce" not in deps(graph, "aten::copy_")[0]
+    assert replay(graph).makespan * 1e6 == pytest.approx(100)
+
+
+CALLS = (*("cudaLaunchKernel",) * 3, "cudaEventRecord", "cudaStreamWaitEvent", "cudaDeviceSynchronize")
+
+
+@st.composite
+def device_traces(draw: st.DrawFn) -> Profile:
+    """Calls of two threads one after the other, and kernels that begin when they are launched or later."""
+    events, clock, free, number = [], {1: 0, 2: 0}, {7: 0, 16: 0, 20: 0}, 0
+    for _ in range(draw(st.integers(1, 25))):
+        thread = draw(st.sampled_from((1, 2)))
+        name = draw(st.sampled_from(CALLS))
+        begin, number = clock[thread] + draw(st.integers(0, 20)), number + 1
+        clock[thread] = end = begin + draw(st.integers(1, 30))
+        events.append(event(name, begin, end - begin, "cuda_runtime", thread, correlation=number))
+        if name == "cudaLaunchKernel":
+            stream = draw(st.sampled_from((7, 16, 20)))
+            start = max(free[stream], end) + draw(st.integers(0, 15))
+            free[stream] = start + draw(st.integers(0, 40))
+            title = draw(st.sampled_from(("mm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")))
+            events.append(kernel(title, start, free[stream] - start, stream, number))
+    length = max(*clock.values(), *free.values()) + 1
+    return Profile([event("ProfilerStep#1", 0, length, "user_annotation"), *events], {"rank": 0})
+
+
+@settings(deadline=None, max_examples=150)
+@given(device_traces())
+def test_no_guessed_wait_makes_a_replay_later_than_the_recording_or_a_circle(recorded: Profile) -> None:
+    graph = linked(recorded, None)
+    outcome = replay(graph)
+    waits = np.array(graph.names)[graph.name] == "cudaDeviceSynchronize"  # these begin when the device is done
+    assert (outcome.start * 1e6 <= graph.start_micros + 1e-6)[~waits].all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"slow_rank": 1, "slow_by": 1.5},
+        {"layers": 6, "bandwidth": 30e9},  # waits for the network
+        {"layers": 4, "kernel": 8e-6, "bucket": 1 << 20},  # waits for the host
+    ],
+    ids=["even", "network", "host"],
+)
+def test_a_generated_gpu_jobs_replay_takes_the_measured_time(job: dict[str, Any], seed: int, tmp_path: Path) -> None:
+    paths = kineto_generate.write(kineto_generate.Job(**({"steps": 2, "layers": 3, "seed": seed} | job)), tmp_path)
+    measured = max(trials._span(et_events.read_profile(path)) for path in paths)
+    assert replay([link.link(path) for path in paths]).makespan == pytest.approx(measured, rel=0.03)
 
 
 def host_run(rank: int = 0, wait: int = 20, noted: int = 20) -> tuple[Profile, HostGraph]:
@@ -127,6 +263,8 @@ def test_a_collective_that_the_host_graph_lost_is_tied_by_its_calls_storage() ->
     graph = linked(recorded, HostGraph([op for op in host.nodes if op.name != "gloo:all_reduce"], host.schema))
     assert deps(graph, "gloo:all_reduce") == [["c10d::allreduce_"]]
     assert "gloo:all_reduce" in deps(graph, "aten::copy_")[0]
+    at = int(np.flatnonzero(graph.type == COLL)[0])
+    assert graph.attributes(at)["comm_size"] == 2000
 
 
 def test_a_caller_that_issued_a_collective_does_not_wait_for_it_but_what_reads_inside_does() -> None:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from assay.observe.series import backtest, baselines, decompose, forecast, guides
 from assay.observe.series.errors import autoregression
-from assay.observe.series.prescaling import schedule
+from assay.observe.series.prescaling import (
+    MEAN_WORKERS,
+    MOST_WORKERS,
+    PHASES,
+    affordable,
+    compare,
+    reactive,
+    schedule,
+)
 from assay.observe.series.trials import planted
 from assay.workloads.long_series import Grid
 
@@ -113,3 +123,35 @@ def test_workers_go_where_the_latency_is_expected_and_cost_no_more() -> None:
     assert sum(plan) == 8
     assert plan[2] == 5
     assert min(plan) >= 1
+
+
+def spent(wishes: list[int], budget: int) -> list[int]:
+    used: list[int] = []
+    for phase, wanted in enumerate(wishes):
+        used.append(affordable(wanted, budget - sum(used), len(wishes) - phase))
+    return used
+
+
+@given(st.lists(st.integers(-5, 20), min_size=1, max_size=24), st.data())
+def test_whatever_is_wished_for_the_whole_budget_is_spent_and_no_more(wishes: list[int], data: st.DataObject) -> None:
+    budget = data.draw(st.integers(len(wishes), MOST_WORKERS * len(wishes)))
+    used = spent(wishes, budget)
+    assert sum(used) == budget
+    assert all(1 <= workers <= MOST_WORKERS for workers in used)
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=PHASES, max_size=PHASES))
+def test_a_forecasts_schedule_is_within_the_budget_as_it_is(predicted: list[float]) -> None:
+    plan = schedule(np.array(predicted))
+    assert spent(plan, MEAN_WORKERS * PHASES) == plan
+
+
+def test_what_reacts_asks_for_more_where_it_is_slow_and_less_when_little_is_left() -> None:
+    assert reactive(2.0, 24, 12) > reactive(1.0, 24, 12) > reactive(0.3, 24, 12)
+    assert reactive(2.0, 24, 12) > reactive(2.0, 12, 12)
+
+
+def test_every_way_of_scaling_uses_as_many_workers_on_average() -> None:
+    rows = compare(cycle=0.24, learn=3, rounds=2, seed=0)
+    assert {row["method"] for row in rows} == {"fixed", "reactive", "pre-scaled"}
+    assert {row["workers"] for row in rows} == {float(MEAN_WORKERS)}

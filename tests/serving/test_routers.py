@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.serving.interface import Fleet, Request
+from assay.serving.interface import Cacheless, Fleet, Request
 from assay.serving.lmetric import LMetric
+from assay.serving.lockstep import Pooled
 from assay.serving.routers import (
     BASELINES,
     Dynamo,
@@ -43,6 +44,22 @@ class Seen(Fleet):
 
 def request(prompt: int = 1000, session: int | None = None, number: int = 0) -> Request:
     return Request(number, 0.0, prompt, session=session)
+
+
+def test_a_fleet_that_does_not_say_what_is_cached_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="match"):
+        type("Silent", (Fleet,), {})()
+
+
+def test_without_a_prefix_cache_every_prompt_token_is_new() -> None:
+    fleet = Cacheless()
+    fleet.running = fleet.waiting = np.zeros(3, np.int64)
+    assert fleet.new_prefill_tokens(request(700)).tolist() == [700, 700, 700]
+
+
+def test_a_pooled_router_sees_the_caches_of_the_fleet() -> None:
+    fleet = Seen(running=[0, 0], found=[0, 900])
+    assert [worker for _, worker in Pooled(LMetric(), slots=8).assign([request(1000)], fleet)] == [1]
 
 
 def test_round_robin_takes_turns_and_skips_who_may_not() -> None:

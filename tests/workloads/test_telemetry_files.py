@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from assay.observe.traces import files as trace_files
 from assay.record.errors import BadInput
 from assay.workloads import chakra, kineto_generate, telemetry_files
 from tests.workloads import test_nsight, test_otlp
@@ -126,6 +127,83 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
         telemetry_files.read(tmp_path / "none")
     with pytest.raises(BadInput, match="no file in it"):
         telemetry_files.read(tmp_path)
+
+
+NOTES = {
+    "README": "Traces of our cluster, taken in May, by hand\n\nReleased 2024\n",
+    "readme.rst": "Released 2024\n",
+    "notes.md": "# Runs\n\nup 1\n",
+    "notes.txt": "Taken on a quiet day, with nothing else running.\nAsk Kim.\n",
+    "empty.txt": "",
+    ".hidden": "\x00",
+}
+
+
+@pytest.mark.parametrize("kind", ["prometheus", "series"])
+def test_what_people_write_beside_their_telemetry_is_skipped_and_named(tmp_path: Path, kind: str) -> None:
+    for name, text in NOTES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / ".git" / "objects").mkdir(parents=True)
+    (tmp_path / ".git" / "objects" / "a").write_bytes(b"\x01")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "README.md").write_text("x")
+    content = {"prometheus": "up 1 1000\n", "series": "time,value\n2024-01-01,1\n"}[kind]
+    (tmp_path / "deep" / "z.txt").write_text(content)  # telemetry, whatever it is called
+    frame = telemetry_files.read(tmp_path)
+    assert frame.samples["value"].to_list() == [1.0]
+    skipped = [tmp_path / name for name in (*NOTES, ".git", "deep/README.md")]
+    assert set(frame.repairs) == {f"{path} skipped: no telemetry" for path in skipped}
+
+
+def test_a_folder_of_notes_alone_is_refused_in_one_line(tmp_path: Path) -> None:
+    for name in ("README.md", "notes.txt"):
+        (tmp_path / name).write_text("nothing to read here\n")
+    with pytest.raises(BadInput, match=r"no telemetry in it, only .*README\.md, .*notes\.txt; one of .* would be"):
+        telemetry_files.read(tmp_path)
+
+
+def test_a_note_that_is_named_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.prom").write_text("up 1 1000\n")
+    (tmp_path / "notes.txt").write_text("nothing to read here\n")
+    for paths in (tmp_path / "notes.txt", [tmp_path / "a.prom", tmp_path / "notes.txt"]):
+        with pytest.raises(BadInput, match=r"notes\.txt: none of the formats known"):
+            telemetry_files.read(paths)
+
+
+def test_another_stranger_in_a_folder_is_still_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.prom").write_text("up 1 1000\n")
+    (tmp_path / "b.bin").write_bytes(b"\x01\x02")
+    with pytest.raises(BadInput, match=r"b\.bin: none of the formats known"):
+        telemetry_files.read(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "name", "content"), SAMPLES, ids=[f"{kind} {name}" for kind, name, _ in SAMPLES])
+def test_profiler_traces_are_told_by_the_same_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str, content: Callable[[], bytes]
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(content())
+    asked: list[Path] = []
+    rules = telemetry_files.kind_of
+    monkeypatch.setattr(telemetry_files, "kind_of", lambda path, right: asked.append(path) or rules(path, right))
+    assert trace_files.kind_of(file) == (kind if kind in ("nsight", "chakra") else "kineto")
+    assert asked == [file]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "empty; a profiler trace would be right"), (b"\x1f\x8b\xff\xff\xff", "damaged gzip data"),
+     (None, "No such file or directory; a profiler trace would be right")],
+)  # fmt: skip
+def test_what_cannot_be_a_profiler_trace_is_refused_with_its_own_cure(
+    tmp_path: Path, content: bytes | None, says: str
+) -> None:
+    file = tmp_path / "x"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(BadInput, match=says) as caught:
+        trace_files.kind_of(file)
+    assert str(file) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:

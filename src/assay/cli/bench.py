@@ -59,9 +59,10 @@ def compare(
 
     Exit code 0: no regression; 1: a regression; 2: the input is wrong, or a benchmark did not run.
     """
+    from assay.observe.bench import children
     from assay.observe.bench import compare as bench_compare
 
-    with progress_bar("comparing") as progress:
+    with children.interruptible(), progress_bar("comparing") as progress:
         session = bench_compare.compare(
             config, base, head, only, progress, min_change=min_change, instructions=instructions
         )
@@ -128,9 +129,9 @@ def run(config: Path, only: tuple[str, ...], ref: str, last: int | None, as_json
 
     Exit code 0: all ran; 2: the input is wrong, or a benchmark did not run.
     """
-    from assay.observe.bench import store
+    from assay.observe.bench import children, store
 
-    with progress_bar("measuring") as progress:
+    with children.interruptible(), progress_bar("measuring") as progress:
         stored = store.run(config, ref, last, only, progress)
     if as_json:
         print_json([{"stored": path.name, "run": run} for path, run in stored])
@@ -165,9 +166,10 @@ def watch(
 
     FILES: results of pytest-benchmark or asv, or CSV series, instead of the own history.
     """
+    from assay.observe.bench import children
     from assay.observe.bench import watch as bench_watch
 
-    with progress_bar("looking") as progress:
+    with children.interruptible(), progress_bar("looking") as progress:
         seen = bench_watch.watch(list(files), config, min_change, bisect, progress)
     if html is not None:
         bench_watch.page(html, seen, min_change)

@@ -112,6 +112,8 @@ def _print(about: dict[str, Any]) -> None:
     if about["critical_path"]:
         screen.print()
         screen.print(_path(about["critical_path"]))
+        if len(about["overlap"]) > 1:
+            screen.print(_path_ranks(about["critical_path"]))
     screen.print()
     screen.print(_kernels(about["kernels"]))
     if about["what_if"]:
@@ -173,6 +175,14 @@ def _path(path: dict[str, Any]) -> Table:
         named = Text(_short(names[0]) if names else "", style="bright_black")
         table.add_row(WORDS[kind], _time(seconds), _share(seconds, path["total"]), named)
     return table
+
+
+def _path_ranks(path: dict[str, Any]) -> str:
+    """On which ranks the path runs, the longest part first."""
+    limit = 5
+    shares = [f"rank {rank} {_share(seconds, path['total'])}" for rank, seconds in path["ranks"].items()]
+    more = f", {len(shares) - limit} others" if len(shares) > limit else ""
+    return "on " + ", ".join(shares[:limit]) + more
 
 
 def _kernels(rows: list[dict[str, Any]]) -> Table:

@@ -50,7 +50,7 @@ from assay.record.types import Claim, Estimate, Evidence, at_least, at_most
 from assay.serving.aboard import Aboard
 from assay.serving.engine import simulate
 from assay.serving.gap_filling import fill
-from assay.serving.interface import Finished, Fleet, Floats, Ints, Request
+from assay.serving.interface import Cacheless, Finished, Fleet, Floats, Ints, Request
 from assay.serving.length_estimates import EmpiricalHazard, LogisticHazard, Survival
 from assay.serving.lockstep import Delivered, LeastKv, Outstanding, Pooled, evenness, workers
 from assay.serving.routers import BASELINES
@@ -327,7 +327,7 @@ def decide(workers: int, waiting: int, slots: int, seed: int) -> dict[str, dict[
 
 
 def _crowd(workers: int, waiting: int, slots: int, random: np.random.Generator) -> tuple[Fleet, list[Request]]:
-    fleet = Fleet()
+    fleet = Cacheless()
     fleet.now = 100.0
     fleet.running = np.full(workers, slots - 8)
     fleet.waiting = fleet.prefill_tokens = np.zeros(workers, np.int64)

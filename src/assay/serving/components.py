@@ -51,7 +51,8 @@ def order(name: str) -> Any:
 def missing(router: Any, fleet: Fleet) -> list[str]:
     """What a router needs (it says so in `needs`) and the fleet cannot tell it.
 
-    >>> missing(router("predicted-ttft"), Fleet()), missing(router("lmetric"), Fleet())
+    >>> from assay.serving.interface import Cacheless
+    >>> missing(router("predicted-ttft"), Cacheless()), missing(router("lmetric"), Cacheless())
     (['costs'], [])
     """
     return [name for name in getattr(router, "needs", ()) if not len(getattr(fleet, name, ()))]

@@ -8,6 +8,7 @@ in front of real engines; output lengths are not in a `Request`, because nobody 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -58,7 +59,7 @@ class Finished:
     instance: int
 
 
-class Fleet:
+class Fleet(ABC):
     """The instances as a policy sees them: one array entry each.
 
     In simulation and live alike. `age` says how old the remote part of the signals is, in seconds.
@@ -82,9 +83,9 @@ class Fleet:
     def __len__(self) -> int:
         return len(self.running)
 
+    @abstractmethod
     def match(self, request: Request) -> Ints:
         """Leading prompt tokens that each instance has in its cache."""
-        raise NotImplementedError
 
     def new_prefill_tokens(self, request: Request) -> Ints:
         """Prompt tokens each instance would have to compute; an engine always computes at least the last one."""
@@ -114,6 +115,20 @@ class Fleet:
         self._turn += 1
         begin = self._turn % len(self)
         return next((i for i in best if i >= begin), best[0])
+
+
+class Cacheless(Fleet):
+    """Instances without a prefix cache, their signals set by hand: to ask a policy what it would do.
+
+    >>> fleet = Cacheless()
+    >>> fleet.running, fleet.waiting = np.array([3, 1]), np.array([0, 0])
+    >>> fleet.argmin(fleet.new_prefill_tokens(Request(0, 0.0, prompt=100)) * (fleet.batch_size + 1))
+    1
+    """
+
+    def match(self, request: Request) -> Ints:
+        """Nothing, anywhere."""
+        return np.zeros(len(self), np.int64)
 
 
 class Router(Protocol):

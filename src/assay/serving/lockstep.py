@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.serving.fleet import FleetSpec, Instance
-from assay.serving.interface import Fleet, Floats, Hit, Request
+from assay.serving.interface import Fleet, Floats, Hit, Ints, Request
 from assay.serving.outcome import Outcome
 from assay.sim.llm_cost import StepCost
 
@@ -112,6 +112,19 @@ class LeastKv:
         return worker
 
 
+class _Ahead(Fleet):
+    """The fleet with what was just sent counted in; caches are as they are."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._turn, self.now = fleet, fleet._turn, fleet.now
+        self.running, self.waiting = fleet.running.copy(), fleet.waiting.copy()
+        self.prefill_tokens, self.kv_tokens = fleet.prefill_tokens.copy(), fleet.kv_tokens.copy()
+
+    def match(self, request: Request) -> Ints:
+        """Leading prompt tokens that each worker has in its cache."""
+        return self._fleet.match(request)
+
+
 @dataclass
 class Pooled:
     """Any router, but deciding late: requests wait in one pool, oldest first, until a worker has a free slot.
@@ -133,10 +146,7 @@ class Pooled:
         most = int(np.maximum(free, 0).sum())
         if not most:
             return []
-        seen = Fleet()
-        seen.running, seen.waiting, seen.now = fleet.running.copy(), fleet.waiting.copy(), fleet.now
-        seen.prefill_tokens, seen.kv_tokens = fleet.prefill_tokens.copy(), fleet.kv_tokens.copy()
-        seen._turn = fleet._turn
+        seen = _Ahead(fleet)
         sent = []
         for request in queue[:most]:
             seen.eligible = free > 0

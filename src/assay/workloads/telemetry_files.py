@@ -1,6 +1,8 @@
 """Any telemetry that people have on disk, opened by what is in it: Prometheus, OTLP, profiler traces, dumps, tables.
 
-The names of files do not matter, but for `.et`: protobuf does not say what it holds.
+The names of files do not matter, but for `.et`: protobuf does not say what it holds. In a folder what people write
+beside their telemetry is skipped, and `repairs` of the frame names it: hidden files, `README*`, `*.md`, and a `*.txt`
+that holds no telemetry.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -12,9 +14,11 @@ The names of files do not matter, but for `.et`: protobuf does not say what it h
 
 from __future__ import annotations
 
+import csv
 import re
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -25,6 +29,7 @@ from assay.sim.telemetry import Frame
 
 Kind = Literal["prometheus", "otlp", "kineto", "chakra", "nsight", "flight recorder", "benchmarks", "series"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+RIGHT = f"one of {', '.join(KINDS)} would be right"
 _HEAD = 1 << 18
 _COMMITS = {"commit", "hash", "sha", "revision", "commit_hash", "benchmark"}
 _JSON: tuple[tuple[Kind, re.Pattern[bytes]], ...] = (
@@ -38,6 +43,10 @@ _JSON: tuple[tuple[Kind, re.Pattern[bytes]], ...] = (
 )
 
 
+class UnknownFormat(BadInput):
+    """A file that can be read, but holds no telemetry of a known format."""
+
+
 def read(paths: Path | str | Sequence[Path | str]) -> Frame:
     """The telemetry of a file, of all files in a folder, or of several files of one kind.
 
@@ -45,23 +54,32 @@ def read(paths: Path | str | Sequence[Path | str]) -> Frame:
         BadInput: no known format, formats mixed, or a file that its reader refuses; the line says which.
     """
     given = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    files = [file for path in given for file in _below(path)]
-    if not files:
-        raise BadInput(f"{', '.join(map(str, given))}: no file in it; {_right()}")
-    first = files[0]
-    kind = kind_of(first)
-    for file in files[1:]:
-        if (other := kind_of(file)) != kind:
+    kinds: dict[Path, Kind] = {}
+    skipped: list[str] = []
+    for path in given:
+        _collect(path, kinds, skipped)
+    if not kinds:
+        beside = f"no telemetry in it, only {_few(skipped)}" if skipped else "no file in it"
+        raise BadInput(f"{', '.join(map(str, given))}: {beside}; {RIGHT}")
+    first, kind = next(iter(kinds.items()))
+    for file, other in kinds.items():
+        if other != kind:
             raise BadInput(f"{first} is {kind}, {file} is {other}: read one kind at a time")
-    return _READERS[kind](files)
+    frame = _READERS[kind](list(kinds))
+    return replace(frame, repairs={**frame.repairs, **{f"{name} skipped: no telemetry": 1 for name in skipped}})
 
 
-def kind_of(path: Path) -> Kind:
-    """Which format a file has, told by its first bytes."""
-    head, whole = _head(path)
+def kind_of(path: Path, right: str = RIGHT) -> Kind:
+    """Which format a file has, told by its first bytes; `right` ends the line of a refusal.
+
+    Raises:
+        UnknownFormat: none of those known.
+        BadInput: it cannot be read, or is empty.
+    """
+    head, whole = _head(path, right)
     start = head.lstrip()[:1]
     if not start:
-        raise BadInput(f"{path}: empty; {_right()}")
+        raise BadInput(f"{path}: empty; {right}")
     if head.startswith(b"SQLite format 3\0"):
         return "nsight"
     if head[257:262] == b"ustar" or re.search(r"\.et(\.gz)?$", path.name):
@@ -72,20 +90,20 @@ def kind_of(path: Path) -> Kind:
         for kind, mark in _JSON:
             if mark.search(head):
                 return kind
-        raise BadInput(f"{path}: JSON of an unknown kind; {_right()}")
+        raise UnknownFormat(f"{path}: JSON of an unknown kind; {right}")
     if head[:1] in (b"\x0a", b"\x00") and _is_binary(head):
         return _protobuf(path, head, whole)
-    return _text(path, head)
+    return _text(path, head, right)
 
 
-def _head(path: Path) -> tuple[bytes, bool]:
+def _head(path: Path, right: str) -> tuple[bytes, bool]:
     """The first bytes, unpacked, and whether they are all."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
             whole = len(head) < _HEAD
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}; {_right()}") from None
+        raise BadInput(f"{path}: {error.strerror or error}; {right}") from None
     if head[:2] == b"\x1f\x8b":
         try:
             head, whole = zlib.decompressobj(wbits=31).decompress(head, _HEAD), False
@@ -109,25 +127,68 @@ def _protobuf(path: Path, head: bytes, whole: bool) -> Kind:
     return "chakra" if version and len(version[0]) >= 3 + version[1][0] else "otlp"
 
 
-def _text(path: Path, head: bytes) -> Kind:
+def _text(path: Path, head: bytes, right: str) -> Kind:
     from assay.workloads import prometheus_text
 
     if prometheus_text.looks_like(head):
         return "prometheus"
     columns = head.lstrip(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode("utf-8", "replace").strip().lower().split(",")
     if len(columns) < 2 or _is_binary(head):
-        raise BadInput(f"{path}: none of the formats known; {_right()}")
+        raise UnknownFormat(f"{path}: none of the formats known; {right}")
     return "benchmarks" if _COMMITS & {column.strip().strip('"') for column in columns} else "series"
 
 
-def _below(path: Path) -> list[Path]:
+# --------------------------------------------------------------------------------------------------- folders
+
+
+def _collect(path: Path, kinds: dict[Path, Kind], skipped: list[str]) -> None:
+    """Add a file that was named, or what lies below a folder, with its kind; or to what is skipped."""
     if not path.is_dir():
-        return [path]
-    return sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+        kinds[path] = kind_of(path)
+        return
+    for file in sorted(path.iterdir()):
+        if file.name.startswith(".") or (file.is_file() and _is_note(file)):
+            skipped.append(str(file))  # a hidden folder too, as a whole
+        elif file.is_dir() and not file.is_symlink():  # which may lead in a circle
+            _collect(file, kinds, skipped)
+        elif file.is_file():
+            kinds[file] = kind_of(file)
 
 
-def _right() -> str:
-    return f"one of {', '.join(KINDS)} would be right"
+def _is_note(file: Path) -> bool:
+    """Whether a file of a folder is written for people: by its name, and a `.txt` by its content."""
+    name = file.name.lower()
+    if name.startswith("readme") or name.endswith(".md"):
+        return True
+    if not name.endswith(".txt"):
+        return False
+    head, _ = _head(file, RIGHT)
+    if _is_binary(head):
+        return False
+    try:
+        kind = kind_of(file)
+    except UnknownFormat:
+        return True
+    except BadInput:
+        return not head.strip()
+    # A sentence with a comma would pass for the names of columns; the rows below it would not.
+    return kind in ("series", "benchmarks") and head.lstrip()[:1] not in (b"{", b"[") and not _is_table(head)
+
+
+def _is_table(head: bytes) -> bool:
+    """Whether the first lines have as many columns each, and are two at least."""
+    lines = head.decode("utf-8", "replace").splitlines()
+    lines = lines[: min(20, len(lines) - (len(head) >= _HEAD))]  # the last one may be cut
+    try:
+        widths = [len(row) for row in csv.reader(lines) if row]
+    except csv.Error:
+        return False
+    return len(widths) > 1 and len(set(widths)) == 1
+
+
+def _few(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 # ------------------------------------------------------------------------------------------------- the readers

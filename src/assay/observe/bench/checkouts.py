@@ -3,11 +3,17 @@
 A commit is checked out as a git worktree in a folder of its own, so that the user's own tree is never touched; names
 of equal length keep paths, and with them what a path's length costs, alike on both sides. `.` means the working tree
 as it is; if it differs from its commit it is marked as dirty.
+
+An interrupted session takes its worktrees with it. One that was killed cannot: the next one finds them registered in
+the repository, and that nobody holds the lock of their folder any more, and removes them. Others' worktrees stay as
+they are, those in the care of `git worktree prune` too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,9 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from assay.observe.bench import children
 from assay.record.errors import BadInput
 
 WORKING_TREE = "."
+PREFIX = "assay-bench-"  # of a session's folder
+OWNER = "owner.lock"  # in it, locked as long as the session lives
 _SECONDS = 120
 
 
@@ -37,7 +46,7 @@ def git(repository: Path, *words: str) -> str:
     """What git answers, or `BadInput` with its own last line."""
     command = ["git", "-C", str(repository), *words]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        ended = children.run(command, _SECONDS)
     except FileNotFoundError:
         raise BadInput("git is not installed; benchmarks of commits need it") from None
     except subprocess.TimeoutExpired:
@@ -72,16 +81,24 @@ def working_tree(repository: Path) -> Checkout:
 @contextlib.contextmanager
 def session() -> Iterator[Path]:
     """A folder for one session of measurements, gone at its end."""
-    folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
+    folder = None
     try:
-        yield folder
+        with children.held_back():
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        with (folder / OWNER).open("wb") as owner:
+            with contextlib.suppress(OSError):  # no locks on this file system: then nobody else gets one either
+                fcntl.flock(owner, fcntl.LOCK_EX)
+            yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with children.held_back():
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def checkouts(repository: Path, refs: Sequence[str], folder: Path) -> Iterator[list[Checkout]]:
     """The commits as worktrees below `folder`; `.` is the user's own tree, untouched."""
+    sweep(repository)
     made: list[Path] = []
     found: list[Checkout] = []
     try:
@@ -91,24 +108,52 @@ def checkouts(repository: Path, refs: Sequence[str], folder: Path) -> Iterator[l
                 continue
             commit = resolve(repository, ref)
             root = folder / f"side{position}"
+            made.append(root)  # before it is there: git may be interrupted half-way
             git(repository, "worktree", "add", "--detach", "--force", str(root), commit)
-            made.append(root)
             found.append(Checkout(root, commit))
         yield found
     finally:
-        for root in made:
-            with contextlib.suppress(BadInput):
-                git(repository, "worktree", "remove", "--force", "--force", str(root))
+        with children.held_back():
+            for root in made:
+                _remove(repository, root)
+
+
+def sweep(repository: Path) -> None:
+    """Remove the worktrees of sessions that were killed."""
+    listed = git(repository, "worktree", "list", "--porcelain")
+    for line in listed.splitlines():
+        word, _, path = line.partition(" ")
+        root = Path(path)
+        ours = root.parent.name.startswith(PREFIX) and re.fullmatch(r"side\d+", root.name)
+        if word == "worktree" and ours and _abandoned(root.parent):
+            with children.held_back():
+                _remove(repository, root)
+                shutil.rmtree(root.parent, ignore_errors=True)
+
+
+def _abandoned(folder: Path) -> bool:
+    if not folder.exists():
+        return True
+    try:
+        with (folder / OWNER).open("rb") as owner:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # its session is at work, or it was not made here
+        return False
+    return True
+
+
+def _remove(repository: Path, root: Path) -> None:
+    """Remove a worktree, a half-made or locked one too: git takes any whose folder is gone off its list."""
+    shutil.rmtree(root, ignore_errors=True)
+    with contextlib.suppress(BadInput):
+        git(repository, "worktree", "remove", "--force", "--force", str(root))
 
 
 def prepare(checkout: Checkout, commands: Sequence[Sequence[str]], env: Mapping[str, str], timeout: float) -> str:
     """Run the commands that a build needs; the line that says what went wrong, or nothing."""
     for command in commands:
         try:
-            ended = subprocess.run(
-                command, cwd=checkout.root, env=dict(env), capture_output=True, text=True, timeout=timeout, check=False,
-                stdin=subprocess.DEVNULL, errors="replace",
-            )  # fmt: skip
+            ended = children.run(command, timeout, checkout.root, env)
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"prepare '{' '.join(command)}' at {checkout}: {error}"
         if ended.returncode:

@@ -2,7 +2,8 @@
 
 Counted by the processor (`perf stat`) where the machine lets us, else by Valgrind's cachegrind, which runs the program
 some fifty times slower but gives the same number each time. A function's count is that of a process that calls it
-some times less that of one that does all the rest and calls it not at all. Both sides are counted with the same hash
+some times, less that of its start: a process that calls it not at all (`perf`), or a child that it left behind just
+before the calls (cachegrind, whose counts a child inherits: half the time). Both sides are counted with the same hash
 seeds.
 
 Where neither works :func:`counter` says why.
@@ -10,20 +11,20 @@ Where neither works :func:`counter` says why.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from assay.observe.bench import children
 from assay.observe.bench.judge import Judgement, judge_counts
 
 if TYPE_CHECKING:
@@ -51,6 +52,25 @@ class Counter:
             words, read = _WAYS[self.source]([str(word) for word in command], folder)
             _run(words, env, cwd, stdin, timeout)
             return read(folder)
+
+    def calls(
+        self, worker: Sequence[str], times: int, env: dict[str, str], cwd: Path, job: bytes, timeout: float
+    ) -> int:
+        """Instructions of so many calls of a worker's function."""
+
+        def command(calls: int) -> list[str]:
+            return [*worker, "--calls", str(calls)]
+
+        if self.source == "perf":
+            return self.count(command(times), env, cwd, job, timeout) - self.count(command(0), env, cwd, job, timeout)
+        with tempfile.TemporaryDirectory(prefix="assay-count-") as name:
+            folder = Path(name)
+            words, read = _cachegrind(command(times), folder)
+            said = _run(words, env, cwd, job, timeout)
+            start = _summary(folder / f"count.{json.loads(said)['before']}")
+            if not start:
+                raise NotCounted("cachegrind wrote no summary of the start")
+            return read(folder) - 2 * start  # the child's own, and what the worker itself began with
 
 
 @cache
@@ -84,27 +104,31 @@ def _perf(command: list[str], folder: Path) -> tuple[list[str], Callable[[Path],
 
 def _cachegrind(command: list[str], folder: Path) -> tuple[list[str], Callable[[Path], int]]:
     def read(folder: Path) -> int:
-        total = 0
-        for report in folder.glob("count.*"):
-            if found := re.search(r"^summary:\s*(\d+)", report.read_text(errors="replace"), re.MULTILINE):
-                total += int(found[1])
+        total = sum(map(_summary, folder.glob("count.*")))
         if not total:
             raise NotCounted("cachegrind wrote no summary")
         return total
 
     options = ["--tool=cachegrind", "--cache-sim=no", "--trace-children=yes", "--quiet", f"--log-file={folder}/log"]
+    options.append("--vgdb=no")  # whose pipes would stay behind if it is killed
     return ["valgrind", *options, f"--cachegrind-out-file={folder}/count.%p", *command], read
+
+
+def _summary(report: Path) -> int:
+    """What a report of cachegrind counted; 0 where it holds nothing."""
+    text = report.read_text(errors="replace") if report.exists() else ""
+    found = re.search(r"^summary:\s*(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 _WAYS = {"perf": _perf, "valgrind": _cachegrind}
 
 
-def _run(words: list[str], env: dict[str, str], cwd: Path, stdin: bytes, timeout: float) -> None:
+def _run(words: list[str], env: dict[str, str], cwd: Path, stdin: bytes, timeout: float) -> bytes:
     try:
-        process = subprocess.Popen(
-            words, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
+        process = children.start(
+            words, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
     except OSError as error:
         raise NotCounted(f"cannot start {words[0]}: {error.strerror}") from None
     try:
@@ -112,11 +136,10 @@ def _run(words: list[str], env: dict[str, str], cwd: Path, stdin: bytes, timeout
     except subprocess.TimeoutExpired:
         raise NotCounted(f"did not end within {timeout:g} s under {words[0]}") from None
     finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        children.end(process)
     if process.returncode:
         raise NotCounted(f"ended with code {process.returncode} {said[-200:].decode(errors='replace').strip()}".strip())
+    return said
 
 
 # ------------------------------------------------------------------------------------- a benchmark's count
@@ -131,12 +154,7 @@ def of(bench: Bench, calls: int, hash_seed: int) -> float:
     env = bench.env(hash_seed)
     if bench.benchmark.command is not None:
         return how.count(bench.benchmark.command, env, bench.checkout.root, b"", timeout)
-
-    def total(times: int) -> int:
-        command = [*bench.worker(), "--calls", str(times)]
-        return how.count(command, env, bench.checkout.root, bench.job(), timeout)
-
-    return (total(calls) - total(0)) / calls
+    return how.calls(bench.worker(), calls, env, bench.checkout.root, bench.job(), timeout) / calls
 
 
 def counts(benches: Sequence[Bench], calls: int, seeds: Iterable[int] = SEEDS) -> list[list[float]]:

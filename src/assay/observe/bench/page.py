@@ -19,6 +19,8 @@ from assay.record import charts
 from assay.record.site.drawing import plain_svg
 from assay.record.store import write_whole
 
+UNITS = ((1.0, "seconds"), (1e-3, "milliseconds"), (1e-6, "microseconds"), (1e-9, "nanoseconds"))
+HUES = {"regression": "#B5423A", "improvement": "#3C8457"}  # as in the table, dark and light grounds alike
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 PAGE = """\
 <!doctype html>
@@ -48,12 +50,13 @@ svg { max-width: 100%; height: auto; } figure { margin: .6rem 0; }
 <body>
 <main>
 <h1>{{ title }}</h1>
-<p class="facts">{{ series | length }} series; {{ steps }} steps of {{ "%.3g" | format(100 * min_change) }} % or more.
+<p class="facts">{{ series | length }} series; {{ counted(steps, "step") }} of
+{{ "%.3g" | format(100 * min_change) }} % or more.
 A step names the last commit measured before it and the first one behind it: what lies between is to blame.</p>
 {% for one in series %}
 <section>
 <h2>{{ one.series.benchmark }}</h2>
-<p class="facts">machine {{ one.series.machine or "unknown" }}, {{ one.series.points | length }} commits
+<p class="facts">machine {{ one.series.machine or "unknown" }}, {{ counted(one.series.points | length, "commit") }}
 {%- if one.series.failed %}; did not run at {{ one.series.failed | length }}: {{ one.failed }}{% endif %}
 {%- if one.series.dirty %}; {{ one.series.dirty }} runs of a changed tree left out{% endif %}.</p>
 {% if one.chart %}<figure>{{ one.chart }}</figure>{% endif %}
@@ -69,7 +72,7 @@ A step names the last commit measured before it and the first one behind it: wha
 {% endfor %}
 </tbody>
 </table>
-{% else %}<p class="facts">No step.</p>{% endif %}
+{% else %}<p class="facts">{{ "No step." if one.series.points else "Nothing was measured." }}</p>{% endif %}
 </section>
 {% endfor %}
 </main>
@@ -87,9 +90,13 @@ def write(path: Path, title: str, series: Sequence[Series], changes: Sequence[Ch
         parts.append({"series": one, "changes": own, "chart": _drawn(one, own, number), "failed": failed})
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     page = environment.from_string(PAGE).render(
-        title=title, series=parts, steps=len(changes), min_change=min_change, policy=POLICY
+        title=title, series=parts, steps=len(changes), min_change=min_change, policy=POLICY, counted=_counted
     )
     write_whole(path, page.encode())
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _drawn(series: Series, changes: Sequence[Change], number: int) -> Markup | None:
@@ -100,17 +107,18 @@ def _drawn(series: Series, changes: Sequence[Change], number: int) -> Markup | N
 
 
 def chart(series: Series, changes: Sequence[Change]) -> Any:
-    """The points of a series in the order of commits, its levels between steps, and the steps."""
+    """The points of a series in the order of commits, its levels between steps, and the steps with their sizes."""
     import altair as alt
 
-    values = [point.value for point in series.points]
+    scale, unit = _unit(max(point.value for point in series.points))
+    values = [point.value / scale for point in series.points]
     bounds = [0, *(change.index for change in changes), len(values)]
     levels = []
     for low, high in pairwise(bounds):
         level = sorted(values[low:high])[(high - low) // 2]
         levels.append({"from": low, "to": max(high - 1, low), "value": level})
     x = alt.X("at:Q", title="measured commits, the oldest first", scale=alt.Scale(zero=False, nice=False))
-    y = alt.Y("value:Q", title="seconds", scale=alt.Scale(zero=False), axis=alt.Axis(format="~s"))
+    y = alt.Y("value:Q", title=unit, scale=alt.Scale(zero=False), axis=alt.Axis(format="~g", tickCount=5))
     table = pl.DataFrame({"at": range(len(values)), "value": values})
     points = alt.Chart(table).mark_circle(size=26, opacity=0.7, color=charts.PALETTE[0]).encode(x=x, y=y)
     steady = (
@@ -119,6 +127,15 @@ def chart(series: Series, changes: Sequence[Change]) -> Any:
     )  # fmt: skip
     layers = [points, steady]
     if changes:
-        at = pl.DataFrame({"at": [change.index - 0.5 for change in changes]})
-        layers.append(alt.Chart(at).mark_rule(strokeDash=[4, 4], opacity=0.6, color="#7F7F7F").encode(x="at:Q"))
-    return alt.layer(*layers).properties(width=620, height=160)
+        at = alt.Chart(pl.DataFrame({
+            "at": [change.index - 0.5 for change in changes], "hue": [HUES[change.kind] for change in changes],
+            "size": [f"{100 * change.change:+.1f} %" for change in changes],
+        })).encode(x="at:Q", color=alt.Color("hue:N", scale=None))  # fmt: skip
+        layers.append(at.mark_rule(strokeDash=[4, 4]))
+        layers.append(at.mark_text(baseline="bottom", dy=-2).encode(text="size:N", y=alt.value(0)))
+    return alt.layer(*layers).properties(width=720, height=160)
+
+
+def _unit(largest: float) -> tuple[float, str]:
+    """The unit in which the largest value is a number of one to three digits."""
+    return next((pair for pair in UNITS if largest >= pair[0]), UNITS[-1])

@@ -9,7 +9,6 @@ import json
 import os
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from assay.observe.bench import children
 from assay.observe.bench.checkouts import Checkout
 from assay.observe.bench.config import Benchmark, Config
 
@@ -85,9 +85,9 @@ class Worker:
         self.bench = bench
         self.said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         try:
-            self.process = subprocess.Popen(
+            self.process = children.start(
                 bench.worker(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
-                env=bench.env(hash_seed), start_new_session=True, bufsize=0,
+                env=bench.env(hash_seed), bufsize=0,
             )  # fmt: skip
         except OSError as error:
             raise DidNotRun(f"cannot start {bench.worker()[0]}: {error.strerror}") from None
@@ -136,9 +136,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process and all it started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        children.end(self.process)
         for stream in (self.process.stdin, self.process.stdout, self.said):
             if stream is not None:
                 stream.close()
@@ -175,14 +173,17 @@ def run_command(bench: Bench, hash_seed: int) -> Seconds:
     with tempfile.TemporaryFile() as said, at_fault(bench):
         begun = time.perf_counter()
         try:
-            process = subprocess.Popen(
+            process = children.start(
                 words, cwd=bench.checkout.root, env=bench.env(hash_seed), stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=said, start_new_session=True,
+                stdout=subprocess.DEVNULL, stderr=said,
             )  # fmt: skip
         except OSError as error:
             raise DidNotRun(f"cannot start '{words[0]}': {error.strerror}") from None
-        status, used = _wait(process, bench.timeout)
-        wall = time.perf_counter() - begun
+        try:
+            status, used = _wait(process, bench.timeout)
+            wall = time.perf_counter() - begun
+        finally:
+            children.end(process)
         if status:
             said.seek(0)
             lines = said.read()[-4000:].decode(errors="replace").strip().splitlines()
@@ -196,8 +197,7 @@ def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, float]
 
     def stop() -> None:
         late.set()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        children.kill(process)
 
     timer = threading.Timer(timeout, stop)
     timer.start()

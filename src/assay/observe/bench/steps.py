@@ -98,7 +98,7 @@ class Score:
     found: int
     false: int
     unchanged: int
-    misplaced: float | None  # commits a found step was off, on average
+    misplaced: float | None  # commits a found step was off, at the median
 
     @property
     def f1(self) -> float:
@@ -162,4 +162,4 @@ def score(trials: Sequence[tuple[list[int], list[int], int]]) -> Score:
         planted += len(truth)
         false += len(left)
         unchanged += length - len(truth)
-    return Score(planted, found, false, unchanged, float(np.mean(off)) if off else None)
+    return Score(planted, found, false, unchanged, float(np.median(off)) if off else None)

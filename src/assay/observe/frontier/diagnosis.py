@@ -166,8 +166,7 @@ def _bound(now: Floats, before: Floats, n: int, m: int) -> Floats:
 
     one, other = now**2 / max(n - 1, 1), before**2 / max(m - 1, 1)
     freedom = (one + other) ** 2 / np.maximum(one**2 / max(n - 1, 1) + other**2 / max(m - 1, 1), 1e-300)
-    bound: Floats = stdtrit(np.maximum(freedom, 1.0), SURE) * np.sqrt(one + other)
-    return bound
+    return np.asarray(stdtrit(np.maximum(freedom, 1.0), SURE) * np.sqrt(one + other), float)
 
 
 def _scatter(values: Floats) -> Floats:

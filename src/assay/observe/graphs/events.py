@@ -17,18 +17,22 @@ from assay.record.errors import BadInput
 
 LARGEST = 2 << 30  # bytes, unpacked
 T = TypeVar("T")
+Name = int | float | str | None  # what profilers name streams and calls by
 
 
 class Args(msgspec.Struct, rename={
     "external": "External id", "record": "Record function id", "group": "Process Group Name",
     "collective": "Collective name", "sent": "In msg nelems", "received": "Out msg nelems", "size": "Group size",
+    "wait_on": "wait_on_stream", "recorded_by": "wait_on_cuda_event_record_corr_id",
 }):  # fmt: skip
     """What the profiler says of an event, as far as the linker asks."""
 
     external: Any = None
     record: Any = None
-    correlation: Any = None
-    stream: Any = None
+    correlation: Name = None
+    stream: Name = None
+    wait_on: Name = None  # the stream that was waited for, and the call that recorded the event
+    recorded_by: Name = None
     group: Any = None
     collective: Any = None
     sent: Any = None
@@ -144,6 +148,7 @@ _COMM = re.compile(r"^(gloo|mpi|ucc|nccl):|^(nccl|rccl)\w*Kernel", re.IGNORECASE
 SYNCS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "hipDeviceSynchronize",
          "hipStreamSynchronize", "hipEventSynchronize", "cudaMemcpy", "cuStreamSynchronize")  # fmt: skip
 WAITS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
+RECORDS = ("cudaEventRecord", "cudaEventRecordWithFlags", "hipEventRecord", "cuEventRecord")
 
 
 def is_comm(name: str) -> bool:

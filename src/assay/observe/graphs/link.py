@@ -6,10 +6,11 @@
 - a node for each host operation with the time spent in it alone (its callees' taken out), for each kernel or copy, for
   each collective, and for the host's own time between operations (`host`: Python, loops, data): leave that out, and a
   replay is too fast;
-- data dependencies: the order of each host thread and each stream; launch → kernel; kernel → host at synchronisations;
-  what filled a collective's tensors → the collective, and the collective → who reads them first. The latter two are
-  known from the tensors' storages in the host graph; without one the nearest call and the wait that ended with the
-  collective stand for them.
+- data dependencies: the order of each host thread and each stream; launch → kernel; kernel → kernel where a stream
+  waited for another, and kernel → host at synchronisations (:mod:`assay.observe.graphs.waits`); what filled a
+  collective's tensors → the collective, and the collective → who reads them first. The latter two are known from the
+  tensors' storages in the host graph; without one the nearest call and the wait that ended with the collective stand
+  for them.
 
 Collectives therefore never start at time 0 and nobody goes on without their result. What a wait cost is not copied
 into the trace: it comes out again, or differently, when the trace is replayed.
@@ -23,23 +24,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from assay.observe.graphs.events import (
-    SYNCS,
-    WAITS,
-    Event,
-    HostGraph,
-    Profile,
-    is_comm,
-    is_step,
-    read_host,
-    read_profile,
-)
+from assay.observe.graphs.events import SYNCS, Event, HostGraph, Profile, is_comm, is_step, read_host, read_profile
 from assay.observe.graphs.nodes import Node, assemble, steps
+from assay.observe.graphs.waits import order_streams
 from assay.record.errors import BadInput
 from assay.workloads.chakra import Graph
 from assay.workloads.kineto_names import is_device
 
 _HOST = ("cpu_op", "operator", "cuda_runtime", "cuda_driver")
+_SHADOWS = ("gpu_user_annotation",)  # of host spans on the device: a host-run collective would be there twice
 __all__ = ["link", "linked", "steps"]
 
 
@@ -64,8 +57,7 @@ def linked(profile: Profile, host: HostGraph | None, source: str = "") -> Graph:
         if not any(node.op for node in nodes):
             raise BadInput(f"{source}: no operation of the host graph is in it: record both over the same steps")
     lanes = _in_lanes(nodes)
-    calls = {n.event.args.correlation: n for n in nodes if n.lane[0] == "host" and n.event and n.event.args.correlation}
-    _order_streams(lanes, calls)
+    order_streams(nodes, [event for event in profile.events if event.cat == "cuda_sync"])
     _tie_collectives(nodes, lanes)
     for lane, mine in lanes.items():
         if lane[0] == "host":
@@ -88,7 +80,7 @@ def _window(events: Sequence[Event], source: str) -> tuple[float, float]:
 def _nodes(events: Sequence[Event], low: float, high: float) -> list[Node]:
     out = []
     for event in events:
-        if event.ph != "X" or not low <= event.ts < high or event.dur < 0:
+        if event.ph != "X" or not low <= event.ts < high or event.dur < 0 or event.cat in _SHADOWS:
             continue
         on_device = is_device(event.cat)
         if on_device or event.cat in _HOST or is_comm(event.name):
@@ -124,37 +116,9 @@ def _is_main(lane: tuple[str, Any], lanes: dict[tuple[str, Any], list[Node]]) ->
 # ------------------------------------------------------------------------------------------------- who waited
 
 
-def _order_streams(lanes: dict[tuple[str, Any], list[Node]], calls: dict[Any, Node]) -> None:
-    """Kernels behind their launches and their streams; host synchronisations behind the kernels they waited for."""
-    waits = sorted((n for key, mine in lanes.items() if key[0] == "host" for n in mine if n.name in WAITS),
-                   key=lambda node: node.start)  # fmt: skip
-    kernels = [node for key, mine in lanes.items() if key[0] == "device" for node in mine]
-    launches = {id(node): calls.get(node.event.args.correlation) if node.event else None for node in kernels}
-    issued = sorted(kernels, key=lambda node: call.start if (call := launches[id(node)]) else node.start)
-    last: dict[Any, Node] = {}
-    last_comm: Node | None = None
-    for node in issued:
-        launch = launches[id(node)]
-        node.deps += [launch] if launch else []
-        node.deps += [last[node.lane]] if node.lane in last else []
-        when = launch.start if launch else node.start
-        waited = waits and bisect.bisect_left(waits, when, key=lambda wait: wait.start) > 0
-        if node.is_comm:  # its inputs were made by what the other streams were given before it
-            node.deps += [other for lane, other in last.items() if lane != node.lane and not other.is_comm]
-            last_comm = node
-        elif waited and last_comm is not None and last_comm.end <= node.start:
-            node.deps.append(last_comm)
-        last[node.lane] = node
-    ends = sorted(kernels, key=lambda node: node.end)
-    for sync in (n for key, mine in lanes.items() if key[0] == "host" for n in mine if n.name in SYNCS):
-        at = bisect.bisect_right(ends, sync.end, key=lambda node: node.end)
-        if at and ends[at - 1].end > sync.start:
-            sync.deps.append(ends[at - 1])
-            sync.own = min(sync.own, sync.end - ends[at - 1].end)
-
-
 def _tie_collectives(nodes: Sequence[Node], lanes: dict[tuple[str, Any], list[Node]]) -> None:
-    """Host-run collectives behind the call that issued them, and their first reader behind them."""
+    """Host-run collectives behind the call that issued them and their inputs, and their first reader behind them."""
+    copied_back = _behind_inputs(nodes)
     calls = [node for node in nodes if node.name.startswith("c10d::")]
     readers: dict[int, list[Node]] = defaultdict(list)
     for node in nodes:
@@ -166,17 +130,41 @@ def _tie_collectives(nodes: Sequence[Node], lanes: dict[tuple[str, Any], list[No
         if issuer is not None:
             calls.remove(issuer)
             comm.deps.append(issuer)
+            comm.call = issuer
         reads = comm.reads or (issuer.reads if issuer is not None else set())  # one that ended late is in no host graph
-        later = [node for storage in reads for node in _from(readers[storage], comm.start, issuer)[:1]]
+        later = [found for storage in reads if (found := _reader(readers[storage], comm, issuer))]
         first = min(later, key=lambda node: node.start, default=None if reads else _waiter(comm, lanes))
         if first is not None:
-            _read_by(comm, first)
+            _read_by(comm, first, copied_back.get(id(comm)))
 
 
-def _from(nodes: Sequence[Node], start: int, issuer: Node | None) -> Sequence[Node]:
-    """Those that start then or later, without what the call that issued the collective did itself."""
-    behind = nodes[bisect.bisect_left(nodes, start, key=lambda node: node.start) :]
-    return [node for node in behind if issuer is None or issuer not in _callers(node)]
+def _behind_inputs(nodes: Sequence[Node]) -> dict[int, Node]:
+    """Host-run collectives behind the synchronisations they begin with; gives what each did last after those.
+
+    With tensors of a device these are the wait for the copy to the host and the copy back.
+    """
+    last: dict[int, Node] = {}
+    for node in nodes:
+        comm = node.parent
+        if comm is None or not comm.is_comm:
+            continue
+        if node.name in SYNCS and id(comm) not in last:
+            comm.deps.append(node)
+        else:
+            last[id(comm)] = node
+    return last
+
+
+def _begun(comm: Node) -> int:
+    """When a collective had its inputs."""
+    return max([comm.start, *(dep.end for dep in comm.deps if dep.parent is comm)])
+
+
+def _reader(nodes: Sequence[Node], comm: Node, issuer: Node | None) -> Node | None:
+    """The first to start with the exchange or later, without what it or the call that issued it did itself."""
+    at = bisect.bisect_left(nodes, _begun(comm), key=lambda node: node.start)
+    behind = (nodes[i] for i in range(at, len(nodes)))
+    return next((node for node in behind if not any(one in (comm, issuer) for one in _callers(node))), None)
 
 
 def _callers(node: Node) -> list[Node]:
@@ -187,14 +175,17 @@ def _callers(node: Node) -> list[Node]:
     return out
 
 
-def _read_by(comm: Node, first: Node) -> None:
+def _read_by(comm: Node, first: Node, copied_back: Node | None) -> None:
     """The first reader waited for the collective: the outermost of its callers that began when that was over.
 
     gloo wakes those who wait before it notes the end, so on a busy host the recorded end may lie behind the first read.
     """
     comm.end = max(comm.start, min(comm.end, first.start))
-    comm.own = comm.end - comm.start
-    [node for node in _callers(first) if node.start >= comm.end][-1].deps.append(comm)
+    comm.own = min(comm.own, comm.end - _begun(comm))
+    reader = [node for node in _callers(first) if node.start >= comm.end][-1]
+    reader.deps.append(comm)
+    if copied_back is not None and copied_back.end <= reader.start:
+        reader.deps.append(copied_back)
 
 
 def _waiter(comm: Node, lanes: dict[tuple[str, Any], list[Node]]) -> Node | None:
@@ -213,22 +204,22 @@ def _order_thread(mine: Sequence[Node], every: Sequence[Node], length: float | N
     Of such time only what is left after the end of what it waited for counts.
     """
     work = [node for node in mine if not node.is_comm]
-    ends = sorted((n for n in every if n.lane[0] == "host" and n.lane != mine[0].lane and not n.is_comm),
-                  key=lambda node: node.end)  # fmt: skip
+    others = [n for n in every if n.lane[0] == "host" and n.lane != mine[0].lane and not n.is_comm]
+    ends = sorted((n for n in others if n.start < n.end), key=lambda node: node.end)  # no two wait for each other
     extra: list[Node] = []
     before: Node | None = None
     done = 0
     for node in work:
-        if node.parent is None and (length is not None or before is not None):
-            waited = [dep.end for dep in node.deps if done < dep.end <= node.start]
+        if node.parent is None:
+            waited = [dep for dep in node.deps if dep.lane[0] == "host" and done < dep.end <= node.start]
             at = bisect.bisect_right(ends, node.start, key=lambda other: other.end)
             if not waited and at and done < ends[at - 1].end:
-                node.deps.append(ends[at - 1])
-                waited = [ends[at - 1].end]
-            idle = node.start - max([done, *waited])
-            if idle > 0:
+                waited = [ends[at - 1]]
+                node.deps += waited
+            idle = node.start - max([done, *(dep.end for dep in waited)])
+            if idle > 0 and (waited or before is not None or length is not None):
                 gap = Node("host", node.start - idle, node.start, node.lane, own=idle)
-                gap.deps = [*([before] if before else []), *node.deps]
+                gap.deps = [*([before] if before else []), *waited]
                 extra.append(gap)
                 before = gap
         node.deps += [before] if before else []

@@ -35,6 +35,7 @@ class Node:
     op: Operation | None = None
     own: int = 0  # microseconds that count for it alone
     parent: Node | None = None
+    call: Node | None = None  # that issued it, of a collective that the host runs
     deps: list[Node] = field(default_factory=list)
     id: int = 0
 
@@ -43,7 +44,7 @@ class Node:
         """The storages of the tensors it is given."""
         return storages(self.op.inputs.values) if self.op else set()
 
-    @property
+    @cached_property
     def is_comm(self) -> bool:
         """Whether it is communication itself."""
         return self.event is not None and is_comm(self.event.name)
@@ -122,6 +123,5 @@ def _size(node: Node, what: int | None, members: int) -> int | None:
     if args is not None and type(args.sent) is int and type(args.received) is int:
         each = element_size(str(args.dtype or ""))
         return max(args.sent, args.received) * each if each else None
-    if node.op is None:
-        return None
-    return nbytes(node.op.inputs) * (members if what in (2, 3) else 1)
+    op = node.op or (node.call.op if node.call else None)  # a collective that ended late is in no host graph
+    return None if op is None else nbytes(op.inputs) * (members if what in (2, 3) else 1)

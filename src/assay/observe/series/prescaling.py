@@ -4,8 +4,8 @@ Threads of this process hash buffers (which lets go of the interpreter's lock) f
 rate. Other processes burn processor time on a schedule: that is the cycle, a fraction of a second standing for a day.
 More worker threads win a larger share of the processors from the burners, so their number is the resource. First the
 latency is recorded with a fixed number; it is taken apart and forecast; then cycles with the fixed number, with a
-number that follows the last latency seen, and with the forecast's schedule take turns. All three may use the same
-number of workers on average.
+number that follows the last latency seen, and with the forecast's schedule take turns. All three spend the same in
+every cycle, `MEAN_WORKERS` on average, no more and no less: :func:`affordable` holds them to it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ PHASES = 12  # of a cycle; the number of workers may change at each
 MEAN_WORKERS, MOST_WORKERS = 2, 6
 BURNERS = 3
 BUFFER = bytes(1_000_000)
+Policy = Callable[[float, int, int], int]  # of the last latency over the usual, and the budget and phases left
 # A burner works while its part of the cycle lasts. It knows the schedule, nothing of the function beside it.
 _BURNER = """
 import sys, time
@@ -133,6 +134,28 @@ def schedule(predicted: Floats, mean: int = MEAN_WORKERS, most: int = MOST_WORKE
     return workers
 
 
+def affordable(wanted: int, left: int, phases: int, most: int = MOST_WORKERS) -> int:
+    """The number of workers nearest to the wanted one with which the rest of a cycle can spend just what is left.
+
+    One worker at least must remain for every later phase, and no more than `most` can be used in any.
+
+    >>> [affordable(6, left=8, phases=4), affordable(6, left=4, phases=4), affordable(1, left=12, phases=2)]
+    [5, 1, 6]
+    """
+    return min(max(wanted, 1, left - most * (phases - 1)), most, left - (phases - 1))
+
+
+def reactive(last: float, left: int, phases: int) -> int:
+    """Workers in proportion to the last latency over the usual one, of an even share of what is left of the budget.
+
+    Sharing out what is left, rather than asking for the same again and again, keeps workers for the end of a peak.
+
+    >>> [reactive(1.0, left=24, phases=12), reactive(2.0, left=24, phases=12), reactive(2.0, left=4, phases=4)]
+    [2, 4, 2]
+    """
+    return round(min(last * left / phases, MOST_WORKERS))
+
+
 def compare(cycle: float, learn: int, rounds: int, seed: int) -> list[dict[str, float | str | int]]:
     """Record, take apart, forecast, and then let three ways of scaling take turns; a row for each cycle and way."""
     bytes_each, rate = _calibrated()
@@ -143,7 +166,7 @@ def compare(cycle: float, learn: int, rounds: int, seed: int) -> list[dict[str, 
         begin = time.time() + 0.2
         with _burning(begin, cycle, seconds):
             for k in range(learn):
-                _drive(pool, begin + k * cycle, cycle, rate, random, lambda phase, last: MEAN_WORKERS)
+                _drive(pool, begin + k * cycle, cycle, rate, random, _policy("fixed", ()))
             plan = schedule(_predicted(pool, begin, cycle, learn))
             first = int((time.time() - begin) / cycle) + 1
             rows: list[dict[str, float | str | int]] = []
@@ -169,26 +192,27 @@ def _calibrated() -> tuple[int, float]:
     return size, 0.6 / (alone * size / len(BUFFER))
 
 
-def _policy(way: str, plan: Sequence[int]) -> Callable[[int, float], int]:
+def _policy(way: str, plan: Sequence[int]) -> Policy:
     if way == "pre-scaled":
-        return lambda phase, last: plan[phase]
+        return lambda last, left, phases: plan[PHASES - phases]
     if way == "fixed":
-        return lambda phase, last: MEAN_WORKERS
-    return lambda phase, last: int(np.clip(round(MEAN_WORKERS * last), 1, MOST_WORKERS))
+        return lambda last, left, phases: MEAN_WORKERS
+    return reactive
 
 
 def _drive(
-    pool: Pool, start: float, cycle: float, rate: float, random: np.random.Generator,
-    workers: Callable[[int, float], int],
+    pool: Pool, start: float, cycle: float, rate: float, random: np.random.Generator, policy: Policy
 ) -> float:  # fmt: skip
-    """One cycle of requests; the number of workers is set at each phase. Gives the mean number."""
-    used = []
+    """One cycle of requests; the number of workers is set at each phase, within the budget. Gives the mean number."""
+    used: list[int] = []
     time.sleep(max(0.0, start - time.time()))
     usual = float(np.median([latency for _, latency in pool.done[-400:]])) if pool.done else 1.0
     for phase in range(PHASES):
         seen = len(pool.done)
         recent = [latency for _, latency in pool.done[max(0, seen - 10) :]]
-        used.append(workers(phase, float(np.mean(recent)) / usual if recent else 1.0))
+        last = float(np.mean(recent)) / usual if recent else 1.0
+        left, phases = MEAN_WORKERS * PHASES - sum(used), PHASES - phase
+        used.append(affordable(policy(last, left, phases), left, phases))
         pool.scale(used[-1])
         until = start + cycle * (phase + 1) / PHASES
         while (now := time.time()) < until:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,34 +14,22 @@ import polars as pl
 from assay.record.errors import BadInput
 from assay.record.store import write_whole
 from assay.sim.telemetry import Frame
+from assay.workloads import telemetry_files
 
 if TYPE_CHECKING:
     from assay.observe.traces.chakra_runs import Replayed
     from assay.workloads.chakra import Graph
 
 Kind = Literal["kineto", "nsight", "chakra"]
-_HEAD = 1 << 16
 
 
 def kind_of(path: Path) -> Kind:
-    """Which kind of trace a file holds, told by its first bytes."""
+    """Which kind of trace a file holds; what is none counts as Kineto's, whose reader says what is wrong with it."""
     try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}; a profiler trace would be right") from None
-    if head[:2] == b"\x1f\x8b":
-        try:
-            head = zlib.decompressobj(wbits=31).decompress(head, _HEAD)
-        except zlib.error as error:
-            raise BadInput(f"{path}: damaged gzip data: {error}") from None
-    if not head:
-        raise BadInput(f"{path}: empty; a profiler trace would be right")
-    if head.startswith(b"SQLite format 3\0"):
-        return "nsight"
-    if b'"workload_graph"' in head or head[257:262] == b"ustar" or path.name.removesuffix(".gz").endswith(".et"):
-        return "chakra"
-    return "kineto"  # which refuses in words what is no trace at all
+        kind = telemetry_files.kind_of(path, right="a profiler trace would be right")
+    except telemetry_files.UnknownFormat:
+        return "kineto"
+    return kind if kind == "nsight" or kind == "chakra" else "kineto"
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,10 @@ another stream that it waited for. The last is not recorded; it is inferred wher
 that comes to it last. The host runs at its own pace from one synchronisation to the next; a synchronisation
 ends when the last kernel before it has.
 
+Where the work runs on the host, operators are the kernels and threads the streams. An operator follows the one before
+it on its thread at the host's own pace, unless that paused for longer than `host_lanes.PAUSE` and something else ended
+meanwhile; collectives are those of the host (:mod:`assay.observe.traces.host_lanes`).
+
 :func:`critical_path` walks these back from the end; its pieces follow one another without a gap and add up to the
 window. :mod:`assay.observe.traces.what_if` runs them forward with other durations.
 
@@ -28,7 +32,9 @@ import polars as pl
 from numba import njit
 from numpy.typing import NDArray
 
-from assay.observe.traces.breakdown import device_spans, ranks
+from assay.observe.traces import host_lanes
+from assay.observe.traces.breakdown import device_spans, ranks, steps
+from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
 
 SLACK = 10_000  # ns that a kernel may sit between its launch and its start for no reason
@@ -42,11 +48,17 @@ Ints = NDArray[np.int64]
 class Links:
     """What ran on the devices, by start, and what each waited for; -1 where there is nothing.
 
-    `called` is when the launching call began. Synchronisations are numbered by rank and end.
+    `called` is when the launching call began. Synchronisations are numbered by rank and end. `first` and `last` bound
+    the run: all that ran on a GPU; where steps are marked on the host, those, for Python runs before the first operator
+    too.
     """
 
     ops: pl.DataFrame
+    first: int
+    last: int
     rank: Ints
+    host: NDArray[np.bool_]
+    """Whether it ran on the host itself."""
     kind: Ints
     start: Ints
     end: Ints
@@ -70,30 +82,49 @@ class Links:
 
 
 def links(frame: Frame) -> Links:
-    """What each op of a run waited for. The clocks of several ranks are set by their collectives."""
+    """What each op of a run waited for. The clocks of several ranks are set by their collectives.
+
+    Raises:
+        BadInput: the clocks cannot be aligned, or the host carries the collectives of a GPU.
+    """
     frame = frame.aligned() if len(frame.clocks) > 1 else frame
     calls = frame.edges.filter(pl.col("kind") == "calls").select(span=pl.col("dst"), call=pl.col("src"))
     began = frame.spans.select(call=pl.col("span"), called=pl.col("start"))
     ops = device_spans(frame).join(
         calls.join(began, on="call").select("span", "called").unique("span"), on="span", how="left"
     )
-    ops = ops.sort("start", "end", "span", maintain_order=True)
-    rank = ops["rank"].rank("dense").to_numpy().astype(np.int64) - 1
+    streams = frame.entities.filter(pl.col("kind") == "stream")["id"]
+    ops = ops.with_columns(host=~pl.col("entity").is_in(streams.implode()))
+    if not ops["host"].all() and not ops.filter(pl.col("host") & (pl.col("cat") == "comm")).is_empty():
+        raise BadInput("collectives run on the host (gloo, MPI): a trace does not tell which kernels waited for them")
+    ops = host_lanes.ended_together(ops).sort("start", "end", "span", maintain_order=True)
+    rank, host = ops["rank"].rank("dense").to_numpy().astype(np.int64) - 1, ops["host"].to_numpy()
     start, end = ops["start"].to_numpy(), ops["end"].to_numpy()
     called = np.minimum(ops["called"].fill_null(np.iinfo(np.int64).max).to_numpy(), start)
     called[ops["called"].is_null().to_numpy()] = -1
     kind = ops["cat"].cast(pl.String).replace_strict({"kernel": _KERNEL, "comm": _COMM, "memcpy": _MEMCPY}).to_numpy()
     before = _previous(ops["entity"].to_numpy().astype(np.int64))
     by_end = np.lexsort((end, rank))
-    producer = _producers(rank, called, kind, start, end)
-    other = _others(rank, start, end, called, before, producer, by_end)
+    producer = np.where(host, host_lanes.producers(frame, ops), _producers(rank, called, kind, start, end))
+    slack = np.where(host, host_lanes.PAUSE, SLACK)
+    slack[host & (producer >= 0)] = np.iinfo(np.int64).max  # who asked for a collective of the host is known
+    other = _others(rank, start, end, called, before, producer, by_end, slack)
     sync = _syncs(frame, ops, rank, end, by_end)
     keyed = ops.select(key=pl.struct(pl.col("group").cast(pl.String).fill_null(""), "seq").rank("dense"), seq="seq")
     collective = np.where(
         (kind == _COMM) & keyed["seq"].is_not_null().to_numpy(), keyed["key"].to_numpy().astype(np.int64), -1
     )
-    return Links(ops, rank, kind.astype(np.int64), start, end, called, before, other,
+    return Links(ops, *_bounds(frame, ops), rank, host, kind.astype(np.int64), start, end, called, before, other,
                  _after(sync, rank, called), collective, *sync[1:])  # fmt: skip
+
+
+def _bounds(frame: Frame, ops: pl.DataFrame) -> tuple[int, int]:
+    """When the run began and ended."""
+    if ops.is_empty():
+        return 0, 0
+    begun = steps(frame) if ops["host"].all() else ops
+    begun = ops if begun.is_empty() else begun
+    return int(begun["start"].min()), int(begun["end"].max())  # type: ignore[arg-type]
 
 
 def _previous(group: Ints) -> Ints:
@@ -116,7 +147,9 @@ def _producers(rank: Ints, called: Ints, kind: NDArray[Any], start: Ints, end: I
     return np.where(wrong, -1, found)
 
 
-def _others(rank: Ints, start: Ints, end: Ints, called: Ints, before: Ints, producer: Ints, by_end: Ints) -> Ints:
+def _others(
+    rank: Ints, start: Ints, end: Ints, called: Ints, before: Ints, producer: Ints, by_end: Ints, slack: Ints
+) -> Ints:  # fmt: skip
     """The op of another stream that each op waited for: its producer, or what ended last while it sat ready."""
     ready = np.maximum(called, np.where(before >= 0, end[before], -1))
     ready = np.maximum(ready, np.where(producer >= 0, end[producer], -1))
@@ -125,7 +158,7 @@ def _others(rank: Ints, start: Ints, end: Ints, called: Ints, before: Ints, prod
         own, rows = by_end[rank[by_end] == code], np.flatnonzero(rank == code)
         at = np.searchsorted(end[own], start[rows], side="right") - 1
         ended[rows] = np.where(at >= 0, own[at], -1)
-    waited = (start - ready > SLACK) & (ended >= 0) & (ended < np.arange(len(start))) & (end[ended] > ready)
+    waited = (start - ready > slack) & (ended >= 0) & (ended < np.arange(len(start))) & (end[ended] > ready)
     return np.where(waited, ended, producer)
 
 
@@ -164,8 +197,8 @@ def critical_path(links: Links, start: int | None = None, end: int | None = None
 
     Columns: `kind` (one of `KINDS`), `rank`, `name`, `start`, `end`. The pieces fill the window.
     """
-    first = int(links.start.min()) if start is None else start
-    last = int(links.end.max()) if end is None else end
+    first = links.first if start is None else start
+    last = links.last if end is None else end
     inside = np.flatnonzero(links.end <= last)
     if not len(inside):
         words, times = ("kind", "rank", "name"), ("start", "end")
@@ -173,7 +206,7 @@ def critical_path(links: Links, start: int | None = None, end: int | None = None
     final = int(inside[np.argmax(links.end[inside])])
     arrivals = _arrivals(links.collective, links.start)
     pieces = _walk(
-        final, first, last, links.kind, links.start, links.end, links.called, links.before, links.other,
+        final, first, last, links.host, links.kind, links.start, links.end, links.called, links.before, links.other,
         links.after_sync, arrivals, links.sync_end, links.sync_op,
     )[::-1]  # fmt: skip
     named = links.ops[pieces[:, 1]]
@@ -198,7 +231,7 @@ def _arrivals(collective: Ints, start: Ints) -> Ints:
 
 @njit(**_JIT)
 def _walk(
-    i: int, first: int, last: int, kind: Any, start: Any, end: Any, called: Any, before: Any, other: Any,
+    i: int, first: int, last: int, host: Any, kind: Any, start: Any, end: Any, called: Any, before: Any, other: Any,
     after_sync: Any, arrivals: Any, sync_end: Any, sync_op: Any,
 ) -> Any:  # fmt: skip
     """Back from op i to the window's start: rows of (kind, op, start, end), the last piece first."""
@@ -224,9 +257,11 @@ def _walk(
                 source, reason = sync_op[k], _SYNC
         if source < 0:
             break
+        if host[i]:
+            reason = _LAUNCH if kind[i] == _COMM else _SYNC if kind[source] == _COMM else _HOST
         i = source
         count, now = _add(pieces, count, reason, i, max(end[i], first), now)
-    count, now = _add(pieces, count, _GAP, i, first, now)
+    count, now = _add(pieces, count, _HOST if host[i] else _GAP, i, first, now)
     return pieces[:count]
 
 

@@ -38,7 +38,7 @@ from assay.sim.hardware import device
 __all__ = ["METRICS", "NotApplicable", "Row", "explain", "load", "measure", "metrics_table"]
 
 PASS = r"^(execute_|gpu_model_runner: forward|step\[|engine_step)"  # how engines mark one pass of the model
-TPU_PEAKS = {"tpu_v6e": 918e12}  # bf16 FLOP/s; those of GPUs are in sim/hardware.toml
+TPU_PEAKS = {"tpu_v6e": 918e12}  # bf16 FLOP/s, docs.cloud.google.com/tpu/docs/v6e; GPUs are in sim/hardware.toml
 
 
 # ---------------------------------------------------------------------------------------------------- the step

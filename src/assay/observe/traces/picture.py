@@ -105,7 +105,10 @@ def _visible(starts: Any, ends: Any, first: int, last: int) -> list[tuple[int, i
 def _path_pieces(frame: Frame, first: int, last: int) -> list[tuple[str, str, int, int]]:
     if len(frame.clocks) > 1:
         return []
-    path = critical_path(links(frame), first, last).with_columns(what=pl.col("kind").replace_strict(_PATH))
+    try:
+        path = critical_path(links(frame), first, last).with_columns(what=pl.col("kind").replace_strict(_PATH))
+    except BadInput:
+        return []  # what waited for what is not known
     found = []
     for (what,), rows in path.group_by("what", maintain_order=True):
         for start, end in _visible(rows["start"].to_numpy(), rows["end"].to_numpy(), first, last):

@@ -77,9 +77,6 @@ def report(frame: Frame, what_ifs: Sequence[str] = WHAT_IFS, replayed: Replayed 
     }  # fmt: skip
     if replayed is not None:
         return found | _of_replay(replayed, asked) | {"notes": [*notes, *replayed.removed]}
-    if on_gpu and not device.filter((pl.col("cat") == "comm") & ~pl.col("entity").is_in(list(gpus))).is_empty():
-        notes.append("collectives run on the host (gloo, MPI): no critical path and no what-ifs, which follow the GPU")
-        return found | {"critical_path": None, "what_if": [], "notes": notes}
     joined = _joined(frame, notes)
     found["critical_path"] = None if joined is None else _path(joined)
     found["what_if"] = (
@@ -92,7 +89,7 @@ def _joined(frame: Frame, notes: list[str]) -> Links | None:
     try:
         return links(frame)
     except BadInput as error:
-        notes.append(f"no critical path: {error}")
+        notes.append(f"no critical path and no what-ifs: {error}")
         return None
 
 
@@ -134,7 +131,7 @@ def _path(joined: Links) -> dict[str, Any]:
         pieces=pl.len(), seconds=pl.col("seconds").sum()
     ).sort("seconds", "name", descending=[True, False]).head(5)  # fmt: skip
     return {
-        "total": (int(joined.end.max()) - int(joined.start.min())) / 1e9,
+        "total": (joined.last - joined.first) / 1e9,
         "kinds": dict(kinds.iter_rows()),
         "ranks": dict(ranks.iter_rows()),
         "longest": longest.to_dicts(),

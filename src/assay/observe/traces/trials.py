@@ -175,16 +175,28 @@ def _twofold(one: dict[str, Any], other: dict[str, Any], name: str) -> bool:
 # ------------------------------------------------------------------------------------- links twice as fast (a model)
 
 
+V6E = {
+    # Google Cloud, "TPU v6e", docs.cloud.google.com/tpu/docs/v6e, table of specifications, for one chip.
+    "bf16": 918e12, "mem_bw": 1638e9, "ici_bw": 800e9, "links": 4,  # the links' bandwidth together, both ways
+    # Austin et al., "How to Scale Your Model", 2025, part 3: a hop takes about a microsecond whatever it carries.
+    "hop": 1e-6,
+}  # fmt: skip
+
+
 def machines() -> dict[str, tuple[Device, Network]]:
-    """Four devices of each kind. The TPU's figures are Google's for v6e: 918 TFLOP/s, 1.64 TB/s of memory, links of
-    800 Gbit/s as the published cards say; `all links` lets a collective use the four links of the torus at once."""
+    """Four devices of each kind, by what is published of them.
+
+    A generated step asks a device for its peak and its memory's bandwidth only. A collective goes round a ring, one
+    link of the TPU each way; `all links` lets it use all of a chip's links at once, more than four chips without
+    wrap-around can, and so the least that TPUs could gain.
+    """
     a100 = device("a100")
-    v6e = replace(a100, name="tpu-v6e", title="TPU v6e", peak_flops={"bf16": 918e12}, mem_bw=1.64e12)
-    ici = Link(1e-6, 100e9)
+    v6e = replace(a100, name="tpu-v6e", title="TPU v6e", peak_flops={"bf16": V6E["bf16"]}, mem_bw=V6E["mem_bw"])
+    ici = Link(V6E["hop"], V6E["ici_bw"] / 2 / V6E["links"])
     return {
         "a100 nvlink": (a100, Network(a100.nvlink, per_node=8)),
         "v6e torus": (v6e, Network(ici, per_node=8)),
-        "v6e torus, all links": (v6e, Network(Link(ici.latency, 4 * ici.bandwidth), per_node=8)),
+        "v6e torus, all links": (v6e, Network(Link(ici.latency, V6E["links"] * ici.bandwidth), per_node=8)),
     }
 
 

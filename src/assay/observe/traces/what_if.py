@@ -66,9 +66,11 @@ def what_if(links: Links, *, bandwidth: float = 1.0, stragglers: bool = True) ->
         pace, note = _faster(links, pace, bandwidth)
         notes.append(note)
     _, end = _play(links, pace)
-    first = int(links.start.min())
+    inside, recorded = links.end <= links.last, links.last - links.first
+    if not inside.any():
+        return Answer(recorded, recorded, "nothing ended in it")
     said = "; ".join(note for note in notes if note)
-    return Answer(int(links.end.max()) - first, int(end.max()) - first, said)
+    return Answer(recorded, recorded + int(end[inside].max()) - int(links.end[inside].max()), said)
 
 
 def _together(links: Links) -> tuple[Ints, Ints]:
@@ -110,11 +112,15 @@ def _faster(links: Links, pace: _Pace, bandwidth: float) -> tuple[_Pace, str]:
         "bytes", "name", row=pl.int_range(pl.len()), length=pl.Series(pace.length), comm=pl.Series(comm)
     )
     rows = rows.filter("comm").with_columns(quick=pl.col("length").min().over("name", "bytes"))
+    if rows.is_empty():
+        return pace, "no communication in it"
     quick = rows["quick"].to_numpy()
     sizes = rows["bytes"].to_numpy().astype(float)
     known = ~np.isnan(sizes)
     note, fixed = "one size of message only: all of a transfer counts as bandwidth", 0.0
-    if len(np.unique(sizes[known])) > 1:
+    if not known.any():
+        note = "no message's size is recorded: every transfer counts as the quickest of its kind"
+    elif len(np.unique(sizes[known])) > 1:
         fixed = float(np.polyfit(sizes[known], quick[known].astype(float), 1)[1])
         fixed, note = float(np.clip(fixed, 0.0, quick[known].min())), ""
     length = pace.length.copy()
@@ -128,7 +134,8 @@ def _alike(links: Links, pace: _Pace) -> tuple[_Pace, str]:
     of_sync = _sync_ranks(links)
     programs: dict[tuple[bytes, int], list[int]] = {}
     codes = np.unique(links.rank).tolist()
-    order = np.lexsort((links.start, links.ops["entity"].to_numpy(), links.rank))
+    lane = np.where(links.host & (links.kind == _COMM), -1, links.ops["entity"].to_numpy())  # any idle thread takes one
+    order = np.lexsort((links.start, lane, links.rank))
     rows = {code: order[links.rank[order] == code] for code in codes}
     syncs = {code: np.flatnonzero(of_sync == code) for code in codes}
     for code in codes:
@@ -141,13 +148,26 @@ def _alike(links: Links, pace: _Pace) -> tuple[_Pace, str]:
         alike += len(members)
         for name, values in made.items():
             places = syncs if name.startswith("sync") else rows
-            block = np.stack([values[places[code]] for code in members])
+            block = np.stack([values[places[code]] for code in _odd(links, members)])
             middle = np.round(np.median(block, axis=0)).astype(np.int64)
             for code in members:
                 values[places[code]] = middle
     own = len(codes) - alike
     note = f"{own} of {len(codes)} ranks run a program of their own: kept as they are" if own else ""
     return _Pace(**made), note
+
+
+def _odd(links: Links, members: list[int]) -> list[int]:
+    """The ranks to take the median of: of an even number not the slowest, or half of its delay stays where two are.
+
+    The slowest waits for nobody: it spends the least time in collectives.
+    """
+    shared = links.collective >= 0
+    spent = np.bincount(links.rank[shared], (links.end - links.start)[shared], minlength=max(members) + 1)
+    if len(members) % 2 or not spent[members].any():
+        return members
+    slowest = min(members, key=lambda code: spent[code])
+    return [code for code in members if code != slowest]
 
 
 def _sync_ranks(links: Links) -> Ints:
