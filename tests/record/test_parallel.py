@@ -23,6 +23,10 @@ def compared(x: int, seed: int) -> dict[str, dict[str, int]]:
     return {"slow": {"steps": 10 * x}, "fast": {"steps": x}}
 
 
+def whoami(x: int, seed: int) -> dict[str, int]:
+    return {"pid": os.getpid()}
+
+
 def shapeless(x: int, seed: int) -> int:
     return x
 
@@ -50,6 +54,36 @@ def test_an_outcome_that_is_no_dict_is_refused() -> None:
 def test_workers_use_one_thread() -> None:
     ((_, threads),) = pool.local([pool.Task("os:getenv", {"key": "OMP_NUM_THREADS"})], workers=1)
     assert threads == "1"
+
+
+def test_a_crew_keeps_its_workers_from_one_experiment_to_the_next() -> None:
+    tasks = [pool.Task("os:getpid", {}) for _ in range(6)]
+    with pool.Crew(2) as crew:
+        first, second, one = ({pid for _, pid in crew.run(tasks, most)} for most in (None, 2, 1))
+    assert first | second | one <= first | second and 1 <= len(first | second) <= 2 and len(one) == 1
+    for pid in first | second:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_what_is_abandoned_half_way_is_ended_and_the_crew_works_on() -> None:
+    with pool.Crew(2) as crew:
+        running = crew.run([pool.Task("os:getpid", {}), pool.Task("time:sleep", {"seconds": 60})])  # the second raises
+        next(running)
+        running.close()
+        slow = crew.run([pool.Task("os:getpid", {}), pool.Task("signal:pause", {})])
+        assert next(slow)[0] == 0
+        slow.close()  # the one that pauses would never end
+        assert [position for position, _ in crew.run([pool.Task("os:getpid", {})])] == [0]
+
+
+def test_a_timed_case_gets_a_process_of_its_own() -> None:
+    with pool.Crew(1) as crew:
+        lab = Lab("demo", seeds=1, workers=1, crew=crew)
+        kept = lab.run(whoami, [{"x": 1}, {"x": 2}])["pid"].to_list()
+        alone = lab.run(whoami, [{"x": 3}], alone=True)["pid"].to_list()
+        again = lab.run(whoami, [{"x": 4}])["pid"].to_list()
+    assert len({*kept, *again}) == 1 and alone[0] not in kept
 
 
 def test_progress_counts_every_case() -> None:

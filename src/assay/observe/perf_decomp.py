@@ -66,7 +66,7 @@ def study(lab: Lab) -> pl.DataFrame:
     """Held-out months of real machines, planted cycles, and a real function that is scaled ahead."""
     step = lab.pick(quick=6 * 3600.0, full=7200.0)
     machines = lab.pick(quick=("1",), full=("0", "1", "2"))
-    simple = lab.pick(quick=("seasonal-naive", "recent-median", "classical", "mstl", "holt-winters"), full=SIMPLE)
+    simple = lab.pick(quick=("seasonal-naive", "recent-median", "classical", "mstl"), full=SIMPLE)
     tables = [_scaled_table(lab)]  # timed: before anything else is under way
     lab = replace(lab, seeds=lab.pick(quick=min(lab.seeds, 2), full=lab.seeds))  # each is a month, or a planted trace
     days, grid = lab.pick(quick=(420, 10_800.0), full=(480, 7200.0))
@@ -84,9 +84,8 @@ def study(lab: Lab) -> pl.DataFrame:
         for m in machines
     ]
     tables.append(_rows(lab, held_out, cases, simple))
-    if find_spec("torch") is not None:
-        rounds = lab.pick(quick=40, full=600)
-        networks = [{"machine": m, "step": step, "rounds": rounds} for m in machines]
+    if lab.size == "full" and find_spec("torch") is not None:  # trained for seconds it would be no rival
+        networks = [{"machine": m, "step": step, "rounds": 600} for m in machines]
         made = lab.run(deep, networks, per="benchmark").drop("rounds")
         tables.append(made.with_columns(experiment=pl.lit("held-out months"), method=pl.lit("lstm")))
     return _together(tables)
@@ -109,7 +108,8 @@ def _rows(lab: Lab, function: Any, cases: Sequence[dict[str, Any]], methods: Seq
 
 def _scaled_table(lab: Lab) -> pl.DataFrame:
     """Timed, so alone and once; each cycle is an observation."""
-    case = {"cycle": lab.pick(quick=0.3, full=1.0), "learn": 6, "rounds": lab.pick(quick=3, full=20)}
+    cycle, learn, rounds = lab.pick(quick=(0.3, 5, 3), full=(1.0, 6, 20))
+    case = {"cycle": cycle, "learn": learn, "rounds": rounds}
     made = replace(lab, seeds=1).run(scaled, [case], per="turn", alone=True)
     return made.with_columns(seed=pl.col("turn").str.split("/").list.last().cast(pl.Int64)).select(
         "method", "seed", "workers", "latency_cv", "latency_max", "latency_mean", "requests",

@@ -37,6 +37,7 @@ class Lab:
     artefacts: Path = Path()
     compiled: Path | None = None  # where workers keep compiled code of exactly this version
     progress: Progress = lambda done, total: None
+    crew: pool.Crew | None = None  # workers that are kept between the calls of `run`
     machine: dict[str, Any] = field(default_factory=machine.facts)
 
     def pick(self, quick: T, full: T) -> T:
@@ -84,9 +85,15 @@ class Lab:
             return iter(())
         if self.on != "local" and not alone:
             return pool.on_ray(tasks, self.on)
-        # Numba's own cache does not notice a change in a function that another module's kernel calls.
-        cache = {"NUMBA_CACHE_DIR": str(self.compiled)} if self.compiled else {}
-        return pool.local(tasks, min(self.workers, 1) if alone else self.workers, cache)
+        if self.crew is not None and self.workers and not alone:
+            return self.crew.run(tasks, self.workers)
+        # What is timed runs in a new process: one that has worked before has other memory.
+        return pool.local(tasks, min(self.workers, 1) if alone else self.workers, environment(self.compiled))
+
+
+def environment(compiled: Path | None) -> dict[str, str]:
+    """What workers find set. Numba's own cache does not notice a change in a function that another kernel calls."""
+    return {"NUMBA_CACHE_DIR": str(compiled)} if compiled else {}
 
 
 def _identity(task: pool.Task) -> str:

@@ -94,48 +94,83 @@ def raise_failure(failure: Failure, key: str, task: Task) -> None:
     raise StudyFailed(f"{key} failed at {task}: {reason} ({failure.where}; ASSAY_TRACEBACK=1 shows more)")
 
 
+class Crew:
+    """Worker processes on this machine: started when they are first needed, and kept from one experiment to the next.
+
+    What a worker imports and compiles takes seconds, and a study asks for several tables.
+    """
+
+    def __init__(self, workers: int, environment: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.workers, self._environment = workers, {**ONE_THREAD, **environment}
+        self._free: list[tuple[Any, Any]] = []  # pipe, process
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while self._free:
+            _end(self._free.pop()[1])
+
+    def run(self, tasks: Sequence[Task], most: int | None = None) -> Iterator[tuple[int, Any]]:
+        """Run tasks, at most so many at once; yields (position, outcome) as they finish."""
+        waiting = list(range(len(tasks)))[::-1]
+        busy: dict[Any, tuple[Any, int]] = {}
+        try:
+            for _ in range(min(most or self.workers, self.workers, len(tasks))):
+                pipe, process = self._worker()
+                busy[pipe] = process, waiting.pop()
+                pipe.send(tasks[busy[pipe][1]])
+            while busy:
+                ready: list[Any] = connection.wait(list(busy))
+                for pipe in ready:
+                    process, position = busy[pipe]
+                    outcome = _heard(pipe, process, tasks[position])
+                    if waiting:
+                        busy[pipe] = process, waiting.pop()
+                        pipe.send(tasks[busy[pipe][1]])
+                    else:
+                        del busy[pipe]
+                        self._free.append((pipe, process))
+                    yield position, outcome
+        finally:
+            for process, _ in busy.values():  # interrupted: what they would say nobody waits for
+                _end(process)
+
+    def _worker(self) -> tuple[Any, Any]:
+        while self._free:
+            pipe, process = self._free.pop()
+            if process.is_alive():
+                return pipe, process
+        context = get_context("spawn")  # a forked child would inherit locks of Numba's and Polars' threads
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, self._environment), daemon=True)
+        process.start()
+        theirs.close()
+        return ours, process
+
+
 def local(
     tasks: Sequence[Task], workers: int, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[tuple[int, Any]]:
-    """Run tasks in `workers` processes; yields (position, outcome) as they finish. No workers: in this process."""
+    """Run tasks in `workers` new processes; yields (position, outcome) as they finish. No workers: in this process."""
     if workers < 1:
         yield from ((position, perform(task)) for position, task in enumerate(tasks))
         return
-    context = get_context("spawn")  # a forked child would inherit locks of Numba's and Polars' threads
-    waiting = list(range(len(tasks)))[::-1]
-    crew: dict[Any, tuple[Any, int | None]] = {}
+    with Crew(workers, environment) as crew:
+        yield from crew.run(tasks)
+
+
+def _heard(pipe: Any, process: Any, task: Task) -> Any:
     try:
-        for _ in range(min(workers, len(tasks))):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, {**ONE_THREAD, **environment}), daemon=True)
-            process.start()
-            theirs.close()
-            crew[ours] = (process, None)
-            _hand_out(crew, ours, tasks, waiting)
-        while any(position is not None for _, position in crew.values()):
-            busy: list[Any] = [pipe for pipe, (_, position) in crew.items() if position is not None]
-            ready: list[Any] = connection.wait(busy)
-            for pipe in ready:
-                process, position = crew[pipe]
-                assert position is not None
-                try:
-                    outcome = pipe.recv()
-                except (EOFError, OSError):
-                    process.join(5)
-                    raise StudyFailed(f"the process of case {tasks[position]} died ({_cause(process)})") from None
-                _hand_out(crew, pipe, tasks, waiting)
-                yield position, outcome
-    finally:
-        for process, _ in crew.values():
-            process.kill()
-            process.join()
+        return pipe.recv()
+    except (EOFError, OSError):
+        process.join(5)
+        raise StudyFailed(f"the process of case {task} died ({_cause(process)})") from None
 
 
-def _hand_out(crew: dict[Any, tuple[Any, int | None]], pipe: Any, tasks: Sequence[Task], waiting: list[int]) -> None:
-    position = waiting.pop() if waiting else None
-    crew[pipe] = (crew[pipe][0], position)
-    if position is not None:
-        pipe.send(tasks[position])
+def _end(process: Any) -> None:
+    process.kill()
+    process.join()
 
 
 def _cause(process: Any) -> str:

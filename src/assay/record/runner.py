@@ -16,7 +16,8 @@ from assay.record import catalogue, machine, sources, store
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed, StudyFailed
 from assay.record.extras import missing_module
 from assay.record.journal import Journal
-from assay.record.lab import SEEDS, Lab, Progress
+from assay.record.lab import SEEDS, Lab, Progress, environment
+from assay.record.pool import Crew
 from assay.record.types import Answer, Claim, Evidence, NotMeasured, Result, Study, Verdict
 
 
@@ -39,10 +40,13 @@ def run(
     compiled = sources.compiled_folder(store.home())
     started, clock = datetime.now(UTC), time.perf_counter()
     facts = machine.facts()
-    crew = facts["cores"] if workers is None else workers
-    with Journal(key, f"{source}-{size}-{_slug(facts['cpu'])}", fresh=fresh) as journal:
+    many = facts["cores"] if workers is None else workers
+    with (
+        Journal(key, f"{source}-{size}-{_slug(facts['cpu'])}", fresh=fresh) as journal,
+        Crew(many, environment(compiled)) as crew,
+    ):
         artefacts = store.home() / "artefacts" / key
-        lab = Lab(key, size, seeds or SEEDS[size], on, crew, journal, artefacts, compiled, progress)
+        lab = Lab(key, size, seeds or SEEDS[size], on, many, journal, artefacts, compiled, progress, crew)
         table = _measure(study, lab, journal)
         answers = judge(study, table)
         result = Result(
