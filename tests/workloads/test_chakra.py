@@ -20,6 +20,8 @@ from assay.record.errors import BadInput
 from assay.record.types import NotMeasured
 from assay.workloads import chakra, chakra_attributes, chakra_json
 from assay.workloads.chakra import COLL, COMP, Graph
+from assay.workloads.chakra_frame import numbered, positions
+from assay.workloads.chakra_graph import ASKED
 
 pytest.importorskip("google.protobuf")
 from tests.oracles import chakra as oracle
@@ -50,7 +52,8 @@ def scalars(kind: str) -> st.SearchStrategy[Any]:
 
 @st.composite
 def attributes(draw: Any) -> Any:
-    made = oracle.messages()["AttributeProto"](name=draw(st.text(max_size=6)), doc_string=draw(st.text(max_size=3)))
+    name = draw(st.text(max_size=6) | st.sampled_from([*ASKED, "", "strea", "streams"]))
+    made = oracle.messages()["AttributeProto"](name=name, doc_string=draw(st.text(max_size=3)))
     kind = draw(st.sampled_from(oracle.SCALARS))
     if draw(st.booleans()):
         setattr(made, f"{kind}_val", draw(scalars(kind)))
@@ -128,6 +131,41 @@ def test_columns_and_attributes_say_what_protobufs_own_library_says(stream: tupl
         assert [(a.name, a.doc, a.value) for a in found] == [
             (a.name, a.doc_string, oracle.value_of(a)) for a in node.attr
         ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(streams(), st.sampled_from([*ASKED, "", "strea"]), st.data())
+def test_a_name_found_with_others_in_one_pass_is_where_it_is_found_alone(
+    stream: tuple[Any, list[Any]], name: str, data: Any
+) -> None:
+    graph = chakra.decode(oracle.write(*stream))
+    among = np.array(data.draw(st.lists(st.booleans(), min_size=len(graph), max_size=len(graph))), bool)
+    wanted = np.frombuffer(name.encode(), np.uint8)
+    alone = chakra_attributes.find(graph.tail.at, graph.tail.values, wanted, among)
+    assert graph._where(name, among).tolist() == alone.tolist()
+    has = [any(a.name == name for a in graph.attribute_list(i)) for i in range(len(graph))]
+    assert graph.has(name).tolist() == has
+
+
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(-(10**12), 10**12) | st.integers(0, 3)), max_size=40))
+def test_rows_are_numbered_as_sorting_them_would(rows: list[tuple[int, int]]) -> None:
+    columns = [np.array([row[k] for row in rows], np.int64) for k in range(2)]
+    firsts, code = numbered(*columns)
+    different = sorted(set(rows))
+    assert code.tolist() == [different.index(row) for row in rows]
+    assert firsts.tolist() == [rows.index(row) for row in different]
+
+
+scattered = st.lists(st.integers(0, 2**64 - 1), max_size=8, unique=True)
+counted = st.integers(0, 9).map(lambda first: list(range(first, first + 6)))
+
+
+@given(scattered | counted, st.data())
+def test_ids_are_found_where_they_stand(ids: list[int], data: Any) -> None:
+    graph = Graph.of(ids, ["a"] * len(ids), COMP, data_deps=[[]] * len(ids))
+    wanted = data.draw(st.lists(st.sampled_from([*ids, 0, 2**64 - 1]) | st.integers(0, 20), max_size=9))
+    expected = [ids.index(one) if one in ids else -1 for one in wanted]
+    assert positions(graph, np.array(wanted, np.uint64)).tolist() == expected
 
 
 @settings(deadline=None, max_examples=40)

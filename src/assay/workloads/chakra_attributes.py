@@ -219,19 +219,65 @@ def find(tail_at: Any, tail: Bytes, wanted: Bytes, among: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def find_all(tail_at: Any, tail: Bytes, names_at: Any, names: Bytes) -> Any:
+    """The same for several names in one pass, as bytes from the node's own beginning to that of the attribute."""
+    n, many = len(tail_at) - 1, len(names_at) - 1
+    offset = np.full((many, n), -1, np.int32)
+    for node in range(n):
+        begin = pos = tail_at[node]
+        end = tail_at[node + 1]
+        while pos < end:
+            found, wire, _, low, high = field(tail, pos, end)
+            if found < 0:
+                break
+            if found == ATTR and wire == SIZED:
+                first, last = _name(tail, low, high)
+                for k in range(many):
+                    if offset[k, node] < 0 and _same(tail, first, last, names, names_at[k], names_at[k + 1]):
+                        offset[k, node] = pos - begin
+                        break
+            pos = high
+    return offset
+
+
+@njit(cache=True, nogil=True)
+def located(tail_at: Any, tail: Bytes, offset: Any, among: Any) -> Any:
+    """What `find` gives, from the offsets."""
+    where = np.full((len(offset), 2), -1, np.int64)
+    for node in range(len(offset)):
+        if among[node] and offset[node] >= 0:
+            _, _, _, low, high = field(tail, tail_at[node] + offset[node], tail_at[node + 1])
+            where[node, 0], where[node, 1] = low, high
+    return where
+
+
+@njit(cache=True, nogil=True)
 def _is_named(tail: Bytes, pos: int, end: int, wanted: Bytes) -> bool:
+    first, last = _name(tail, pos, end)
+    return bool(_same(tail, first, last, wanted, 0, len(wanted)))
+
+
+@njit(cache=True, nogil=True)
+def _name(tail: Bytes, pos: int, end: int) -> tuple[int, int]:
+    """Where an attribute's name lies; an empty one where it has none, and (0, -1) where it breaks off."""
     while pos < end:
         found, wire, _, low, high = field(tail, pos, end)
         if found < 0:
-            return False
+            return 0, -1
         if found == _NAME and wire == SIZED:
-            same = high - low == len(wanted)
-            for i in range(len(wanted) if same else 0):
-                if tail[low + i] != wanted[i]:
-                    return False
-            return bool(same)
+            return low, high
         pos = high
-    return len(wanted) == 0
+    return end, end
+
+
+@njit(cache=True, nogil=True)
+def _same(one: Bytes, first: int, last: int, other: Bytes, begin: int, end: int) -> bool:
+    if last - first != end - begin:
+        return False
+    for i in range(end - begin):  # noqa: SIM110 - compiled
+        if one[first + i] != other[begin + i]:
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)

@@ -33,6 +33,10 @@ COLLECTIVES = (
     "ALL_REDUCE", "REDUCE", "ALL_GATHER", "GATHER", "SCATTER", "BROADCAST", "ALL_TO_ALL", "REDUCE_SCATTER",
     "REDUCE_SCATTER_BLOCK", "BARRIER",
 )  # fmt: skip
+# What a replay asks every node for.
+ASKED = (
+    "is_cpu_op", "stream", "tid", "comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "pg_size",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,10 +177,21 @@ class Graph:
         return [typed.decode(body) for number, kind, _, body in records if number == wire.ATTR and kind == 2]
 
     def _where(self, name: str, among: Bools | None) -> Int64s:
-        wanted = np.frombuffer(name.encode(), np.uint8)
         chosen = np.ones(len(self), np.bool_) if among is None else among
-        where: Int64s = typed.find(self.tail.at, self.tail.values, wanted, chosen)
+        where: Int64s
+        if name in ASKED:
+            where = typed.located(self.tail.at, self.tail.values, self._asked[ASKED.index(name)], chosen)
+        else:
+            where = typed.find(self.tail.at, self.tail.values, np.frombuffer(name.encode(), np.uint8), chosen)
         return where
+
+    @cached_property
+    def _asked(self) -> Int32s:
+        """Where the attributes that a replay asks for begin, found in one pass over all nodes."""
+        names = [name.encode() for name in ASKED]
+        at = np.concatenate([[0], np.cumsum([len(name) for name in names])])
+        found: Int32s = typed.find_all(self.tail.at, self.tail.values, at, np.frombuffer(b"".join(names), np.uint8))
+        return found
 
     def has(self, name: str) -> Bools:
         """Which nodes have an attribute of this name."""

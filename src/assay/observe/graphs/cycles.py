@@ -33,6 +33,8 @@ def edges_of(graph: Graph) -> tuple[Int64s, Int64s, Int64s]:
     source = positions(graph, graph.data_deps.values)
     target = np.repeat(np.arange(len(graph)), np.diff(graph.data_deps.at))
     known = np.flatnonzero(source >= 0)
+    if len(known) == len(source):
+        return source, target, known
     return source[known], target[known], known
 
 

@@ -21,7 +21,7 @@ from assay.observe.graphs import cycles
 from assay.observe.graphs import replay_kernels as kernels
 from assay.record.errors import BadInput
 from assay.workloads.chakra import COLL, METADATA, RECV, SEND, Graph
-from assay.workloads.chakra_frame import lanes, numbered
+from assay.workloads.chakra_frame import lanes, numbered, numbered_through
 
 Int64s = npt.NDArray[np.int64]
 _HOST, _DEVICE, _GROUP, _SEND, _RECV = range(5)  # kinds of lanes
@@ -163,11 +163,12 @@ def _ranks(graphs: Sequence[Graph]) -> tuple[int, ...]:
 
 def _one(graph: Graph, first: int) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_], Int64s, Int64s]:
     """One trace's edges, which of them are a lane's order, its lanes, and its nodes in a possible order."""
-    ids, counts = np.unique(graph.id, return_counts=True)
-    if len(ids) < len(graph):
-        raise BadInput(f"{_named(graph)}: cannot replay: {counts.max()} nodes have the id {ids[counts.argmax()]}")
+    if not numbered_through(graph.id):
+        ids, counts = np.unique(graph.id, return_counts=True)
+        if len(ids) < len(graph):
+            raise BadInput(f"{_named(graph)}: cannot replay: {counts.max()} nodes have the id {ids[counts.argmax()]}")
     source, target, _ = cycles.edges_of(graph)
-    by_turn = np.lexsort((np.arange(len(graph)), graph.start_micros))
+    by_turn = np.argsort(graph.start_micros, kind="stable")
     order, missing = kernels.linear(len(graph), source, target, by_turn)
     if len(order) < len(graph):
         circle = cycles.find_cycle(source, target, missing > 0)
