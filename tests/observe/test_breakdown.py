@@ -97,6 +97,20 @@ def test_a_cpu_job_is_broken_down_by_its_innermost_operators() -> None:
     assert (row["compute"], row["exposed"], row["idle"], row["total"]) == (30, 20, 20, 70)
 
 
+def test_a_pause_before_a_processors_first_operator_is_its_steps_time() -> None:
+    entities = [
+        {"id": 0, "kind": "rank", "name": "0", "parent": None},
+        {"id": 1, "kind": "thread", "name": "main", "parent": 0},
+    ]
+    spans = [
+        {"span": 1, "entity": 0, "name": "ProfilerStep#1", "cat": "step", "start": 0, "dur": 100, "seq": 1},
+        {"span": 2, "entity": 1, "name": "aten::mm", "cat": "cpu_op", "start": 30, "dur": 50, "seq": None},
+    ]  # fmt: skip
+    whole, step = breakdown.split(Frame.of(entities, spans=spans)).to_dicts()
+    assert (whole["total"], whole["compute"], whole["idle"]) == (100, 50, 50)
+    assert {part: whole[part] for part in breakdown.PARTS} == {part: step[part] for part in breakdown.PARTS}
+
+
 def test_the_slow_rank_comes_last_whatever_its_clock_says(frame: Frame) -> None:
     assert len(frame.clocks) == 3  # and they differ by up to a second
     rows = breakdown.stragglers(breakdown.device_spans(frame)).to_dicts()

@@ -122,16 +122,19 @@ def split(frame: Frame, spans: pl.DataFrame | None = None) -> pl.DataFrame:
     """A row for each rank's whole device time (`step` is null) and for each of its steps, in nanoseconds.
 
     `total` = `compute` + `exposed` + `memcpy` + `idle`; `comm` is all communication, of which `overlapped` ran beside
-    compute. The whole reaches from the first to the last thing on the device.
+    compute. The whole reaches from the first to the last thing on the device; on a processor, whose pauses before the
+    first operator are the step's too, from the first step to the end of the last.
     """
     device = device_spans(frame) if spans is None else spans
     if device.is_empty():
         raise BadInput(f"{frame.source or 'the trace'}: no kernel, copy or operator in it: nothing to break down")
     begun = steps(frame)
+    streams = ranks(frame).filter(pl.col("kind") == "stream")["entity"]
     tables = []
     for (rank,), rows in device.group_by("rank", maintain_order=True):
         own = begun.filter(pl.col("rank") == rank)
-        whole = [int(rows["start"].min()), int(rows["end"].max())]  # type: ignore[arg-type]
+        timed = own if len(own) and not rows["entity"].is_in(streams.implode()).any() else rows
+        whole = [int(timed["start"].min()), int(timed["end"].max())]  # type: ignore[arg-type]
         starts = np.array([whole[0], *own["start"].to_list()], np.int64)
         ends = np.array([whole[1], *own["end"].to_list()], np.int64)
         tables.append(
