@@ -111,7 +111,7 @@ def study(lab: Lab) -> pl.DataFrame:
     tables = [
         launches.run(trials.hidden_faults, runs, per="run").drop("runs", "profiled"),
         launches.run(trials.many_ranks, scale, per="run"),
-        launches.run(trials.recorder_cost, [{"steps": 50, "step": 0.05}], per="run").drop("step"),
+        launches.run(trials.recorder_cost, [{"steps": 20, "step": 0.05}], per="run").drop("step"),
     ]
     whole = pl.concat([table.drop("steps") for table in tables], how="diagonal_relaxed")
     first = ["experiment", "recording", "method", "stage", "rank", "delta", "run", "seed"]
