@@ -125,7 +125,8 @@ def test_a_job_that_hangs_says_so_and_where_its_ranks_were(kind: str) -> None:
     found = died_or_hung(kind, patience=5)
     assert found.failure
     assert (found.reported >= 18).all()
-    assert SYNC_STAGES[found.where[0, 1]] in ("backward", "sync")  # the healthy rank waits
+    # The healthy rank waits; at a size that does not fit gloo ends it at once, and its last sign is one beat old.
+    assert SYNC_STAGES[found.where[0, 1]] in ("backward", "sync", *(["forward"] if kind == "mismatch" else []))
     assert not _children() - before
 
 
