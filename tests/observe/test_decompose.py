@@ -91,6 +91,13 @@ def test_a_jump_of_the_level_is_found_and_a_slope_is_none() -> None:
     assert decompose.automatic(grid(noise + 0.02 * np.arange(1200))).shifts == ()
 
 
+def test_a_single_value_that_is_off_is_no_jump_even_where_nothing_else_is() -> None:
+    saw = np.arange(500.0) % 24
+    saw[0] = 5.0
+    made = decompose.automatic(grid(saw))
+    assert made.shifts == () and [round(cycle.period) for cycle in made.cycles] == [24]
+
+
 @settings(max_examples=20, deadline=None)
 @given(arrays(float, 60, elements=st.floats(-100, 100)), st.integers(8, 120))
 def test_local_lines_are_those_of_the_slow_twin(values: np.ndarray, span: int) -> None:

@@ -124,8 +124,13 @@ def _print(told: Report) -> None:
             number(float(values.max() - values.min())), "always" if always else "; ".join(spans),
         )  # fmt: skip
     spikes = int((made.spikes != 0).sum())
+    word = "spike" if spikes == 1 else "spikes"
     table.add_row(
-        "rest", "", "", number(2 * float(parts["rest"][grid.values == grid.values].std())), f"and {spikes:,} spikes"
+        "rest",
+        "",
+        "",
+        number(2 * float(parts["rest"][grid.values == grid.values].std())),
+        f"and {spikes:,} {word}",
     )
     console().print(table)
     if not made.cycles:

@@ -116,7 +116,7 @@ def automatic(grid: Grid, *, multiplicative: bool | None = None) -> Decompositio
     for _ in range(2):
         level = observed - trends.loess(observed, there, 0.75 * len(observed), breaks)
         cycles = pursue(level, grid.step)
-        found = trends.level_shifts(observed - total(cycles, len(observed)))
+        found = trends.level_shifts(observed - total(cycles, len(observed)), _least(observed))
         if found == breaks:
             break
         breaks = found  # a jump fills the spectrum; without it fainter cycles show
@@ -146,8 +146,13 @@ def stated(
             cycles.append(Cycle.stated(level, period, list(spans) or whole, most))
             level = level - cycles[-1].values(len(level))
         if shifts is None:
-            breaks = trends.level_shifts(observed - total(cycles, len(observed)))
+            breaks = trends.level_shifts(observed - total(cycles, len(observed)), _least(observed))
     return _settled(grid, multiplicative, observed, cycles, breaks, prune=False)
+
+
+def _least(observed: Floats) -> float:
+    """The smallest jump worth the name: where cycles explain all, what is left are errors of rounding."""
+    return 1e-6 * float(np.nanmax(observed) - np.nanmin(observed))
 
 
 def again(made: Decomposition, grid: Grid, cycles: Sequence[Cycle]) -> Decomposition:

@@ -103,8 +103,8 @@ def local_lines(t: Floats, y: Floats, mass: Floats, span: float) -> Floats:
     return found
 
 
-def level_shifts(values: Floats) -> tuple[int, ...]:
-    """Where the level jumps: change points (PELT) of block medians at which the jump is sharp and lasts.
+def level_shifts(values: Floats, least: float = 0.0) -> tuple[int, ...]:
+    """Where the level jumps by `least` or more: change points (PELT) of block medians, the jump sharp and lasting.
 
     A slow drift gives change points too, but the lines on both sides of each meet.
 
@@ -124,13 +124,20 @@ def level_shifts(values: Floats) -> tuple[int, ...]:
     beside = max(5, len(places) // 50)
     steps = _steps(medians, 2 * beside)
     usual = max(seasons.spread(steps), 1e-12 * float(np.abs(medians).max()) + 1e-300)
+    lasting = np.minimum(np.abs(steps), np.abs(_steps(_without_lone(medians), 2 * beside)))
     found = [
         (abs(float(steps[cut])), _sharpest(values, int(places[cut]) * width, width * beside))
         for cut in changepoints.pelt(medians, min_size=beside)
-        if abs(steps[cut]) > SHARP * usual
+        if lasting[cut] > max(SHARP * usual, least)
     ]
     best = sorted(found, reverse=True)[:MOST_SHIFTS]
     return tuple(sorted({place for _, place in best}))
+
+
+def _without_lone(values: Floats) -> Floats:
+    """Without values that stand alone: the median of five. In a series without noise a single one would be a jump."""
+    padded = np.pad(values, 2, mode="reflect")
+    return np.median(np.lib.stride_tricks.sliding_window_view(padded, 5), axis=1)
 
 
 def _steps(values: Floats, reach: int) -> Floats:
