@@ -13,6 +13,7 @@ from assay.protocols.judges.strongest import judge, strongest
 from assay.record.errors import BadInput
 from assay.sim.random import stream
 from assay.workloads.histories import Operation
+from tests.oracles import histories as oracle
 
 
 def write(process: int, value: object, begin: float, end: float, key: str = "x") -> Operation:
@@ -123,3 +124,17 @@ def test_a_drawing_shows_what_overlaps() -> None:
     assert "#0 write x 1" in first and "#2 write x 2" in first and first.endswith("┄")
     assert second.index("├") < first.index("┤") < second.index("┤")
     assert all(len(line) <= 30 for line in drawing.draw(history, [0, 1, 2], 30).splitlines())
+
+
+def test_a_call_that_was_left_behind_is_nobodys_even_if_what_came_after_it_says_nothing() -> None:
+    history = [
+        Operation(2, "cas", "x", (2, 0), True, 0.0, 2.0),
+        Operation(1, "write", "x", 0, None, 2.0, 4.0),
+        Operation(2, "write", "x", 2, None, 3.0, math.inf, "info"),
+        Operation(0, "read", "x", None, 0, 5.0, 6.0),
+        Operation(2, "read", "x", None, None, 6.0, math.inf, "info"),
+    ]
+    assert sequential.judge(history, specifications.SPECIFICATIONS["cas-register"]).verdict == HOLDS
+    assert oracle.sequential(history, oracle.legal_register)
+    assert sequential.judge(history[:-1], specifications.SPECIFICATIONS["cas-register"]).verdict == VIOLATED
+    assert not oracle.sequential(history[:-1], oracle.legal_register)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from assay.protocols.judges.judgement import Budget, is_pure, owners
+from assay.protocols.judges.judgement import Budget, is_pure
 from assay.protocols.judges.specifications import Specification, State
 from assay.workloads.histories import Operation
 
@@ -101,10 +101,10 @@ def by_time(operations: Sequence[Operation]) -> Next:
     return candidates
 
 
-def by_process(operations: Sequence[Operation]) -> Next:
-    """What program order allows: the next operation of each process."""
+def by_process(owner: Sequence[int]) -> Next:
+    """What program order allows, by the owners of operations in the order of their calls: the next one of each."""
     queues: dict[int, list[int]] = {}
-    for i, process in enumerate(owners(operations)):
+    for i, process in enumerate(owner):
         queues.setdefault(process, []).append(i)
     rows = list(queues.values())
 

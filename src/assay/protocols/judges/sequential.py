@@ -101,7 +101,8 @@ def _order(
             pass  # the general search does not need to know who wrote what
     chosen = sorted(effective(history), key=lambda i: history[i].invoke)
     operations = [history[i] for i in chosen]
-    found = search(operations, _whole(specification, operations), by_process(operations), budget)
+    session = owners(history)  # of all of it: what a process did later may be among what does not matter
+    found = search(operations, _whole(specification, operations), by_process([session[i] for i in chosen]), budget)
     order = None if found.order is None else tuple(chosen[i] for i in found.order)
     return Found(order, found.exhausted, found.nodes), chosen, "fit no order that is true to every process"
 
