@@ -58,15 +58,19 @@ class TestWhatMustHold:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "low", "high"), [("chord", 0.4, 0.6), ("pastry", 0.15, 0.35), ("kademlia", 0.05, 1)])
-def test_hops_grow_with_the_logarithm_up_to_the_papers_size(nodes: str, low: float, high: float) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "low", "high", "least"),
+    # A digit of Pastry has sixteen values: its line is a staircase, four doublings to a stair.
+    [("chord", 0.4, 0.6, 0.98), ("pastry", 0.15, 0.35, 0.95), ("kademlia", 0.05, 1, 0.98)],
+)
+def test_hops_grow_with_the_logarithm_up_to_the_papers_size(nodes: str, low: float, high: float, least: float) -> None:
     sizes = [64, 128, 256, 512, 1024, 2048, 4096]
     hops = [
         directory.run(nodes, n, Scenario(dht_discovery.warm_up(n), 40.0), metered=False)["hops_mean"] for n in sizes
     ]
     slope, straight = fit([math.log2(n) for n in sizes], hops)
     assert low < slope < high
-    assert straight > 0.98
+    assert straight > least
 
 
 @pytest.mark.slow
