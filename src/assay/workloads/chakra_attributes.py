@@ -285,23 +285,42 @@ def whole_numbers(tail: Bytes, where: Any, default: int) -> Any:
     """The integer (or boolean) value of each attribute found; the default where there is none."""
     out = np.full(len(where), default, np.int64)
     for node in range(len(where)):
-        pos, end = where[node, 0], where[node, 1]
-        while 0 <= pos < end:
-            found, wire, value, low, high = field(tail, pos, end)
-            if found < 0:
-                break
-            if wire == VARINT and (found in (7, 9, 11, 13, 27)):
-                out[node] = np.int64(value)
-            elif wire == VARINT and (found in (15, 17)):
-                half = np.int64(value >> np.uint64(1))
-                out[node] = half if value % np.uint64(2) == 0 else -half - 1
-            elif found in (19, 21, 23, 25) and (wire in (FIXED32, FIXED64)):
-                word = np.int64(0)
-                for i in range(high - low):
-                    word |= np.int64(tail[low + i]) << (8 * i)
-                out[node] = word - 2**32 if found == 23 and word >= 2**31 else word
-            pos = high
+        if where[node, 0] >= 0:
+            out[node] = _whole_number(tail, where[node, 0], where[node, 1], default)
     return out
+
+
+@njit(cache=True, nogil=True)
+def whole_numbers_at(tail_at: Any, tail: Bytes, offset: Any, among: Any, default: int) -> Any:
+    """The same from the offsets that `find_all` gives."""
+    out = np.full(len(offset), default, np.int64)
+    for node in range(len(offset)):
+        if offset[node] >= 0 and among[node]:
+            _, _, _, low, high = field(tail, tail_at[node] + offset[node], tail_at[node + 1])
+            out[node] = _whole_number(tail, low, high, default)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _whole_number(tail: Bytes, pos: int, end: int, default: int) -> Any:
+    """The integer (or boolean) in one attribute: of several the last, as protobuf reads them."""
+    number = np.int64(default)
+    while pos < end:
+        found, wire, value, low, high = field(tail, pos, end)
+        if found < 0:
+            break
+        if wire == VARINT and (found in (7, 9, 11, 13, 27)):
+            number = np.int64(value)
+        elif wire == VARINT and (found in (15, 17)):
+            half = np.int64(value >> np.uint64(1))
+            number = half if value % np.uint64(2) == 0 else -half - 1
+        elif found in (19, 21, 23, 25) and (wire in (FIXED32, FIXED64)):
+            word = np.int64(0)
+            for i in range(high - low):
+                word |= np.int64(tail[low + i]) << (8 * i)
+            number = word - 2**32 if found == 23 and word >= 2**31 else word
+        pos = high
+    return number
 
 
 @njit(cache=True, nogil=True)

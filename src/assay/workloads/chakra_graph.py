@@ -204,7 +204,13 @@ class Graph:
         >>> g.whole_numbers("comm_size", 0).tolist()
         [0, 4096]
         """
-        found: Int64s = typed.whole_numbers(self.tail.values, self._where(name, among), default)
+        found: Int64s
+        if name in ASKED:
+            chosen = np.ones(len(self), np.bool_) if among is None else among
+            offset = self._asked[ASKED.index(name)]
+            found = typed.whole_numbers_at(self.tail.at, self.tail.values, offset, chosen, default)
+        else:
+            found = typed.whole_numbers(self.tail.values, self._where(name, among), default)
         return found
 
     def texts(self, name: str, among: Bools | None = None) -> Interned:

@@ -116,13 +116,18 @@ class Plan:
 
     @cached_property
     def said(self) -> npt.NDArray[np.int64]:
-        """What each node says of its communication: whether it is a collective, which, its bytes, its group's size."""
-        parts = []
-        for graph in self.graphs:
-            talks = np.isin(graph.type, (COLL, SEND, RECV))
-            look = [graph.whole_numbers(name, among=talks) for name in ("comm_type", "comm_size", "pg_size")]
-            parts.append(np.stack([is_collective(graph).astype(np.int64), *look]))
-        return np.concatenate(parts, axis=1)
+        """What each meeting's first member says: whether it is a collective, which, its bytes, its group's size."""
+        made = np.empty((4, len(self.meetings)), np.int64)
+        trace = np.searchsorted(self.first, self.meetings.heads, side="right") - 1
+        for number in np.unique(trace).tolist():
+            graph, mine = self.graphs[number], np.flatnonzero(trace == number)
+            heads = self.meetings.heads[mine] - self.first[number]
+            among = np.zeros(len(graph), np.bool_)
+            among[heads] = True
+            made[0, mine] = is_collective(graph)[heads]
+            for row, name in enumerate(("comm_type", "comm_size", "pg_size"), 1):
+                made[row, mine] = graph.whole_numbers(name, among=among)[heads]
+        return made
 
     def locate(self, node: int) -> tuple[int, int]:
         """The trace and the place in it of a node.

@@ -148,7 +148,7 @@ def _seconds(plan: Plan, network: Network | None) -> tuple[Floats, int, int]:
     if not len(meetings):
         return seconds, 0, 0
     shortest = np.minimum.reduceat(seconds[meetings.nodes], meetings.at[:-1])
-    keys = np.column_stack([plan.said[:, meetings.heads].T, meetings.party])
+    keys = np.column_stack([plan.said.T, meetings.party])
     firsts, inverse = numbered(*keys.T)
     costs = [_closed_form(network, meetings.parties[party], *said) for *said, party in keys[firsts].tolist()]
     cost = np.array([np.nan if one is None else one for one in costs])[inverse]
