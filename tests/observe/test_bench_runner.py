@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -360,6 +361,17 @@ def test_instructions_show_two_per_cent_where_time_cannot(tmp_path: Path) -> Non
 def test_instructions_of_equal_code_are_equal(tmp_path: Path) -> None:
     judgement = counted(tmp_path / "r", 0.0)
     assert judgement.decision == "no change" and abs(judgement.change) < 0.001
+
+
+@pytest.mark.usefixtures("counter")
+def test_a_count_cut_short_leaves_nothing_of_the_program_or_of_valgrind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # as TMPDIR would have been from the start
+    program = ["sh", "-c", 'while :; do true > "$TMPDIR/left"; sleep 0; done']  # starts programs when it is killed
+    with pytest.raises(instructions.NotCounted, match="did not end within"):
+        instructions.counter().count(program, {**os.environ, "TMPDIR": str(tmp_path)}, tmp_path, b"", 3)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_counter_the_comparison_says_so(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

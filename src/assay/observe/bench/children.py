@@ -13,12 +13,14 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+DYING = 0.5  # seconds until a killed group is gone; its dead count as members where nobody reaps orphans
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -54,9 +56,12 @@ def start(words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process with all it started, if any of it still runs."""
+    """Kill a process with all it started, if any of it still runs; none of it writes into a folder afterwards."""
     kill(process)
     process.wait()
+    deadline = time.monotonic() + DYING
+    while _has_members(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.001)
     _now.alive.discard(process)
 
 
@@ -84,6 +89,14 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process with all it started, without waiting for it."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _has_members(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):  # those of other users we could not kill, and do not wait for
+        return False
+    return True
 
 
 # -------------------------------------------------------------------------------------------------- signals

@@ -50,7 +50,7 @@ class Counter:
         with tempfile.TemporaryDirectory(prefix="assay-count-") as name:
             folder = Path(name)
             words, read = _WAYS[self.source]([str(word) for word in command], folder)
-            _run(words, env, cwd, stdin, timeout)
+            _run(words, _within(folder, env), cwd, stdin, timeout)
             return read(folder)
 
     def calls(
@@ -66,7 +66,7 @@ class Counter:
         with tempfile.TemporaryDirectory(prefix="assay-count-") as name:
             folder = Path(name)
             words, read = _cachegrind(command(times), folder)
-            said = _run(words, env, cwd, job, timeout)
+            said = _run(words, _within(folder, env), cwd, job, timeout)
             start = _summary(folder / f"count.{json.loads(said)['before']}")
             if not start:
                 raise NotCounted("cachegrind wrote no summary of the start")
@@ -122,6 +122,13 @@ def _summary(report: Path) -> int:
 
 
 _WAYS = {"perf": _perf, "valgrind": _cachegrind}
+
+
+def _within(folder: Path, env: dict[str, str]) -> dict[str, str]:
+    """Where temporary files go with the folder: Valgrind killed as it begins leaves the program's command line."""
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    return {**env, "TMPDIR": str(temporary)}
 
 
 def _run(words: list[str], env: dict[str, str], cwd: Path, stdin: bytes, timeout: float) -> bytes:
