@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PLAIN, STREAM, SEND = range(3)  # weights at hand; weights fetched; activations sent
+LEFT, HELD, WHERE, TODO = range(4)  # of a running sequence: outputs to come, KV reserved, context, prompt to come
 
 
 @dataclass(frozen=True)
@@ -133,47 +134,21 @@ def _time(layers, union, numbers, modes, mode, n, b, context, pairs):
 
 @njit(cache=True)
 def _run(layers, union, numbers, modes, prompt, output, need, room, max_seqs, max_tokens, stride):
-    left = np.empty(max_seqs, np.int64)  # output tokens to come, of the running
-    held = np.empty(max_seqs, np.int64)  # KV tokens reserved
-    where = np.empty(max_seqs, np.int64)  # context
-    todo = np.empty(max_seqs, np.int64)  # prompt tokens to come
+    running = np.empty((4, max_seqs), np.int64)
     count, following, used = 0, 0, 0
     seconds, iterations, sent, weighted, switches, full = 0.0, 0, 0.0, 0.0, 0, 0.0
     mode = STREAM
     while count or following < len(prompt):
         while following < len(prompt) and count < max_seqs and used + need[following] <= room:
-            left[count], held[count], where[count], todo[count] = (
-                output[following],
-                need[following],
-                0,
-                prompt[following],
-            )
+            running[LEFT, count], running[HELD, count] = output[following], need[following]
+            running[WHERE, count], running[TODO, count] = 0, prompt[following]
             used += need[following]
             count += 1
             following += 1
-        b, context, waiting, soonest = 0, 0, 0, 1 << 60
-        for i in range(count):
-            if todo[i]:
-                waiting += todo[i]
-            else:
-                b += 1
-                context += where[i]
-                soonest = min(soonest, left[i])
-        steps, budget, pairs = 1, max_tokens - b, 0.0
-        if waiting == 0:
-            steps = min(soonest, stride)
-            took, new = _time(layers, union, numbers, modes, mode, b, b, context + b * (0.5 * (steps - 1)), 0.0)
-            n = b
-        else:
-            n = b
-            for i in range(count):  # chunks, in order of admission
-                if todo[i] and budget > 0:
-                    chunk = min(todo[i], budget)
-                    pairs += chunk * (where[i] + 0.5 * chunk)
-                    budget -= chunk
-                    n += chunk
-            took, new = _time(layers, union, numbers, modes, mode, n, b, context, pairs)
-            budget = max_tokens - b
+        b, context, soonest, chunks, pairs = _work(running, count, max_tokens)
+        steps = 1 if chunks else min(soonest, stride)
+        middle = context + b * (0.5 * (steps - 1))  # every step adds a token to each context
+        took, new = _time(layers, union, numbers, modes, mode, b + chunks, b, middle, pairs)
         switches += new != mode
         mode = new
         took *= steps
@@ -182,23 +157,48 @@ def _run(layers, union, numbers, modes, prompt, output, need, room, max_seqs, ma
         weighted += b * took
         sent += took if mode == SEND else 0.0
         full += took if following < len(prompt) and count < max_seqs else 0.0
-        kept = 0
-        for i in range(count):
-            if todo[i]:
-                chunk = min(todo[i], budget)
-                budget -= chunk
-                todo[i] -= chunk
-                where[i] += chunk
-                if chunk and todo[i] == 0:
-                    left[i] -= 1  # the last chunk of a prompt yields the first token
-                    where[i] += 1
-            else:
-                left[i] -= steps
-                where[i] += steps
-            if left[i] > 0 or todo[i] > 0:
-                left[kept], held[kept], where[kept], todo[kept] = left[i], held[i], where[i], todo[i]
-                kept += 1
-            else:
-                used -= held[i]
-        count = kept
+        count, freed = _advance(running, count, steps, max_tokens - b)
+        used -= freed
     return seconds, iterations, sent, weighted, switches, full
+
+
+@njit(cache=True)
+def _work(running, count, max_tokens):
+    """What the next iteration has to do: sequences that decode, their contexts, the steps until one of them ends; the
+    prompt tokens that fit beside them, in order of admission, and the pairs of tokens that attend to each other."""
+    b, context, soonest = 0, 0, 1 << 60
+    for i in range(count):
+        if running[TODO, i] == 0:
+            b += 1
+            context += running[WHERE, i]
+            soonest = min(soonest, running[LEFT, i])
+    budget, pairs = max_tokens - b, 0.0
+    for i in range(count):
+        chunk = min(running[TODO, i], max(budget, 0))
+        pairs += chunk * (running[WHERE, i] + 0.5 * chunk)
+        budget -= chunk
+    return b, context, soonest, max_tokens - b - budget, pairs
+
+
+@njit(cache=True)
+def _advance(running, count, steps, budget):
+    """Let everybody take so many steps, prompts within the budget; how many remain, and the KV tokens set free."""
+    kept, freed = 0, 0
+    for i in range(count):
+        if running[TODO, i]:
+            chunk = min(running[TODO, i], max(budget, 0))
+            budget -= chunk
+            running[TODO, i] -= chunk
+            running[WHERE, i] += chunk
+            if chunk and running[TODO, i] == 0:
+                running[LEFT, i] -= 1  # the last chunk of a prompt yields the first token
+                running[WHERE, i] += 1
+        else:
+            running[LEFT, i] -= steps
+            running[WHERE, i] += steps
+        if running[LEFT, i] > 0 or running[TODO, i] > 0:
+            running[:, kept] = running[:, i]
+            kept += 1
+        else:
+            freed += running[HELD, i]
+    return kept, freed
