@@ -192,6 +192,28 @@ def test_a_kernel_that_was_launched_late_puts_the_host_on_the_path() -> None:
     ]  # fmt: skip
 
 
+def test_a_device_without_room_puts_the_kernel_that_filled_it_on_the_path() -> None:
+    us = 1000
+    entities = [
+        {"id": 0, "kind": "rank", "name": "0", "parent": None},
+        {"id": 1, "kind": "stream", "name": "7", "parent": 0},
+        {"id": 2, "kind": "stream", "name": "8", "parent": 0},
+        {"id": 3, "kind": "thread", "name": "t", "parent": 0},
+    ]
+    calls = [{"span": 10 + i, "entity": 3, "name": "cudaLaunchKernel", "cat": "other", "start": 2 * i * us, "dur": us}
+             for i in range(3)]  # fmt: skip
+    spans = [
+        {"span": 1, "entity": 1, "name": "large", "cat": "kernel", "start": 3 * us, "dur": 100 * us},
+        {"span": 2, "entity": 1, "name": "larger", "cat": "kernel", "start": 103 * us, "dur": 200 * us},
+        {"span": 3, "entity": 2, "name": "small", "cat": "kernel", "start": 280 * us, "dur": 30 * us},
+    ]
+    edges = [{"src": 10 + i, "dst": 1 + i, "kind": "calls"} for i in range(3)]
+    path = critical_path(links(Frame.of(entities, spans=calls + spans, edges=edges)))
+    assert path.select("name", "start", "end").rows() == [
+        ("large", 3 * us, 103 * us), ("larger", 103 * us, 280 * us), ("small", 280 * us, 310 * us),
+    ]  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------------------- what-ifs
 
 

@@ -108,6 +108,26 @@ def test_a_kernel_that_began_right_after_another_streams_though_launched_long_be
     assert replay(graph).makespan * 1e6 == pytest.approx(100)
 
 
+def test_a_kernel_that_sat_ready_while_others_filled_the_device_is_replayed_as_late_as_it_began() -> None:
+    graph = linked(profile(
+        launch(0, 1), launch(2, 2), launch(4, 3), launch(6, 4),
+        kernel("large", 5, 40, 7, 1), kernel("small", 35, 20, 16, 2), kernel("next", 47, 43, 7, 3),
+        kernel("last", 80, 15, 20, 4),
+    ), None)  # fmt: skip
+    outcome = replay(graph)
+    began = {graph.names[graph.name[i]]: outcome.start[i] * 1e6 for i in range(len(graph))}
+    assert [began[name] for name in ("small", "next", "last")] == pytest.approx([35, 47, 80], abs=6)  # of launching
+    assert [length for name, length in durations(graph) if name == "crowded"] == [30, 72]  # not "next", in its turn
+    assert deps(graph, "last") == [["crowded"]]
+
+
+def test_a_kernel_that_ran_beside_another_as_soon_as_it_was_launched_was_not_crowded() -> None:
+    graph = linked(profile(
+        launch(0, 1), launch(20, 2), kernel("large", 3, 60, 7, 1), kernel("beside", 24, 20, 16, 2),
+    ), None)  # fmt: skip
+    assert "crowded" not in graph.names
+
+
 def test_a_collective_that_ran_beside_a_kernel_issued_before_it_did_not_wait_for_it() -> None:
     """As when the next layer's parameters are gathered during this one's compute."""
     gathered = "ncclDevKernel_AllGather_RING_LL"

@@ -57,12 +57,12 @@ def linked(profile: Profile, host: HostGraph | None, source: str = "") -> Graph:
         if not any(node.op for node in nodes):
             raise BadInput(f"{source}: no operation of the host graph is in it: record both over the same steps")
     lanes = _in_lanes(nodes)
-    order_streams(nodes, [event for event in profile.events if event.cat == "cuda_sync"])
+    crowded = order_streams(nodes, [event for event in profile.events if event.cat == "cuda_sync"])
     _tie_collectives(nodes, lanes)
     for lane, mine in lanes.items():
         if lane[0] == "host":
             nodes += _order_thread(mine, nodes, high - low if _is_main(lane, lanes) else None)
-    return assemble(nodes, profile, host, source)
+    return assemble(nodes + crowded, profile, host, source)
 
 
 # ------------------------------------------------------------------------------------------------- nodes

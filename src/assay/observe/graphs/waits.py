@@ -10,8 +10,11 @@ A wait across streams is taken from the best that the trace has:
 3. *Seen*: a kernel that began right after one of another stream had ended, though its launch was done and its own
    stream idle for longer than a launch takes, was waiting for it.
 
-Of all of these only waits that the recorded times allow are kept: who was waited for had ended when the other began. So
+Of these only waits that the recorded times allow are kept: who was waited for had ended when the other began. So
 a replay under its own parameters cannot be slowed down by a wrong guess, and kernels never wait in a circle.
+
+A kernel that sat ready while one of another stream ran waited for room, which is nobody's end: a node `crowded` of
+that length stands before it, or a replay would run in parallel what the device could not.
 """
 
 from __future__ import annotations
@@ -81,8 +84,11 @@ class Streams:
         return True
 
 
-def order_streams(nodes: Sequence[Node], syncs: Sequence[Event]) -> None:
-    """Kernels behind what they waited for, and the host behind kernels; `syncs` is what `cuda_sync` told, if it did."""
+def order_streams(nodes: Sequence[Node], syncs: Sequence[Event]) -> list[Node]:
+    """Kernels behind what they waited for, and the host behind kernels; `syncs` is what `cuda_sync` told, if it did.
+
+    Returns the nodes that stand for waiting for room.
+    """
     host = [node for node in nodes if node.lane[0] == "host"]
     calls = {node.event.args.correlation: node for node in host if node.event and node.event.args.correlation}
     streams = Streams.of(nodes, calls)
@@ -94,6 +100,7 @@ def order_streams(nodes: Sequence[Node], syncs: Sequence[Event]) -> None:
         _called(streams, host)
         _seen(streams)
     _synchronise(streams, [node for node in host if node.name in SYNCS], _awaited(streams, syncs, calls))
+    return _crowded(streams)
 
 
 # ------------------------------------------------------------------------------------------------- streams
@@ -161,6 +168,23 @@ def _seen(streams: Streams) -> None:
             at -= 1
             if streams.hold(node, ends[at]):
                 break
+
+
+def _crowded(streams: Streams) -> list[Node]:
+    """Waits for room on the device: before each kernel that began while others ran, though nothing held it up."""
+    made = []
+    busy, until = 0, 0  # since when and until when kernels ran without a break; collectives take little room
+    for node in streams.kernels:
+        if node.is_comm:
+            continue
+        since = max((dep.end for dep in node.deps), default=node.start)
+        if node.start >= until:
+            busy = node.start
+        elif node.start - (since := max(since, busy)) > _LAUNCH:
+            made.append(Node("crowded", since, node.start, node.lane, own=node.start - since, deps=node.deps))
+            node.deps = [made[-1]]
+        until = max(until, node.end)
+    return made
 
 
 # ------------------------------------------------------------------------------------------------- the host

@@ -2,8 +2,9 @@
 
 A kernel begins when the last of these is over: what ran before it on its stream, the call that launched it, or work on
 another stream that it waited for. The last is not recorded; it is inferred where a kernel sat ready for longer than
-`SLACK` and something else ended meanwhile. A collective waits for the kernel launched just before it, and for the rank
-that comes to it last. The host runs at its own pace from one synchronisation to the next; a synchronisation
+`SLACK` and something else ended meanwhile. Where a kernel of another stream was still running, the device had no room:
+the path follows that one while the other sat ready. A collective waits for the kernel launched just before it, and for
+the rank that comes to it last. The host runs at its own pace from one synchronisation to the next; a synchronisation
 ends when the last kernel before it has.
 
 Where the work runs on the host, operators are the kernels and threads the streams. An operator follows the one before
@@ -67,6 +68,8 @@ class Links:
     """The op before it on the stream."""
     other: Ints
     """The op on another stream that it waited for."""
+    crowd: Ints
+    """The kernel that left it no room: of those running on the device when it began, the one that ends last."""
     after_sync: Ints
     """The last synchronisation of its rank before its call."""
     collective: Ints
@@ -108,14 +111,15 @@ def links(frame: Frame) -> Links:
     producer = np.where(host, host_lanes.producers(frame, ops), _producers(rank, called, kind, start, end))
     slack = np.where(host, host_lanes.PAUSE, SLACK)
     slack[host & (producer >= 0)] = np.iinfo(np.int64).max  # who asked for a collective of the host is known
-    other = _others(rank, start, end, called, before, producer, by_end, slack)
+    crowd = _crowds(rank, host, kind, start, end)
+    other = _others(rank, start, end, called, before, producer, by_end, slack, crowd)
     sync = _syncs(frame, ops, rank, end, by_end)
     keyed = ops.select(key=pl.struct(pl.col("group").cast(pl.String).fill_null(""), "seq").rank("dense"), seq="seq")
     collective = np.where(
         (kind == _COMM) & keyed["seq"].is_not_null().to_numpy(), keyed["key"].to_numpy().astype(np.int64), -1
     )
     return Links(ops, *_bounds(frame, ops), rank, host, kind.astype(np.int64), start, end, called, before, other,
-                 _after(sync, rank, called), collective, *sync[1:])  # fmt: skip
+                 crowd, _after(sync, rank, called), collective, *sync[1:])  # fmt: skip
 
 
 def _bounds(frame: Frame, ops: pl.DataFrame) -> tuple[int, int]:
@@ -147,8 +151,22 @@ def _producers(rank: Ints, called: Ints, kind: NDArray[Any], start: Ints, end: I
     return np.where(wrong, -1, found)
 
 
+def _crowds(rank: Ints, host: NDArray[np.bool_], kind: NDArray[Any], start: Ints, end: Ints) -> Ints:
+    """For each kernel the one that was running on the same device when it began; collectives take little room."""
+    found = np.full(len(start), -1, np.int64)
+    for code in np.unique(rank):
+        rows = np.flatnonzero((rank == code) & ~host & (kind == _KERNEL))
+        latest = np.maximum.accumulate(end[rows])
+        holder = np.maximum.accumulate(np.where(end[rows] == latest, np.arange(len(rows)), 0))
+        there = rows[holder[:-1]]
+        running = (end[there] > start[rows[1:]]) & (start[there] < start[rows[1:]])
+        found[rows[1:]] = np.where(running, there, -1)
+    return found
+
+
 def _others(
-    rank: Ints, start: Ints, end: Ints, called: Ints, before: Ints, producer: Ints, by_end: Ints, slack: Ints
+    rank: Ints, start: Ints, end: Ints, called: Ints, before: Ints, producer: Ints, by_end: Ints, slack: Ints,
+    crowd: Ints,
 ) -> Ints:  # fmt: skip
     """The op of another stream that each op waited for: its producer, or what ended last while it sat ready."""
     ready = np.maximum(called, np.where(before >= 0, end[before], -1))
@@ -159,6 +177,7 @@ def _others(
         at = np.searchsorted(end[own], start[rows], side="right") - 1
         ended[rows] = np.where(at >= 0, own[at], -1)
     waited = (start - ready > slack) & (ended >= 0) & (ended < np.arange(len(start))) & (end[ended] > ready)
+    waited &= (crowd < 0) | (start - end[ended] <= slack)
     return np.where(waited, ended, producer)
 
 
@@ -207,7 +226,7 @@ def critical_path(links: Links, start: int | None = None, end: int | None = None
     arrivals = _arrivals(links.collective, links.start)
     pieces = _walk(
         final, first, last, links.host, links.kind, links.start, links.end, links.called, links.before, links.other,
-        links.after_sync, arrivals, links.sync_end, links.sync_op,
+        links.crowd, links.after_sync, arrivals, links.sync_end, links.sync_op,
     )[::-1]  # fmt: skip
     named = links.ops[pieces[:, 1]]
     return pl.DataFrame(
@@ -232,14 +251,14 @@ def _arrivals(collective: Ints, start: Ints) -> Ints:
 @njit(**_JIT)
 def _walk(
     i: int, first: int, last: int, host: Any, kind: Any, start: Any, end: Any, called: Any, before: Any, other: Any,
-    after_sync: Any, arrivals: Any, sync_end: Any, sync_op: Any,
+    crowd: Any, after_sync: Any, arrivals: Any, sync_end: Any, sync_op: Any,
 ) -> Any:  # fmt: skip
     """Back from op i to the window's start: rows of (kind, op, start, end), the last piece first."""
-    room = 4 * len(start) + 8
+    room = 5 * len(start) + 8
     pieces = np.empty((room, 4), np.int64)
     count, now = _add(pieces, 0, _HOST, i, max(end[i], first), last)  # from the last op to the window's end
     for _ in range(len(start) + len(sync_end) + 1):  # no op is met twice
-        if now <= first or count + 4 > room:
+        if now <= first or count + 5 > room:
             break
         if start[arrivals[i]] < now:
             i = arrivals[i]
@@ -249,6 +268,12 @@ def _walk(
             ready, source = end[before[i]], before[i]
         if other[i] >= 0 and end[other[i]] > ready:
             ready, source = end[other[i]], other[i]
+        j = crowd[i]
+        if j >= 0 and now - ready > SLACK:
+            count, now = _add(pieces, count, kind[j], j, max(start[j], ready, first), now)
+            if start[j] > ready:
+                i = j
+                continue
         if source < 0 and called[i] >= 0:  # the host was late: back to what it waited for
             k = after_sync[i]
             count, now = _add(pieces, count, _LAUNCH, i, max(called[i], first), now)
