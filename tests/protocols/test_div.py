@@ -87,6 +87,12 @@ class TestAUsersGraph:
         by_scipy = div.vote(matrix, opinions[order], replicas=5)
         assert by_scipy.final.tolist() == by_networkx.final.tolist()
         assert edges.shape == (60, 2)
+        by_name = div.vote(known, dict(enumerate(opinions.tolist())), replicas=5)
+        assert by_name.steps.tolist() == by_networkx.steps.tolist()
+
+    def test_opinions_by_name_must_fit_the_nodes(self) -> None:
+        with pytest.raises(ValueError, match="'c' is only in one of graph and opinions"):
+            div.vote(nx.Graph([("a", "b"), ("b", "c")]), {"a": 0, "b": 1})
 
     def test_on_the_command_line(self, package: Package) -> None:
         graph = nx.random_regular_graph(6, 100, seed=1)

@@ -105,7 +105,7 @@ class TestTheStudy:
         assert verdicts([row])[text] is Verdict.REPRODUCED
         assert verdicts([row, row | {"agreeing": 9}])[text] is Verdict.NOT_REPRODUCED
 
-    def test_a_level_that_came_back_on_all_paths_would_refute(self) -> None:
+    def test_a_level_that_came_back_on_one_path_is_not_never_and_on_all_would_refute(self) -> None:
         text = claim("never regained")
         paths: list[dict[str, object]] = [
             {"experiment": "migration", "first": a, "second": b, "third": "causes", "least": "nothing", "missed": 1}
@@ -113,6 +113,7 @@ class TestTheStudy:
             for b in WAITS
         ]
         assert verdicts(paths)[text] is Verdict.REPRODUCED
+        assert verdicts([*paths[1:], paths[0] | {"missed": 0}])[text] is Verdict.DIRECTION
         assert verdicts([row | {"missed": 0} for row in paths])[text] is Verdict.NOT_REPRODUCED
 
     def test_paths_that_lose_nothing_do_not_count(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols import ordered_pp
+from assay.protocols import ordered_pp, swarm_ordered
 from assay.protocols.languages import language
 from assay.protocols.linear_bounded import MACHINES, Simulation
 from assay.protocols.ordered_check import check
@@ -154,6 +154,32 @@ class TestAUsersLanguage:
         answer = ordered_pp.answer(".*aa.*", ["ab"])
         assert not answer["recognisable"]
         assert "differ in membership" in answer["why"]
+        assert answer["table"][0]["word"] == "ab" and all(row["decided"] is None for row in answer["table"])
+        assert {row["member"] for row in answer["table"][1:]} == {True, False}
+
+    def test_without_words_the_shortest_of_both_sides_are_decided(self) -> None:
+        table = ordered_pp.answer("a.*b")["table"]
+        assert [(row["word"], row["decided"]) for row in table] == [
+            ("ab", True), ("aab", True), ("aa", False), ("ba", False),
+        ]  # fmt: skip
+
+    def test_a_language_of_da_that_is_too_deep_to_compile_is_still_classified(self) -> None:
+        answer = ordered_pp.answer("a.a.", ["aaab", "abba"], alphabet="ab")
+        assert answer["recognisable"] and "rankers of more than 4 steps" in answer["why"]
+        assert [(row["member"], row["decided"]) for row in answer["table"]] == [(True, None), (False, None)]
+
+    def test_every_run_has_a_table_of_its_own(self) -> None:
+        """Together twenty runs of this protocol visit more states than a table holds; one does not."""
+        (row,) = ordered_pp.answer("b*a.*b|ca*", ["bbbabcab"], replicas=20)["table"]
+        assert row["decided"] is True
+
+    def test_a_word_that_needs_too_many_states_is_told_and_the_others_are_decided(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(swarm_ordered, "LARGEST", 40)
+        table = ordered_pp.answer("b*a.*b|ca*", ["ca", "cb", "bbbabcab"], replicas=2)["table"]
+        assert [row["decided"] for row in table] == [True, False, None]
+        assert table[2]["how"] == "not run: too many states"
 
     @pytest.mark.parametrize(("expression", "words"), [("(a", ["ab"]), ("a.*", ["a"])])
     def test_bad_input_is_one_line(self, expression: str, words: list[str]) -> None:

@@ -242,10 +242,24 @@ class TestAUsersBallots:
         file = tmp_path / "election.soc"
         file.write_text("# NUMBER ALTERNATIVES: 3\n# ALTERNATIVE NAME 2: Bo\n260: 2,1,3\n200: 1,2,3\n")
         answer = snowveil.answer(file, replicas=10)
-        assert answer["ballots"]["winners"]["chb"] == "Bo"
+        assert answer["winners"]["chb"] == "Bo"
         assert [row["way"] for row in answer["table"]] == list(snowveil.WAYS)
         assert answer["table"][0]["canonical_ratio"] == 1.0
         assert "Bo wins" in answer["why"]
+
+    def test_one_poll_is_counted_by_the_users_rule_too(self, tmp_path: Path) -> None:
+        file = tmp_path / "election.soc"
+        file.write_text("# NUMBER ALTERNATIVES: 3\n250: 1,2,3\n200: 2,3,1\n150: 3,2,1\n")  # 2 by Borda, 1 by firsts
+        for rule in ("borda", "plurality"):
+            rows = {row["way"]: row for row in snowveil.answer(file, rule=rule, replicas=10)["table"]}
+            assert rows["one-poll"]["canonical_ratio"] == 1.0, rule
+
+    def test_where_nobody_settles_nobody_was_found(self, tmp_path: Path) -> None:
+        file = tmp_path / "election.soc"  # five candidates, each with a fifth of the first places: never a quorum
+        turns = [",".join(str((first + k) % 5 + 1) for k in range(5)) for first in range(5)]
+        file.write_text("# NUMBER ALTERNATIVES: 5\n" + "".join(f"80: {turn}\n" for turn in turns))
+        rows = {row["way"]: row for row in snowveil.answer(file, replicas=5)["table"]}
+        assert rows["snowball"]["agreement_mean"] == 0.0 and rows["snowball"]["canonical_ratio"] == 0.0
 
     def test_a_wrong_rule_is_one_line(self, tmp_path: Path) -> None:
         file = tmp_path / "election.soc"

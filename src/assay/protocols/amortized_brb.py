@@ -59,7 +59,10 @@ avoid_when = (
     "Messages are few, or each must be delivered at once (Bracha takes three rounds, this some n/log n), or the "
     "network may be scheduled by the enemy and the optimistic path is on: it then delivers different messages."
 )
-own_input = 'assay protocol run assay.protocols.nodes.chained:Chained --n 16 --inputs \'[["one", "two"]]\' --mode async'
+own_input = (
+    'World(n=16, node=Chained, inputs=[[b"one", b"two"]]).run("async").decisions, or a single message: '
+    "assay protocol run assay.protocols.nodes.chained:Chained --n 16 --inputs '[[\"one\"]]' --mode async"
+)
 references = (
     "The base: Bracha, Asynchronous Byzantine Agreement Protocols, Information and Computation 1987.",
     "Erasure-coded broadcast: Cachin and Tessaro, Asynchronous Verifiable Information Dispersal, SRDS 2005.",

@@ -23,8 +23,10 @@ unauthenticated faults.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import combinations, permutations
+from math import comb
 from pathlib import Path
 
 Digraph = tuple[int, ...]
@@ -50,24 +52,29 @@ def edges(graph: Digraph) -> list[tuple[int, int]]:
     return [(u, v) for u, row in enumerate(graph) for v in range(len(graph)) if row >> v & 1]
 
 
+@cache
 def incoming(graph: Digraph) -> tuple[int, ...]:
     """For each node, the mask of those with a link to it."""
     n = len(graph)
     return tuple(sum(1 << u for u in range(n) if graph[u] >> v & 1) for v in range(n))
 
 
-@cache
-def reach(graph: Digraph, v: int, failed: int) -> int:
-    """The mask of nodes with a path to v that avoids the failed ones (v itself must not be among them)."""
-    before = incoming(graph)
-    found = frontier = 1 << v
+def _closure(rows: Digraph, start: int, avoided: int) -> int:
+    """Everything to be had from a node by following the rows, without the nodes to be avoided."""
+    found = frontier = 1 << start
     while frontier:
         following = 0
         for w in members(frontier):
-            following |= before[w]
-        frontier = following & ~found & ~failed
+            following |= rows[w]
+        frontier = following & ~found & ~avoided
         found |= frontier
     return found
+
+
+@cache
+def reach(graph: Digraph, v: int, failed: int) -> int:
+    """The mask of nodes with a path to v that avoids the failed ones (v itself must not be among them)."""
+    return _closure(incoming(graph), v, failed)
 
 
 def members(mask: int) -> Iterator[int]:
@@ -90,32 +97,107 @@ def sets(n: int, size: int) -> tuple[int, ...]:
 
 def source(graph: Digraph, failed: int) -> int:
     """The component of the rest that reaches all of it; 0 if there is none."""
-    rest = [v for v in range(len(graph)) if not failed >> v & 1]
-    common = -1
-    for v in rest:
-        common &= reach(graph, v, failed)
-    return common if rest else 0
+    found = sources(graph, failed)
+    return found[0] if len(found) == 1 else 0
 
 
-def _reaches(graph: Digraph, f: int, second: bool, least: int) -> bool:
+@lru_cache(maxsize=1 << 18)
+def sources(graph: Digraph, failed: int) -> tuple[int, ...]:
+    """The components of the rest that hear nobody but themselves. Every set that a node hears contains one of them.
+
+    >>> sources(from_edges(3, [(0, 1), (2, 1)]), 0)
+    (1, 4)
+    """
+    before, found = incoming(graph), []
+    rest = (1 << len(graph)) - 1 & ~failed
+    while rest:
+        v = rest.bit_length() - 1
+        heard, told = _closure(before, v, failed), _closure(graph, v, failed)
+        while upstream := heard & ~told:
+            v = upstream.bit_length() - 1
+            heard, told = _closure(before, v, failed), _closure(graph, v, failed)
+        found.append(heard)
+        rest &= ~told
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two nodes that hear, without some nodes each, sets with too little in common."""
+
+    u: int
+    without_u: int
+    v: int
+    without_v: int
+
+    def hears(self, graph: Digraph) -> tuple[int, int]:
+        """What each of them hears, as masks."""
+        return reach(graph, self.u, self.without_u), reach(graph, self.v, self.without_v)
+
+    def words(self, graph: Digraph) -> str:
+        """In words."""
+        ours, theirs = (set(members(mask)) for mask in self.hears(graph))
+        left, right = (set(members(mask)) or "{}" for mask in (self.without_u, self.without_v))
+        return f"{self.u} without {left} hears {ours}, {self.v} without {right} hears {theirs}"
+
+
+def _spoiled(graph: Digraph, f: int, least: int, shared: int = 0) -> Apart | None:
+    """Two nodes that hear fewer than `least` in common, without the shared nodes and up to f more each.
+
+    The least that nodes can hear are source components, so these are compared and not the nodes.
+    """
+    without: dict[int, int] = {}
+    for failed in sets(len(graph), f):
+        for core in sources(graph, failed | shared):
+            without.setdefault(core, failed | shared)
+    pair = _thinnest(sorted(without, key=int.bit_count), len(graph) - shared.bit_count(), least)
+    if pair is None or len(graph) < 2:
+        return None
+    u = next(members(pair[0]))
+    others = [node for node in members(pair[1]) if node != u]
+    if others:
+        return Apart(u, without[pair[0]], others[0], without[pair[1]])
+    return Apart(u, without[pair[0]], int(u == 0), 0)  # one node that hears nobody: too few, whoever the other is
+
+
+def _thinnest(cores: list[int], n: int, least: int) -> tuple[int, int] | None:
+    """The two of these sets, in order of size, that share the fewest of n nodes, if fewer than `least`."""
+    found = None
+    for place, ours in enumerate(cores):
+        for theirs in cores[place:]:
+            if ours.bit_count() + theirs.bit_count() >= n + least:
+                break  # so large that they share as many, and so do all that follow
+            if (common := (ours & theirs).bit_count()) < least:
+                found, least = (ours, theirs), common
+    return found
+
+
+def _three_reach(graph: Digraph, f: int) -> Apart | None:
+    every = (_spoiled(graph, f, 1, shared) for shared in sets(len(graph), f))
+    return next((pair for pair in every if pair is not None), None)
+
+
+SPOILERS: dict[str, Callable[[Digraph, int], Apart | None]] = {
+    "2-reach": lambda graph, f: _spoiled(graph, f, 1),
+    "2-reach+": lambda graph, f: _spoiled(graph, f, f + 1),
+    "3-reach": _three_reach,
+}
+MOST_SETS = 3000
+"""Sets of f nodes that can be compared with one another, two by two, in some seconds."""
+
+
+def apart(condition: str, graph: Digraph, f: int) -> Apart | None:
+    """What spoils a condition: the two nodes that have least in common, or None where the condition holds.
+
+    >>> apart("2-reach", from_edges(3, [(0, 1), (1, 2), (2, 0)]), 1)
+    Apart(u=1, without_u=1, v=2, without_v=2)
+    """
     n = len(graph)
-    found = {(v, failed): reach(graph, v, failed) for v in range(n) for failed in sets(n, f) if not failed >> v & 1}
-    items = list(found.items())
-    for place, ((u, first), ours) in enumerate(items):
-        for (v, other), theirs in items[place:]:
-            if (second or first == other) and u != v and (ours & theirs).bit_count() < least:
-                return False
-    return True
-
-
-def _three_reach(graph: Digraph, f: int) -> bool:
-    n = len(graph)
-    for shared in sets(n, f):
-        grown = {shared | more for more in sets(n, f)}
-        found = [(v, reach(graph, v, failed)) for failed in grown for v in range(n) if not failed >> v & 1]
-        if any(u != v and not ours & theirs for (u, ours), (v, theirs) in combinations(found, 2)):
-            return False
-    return True
+    if (many := sum(comb(n, k) for k in range(f + 1))) > MOST_SETS:
+        raise ValueError(
+            f"{many:,} sets of at most {f} among {n} nodes; fewer traitors or nodes, {MOST_SETS:,} sets, expected"
+        )
+    return SPOILERS[condition](graph, f)
 
 
 def _one_source(graph: Digraph, f: int) -> bool:
@@ -127,10 +209,10 @@ def _one_source(graph: Digraph, f: int) -> bool:
 
 
 CONDITIONS: dict[str, Callable[[Digraph, int], bool]] = {
-    "1-reach": lambda graph, f: _reaches(graph, f, second=False, least=1),
-    "2-reach": lambda graph, f: _reaches(graph, f, second=True, least=1),
-    "2-reach+": lambda graph, f: _reaches(graph, f, second=True, least=f + 1),
-    "3-reach": _three_reach,
+    "1-reach": lambda graph, f: all(len(sources(graph, failed)) < 2 for failed in sets(len(graph), f)),
+    "2-reach": lambda graph, f: apart("2-reach", graph, f) is None,
+    "2-reach+": lambda graph, f: apart("2-reach+", graph, f) is None,
+    "3-reach": lambda graph, f: apart("3-reach", graph, f) is None,
     "one-source": _one_source,
 }
 

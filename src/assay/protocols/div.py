@@ -22,6 +22,7 @@ Berenbrink, Cooper, Götte, Hintze and Radzik, arXiv:2606.06381.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,14 +62,26 @@ SPAN = (
 
 
 def vote(
-    graph: Any, opinions: npt.ArrayLike, *, rule: str = "div", seed: int = 0, replicas: int = 1,
+    graph: Any, opinions: npt.ArrayLike | Mapping[Any, int], *, rule: str = "div", seed: int = 0, replicas: int = 1,
     max_steps: int | None = None,
 ) -> swarm.Outcome:  # fmt: skip
     """Run DIV, or a rule it is compared with, on your own graph: NetworkX, SciPy sparse, an edge array, or a `CSR`.
 
+    A list of opinions is in the order in which the graph iterates its nodes, which in NetworkX need not be that of
+    their numbers; a dict names the nodes.
+
     >>> vote([(0, 1), (1, 2), (2, 0)], [1, 1, 1]).steps.tolist()
     [0]
+    >>> import networkx as nx
+    >>> vote(nx.Graph([("b", "a"), ("b", "c")]), {"a": 0, "b": 3, "c": 0}).weighted_average.tolist()
+    [1.5]
     """
+    if isinstance(opinions, Mapping):
+        nodes = list(graph) if hasattr(graph, "edges") else list(range(graphs.as_graph(graph).n))
+        if set(nodes) != set(opinions):
+            odd = next(iter(set(nodes) ^ set(opinions)))
+            raise ValueError(f"{odd!r} is only in one of graph and opinions; one opinion for each node expected")
+        opinions = [opinions[node] for node in nodes]
     return swarm.run(graphs.as_graph(graph), opinions, rule, seed, replicas, max_steps)
 
 

@@ -22,7 +22,7 @@ False
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from assay.protocols import linear_bounded, rankers
 from assay.protocols.languages import Language, language
 from assay.protocols.ordered_check import check
 from assay.protocols.ranker_protocol import Protocol, compile_language
-from assay.protocols.swarm_ordered import Table, run
+from assay.protocols.swarm_ordered import Table, TooManyStatesError, run
 from assay.record import measures
 from assay.record.types import Claim, Estimate, Evidence, at_least, at_most, between, exactly
 from assay.sim.random import stream
@@ -76,7 +76,8 @@ def answer(
 ) -> dict[str, Any]:
     """Whether a language can be recognised by observers who see order; if so, the compiled protocol on these words.
 
-    Words of at most five letters are decided by exploring everything; longer ones by runs to silence.
+    Words of at most five letters are decided by exploring everything; longer ones by runs to silence. Without words,
+    the two shortest inside the language and the two shortest outside are taken.
     """
     alphabet = "".join(sorted({*alphabet, *"".join(words)}))
     wanted = language(expression, alphabet)
@@ -94,14 +95,29 @@ def answer(
             f"The syntactic monoid is not in DA: {inside!r} and {outside!r} differ in membership, and so they do with "
             "their blocks repeated at will. Order alone cannot tell them apart; the successor relation can."
         )
-        return facts | {"table": [], "why": why}
-    protocol = compile_language(wanted)
-    table = [_row(protocol, word, replicas, seed) for word in words]
+        table = _undecided(wanted, dict.fromkeys([*words, inside, outside]), "no protocol decides it")
+        return facts | {"table": table, "why": why}
+    try:
+        protocol = compile_language(wanted)
+    except rankers.TooDeepError as error:
+        why = f"The syntactic monoid is in DA, so there is a protocol, but it was not compiled: {error}."
+        return facts | {"table": _undecided(wanted, words or _shortest(wanted), "not compiled"), "why": why}
+    table = [_row(protocol, word, replicas, seed) for word in words or _shortest(wanted)]
     why = (
         f"The syntactic monoid is in DA. Membership follows from whether {len(protocol.decision.rankers)} rankers are "
         f"defined ({', '.join(''.join(r) for r in protocol.decision.rankers)}), {len(protocol.steps)} steps in all."
     )
     return facts | {"table": table, "why": why}
+
+
+def _undecided(wanted: Language, words: Iterable[str], how: str) -> list[dict[str, Any]]:
+    return [{"word": w, "member": w in wanted, "decided": None, "how": how, "time_mean": None} for w in words]
+
+
+def _shortest(wanted: Language) -> list[str]:
+    """The two shortest words inside and the two outside, as far as there are some that can be explored."""
+    words = list(wanted.words(2, EXPLORED))
+    return [word for side in (True, False) for word in [w for w in words if (w in wanted) == side][:2]]
 
 
 def _row(protocol: Protocol, word: str, replicas: int, seed: int) -> dict[str, Any]:
@@ -110,8 +126,10 @@ def _row(protocol: Protocol, word: str, replicas: int, seed: int) -> dict[str, A
     row = {"word": word, "member": word in protocol.language}
     if len(word) <= EXPLORED and max(map(len, protocol.decision.rankers)) < 4:
         return row | {"decided": protocol.decided(word), "how": "all configurations explored", "time_mean": None}
-    table = Table(protocol.rule)
-    ends = [run(table, protocol.row(word), seed=seed, replica=replica) for replica in range(replicas)]
+    try:
+        ends = [run(protocol.rule, protocol.row(word), seed=seed, replica=replica) for replica in range(replicas)]
+    except TooManyStatesError:
+        return row | {"decided": None, "how": "not run: too many states", "time_mean": None}
     said = {protocol.output(state) for end in ends for state in end.final}
     sure = all(end.silent for end in ends) and len(said) == 1
     time = float(np.mean([end.time for end in ends]))

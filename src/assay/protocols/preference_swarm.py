@@ -38,9 +38,9 @@ class Outcome:
     """Whether all honest voters settled before the cap."""
 
     @property
-    def winner(self) -> int:
-        """On whom most settled; the lowest number of several."""
-        return int(np.argmax(self.votes))
+    def winner(self) -> int | None:
+        """On whom most settled; the lowest number of several; None if nobody did."""
+        return int(np.argmax(self.votes)) if self.votes.any() else None
 
     @property
     def agreement(self) -> float:

@@ -126,12 +126,16 @@ class Decision:
         return tuple(place(ranker, word) is not None for ranker in self.rankers) in self.accepted
 
 
+class TooDeepError(ValueError):
+    """A language of DA whose rankers are longer than those that are tried."""
+
+
 def decide(wanted: Language, deepest: int = DEEPEST) -> Decision:
     """A small set of rankers that decides a language of DA.
 
     Rankers are picked to tell apart the words seen so far, then the choice is checked on the product of all automata;
-    a word on which it errs joins the words seen. Raises ValueError for a language outside DA, or if it needs more than
-    ``deepest`` steps.
+    a word on which it errs joins the words seen. Raises ValueError for a language outside DA, TooDeepError if it needs
+    more than ``deepest`` steps.
     """
     if wanted.witness is not None:
         x = wanted.witness
@@ -143,7 +147,7 @@ def decide(wanted: Language, deepest: int = DEEPEST) -> Decision:
         found = _search(wanted, list(all_rankers(wanted.alphabet, depth)))
         if found is not None:
             return found
-    raise ValueError(f"{wanted.name!r} needs rankers of more than {deepest} steps; a simpler language expected")
+    raise TooDeepError(f"{wanted.name!r} needs rankers of more than {deepest} steps; a simpler language expected")
 
 
 def _search(wanted: Language, candidates: list[Ranker]) -> Decision | None:

@@ -33,6 +33,10 @@ LARGEST = 2048  # states in one table
 _CHUNK = 1 << 24  # meetings between two looks at the keyboard
 
 
+class TooManyStatesError(ValueError):
+    """A rule whose states do not fit a table."""
+
+
 def one_sided(observe: Callable[[Any, Any, int], Any]) -> Rule:
     """A rule in which only the first agent changes: it observes the second, which does not notice.
 
@@ -56,7 +60,9 @@ class Table:
         """The number of a state, a new one if it is new."""
         if state not in self.number:
             if len(self.states) == LARGEST:
-                raise ValueError(f"a run of this rule visits more than {LARGEST} states; a smaller protocol expected")
+                raise TooManyStatesError(
+                    f"a run of this rule visits more than {LARGEST} states; a smaller protocol expected"
+                )
             self.number[state] = len(self.states)
             self.states.append(state)
             if len(self.states) > self.first.shape[1]:

@@ -33,7 +33,8 @@ class SignedFlooding(Node):
 
     A set F of at most f nodes explains it if, with F faulty and nobody else, everything that should have come along
     paths without F did come, and no node outside F signed two inputs. The smallest explanation counts; the majority of
-    its source component is the decision.
+    its source component is the decision. Two correct nodes may find different explanations of one traitor, so this
+    agrees mostly, not always, even where agreement is possible.
     """
 
     def __init__(self, graph: Digraph) -> None:
@@ -160,13 +161,14 @@ class SignedApproximate(Node):
         if item in self.seen or not _well_formed(item, len(self.graph)):
             return
         if ctx.verify(item[2], wire.encode(item), mark):
-            self._take(ctx, item, mark)
+            self._take(ctx, item, mark, src)
             if item[0] != "value" and item[1] == self.round:
                 self._look(ctx)
 
-    def _take(self, ctx: Ctx, item: Message, mark: bytes) -> None:
+    def _take(self, ctx: Ctx, item: Message, mark: bytes, src: NodeId = -1) -> None:
+        """Notes an item and passes it on, except to the node it came from."""
         self.seen.add(item)
-        ctx.broadcast(("item", item, mark), to=ctx.peers)
+        ctx.broadcast(("item", item, mark), to=[peer for peer in ctx.peers if peer != src])
         kind, number, who, *rest = item
         if kind == "value":
             if (number, who) not in self.acknowledged:
