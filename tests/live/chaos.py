@@ -19,7 +19,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import msgspec
 
@@ -28,6 +28,7 @@ from assay.live.tokens import ByteTokens, Message
 from tests.live.conftest import Listening
 
 MODEL = "qwen3-8b"
+START = 180.0
 PATIENCE = 60.0  # seconds after which a request counts as forgotten
 FAULTS = ("error:0.02", "disconnect:0.02", "refuse:0.01", "hang:0.003", "slow:0.02:5")
 
@@ -67,6 +68,16 @@ class Engine:
         ]
         self.process = subprocess.Popen([*command, *self.options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.stopped = False
+
+    def wait(self) -> None:
+        """Until it listens: the first start on a machine compiles for long, and only what runs can be killed."""
+        until = monotonic() + START
+        while monotonic() < until and self.process is not None and self.process.poll() is None:
+            with suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port), timeout=1.0).close()
+                return
+            sleep(0.05)
+        raise TimeoutError(f"engine {self.number} does not listen")
 
     def signal(self, number: int) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -259,6 +270,8 @@ def run(
     report = Report()
     for engine in engines:
         engine.start()
+    for engine in engines:
+        engine.wait()
     gateway = Listening("gateway", "--config", str(config), "--port", "0")
     try:
         asyncio.run(_run(gateway, engines, requests, seed, clients, seconds, cancel, draw, report))

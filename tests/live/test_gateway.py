@@ -115,6 +115,33 @@ def test_an_engine_that_dies_in_the_middle_of_a_stream_ends_it_in_an_error_event
     run(test())
 
 
+@pytest.mark.parametrize(
+    "path, kind",
+    [(CHAT, [EVENT_STREAM, b"content-encoding: gzip"]), ("/api/chat", [b"content-type: application/x-ndjson"])],
+)
+def test_a_stream_that_cannot_be_read_here_goes_on_piece_by_piece_and_is_cut_where_it_breaks(path, kind):
+    """Compressed events, and whatever another path streams: nothing is held back, and nothing is written into it."""
+
+    def begin(exchange):
+        exchange.begin(b"200 OK", kind)
+        exchange.write(b"\x1f\x8b one")
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running, Client(running.port) as client:
+            a.behave = begin
+            client.send("POST", path, chat(stream=True))
+            status, fields = await asyncio.wait_for(client.head(), 5)
+            assert status == 200 and fields["transfer-encoding"] == "chunked"
+            assert await asyncio.wait_for(client.chunk(), 5) == b"\x1f\x8b one"
+            a.asked[0].write(b"two")
+            assert await asyncio.wait_for(client.chunk(), 5) == b"two"
+            a.asked[0].cut()
+            assert await asyncio.wait_for(client.reader.read(), 5) == b""
+            await until(lambda: balanced(running))
+
+    run(test())
+
+
 def test_a_failing_engine_is_left_alone_until_its_health_is_back():
     async def test():
         async with engines("a", "b") as (a, b), Running(settings([a, b], failures=2)) as running:
@@ -473,6 +500,60 @@ def test_a_router_that_chooses_from_a_pool_works_live():
     run(test())
 
 
+def test_a_router_that_chooses_from_a_pool_is_offered_only_engines_that_are_up_and_have_the_model():
+    """Idle engines are alike to it, and it takes the first: so the first one is down, and lacks the model."""
+
+    async def test():
+        async with engines("a", "b") as (a, b):
+            a.models = ("other",)
+            async with Running(settings([a, b], policy="balanceroute")) as running:
+                await until(lambda: all(e.models for e in running.gateway.fleet.engines))
+                answers = [await ask(running.port, "POST", CHAT, chat()) for _ in range(5)]
+                assert {fields["x-assay-engine"] for _, fields, _ in answers} == {"b"}
+                a.healthy = False
+                await until(lambda: running.gateway.fleet.engines[0].state == "down")
+                answers = [await ask(running.port, "POST", CHAT, chat(model="new")) for _ in range(5)]
+                assert {fields["x-assay-engine"] for _, fields, _ in answers} == {"b"}
+                assert balanced(running) and not running.gateway.counters.policy_errors
+
+    run(test())
+
+
+def test_what_a_pool_holds_gets_503_where_no_engine_is_up_and_where_the_gateway_stops():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], policy="balanceroute", inflight=1)) as running:
+            a.behave = lambda exchange: None
+            async with Client(running.port) as first, Client(running.port) as second:
+                first.send("POST", CHAT, chat())
+                await until(lambda: a.asked)
+                second.send("POST", CHAT, chat())
+                await until(lambda: running.gateway.held)
+                stopping = asyncio.ensure_future(running.stop())
+                assert (await second.answer())[0] == 503
+                first.writer.close()
+                await stopping
+        async with engines("a") as (a,), Running(settings([a], policy="balanceroute")) as running:
+            a.healthy = False
+            await until(lambda: running.gateway.fleet.engines[0].state == "down")
+            status, fields, _ = await ask(running.port, "POST", CHAT, chat())
+            assert status == 503 and fields["retry-after"] == "1"
+
+    run(test())
+
+
+def test_a_pool_s_choice_of_an_engine_that_is_not_there_is_counted_and_costs_no_request(tmp_path):
+    (tmp_path / "far.py").write_text(
+        "class Far:\n    def assign(self, queue, fleet):\n        return [(request, 7) for request in queue]\n"
+    )
+
+    async def test():
+        async with engines("a", "b") as made, Running(settings(made, policy=f"{tmp_path}/far.py:Far")) as running:
+            assert [(await ask(running.port, "POST", CHAT, chat()))[0] for _ in range(4)] == [200] * 4
+            assert running.gateway.counters.policy_errors == 4 and balanced(running)
+
+    run(test())
+
+
 def test_a_shadow_reports_and_touches_nothing():
     async def test():
         async with engines("a", "b") as made, Running(settings(made, shadow="round-robin")) as running:
@@ -488,6 +569,33 @@ def test_a_shadow_reports_and_touches_nothing():
     run(test())
 
 
+def test_a_shadow_s_books_hold_what_real_requests_hold_and_nothing_at_their_end():
+    def begin(exchange):
+        exchange.begin(b"200 OK", [EVENT_STREAM])
+        exchange.write(b'data: {"n":0}\n\n')
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], shadow="vllm-v1")) as running:
+            a.behave = begin
+            real, books = running.gateway.fleet, running.gateway.shadow.fleet
+            async with Client(running.port) as first, Client(running.port) as second:
+                for client in (first, second):
+                    client.send("POST", CHAT, chat("hello " * 50, stream=True))
+                await until(lambda: sum(relay.first > 0 for relay in running.gateway.relays) == 2)
+                for exchange in a.asked:
+                    exchange.write(b'data: {"n":1}\n\n')
+                await until(lambda: sum(relay.tokens for relay in running.gateway.relays) == 2)
+                for name in ("running", "waiting", "prefill_tokens", "kv_tokens"):
+                    assert getattr(books, name).tolist() == getattr(real, name).tolist(), name
+                assert real.running.tolist() == [2]
+            await until(lambda: balanced(running))
+            assert not any(
+                np.any(getattr(books, name)) for name in ("running", "waiting", "prefill_tokens", "kv_tokens")
+            )
+
+    run(test())
+
+
 def test_metrics_count_every_answer():
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -497,15 +605,17 @@ def test_metrics_count_every_answer():
                 await ask(running.port, "POST", CHAT, chat(str(n), stream=n == 2))
             await ask(running.port, "GET", "/v1/models")
             page = (await ask(running.port, "GET", "/metrics"))[2].decode()
+            families = list(text_string_to_metric_families(page))
             found = {
                 (sample.name, sample.labels.get("endpoint")): sample.value
-                for family in text_string_to_metric_families(page)
+                for family in families
                 for sample in family.samples
             }
             assert found["assay_gateway_requests_total", "chat"] == 3
             assert found["assay_gateway_requests_total", "other"] == 1
             assert found["assay_gateway_time_to_first_token_seconds_count", None] == 1  # one of them was streamed
-            assert found["assay_gateway_inter_token_latency_seconds_count", None] >= 0
+            assert found["assay_gateway_engine_requests_total", None] == 4
+            assert all(family.type == "counter" for family in families for s in family.samples if "_total" in s.name)
 
     run(test())
 

@@ -144,6 +144,17 @@ def test_models_are_labels_where_there_are_several(tmp_path: Path) -> None:
     assert two.source.mapping["model"] == "model"
 
 
+def test_a_model_that_nobody_served_is_none_of_the_trace(tmp_path: Path) -> None:
+    row, run = np.arange(40, dtype=np.uint32), Run()
+    mistyped = run.line(0, 0.0, row, model="gtp", status=404, completion_tokens=0)
+    right = [run.line(1 + n, 1.0 + n, row, model="gpt") for n in range(2)]
+    assert read(written(tmp_path, [mistyped, *right], "one.jsonl")).models == ()
+    other = run.line(3, 3.0, row, model="qwen")
+    several = read(written(tmp_path, [mistyped, *right, other], "two.jsonl"))
+    assert several.models == ("gpt", "qwen")
+    assert several.model is not None and several.model.tolist() == [0, 0, 1]
+
+
 def test_every_pair_shares_what_it_shared_in_whole_blocks(both: tuple[Requests, list[Tokens], Requests]) -> None:
     trace, rows, back = both
     assert back.prefixes is not None

@@ -115,10 +115,14 @@ class Exposition:
             yield HistogramMetricFamily(
                 f"assay_gateway_{name}", help_text, buckets=times.buckets(), sum_value=times.total
             )
-        yield GaugeMetricFamily("assay_gateway_queue", "Requests that wait in the gateway", value=len(gateway.queue))
-        yield from self._engines(GaugeMetricFamily)
+        yield GaugeMetricFamily(
+            "assay_gateway_queue", "Requests that wait in the gateway", value=len(gateway.queue) + len(gateway.held)
+        )
+        yield from self._engines()
 
-    def _engines(self, family: Any) -> Iterator[Any]:
+    def _engines(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         fleet = self._gateway.fleet
         rows = (
             ("up", "1 where requests are sent to it", lambda e: float(e.state == "up")),
@@ -129,10 +133,11 @@ class Exposition:
             ("errors_total", "Requests it failed", lambda e: e.errors),
         )
         for name, help_text, value in rows:
-            gauge = family(f"assay_gateway_engine_{name}", help_text, labels=["engine"])
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            found = family(f"assay_gateway_engine_{name}", help_text, labels=["engine"])
             for engine in fleet.engines:
-                gauge.add_metric([engine.name], value(engine))
-            yield gauge
+                found.add_metric([engine.name], value(engine))
+            yield found
 
 
 def exposition(gateway: Gateway) -> bytes:

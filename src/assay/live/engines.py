@@ -2,7 +2,8 @@
 
 The gateway knows exactly what it sent and what came back: requests on board, prompt tokens not answered yet, tokens
 streamed, times. That comes first. What only an engine knows (how many of its requests wait, how full its memory is,
-what its cache holds) is asked for now and then, and `age` says how long ago.
+what its cache holds) is asked for now and then, and `age` says how long ago; in between, what is sent and what comes
+back moves it on. A policy that weighs waiting requests would otherwise avoid an engine for a queue long gone.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Engine:
 
 
 class LiveFleet(Fleet):
-    """The engines in arrays. All counts are those of this gateway; `others` is what somebody else sends there."""
+    """The engines in arrays: this gateway's own counts, and with them what somebody else sends to the same engines."""
 
     def __init__(self, index: PrefixIndex) -> None:
         self.index = index
@@ -77,6 +78,12 @@ class LiveFleet(Fleet):
         self.paths: dict[int | str, NDArray[np.uint64]] = {}  # of requests under way
         self.scores: Any = None  # what the last decision went by
         self.slots: Ints = np.zeros(0, np.int64)
+        self._fresh: Ints = np.zeros(0, np.int64)  # of those that wait, who came since the engine was last heard of
+        self._silent: Ints = np.zeros(0, np.int64)  # requests without a token yet
+        self._others: Ints = np.zeros(0, np.int64)  # requests that somebody else sent
+        self._free: Floats = np.zeros(0)  # share of its memory that an engine called free,
+        self._kv_then: Ints = np.zeros(0, np.int64)  # what its sequences held then,
+        self._room: Floats = np.zeros(0)  # and the tokens that its memory has room for
         self._matched: int | str | None = None
         self._hits: Ints = np.zeros(0, np.int64)
         self._resize(lambda old: old)
@@ -106,11 +113,33 @@ class LiveFleet(Fleet):
         self.scores = score
         return super().argmin(score, *ties)
 
+    @property
+    def kv_free(self) -> Floats:
+        """As each engine said last, less what its sequences took since and more what they gave back.
+
+        All of it where nobody is on board.
+        """
+        grown = (self.kv_tokens - self._kv_then) / self._room
+        return np.where(self.batch_size > 0, np.clip(self._free - grown, 0.0, 1.0), 1.0)
+
+    @kv_free.setter
+    def kv_free(self, share: Floats) -> None:
+        self._free[:], self._kv_then[:] = share, self.kv_tokens
+
     # --------------------------------------------------------------------------------- what becomes of requests
 
     def sent(self, i: int, request: Request, new: int) -> None:
-        """A request goes to engine i, which will compute `new` of its prompt tokens."""
-        self.running[i] += 1
+        """A request goes to engine i, which will compute `new` of its prompt tokens.
+
+        An idle engine begins with it at once. A busy one looks at its queue between two iterations: until something
+        comes from it, the request waits.
+        """
+        if self.running[i] or self.waiting[i]:
+            self.waiting[i] += 1
+            self._fresh[i] += 1
+        else:
+            self.running[i] = 1
+        self._silent[i] += 1
         self.prefill_tokens[i] += new
         path = self.paths.get(request.id)
         if path is not None and len(path):
@@ -121,6 +150,8 @@ class LiveFleet(Fleet):
         """The first token of a request is there."""
         self.prefill_tokens[i] -= new
         self.kv_tokens[i] += prompt
+        self._silent[i] -= 1
+        self._stepped(i)
         if ttft is not None:
             known = self.ttft[i]
             self.ttft[i] = known + SMOOTHING * (ttft - known) if known else ttft
@@ -128,24 +159,42 @@ class LiveFleet(Fleet):
     def streamed(self, i: int, tokens: int, gap: float) -> None:
         """More tokens, `gap` seconds after the last."""
         self.kv_tokens[i] += tokens
+        if self._fresh[i]:
+            self._stepped(i)
         known = self.itl[i]
         self.itl[i] = known + SMOOTHING * (gap - known) if known else gap
 
+    def _stepped(self, i: int) -> None:
+        """An iteration of engine i is over: who came during it is taken in, unless the queue was longer before."""
+        waiting, fresh = int(self.waiting[i]), int(self._fresh[i])
+        left = 0 if waiting == fresh else waiting
+        self._fresh[i] = 0
+        self._wait(i, left, waiting + int(self.running[i]))
+
+    def _wait(self, i: int, waiting: int, load: int) -> None:
+        """So many of `load` wait; of this gateway's at most those without a token."""
+        self.waiting[i] = min(waiting, int(self._silent[i] + self._others[i]), load)
+        self.running[i] = load - self.waiting[i]
+        self._fresh[i] = min(self._fresh[i], self.waiting[i])
+
     def ended(self, i: int, request: Request, held: int, new: int) -> None:
         """A request is off engine i: it held `held` tokens, or had still `new` to compute."""
-        if self.running[i] > 0:
-            self.running[i] -= 1
-        elif self.waiting[i] > 0:
-            self.waiting[i] -= 1
+        waiting, load = int(self.waiting[i]), int(self.running[i] + self.waiting[i])
+        if new:  # it had no token, so it is one of those that wait, if any does
+            self._silent[i] -= 1
+            waiting = max(waiting - 1, 0)
         self.kv_tokens[i] -= held
         self.prefill_tokens[i] -= new
+        self._wait(i, waiting, max(load - 1, 0))
 
     def told(self, i: int, waiting: int, load: int, aboard: int) -> None:
         """Engine i says that `waiting` of `load` requests wait, when this gateway had `aboard` there."""
-        others = max(load - aboard, 0)
-        total = int(self.engines[i].aboard) + others
-        self.waiting[i] = min(waiting, total)
-        self.running[i] = total - self.waiting[i]
+        self._others[i] = max(load - aboard, 0)
+        self._wait(i, waiting, int(self.engines[i].aboard + self._others[i]))
+
+    def told_free(self, i: int, share: float, room: float) -> None:
+        """Engine i says which share of its KV memory is free; it has room for so many tokens, infinite if unknown."""
+        self._free[i], self._kv_then[i], self._room[i] = share, self.kv_tokens[i], room
 
     # --------------------------------------------------------------------------------------------- who is there
 
@@ -155,7 +204,7 @@ class LiveFleet(Fleet):
         self.engines.append(engine)
         self.index.add(blocks)
         self._resize(lambda old: np.append(old, old.dtype.type(0)))
-        self.kv_free[-1], self.tp[-1] = 1.0, engine.tp
+        self._free[-1], self._room[-1], self.tp[-1] = 1.0, np.inf, engine.tp
         self.slots[-1] = engine.limit
 
     def drop(self, engine: Engine) -> None:
@@ -169,8 +218,9 @@ class LiveFleet(Fleet):
 
     def _resize(self, change: Any) -> None:
         names = {"running": np.int64, "waiting": np.int64, "prefill_tokens": np.int64, "kv_tokens": np.int64,
-                 "kv_free": np.float64, "itl": np.float64, "ttft": np.float64, "tp": np.int64,
-                 "slots": np.int64}  # fmt: skip
+                 "itl": np.float64, "ttft": np.float64, "tp": np.int64, "slots": np.int64, "_fresh": np.int64,
+                 "_silent": np.int64, "_others": np.int64, "_free": np.float64, "_kv_then": np.int64,
+                 "_room": np.float64}  # fmt: skip
         for name, kind in names.items():
             setattr(self, name, change(getattr(self, name, np.zeros(0, kind))))
         self._hits = np.zeros(len(self.running), np.int64)

@@ -123,7 +123,7 @@ class Gateway:
         fields = relay.exchange.head.fields
         session = fields.get(b"x-session-id")
         if session is not None:
-            request.session = session.decode("latin-1")
+            request.session = _session(session.decode("latin-1"))
         body = relay.exchange.body
         ask = api.read(body) if relay.endpoint != "other" else None
         if ask is None:  # the engine will say what is wrong with it
@@ -143,7 +143,7 @@ class Gateway:
         if ask.messages:
             request.text = ask.messages[-1].text
         if request.session is None:
-            request.session = ask.user or _conversation(ask)
+            request.session = _session(ask.user) if ask.user else _conversation(ask)
 
     # ------------------------------------------------------------------------------------------ who gets it
 
@@ -157,9 +157,9 @@ class Gateway:
             relay.key = self._order_key(relay.request, now)
         self.fleet.paths[relay.request.id] = relay.path
         if self._batch and relay.endpoint != "other":
-            self._hold(relay)
+            self._hold(relay, now)
         elif (len(self.queue) and not again) or not self.place(relay):
-            relay.due = relay.deadline if self.able(relay) else min(relay.deadline, now + self.settings.wait)
+            relay.due = self._patience(relay, now)
             away = self.queue.join(relay, relay.key)
             if away is not None:
                 away.give_up(429, "too many requests wait here", RETRY)
@@ -261,33 +261,48 @@ class Gateway:
 
     # ------------------------------------------------------------------------------------------ waiting
 
-    def _hold(self, relay: Relay) -> None:
+    def _hold(self, relay: Relay, now: float) -> None:
         if len(self.held) >= max(self.settings.queue, 1):
             relay.give_up(429, "too many requests wait here", RETRY)
             return
+        relay.due = self._patience(relay, now)
         self.held[relay.request.id] = relay
         self.assign()
 
+    def _patience(self, relay: Relay, now: float) -> float:
+        """Until when it may wait: for its turn as long as it likes, for some engine to come up only so long."""
+        return relay.deadline if self.able(relay) else min(relay.deadline, now + self.settings.wait)
+
     def assign(self) -> None:
-        """Let a router that chooses from a pool assign what it will."""
-        if not self.held:
+        """Let a router that chooses from a pool assign what it will: one pool for what the same engines can take."""
+        pools: dict[tuple[str, frozenset[Engine]], list[Relay]] = {}
+        for relay in self.held.values():
+            model = relay.request.model if self._serving(relay.request.model) is not None else ""
+            pools.setdefault((model, frozenset(relay.failed)), []).append(relay)
+        for pool in pools.values():
+            self._assign(pool)
+
+    def _assign(self, pool: list[Relay]) -> None:
+        fleet, mask = self.fleet, self._eligible(pool[0])
+        if not fleet.engines or (mask is not None and not mask.any()):
             return
-        fleet = self.fleet
-        fleet.now = self.now()
-        fleet.eligible = np.array([e.open for e in fleet.engines], np.bool_)
+        fleet.now, fleet.eligible = self.now(), mask
+        fleet.slots[:] = [e.limit if mask is None or mask[e.number] else 0 for e in fleet.engines]
+        chosen: list[tuple[Request, int | None]]
         try:
-            chosen = list(self.router.assign([relay.request for relay in self.held.values()], fleet))
+            chosen = list(self.router.assign([relay.request for relay in pool], fleet))
         except Exception as error:
             self._complain(error)
-            chosen = [(relay.request, fleet.argmin(fleet.batch_size)) for relay in self.held.values()]
+            chosen = [(relay.request, None) for relay in pool]
         for request, i in chosen:
             relay = self.held.get(request.id)
-            if relay is None or not 0 <= i < len(fleet):
-                continue
-            engine = fleet.engines[i]
-            if engine.open and engine not in relay.failed:
+            if i is not None and (not 0 <= i < len(fleet) or (mask is not None and not mask[i])):
+                self._complain(IndexError(f"it chose {i}"))
+                i = None
+            engine = fleet.engines[fleet.argmin(fleet.batch_size) if i is None else int(i)]
+            if relay is not None and engine.open:  # it may be full by now
                 del self.held[request.id]
-                self._send(relay, int(i), fleet.now)
+                self._send(relay, engine.number, fleet.now)
 
     def serve_queue(self) -> None:
         """An engine has room again."""
@@ -330,7 +345,7 @@ class Gateway:
             if not relay.exchange.started and relay.upstream is not None:
                 relay.abandon(why)
         if not any(e.state == UP for e in self.fleet.engines):
-            for relay in self.queue:
+            for relay in (*self.queue, *self.held.values()):
                 relay.due = min(relay.due, now + self.settings.wait)
 
     def later(self, do: Callable[..., None], *arguments: Any) -> None:
@@ -438,6 +453,15 @@ def _conversation(ask: api.Ask) -> int | None:
         if message.role == "user":
             return hash(message.content if isinstance(message.content, str) else message.text) & 0x7FFFFFFFFFFFFFFF
     return None
+
+
+def _session(name: str) -> int | str:
+    """A session as traces have it, where it is a number: what a policy makes of it is then the same here and there.
+
+    >>> _session("42"), _session("042"), _session("a")
+    (42, '042', 'a')
+    """
+    return int(name) if name.isdecimal() and name.isascii() and len(name) < 19 and str(int(name)) == name else name
 
 
 def _text(session: int | str | None) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from assay.live import api
 from assay.live.engines import NO_PATH, Engine
-from assay.live.http1 import ResponseHead
+from assay.live.http1 import CHUNKED, UNTIL_CLOSE, ResponseHead
 from assay.live.server import Exchange, error_body
 from assay.live.upstream import Pool, Upstream
 from assay.serving.interface import Finished, Request
@@ -34,10 +34,10 @@ class Relay:
     """The life of one request. Ends once: in an answer, in an error, or because the client left."""
 
     __slots__ = (
-        "_held", "_kv", "_pieces", "_tail", "_torn", "arrival", "deadline", "due", "endpoint", "engine", "error",
-        "exchange", "failed", "first", "gateway", "head", "key", "last", "load", "matched", "method", "new", "own",
-        "path", "placed", "request", "sent", "status", "streaming", "tenant", "tokens", "tries", "upstream", "usage",
-        "wanted",
+        "_held", "_kv", "_most", "_pieces", "_tail", "_torn", "arrival", "deadline", "due", "endpoint", "engine",
+        "error", "exchange", "failed", "first", "gateway", "head", "key", "last", "load", "matched", "method", "new",
+        "own", "path", "placed", "request", "sent", "status", "streaming", "tenant", "tokens", "tries", "upstream",
+        "usage", "wanted",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway, exchange: Exchange, request: Request, endpoint: str, now: float) -> None:
@@ -73,6 +73,7 @@ class Relay:
         self.error = ""
         self._pieces: list[bytes] = []
         self._held = 0
+        self._most = HELD  # bytes that are held
         self._tail = b""
         self._torn = False  # an event was too large to be kept until it is whole
         self._kv = 0  # tokens counted as held on the engine
@@ -124,7 +125,13 @@ class Relay:
             self.retry(f"the engine answered {head.line.decode('latin-1')}", blame=head.status != STUMBLED)
             return
         self.head = head
-        self.streaming = head.fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        events = head.fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        coded = head.fields.get(b"content-encoding", b"identity").lower() != b"identity"
+        self.streaming = events and not coded
+        # Compressed events cannot be told apart, and what comes piece by piece on a path that is not known may be a
+        # stream of any kind: held until it is whole, it would be none.
+        if (events and coded) or (self.endpoint == "other" and head.length in (CHUNKED, UNTIL_CLOSE)):
+            self._most = 0
         if self.streaming:
             self.due = min(self.deadline, self.gateway.now() + self.gateway.settings.silence)
 
@@ -174,6 +181,8 @@ class Relay:
             self.gateway.fleet.streamed(self.engine.number, events, gap)
             self._kv += events
             self.gateway.counters.itl.observe(gap)
+            if self.gateway.shadow is not None:
+                self.gateway.shadow.streamed(self, events, gap)
         self.last = now
 
     def _began(self, now: float) -> None:
@@ -194,7 +203,7 @@ class Relay:
         if not self.exchange.started:
             self._pieces.append(data)
             self._held += len(data)
-            if self._held <= HELD:
+            if self._held <= self._most:
                 return
             data, self._pieces = b"".join(self._pieces), []
             self._begin()
@@ -257,7 +266,7 @@ class Relay:
         self.failed.add(engine)
         if blame:  # once it is off that engine: what breaks the circuit abandons all that are still on it
             self.gateway.suspect(engine, why)
-        self._pieces, self._held, self._tail, self.head = [], 0, b"", None
+        self._pieces, self._held, self._most, self._tail, self.head = [], 0, HELD, b"", None
         self.streaming = False
         if not self.gateway.able(self):
             self.failed.clear()  # all have failed it: whoever is up gets a second chance
@@ -289,6 +298,8 @@ class Relay:
         if now >= self.deadline:
             self._drop_upstream()
             self.give_up(504, f"no complete answer within {self.gateway.settings.deadline:g} s")
+        elif self.engine is None and self.gateway.able(self):
+            self.due = self.deadline  # one came up, and is full: now it waits for its turn
         elif self.engine is None:
             self.give_up(503, "no engine is up", (b"retry-after: 1",))
         else:

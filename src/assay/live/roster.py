@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -220,7 +221,7 @@ class Roster:
         if reading.running is not None and reading.waiting is not None:
             fleet.told(i, int(reading.waiting), int(reading.running + reading.waiting), aboard)
         if reading.kv_usage is not None:
-            fleet.kv_free[i] = 1.0 - reading.kv_usage
+            fleet.told_free(i, 1.0 - reading.kv_usage, reading.kv_tokens or math.inf)
         if reading.kv_tokens and engine not in self._loaded:
             blocks = max(int(reading.kv_tokens / fleet.scale) // gateway.index.block, 1)
             gateway.index.resize(i, blocks)

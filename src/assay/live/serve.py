@@ -62,7 +62,7 @@ class Running:
         gateway = self.gateway
         gateway.draining = True
         self.server.draining = True
-        for relay in list(gateway.queue):
+        for relay in (*gateway.queue, *gateway.held.values()):
             relay.give_up(503, "the gateway is about to stop", (b"retry-after: 1",))
         grace = self.settings.grace
         ending = asyncio.get_running_loop().call_later(max(grace - 1.0, 0.5 * grace), self._give_up)

@@ -6,7 +6,7 @@ Times it cannot know; loads and hits it can.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from assay.live.relay import Relay
 
 
+@dataclass(slots=True)
+class _Place:
+    """Where a request would be, as `LiveFleet` counts it."""
+
+    engine: int
+    new: int  # prompt tokens to compute, until the first token
+    held: int = 0  # tokens of KV, from then on
+
+
 class Shadow:
     """The books of a policy that nobody follows."""
 
@@ -29,7 +38,7 @@ class Shadow:
         self.decisions = self.agreed = self.errors = 0
         self.prompt = self.matched = self.followed = 0  # tokens: in all, found by the shadow, found by the real policy
         self._spread = self._spread_real = 0.0
-        self._where: dict[int | str, tuple[int, int, bool]] = {}
+        self._where: dict[int | str, _Place] = {}
 
     def add(self, engine: Engine, blocks: int | None) -> None:
         """One more engine."""
@@ -38,15 +47,16 @@ class Shadow:
     def drop(self, number: int) -> None:
         """One engine less."""
         self.fleet.drop(self.fleet.engines[number])
-        self._where = {
-            name: (i - (i > number), new, begun) for name, (i, new, begun) in self._where.items() if i != number
-        }
+        self._where = {name: place for name, place in self._where.items() if place.engine != number}
+        for place in self._where.values():
+            place.engine -= place.engine > number
 
     def see(self, relay: Relay, real: LiveFleet, decision: dict[str, Any]) -> None:
         """A request was sent somewhere; where would this policy have sent it?"""
         fleet, request = self.fleet, relay.request
         fleet.now, fleet.eligible, fleet.scale = real.now, real.eligible, real.scale
-        for name in ("kv_free", "itl", "ttft"):
+        fleet.kv_free = real.kv_free
+        for name in ("itl", "ttft"):
             getattr(fleet, name)[:] = getattr(real, name)
         fleet.paths[request.id] = relay.path
         try:
@@ -60,7 +70,7 @@ class Shadow:
             return
         new = max(request.prompt - matched, 1)
         fleet.sent(i, request, new)
-        self._where[request.id] = i, new, False
+        self._where[request.id] = _Place(i, new)
         self.decisions += 1
         self.agreed += fleet.engines[i].name == decision["engine"]
         self.prompt += request.prompt
@@ -72,19 +82,24 @@ class Shadow:
 
     def began(self, relay: Relay) -> None:
         """The real request's first token is there."""
-        if relay.request.id in self._where:
-            i, new, _ = self._where[relay.request.id]
-            self.fleet.prefill_tokens[i] -= new
-            self.fleet.kv_tokens[i] += relay.request.prompt
-            self._where[relay.request.id] = i, 0, True
+        place = self._where.get(relay.request.id)
+        if place is not None and place.new:
+            self.fleet.began(place.engine, relay.request.prompt, place.new, None)
+            place.new, place.held = 0, relay.request.prompt
+
+    def streamed(self, relay: Relay, tokens: int, gap: float) -> None:
+        """More of the real request's tokens are there."""
+        place = self._where.get(relay.request.id)
+        if place is not None and place.held:
+            self.fleet.streamed(place.engine, tokens, gap)
+            place.held += tokens
 
     def ended(self, relay: Relay) -> None:
         """The real request is over."""
         self.fleet.paths.pop(relay.request.id, None)
-        found = self._where.pop(relay.request.id, None)
-        if found is not None:
-            i, new, begun = found
-            self.fleet.ended(i, relay.request, relay.request.prompt if begun else 0, new)
+        place = self._where.pop(relay.request.id, None)
+        if place is not None:
+            self.fleet.ended(place.engine, relay.request, place.held, place.new)
 
     def report(self) -> dict[str, Any]:
         """What it would have done, in numbers."""

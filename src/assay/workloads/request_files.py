@@ -172,10 +172,9 @@ def _finish(rows: Rows, layout: Layout, dejitter: bool) -> Requests:
         times, note = spread(times)
         notes.append(note)
     trace: dict[str, Any] = {"prompt": prompt[order].astype(np.int32), "output": output[order].astype(np.int32)}
-    if (
-        layout.format == "assay" and len(rows.names["model"]) < 2
-    ):  # nothing to tell apart, and each fleet has its own name
-        columns["model"] = None
+    models = columns["model"]
+    if layout.format == "assay" and (models is None or len(np.unique(models[order])) < 2):
+        columns["model"] = None  # nothing to tell apart, and each fleet has its own name
         layout = replace(layout, columns={ours: theirs for ours, theirs in layout.columns.items() if ours != "model"})
     trace |= _labels(
         rows, {name: column[order] for name, column in columns.items() if column is not None and name in LABELS}
@@ -277,13 +276,17 @@ def _mapping(layout: Layout, unit: str, block: int) -> dict[str, str]:
 
 
 def _labels(rows: Rows, columns: dict[str, Ints]) -> dict[str, Any]:
+    """The labels of the requests, numbered among those that occur: a model that nobody served is none of the trace."""
     plural = {"tier": "tiers", "tenant": "tenants", "model": "models", "category": "categories"}
     found: dict[str, Any] = {}
     for name, codes in columns.items():
         if (codes >= 0).any():
             found[name] = codes
             if name in plural:
-                found[plural[name]] = tuple(rows.names[name])
+                used = np.unique(codes[codes >= 0])
+                names = list(rows.names[name])
+                found[name] = np.where(codes >= 0, np.searchsorted(used, codes), codes).astype(codes.dtype)
+                found[plural[name]] = tuple(names[code] for code in used)
     return found
 
 
