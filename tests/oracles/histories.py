@@ -10,6 +10,7 @@ from assay.workloads.histories import Operation
 
 Order = Sequence[Operation]
 Legal = Callable[[Order], bool]
+Lists = dict[Any, tuple[Any, ...]]
 
 
 def legal_register(order: Order) -> bool:
@@ -88,16 +89,6 @@ def legal_lists(order: Order) -> bool:
     return True
 
 
-def settled(history: Order) -> list[Operation]:
-    """What a process left behind, still open when it went on, belongs to nobody."""
-    gone = [
-        any(other.process == item.process and other.invoke > item.invoke for other in history)
-        and item.status == "info"
-        for item in history
-    ]  # fmt: skip
-    return [item._replace(process=-1 - i) if gone[i] else item for i, item in enumerate(history)]
-
-
 def linearizable(history: Order, legal: Legal) -> bool:
     """Some order of all that returned and some of what did not, in which nobody comes before one that had returned."""
     return any(map(legal, _orders(history, Operation.precedes)))
@@ -105,12 +96,46 @@ def linearizable(history: Order, legal: Legal) -> bool:
 
 def sequential(history: Order, legal: Legal) -> bool:
     """The same, true to every process instead of to time."""
-    return any(map(legal, _orders(settled(history), _program_order)))
+    return any(map(legal, _orders(history, program_order)))
 
 
 def serializable(history: Order) -> bool:
     """Some order of transactions, whatever their times and processes."""
     return any(map(legal_lists, _orders(history, lambda a, b: False)))
+
+
+def snapshot_isolated(history: Order) -> bool:
+    """Some order of begins and commits: each reads what was committed when it began, and of two that append to one
+    key, one begins after the other's commit.
+    """
+    sure = [item for item in history if item.status == "ok"]
+    maybe = [item for item in history if item.status == "info"]
+    return any(
+        _snapshots([*sure, *some], {}, {}) for count in range(len(maybe) + 1) for some in combinations(maybe, count)
+    )
+
+
+def _snapshots(waiting: Order, running: dict[int, tuple[Operation, Lists]], lists: Lists) -> bool:
+    if not waiting and not running:
+        return True
+    for i, item in enumerate(waiting):
+        appends = [
+            Operation(0, "txn", None, [["append", key, value]], None, 0.0) for key in lists for value in lists[key]
+        ]
+        if legal_lists([*appends, item]):
+            begun = {**running, id(item): (item, lists)}
+            if _snapshots([*waiting[:i], *waiting[i + 1 :]], begun, lists):
+                return True
+    for number, (item, seen) in running.items():
+        after = dict(lists)
+        for f, key, value in item.value:
+            if f == "append":
+                after[key] = (*after.get(key, ()), value)
+        if all(lists.get(key, ()) == seen.get(key, ()) for key in after if after[key] != lists.get(key)):
+            rest = {other: run for other, run in running.items() if other != number}
+            if _snapshots(waiting, rest, after):
+                return True
+    return False
 
 
 def _orders(history: Order, before: Callable[[Operation, Operation], bool]) -> Iterator[Order]:
@@ -132,8 +157,9 @@ def _extensions(items: Order, before: Callable[[Operation, Operation], bool]) ->
                 yield [first, *order]
 
 
-def _program_order(a: Operation, b: Operation) -> bool:
-    return a.process == b.process and a.invoke < b.invoke
+def program_order(a: Operation, b: Operation) -> bool:
+    """A process does one thing after another; nothing comes after what never returned."""
+    return a.process == b.process and a.invoke < b.invoke and a.status != "info"
 
 
 # -------------------------------------------------------------------------------- causal models, sessions
@@ -144,7 +170,6 @@ def relations(history: Order) -> tuple[list[Operation], list[set[int]]] | None:
 
     None: someone read what nobody wrote, or causality has a cycle.
     """
-    history = settled(history)
     reads = {(item.key, item.result) for item in history if item.f == "read" and item.status == "ok"}
     nodes = [
         item for item in history
@@ -153,7 +178,7 @@ def relations(history: Order) -> tuple[list[Operation], list[set[int]]] | None:
     past: list[set[int]] = [set() for _ in nodes]
     for b, reader in enumerate(nodes):
         for a, other in enumerate(nodes):
-            before = other.process == reader.process and other.invoke < reader.invoke
+            before = program_order(other, reader)
             read = reader.f == "read" and other.f == "write" and (other.key, other.value) == (reader.key, reader.result)
             if before or read:
                 past[b].add(a)
@@ -230,7 +255,6 @@ def causal_convergent(history: Order) -> bool:
 
 def pram(history: Order) -> bool:
     """For every process, an order of all writes and its own reads, true to every process."""
-    history = settled(history)
     written = {(item.key, item.value) for item in history if item.f == "write" and item.status != "fail"}
     reads = {(item.key, item.result) for item in history if item.f == "read" and item.status == "ok"}
     if any(value is not None and (key, value) not in written for key, value in reads):
@@ -241,7 +265,7 @@ def pram(history: Order) -> bool:
     ]  # fmt: skip
     for process in {item.process for item in nodes}:
         seen = [item for item in nodes if item.f == "write" or item.process == process]
-        if not any(map(legal_register, _extensions(seen, _program_order))):
+        if not any(map(legal_register, _extensions(seen, program_order))):
             return False
     return True
 
@@ -252,7 +276,7 @@ def session(history: Order, model: str) -> bool:
     if happened is None:
         return False
     nodes, source = happened
-    own = [(a, b) for a in range(len(nodes)) for b in range(len(nodes)) if _before(nodes, a, b)]
+    own = [(a, b) for a in range(len(nodes)) for b in range(len(nodes)) if program_order(nodes[a], nodes[b])]
     reads = [i for i in range(len(nodes)) if nodes[i].f == "read"]
     if model == "read-your-writes":
         return not any(
@@ -289,7 +313,6 @@ def session(history: Order, model: str) -> bool:
 
 
 def _happened(history: Order) -> tuple[list[Operation], dict[int, int | None]] | None:
-    history = settled(history)
     reads = {(item.key, item.result) for item in history if item.f == "read" and item.status == "ok"}
     nodes = [
         item for item in history
@@ -299,7 +322,3 @@ def _happened(history: Order) -> tuple[list[Operation], dict[int, int | None]] |
     if any(source[i] is None and nodes[i].result is not None for i in source):
         return None
     return nodes, source
-
-
-def _before(nodes: Order, a: int, b: int) -> bool:
-    return a != b and nodes[a].process == nodes[b].process and nodes[a].invoke < nodes[b].invoke

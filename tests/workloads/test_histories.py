@@ -110,6 +110,20 @@ def test_jepsens_transactions_banks_and_sets_are_read_and_its_nemesis_is_not(tmp
     assert read.result == frozenset({1, 2}) and read.complete == 4.0
 
 
+def test_events_of_one_instant_happened_in_the_order_of_the_log(tmp_path: Path) -> None:
+    events = (("invoke", 0, "write", 1), ("ok", 0, "write", 1), ("invoke", 1, "read", "nil"), ("ok", 1, "read", "nil"))
+    text = "\n".join(f"{{:type :{kind}, :process {p}, :f :{f}, :value {v}, :time 7}}" for kind, p, f, v in events)
+    write, read = read_text(tmp_path, text)
+    assert write.invoke < write.complete < read.invoke < read.complete < 8e-9
+
+
+def test_pairs_of_a_key_and_a_value_are_told_by_the_swaps_where_nobody_reads(tmp_path: Path) -> None:
+    text = """{:process 0, :type :invoke, :f :cas, :value [1 [nil 4]]}
+        {:process 0, :type :ok, :f :cas, :value [1 [nil 4]]}
+        {:process 1, :type :invoke, :f :write, :value [2 5]}"""
+    assert [(item.key, item.value) for item in read_text(tmp_path, text)] == [(1, [None, 4]), (2, 5)]
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [

@@ -45,7 +45,8 @@ class EventError(ValueError):
 def operations(events: Sequence[Event]) -> list[Operation]:
     """Join calls and returns, in the order of the calls; what never returned is ``info``.
 
-    Times are the log's where every event has one and they never go back; otherwise an event's place in the log.
+    Times are the log's where every event has one and they never go back; otherwise an event's place in the log. Events
+    of one instant happened in the order of the log.
     """
     events = [event for event in events if _is_client(event.process)]
     names = {process: number for number, process in enumerate(dict.fromkeys(event.process for event in events))}
@@ -80,15 +81,25 @@ def _is_client(process: Any) -> bool:
 
 def _times(events: Sequence[Event]) -> list[float]:
     times = [event.time for event in events if event.time is not None]
-    if len(times) == len(events) and all(a <= b for a, b in pairwise(times)):
-        return times
-    return [float(at) for at in range(len(events))]
+    if len(times) < len(events) or any(a > b for a, b in pairwise(times)):
+        return [float(at) for at in range(len(events))]
+    for at in range(1, len(times)):  # a coarse clock must not make two events simultaneous: the log has their order
+        times[at] = max(times[at], math.nextafter(times[at - 1], math.inf))
+    return times
 
 
 def _independent(events: Iterable[Event]) -> bool:
-    """Whether values are pairs (key, value): then every read is invoked with a pair that has no value yet."""
-    reads = [event.value for event in events if event.type == "invoke" and _SYNONYMS.get(event.f, event.f) == "read"]
-    return bool(reads) and all(isinstance(value, list) and len(value) == 2 and value[1] is None for value in reads)
+    """Whether values are pairs (key, value): then every read is invoked with a pair that has no value yet, and every
+    compare-and-set with a pair of a key and a pair.
+    """
+    asked = [(_SYNONYMS.get(event.f, event.f), event.value) for event in events if event.type == "invoke"]
+    reads = [_is_pair(value) and value[1] is None for f, value in asked if f == "read"]
+    swaps = [_is_pair(value) and _is_pair(value[1]) for f, value in asked if f == "cas"]
+    return all(reads) if reads else bool(swaps) and all(swaps)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2
 
 
 def _operation(
@@ -110,7 +121,7 @@ def _operation(
 
 
 def _pair(event: Event) -> tuple[Any, Any]:
-    if not isinstance(event.value, list) or len(event.value) != 2:
+    if not _is_pair(event.value):
         raise EventError(event.line, f"value {event.value!r} where a pair (key, value) like the others' would be right")
     return event.value[0], event.value[1]
 

@@ -92,6 +92,19 @@ class TestBuiltIn:
         assert row.verdict is Verdict.CHECKED
         assert "no proof" in row.note
 
+    @pytest.mark.parametrize(
+        ("assumed", "initial", "what"),
+        [("n > 2; n < 2;", "a == n; b == 0;", "assumptions"), ("n > 2;", "a == n; b == 0; a == 1;", "inits")],
+    )
+    def test_of_an_automaton_without_runs_nothing_is_proved(self, assumed: str, initial: str, what: str) -> None:
+        empty = parser.parse(
+            f"ta Empty {{ parameters n; assumptions {{ {assumed} }} locations {{ a: [0]; b: [1]; }}"
+            f" inits {{ {initial} }} rules {{ 0: a -> b when (true) do {{}}; }} specifications {{ s: [](b == 0); }} }}"
+        )
+        for algorithm in ("smt", "acs", "zcs"):
+            with pytest.raises(BadInput, match=f"the {what} of Empty cannot all hold: no run exists"):
+                answers(empty, algorithms=(algorithm,))
+
     def test_a_solver_out_of_time_is_unknown_not_proved(self) -> None:
         (row,) = verify(noticing(builtin.load("bracha")), specifications=["unforgeability"], seconds=0.001)
         assert row.verdict is Verdict.UNKNOWN

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.protocols.judges import causal, drawing, linearizable, sequential, sessions, specifications
-from assay.protocols.judges.judgement import HOLDS, UNKNOWN, VIOLATED, Budget
+from assay.protocols.judges.judgement import HOLDS, UNKNOWN, VIOLATED, Budget, name
 from assay.protocols.judges.strongest import judge, strongest
 from assay.record.errors import BadInput
 from assay.sim.random import stream
@@ -91,6 +91,7 @@ def test_a_specification_of_ones_own_is_loaded_from_a_file(tmp_path: Path) -> No
     path.write_text(
         "class Toggle:\n    initial = False\n    def step(self, state, operation):\n"
         "        return (operation.result == (not state)), not state\n"
+        "class Heap:\n    initial = []\n    def step(self, state, operation):\n        return True, state\n"
     )
     toggle = specifications.load(f"{path}:Toggle")
     flips = [Operation(0, "flip", None, None, i % 2 == 0, 2 * i, 2 * i + 1) for i in range(4)]
@@ -101,9 +102,52 @@ def test_a_specification_of_ones_own_is_loaded_from_a_file(tmp_path: Path) -> No
         (f"{path}:Switch", "a class with 'initial' and 'step"),
         ("own.py:Toggle", "no file own.py"),
         ("switch", "no specification 'switch'; there are register"),
+        (f"{path}:Heap", r"\[\] cannot be remembered; a tuple or a frozenset would be right"),
     ):
         with pytest.raises(BadInput, match=what):
             specifications.load(bad)
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("raise KeyError(operation.f)", "'step' fails on flip 3: KeyError: 'flip'"),
+        ("return True", "'step' fails on flip 3: TypeError: returned True; (whether it fits, the state after it)"),
+        ("return True, [state]", "[0] cannot be remembered; a tuple or a frozenset would be right"),
+    ],
+)
+def test_a_specification_of_ones_own_that_fails_is_told_in_one_line(tmp_path: Path, body: str, what: str) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(f"class Own:\n    initial = 0\n    def step(self, state, operation):\n        {body}\n")
+    with pytest.raises(BadInput) as caught:
+        linearizable.judge([Operation(0, "flip", None, 3, None, 0, 1)], specifications.load(f"{path}:Own"))
+    assert what in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_explanation_leaves_out_nothing_that_an_object_of_ones_own_may_need(tmp_path: Path) -> None:
+    path = tmp_path / "sum.py"
+    path.write_text(
+        "class Sum:\n    initial = 0\n    def step(self, state, operation):\n"
+        "        if operation.f == 'read':\n            return operation.result == state, state\n"
+        "        return True, state + operation.value\n"
+    )
+    total = specifications.load(f"{path}:Sum")
+    history = [write(0, 3, 0, 1), write(0, 4, 2, 3), read(1, 7, 4, 5), read(1, 3, 6, 7)]
+    assert linearizable.judge(history, total).witness == (2, 3)  # the sum falls; that 7 was read is no wonder
+    assert sequential.judge(history, total).witness == (2, 3)
+
+
+def test_causal_models_are_unknown_for_what_is_no_register() -> None:
+    history = [write(0, "a", 0, 1), read(1, "", 2, 3), read(0, "", 4, 5), read(0, "a", 6, 7), read(0, "", 8, 9)]
+    ladder = strongest(history, specifications.SPECIFICATIONS["kv"])
+    assert ladder["sequential"].verdict == VIOLATED
+    for model in (*causal.MODELS, *sessions.MODELS):  # a key-value store begins with "", which nobody wrote
+        assert ladder[model].verdict == UNKNOWN and "for registers only" in ladder[model].reason
+
+
+def test_a_value_from_nowhere_is_called_so_whatever_it_breaks() -> None:
+    for model in sessions.MODELS:
+        assert sessions.judge([read(0, 7, 0, 1)], model).reason.startswith("returns a value that nobody wrote")
 
 
 def test_a_model_that_does_not_exist_is_refused() -> None:
@@ -117,24 +161,59 @@ def test_a_model_that_does_not_exist_is_refused() -> None:
             call()
 
 
+def test_transactions_and_sets_are_told_without_the_names_of_types() -> None:
+    asked, answered = [["r", "x", None], ["append", "y", 3]], [["r", "x", [1, None]], ["append", "y", 3]]
+    done = Operation(0, "txn", None, asked, answered, 0, 1)
+    assert name([done], 0) == "#0 p0 txn r x [1, nil], append y 3"
+    assert name([done._replace(result=None, status="info")], 0) == "#0 p0 txn r x ?, append y 3"
+    assert name([read(2, frozenset({2, 1}), 0, 1)], 0) == "#0 p2 read x → {1, 2}"
+
+
 def test_a_drawing_shows_what_overlaps() -> None:
     history = [write(0, 1, 0, 4), read(1, 1, 2, 6), Operation(0, "write", "x", 2, None, 5, math.inf, "info")]
     first, second = drawing.draw(history, [0, 1, 2]).splitlines()
     assert first.startswith("p0") and second.startswith("p1")
     assert "#0 write x 1" in first and "#2 write x 2" in first and first.endswith("┄")
     assert second.index("├") < first.index("┤") < second.index("┤")
-    assert all(len(line) <= 30 for line in drawing.draw(history, [0, 1, 2], 30).splitlines())
 
 
-def test_a_call_that_was_left_behind_is_nobodys_even_if_what_came_after_it_says_nothing() -> None:
+@pytest.mark.parametrize(("width", "label"), [(90, "#3 write x 103"), (60, "#3 write"), (45, "#3"), (12, "…")])
+def test_a_drawing_says_less_where_it_is_narrow_and_still_shows_all(width: int, label: str) -> None:
+    history = [write(i % 2, 100 + i, 2 * i, 2 * i + 1) for i in range(4)]
+    lines = drawing.draw(history, range(4), width).splitlines()
+    assert len(lines) == 2 and all(len(line) <= width for line in lines) and label in lines[1]
+    assert width == 12 or all(f"├#{i}" in lines[i % 2] for i in range(4))
+
+
+def test_a_call_that_was_left_behind_comes_after_what_its_process_did_and_before_nothing() -> None:
+    lost = Operation(0, "write", "y", 1, None, 2.0, math.inf, "info")
+    late = [write(0, 1, 0, 1), lost, read(0, None, 3, 4, "y"), read(1, 1, 5, 6, "y"), read(1, 1, 7, 8)]
+    assert strongest(late).maximal == ("linearizable",)
+    hasty = [*late[:-1], read(1, None, 7, 8)]  # the lost write is seen, what its process wrote before is not
+    ladder = strongest(hasty)
+    assert [ladder[model].verdict for model in ("read-your-writes", "monotonic-reads", "writes-follow-reads")] == [
+        HOLDS, HOLDS, HOLDS,
+    ]  # fmt: skip
+    broken = ("linearizable", "sequential", "causal-memory", "causal-convergent", "causal", "pram", "monotonic-writes")
+    assert {ladder[model].verdict for model in broken} == {VIOLATED}
+    assert ladder["causal"].witness == (0, 1, 3, 4)
+    back = [write(0, 2, 0, 1, "y"), *late[1:-1], read(1, 2, 7, 8, "y")]  # what the lost write replaced is back
+    assert sessions.judge(back, "monotonic-writes").witness == (0, 1, 3, 4)
+
+
+def test_whose_a_call_is_that_never_returned_is_asked_of_the_whole_history() -> None:
     history = [
-        Operation(2, "cas", "x", (2, 0), True, 0.0, 2.0),
-        Operation(1, "write", "x", 0, None, 2.0, 4.0),
-        Operation(2, "write", "x", 2, None, 3.0, math.inf, "info"),
-        Operation(0, "read", "x", None, 0, 5.0, 6.0),
-        Operation(2, "read", "x", None, None, 6.0, math.inf, "info"),
+        Operation(2, "write", "x", 2, None, 0.0, math.inf, "info"),
+        Operation(1, "cas", "x", (2, 0), True, 1.0, 2.0),
+        Operation(2, "cas", "x", (2, 1), False, 3.0, 4.0),
+        Operation(2, "read", "x", None, None, 5.0, 6.0),
     ]
-    assert sequential.judge(history, specifications.SPECIFICATIONS["cas-register"]).verdict == HOLDS
-    assert oracle.sequential(history, oracle.legal_register)
-    assert sequential.judge(history[:-1], specifications.SPECIFICATIONS["cas-register"]).verdict == VIOLATED
-    assert not oracle.sequential(history[:-1], oracle.legal_register)
+    cas = specifications.SPECIFICATIONS["cas-register"]
+    assert sequential.judge(history, cas).verdict == HOLDS and oracle.sequential(history, oracle.legal_register)
+
+
+def test_nothing_and_false_are_values_that_an_explanation_may_rest_on() -> None:
+    flags = [write(0, True, 0, 1), write(0, False, 2, 3), write(0, True, 4, 5), write(0, False, 6, 7)]
+    assert linearizable.judge([*flags, read(1, True, 8, 9)]).witness == (0, 2, 3, 4)
+    deleted = [write(0, 1, 0, 1), write(0, None, 2, 3), write(0, 1, 4, 5), read(1, None, 6, 7)]
+    assert linearizable.judge(deleted).witness == (1, 2, 3)

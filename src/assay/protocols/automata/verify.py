@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from assay.protocols.automata import acs, explicit, liveness, smt, zcs
 from assay.protocols.automata.automaton import Automaton
 from assay.protocols.automata.counterexample import Counterexample, Inconclusive, Unsupported
+from assay.protocols.automata.solver import Unrolling
 from assay.protocols.automata.specification import Asked, Beyond, Question, Violation, question
 from assay.record.errors import BadInput
 
@@ -61,6 +62,8 @@ def verify(
             raise BadInput(f"no specification '{name}' in {automaton.name}; there are {there}")
     if parameters is not None and not automaton.admits(_complete(automaton, parameters)):
         raise BadInput(f"the assumptions of {automaton.name} do not admit {_listed(parameters)}")
+    if set(algorithms) - {"explicit"}:
+        _populated(automaton, seconds)
     for name in specifications or automaton.specifications:
         asked = question(automaton, automaton.specifications[name])
         if isinstance(asked, Beyond):
@@ -68,6 +71,13 @@ def verify(
             continue
         for algorithm in algorithms:
             yield _answer(automaton, name, asked, algorithm, parameters, seconds)
+
+
+def _populated(automaton: Automaton, seconds: float) -> None:
+    """BadInput where no run exists at all: of nothing everything is true, and a proof would say nothing."""
+    for part, what in ((replace(automaton, initial=()), "assumptions"), (automaton, "inits")):
+        if Unrolling(part, (), seconds).check() is False:
+            raise BadInput(f"the {what} of {automaton.name} cannot all hold: no run exists, and all would be proved")
 
 
 def _complete(automaton: Automaton, parameters: Mapping[str, int]) -> Mapping[str, int]:

@@ -95,14 +95,13 @@ def pattern(rf: ReadsFrom, model: str) -> Pattern | None:
     if len(lost):
         return Pattern("ThinAirRead", [int(lost[0])])
     index = saturation.index(rf)
-    reads = np.flatnonzero(rf.source >= 0)
-    given = Edges.given(rf.source[reads], reads)
+    readers = np.flatnonzero(rf.source != NO_READ)
+    given = Edges.read(rf, readers)
     if model == "pram":
         return _views(rf, given, index, own=True)
     clock, acyclic = saturation.clocks(rf.process, rf.place, given.tail, given.head, rf.processes)
     if not acyclic:
         return Pattern("CyclicCO", behind_cycle(rf, given))
-    readers = np.flatnonzero(rf.source != NO_READ)
     tail, head, why = _force(rf, readers, clock, index, known=True)
     if bad := _overwritten(rf, given, clock, (tail, head, why)):
         return bad
@@ -140,12 +139,11 @@ def _overwritten(rf: ReadsFrom, given: Edges, clock: Ints, forced: tuple[Ints, I
 def _views(rf: ReadsFrom, given: Edges, index: tuple[Ints, Ints], own: bool) -> Pattern | None:
     """A process whose reads fit no order: of everything (causal memory), or of the writes it could see (PRAM)."""
     for process in range(rf.processes):
-        mine = (rf.process == process) & (rf.source != NO_READ)
-        edges = given
-        if own:
-            kept = rf.process[given.head] == process
-            edges = Edges.given(given.tail[kept], given.head[kept])
-        bad, _ = saturate(rf, edges, np.flatnonzero(mine), index)
+        nodes = np.arange(rf.starts[process], rf.starts[process + 1])
+        if (last := int(rf.follows[nodes[0]])) >= 0:  # a call left behind sees what its process had seen
+            nodes = np.concatenate((np.arange(rf.starts[rf.process[last]], last + 1), nodes))
+        readers = nodes[rf.source[nodes] != NO_READ]
+        bad, _ = saturate(rf, Edges.read(rf, readers) if own else given, readers, index)
         if bad is not None:
             return bad
     return None

@@ -33,6 +33,13 @@ class Edges:
         """Edges without a reader behind them."""
         return Edges(tail, head, np.full(len(tail), -1), np.zeros(len(tail), np.int64))
 
+    @staticmethod
+    def read(rf: ReadsFrom, readers: Ints) -> Edges:
+        """From what these read to them; and from what a process had done to the calls that it left behind."""
+        readers, behind = readers[rf.source[readers] >= 0], np.flatnonzero(rf.follows >= 0)
+        tail = np.concatenate((rf.source[readers], rf.follows[behind]))
+        return Edges.given(tail, np.concatenate((readers, behind)))
+
     def more(self, tail: Ints, head: Ints, why: Ints) -> Edges:
         """With the edges of one more round."""
         number = np.full(len(tail), (self.round.max() if len(self.round) else 0) + 1)

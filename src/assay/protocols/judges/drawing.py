@@ -19,23 +19,34 @@ MOST = 24  # operations that still make a picture
 
 
 def draw(history: Sequence[Operation], shown: Sequence[int], width: int = 100) -> str:
-    """The operations as lines of text; one that never returned has an open end."""
+    """The operations as lines of text; one that never returned has an open end.
+
+    Where whole names are too long for the width, the bars say less: what was asked, or only the operation's number.
+    """
     chosen = sorted(shown, key=lambda i: history[i].invoke)[:MOST]
+    whole = {i: name(history, i).replace(f" p{history[i].process} ", " ", 1) for i in chosen}
+    for labels in (whole, {i: f"#{i} {history[i].f}" for i in chosen}, {i: f"#{i}" for i in chosen}):
+        lines = _rows(history, chosen, labels)
+        if all(len(line) <= width for line in lines):
+            break
+    if len(shown) > MOST:
+        lines.append(f"… and {len(shown) - MOST} more operations")
+    return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in lines)
+
+
+def _rows(history: Sequence[Operation], chosen: Sequence[int], labels: dict[int, str]) -> list[str]:
     times = sorted({time for i in chosen for time in (history[i].invoke, history[i].complete) if abs(time) < math.inf})
-    labels = {i: name(history, i).replace(f" p{history[i].process} ", " ", 1) for i in chosen}
     columns = _columns(history, chosen, labels, times)
-    processes = list(dict.fromkeys(history[i].process for i in chosen))
+    processes = sorted({history[i].process for i in chosen})
     head = max((len(str(process)) for process in processes), default=1) + 3
     lines = []
-    for process in sorted(processes):
+    for process in processes:
         row = ""
         for i in chosen:
             if history[i].process == process:
                 row = row.ljust(columns[history[i].invoke]) + _bar(history[i], labels[i], columns)
         lines.append(f"p{process}".ljust(head) + row.rstrip())
-    if len(shown) > MOST:
-        lines.append(f"… and {len(shown) - MOST} more operations")
-    return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in lines)
+    return lines
 
 
 def _columns(

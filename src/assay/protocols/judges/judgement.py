@@ -76,26 +76,32 @@ def is_pure(operation: Operation) -> bool:
     return operation.f in PURE or (operation.f == "cas" and operation.result is False)
 
 
-def owners(history: Sequence[Operation]) -> list[int]:
-    """The process to whose program order each operation belongs.
+def owners(history: Sequence[Operation]) -> tuple[list[int], list[int]]:
+    """The process to whose program order each operation belongs; and the operation that a call left behind follows.
 
     A process that goes on after an operation that never returned has left it behind: it may take effect later than
-    what follows, so it counts as somebody else's.
+    what follows, so it counts as somebody else's. But it comes after what the process had done before (else -1).
 
-    >>> lost = Operation(0, "write", "x", 1, None, 0.0, math.inf, "info")
-    >>> owners([lost, Operation(0, "read", "x", None, None, 1.0, 2.0)])
-    [-1, 0]
+    >>> first = Operation(0, "write", "x", 1, None, 0.0, 1.0)
+    >>> lost = Operation(0, "write", "x", 2, None, 2.0, math.inf, "info")
+    >>> owners([first, lost, Operation(0, "read", "x", None, 1, 3.0, 4.0)])
+    ([0, -1, 0], [-1, 0, -1])
     """
     last: dict[int, float] = {}
     for operation in history:
         last[operation.process] = max(operation.invoke, last.get(operation.process, operation.invoke))
-    free = min(last, default=0) - 1 if last else 0
-    found: list[int] = []
-    for operation in history:
-        behind = operation.status == "info" and operation.invoke < last[operation.process]
-        found.append(min(free, -1) if behind else operation.process)
-        free -= behind
-    return found
+    free = min(0, *last) - 1 if last else -1
+    owner = [operation.process for operation in history]
+    follows = [-1] * len(history)
+    done: dict[int, int] = {}
+    for i in sorted(range(len(history)), key=lambda i: history[i].invoke):
+        operation = history[i]
+        if operation.status == "info" and operation.invoke < last[operation.process]:
+            owner[i], follows[i] = free, done.get(operation.process, -1)
+            free -= 1
+        elif operation.status == "ok":
+            done[operation.process] = i
+    return owner, follows
 
 
 def returned(history: Sequence[Operation]) -> int:
@@ -141,11 +147,12 @@ def longest_prefix(history: Sequence[Operation], check: Check, low: int = 0, hig
     return low
 
 
-def relax(history: Sequence[Operation], kept: Iterable[int]) -> list[Operation]:
+def relax(history: Sequence[Operation], kept: Iterable[int], known: bool = True) -> list[Operation]:
     """The history in which only the kept operations are sure.
 
     Of the others, those without effect vanish. The rest may have been done by anybody, at any time, or not at all;
-    those whose values nobody kept mentions are left out, since they explain nothing.
+    those whose values nobody kept mentions are left out, since they explain nothing (of an object that is not `known`,
+    who can say?).
 
     >>> history = [Operation(0, "write", "x", 1, None, 0.0, 1.0), Operation(0, "read", "x", None, 1, 2.0, 3.0)]
     >>> [(item.f, item.status, item.process) for item in relax(history, [1])]
@@ -154,7 +161,7 @@ def relax(history: Sequence[Operation], kept: Iterable[int]) -> list[Operation]:
     chosen = set(kept)
     sure = [history[i] for i in sorted(chosen)]
     loose = [item for i, item in enumerate(history) if i not in chosen and item.status != "fail" and not is_pure(item)]
-    free = _relevant(loose, sure)
+    free = _relevant(loose, sure) if known else loose
     failed = [item for i, item in enumerate(history) if i not in chosen and item.status == "fail"]
     alone = (
         item._replace(
@@ -166,7 +173,8 @@ def relax(history: Sequence[Operation], kept: Iterable[int]) -> list[Operation]:
     return [*sure, *alone, *failed]
 
 
-_TELLING = {"write", "cas", "enqueue", "dequeue", "append", "txn"}  # their values show up in what others return
+_GIVING = {"write", "cas", "enqueue", "append"}  # their arguments show up in what others return
+_TELLING = _GIVING | {"dequeue", "txn"}
 
 
 def _relevant(loose: list[Operation], sure: list[Operation]) -> list[Operation]:
@@ -190,16 +198,24 @@ def _relevant(loose: list[Operation], sure: list[Operation]) -> list[Operation]:
 
 
 def atoms(operation: Operation) -> set[Any]:
-    """The plain values that an operation mentions, each with the object it belongs to."""
+    """The plain values that an operation mentions, each with the object it belongs to.
+
+    Nothing and false are values as well: they can be written and read. What a write answers is none.
+
+    >>> atoms(Operation(0, "write", "x", None, None, 0.0, 1.0)), atoms(Operation(0, "cas", "x", (1, 2), True, 0.0, 1.0))
+    ({('x', None)}, {('x', 1), ('x', 2)})
+    """
     found: set[Any] = set()
     stack = [operation.value, operation.result]
+    if operation.f in _GIVING or operation.f in ("read", "dequeue"):
+        stack = [operation.value if operation.f in _GIVING else operation.result]
     while stack:
         item = stack.pop()
         if isinstance(item, list | tuple | set | frozenset):
             stack += item
         elif isinstance(item, dict):
             stack += [*item.keys(), *item.values()]
-        elif item is not None and not isinstance(item, bool):
+        else:
             found.add((frozen(operation.key), item))
     return found
 
@@ -254,13 +270,17 @@ def minimal(
 
 
 def explain(
-    history: Sequence[Operation], check: Check, core: Sequence[int] = (), probes: int = 2_000
+    history: Sequence[Operation], check: Check, core: Sequence[int] = (), probes: int = 2_000, known: bool = True
 ) -> tuple[tuple[int, ...], bool]:
     """A minimal witness of a violation, starting from what the judge suspects; and whether it surely is minimal."""
+
+    def fails(trial: Sequence[int]) -> bool:
+        return check(relax(history, trial, known)) == VIOLATED
+
     start = sorted(set(core))
-    if not start or check(relax(history, start)) != VIOLATED:
+    if not start or not fails(start):
         start = effective(history)
-    kept, done = minimal(start, lambda trial: check(relax(history, trial)) == VIOLATED, probes)
+    kept, done = minimal(start, fails, probes)
     return tuple(kept), done
 
 
@@ -271,6 +291,8 @@ def name(history: Sequence[Operation], i: int) -> str:
     '#0 p3 read x → 7'
     """
     operation = history[i]
+    if operation.f == "txn":
+        return f"#{i} p{operation.process} txn {_steps(operation)}"
     key = "" if operation.key is None else f" {operation.key}"
     value = "" if operation.value is None else f" {_short(operation.value)}"
     result = f" → {_short(operation.result)}" if operation.result is not None or is_pure(operation) else ""
@@ -284,6 +306,41 @@ def names(history: Sequence[Operation], indices: Iterable[int], most: int = 8) -
     return told + (f"; and {len(listed) - most} more" if len(listed) > most else "")
 
 
+def _steps(operation: Operation) -> str:
+    """What a transaction did, with what it read where that is known.
+
+    >>> _steps(Operation(0, "txn", None, [["r", "x", None], ["append", "y", 3]], None, 0.0, math.inf, "info"))
+    'r x ?, append y 3'
+    """
+    known = operation.result is not None
+    steps = operation.result if known else operation.value
+    told = (
+        f"{f} {_plain(key)} {'?' if f != 'append' and not known else _plain(value if f == 'append' else value or [])}"
+        for f, key, value in steps or ()
+    )
+    return _cut(", ".join(told), 60)
+
+
 def _short(value: Any) -> str:
-    text = "nil" if value is None else str(value)
-    return text if len(text) <= 40 else text[:37] + "…"
+    return _cut(_plain(value), 40)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _plain(value: Any) -> str:
+    """A value as people write it down: no type's name, no quotes.
+
+    >>> _plain([None, {2, 1}, {"a": True}])
+    '[nil, {1, 2}, {a: true}]'
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "nil", True: "true", False: "false"}[value]
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_plain, value))}]"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(_plain, value)))}}}"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_plain(key)}: {_plain(item)}' for key, item in value.items())}}}"
+    return str(value)

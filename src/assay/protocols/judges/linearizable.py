@@ -42,7 +42,7 @@ from assay.protocols.judges.judgement import (
 )  # fmt: skip
 from assay.protocols.judges.registers import Answer
 from assay.protocols.judges.search import by_time, search
-from assay.protocols.judges.specifications import Specification, check, guess, settle
+from assay.protocols.judges.specifications import SPECIFICATIONS, Specification, check, guess, settle
 from assay.workloads.histories import Operation
 
 MODEL = "linearizable"
@@ -153,7 +153,8 @@ def _violated(
     failed = [i for i, item in enumerate(history) if item.status == "fail"]
     local = sorted([*part, *failed])
     place = {i: at for at, i in enumerate(local)}
-    found, done = explain([history[i] for i in local], probe, [place[i] for i in answer.core])
+    core, known = [place[i] for i in answer.core], specification.name in SPECIFICATIONS
+    found, done = explain([history[i] for i in local], probe, core, known=known)
     witness = tuple(local[at] for at in found)
     told = f"{answer.reason}: {names(history, witness)}" + ("" if done else " (perhaps more than needed)")
     return Judgement(MODEL, VIOLATED, witness, told, prefix=prefix)

@@ -8,8 +8,9 @@ level definitions, ICDE 2000; Kingsbury and Alvaro, Elle, VLDB 2020):
 - dirty-read (G1a): a value of a transaction that failed; intermediate-read (G1b): a version inside another transaction;
 - internal: a transaction that does not see its own appends; incompatible-order: two reads with different orders;
   duplicate: an element twice in a list; thin-air-read: an element that nobody appended;
-- G0: a cycle of ww; G1c: of ww and wr; G-single: with one rw (lost-update, if two read one version of a key and both
-  appended to it); G2-item: with more.
+- G0: a cycle of ww; G1c: of ww and wr; G-single: with one rw; lost-update: two read one version of a key and both
+  appended to it; G-nonadjacent: more rw, but never two in a row (a long fork), or two that must both have
+  been first to commit; G2-item: any other.
 
 >>> def transaction(process, begin, end, *steps):
 ...     asked = [[f, key, value if f == "append" else None] for f, key, value in steps]
@@ -30,9 +31,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from graphlib import TopologicalSorter
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -57,7 +59,7 @@ ALWAYS = ("thin-air-read", "duplicate", "internal", "incompatible-order")
 MODELS = {  # what each level forbids; each forbids all that the one before it does
     "read-uncommitted": (*ALWAYS, "G0"),
     "read-committed": ("dirty-read", "intermediate-read", "G1c"),
-    "snapshot-isolation": ("G-single", "lost-update"),
+    "snapshot-isolation": ("G-single", "lost-update", "G-nonadjacent"),
     "serializable": ("G2-item",),
     "strict-serializable": ("realtime",),
 }
@@ -141,8 +143,8 @@ def anomalies(history: Sequence[Operation], realtime: bool = False) -> list[Anom
     for anomaly in _reads(transactions, failed):
         found.setdefault(anomaly.kind, anomaly)
     if not found.keys() & set(ALWAYS):
-        graph = _edges(history, transactions)
-        for anomaly in _cycles(history, graph, realtime):
+        edges, rivals = _edges(history, transactions)
+        for anomaly in _cycles(history, edges, rivals, realtime):
             found.setdefault(anomaly.kind, anomaly)
     return list(found.values())
 
@@ -211,8 +213,13 @@ def _reads(transactions: Sequence[_Transaction], failed: dict[tuple[Any, Any], i
 _WW, _WR, _RW, _RT = 0, 1, 2, 3
 
 
-def _edges(history: Sequence[Operation], transactions: Sequence[_Transaction]) -> dict[tuple[int, int], int]:
-    """Edges between transactions with their kind, the strongest evidence first: ww, wr, rw."""
+def _edges(
+    history: Sequence[Operation], transactions: Sequence[_Transaction]
+) -> tuple[dict[tuple[int, int], int], list[set[int]]]:
+    """Edges between transactions with their kind, the strongest evidence first: ww, wr, rw.
+
+    And, key by key, the rivals: those who appended what nobody read, so that the order among them is not known.
+    """
     author = {
         (key, value): item.index for item in transactions for key, values in item.appends.items() for value in values
     }
@@ -233,8 +240,12 @@ def _edges(history: Sequence[Operation], transactions: Sequence[_Transaction]) -
     seen = {(key, value) for key, (version, _) in longest.items() for value in version}
     happened = {author[place] for place in seen if place in author}
     happened |= {item.index for item in transactions if history[item.index].status == "ok"}
+    rivals: dict[Any, set[int]] = {}
     for (key, value), writer in author.items():  # what nobody read comes after all that was read
-        if (key, value) not in seen and writer in happened and key in longest:
+        if (key, value) in seen or writer not in happened:
+            continue
+        rivals.setdefault(key, set()).add(writer)
+        if key in longest:
             version = longest[key][0]
             after[key][len(version)].append(writer)
             if version and (key, version[-1]) in author:
@@ -245,26 +256,33 @@ def _edges(history: Sequence[Operation], transactions: Sequence[_Transaction]) -
                 add(author[key, version[-1]], item.index, _WR)
             for writer in after[key].get(len(version), ()):
                 add(item.index, writer, _RW)
-    return edges
+    return edges, list(rivals.values())
 
 
-def _cycles(history: Sequence[Operation], edges: dict[tuple[int, int], int], realtime: bool) -> Iterator[Anomaly]:
+def _cycles(
+    history: Sequence[Operation], edges: dict[tuple[int, int], int], rivals: Sequence[set[int]], realtime: bool
+) -> Iterator[Anomaly]:  # fmt: skip
     n = len(history)
     for kind, most in (("G0", _WW), ("G1c", _WR)):
         if cycle := _cycle(n, [edge for edge, number in edges.items() if number <= most]):
             yield Anomaly(kind, tuple(cycle))
             return  # every wider class has this cycle too
     if single := _single(n, edges):
-        pair = len(single) == 2 and all(_appends(history[i]) for i in single)
-        yield Anomaly("lost-update" if pair else "G-single", tuple(single))
+        yield Anomaly("lost-update" if _lost_update(history, single) else "G-single", tuple(single))
+    elif cycle := _apart(n, edges, rivals):
+        yield Anomaly("lost-update" if _lost_update(history, cycle) else "G-nonadjacent", tuple(cycle))
     elif cycle := _cycle(n, list(edges)):
         yield Anomaly("G2-item", tuple(cycle))
     elif realtime and (cycle := _timed_cycle(history, list(edges))):
         yield Anomaly("realtime", tuple(cycle))
 
 
-def _appends(operation: Operation) -> bool:
-    return bool(_transaction(0, operation).appends)
+def _lost_update(history: Sequence[Operation], cycle: Sequence[int]) -> bool:
+    """Whether these are two that read one version of a key and appended to it."""
+    if len(cycle) != 2:
+        return False
+    one, other = (_transaction(i, history[i]) for i in cycle)
+    return any(key in other.appends and other.reads.get(key) == one.reads.get(key, ...) for key in one.appends)
 
 
 def _cycle(n: int, edges: Sequence[tuple[int, int]]) -> list[int] | None:
@@ -297,6 +315,63 @@ def _single(n: int, edges: dict[tuple[int, int], int]) -> list[int] | None:
         if kind == _RW and component[a] == component[b] and (path := _path(after, b, a)):
             return path
     return None
+
+
+def _apart(n: int, edges: dict[tuple[int, int], int], rivals: Sequence[set[int]]) -> list[int] | None:
+    """A cycle of begins and commits: what no snapshots explain.
+
+    ww and wr lead from a commit to a begin, rw from a begin to a commit; so a cycle has no two rw in a row. Of two that
+    appended to one key, one commits before the other begins: who begins before its rival's commit is the first.
+    """
+    if not edges:
+        return None
+    tail, head = np.array(list(edges)).T
+    _, component = connected_components(coo_array((np.ones(len(tail)), (tail, head)), (n, n)), connection="strong")
+    crowded = np.bincount(component)[component] > 1  # others are in no cycle, and their rivals' order is free
+    points = [(v, n + v) for v in np.flatnonzero(crowded).tolist()]  # a transaction's begin, its commit
+    for (a, b), kind in edges.items():
+        if component[a] == component[b]:
+            points.append((a, n + b) if kind == _RW else (n + a, b))
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number, group in enumerate(rivals):
+        for v in group:
+            if crowded[v]:
+                groups.setdefault((number, int(component[v])), []).append(v)
+    while (cycle := _cycle(2 * n, points)) is None:
+        forced = _forced(n, points, groups.values()).difference(points)
+        if not forced:
+            return None
+        points += forced
+    return list(dict.fromkeys(v % n for v in cycle))
+
+
+def _forced(n: int, points: Sequence[tuple[int, int]], groups: Iterable[Sequence[int]]) -> set[tuple[int, int]]:
+    """Who must commit before which rival begins; where two must do so before each other, they are enough."""
+    rivals = {v for group in groups for v in group}
+    bit = {n + v: 1 << at for at, v in enumerate(rivals)}
+    reached = _reached(points, bit)
+    found: set[tuple[int, int]] = set()
+    for group in groups:
+        for a, b in combinations(group, 2):
+            first, second = reached[a] & bit[n + b], reached[b] & bit[n + a]
+            if first and second:
+                return {(n + a, b), (n + b, a)}
+            if first or second:
+                found.add((n + a, b) if first else (n + b, a))
+    return found
+
+
+def _reached(edges: Sequence[tuple[int, int]], bit: dict[int, int]) -> dict[int, int]:
+    """The bits of the nodes that each node leads to; there must be no cycle."""
+    after: dict[int, list[int]] = {}
+    for a, b in edges:
+        after.setdefault(a, []).append(b)
+    found: dict[int, int] = {}
+    for v in TopologicalSorter(after).static_order():  # what comes after a node is visited before it
+        found[v] = bit.get(v, 0)
+        for u in after.get(v, ()):
+            found[v] |= found[u]
+    return found
 
 
 def _path(after: dict[int, list[int]], start: int, end: int) -> list[int] | None:

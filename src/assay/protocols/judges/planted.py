@@ -146,6 +146,8 @@ TRANSACTIONS = {  # process: steps; F marks one that fails
     "circular-flow": ("read-committed", "0ax1,ry1 1ay1,rx1"),
     "lost-update": ("snapshot-isolation", "0rx-,ax1 1rx-,ax2 2rx12"),
     "read-skew": ("snapshot-isolation", "0rx-,ry1 1ax1,ay1 2rx1,ry1"),
+    "forked-snapshots": ("snapshot-isolation", "0ax1 1ay1 2rx1,ry- 3rx-,ry1"),
+    "blind-rivals": ("snapshot-isolation", "0rx-,ay1,az1 1ry-,ax1,az2"),
     "write-skew": ("serializable", "0rx-,ay1 1ry-,ax1 2rx1,ry1"),
     "stale-transaction": ("strict-serializable", "0ax1 1rx- 2rx1"),
 }

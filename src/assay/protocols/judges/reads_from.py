@@ -39,6 +39,8 @@ class ReadsFrom:
     processes: int
     starts: Ints
     """The first node of each process, and the number of nodes."""
+    follows: Ints
+    """Of a call that its process left behind, and that is a process of its own: the node it comes after; else -1."""
 
     def __len__(self) -> int:
         return len(self.order)
@@ -57,7 +59,7 @@ def reads_from(history: Sequence[Operation], initial: Any = None) -> ReadsFrom:
         Ambiguous: a value written twice to one key, or operations other than read, write and cas.
 
     """
-    session = owners(history)
+    session, follows = owners(history)
     nodes = sorted(_happened(history), key=lambda i: (session[i], history[i].invoke))
     keys: dict[Any, int] = {}
     writer: dict[tuple[int, Any], int] = {}
@@ -72,7 +74,8 @@ def reads_from(history: Sequence[Operation], initial: Any = None) -> ReadsFrom:
             raise Ambiguous(f"operations #{nodes[writer[key[v], value]]} and #{i} write the same value to one key")
         writer[key[v], value] = v
     source = [_source(history[i], key[v], writer, initial) for v, i in enumerate(nodes)]
-    return _arrays(history, nodes, [session[i] for i in nodes], key, source)
+    node = {i: v for v, i in enumerate(nodes)}
+    return _arrays(history, nodes, [session[i] for i in nodes], key, source, [node.get(follows[i], -1) for i in nodes])
 
 
 _NOTHING = object()
@@ -120,7 +123,8 @@ def _source(operation: Operation, key: int, writer: dict[tuple[int, Any], int], 
 
 
 def _arrays(
-    history: Sequence[Operation], nodes: list[int], session: list[int], key: list[int], source: list[int]
+    history: Sequence[Operation], nodes: list[int], session: list[int], key: list[int], source: list[int],
+    follows: list[int],
 ) -> ReadsFrom:  # fmt: skip
     names: dict[int, int] = {}
     process = np.array([names.setdefault(number, len(names)) for number in session], np.int64)
@@ -129,5 +133,5 @@ def _arrays(
     return ReadsFrom(
         np.array(nodes, np.int64), process, place.astype(np.int64), np.array(key, np.int64),
         np.array([_written(history[i]) is not _NOTHING for i in nodes], bool), np.array(source, np.int64),
-        len(names), starts.astype(np.int64),
+        len(names), starts.astype(np.int64), np.array(follows, np.int64),
     )  # fmt: skip

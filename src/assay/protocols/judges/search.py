@@ -101,8 +101,10 @@ def by_time(operations: Sequence[Operation]) -> Next:
     return candidates
 
 
-def by_process(owner: Sequence[int]) -> Next:
-    """What program order allows, by the owners of operations in the order of their calls: the next one of each."""
+def by_process(owner: Sequence[int], follows: Sequence[int]) -> Next:
+    """What program order allows, by the owners of operations in the order of their calls: the next one of each, if the
+    one that it follows is done.
+    """
     queues: dict[int, list[int]] = {}
     for i, process in enumerate(owner):
         queues.setdefault(process, []).append(i)
@@ -115,7 +117,7 @@ def by_process(owner: Sequence[int]) -> Next:
             while low < high:
                 middle = (low + high) // 2
                 low, high = (middle + 1, high) if done >> row[middle] & 1 else (low, middle)
-            if low < len(row):
+            if low < len(row) and (follows[row[low]] < 0 or done >> follows[row[low]] & 1):
                 found.append(row[low])
         return found
 

@@ -40,7 +40,7 @@ from assay.protocols.judges.judgement import (
 from assay.protocols.judges.reads_from import NO_READ, NOWHERE, Ambiguous, ReadsFrom, reads_from
 from assay.protocols.judges.schedule import schedule
 from assay.protocols.judges.search import Found, by_process, search
-from assay.protocols.judges.specifications import Specification, State, check, guess, settle
+from assay.protocols.judges.specifications import SPECIFICATIONS, Specification, State, check, guess, settle
 from assay.workloads.histories import Operation
 
 MODEL = "sequential"
@@ -69,18 +69,20 @@ def judge(
     longest = longest_prefix(history, quick) if prefix else 0
     if found.exhausted:
         return Judgement(MODEL, UNKNOWN, reason=f"undecided after {found.nodes:,} steps", prefix=longest)
-    witness, done = explain(history, probe, core)
+    witness, done = explain(history, probe, core, known=chosen.name in SPECIFICATIONS)
     told = f"{reason}: {names(history, witness)}" + ("" if done else " (perhaps more than needed)")
     return Judgement(MODEL, VIOLATED, witness, told, prefix=longest)
 
 
 def _true_to_processes(order: Sequence[int], history: Sequence[Operation]) -> bool:
     last: dict[int, float] = {}
-    session = owners(history)
+    session, follows = owners(history)
+    done = {-1}
     for i in order:
-        if history[i].invoke < last.get(session[i], -math.inf):
+        if history[i].invoke < last.get(session[i], -math.inf) or follows[i] not in done:
             return False
         last[session[i]] = history[i].invoke
+        done.add(i)
     return True
 
 
@@ -101,8 +103,10 @@ def _order(
             pass  # the general search does not need to know who wrote what
     chosen = sorted(effective(history), key=lambda i: history[i].invoke)
     operations = [history[i] for i in chosen]
-    session = owners(history)  # of all of it: what a process did later may be among what does not matter
-    found = search(operations, _whole(specification, operations), by_process([session[i] for i in chosen]), budget)
+    session, follows = owners(history)  # of all of it: what a process did later may be among what does not matter
+    place = {i: at for at, i in enumerate(chosen)}
+    allowed = by_process([session[i] for i in chosen], [place.get(follows[i], -1) for i in chosen])
+    found = search(operations, _whole(specification, operations), allowed, budget)
     order = None if found.order is None else tuple(chosen[i] for i in found.order)
     return Found(order, found.exhausted, found.nodes), chosen, "fit no order that is true to every process"
 
@@ -125,9 +129,8 @@ def _registers(rf: ReadsFrom, budget: Budget) -> tuple[Found, list[int], str]:
     lost = np.flatnonzero(rf.source == NOWHERE)
     if len(lost):
         return Found(None, False, 0), [int(rf.order[lost[0]])], "returns a value that nobody wrote"
-    reads = np.flatnonzero(rf.source >= 0)
     readers = np.flatnonzero(rf.source != NO_READ)
-    bad, clock = saturate(rf, Edges.given(rf.source[reads], reads), readers, saturation.index(rf), total=True)
+    bad, clock = saturate(rf, Edges.read(rf, readers), readers, saturation.index(rf), total=True)
     if bad is not None:
         return Found(None, False, 0), [int(rf.order[v]) for v in bad.nodes], "must each come before the other"
     found = schedule(rf, clock, budget)

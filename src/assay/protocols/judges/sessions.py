@@ -49,9 +49,10 @@ def judge(history: Sequence[Operation], model: str, *, prefix: bool = True) -> J
     if model not in MODELS:
         raise ValueError(f"no session guarantee '{model}'; there are {', '.join(MODELS)}")
     try:
-        found = broken(reads_from(history), model)
+        rf = reads_from(history)
     except Ambiguous as error:
         return Judgement(model, UNKNOWN, reason=str(error))
+    found = broken(rf, model)
     if found is None:
         return Judgement(model, HOLDS, prefix=returned(history))
 
@@ -59,7 +60,8 @@ def judge(history: Sequence[Operation], model: str, *, prefix: bool = True) -> J
         return verdict(trial, model)
 
     witness, _ = explain(history, check, found)
-    reason = f"{_SENTENCES[model]}: {names(history, witness)}"
+    sentence = "returns a value that nobody wrote" if NOWHERE in rf.source else _SENTENCES[model]
+    reason = f"{sentence}: {names(history, witness)}"
     return Judgement(model, VIOLATED, witness, reason, prefix=longest_prefix(history, check) if prefix else 0)
 
 
@@ -130,9 +132,11 @@ def _monotonic_writes(rf: ReadsFrom) -> list[int] | None:
     codes, nodes = saturation.index(rf)
     seen = np.zeros(rf.processes, np.int64)  # how far into each author's writes the process has seen
     by = np.zeros(rf.processes, np.int64)  # the read that showed it
+    late: dict[tuple[int, int], int] = {}  # by key and author, the read of a call left behind that follows most
     for v in range(len(rf)):
         if rf.place[v] == 0:
             seen[:] = 0
+            late.clear()
         source, key = int(rf.source[v]), int(rf.key[v])
         if source == NO_READ:
             continue
@@ -142,8 +146,16 @@ def _monotonic_writes(rf: ReadsFrom) -> list[int] | None:
             newest = saturation.last_write(codes, nodes, key, author, int(seen[author]), rf.processes, len(rf) + 1)
             if newest >= 0 and (source == INITIAL or newest > source):
                 return [int(newest), int(rf.source[by[author]]), int(by[author]), v, *([source] if source >= 0 else [])]
-        if source >= 0 and rf.place[source] + 1 > seen[rf.process[source]]:
-            seen[rf.process[source]], by[rf.process[source]] = rf.place[source] + 1, v
+        before = int(rf.follows[source]) if source >= 0 else -1
+        known = late.get((key, int(rf.process[source]))) if source >= 0 else None
+        if known is not None and rf.follows[rf.source[known]] >= source:
+            return [source, int(rf.source[known]), known, v]
+        if before >= 0:
+            place = (key, int(rf.process[before]))
+            late[place] = max(v, late.get(place, v), key=lambda read: rf.follows[rf.source[read]])
+        for shown in (source, before):
+            if shown >= 0 and rf.place[shown] + 1 > seen[rf.process[shown]]:
+                seen[rf.process[shown]], by[rf.process[shown]] = rf.place[shown] + 1, v
     return None
 
 
@@ -156,10 +168,14 @@ def _writes_follow_reads(rf: ReadsFrom) -> list[int] | None:
     reads = replace(rf, order=rf.order[nodes], process=process, place=place, key=rf.key[nodes], source=sources)
     last = np.searchsorted(nodes, np.arange(len(rf)), side="right") - 1  # the last read at or before a node, if its own
     last[last >= 0] = np.where(process[last] == rf.process, last, -1)[last >= 0] if len(nodes) else -1
+    before = np.where(rf.follows >= 0, last[rf.follows], -1)  # what the process had read that left a call behind
+    last = np.where(last < 0, before, last)
     author = np.full(len(nodes), -1)  # the last read that the author of a value had done before
     author[sources >= 0] = last[sources[sources >= 0]]
     heads = np.flatnonzero(author >= 0)
-    edges = Edges.given(author[heads], heads)
+    behind_calls = np.flatnonzero(before[nodes] >= 0)
+    tails = np.concatenate((author[heads], before[nodes][behind_calls]))
+    edges = Edges.given(tails, np.concatenate((heads, behind_calls)))
     clock, acyclic = saturation.clocks(process, place, edges.tail, edges.head, rf.processes)
     if not acyclic:
         found = behind_cycle(reads, edges)

@@ -230,7 +230,8 @@ def check(specification: Specification, history: Sequence[Operation]) -> Specifi
     for i, operation in enumerate(history):
         if specification.operations and operation.f not in specification.operations:
             known = ", ".join(sorted(specification.operations))
-            raise BadInput(f"operation #{i} is '{operation.f}'; a {specification.name} knows {known}")
+            name = specification.name
+            raise BadInput(f"operation #{i} is '{operation.f}'; a {name} knows {known}, --spec brings another object")
         if problem := _malformed(specification.name, operation):
             raise BadInput(f"operation #{i}: {problem}")
     return specification
@@ -310,9 +311,38 @@ def load(name: str) -> Specification:
         description.loader.exec_module(module)
         found = getattr(module, member)
         found = found() if isinstance(found, type) else found
-        more = {"part": found.part} if hasattr(found, "part") else {"part": _whole}
-        return Specification(name, found.initial, found.step, frozenset(), **more)
+        part = _watched(file, "part", found.part, _hashed) if hasattr(found, "part") else _whole
+        step = _watched(file, "step", found.step, _stepped)
+        return Specification(name, _hashed(found.initial), step, frozenset(), part)
     except AttributeError as error:
         raise BadInput(f"{name}: {error}; a class with 'initial' and 'step(state, operation)' would be right") from None
     except Exception as error:  # the user's own module may raise anything
-        raise BadInput(f"{file} cannot be imported: {error}") from None
+        raise BadInput(f"{file} cannot be used: {error}") from None
+
+
+def _watched(file: str, name: str, call: Callable[..., Any], form: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The user's own function, which may raise anything and return anything."""
+
+    def watched(*given: Any) -> Any:
+        try:
+            return form(call(*given))
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise BadInput(f"{file}: '{name}' fails on {given[-1].f} {given[-1].value!r}: {what}") from None
+
+    return watched
+
+
+def _stepped(answer: Any) -> tuple[bool, State]:
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise TypeError(f"returned {answer!r}; (whether it fits, the state after it) would be right")
+    return bool(answer[0]), _hashed(answer[1])
+
+
+def _hashed(value: Any) -> Any:
+    """States are remembered: what cannot be hashed is refused."""
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(f"{value!r} cannot be remembered; a tuple or a frozenset would be right") from None
+    return value

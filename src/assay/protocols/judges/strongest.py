@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from assay.protocols.judges import causal, linearizable, list_append, sequential, sessions
-from assay.protocols.judges.judgement import ENOUGH, HOLDS, VIOLATED, Budget, Judgement, returned
+from assay.protocols.judges.judgement import ENOUGH, HOLDS, UNKNOWN, VIOLATED, Budget, Judgement, returned
 from assay.protocols.judges.specifications import Specification, guess
 from assay.workloads.histories import Operation
 
@@ -73,9 +73,11 @@ def judge(
         return linearizable.judge(history, specification, budget)
     if model == "sequential":
         return sequential.judge(history, specification, budget, prefix=prefix)
-    if model in causal.MODELS:
-        return causal.judge(history, model, prefix=prefix)
-    if model in sessions.MODELS:
+    if model in (*causal.MODELS, *sessions.MODELS):
+        if specification is not None and specification.name not in ("register", "cas-register"):
+            return Judgement(model, UNKNOWN, reason=f"judged for registers only, not for a {specification.name}")
+        if model in causal.MODELS:
+            return causal.judge(history, model, prefix=prefix)
         return sessions.judge(history, model, prefix=prefix)
     if model in list_append.MODELS:
         return list_append.judge(history, model, prefix=prefix)
