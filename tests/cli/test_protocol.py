@@ -35,6 +35,10 @@ class Dead(Node):
     def start(self, ctx):
         raise ZeroDivisionError("oh")
 
+class Stumbles(Node):
+    def start(self, ctx):
+        int("seven")
+
 class NoNode:
     pass
 '''
@@ -72,6 +76,11 @@ def test_seeds_are_summarised(package: Package, flood: str) -> None:
     assert answer["costs"]["sim_seconds"]["min"] < answer["costs"]["sim_seconds"]["max"]
 
 
+def test_seeds_are_counted_from_the_one_that_is_given(package: Package, flood: str) -> None:
+    many = package.json("protocol", "run", f"{flood}:Torn", "--seed", "7", "--seeds", "2", code=1)
+    assert many["conflicts"] == 2 and many["first_conflict"] == 7
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -91,6 +100,20 @@ def test_seeds_are_summarised(package: Package, flood: str) -> None:
         (["{flood}:Flood", "--inputs", "[1,"], "no JSON list"),
         (["{flood}:Dead"], "the node failed: ZeroDivisionError: oh"),
         (["{flood}:Dead", "--live", "--processes", "1"], "ZeroDivisionError: oh"),
+        (["{flood}:Stumbles"], "flood.py:30)"),
+        (["{flood}:Stumbles", "--live", "--processes", "1"], "flood.py:30)"),
+        (["{flood}:Flood", "--inputs", "1,2,3,4,5"], "5 inputs for 4 nodes"),
+        (["{flood}:Flood", "--faults", "crash:4"], "all 4 nodes are faulty"),
+        (["{flood}:Flood", "--faults", "omit:1:send=7"], "send cannot be '7'"),
+        (["{flood}:Flood", "--faults", "crash:1:at=nan"], "at cannot be 'nan'"),
+        (["{flood}:Flood", "--faults", "crash:1:at=5:recover=2"], "must crash (at=) before it recovers"),
+        (["{flood}:Flood", "--faults", "delay:1:seconds=inf"], "seconds cannot be 'inf'"),
+        (["{flood}:Flood", "--mode", "async", "--net", "constant,drop=1"], "in async the scheduler delivers"),
+        (["{flood}:Flood", "--net", "constant,per_round=2"], "per_round goes with rounds"),
+        (["{flood}:Flood", "--live", "--net", "lognormal,fifo"], "fifo goes with rounds and timed"),
+        (["{flood}:Flood", "--limit", "nan"], "--limit is nan; a finite number expected"),
+        (["{flood}:Flood", "--live", "--n", "600"], "--processes (at most 512)"),
+        (["{flood}:Flood", "--live", "--kill", "1@nan"], "is to be killed after nan s"),
     ],
 )
 def test_bad_input_gets_one_line(package: Package, flood: str, arguments: list[str], why: str) -> None:
@@ -113,7 +136,18 @@ def test_a_violation_is_found_written_and_repeated(package: Package, tmp_path) -
 def test_the_search_takes_a_node_of_the_user_s_own(package: Package, flood: str) -> None:
     torn = package.assay("protocol", "search", f"{flood}:Torn", "--faulty", "0", code=1).stdout
     assert "violation in 0 deliveries" in torn
+    idle = package.assay("protocol", "search", f"{flood}:Flood", "--faulty", "0", "--n", "1", code=0).stdout
+    assert "no violation found" in idle and "decisions in 1,000" in idle
     assert "no scenario 'nope'" in package.assay("protocol", "search", "nope", code=2).stderr
+
+
+def test_a_search_that_had_nothing_to_judge_does_not_say_that_all_is_well(package: Package, flood: str) -> None:
+    bracha = "assay.protocols.nodes.bracha:Bracha"
+    silent = package.assay("protocol", "search", bracha, "--schedules", "20", code=2).stderr
+    assert "nobody decided anything in 20 schedules" in silent and len(silent.strip().splitlines()) == 1
+    for faulty in ("4", "9"):
+        alone = package.assay("protocol", "search", "broadcast", "--faulty", faulty, code=2).stderr
+        assert "leaves nobody to be judged" in alone and len(alone.strip().splitlines()) == 1
 
 
 def test_an_experiment_file_of_quantas_runs_as_it_is(package: Package, tmp_path) -> None:

@@ -177,6 +177,12 @@ class TestAUsersAgents:
             (("--nodes", "chord", "--agents", "empty.csv"), "no agent"),
             (("--nodes", "chord", "--agents", "good.csv", "--n", "2"), "a node for each"),
             (("--nodes", "chord", "--n", "4", "--churn", "churn.csv"), "node 9"),
+            (
+                ("--nodes", "chord", "--churn", "twice.csv"),
+                "twice.csv:2: node 9 comes up at 20 s, but is up until 30 s",
+            ),
+            (("--nodes", "chord", "--rate", "inf"), "--rate is inf; a finite number expected"),
+            (("--nodes", "chord", "--seconds", "nan"), "--seconds is nan; a finite number expected"),
         ],
     )
     def test_bad_input_is_one_line(self, package: Package, arguments: tuple[str, ...], word: str) -> None:
@@ -185,6 +191,7 @@ class TestAUsersAgents:
         (package.root / "empty.csv").write_text(head)
         (package.root / "good.csv").write_text(head + "".join(f"did:{node},x,h\n" for node in range(3)))
         (package.root / "churn.csv").write_text("node,up,down\n9,0,20\n")
+        (package.root / "twice.csv").write_text("node,up,down\n9,20,40\n9,10,30\n")
         said = package.assay("compare", "protocols", *arguments, code=2).stderr
         assert word in said
         assert len(said.strip().splitlines()) == 1

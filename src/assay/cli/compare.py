@@ -56,7 +56,7 @@ def _printing(command: click.Command) -> click.Command:
             except OSError as error:
                 raise BadInput(f"cannot read {error.filename}: {error.strerror}") from error
         shown = answer.pop("shown", None)
-        print_json(answer) if as_json else _print(answer, shown or list(answer["table"][0]))
+        print_json(answer) if as_json else _print(answer, shown or list(next(iter(answer["table"]), {})))
 
     json_flag = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON for machines instead.")
     return click.Command(

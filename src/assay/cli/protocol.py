@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +43,7 @@ def command() -> None:
 @click.option("--kill", multiple=True, metavar="NODE@SECONDS", help="With --live: kill -9 the node's process then.")
 @click.option("--limit", type=click.FloatRange(0, min_open=True), help="Rounds, seconds or deliveries at most.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--seeds", type=click.IntRange(1), help="Run so many seeds and summarise.")
+@click.option("--seeds", type=click.IntRange(1), help="Run so many, from --seed on, and summarise.")
 @json_option
 def run(node: str, seed: int, seeds: int | None, as_json: bool, **words: Any) -> None:
     """Run NODE, a class of yours (file.py:Class) or of the library (assay.protocols.nodes.raft:Raft).
@@ -50,13 +52,12 @@ def run(node: str, seed: int, seeds: int | None, as_json: bool, **words: Any) ->
     """
     plan = _plan(node, **words)
     if seeds is None:
-        outcome = _guarded(lambda: plan.run(seed))
-        told = _told(outcome, plan)
+        told = _guarded(lambda: _told(plan.run(seed), plan))
         print_json(told) if as_json else _show(told, plan)
-        fine = not told["conflicts"] and told["undecided"] == []
+        fine = not told["conflicts"] and not told["undecided"] and any(row["correct"] for row in told["nodes"])
     else:
         with progress_bar("seeds") as progress:
-            answer = _guarded(lambda: plan.repeat(seeds, progress))
+            answer = _guarded(lambda: plan.repeat(seeds, progress, first=seed))
         print_json(answer) if as_json else _summary(answer)
         fine = not answer["conflicts"] and answer["decided"]["value"] == 1.0
     if not fine:
@@ -71,6 +72,10 @@ def _plan(
 
     if not live and (processes or kill):
         raise BadInput("--processes and --kill belong to --live")
+    if limit is not None and not math.isfinite(limit):
+        raise BadInput(f"--limit is {limit:g}; a finite number expected")
+    if live and not processes and n > 512:
+        raise BadInput(f"--live with {n} nodes; --processes (at most 512) says over how many to spread them")
     own = launch.own(node, _options(options))
     kills = tuple(_kill(text, n) for text in kill)
     mode = "live" if live else mode
@@ -121,24 +126,19 @@ def _kill(text: str, n: int) -> tuple[int, float]:
 
 
 def _guarded(act: Any) -> Any:
+    from assay.protocols.kernel import failure
     from assay.protocols.tcp import Death
 
     try:
         return act()
-    except (ValueError, Death) as error:
-        raise BadInput(str(error).splitlines()[0]) from None
     except BadInput:
         raise
-    except Exception as error:  # the user's own code; where, in one line
-        last = _where(error)
-        raise BadInput(f"the node failed: {type(error).__name__}: {error}{last}") from None
-
-
-def _where(error: BaseException) -> str:
-    import traceback
-
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    except Death as error:
+        raise BadInput(str(error).splitlines()[0]) from None
+    except (Exception, SystemExit) as error:  # the user's own code; where, in one line
+        if isinstance(error, ValueError) and failure.place(error) is None:
+            raise BadInput(str(error)) from None
+        raise BadInput(f"the node failed: {failure.blame(error)}") from None
 
 
 def _told(outcome: Outcome, plan: Plan) -> dict[str, Any]:
@@ -189,6 +189,8 @@ def _show(told: dict[str, Any], plan: Plan) -> None:
     out.print(f"{time.replace('_', ' ')}: {number(told[time])}; stopped: {told['stopped']}")
     if told["digest"]:
         out.print(f"digest {told['digest']}", style="dim")
+    for why, times in Counter(told["refused"]).most_common(5):
+        out.print(f"[yellow]cut off[/yellow] {times} times: {why}")
     for entry in told["conflicts"][:3]:
         out.print(f"[red]contradiction[/red]: node {entry[1]} decided {entry[3]!r} for slot {entry[2]!r}")
     if told["undecided"]:
@@ -245,10 +247,16 @@ def search(node: str, out: Path | None, replay: Path | None, as_json: bool, **wo
         told = _guarded(lambda: _replayed(hunt, traces.load(replay), replay))
     else:
         found = _guarded(hunt.run)
+        if not found.decided and found.trace is None:
+            raise BadInput(
+                f"nobody decided anything in {found.schedules} schedules, so nothing was judged; --inputs, or fewer "
+                "--faulty, expected"
+            )
         if out is not None and found.trace is not None:
             traces.save(out, hunt.world(found.seed), found.trace)
         told = {
-            "schedules": found.schedules, "deliveries": found.deliveries, "seconds": found.seconds,
+            "schedules": found.schedules, "finished": found.finished, "decided": found.decided,
+            "deliveries": found.deliveries, "seconds": found.seconds,
             "violation": None if found.trace is None else found.trace.why, "seed": found.seed,
             "events": None if found.trace is None else len(found.trace.events), "before_shrinking": found.length,
             "trace": None if found.trace is None else str(found.trace),
@@ -283,7 +291,8 @@ def _replayed(hunt: safety.Hunt, trace: Trace, path: Path) -> dict[str, Any]:
 def _searched(told: dict[str, Any]) -> None:
     out = console()
     if "schedules" in told:
-        runs = f"{number(told['schedules'])} schedules, {number(told['deliveries'])} deliveries"
+        runs = f"{number(told['schedules'])} schedules ({number(told['finished'])} to their end, decisions in "
+        runs += f"{number(told['decided'])}), {number(told['deliveries'])} deliveries"
         out.print(f"{runs}, {told['seconds']:.1f} s")
     if not told["violation"]:
         out.print("[green]no violation found[/green]")
@@ -329,4 +338,5 @@ def maelstrom(node: str) -> None:
     from assay.protocols import launch
     from assay.protocols import maelstrom as lines
 
-    lines.serve(launch.own(node))
+    made = launch.own(node)
+    _guarded(lambda: lines.serve(made))

@@ -43,6 +43,9 @@ def compare(
         raise ValueError(f"no node given; choose among {', '.join(directory.NODES)}")
     for name in names:
         directory.maker(name, Settings(), 0)
+    for option, value in (("pause", pause), ("rate", rate), ("warm-up", warm_up or 0.0), ("seconds", seconds)):
+        if not math.isfinite(value):
+            raise ValueError(f"--{option} is {value:g}; a finite number expected")
     listed = directory.read_agents(agents) if agents is not None else None
     size = _size(n, listed)
     warm = warm_up if warm_up is not None else math.ceil(math.log2(size)) * Settings.period

@@ -356,7 +356,31 @@ def parse(text: str) -> Fault:
             values[key] = _READ[key](value)
         except ValueError:
             raise ValueError(f"fault '{text}': {key} cannot be '{value}'") from None
+    if values.get("recover", math.inf) <= values.get("at", 0.0) < math.inf:
+        raise ValueError(f"fault '{text}': it must crash (at=) before it recovers")
     return kind(**values)
+
+
+def _moment(text: str) -> float:
+    """From 0 on; "inf" is never."""
+    value = float(text)
+    if not value >= 0:
+        raise ValueError
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = _moment(text)
+    if value == math.inf:
+        raise ValueError
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError
+    return value
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -368,6 +392,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 _READ: dict[str, Callable[[str], Any]] = {
-    "at": float, "recover": float, "amnesia": lambda text: text not in ("", "0", "no", "false"), "send": float,
-    "receive": float, "seconds": float, "share": float, "kinds": _names, "half": _numbers, "to": _numbers,
+    "at": _moment, "recover": _moment, "amnesia": lambda text: text not in ("", "0", "no", "false"), "send": _share,
+    "receive": _share, "seconds": _seconds, "share": _share, "kinds": _names, "half": _numbers, "to": _numbers,
 }  # fmt: skip

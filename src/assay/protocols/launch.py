@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from assay.protocols import faults as strategies
@@ -34,13 +35,18 @@ class Own:
 
     def __call__(self, node: NodeId) -> Node:
         """A fresh node; all are alike."""
-        made: Node = own_code.load(self.name)(**dict(self.options))
+        made: Node = _class(self.name)(**dict(self.options))
         return made
+
+
+_class = cache(own_code.load)
+"""A file is run once in a process, not for every node: its nodes are of one class."""
 
 
 def own(name: str, options: dict[str, Any] | None = None) -> Own:
     """The maker of a node class, `package.module:Class` or `file.py:Class`, tried out once."""
-    kind = own_code.load(name)
+    _class.cache_clear()  # the file may have changed
+    kind = _class(name)
     if not (inspect.isclass(kind) and issubclass(kind, Node)):
         raise BadInput(f"'{name}' is no node; a class that derives from assay.protocols.interface.Node expected")
     maker = Own(name, tuple(sorted((options or {}).items())))
@@ -71,12 +77,26 @@ class Plan:
     def world(self, seed: int) -> World:
         """The world of this seed."""
         try:
-            return World(
+            world = World(
                 n=self.n, node=self.node, f=(self.n - 1) // 3 if self.f is None else self.f, inputs=self.inputs or None,
                 topology=self.topology, net=networks.parse(self.net), faults=assign(self.faults, self.n), seed=seed,
             )  # fmt: skip
         except ValueError as error:
             raise BadInput(str(error)) from None
+        self._check(world)
+        return world
+
+    def _check(self, world: World) -> None:
+        """Refuses what would have no effect, and a world in which there is nobody to judge."""
+        if len(self.inputs) > self.n:
+            raise BadInput(f"{len(self.inputs)} inputs for {self.n} nodes; at most one for each expected")
+        if self.mode == "async" and world.net != networks.Net():
+            raise BadInput(f"network '{self.net}': in async the scheduler delivers; rounds, timed or live expected")
+        for option, modes in _HEEDED.items():
+            if getattr(world.net, option) and self.mode not in modes:
+                raise BadInput(f"network '{self.net}': {option} goes with {' and '.join(modes)}, not with {self.mode}")
+        if len({*world.faults, *(node for node, _ in self.kill)}) == self.n:
+            raise BadInput(f"all {self.n} nodes are faulty, so nothing can be judged; fewer expected")
 
     def run(self, seed: int = 0, traced: bool = False) -> Outcome:
         """One run; it ends when every correct node has put out something, or nothing moves, or time is up."""
@@ -89,14 +109,14 @@ class Plan:
             options["traced"] = traced
         return self.world(seed).run(self.mode, **options)
 
-    def repeat(self, seeds: int, progress: Progress = lambda done, total: None) -> dict[str, Any]:
-        """Runs over seeds 0, 1, …: how many ended, what contradicted, what it cost."""
+    def repeat(self, seeds: int, progress: Progress = lambda done, total: None, *, first: int = 0) -> dict[str, Any]:
+        """Runs over so many seeds from the first on: how many ended, what contradicted, what it cost."""
         outcomes = []
-        for seed in range(seeds):
-            progress(seed, seeds)
-            outcomes.append(self.run(seed))
+        for done in range(seeds):
+            progress(done, seeds)
+            outcomes.append(self.run(first + done))
         ended = [all_decided(outcome) for outcome in outcomes]
-        torn = [seed for seed, outcome in enumerate(outcomes) if outcome.conflicts]
+        torn = [seed for seed, outcome in enumerate(outcomes, first) if outcome.conflicts]
         share = intervals.clopper_pearson(sum(ended), seeds)
         costs = {
             "messages": [float(outcome.meter.messages) for outcome in outcomes],
@@ -112,6 +132,8 @@ class Plan:
         }
 
 
+_HEEDED = {"reorder": ("rounds",), "per_round": ("rounds",), "bandwidth": ("timed",), "fifo": ("rounds", "timed")}
+"""Which ways to run heed these options of a network."""
 TIMES = {"rounds": "rounds", "timed": "sim_seconds", "async": "deliveries", "live": "seconds"}
 
 

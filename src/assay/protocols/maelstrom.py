@@ -4,7 +4,8 @@
 
 with `run-echo` a script that executes `assay protocol maelstrom assay.protocols.maelstrom:Echo`. Nodes talk to each
 other in messages of type ``assay``, which carry the frame of the kernel. What a client asks reaches the node as
-``("rpc", type, number, fields)``, fields being pairs of name and value; the node answers its client with the same.
+``("rpc", type, number, fields)``, fields being pairs of name and value; the node answers its client with the same. An
+object in a field is :class:`Pairs`, so that it goes back as it came; an answer may hold dicts, too.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Stage:
             else:
                 _, kind, number, fields = msg
                 self.replied += 1
-                self._say(dst, {"type": kind, "in_reply_to": number, "msg_id": self.replied, **dict(fields)})
+                answer = {name: _unpaired(value) for name, value in fields}
+                self._say(dst, {"type": kind, "in_reply_to": number, "msg_id": self.replied, **answer})
 
     def _say(self, dst: NodeId, body: dict[str, Any]) -> None:
         self.write(json.dumps({"src": self.names[self.ctx.id], "dest": self.names[dst], "body": body}))
@@ -84,7 +86,7 @@ class Stage:
     # -------------------------------------------------------------------------------------------------- what comes in
 
     def heard(self, line: str) -> None:
-        """One line; rubbish is logged and left."""
+        """One line; rubbish is logged and left. What goes wrong in the node itself is not rubbish, and is raised."""
         try:
             told = json.loads(line)
             body, source = told["body"], told["src"]
@@ -96,11 +98,18 @@ class Stage:
             elif self.node is None:
                 raise ValueError("the first message must be init")
             elif kind == "assay":
-                self._deliver(self.names.index(source), wire.decode(base64.b64decode(body["frame"], validate=True)))
+                src, msg = self.names.index(source), wire.decode(base64.b64decode(body["frame"], validate=True))
             else:
-                self._asked(source, kind, body)
+                src, msg = self._asked(source, kind, body)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             print(f"left: {type(error).__name__}: {error}", file=self.log, flush=True)
+            return
+        assert self.node is not None
+        if kind == "init":
+            self.node.start(self.ctx)
+        else:
+            self.node.recv(self.ctx, src, msg)
+        self._settle()
 
     def _init(self, body: dict[str, Any], source: str) -> None:
         if self.node is not None:
@@ -113,19 +122,12 @@ class Stage:
         self.ctx = LiveCtx(self, number, peers)  # type: ignore[arg-type]
         self.write(json.dumps({"src": own, "dest": source, "body": {"type": "init_ok", "in_reply_to": body["msg_id"]}}))
         self.node = self.make(number)
-        self.node.start(self.ctx)
-        self._settle()
 
-    def _asked(self, source: str, kind: str, body: dict[str, Any]) -> None:
+    def _asked(self, source: str, kind: str, body: dict[str, Any]) -> tuple[NodeId, Message]:
         if source not in self.names:
             self.names.append(source)
         fields = {name: value for name, value in body.items() if name not in ("type", "msg_id", "in_reply_to")}
-        self._deliver(self.names.index(source), ("rpc", kind, body.get("msg_id"), _pairs(fields)))
-
-    def _deliver(self, src: NodeId, msg: Message) -> None:
-        assert self.node is not None
-        self.node.recv(self.ctx, src, msg)
-        self._settle()
+        return self.names.index(source), ("rpc", kind, body.get("msg_id"), _pairs(fields))
 
     def _settle(self) -> None:
         assert self.node is not None
@@ -142,12 +144,25 @@ class Stage:
         return max(0.0, self.timers[0][0] - time.monotonic()) if self.timers else math.inf
 
 
+class Pairs(tuple[Any, ...]):
+    """The names and values of a JSON object, which an array of pairs is not: in an answer it is an object again."""
+
+
 def _pairs(value: Any) -> Any:
     """JSON as plain values: objects become pairs of name and value, arrays tuples."""
     if isinstance(value, dict):
-        return tuple((name, _pairs(inner)) for name, inner in value.items())
+        return Pairs((name, _pairs(inner)) for name, inner in value.items())
     if isinstance(value, list):
         return tuple(_pairs(inner) for inner in value)
+    return value
+
+
+def _unpaired(value: Any) -> Any:
+    """The way back."""
+    if isinstance(value, Pairs):
+        return {name: _unpaired(inner) for name, inner in value}
+    if isinstance(value, tuple):
+        return [_unpaired(inner) for inner in value]
     return value
 
 

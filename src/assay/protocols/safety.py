@@ -267,7 +267,9 @@ class Hunt:
 
     def run(self, first: int = 0) -> Searched:
         """Search, from this seed on."""
-        scene = self.scene
+        scene, world = self.scene, self.world(first)
+        if self.faulty > world.n or not honest(world):
+            raise ValueError(f"{self.faulty} of {world.n} nodes faulty leaves nobody to be judged; fewer expected")
         return search(
             self.world, self.judge, self.schedules, first=first, limit=scene.limit, until=scene.until,
             seconds=self.seconds,

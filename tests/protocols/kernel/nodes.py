@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 from assay.protocols.interface import Node, Parent
 from assay.protocols.nodes.bracha import Bracha
 
@@ -116,3 +120,61 @@ class Signer(Node):
             self.right.append(src)
         if len(self.right) == ctx.n:
             ctx.decide(tuple(sorted(self.right)))
+
+
+class Busy(Node):
+    """Works for longer than anybody waits in silence before it answers."""
+
+    def start(self, ctx):
+        if ctx.id == 0:
+            ctx.send(1, ("work",))
+
+    def recv(self, ctx, src, msg):
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            sum(range(1000))
+        ctx.decide("done")
+
+
+class Leaver(Node):
+    """Node 1 leaves its process, in the way it is told."""
+
+    def start(self, ctx):
+        ctx.broadcast(("go",))
+
+    def recv(self, ctx, src, msg):
+        if ctx.id == 1 and ctx.input == "exit":
+            os._exit(3)
+        if ctx.id == 1 and ctx.input == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        ctx.decide(1)
+
+
+class Secretive(Node):
+    """Decides what no other process can be told."""
+
+    def start(self, ctx):
+        ctx.decide(lambda: 1)
+
+
+class Soliloquist(Node):
+    """Answers itself for ever."""
+
+    def start(self, ctx):
+        ctx.send(ctx.id, ("again",))
+
+    def recv(self, ctx, src, msg):
+        ctx.send(ctx.id, msg)
+
+
+class Lazybones(Node):
+    """Has what it needs only from its start on, and says hello to the others then."""
+
+    def start(self, ctx):
+        self.heard: set[int] = set()
+        ctx.broadcast(("hello",))
+
+    def recv(self, ctx, src, msg):
+        self.heard.add(src)
+        if len(self.heard) == ctx.n:
+            ctx.decide(tuple(sorted(self.heard)))

@@ -21,7 +21,7 @@ from assay.protocols.kernel.run import all_decided
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.bracha import Bracha
 from tests.oracles.naive_kernel import NaiveTimed
-from tests.protocols.kernel.nodes import Counter, Gossip, Memory, Signer, TwoBroadcasts
+from tests.protocols.kernel.nodes import Counter, Gossip, Memory, Signer, Soliloquist, TwoBroadcasts
 
 LATENCIES = st.one_of(
     st.builds(Constant, st.floats(0, 0.01)),
@@ -234,6 +234,40 @@ def test_what_would_not_survive_the_wire_is_refused_in_a_simulation_too():
 
     with pytest.raises(ValueError, match="does not survive the wire"):
         World(n=2, node=Sloppy).run("timed")
+
+
+@pytest.mark.parametrize("worse", [[1], {1}, {"a": 1}, (1, (2, [3])), 1 << 80])
+def test_a_later_message_of_a_kind_is_looked_at_as_the_first_one_is(worse):
+    class Later(Node):
+        def start(self, ctx):
+            ctx.broadcast(("kind", 1))
+            ctx.broadcast(("kind", worse))
+
+    with pytest.raises(ValueError, match="does not survive the wire"):
+        World(n=2, node=Later).run("timed")
+
+
+@pytest.mark.parametrize("mode", ["timed", "async"])
+def test_a_node_that_answers_itself_for_ever_is_stopped(mode):
+    with pytest.raises(ValueError, match="node 0 sends itself one message after the other"):
+        World(n=2, node=Soliloquist).run(mode)
+
+
+def test_decisions_that_cannot_be_compared_are_told():
+    class Arrays(Node):
+        def start(self, ctx):
+            ctx.decide(np.arange(3))
+
+    with pytest.raises(ValueError, match=r"decisions cannot be compared: .* plain values expected"):
+        _ = World(n=2, node=Arrays).run("timed").conflicts
+
+
+@pytest.mark.parametrize(
+    "text", ["constant:nan", "constant:-1", "uniform:5:1", "constant,per_round=0", "constant,bandwidth=nan"]
+)
+def test_a_network_that_cannot_be_is_refused(text):
+    with pytest.raises(ValueError, match="expected"):
+        networks.parse(text)
 
 
 def test_nobody_sends_to_a_node_that_is_not_there_or_not_linked():

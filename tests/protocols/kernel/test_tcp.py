@@ -22,8 +22,8 @@ from assay.protocols.kernel.run import all_decided
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.bracha import Bracha
 from assay.protocols.tcp import conduct
-from assay.protocols.tcp.links import Incoming, greeting
-from tests.protocols.kernel.nodes import Broken, Memory, Signer, TwoBroadcasts
+from assay.protocols.tcp.links import STRANGERS, Incoming, greeting
+from tests.protocols.kernel import nodes
 
 TOKEN = b"0123456789abcdef"
 
@@ -49,6 +49,60 @@ def test_a_third_killed_for_good_is_what_the_crash_fault_says():
     assert killed.decided() == crashed.decided() == dict.fromkeys(range(11), "hello")
 
 
+def test_who_is_killed_at_the_start_says_no_more_than_who_crashes_at_the_start():
+    world = World(n=4, f=1, node=Bracha, inputs=["hello"])
+    killed = tcp.run(world, until=all_decided, kill={0: 0.0})  # the sender
+    crashed = World(n=4, f=1, node=Bracha, inputs=["hello"], faults={0: Crash()}).run("timed")
+    assert killed.decisions == crashed.decisions == {0: {}, 1: {}, 2: {}, 3: {}}
+    assert killed.stopped == crashed.stopped == "quiet"
+
+
+def test_a_run_does_not_end_before_those_are_killed_who_are_to_be():
+    outcome = tcp.run(World(n=2, node=nodes.Leaver), until=all_decided, kill={1: 0.5})
+    assert outcome.decided() == {0: 1} and outcome.time >= 0.5
+
+
+@pytest.mark.parametrize("kill", [{9: 0.1}, {0: -1.0}, {0: float("nan")}, {0: 60.0}])
+def test_a_kill_that_cannot_be_is_refused(kill):
+    with pytest.raises(ValueError, match="is to be killed after"):
+        tcp.run(World(n=2, node=nodes.Memory), kill=kill)
+
+
+def test_no_node_hears_anything_before_its_start():
+    """With this many processes on few cores some always start when the others have spoken already."""
+    for seed in range(3):
+        outcome = tcp.run(World(n=12, node=nodes.Lazybones, seed=seed), until=all_decided)
+        assert outcome.decided() == {node: tuple(range(12)) for node in range(12)}
+
+
+def test_a_node_that_is_busy_is_waited_for(monkeypatch):
+    monkeypatch.setattr(conduct, "CALM", 0.05)
+    monkeypatch.setattr(conduct, "IDLE", 0.2)
+    outcome = tcp.run(World(n=2, node=nodes.Busy))
+    assert outcome.decided() == {1: "done"} and outcome.stopped == "quiet"
+
+
+def test_a_message_under_way_is_waited_for_however_slow_the_network(monkeypatch):
+    monkeypatch.setattr(conduct, "CALM", 0.05)
+    monkeypatch.setattr(conduct, "IDLE", 0.2)
+    outcome = tcp.run(World(n=2, f=0, node=Bracha, inputs=["x"], net=Net(Constant(0.8))), until=all_decided)
+    assert outcome.decided() == {0: "x", 1: "x"}
+
+
+def test_a_process_that_ends_by_itself_is_an_error_and_one_that_is_killed_a_crash():
+    with pytest.raises(tcp.Death, match=r"process 1 \(nodes 1\) ended in the middle of the run, exit code 3"):
+        tcp.run(World(n=3, node=nodes.Leaver, inputs=["", "exit", ""]), until=all_decided)
+    outcome = tcp.run(World(n=3, node=nodes.Leaver, inputs=["", "kill", ""]), until=all_decided)
+    assert outcome.correct == (0, 2) and outcome.decided() == {0: 1, 2: 1} and outcome.stopped == "until"
+
+
+def test_what_a_node_cannot_put_out_over_sockets_is_told():
+    with pytest.raises(tcp.Death, match=r"cannot be sent .* plain values expected"):
+        tcp.run(World(n=2, node=nodes.Secretive), until=all_decided)
+    with pytest.raises(tcp.Death, match="sends itself one message after the other"):
+        tcp.run(World(n=2, node=nodes.Soliloquist), until=all_decided)
+
+
 def test_one_more_than_a_third_killed_and_nobody_delivers():
     world = World(n=4, f=1, node=Bracha, inputs=["hello"], net=Net(Constant(0.2)))
     killed = tcp.run(world, until=all_decided, kill={2: 0.0, 3: 0.0}, limit=5.0)
@@ -67,23 +121,23 @@ def test_faults_and_networks_are_the_same_objects_as_in_simulation():
 def test_sub_protocols_and_real_signatures_travel():
     pytest.importorskip("cryptography")
     assert tcp.run(
-        World(n=4, f=1, node=TwoBroadcasts, inputs=["a", "b"]), until=all_decided, processes=2
+        World(n=4, f=1, node=nodes.TwoBroadcasts, inputs=["a", "b"]), until=all_decided, processes=2
     ).decided() == (dict.fromkeys(range(4), ("a", "b")))
-    assert tcp.run(World(n=3, node=Signer), until=all_decided, processes=3).decided() == (
+    assert tcp.run(World(n=3, node=nodes.Signer), until=all_decided, processes=3).decided() == (
         dict.fromkeys(range(3), (0, 1, 2))
     )
 
 
 def test_a_node_that_fails_ends_the_run_and_is_named():
     with pytest.raises(tcp.Death, match=r"process \d failed: KeyError: 'what now'"):
-        tcp.run(World(n=3, node=Broken), processes=3)
+        tcp.run(World(n=3, node=nodes.Broken), processes=3)
 
 
 def test_a_world_that_cannot_run_over_sockets_is_refused():
     with pytest.raises(ValueError, match="at the top level of a module"):
-        tcp.run(World(n=2, node=lambda node: Memory()))
+        tcp.run(World(n=2, node=lambda node: nodes.Memory()))
     with pytest.raises(ValueError, match="churn is for simulated runs"):
-        tcp.run(World(n=2, node=Memory, churn=[(1.0, 0, False)]))
+        tcp.run(World(n=2, node=nodes.Memory, churn=[(1.0, 0, False)]))
 
 
 def test_strangers_are_cut_off_and_the_run_goes_on(monkeypatch):
@@ -125,6 +179,28 @@ def test_strangers_are_cut_off_and_the_run_goes_on(monkeypatch):
     ]  # fmt: skip
 
 
+def test_callers_that_say_nothing_keep_nobody_out():
+    """More of them than a process bears are there before the one that speaks; and it is heard."""
+
+    async def listen():
+        house = Listening()
+        callers = [Incoming(house) for _ in range(2 * STRANGERS + 1)]
+        wires = [Wire() for _ in callers]
+        for incoming, line in zip(callers, wires, strict=True):
+            incoming.connection_made(line)
+        friend = callers[-50]
+        friend.data_received(greeting(TOKEN, 0) + wire.frame(0, 2, wire.encode(("hello",))))
+        assert len(house.strangers) == STRANGERS - 1
+        assert sum(line.closed for line in wires) == len(house.reasons) > STRANGERS
+        for incoming in callers:
+            incoming.connection_lost(None)
+        return house
+
+    house = asyncio.run(listen())
+    assert house.got == [(0, 2, ("hello",))] and not house.strangers
+    assert set(house.reasons) == {"too many callers that do not say who they are"}
+
+
 # ------------------------------------------------------------------------------------- one connection, byte by byte
 
 
@@ -134,7 +210,7 @@ class Listening:
     token, homes, index = TOKEN, [0, 0, 1, 1], 1
 
     def __init__(self) -> None:
-        self.strangers = 0
+        self.strangers = {}
         self.got, self.reasons = [], []
 
     def arrived(self, src, dst, msg):
@@ -164,7 +240,7 @@ def hear(pieces):
         for piece in pieces:
             incoming.data_received(piece)
         incoming.connection_lost(None)
-        assert house.strangers == 0
+        assert not house.strangers
         return house
 
     return asyncio.run(listen())

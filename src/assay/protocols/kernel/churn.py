@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 from assay.protocols.interface import NodeId
@@ -50,6 +51,7 @@ def read(path: str | Path) -> list[Change]:
     Whoever appears with `up` above 0 is not there before.
     """
     changes: list[Change] = []
+    stays: dict[NodeId, list[tuple[float, float, int]]] = {}
     with Path(path).open(newline="", encoding="utf-8") as file:
         rows = csv.DictReader(file)
         if rows.fieldnames is None or not {"node", "up", "down"} <= set(rows.fieldnames):
@@ -63,8 +65,13 @@ def read(path: str | Path) -> list[Change]:
             except (ValueError, TypeError, AttributeError):
                 wanted = "a node number and 0 <= up < down, in seconds, expected"
                 raise ValueError(f"{path}:{rows.line_num}: {dict(row)}; {wanted}") from None
+            stays.setdefault(node, []).append((up, down, rows.line_num))
             if up > 0:
                 changes.append((up, node, True))
             if down < math.inf:
                 changes.append((down, node, False))
+    for node, times in stays.items():
+        for (_, down, _), (up, _, line) in pairwise(sorted(times)):
+            if up < down:
+                raise ValueError(f"{path}:{line}: node {node} comes up at {up:g} s, but is up until {down:g} s already")
     return sorted(changes)

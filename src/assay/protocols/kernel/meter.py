@@ -4,7 +4,8 @@ A message to oneself never leaves the node and is not counted. Bits are those of
 :mod:`assay.protocols.kernel.wire`. Asynchronous time is the longest chain of messages of which each caused the next:
 what remains of time when every delay is at most one and nothing else takes any.
 
-The digest covers everything sent, in order: two runs with one digest were the same run.
+The digest covers everything sent, in order: the same run has the same one in every process, and runs in which different
+things were said have different ones.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from assay.protocols.kernel import wire
 
 _encode, _pack = wire.encode, struct.Struct("<qiI").pack
 _AT_ONCE = 4096
+PLAIN = "tuples of plain values expected"
 
 
 class Meter:
@@ -52,8 +54,12 @@ class Meter:
         if msg is self._last:  # a broadcast in a loop: encoded once
             body = self._body
         else:
-            self._last = msg
-            body = self._body = _encode(msg)
+            try:
+                hash(msg)  # a list or set, however deep, would be shared with the sender here, not over a socket
+                body = _encode(msg)
+            except (TypeError, OverflowError) as error:
+                raise ValueError(f"message {msg!r} does not survive the wire ({error}); {PLAIN}") from None
+            self._last, self._body = msg, body
         bits = 96 + 8 * len(body)
         kind = msg[0]
         if kind == "/":
@@ -81,7 +87,7 @@ class Meter:
     def _first(self, kind: str, msg: Message, body: bytes) -> list[int]:
         """The first of a kind is looked at: what would arrive changed over a socket is refused in a simulation too."""
         if wire.decode(body) != msg:
-            raise ValueError(f"message {msg!r} does not survive the wire; tuples of plain values expected")
+            raise ValueError(f"message {msg!r} does not survive the wire; {PLAIN}")
         return self.by_kind.setdefault(kind, [0, 0])
 
     def note(self, *numbers: int) -> None:

@@ -9,6 +9,7 @@ All draws of a sender come from a stream of its own: what one node sends changes
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,10 @@ class Uniform:
 
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"uniform from {self.low:g} to {self.high:g}; the lower end first expected")
 
     def draw(self, rng: np.random.Generator, count: int) -> Floats:
         """So many latencies."""
@@ -139,8 +144,10 @@ class Net:
         for name in ("drop", "duplicate", "reorder"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; a probability from 0 to 1 expected")
-        if self.bandwidth is not None and self.bandwidth <= 0:
+        if self.bandwidth is not None and not self.bandwidth > 0:
             raise ValueError(f"bandwidth is {self.bandwidth}; bytes/s above 0 expected")
+        if self.per_round is not None and self.per_round < 1:
+            raise ValueError(f"per_round is {self.per_round}; at least 1 expected")
 
     @property
     def plain(self) -> bool:
@@ -232,6 +239,8 @@ def parse(text: str) -> Net:
     kind, defaults = MODELS[name]
     try:
         values = [float(number) for number in numbers]
+        if not all(0 <= value < math.inf for value in values):
+            raise ValueError(f"'{first}' has a number that is no latency; from 0 on expected")
         net = Net(kind(*values, *defaults[len(values) :]))
         for option in options:
             key, _, value = option.partition("=")

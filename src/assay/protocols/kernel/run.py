@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from assay.protocols.kernel.world import World
 
 
+ENDLESS = 100_000
+"""Messages to itself to which one step of a node may lead; time does not pass while they are delivered."""
+
+
+def endless(node: NodeId) -> ValueError:
+    """The complaint about a node that answers itself for ever."""
+    return ValueError(f"node {node} sends itself one message after the other, more than {ENDLESS} in one step")
+
+
 class Decision(NamedTuple):
     """A node put out a value for a slot."""
 
@@ -82,7 +91,10 @@ class Outcome:
         first: dict[Hashable, Any] = {}
         correct = set(self.correct)
         taken = [entry for entry in self.log if entry.node in correct]
-        return [entry for entry in taken if first.setdefault(entry.slot, entry.value) != entry.value]
+        try:
+            return [entry for entry in taken if first.setdefault(entry.slot, entry.value) != entry.value]
+        except ValueError as error:  # an array, say, which is neither equal nor unequal
+            raise ValueError(f"decisions cannot be compared: {error}; plain values expected") from None
 
 
 def all_decided(outcome: Outcome) -> bool:
@@ -225,9 +237,12 @@ class Run(ABC):
     def settle(self) -> None:
         """Delivers what nodes sent themselves, until nothing is left."""
         local, nodes = self.local, self.nodes
-        while local:
+        for _ in range(ENDLESS):
+            if not local:
+                return
             ctx, msg = local.popleft()
             nodes[ctx.id].recv(ctx, ctx.id, msg)
+        raise endless(ctx.id)
 
     def begin(self) -> None:
         """Starts every node, in order."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from assay.protocols.kernel.asynchronous import DelayVictim, Fifo, QuorumStarver, Random, Scheduler, SplitBrain
 from assay.protocols.kernel.explore import Judge
 from assay.protocols.kernel.run import Outcome
-from assay.protocols.kernel.trace import Trace, happened, shrink
+from assay.protocols.kernel.trace import Trace, byzantine, happened, shrink
 from assay.sim.random import stream
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Searched:
     deliveries: int
     finished: int
     """Runs that came to their end (quiet, or `until`) before the limit."""
+    decided: int
+    """Runs in which a node that is not Byzantine put something out; in the others there was little to judge."""
     seconds: float
     trace: Trace | None = None
     """The first violation, shrunk."""
@@ -72,12 +74,14 @@ def search(
 ) -> Searched:  # fmt: skip
     """Run `make(seed)` under `scheduler` for so many seeds; stop at the first run that the judge objects to."""
     begun = time.perf_counter()
-    deliveries = finished = 0
+    deliveries = finished = decided = 0
     for seed in range(first, first + schedules):
         world = make(seed)
         outcome = world.run("async", scheduler=scheduler(world, seed), until=until, limit=limit, metered=False)
         deliveries += outcome.meter.deliveries
         finished += outcome.stopped != "limit"
+        liars = byzantine(world)
+        decided += any(entry.node not in liars for entry in outcome.log)
         done = seed + 1 - first
         if judge(world, outcome) is not None:
             again = world.run(
@@ -85,7 +89,7 @@ def search(
             )
             events = happened(world, again)
             trace = shrink(world, judge, events)
-            return Searched(done, deliveries, finished, time.perf_counter() - begun, trace, seed, len(events))
+            return Searched(done, deliveries, finished, decided, time.perf_counter() - begun, trace, seed, len(events))
         if time.perf_counter() - begun > seconds:
             break
-    return Searched(done, deliveries, finished, time.perf_counter() - begun)
+    return Searched(done, deliveries, finished, decided, time.perf_counter() - begun)

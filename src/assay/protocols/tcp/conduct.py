@@ -5,12 +5,14 @@ Decisions and operations are told while they happen, so what a killed process pu
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import pickle
 import secrets
+import signal
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
@@ -20,7 +22,7 @@ from assay.protocols.interface import NodeId
 from assay.protocols.kernel.meter import Meter
 from assay.protocols.kernel.run import Decision, Outcome
 from assay.protocols.kernel.signatures import key_pairs
-from assay.protocols.tcp.house import inhabit
+from assay.protocols.tcp.house import ASKED, inhabit
 from assay.workloads.histories import Operation
 
 if TYPE_CHECKING:
@@ -44,8 +46,8 @@ def run(
     """Run over TCP on loopback until `until`, until nothing moves any more, or for so many seconds.
 
     Nodes are spread over `processes` (one each, unless told otherwise). `kill` ends the process of a node by SIGKILL
-    so many seconds after the start, whatever it is doing. Latencies and losses of the world's network come on top of
-    the real ones, at the sender.
+    so many seconds after the start, whatever it is doing, and the run does not end before; at 0, it never starts.
+    Latencies and losses of the world's network come on top of the real ones, at the sender.
     """
     if world.churn:
         raise ValueError("churn is for simulated runs; over sockets, kill processes or use Crash faults")
@@ -53,12 +55,21 @@ def run(
     count = min(processes or total, total)
     if count < 1:
         raise ValueError(f"{processes} processes; at least 1 expected")
+    for node, at in (kill or {}).items():
+        if not (0 <= node < total and 0 <= at < limit):
+            right = f"one of 0 to {total - 1}, and before the {limit:g} s of the run are over, expected"
+            raise ValueError(f"node {node} is to be killed after {at:g} s; {right}")
     homes = [node % count for node in range(total)]
     dead = {node for node, home in enumerate(homes) if home in {homes[victim] for victim in kill or {}}}
+    if len(dead) == total:
+        raise ValueError(f"with {count} processes, killing these leaves no node alive; give more processes")
     conductor = Conductor(world, homes, count, dead)
     try:
-        conductor.start()
-        return conductor.listen(until, limit, {homes[node]: at for node, at in (kill or {}).items()})
+        ends: dict[int, float] = {}
+        for node, at in (kill or {}).items():
+            ends[homes[node]] = min(at, ends.get(homes[node], at))
+        conductor.start(stillborn=[home for home, at in ends.items() if at <= 0])
+        return conductor.listen(until, limit, {home: at for home, at in ends.items() if at > 0})
     finally:
         conductor.clear()
 
@@ -77,17 +88,20 @@ class Conductor:
     """Messages sent, messages that arrived, and timers that are set, of each process."""
     places: dict[tuple[int, int], int] = field(default_factory=dict)
     """Where each operation of each process stands in the history."""
+    last: float = 0.0
+    """When anything was heard that was new."""
+    unheard: set[int] | None = None
+    """Who has not said yet that nothing is new with it; None: nobody has been asked."""
 
     def __post_init__(self) -> None:
         total = len(self.homes)
         correct = tuple(n for n in range(self.world.n) if n not in self.world.faults and n not in self.dead)
         decisions: dict[NodeId, dict[Hashable, Any]] = {node: {} for node in range(total)}
         self.outcome = Outcome(self.world.n, correct, Meter(total), decisions)
-        self.meters = 0
-        self.changed = False
+        self.changed = self.stopping = False
 
-    def start(self) -> None:
-        """All processes up, connected and started."""
+    def start(self, stillborn: Sequence[int] = ()) -> None:
+        """All processes up, connected and started, but for those that are killed first."""
         try:
             pickle.dumps(self.world)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -112,9 +126,13 @@ class Conductor:
             line.send(ports)
         for index in range(self.count):
             self._expect(index, "ready", deadline)
+        for index in stillborn:
+            self._kill(index)
+            self.workers[index].join()
         self.epoch = time.monotonic() + 0.01
         for line in self.lines:
-            line.send(self.epoch)
+            if not line.closed:
+                line.send(self.epoch)
 
     def _expect(self, index: int, what: str, deadline: float) -> Any:
         line = self.lines[index]
@@ -131,26 +149,54 @@ class Conductor:
 
     def listen(self, until: Callable[[Outcome], bool] | None, limit: float, kill: dict[int, float]) -> Outcome:
         """Hears the processes until the run is over."""
-        last, reason = time.monotonic(), "limit"
+        self.last, reason = time.monotonic(), "limit"
         while (now := time.monotonic() - self.epoch) < limit:
             for index in [index for index, at in kill.items() if at <= now]:
-                self.workers[index].kill()
+                self._kill(index)
                 del kill[index]
-            ready = wait([line for line in self.lines if not line.closed], timeout=0.02)
-            for line in ready:
+            for line in wait([line for line in self.lines if not line.closed], timeout=0.02):
                 self._take(line)  # type: ignore[arg-type]
-                last = time.monotonic()
+            if kill:
+                continue
             if self.changed and until is not None:
                 self.changed = False
                 if until(self.outcome):
                     reason = "until"
                     break
-            if not kill and time.monotonic() - last > self._patience():
+            if self._quiet():
                 reason = "quiet"
                 break
         self.outcome.time, self.outcome.stopped = time.monotonic() - self.epoch, reason
         self._stop()
         return self.outcome
+
+    def _kill(self, index: int) -> None:
+        """Ends a process by SIGKILL; what it has told so far counts."""
+        line = self.lines[index]
+        self.workers[index].kill()
+        with contextlib.suppress(EOFError, OSError):
+            while line.poll(1.0):
+                self._told(index, line.recv())
+        self._gone(index)
+
+    def _gone(self, index: int) -> None:
+        self.lines[index].close()
+        self.counts.pop(index, None)
+        self.last, self.unheard = time.monotonic(), None
+
+    def _quiet(self) -> bool:
+        """Whether nothing moves any more: a long silence, and all who live say so when asked.
+
+        Silence alone may be that of a node which is busy.
+        """
+        if time.monotonic() - self.last <= self._patience():
+            return False
+        if self.unheard is None:
+            self.unheard = {index for index, line in enumerate(self.lines) if not line.closed}
+            for index in self.unheard:
+                with contextlib.suppress(ConnectionError):  # it has just died, which is heard in a moment
+                    self.lines[index].send(ASKED)
+        return not self.unheard
 
     def _patience(self) -> float:
         """Seconds of silence that mean the end."""
@@ -163,23 +209,38 @@ class Conductor:
         index = self.lines.index(line)
         try:
             self._told(index, line.recv())
-        except (EOFError, ConnectionError):  # it died
-            line.close()
-            self.counts.pop(index, None)
+        except (EOFError, OSError):  # perhaps in the middle of a word
+            self._gone(index)
+            if not self.stopping:
+                self._died(index)
+
+    def _died(self, index: int) -> None:
+        """Nobody here ended it: killed by somebody else it counts as crashed, all else is the node's doing."""
+        worker, nodes = self.workers[index], [node for node, home in enumerate(self.homes) if home == index]
+        worker.join(1.0)
+        if worker.exitcode != -signal.SIGKILL:
+            listed = ", ".join(map(str, nodes))
+            raise Death(f"process {index} (nodes {listed}) ended in the middle of the run, exit code {worker.exitcode}")
+        self.outcome.correct = tuple(node for node in self.outcome.correct if node not in nodes)
+        self.changed = True
 
     def _told(self, index: int, told: Any) -> None:
         if told[0] == "meter":
             self.outcome.meter.add(told[1])
-            self.meters += 1
             return
-        _, news, self.counts[index] = told
+        _, news, counts = told
+        if news or counts != self.counts.get(index):
+            self.last, self.unheard = time.monotonic(), None
+        elif self.unheard:
+            self.unheard.discard(index)
+        self.counts[index] = counts
         for entry in news:
             self._news(index, *entry)
 
     def _news(self, index: int, kind: str, *rest: Any) -> None:
         outcome = self.outcome
         if kind == "failed":
-            raise Death(f"process {index} failed: {rest[0].strip().splitlines()[-1]}\n{rest[0]}")
+            raise Death(f"process {index} failed: {rest[0]}\n{rest[1]}")
         if kind == "refused":
             outcome.refused.append(rest[0])
             return
@@ -201,6 +262,7 @@ class Conductor:
 
     def _stop(self) -> None:
         """Asks all to stop, and takes their last words and counts."""
+        self.stopping = True
         alive = [line for line in self.lines if not line.closed]
         for line in alive:
             try:

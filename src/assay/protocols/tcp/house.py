@@ -15,8 +15,10 @@ import numpy as np
 
 from assay.protocols.interface import Ctx, Message, NodeId, Tag
 from assay.protocols.kernel import wire
+from assay.protocols.kernel.failure import blame
 from assay.protocols.kernel.meter import Meter
 from assay.protocols.kernel.net import Net, Sampler, sampler
+from assay.protocols.kernel.run import ENDLESS, endless
 from assay.protocols.kernel.signatures import Ed25519, Scheme
 from assay.protocols.tcp.links import Incoming, Outgoing, call
 from assay.sim.streams import stream
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 REPORT = 0.02
 """Seconds between two reports to the conductor, if there is something to tell."""
+ASKED = "asked"
+"""What the conductor says where it wants a report in any case."""
 REFUSALS = 100
 """Reasons that are kept; more would be somebody's way to fill the memory."""
 
@@ -69,6 +73,7 @@ class LiveCtx(Ctx):
 
     def decide(self, value: Any, slot: Hashable = 0) -> None:
         """Put out a value."""
+        hash(slot)  # fails here, where it can be seen whose it is
         self.house.tell(("decide", self.now, self.id, slot, value))
 
     def invoke(self, f: str, key: Any, value: Any) -> int:
@@ -110,7 +115,10 @@ class House:
         self.out: dict[int, Outgoing] = {}
         self.news: list[Any] = []
         self.local: deque[tuple[NodeId, Message]] = deque()
-        self.begun = self.timers = self.sent = self.got = self.strangers = self.refused = 0
+        self.early: list[tuple[NodeId, NodeId, Message]] | None = []
+        """What came before the nodes here had started, which is later than elsewhere by some moments."""
+        self.begun = self.timers = self.sent = self.got = self.refused = 0
+        self.strangers: dict[Incoming, None] = {}
         self.over = asyncio.Event()
         self.busy = self.reporting = False
 
@@ -140,7 +148,13 @@ class House:
                 continue
             for delay in self.copies[src](dst):
                 self.sent += 1
-                asyncio.get_running_loop().call_later(delay / 1e6, self.dispatch, src, dst, body)
+                self.timers += 1
+                asyncio.get_running_loop().call_later(delay / 1e6, self._travelled, src, dst, body)
+
+    def _travelled(self, src: NodeId, dst: NodeId, body: bytes) -> None:
+        self.timers -= 1
+        self.dispatch(src, dst, body)
+        self._soon()
 
     def dispatch(self, src: NodeId, dst: NodeId, body: bytes) -> None:
         """Onto the wire, or to a neighbour in the same process: through the same encoding in any case."""
@@ -153,7 +167,9 @@ class House:
 
     def arrived(self, src: NodeId, dst: NodeId, msg: Message) -> None:
         """A message for a node of this process."""
-        if not self.over.is_set():
+        if self.early is not None:
+            self.early.append((src, dst, msg))
+        elif not self.over.is_set():
             self.meter.deliveries += 1
             self.got += 1
             self.step(lambda: self.nodes[dst].recv(self.ctxs[dst], src, msg))
@@ -172,12 +188,16 @@ class House:
         """One step of one node, and what it sends itself; an error in it ends the run and is told."""
         try:
             act()
-            while self.local:
+            for _ in range(ENDLESS):
+                if not self.local:
+                    break
                 node, msg = self.local.popleft()
                 self.nodes[node].recv(self.ctxs[node], node, msg)
-        except Exception:
+            else:
+                raise endless(node)
+        except (Exception, SystemExit) as error:
             self.local.clear()
-            self.tell(("failed", traceback.format_exc(limit=-3)))
+            self.tell(("failed", blame(error), traceback.format_exc(limit=-3)))
             self.over.set()
         self._soon()
 
@@ -203,9 +223,15 @@ class House:
         """Sends the news; a killed process has told all but its last turn of the loop."""
         self.reporting = False
         news, self.news = self.news, []
+        counts = (self.sent, self.got, self.timers)
         try:
-            self.line.send(("news", news, (self.sent, self.got, self.timers)))
+            self.line.send(("news", news, counts))
         except OSError:  # the conductor is gone, so there is nothing to go on for
+            self.over.set()
+        except Exception as error:  # pickle's: a node put out what cannot be sent
+            why = f"what a node put out cannot be sent ({error}); plain values expected"
+            with contextlib.suppress(OSError):
+                self.line.send(("news", [("failed", why, traceback.format_exc(limit=-3))], counts))
             self.over.set()
 
     # ------------------------------------------------------------------------------------------------ the run
@@ -225,6 +251,9 @@ class House:
         await asyncio.sleep(max(0.0, self.epoch - time.monotonic()))
         for node, ctx in self.ctxs.items():
             self.step(lambda node=node, ctx=ctx: self.nodes[node].start(ctx))
+        early, self.early = self.early or [], None
+        for src, dst, msg in early:
+            self.arrived(src, dst, msg)
         await self.over.wait()
         loop.remove_reader(self.line.fileno())
         self.report()
@@ -236,9 +265,11 @@ class House:
         return await asyncio.get_running_loop().run_in_executor(None, self.line.recv)
 
     def _told(self) -> None:
-        """Stop; or the conductor is gone, which means the same."""
-        with contextlib.suppress(EOFError):
-            self.line.recv()
+        """Stop; or the conductor is gone, which means the same; or it asks whether anything moves."""
+        with contextlib.suppress(EOFError, OSError):
+            if self.line.recv() == ASKED:
+                self._soon()  # not at once: what lies in the sockets is taken first
+                return
         self.over.set()
 
 
@@ -252,5 +283,5 @@ def inhabit(line: Connection, world: World, homes: list[int], index: int, token:
         asyncio.run(main())
     except (OSError, EOFError, KeyboardInterrupt):
         pass  # the conductor is gone: nobody to tell
-    except Exception:
-        line.send(("news", [("failed", traceback.format_exc(limit=-3))], (0, 0, 0)))
+    except Exception as error:
+        line.send(("news", [("failed", blame(error), traceback.format_exc(limit=-3))], (0, 0, 0)))

@@ -20,8 +20,9 @@ HELLO = b"assay node\n"
 GREETING = len(HELLO) + TOKEN + 4
 PATIENCE = 5.0
 """Seconds that a caller has to say who it is."""
-STRANGERS = 64
-"""Callers that may be about to say it."""
+STRANGERS = 256
+"""Callers that may be about to say it. More than can be accepted before one that speaks at once is heard: the oldest is
+cut off for the newest, so that nobody keeps the others out by calling and saying nothing."""
 BACKLOG = 1 << 26
 """Bytes that wait for a process which does not read; what comes on top is lost, as on a network."""
 
@@ -34,7 +35,8 @@ class House(Protocol):
     """The process of each node."""
     index: int
     """This process."""
-    strangers: int
+    strangers: dict[Incoming, None]
+    """Callers that have not said who they are, the oldest first."""
 
     def arrived(self, src: NodeId, dst: NodeId, msg: Message) -> None:
         """A message for a node of this process."""
@@ -54,16 +56,16 @@ class Incoming(asyncio.Protocol):
     def __init__(self, house: House) -> None:
         self.house = house
         self.caller = -1
-        self.stranger = True
         self.buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody calls; it has a few seconds to say who it is."""
         self.transport = cast(asyncio.Transport, transport)
         self.clock = asyncio.get_running_loop().call_later(PATIENCE, self.cut, "a caller did not say who it is")
-        self.house.strangers += 1
-        if self.house.strangers > STRANGERS:
-            self.cut("too many callers that do not say who they are")
+        strangers = self.house.strangers
+        strangers[self] = None
+        if len(strangers) > STRANGERS:
+            next(iter(strangers)).cut("too many callers that do not say who they are")
 
     def connection_lost(self, error: Exception | None) -> None:
         """It hung up, or was cut off."""
@@ -71,13 +73,12 @@ class Incoming(asyncio.Protocol):
 
     def _known(self) -> None:
         """No stranger any more."""
-        if self.stranger:
-            self.stranger = False
-            self.house.strangers -= 1
-            self.clock.cancel()
+        self.house.strangers.pop(self, None)
+        self.clock.cancel()
 
     def cut(self, why: str) -> None:
         """Ends it, and says why."""
+        self._known()
         self.house.refuse(why)
         self.transport.close()
 
