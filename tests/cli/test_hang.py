@@ -89,6 +89,31 @@ def test_a_member_without_a_dump_is_named(tmp_path: Path) -> None:
     assert suspects(answer["groups"][0]) == [(1, "no dump")]
 
 
+def unlisted(kind: str = "all_reduce") -> dict[str, Any]:
+    """A call as Gloo's dumps have it, which do not say who belongs to a group."""
+    return call(1, kind, done=False) | {"process_group": ("0", "default_pg")}
+
+
+def test_a_rank_between_those_that_left_dumps_is_missed_although_no_dump_lists_it(tmp_path: Path) -> None:
+    write(tmp_path, {rank: [unlisted()] for rank in (0, 1, 3)}, {"": []})
+    _, answer = told(tmp_path)
+    assert suspects(answer["groups"][0]) == [(2, "no dump")]
+
+
+def test_where_dumps_do_not_say_how_many_ranks_there_are_a_missing_one_is_not_ruled_out(tmp_path: Path) -> None:
+    write(tmp_path, {rank: [unlisted()] for rank in range(3)}, {"": []})
+    _, answer = told(tmp_path)
+    group = answer["groups"][0]
+    assert suspects(group) == [] and "H1" in group["undecided"]
+    assert "do not list the members: a rank after 2 without a dump is unseen" in group["why"]
+
+
+def test_another_root_of_a_broadcast_is_not_ruled_out(tmp_path: Path) -> None:
+    write(tmp_path, {rank: [call(1, "broadcast", done=False)] for rank in range(3)})
+    _, answer = told(tmp_path)
+    assert "H2" in answer["groups"][0]["undecided"] and "root" in answer["groups"][0]["why"]
+
+
 def test_the_group_to_act_on_comes_first_and_the_one_behind_it_says_so(tmp_path: Path) -> None:
     # Rank 1 is missing in group a because it waits in group b, where rank 2 is missing.
     write(

@@ -238,6 +238,29 @@ steps(1)
     assert len({said.pid for said in reports(tmp_path)}) == 2
 
 
+def test_ranks_that_a_launcher_forks_after_its_imports_report_and_say_goodbye(tmp_path: Path) -> None:
+    """As notebook launchers start them: multiprocessing, by fork, with the monitor already imported."""
+    code = """
+import multiprocessing, os
+from assay.live import monitor
+def rank(number):
+    os.environ.update(RANK=str(number), WORLD_SIZE="2")
+    for _ in range(3):
+        with monitor.stage("forward"):
+            pass
+        monitor.step()
+started = [multiprocessing.get_context("fork").Process(target=rank, args=(number,)) for number in range(2)]
+for one in started:
+    one.start()
+for one in started:
+    one.join()
+    assert one.exitcode == 0
+"""
+    python(code, ASSAY_WATCH=str(tmp_path))
+    ends = [(said.rank, said.steps) for said in reports(tmp_path) if said.last]
+    assert sorted(ends) == [(0, 3), (1, 3)]
+
+
 def test_a_killed_rank_says_no_goodbye_and_a_failed_one_does(tmp_path: Path) -> None:
     for end in ("import os; os.kill(os.getpid(), 9)", "raise SystemExit(3)"):
         code = STEPS + "import time; steps(3); time.sleep(1.2)\n" + end

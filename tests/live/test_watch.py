@@ -24,7 +24,7 @@ from assay.live.watch.metrics import MetricsPage, page
 from assay.live.watch.picture import frame
 from assay.live.watch.rounds import Watch
 from assay.live.watch.sources import Folder, Port
-from assay.live.watch.summary import MOST_SUSPECTS, Summary, summarise
+from assay.live.watch.summary import MOST_SUSPECTS, Named, RankRow, Summary, summarise
 from assay.live.watch.wire import LARGEST, MOST_RANKS, Report, decode, encode, records
 from assay.observe.frontier.collector import STAGES, Vectors
 from assay.observe.frontier.diagnosis import diagnose
@@ -170,6 +170,26 @@ def test_a_rank_that_said_goodbye_has_ended_however_long_ago() -> None:
     watched.take(report(0, size=1, last=True, steps=20), now=1.0)
     assert states(watched, 1000.0) == {0: "ended"}
     assert summarise(watched, 1000.0).over
+
+
+def test_when_one_rank_fails_and_the_launcher_kills_the_others_all_of_them_are_judged() -> None:
+    watched = job(steps=60, stall=30 * 10**6, culprit=2)
+    watched.take(report(0, last=True, steps=60), now=1.0)
+    seen = summarise(watched, 1000.0)
+    assert {row.rank: row.state for row in seen.ranks} == {0: "ended", 1: "silent", 2: "silent", 3: "silent"}
+    assert (seen.suspects[0].rank, seen.suspects[0].stage, seen.label) == (2, "data", "confirmed")
+
+
+def test_while_a_rank_never_reported_nobody_is_confirmed() -> None:
+    watched = Gathering()
+    for rank in range(3):
+        watched.take(report(rank, 0, times(60, rank, 30 * 10**6, culprit=1)), now=0.0)
+    seen = summarise(watched, 1.0)
+    assert (seen.suspects[0].rank, seen.suspects[0].stage, seen.label) == (1, "data", "incomplete")
+
+
+def test_a_lone_rank_is_compared_with_nobody_and_that_is_said() -> None:
+    assert "nothing was compared" in summarise(job(size=1), 1.0).why
 
 
 def test_a_job_is_not_over_while_ranks_may_still_come() -> None:
@@ -476,6 +496,16 @@ def test_the_view_fits_its_terminal_and_says_who_and_where(width: int) -> None:
     for said in ("4 of 4 ranks report", "68 ms a step", "rank 2 · data  +30 ms a step (44%)  confirmed", "process 7"):
         assert said in text
     assert len([line for line in text.splitlines() if "●" in line]) == 4  # a sign alone where room is scarce
+
+
+def test_where_not_all_stages_have_room_the_suspects_is_among_those_shown() -> None:
+    stages = ("data", "forward", "backward", "sync", "optimizer", "checkpoint", "other")
+    row = RankRow(0, "reports", 9, "vm", 1, 0, 0, 0.0, "", 0.0, dict.fromkeys(stages, 0.001) | {"other": 0.05})
+    suspect = Named(0, "other", 0.05, 0.9, "confirmed", "look")
+    accounting = {"other": 0.05} | dict.fromkeys(stages[:-1], 0.001)
+    seen = Summary(2, 2, [row], 0, 9, 1, 0.056, stages, accounting, 0.056, "confirmed", suspects=[suspect])
+    header = next(line for line in drawn(seen, 60).splitlines() if line.lstrip().startswith("rank  "))
+    assert "other" in header and "data" in header
 
 
 def test_the_view_of_a_thousand_ranks_shows_the_one_that_matters() -> None:

@@ -116,6 +116,7 @@ def start(
     _places.update({name: collector.stage(name) for name in collector.stages})
     _running, _trainer = Monitor(collector, speaker), get_ident()
     atexit.register(stop)
+    _at_the_end_of_a_child()
     return True
 
 
@@ -209,6 +210,15 @@ def _child() -> str:
     return ""
 
 
+def _at_the_end_of_a_child() -> None:
+    """Say goodbye in a forked child of multiprocessing too, which leaves without what `atexit` was told."""
+    if "multiprocessing" in sys.modules:
+        from multiprocessing import parent_process, util
+
+        if parent_process() is not None:
+            util.Finalize(None, stop, exitpriority=0)
+
+
 def _mark() -> str:
     """Process and rank. A child with another rank is one that a rank has started, and reports."""
     return f"{os.getpid()}:{os.environ.get('RANK', '')}"
@@ -221,9 +231,9 @@ def _deferred() -> bool:
 
 
 def _forget() -> None:
-    """In a forked child: the thread did not come along, and the rank is the parent's."""
+    """In a forked child: the thread did not come along, and the rank is the parent's. A launcher's child is a rank."""
     global _running, _tried
-    _running, _tried = None, True
+    _running, _tried = None, _tried or _running is not None
     _places.clear()
     atexit.unregister(stop)
 

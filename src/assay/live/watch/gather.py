@@ -214,11 +214,10 @@ class Gathering:
 
     def together(self, states: Sequence[RankState]) -> tuple[list[int], int, int]:
         """The ranks that take part, and the first and last step that all of them may have; (…, 0, −1): none."""
-        for among in (("reports",), ("ended",), ("behind", "silent", "gone", "stopped")):
-            those = [one.rank for one in states if one.state in among and one.last_step >= 0]
-            if those:
-                break
-        else:
+        known = [one for one in states if one.last_step >= 0]
+        # Where nobody reports any more, however each of them ended: a launcher kills the others when one fails.
+        those = [one.rank for one in known if one.state == "reports"] or [one.rank for one in known]
+        if not those:
             return [], 0, -1
         front = self._front([self._logs[rank].last for rank in those])
         those = [rank for rank in those if self._logs[rank].last >= front]

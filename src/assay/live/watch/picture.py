@@ -33,6 +33,7 @@ LABELS = {
     "confirmed": "this rank holds the others up",
     "shared": "all ranks are slower",
     "co-critical": "another rank is about as late",
+    "seldom": "few steps are late, which may be chance",
     "device-deferred": "the device may have been late earlier",
     "role-heterogeneous": "ranks differ by design",
     "incomplete": "ranks or steps are missing",
@@ -221,8 +222,8 @@ def _ranks(summary: Summary, width: int, rows: int) -> RenderableType:
     wide = width >= 30 + 9 * len(stages)  # else the state is a sign alone
     room = (width - (30 if wide else 20)) // max(len(stages), 1)
     cell = min(max(room - 11, 0), 12)  # signs of a bar; where there is no room for one, a single sign
-    stages = stages[: max((width - (30 if wide else 20)) // 8, 1)]
     blamed = {(one.rank, one.stage) for one in worth(summary)}
+    stages = _columns(summary, stages, max((width - (30 if wide else 20)) // 8, 1))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("rank", justify="right", no_wrap=True)
     table.add_column("state" if wide else "", no_wrap=True)
@@ -238,6 +239,13 @@ def _ranks(summary: Summary, width: int, rows: int) -> RenderableType:
         return table
     fine = sum(row.state == "reports" for row in rest)
     return Group(table, Text(f"… and {len(rest):,} more ranks, {fine:,} of which report", style="dim"))
+
+
+def _columns(summary: Summary, stages: Sequence[str], most: int) -> list[str]:
+    """Which stages are shown where there are too many: those of suspects, then the longest; in their own order."""
+    blamed = {one.stage for one in worth(summary)}
+    order = sorted(stages, key=lambda name: (name not in blamed, -summary.accounting.get(name, 0.0)))
+    return [name for name in stages if name in order[:most]]
 
 
 def _choose(summary: Summary, rows: int) -> tuple[list[RankRow], list[RankRow]]:

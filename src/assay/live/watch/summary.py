@@ -143,9 +143,11 @@ def _judged(watched: Gathering, block: Window, states: Sequence[RankState]) -> d
     """The diagnosis of a window, and its accounting."""
     healthy = watched.healthy(block.ranks)
     deferred = [name for name in block.stages if name in ON_DEVICE] if watched.deferred else []
+    # The job goes on without a rank that fell silent; one that never spoke may be the one all wait for.
+    unseen = sum(one.state == "missing" for one in states)
     found = diagnose(
         block.durations, block.stages, None if healthy is None else healthy.durations,
-        valid=block.valid, ranks=block.ranks, deferred=deferred,
+        valid=block.valid, ranks=block.ranks, size=len(block.ranks) + unseen, deferred=deferred,
     )  # fmt: skip
     rows = between_syncs(block.durations, block.valid, block.stages, synchronising_in(block.stages))
     steps = int(rows.valid.any(1).sum())

@@ -23,6 +23,7 @@ finding to act on is the one whose suspects wait nowhere else.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from assay.workloads.flight_recorder import Dumps
 
 UNEVEN = r"^(all_?to_?all.*|scatter|gather|.*_v|.*coalesced.*)$"
 """Collectives whose sizes may rightly differ between ranks: only the kind is compared there."""
+ROOTED = r"^(broadcast|reduce|gather|scatter)$"
 NO_DUMP = "no dump"
 
 
@@ -82,8 +84,9 @@ def _behind(finding: Finding, hung: Mapping[str, set[int]]) -> str | None:
 def _group(dumps: Dumps, name: str) -> Finding:
     calls = dumps.calls.filter(pl.col("group") == name)
     description = dumps.descriptions.get(name, "")
-    listed = {*dumps.groups.get(name, ()), *(dumps.ranks if description == "default_pg" else ())}
-    members = tuple(sorted(listed | set(calls["rank"].to_list())))
+    listed = dumps.groups.get(name, ())
+    world = range(max(dumps.ranks, default=-1) + 1) if description == "default_pg" else ()  # ranks are counted through
+    members = tuple(sorted({*listed, *world, *calls["rank"].to_list()}))
     silent = [rank for rank in members if rank not in dumps.ranks]
     newest = dict(calls.group_by("rank").agg(pl.col("seq").max()).rows())
     current = _under_way(calls)
@@ -97,10 +100,24 @@ def _group(dumps: Dumps, name: str) -> Finding:
     where = Counter(places).most_common(1)[0][0] if places else ""
     behind = [rank for rank in members if rank in dumps.ranks and newest.get(rank, 0) < stuck]
     diagnosis, undecided = _hang(at, behind, silent, newest, stuck)
-    if not listed and not diagnosis.suspects:  # Gloo does not say who belongs to its smaller groups
-        diagnosis = replace(diagnosis, why="the dumps do not list the members: one that never called is unseen")
-        undecided = (H1, *undecided)
+    if not diagnosis.suspects:
+        diagnosis, undecided = _left_open(diagnosis, undecided, kind, bool(listed), len(world))
     return Finding(name, description, stuck, kind, members, waiting, diagnosis, undecided, where=where)
+
+
+def _left_open(
+    diagnosis: Diagnosis, undecided: tuple[str, ...], kind: str, listed: bool, ranks: int
+) -> tuple[Diagnosis, tuple[str, ...]]:
+    """A hang without a suspect: what else the dumps do not hold, and what it could therefore be."""
+    why = [diagnosis.why]
+    if not listed:  # Gloo does not say who belongs to a group, nor how many there are
+        unseen = f"a rank after {ranks - 1} without a dump" if ranks else "one that never called"
+        why.append(f"the dumps do not list the members: {unseen} is unseen")
+        undecided = (H1, *undecided)
+    if re.match(ROOTED, kind):
+        why.append("nor do dumps hold the root, which may differ")
+        undecided = tuple(sorted({H2, *undecided}))
+    return replace(diagnosis, why="; ".join(why)), undecided
 
 
 def _under_way(calls: pl.DataFrame) -> dict[int, int]:

@@ -140,4 +140,37 @@ def between_syncs(d: Ints, valid: Bools, stages: Sequence[str], synchronising: S
         return Rows(d, valid, tuple(stages), waits)
     rows = np.concatenate([d[:-1, :, cut:], d[1:, :, :cut]], axis=2)
     order = (*stages[cut:], *stages[:cut])
-    return Rows(rows, valid[:-1] & valid[1:], order, waits[cut:] + waits[:cut])
+    together: Bools = valid[:-1] & valid[1:]
+    return Rows(_put_back(rows, together, len(stages) - cut), together, order, waits[cut:] + waits[:cut])
+
+
+def _put_back(rows: Ints, valid: Bools, after: int) -> Ints:
+    """Rows in which time that was spent before a synchronisation is not recorded behind it.
+
+    The checkpoint between two epochs, an evaluation before the first batch: the step that begins notes them in stages
+    whose place, the first `after` of a row, is behind its synchronisation. The others waited in the row before, and
+    both rows would be long. Ranks that leave together have rows of one length. So where a rank's row is too short, its
+    next one too long, and a stage at its beginning has more than it usually has, that belongs to the row before.
+
+    >>> rows = np.tile([0, 5, 1], (5, 2, 1))         # other, data and sync of two ranks
+    >>> rows[2, 1, 2], rows[3, 0, 0] = 101, 100      # rank 1 waited 100 before rank 0 noted them
+    >>> _put_back(rows, np.ones((5, 2), bool), after=1)[2:4].tolist()
+    [[[100, 5, 1], [0, 5, 101]], [[0, 5, 1], [0, 5, 1]]]
+    """
+    whole: Bools = np.asarray(valid.all(1))
+    if len(rows) < 3 or not whole.any():
+        return rows
+    length = rows.sum(2)
+    ranked = np.sort(length, axis=1)
+    half = length.shape[1] // 2
+    short = ranked[:-1, half, None] - length[:-1]
+    long = length[1:] - ranked[1:, length.shape[1] - 1 - half, None]
+    left = np.where((whole[:-1] & whole[1:])[:, None], np.maximum(np.minimum(short, long), 0), 0)
+    usual = np.median(rows[whole][:, :, :after], axis=0).astype(np.int64)
+    moved = rows.copy()
+    for stage in reversed(range(after)):
+        part = np.minimum(left, np.maximum(rows[1:, :, stage] - usual[:, stage], 0))
+        moved[:-1, :, stage] += part
+        moved[1:, :, stage] -= part
+        left = left - part
+    return moved

@@ -27,16 +27,17 @@ from assay.observe.frontier.advances import (
     frontier,
     synchronising_in,
 )
+from assay.observe.frontier.seldom import LEADS, Seldom, one_of_many, seldom
 from assay.observe.interface import Diagnosis, Suspect
 from assay.record.errors import BadInput
 
 __all__ = ["Frontier", "between_syncs", "diagnose", "frontier", "resolution", "rise"]
 
 # Where a label begins. The paper has such gates but prints no thresholds; these are ours.
-LEADS = 0.7  # of the excess, under the lead of one rank
 CLOSE = 0.02  # of a step: two ranks this close are as good as together
 REGAINED = 0.5  # of the excess: what must be won if this rank were as fast as the next one
 QUIET = 0.002  # of a step: an excess below it is none
+NOISE = 0.05  # of a step: without a reference, the slowest of equals is behind the median by some such part
 SPIKE = 4.0  # times the excess: what a single step may weigh when leaders are counted
 MISSING = 0.05  # of all (step, rank)
 SURE = 0.99865  # one-sided: what three standard errors leave below them when there are many samples
@@ -53,6 +54,7 @@ class _Seen:
     excess: Floats  # (stages,): mean advance beyond the expected, ns
     loud: Bools  # (stages,): it is more than noise
     led: Floats  # (ranks, stages): share of the excess under each rank's lead
+    seldom: Seldom  # what is late in few rows only
     step: float  # mean length of a row, ns
 
 
@@ -66,6 +68,7 @@ def diagnose(
     valid: ArrayLike | None = None,
     reference_valid: ArrayLike | None = None,
     ranks: Sequence[int] | None = None,
+    size: int = 0,
     deferred: Sequence[str] = (),
 ) -> Diagnosis:
     """Which (rank, stage) to look at, what kind of case it is, and how the window's time splits among the stages.
@@ -73,11 +76,13 @@ def diagnose(
     `durations` (steps, ranks, stages) are the window, `reference` a healthy one; without it, ranks are compared with
     one another, and a slow-down of all of them cannot be seen. `synchronising`: the stages in which ranks wait for
     each other (`sync`, else `backward`). `roles`: a name for each rank where ranks differ by design. `deferred`:
-    stages that only launch work on a device. `valid`: which (step, rank) reported.
+    stages that only launch work on a device. `valid`: which (step, rank) reported. `size`: how many ranks the job has,
+    where some have no column at all.
 
     The accounting is in whole nanoseconds, so that it adds up exactly; a suspect's score in seconds a step. The label
-    is `confirmed` (one rank), `shared` (all of them), or a reason to doubt: `co-critical`, `device-deferred`,
-    `role-heterogeneous`, `incomplete`, `unaligned`. It is empty where no stage takes longer than noise explains.
+    is `confirmed` (one rank), `shared` (all of them), or a reason to doubt: `co-critical`, `seldom`,
+    `device-deferred`, `role-heterogeneous`, `incomplete`, `unaligned`. It is empty where no stage takes longer than
+    noise explains.
 
     >>> healthy = np.tile(np.array([10, 20, 40, 5]) * 10**6, (20, 4, 1))
     >>> stalled = healthy.copy()
@@ -102,7 +107,7 @@ def diagnose(
         if healthy.shape[1:] != d.shape[1:]:
             raise BadInput(f"frontier: the reference has {healthy.shape[1:]} ranks and stages, not {d.shape[1:]}")
         usual = between_syncs(healthy, healthy_mask, stages, waits)
-    missing = 1 - float(mask.mean()) if mask.size else 1.0
+    missing = 1 - float(mask.sum()) / (len(d) * max(size, d.shape[1])) if mask.size else 1.0
     names = [str(rank) for rank in (range(d.shape[1]) if ranks is None else ranks)]
     if not rows.valid.any() or (usual is not None and not usual.valid.any()):
         return Diagnosis(label="incomplete", why="no step was reported by any rank, here or in the reference")
@@ -113,9 +118,19 @@ def diagnose(
     doubts = _doubts(seen, usual, roles, missing)
     suspects = _suspects(seen, names, doubts, deferred, usual is not None)
     if not suspects:
-        why = "no stage takes longer than in the reference" if usual else "no rank takes longer than the others"
-        return Diagnosis(accounting=split, total=total, label=doubts, why=f"{why} beyond its noise")
+        why = _why_nobody(usual is not None, waits, len(names))
+        return Diagnosis(accounting=split, total=total, label=doubts, why=why)
     return Diagnosis(suspects, split, total, suspects[0].label)
+
+
+def _why_nobody(compared: bool, waits: Sequence[str], ranks: int) -> str:
+    if compared:
+        return "no stage takes longer than in the reference beyond its noise"
+    if ranks < 2:
+        return "a single rank, and no reference: nothing was compared, not even noise"
+    why = "no rank takes longer than the others beyond its noise"
+    mixed = next((name for name in waits if name != WAIT), None)  # slow there and waiting there look alike
+    return why if mixed is None else f"{why}; {mixed} holds the wait too, whose is slow cannot be told"
 
 
 def _look(rows: Rows, usual: Rows | None, roles: Sequence[str] | None) -> _Seen:
@@ -124,19 +139,41 @@ def _look(rows: Rows, usual: Rows | None, roles: Sequence[str] | None) -> _Seen:
     mean_d = _mean_where(rows.durations, rows.valid)
     if usual is None:
         typical = _typical(rows, front, roles)  # (rows, ranks, stages)
-        beyond = (front.advances - typical.max(1))[there]
+        beyond, healthy = (front.advances - typical.max(1))[there], None
         own = mean_d - _mean_where(typical, rows.valid)
         excess, loud = rise(beyond, np.zeros((1, beyond.shape[1])))
+        loud &= _not_only_the_slowest(rows, front, beyond, excess)
     else:
         healthy = frontier(usual.durations, usual.valid).advances[usual.valid.any(1)].astype(float)
         own = mean_d - _mean_where(usual.durations, usual.valid)
         excess, loud = rise(front.advances[there].astype(float), healthy)
         beyond = front.advances[there] - healthy.mean(0)
     step = float(front.advances[there].sum(1).mean())
+    few = seldom(
+        beyond, front.leaders[there], rows.durations.shape[1], CLOSE * step,
+        None if healthy is None else healthy - healthy.mean(0),
+    )  # fmt: skip
+    now_and_then = few.found & ~np.array(rows.synchronising)
+    excess, loud = np.where(now_and_then, np.maximum(excess, beyond.mean(0)), excess), loud | now_and_then
     weight = np.clip(beyond, 0.0, SPIKE * np.maximum(excess, 1.0))  # one long hiccup must not outvote the window
     leads = front.leaders[there][:, None, :] == np.arange(rows.durations.shape[1])[None, :, None]
     led = (leads * weight[:, None, :]).sum(0) / np.maximum(weight.sum(0), 1e-300)
-    return _Seen(rows, front, own, excess, loud & (excess > QUIET * step), led, step)
+    return _Seen(rows, front, own, excess, loud & (excess > QUIET * step), led, few, step)
+
+
+def _not_only_the_slowest(rows: Rows, front: Frontier, beyond: Floats, excess: Floats) -> Bools:
+    """Whether a stage's excess is more than this: somebody is always the slowest, and nobody twice as a rule.
+
+    Of ranks that are alike the slowest is behind the median in every row. So, without a reference, one of them must
+    lead more often than chance has it, or much be lost. Where all wait, what is lost by nobody in particular was
+    never compared with anything.
+    """
+    there = rows.valid.any(1)
+    leaders = front.leaders[there]
+    counts = np.stack([((leaders == r) & (beyond > 0)).sum(0) for r in range(rows.durations.shape[1])])
+    much = (excess > NOISE * float(front.advances[there].sum(1).mean())) & ~np.array(rows.synchronising)
+    found: Bools = much | one_of_many(counts.max(0), counts.sum(0), len(counts))
+    return found
 
 
 def rise(now: Floats, before: Floats) -> tuple[Floats, Bools]:
@@ -242,9 +279,10 @@ def _suspects(
         label, rival = _label(seen, k, s, compared)
         if label != "shared" and any(name in deferred for name in stages[: s + 1]):
             label = "device-deferred"
+        alone = label in ("confirmed", "seldom")  # said of one rank, not of those who lead now and then
         for r in range(len(names)):
             if (r, s) in found:
-                found[r, s] = found[r, s][0], doubts or label
+                found[r, s] = found[r, s][0], doubts or ("co-critical" if alone and r != k else label)
         if rival is not None:
             score = min(float(seen.excess[s]), float(seen.own[rival]))
             found[rival] = max((score, doubts or label), found.get(rival, (0.0, "")))
@@ -262,7 +300,7 @@ def _label(seen: _Seen, k: int, s: int, compared: bool) -> tuple[str, tuple[int,
     """The case of rank k leading stage s, and who else would hold the group up if it did not."""
     rows, front = seen.rows, seen.front
     if rows.synchronising[s]:
-        return ("shared" if rows.stages[s] == WAIT else "co-critical"), None
+        return ("shared" if compared and rows.stages[s] == WAIT else "co-critical"), None
     if compared and float(np.quantile(seen.own[:, s], 0.25, method="lower")) >= 0.5 * seen.excess[s]:
         return "shared", None
     entry = next((i for i in range(s, len(rows.stages)) if rows.synchronising[i]), len(rows.stages)) - 1
@@ -277,10 +315,21 @@ def _label(seen: _Seen, k: int, s: int, compared: bool) -> tuple[str, tuple[int,
     apart, certain = rise(margin[:, None].astype(float), np.zeros((1, 1)))
     if certain[0] and apart[0] > max(CLOSE * seen.step, REGAINED * seen.excess[s]) and seen.led[k, s] >= LEADS:
         return "confirmed", None
+    late = _late_rows(seen, s)[both]
+    if late.any() and float(np.median(margin[late])) > REGAINED * float(np.median(front.advances[both][late, s])):
+        return ("confirmed" if seen.seldom.sure[s] else "seldom"), None
     rival = int(np.bincount(others.argmin(1), minlength=others.shape[1]).argmax())
     stage = int(seen.own[rival, : entry + 1].argmax())
     held = seen.own[rival, stage] > CLOSE * seen.step
     return "co-critical", (rival, stage) if held else None
+
+
+def _late_rows(seen: _Seen, s: int) -> Bools:
+    """The few rows in which a stage is late, of all; none where it is late in most, or on any rank."""
+    late = np.zeros(len(seen.rows.valid), bool)
+    if seen.seldom.found[s]:
+        late[seen.rows.valid.any(1)] = seen.seldom.late[:, s]
+    return late
 
 
 _TOOLS = {
@@ -306,6 +355,8 @@ def _advice(stage: str, rank: str, label: str) -> str:
             return f"find the ranks that do not report; else {tool}, on rank {rank}"
         case "unaligned":
             return f"name the synchronising stages; else {tool}, on rank {rank}"
+        case "seldom":
+            return f"what does rank {rank} do in {stage} now and then? {tool}"
         case "co-critical" if stage == "backward":
             return "record the wait for gradients as a stage of its own (sync), or the flight recorder on all ranks"
         case "co-critical":
