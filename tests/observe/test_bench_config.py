@@ -102,6 +102,13 @@ def test_other_paths_are_not(tmp_path: Path, line: str) -> None:
         ("extends = 3\n" + BENCHMARK, "'extends' must be a file name"),
         ('extends = "nowhere.toml"\n' + BENCHMARK, "cannot read"),
         ("rounds = \n", "line 1"),
+        ('[benchmark.b]\ncall = "m:f"\n[benchmark.c]\ncall = 5\n', "benchmark.c: Expected `str | null`, got `int`"),
+        ('[benchmark.b]\ncal = "m:f"\n', "there are call, command, setup"),
+        ('[benchmark.b]\ncall = "m:f"\nargs = [2024-01-01]\n', "no dates"),
+        ('[benchmark.b]\ncall = "m:f"\ntimeout = 0\n', "timeout must be a positive number"),
+        ('[benchmark.b]\ncommand = ["a\\u0000b"]\n', "NUL"),
+        ('env = { "A=B" = "x" }\n' + BENCHMARK, "'A=B' is no name of a variable"),
+        ("prepare = [[]]\n" + BENCHMARK, "each a list of words"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, says: str) -> None:

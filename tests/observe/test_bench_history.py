@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,22 @@ def test_a_small_step_is_no_step_and_noise_is_none() -> None:
     assert alarms <= 1
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_a_few_wild_runs_do_not_hide_a_step_nor_make_one(noise: float) -> None:
+    for seed in range(10):
+        places = stream(seed, "test", "wild").choice(40, 3, replace=False)
+        for change in (0.06, 0.0):
+            points = stepped(20, change, seed, noise=noise).points
+            wild = tuple(replace(p, value=2 * p.value) if p.position in places else p for p in points)
+            found = history.changes(Series("b", "m", wild))
+            assert [abs(one.index - 20) <= 2 for one in found] == ([True] if change else []), (seed, change)
+
+
+def test_a_clock_too_coarse_for_its_noise_makes_hardly_a_step() -> None:
+    ticks = [np.round(10 + stream(seed, "test", "ticks").normal(0, 0.4, 60)) for seed in range(100)]
+    assert sum(len(history.steps(np.log(one), min_change=0.03, significance=1e-3)) for one in ticks) <= 12  # of 6000
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
 def test_short_series_have_no_steps(n: int) -> None:
     assert history.changes(stepped(0, 0.0, n=n)) == []
@@ -140,6 +157,13 @@ def test_foreign_series_are_watched_too(tmp_path: Path) -> None:
     (series,) = watch.from_frame(benchmark_series.read(path))
     (found,) = history.changes(series)
     assert found.benchmark == "parse" and found.after == COMMITS[found.index]
+
+
+def test_foreign_values_that_are_no_times_are_left_out_with_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "series.csv"
+    path.write_text("commit,parse\na,1.0\nb,0\nc,-2\nd,1.0\n")
+    seen = watch.watch([path], tmp_path / "none.toml", 0.03, False, lambda done, total: None)
+    assert len(seen.series[0].points) == 2 and seen.notes == ["values of zero or less left out, which no time is: 2"]
 
 
 def test_the_contest_tunes_on_one_half_and_scores_on_the_other() -> None:

@@ -11,7 +11,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -21,8 +23,8 @@ from assay.observe.bench import checkouts, children, compare, instructions, lab,
 from assay.observe.bench import config as bench_config
 from assay.observe.bench.checkouts import Checkout
 from assay.observe.bench.judge import Comparison, Judgement
-from assay.observe.bench.processes import Bench, DidNotRun, run_command, workers
-from assay.observe.bench.runner import Pairs, first_and_second, pair
+from assay.observe.bench.processes import Bench, DidNotRun, Worker, run_command, workers
+from assay.observe.bench.runner import WARM_UP, Pairs, calibrate, first_and_second, pair, rounds, rule
 from assay.record.errors import BadInput
 
 QUICK = "rounds = 2\nsample = 0.0001\npairs = 10\nseconds = 60.0\ninstructions = 'never'\n"
@@ -242,6 +244,44 @@ def test_a_folder_outside_any_repository_is_refused(tmp_path: Path, monkeypatch:
         checkouts.top(tmp_path)
 
 
+def test_a_commit_that_a_shallow_clone_lacks_is_said_to_be_missing_there(repository: Path, tmp_path: Path) -> None:
+    checkouts.git(tmp_path, "clone", "-q", "--depth=1", f"file://{repository}", str(tmp_path / "clone"))
+    with pytest.raises(BadInput, match="git fetch --unshallow"):
+        checkouts.resolve(tmp_path / "clone", "HEAD~1")
+    checkouts.git(tmp_path, "init", "-q", str(tmp_path / "new"))
+    with pytest.raises(BadInput, match="no commit at all yet"):
+        checkouts.resolve(tmp_path / "new", "HEAD")
+
+
+@dataclass
+class Clock:
+    """A worker whose first call is slow, and all later ones take so long each."""
+
+    seconds: float
+    first: float = 0.0
+    asked: int = 0
+
+    def run(self, calls: int) -> dict[str, float]:
+        taken = calls * self.seconds + (self.first if not self.asked else 0.0)
+        self.asked += 1
+        return {"wall": taken, "cpu": taken}
+
+
+def test_a_slow_first_call_does_not_make_the_timed_pieces_short() -> None:
+    calls, piece, threaded = calibrate(cast(Worker, Clock(1e-6, first=2.0)), sample=0.001)
+    assert calls >= 1000 and piece >= 0.001 and not threaded
+
+
+def test_slow_work_gets_fewer_rounds_so_that_the_judge_gets_its_pairs(repository: Path) -> None:
+    config = bench_config.load(repository / "bench.toml")
+    config = msgspec.structs.replace(config, seconds=120.0, rounds=30, pairs=60)
+    most = rule(config).looks[-1]
+    for seconds in (1e-6, 0.01, 0.1, 0.3):
+        calls, piece, _ = calibrate(cast(Worker, Clock(seconds)), config.sample)
+        turns = WARM_UP + rounds(config, piece, 2 * most)
+        assert 2 * most * turns * piece <= 1.2 * config.seconds, f"{calls} calls of {seconds} s"
+
+
 def test_the_pairs_answer_is_the_median_of_the_rounds() -> None:
     pairs = Pairs()
     pairs.add([1.0, 1.0, 1.0], [2.0, 2.0, 400.0])
@@ -264,8 +304,6 @@ def test_sides_take_turns_and_change_who_goes_first(tmp_path: Path, monkeypatch:
             return original(worker, calls)
 
         return run
-
-    from assay.observe.bench.processes import Worker
 
     monkeypatch.setattr(Worker, "run", record(Worker.run))
     for number in range(2):

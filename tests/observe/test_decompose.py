@@ -156,6 +156,17 @@ def test_a_period_that_does_not_fit_twice_is_refused() -> None:
         guides.guided(grid(np.random.default_rng(0).normal(size=100)), guides.Guide.of("quarter"))
 
 
+def test_a_series_that_does_not_change_has_no_spikes() -> None:
+    made = decompose.automatic(Grid("same", 0.0, 3600.0, np.full(2160, 7.3)))
+    assert not made.spikes.any() and not made.cycles and not made.shifts
+
+
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_values_whose_squares_are_no_numbers_are_refused(size: float) -> None:
+    with pytest.raises(BadInput, match="another unit"):
+        decompose.automatic(Grid("far", 0.0, 3600.0, size * (2 + np.sin(np.arange(200.0)))))
+
+
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(BadInput, match="too few"):
         decompose.automatic(grid(np.array([1.0, np.nan, 2.0])))

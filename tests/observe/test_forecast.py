@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.observe.series import backtest, baselines, decompose, forecast, guides
+from assay.observe.series import backtest, baselines, decompose, forecast, guides, report
 from assay.observe.series.errors import autoregression
 from assay.observe.series.prescaling import (
     MEAN_WORKERS,
@@ -40,6 +40,19 @@ def test_a_daily_cycle_is_carried_on_within_its_quantiles() -> None:
     assert 0.8 <= within.mean() <= 1.0
     rows = np.stack(list(ahead.quantiles.values()))
     assert (np.diff(rows, axis=0) >= 0).all()
+
+
+def test_a_trend_of_two_years_goes_on_for_two_months() -> None:
+    t = np.arange(790.0)
+    values = 10 + 0.5 * t + 3 * np.sin(2 * np.pi * t / 7) + np.random.default_rng(0).normal(0, 1, len(t))
+    ahead = forecast.forecast(decompose.automatic(Grid("test", 0.0, 86400.0, values[:730])), 60)
+    assert np.abs(ahead.median - values[730:]).mean() < 3  # of the 30 it rises by
+
+
+@pytest.mark.parametrize(("values", "says"), [(np.full(500, 2.0), "does not change"), (daily(4), "too short")])
+def test_why_a_forecast_was_not_tested_is_said_as_it_is(values: np.ndarray, says: str) -> None:
+    told = report.report(grid(values), None, 40 * 3600.0, lambda: None)
+    assert told.tested is None and says in told.untested
 
 
 def test_a_cycle_that_stopped_long_ago_is_not_carried_on() -> None:

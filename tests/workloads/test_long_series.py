@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from assay.record import traces
 from assay.record.errors import BadInput
 from assay.workloads import long_series
+
+MONTH_STARTS = [(date(2023 + m // 12, m % 12 + 1, 1) - date(2023, 1, 1)).days for m in range(120)]
 
 
 def write(folder: Path, text: str | bytes) -> Path:
@@ -63,12 +66,25 @@ def test_a_gap_stays_a_gap_on_the_grid(tmp_path: Path) -> None:
         ("time,value\nyesterday,1\ntoday,2\n", "line 2.*no time"),
         ("time,value\n0,fast\n1,slow\n", "line 2.*no number"),
         ("time,value\n0,\n1,\n", "no number"), ("\x00\x01", "CSV|header"),
+        ("time;value\n2024-01-01;1,5\n", "not divided by commas"),
+        ("time\tvalue\n2024-01-01\t1.5\n", "not divided by commas"),
+        ("2024-01-01,1.5\n2024-01-02,1.6\n", "line 1: holds values, no names"),
+        ('time,value\n2024-01-01,"1,5"\n', "1.5 would be right"),
     ],
 )  # fmt: skip
 def test_what_is_no_series_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(BadInput, match=said) as refused:
         long_series.read(write(tmp_path, text))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("days", "step"), [([7 * k for k in range(9)], 7.0), (MONTH_STARTS, 30.4375)])
+def test_weeks_and_months_get_a_bin_for_each_sample_beginning_with_the_first(days: list[int], step: float) -> None:
+    first = 19_358  # days from 1970 to 2023-01-01, a Sunday
+    times = (first + np.array(days)) * 86400 * 10**9
+    grid = long_series.regular(long_series.Series("a", times, np.arange(len(days), dtype=float)))
+    assert (grid.start, grid.step) == (first * 86400.0, step * 86400.0)
+    assert grid.values.tolist() == list(range(len(days)))
 
 
 def test_a_time_far_away_does_not_fill_the_memory(tmp_path: Path) -> None:

@@ -37,7 +37,25 @@ def command() -> None:
 
     \b
       [benchmark.parse]
-      call = "mypackage.bench:parse_a_page"        # or  command = ["./build/parse", "page.html"]
+      call = "mypackage.bench:parse_a_page"  # or  command = ["./build/parse", "page.html"]
+
+    \b
+    It may also have
+      setup = "mypackage.bench:page"         # called once; what it returns is the first argument
+      args = [100, "utf-8"]                  # the arguments behind that
+      metric = "cpu"                         # seconds of the processor, not of the clock
+      timeout = 60.0                         # seconds after which it has failed
+
+    \b
+    Above the first benchmark, for all of them:
+      path = ["lib"]                         # import from here too; from . and src anyway
+      prepare = [["make", "-s"]]             # run once in each checkout
+      env = { THREADS = "1" }
+      seconds = 120.0                        # for each benchmark of a comparison
+      min_change = 0.01                      # the smallest change worth an alarm
+      extends = "base.toml"                  # what is said here wins
+
+    Paths and commands start at the root of the repository, wherever bench.toml lies in it.
     """
 
 
@@ -164,7 +182,8 @@ def watch(
 ) -> None:
     """Look at the history: where it got slower or faster, and which commits to blame.
 
-    FILES: results of pytest-benchmark or asv, or CSV series, instead of the own history.
+    FILES: results of pytest-benchmark or asv, or CSV series, instead of the own history. Every value is taken for a
+    time: more is slower.
     """
     from assay.observe.bench import children
     from assay.observe.bench import watch as bench_watch

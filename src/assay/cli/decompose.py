@@ -155,7 +155,7 @@ def _print_forecast(told: Report) -> None:
         table.add_row(day(float(ahead.times[place])), *(number(float(v[place])) for v in ahead.quantiles.values()))
     console().print(table)
     if told.tested is None:
-        click.echo("The series is too short to hold out a stretch this long: nobody knows how good this forecast is.")
+        click.echo(told.untested)
         return
     _print_backtest(told.tested)
 

@@ -21,6 +21,7 @@ medians; a bin without samples stays empty, because a gap is not a zero and not 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +42,10 @@ LARGEST = 1 << 30  # bytes of a file that are read
 MOST = 400_000  # bins of a grid: 45 years of hours
 STEPS = (
     1e-3, 1e-2, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0,
-    7200.0, 10800.0, 14400.0, 21600.0, 43200.0, 86400.0, 7 * 86400.0,
+    7200.0, 10800.0, 14400.0, 21600.0, 43200.0, 86400.0, 7 * 86400.0, 30.4375 * 86400.0, 91.3125 * 86400.0,
+    365.25 * 86400.0,
 )  # fmt: skip
+DAY = 86400
 _UNITS = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000), (0.0, SECOND))  # a number this large counts these nanoseconds
 
 
@@ -121,8 +124,12 @@ def _table(file: Path) -> pl.DataFrame:
         table = pl.read_csv(data, infer_schema=False, encoding="utf8-lossy", truncate_ragged_lines=True)
     except (pl.exceptions.PolarsError, ValueError, OverflowError) as error:
         raise BadInput(f"{file}: is no CSV table: {str(error).splitlines()[0][:120]}") from None
+    if table.width < 2 and re.search(r"[;\t]", table.columns[0]):
+        raise BadInput(f"{file}: line 1 is not divided by commas; 'time,value', and 1.5 for a number, would be right")
     if table.is_empty() or table.width < 2:
         raise BadInput(f"{file}: a header such as 'time,value' and rows of numbers would be right")
+    if all(re.match(r"[+-]?\.?\d", name.strip()) for name in table.columns):
+        raise BadInput(f"{file}, line 1: holds values, no names; a header such as 'time,value' would be right")
     return table.fill_null("")
 
 
@@ -197,7 +204,9 @@ def _numbers(file: Path, column: pl.Series) -> pl.Series:
     odd = numbers.is_null() & ~empty
     if int(odd.sum()) * 2 > len(text) or not numbers.is_finite().any():
         line = int((odd if odd.any() else numbers.is_null()).arg_max() or 0) + 2
-        raise BadInput(f"{file}, line {line}, column '{column.name}': '{str(text[line - 2])[:40]}' is no number")
+        cell = str(text[line - 2])[:40]
+        cure = f"; {cell.replace(',', '.')} would be right" if re.fullmatch(r"[+-]?\d+,\d+", cell) else ""
+        raise BadInput(f"{file}, line {line}, column '{column.name}': '{cell}' is no number{cure}")
     return numbers.fill_null(math.nan).replace([math.inf, -math.inf], [math.nan, math.nan])
 
 
@@ -221,22 +230,32 @@ def split(frame: Frame) -> list[Series]:
 def natural_step(series: Series) -> float:
     """The least handy step (seconds, hours, days) that is no shorter than the usual distance of two samples.
 
+    Months, quarters and years are of their mean length, though most months are longer.
+
     >>> natural_step(Series("a", np.arange(9) * 5_300 * SECOND, np.zeros(9)))
     7200.0
     """
     if len(series.times) < 2:
         return 1.0
     usual = float(np.median(np.diff(series.times))) / SECOND
-    return next((step for step in STEPS if step >= usual * 0.999), STEPS[-1])
+    return next((step for step in STEPS if step >= usual * (0.98 if step > 7 * DAY else 0.999)), STEPS[-1])
 
 
 def regular(series: Series, step: float | None = None) -> Grid:
-    """The series on an even grid of `step` seconds, each bin the median of its samples, empty bins NaN."""
+    """The series on an even grid of `step` seconds, each bin the median of its samples, empty bins NaN.
+
+    Bins of a day or less begin where the clock does. Longer ones are laid around the first sample's day and its
+    multiples, since weeks begin on any day and months are not equally long.
+
+    >>> regular(Series("a", np.array([0, 31, 59, 90]) * DAY * SECOND, np.arange(4.0))).values.tolist()
+    [0.0, 1.0, 2.0, 3.0]
+    """
     if not len(series.times):
         raise BadInput(f"series '{series.name}' has no samples")
     step = natural_step(series) if step is None else step
     width = max(1, round(step * SECOND))
-    bins = series.times // width
+    origin = int(series.times[0]) // (DAY * SECOND) * (DAY * SECOND) if step > DAY else 0
+    bins = (series.times - origin + (width // 2 if step > DAY else 0)) // width
     first = int(bins[0])
     count = int(bins[-1]) - first + 1
     if count > MOST:
@@ -247,4 +266,4 @@ def regular(series: Series, step: float | None = None) -> Grid:
     table = pl.DataFrame({"bin": bins - first, "value": series.values}).group_by("bin").agg(pl.col("value").median())
     values = np.full(count, np.nan)
     values[table["bin"].to_numpy()] = table["value"].to_numpy()
-    return Grid(series.name, first * width / SECOND, width / SECOND, values)
+    return Grid(series.name, (origin + first * width) / SECOND, width / SECOND, values)

@@ -67,9 +67,12 @@ def resolve(repository: Path, ref: str) -> str:
     try:
         return git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     except BadInput:
-        raise BadInput(
-            f"'{ref}' is no commit of {repository}; give a branch, a tag, a hash, or . for the tree"
-        ) from None
+        cure = "give a branch, a tag, a hash, or . for the tree"
+        if git(repository, "rev-parse", "--is-shallow-repository") == "true":
+            cure = "the clone is shallow: 'git fetch --unshallow' brings the commits it lacks"
+        elif not git(repository, "rev-list", "--all", "--max-count=1"):
+            cure = "it has no commit at all yet"
+        raise BadInput(f"'{ref}' is no commit of {repository}; {cure}") from None
 
 
 def working_tree(repository: Path) -> Checkout:

@@ -23,12 +23,13 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from assay.record.errors import BadInput
 
+T = TypeVar("T", bound=msgspec.Struct)
 DEEPEST = 16  # files in a chain
 LARGEST = 1_000_000  # bytes of one file
 _HOME = re.compile(r"(^|[\s=:\"'(])(~[\w.-]*(/|$)|/root(/|$)|/home/[^/\s]|/Users/[^/\s])|\$\{?HOME\b|%USERPROFILE%")
@@ -94,12 +95,21 @@ def canonical(config: Config) -> bytes:
 def load(path: Path) -> Config:
     """Read a configuration and all it extends; `BadInput` names the file and the field that is wrong."""
     tables = resolve(path)
-    try:
-        config = msgspec.convert(tables, Config)
-    except msgspec.ValidationError as error:
-        raise BadInput(f"{path}: {error}") from None
+    named = tables.get("benchmark")
+    for name, table in named.items() if isinstance(named, dict) else ():
+        _converted(f"{path}: benchmark.{name}", table, Benchmark)  # msgspec's own words do not say which of them
+    config = _converted(str(path), tables, Config)
     _check(path, config)
     return config
+
+
+def _converted(where: str, tables: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(tables, kind)
+    except msgspec.ValidationError as error:
+        said = str(error).replace("`$.", "`").removesuffix(" - at `$`")
+        known = f"; there are {', '.join(kind.__struct_fields__)}" if "unknown field" in said else ""
+        raise BadInput(f"{where}: {said}{known}") from None
 
 
 def resolve(path: Path) -> dict[str, Any]:
@@ -176,6 +186,8 @@ def _check(path: Path, config: Config) -> None:
     for field, text in _strings(msgspec.to_builtins(config), ""):
         if _HOME.search(text):
             raise BadInput(f"{path}: {field} = '{text}' leads into somebody's home: give a path within the repository")
+        if "\0" in text or "\0" in field:
+            raise BadInput(f"{path}: {field!r} holds a NUL character, which no program can be given")
     if not config.benchmark:
         raise BadInput(f'{path}: no benchmark; a new one is: [benchmark.NAME] and call = "package.module:function"')
     for name, benchmark in config.benchmark.items():
@@ -189,8 +201,14 @@ def _check(path: Path, config: Config) -> None:
                 raise BadInput(f"{where}: '{reference}' is not 'package.module:function'")
         if benchmark.command is not None and (not benchmark.command or benchmark.setup or benchmark.args):
             raise BadInput(f"{where}: a command is a list of words, and has neither 'setup' nor 'args'")
-        _among(where, "metric", benchmark.metric or config.metric, ("wall", "cpu"))
-        _positive(where, timeout=benchmark.timeout or config.timeout)
+        if not _is_json(benchmark.args):
+            raise BadInput(f"{where}: args must be texts, numbers, booleans, lists and tables of them; no dates")
+        _among(where, "metric", config.metric if benchmark.metric is None else benchmark.metric, ("wall", "cpu"))
+        _positive(where, timeout=config.timeout if benchmark.timeout is None else benchmark.timeout)
+    if not all(config.prepare):
+        raise BadInput(f'{path}: prepare is a list of commands, each a list of words: [["make", "-s"]]')
+    if bad := [name for name in config.env if not name or "=" in name]:
+        raise BadInput(f"{path}: env: '{bad[0]}' is no name of a variable")
     _among(str(path), "instructions", config.instructions, ("always", "never", "auto"))
     _positive(str(path), sample=config.sample, seconds=config.seconds, min_change=config.min_change)
     if not 0 < config.false_alarms < 0.5:
@@ -208,6 +226,12 @@ def _positive(where: str, **fields: float) -> None:
     for field, value in fields.items():
         if not 0 < value < 1e6:
             raise BadInput(f"{where}: {field} must be a positive number, not {value:g}")
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_json, value.values()))
+    return all(map(_is_json, value)) if isinstance(value, list) else isinstance(value, str | int | float)
 
 
 def _strings(value: Any, field: str) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,11 @@ from assay.sim.changepoints import e_divisive
 
 SCHEMA = 1
 MIN_SIZE = 3  # points on either side of a change
+WINDOW = 2 * MIN_SIZE - 1  # points whose median tells a lone value: the shortest segment is more than half of them
+COMMON = 0.9  # what a tenth of the points or more do is noise of its own kind (two bands, coarse clocks), not lone
+QUANTILE_TO_SIGMA = 1.6449  # of normal noise: nine values in ten are within so many standard deviations
+FAR_OFF = 4.0  # standard deviations
+FLAT = 1e-9  # of a value: what rounding may differ by
 MOST = 2000  # points of a series that are searched, the latest ones
 LARGEST = 50_000_000  # bytes of one run
 
@@ -179,8 +184,9 @@ def steps(
 
     Candidates come from E-divisive with a loose permutation test; then the weakest candidate is taken out until all
     that are left stand a Welch test between their own segments and are large enough. Segments grow as candidates go.
+    Lone values that are far off are pulled in first: one bad run would otherwise hide a step from a test of means.
     """
-    values = np.asarray(levels, float)
+    values = _without_lone(np.asarray(levels, float))
     cuts = e_divisive(values, min_size=MIN_SIZE, significance=0.05, permutations=99, seed=seed)
     while cuts:
         bounds = [0, *cuts, len(values)]
@@ -192,14 +198,26 @@ def steps(
     return []
 
 
+def _without_lone(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """No farther from the median of its neighbours than noise reaches (Hampel): that median keeps steps as they are."""
+    if len(values) < WINDOW:
+        return values
+    padded = np.pad(values, WINDOW // 2, constant_values=np.nan)
+    around = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, WINDOW), axis=1)
+    off = values - around
+    reach = FAR_OFF * float(np.quantile(np.abs(off), COMMON)) / QUANTILE_TO_SIGMA
+    return np.asarray(around + np.clip(off, -reach, reach))
+
+
 def _step(values: np.ndarray[Any, Any], low: int, cut: int, high: int) -> tuple[float, float]:
     from scipy import stats
 
     left, right = values[low:cut], values[cut:high]
     change = math.expm1(float(np.median(right) - np.median(left)))
-    if left.std() == 0 and right.std() == 0:
-        return change, 0.0 if left[0] != right[0] else 1.0
-    return change, float(stats.ttest_ind(left, right, equal_var=False).pvalue)
+    if max(left.std(), right.std()) < FLAT:
+        return change, 0.0 if abs(right.mean() - left.mean()) > FLAT else 1.0
+    moments = [(side.mean(), side.std(ddof=1), len(side)) for side in (left, right)]
+    return change, float(stats.ttest_ind_from_stats(*moments[0], *moments[1], equal_var=False).pvalue)
 
 
 # ----------------------------------------------------------------------------------------------- bisect

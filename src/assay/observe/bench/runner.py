@@ -49,6 +49,7 @@ class Pairs:
     base: list[float] = field(default_factory=list)
     head: list[float] = field(default_factory=list)
     calls: int = 0  # of one timed piece, found once and kept
+    rounds: int = 0  # of a pair, as many as wished or as there is time for; 0: not known yet
     threaded: bool = False  # whether the work uses more than one core; then it is left to the system where it runs
 
     def add(self, base: list[float], head: list[float]) -> None:
@@ -77,16 +78,17 @@ def pair(base: Bench, head: Bench, pairs: Pairs, number: int) -> None:
         asked = dict(zip(order, started, strict=True))
         if not pairs.calls:
             with at_fault(base):
-                pairs.calls, pairs.threaded = calibrate(asked[0], base.config.sample)
+                pairs.calls, taken, pairs.threaded = calibrate(asked[0], base.config.sample)
+                pairs.rounds = rounds(base.config, taken, 2 * rule(base.config).looks[-1])
         if not pairs.threaded:
             for worker in started:
                 worker.pin(number)
-        for turn in range(WARM_UP + base.config.rounds):
+        for turn in range(WARM_UP + (pairs.rounds or base.config.rounds)):
             for side in order if turn % 2 == 0 else order[::-1]:
                 with at_fault(sides[side]):
-                    taken = asked[side].run(pairs.calls)[base.metric]
+                    answer = asked[side].run(pairs.calls)[base.metric]
                 if turn >= WARM_UP:
-                    seconds[side].append(_positive(taken) / pairs.calls)
+                    seconds[side].append(_positive(answer) / pairs.calls)
     pairs.add(*seconds)
 
 
@@ -94,12 +96,23 @@ def _positive(seconds: float) -> float:
     return max(seconds, 1e-9)  # a processor clock may stand still for a moment
 
 
-def calibrate(worker: Worker, sample: float) -> tuple[int, bool]:
-    """How many calls fill one sample, and whether they keep more than one core busy."""
+def calibrate(worker: Worker, sample: float) -> tuple[int, float, bool]:
+    """How many calls fill one sample, the seconds these take, and whether they keep more than one core busy."""
+    worker.run(1)  # compiles, imports and fills caches: a first call says nothing of those to come
     calls = 1
     while (taken := worker.run(calls))["wall"] < sample and calls < 10**8:
         calls = max(calls + 1, math.ceil(calls * min(10.0, 1.1 * sample / max(taken["wall"], 1e-9))))
-    return calls, taken["cpu"] > 1.2 * taken["wall"] + 0.002  # a processor clock is coarse
+    return calls, taken["wall"], taken["cpu"] > 1.2 * taken["wall"] + 0.002  # a processor clock is coarse
+
+
+def rounds(config: Config, piece: float, processes: int) -> int:
+    """As many rounds as wished, or as leave time for so many processes: of slow work rather few rounds than few pairs.
+
+    >>> config = Config(rounds=30, seconds=120.0)
+    >>> rounds(config, 0.001, 120), rounds(config, 0.1, 120), rounds(config, 5.0, 120)
+    (30, 8, 1)
+    """
+    return max(1, min(config.rounds, round(config.seconds / processes / piece) - WARM_UP))
 
 
 # -------------------------------------------------------------------------------------------- comparison
@@ -133,7 +146,8 @@ def _decide(base: Bench, head: Bench, pairs: Pairs, progress: Progress, begun: f
             pair(base, head, pairs, len(pairs.log_ratios))
             progress(len(pairs.log_ratios), how.looks[-1])
             if time.monotonic() - begun > base.config.seconds and len(pairs.log_ratios) < look:
-                note = f"stopped after {base.config.seconds:g} s with {len(pairs.log_ratios)} of {look} pairs"
+                done = f"{len(pairs.log_ratios)} of {look} pairs"
+                note = f"stopped after {base.config.seconds:g} s with {done}; a larger 'seconds' allows more"
                 return judgement if judgement.pairs else _unjudged(pairs, how), note
         judgement = judge(pairs.log_ratios, how)
         if judgement.decided:
@@ -154,7 +168,7 @@ def measure(name: str, config: Config, checkout: Checkout, folder: Path, progres
     """Measure one benchmark of one checkout: the median of each of some processes."""
     bench = Bench(name, config.benchmark[name], config, checkout, folder)
     medians: list[float] = []
-    calls, threaded = 0, False
+    calls, turns, threaded = 0, config.rounds, False
     begun = time.monotonic()
     try:
         for number in range(LAUNCHES):
@@ -163,10 +177,11 @@ def measure(name: str, config: Config, checkout: Checkout, folder: Path, progres
             else:
                 with workers((bench,), number) as (worker,), at_fault(bench):
                     if not calls:
-                        calls, threaded = calibrate(worker, config.sample)
+                        calls, piece, threaded = calibrate(worker, config.sample)
+                        turns = rounds(config, piece, LAUNCHES)
                     if not threaded:
                         worker.pin(number)
-                    taken = [worker.run(calls)[bench.metric] for _ in range(WARM_UP + config.rounds)]
+                    taken = [worker.run(calls)[bench.metric] for _ in range(WARM_UP + turns)]
                     medians.append(_positive(float(np.median(taken[WARM_UP:]))) / calls)
             progress(number + 1, LAUNCHES)
             if time.monotonic() - begun > config.seconds:

@@ -40,6 +40,8 @@ def watch(files: Sequence[Path], path: Path, min_change: float, bisect: bool, pr
             raise BadInput("--bisect needs the repository: it works on the own history, not on FILES")
         frame = benchmark_series.read(files)
         notes = [f"{what}: {count}" for what, count in frame.repairs.items()]
+        if none := int((frame.samples["value"] <= 0).sum()):
+            notes.append(f"values of zero or less left out, which no time is: {none}")
         seen = Seen(frame.source, from_frame(frame), notes=notes)
     else:
         seen = own(path)

@@ -38,6 +38,7 @@ from assay.workloads.long_series import Grid
 
 Floats = NDArray[np.float64]
 FEWEST = 16  # samples
+LARGEST = 1e100  # of a value; squares must not overflow
 PASSES = 10
 SPIKE = 5.0  # robust standard deviations of the rest
 
@@ -155,6 +156,11 @@ def _least(observed: Floats) -> float:
     return 1e-6 * float(np.nanmax(observed) - np.nanmin(observed))
 
 
+def _rounding(observed: Floats) -> float:
+    """What errors of rounding may amount to: a series without noise has no spikes that small."""
+    return 1e-12 * float(np.nanmax(np.abs(observed)))
+
+
 def again(made: Decomposition, grid: Grid, cycles: Sequence[Cycle]) -> Decomposition:
     """The same scale and these cycles on a shorter or longer stretch of the series: what a rolling origin needs."""
     observed = np.log(grid.values) if made.multiplicative else grid.values
@@ -172,6 +178,8 @@ def _scaled(grid: Grid, multiplicative: bool | None) -> tuple[bool, Floats]:
     values = grid.values
     if int((~np.isnan(values)).sum()) < FEWEST:
         raise BadInput(f"series '{grid.name}' has fewer than {FEWEST} samples: too few to take apart")
+    if not 1 / LARGEST < (largest := float(np.nanmax(np.abs(values)))) < LARGEST and largest > 0:
+        raise BadInput(f"series '{grid.name}' has values of {largest:.2g}: another unit would be right")
     positive = bool(np.nanmin(values) > 0)
     if multiplicative and not positive:
         raise BadInput(f"series '{grid.name}' has values of zero or less: its parts cannot multiply")
@@ -214,7 +222,7 @@ def _settled(
         if not prune or faint is None or faint.strength >= 0.8 * ACTIVE:
             break
         cycles = [cycle for cycle in cycles if cycle is not faint]
-    sigma = seasons.spread(rest)
+    sigma = max(seasons.spread(rest), _rounding(observed))
     spikes = np.where(np.abs(np.nan_to_num(rest)) > SPIKE * sigma, np.nan_to_num(rest), 0.0)
     return Decomposition(
         grid, multiplicative, observed, trend, tuple(cycles), spikes, rest - spikes, breaks, span
@@ -240,7 +248,7 @@ def _backfitted(
         rest = observed - trend - seasonal
         weights = trends.bisquare(rest)
         moved = float(np.sqrt(np.mean((seasonal + trend - before) ** 2)))
-        if moved < 0.01 * max(seasons.spread(rest), 1e-12 * float(np.nanmax(np.abs(observed)))):
+        if moved < 0.01 * max(seasons.spread(rest), _rounding(observed)):
             break
     return trend, cycles
 

@@ -31,7 +31,7 @@ from assay.workloads.long_series import Grid
 Floats = NDArray[np.float64]
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 MEMORIES = (1 / 30, 1 / 10, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the horizon: how long a past the level is the median of
-DAMPINGS = (0.0, 1 / 3, 1.0)  # of the horizon: how long a drift goes on
+DAMPINGS = (0.0, 1 / 3, 1.0, 4.0)  # of the horizon: how long a drift goes on
 ORIGINS = 6
 COST = 0.01  # what a cycle must save of the error to be carried on
 

@@ -47,11 +47,20 @@ class Backtest:
 
 @dataclass(frozen=True)
 class Report:
-    """A series taken apart, perhaps with a forecast and its backtest (None: too short for one)."""
+    """A series taken apart, perhaps with a forecast and its backtest (None: it could not be made)."""
 
     made: Decomposition
     ahead: Forecast | None = None
     tested: Backtest | None = None
+
+    @property
+    def untested(self) -> str:
+        """Why there is no backtest of the forecast, in words; nothing where there is one."""
+        if self.ahead is None or self.tested is not None:
+            return ""
+        if not backtest.origins(self.made.grid, len(self.ahead.median), FOLDS):
+            return "The series is too short to hold out a stretch this long: nobody knows how good this forecast is."
+        return "No stretch held out could be scored: the series does not change, or few of its samples are neighbours."
 
 
 def report(grid: Grid, guide: guides.Guide | None, horizon: float | None, tick: Callable[[], None]) -> Report:
