@@ -99,6 +99,20 @@ def test_a_converted_trace_reads_back_as_the_same_spans(files: list[Path], tmp_p
     assert as_json(tmp_path / "again.json.gz")["overlap"] == as_json(files[0])["overlap"]
 
 
+def test_several_ranks_are_converted_to_a_file_each(files: list[Path], tmp_path: Path) -> None:
+    for name in ("again.json", "again.et"):
+        before = run(*files, "--convert", tmp_path / name)
+    assert not (tmp_path / "again.json").exists()
+    assert run(*(tmp_path / f"again.{rank}.json" for rank in range(2))) == before
+    assert len(as_json(*(tmp_path / f"again.{rank}.et" for rank in range(2)))["overlap"]) == 2
+
+
+def test_steps_of_an_nsight_export_are_converted_too(tmp_path: Path) -> None:
+    before = as_json(export(tmp_path / "x.sqlite"), "--convert", tmp_path / "x.json")["breakdown"]
+    assert [row["step"] for row in before] == [None, 3] * 2
+    assert as_json(*(tmp_path / f"x.{rank}.json" for rank in range(2)))["breakdown"] == before
+
+
 def test_spans_are_written_as_a_table(files: list[Path], tmp_path: Path) -> None:
     run(*files, "--convert", tmp_path / "run.parquet")
     table = pl.read_parquet(tmp_path / "run.parquet")
@@ -138,7 +152,23 @@ def test_chakra_traces_are_replayed(tmp_path: Path) -> None:
     assert found["critical_path"]["total"] == pytest.approx(360e-6)
     faster, alike = found["what_if"]
     assert faster["changed"] == pytest.approx(335e-6)
-    assert alike["changed"] == pytest.approx(260e-6)
+    assert alike["changed"] == pytest.approx(160e-6)  # of two the faster: 100 us, the collective, 10 us
+    slow, fast = found["stragglers"]
+    assert (slow["rank"], slow["last"], slow["cost"], slow["waited"]) == ("1", 1, pytest.approx(200e-6), 0)
+    assert (fast["rank"], fast["last"], fast["cost"], fast["waited"]) == ("0", 0, 0, pytest.approx(200e-6))
+
+
+def test_collectives_of_chakra_traces_are_paired_as_they_ran_not_as_they_are_listed(tmp_path: Path) -> None:
+    for rank, (first, second) in enumerate(((0, 1), (1, 0))):
+        kinds, said = [chakra.COLL] * 2, {"stream": [7, 7], "comm_type": [0, 0]}
+        starts, lengths = [100, 200], [5, 50 + 40 * rank]
+        graph = chakra.Graph.of(
+            [1, 2], ["early", "late"], kinds, data_deps=[[], []], attributes=said, rank=rank,
+            start_micros=[starts[first], starts[second]], duration_micros=[lengths[first], lengths[second]],
+        )  # fmt: skip
+        chakra.write(graph, tmp_path / f"job.{rank}.et")
+    found = as_json(tmp_path / "job.0.et", tmp_path / "job.1.et")
+    assert all(row["cost"] == row["waited"] == 0 for row in found["stragglers"])  # each meets its own
 
 
 def test_a_cycle_is_refused_until_it_may_be_broken(tmp_path: Path) -> None:

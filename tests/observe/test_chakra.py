@@ -21,7 +21,7 @@ from assay.observe.graphs.replay import Link, Network, Plan, critical_path, long
 from assay.record.errors import BadInput
 from assay.record.types import NotMeasured
 from assay.workloads import chakra, kineto_generate
-from assay.workloads.chakra import COLL, Graph
+from assay.workloads.chakra import COLL, RECV, SEND, Graph
 
 
 def event(name: str, ts: float, dur: float, cat: str = "cpu_op", tid: int = 1, **args: Any) -> Event:
@@ -309,6 +309,18 @@ def test_a_rank_that_comes_late_makes_the_others_wait_when_linked_traces_are_rep
     outcome = replay([graphs[0], graphs[1].with_durations(late)])
     assert outcome.makespan == pytest.approx(base + 1e-3)
     assert outcome.waited.max() == pytest.approx(1e-3)
+
+
+def test_sends_and_receives_are_no_collectives_of_their_group() -> None:
+    """Rank 0 sends to rank 1; rank 2 has no part in it, and none waits for it."""
+    ranks = []
+    for rank, words in enumerate((["gloo:send"], ["gloo:recv"], [])):
+        talk = [event(word, 20, 5, "user_annotation", tid=2) for word in words]
+        reduce = event("gloo:all_reduce", 40, 10, "user_annotation", tid=2)
+        ranks.append(linked(profile(event("aten::mm", 0, 10), *talk, reduce, rank=rank), None))
+    kinds = [[chakra.TYPES[kind] for kind in graph.type if kind in (SEND, RECV, COLL)] for graph in ranks]
+    assert kinds == [["COMM_SEND", "COMM_COLL"], ["COMM_RECV", "COMM_COLL"], ["COMM_COLL"]]
+    assert replay(ranks).recorded == 1  # the all-reduce is the only meeting
 
 
 def test_files_of_other_steps_and_files_that_are_no_recordings_are_refused(tmp_path: Path) -> None:

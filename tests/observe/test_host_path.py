@@ -127,6 +127,29 @@ def test_twice_the_bandwidth_halves_the_transfer_and_no_stragglers_takes_the_del
     assert what_if(joined, stragglers=False).changed == 26 * MS
 
 
+def two_threads(main_of_rank_1: int) -> Frame:
+    """Two operators on the main thread, a collective that waits for rank 1, one operator on autograd's thread."""
+    entities: list[dict[str, Any]] = []
+    spans: list[dict[str, Any]] = []
+    for rank, (main, wait) in enumerate(((1, 0), (main_of_rank_1, 20))):
+        top = 4 * rank
+        entities += [{"id": top, "kind": "rank", "name": str(rank), "parent": None}]
+        entities += [{"id": top + i, "kind": "thread", "name": f"{rank}/{i}", "parent": top} for i in (1, 2, 3)]
+        ran = [(main, "aten::mm", wait, wait + 5), (main, "aten::mul", wait + 5, wait + 10),
+               (2, "gloo:all_reduce", wait + 10, 40), (4 - main, "aten::add_", 40, 45)]  # fmt: skip
+        for lane, name, start, end in ran:
+            kind = {"cat": "comm", "seq": 0} if lane == 2 else {"cat": "cpu_op", "seq": None}
+            begun = 10**6 + start  # the clock runs for long
+            spans.append({"entity": top + lane, "name": name, "start": begun * MS, "dur": (end - start) * MS} | kind)
+    return Frame.of(entities, spans=[span | {"span": i} for i, span in enumerate(spans, 1)])
+
+
+def test_threads_that_are_numbered_otherwise_on_another_rank_run_the_same_program() -> None:
+    answers = [what_if(links(two_threads(main)), stragglers=False) for main in (1, 3)]
+    assert answers[0] == answers[1]
+    assert answers[0].changed == 25 * MS
+
+
 def test_a_transfer_beside_compute_is_not_on_the_path_and_its_bandwidth_wins_nothing() -> None:
     """Operators 20 µs apart while a collective ends: Python, no wait."""
     busy = [(MAIN, "aten::mm", (i * 1_020) * US, (i * 1_020 + 1_000) * US) for i in range(20)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
@@ -506,3 +507,23 @@ def test_times_beyond_nanoseconds_are_left_out_and_counted() -> None:
 
 def test_frames_of_no_nodes_at_all_are_empty() -> None:
     assert len(chakra.frame(chakra.decode(b"\x00")).spans) == 0
+
+
+def test_a_first_node_whose_id_is_0_is_no_metadata() -> None:
+    graph = Graph.of([0, 1], ["a", "b"], [4, 4], data_deps=[[], [0]], duration_micros=[5, 7])
+    bare = chakra.encode(dataclasses.replace(graph, metadata=None))
+    again = chakra.decode(bare)
+    assert again.metadata is None
+    assert again.id.tolist() == [0, 1]
+    assert chakra.encode(again) == bare
+
+
+@pytest.mark.parametrize(("time", "times"), [("NaN", 1), ("-5", 1), ('"x"', 1), ("null", 1), ("2.7", 0), ("3", 0)])
+def test_a_time_that_is_none_is_said(time: str, times: int) -> None:
+    text = b'{"workload_graph": [{"Id": 1, "NodeType": 4, "data_deps": [], "runtime": %b}]}' % time.encode()
+    assert sum(chakra.frame(chakra.decode(text)).repairs.values()) == times
+
+
+def test_json_cut_within_a_text_is_called_truncated() -> None:
+    with pytest.raises(BadInput, match="truncated"):
+        chakra.decode(b'{"workload_graph": [{"Id": 1, "Na')

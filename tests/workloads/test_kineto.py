@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ def test_a_value_ends_where_the_json_decoder_says(value: Any, indent: int | None
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     padded = np.frombuffer(text + b" ,", np.uint8)
     assert json_scan.skip_value(padded, 0, len(padded)) == len(text)
+
+
+@settings(deadline=None)
+@given(st.integers(-(10**17), 10**17), st.integers(0, 20), st.integers(-30, 18), st.sampled_from("eE"))
+def test_a_time_with_an_exponent_is_as_exact_as_one_without(digits: int, behind: int, power: int, mark: str) -> None:
+    mantissa = Decimal(digits).scaleb(-behind)
+    text = f"{mantissa:f}{mark}{power:+d}".encode() + b","
+    thousandths = abs(mantissa.scaleb(power + 3)).quantize(Decimal(1), ROUND_HALF_UP)
+    if thousandths <= 10**18 and abs(mantissa) < 10**15:
+        found = json_scan.thousandths(np.frombuffer(text, np.uint8), 0, len(text))
+        assert found == (-1 if digits < 0 else 1) * int(thousandths)
 
 
 @settings(deadline=None)
@@ -184,6 +196,7 @@ def test_the_rank_is_said_by_the_file_or_its_name_or_given() -> None:
 
     assert rank("x.json", distributedInfo={"rank": 5}) == "5"
     assert rank("run/rank-12.json") == rank("trace_rank12.json.gz") == "12"
+    assert rank("20241115_rank_3.json") == "3"
     assert rank("x.json") == "0"
 
 
@@ -192,7 +205,37 @@ def test_two_files_of_one_rank_are_refused(files: list[Path]) -> None:
         kineto.read([files[0], files[0]])
 
 
+@pytest.mark.parametrize(
+    ("shapes", "dtype", "nbytes"),
+    [
+        ([[100]], "float", 400),
+        ([[8, 4], [], [0, 5]], "c10::BFloat16", 66),  # a tensor of no dimension is one number
+        ([[[10, 2], [5]]], "long int", 200),
+        ([], "float", None),
+        ([[2**40, 2**40]], "float", None),
+        ([["a"]], "float", None),
+        ([[100]], "Scalar", None),
+    ],
+)
+def test_the_size_of_a_gloo_message_is_that_of_its_tensors(shapes: Any, dtype: str, nbytes: int | None) -> None:
+    args = {"Input type": [dtype, ""], "Input Dims": shapes}
+    gloo = span("gloo:all_reduce", cat="user_annotation", args=args)
+    operator = span("aten::mm", ts=5, cat="cpu_op", args=args)
+    assert frame_of([gloo, operator]).spans["bytes"].to_list() == [nbytes, None]
+
+
+def test_a_gather_of_gloo_is_as_large_as_its_result() -> None:
+    gloo = span("gloo:all_gather", cat="user_annotation", args={"Input type": ["float"], "Input Dims": [[4]]})
+    assert frame_of([gloo], distributedInfo={"rank": 0, "world_size": 3}).spans["bytes"].to_list() == [48]
+
+
 # ------------------------------------------------------------------------------------------------- what is mended
+
+
+def test_a_span_of_a_day_is_left_out_and_said() -> None:
+    frame = frame_of([span(), span(dur=86_400_000_000)])
+    assert len(frame.spans) == 1
+    assert [times for what, times in frame.repairs.items() if "the clock jumped" in what] == [1]
 
 
 def test_beginnings_are_paired_with_their_ends_within_a_thread() -> None:
@@ -293,6 +336,8 @@ def test_a_cut_gzip_file_keeps_what_can_be_unpacked(files: list[Path], tmp_path:
         (b"timestamp,prompt\n1,2\n", "'assay traces'"),
         (b"", "not a profiler trace"),
         (b'{"traceEvents":[]}', "no span of time"),
+        (b'{"traceEvents":null}', "'traceEvents' is no list"),
+        (b'{"traceEvents":[{"ph":"X","ts":1700000000000000000,"dur":1}]}', "without a usable time left out: 1"),
         (b'{"trace', "before any 'traceEvents'"),
         (b'{"a":' + b"[" * 99 + b"]" * 99 + b"}", "byte 65"),
     ],

@@ -77,6 +77,23 @@ def test_who_came_last_is_told_from_an_export(tmp_path: Path) -> None:
     assert breakdown.stragglers(breakdown.device_spans(frame)).row(0, named=True)["rank"] == "1"
 
 
+def test_a_cuda_graph_in_one_piece_counts_as_compute_and_is_said(tmp_path: Path) -> None:
+    path = export(tmp_path / "x.sqlite", ranks=1)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER NOT NULL, end INTEGER NOT NULL,"
+            " deviceId INTEGER NOT NULL, graphId INTEGER NOT NULL, graphExecId INTEGER NOT NULL,"
+            " contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER)"
+        )
+        graph = "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (300, 1000, 0, 5, 6, 1, 7, 14, ?)"
+        database.execute(graph, (PROCESS,))
+        database.commit()
+    frame = nsight.read(path)
+    whole = breakdown.split(frame).filter(pl.col("step").is_null())
+    assert whole.select("total", "compute").row(0) == (900, 60 + 700)
+    assert any("CUDA graphs" in what and times == 1 for what, times in frame.repairs.items())
+
+
 def test_tables_that_were_not_recorded_are_not_needed(tmp_path: Path) -> None:
     path = export(tmp_path / "x.sqlite")
     with closing(sqlite3.connect(path)) as database:

@@ -27,7 +27,11 @@ WORDS = {
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--step", type=int, help="Look at this step only (the number of ProfilerStep).")
 @click.option("--what-if", "what_ifs", multiple=True, help="bandwidth=FACTOR or no-stragglers; both unless given.")
-@click.option("--convert", type=click.Path(path_type=Path), help="Write it as .et, .json, .json.gz or .parquet.")
+@click.option(
+    "--convert",
+    type=click.Path(path_type=Path),
+    help="Write it as .et, .json, .json.gz or .parquet; several ranks as out.0.et, out.1.et …",
+)
 @click.option("--break-cycles", is_flag=True, help="Remove (and list) edges of a Chakra trace until it has no cycle.")
 @click.option("--metrics", is_flag=True, help="All metrics of a folder with the traces and workload card of a run.")
 @click.option("--plot", "chart", type=click.Path(path_type=Path), help="Draw the timeline (.svg .png .pdf .html).")

@@ -169,13 +169,16 @@ def decode(content: bytes, source: str = "trace") -> Graph:
 
 
 def _metadata(buf: wire.Bytes, source: str) -> tuple[bytes | None, int]:
-    """The first message, unless it is a node already: a node's first field is a number, the metadata's a text."""
+    """The first message, unless it is a node already: a node has numbers (an id, or if that is 0 a type)."""
     code, body, end = wire.frame(buf, 0)
     _refuse(code, body, len(buf), source)
     code, at = wire.check(buf, body, end)
     _refuse(code, at, len(buf), source)
-    if end > body and int(buf[body]) == wire.ID << 3 | wire.VARINT:
-        return None, 0
+    at = body
+    while at < end:
+        number, kind, _, _, at = wire.field(buf, at, end)
+        if kind == wire.VARINT and number in (wire.ID, wire.TYPE):
+            return None, 0
     return buf[body:end].tobytes(), int(end)
 
 

@@ -14,6 +14,7 @@ from assay.workloads.chakra_graph import COLL, COMP, MEM_LOAD, MEM_STORE, RECV, 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+TIMES = ("runtime", "start_time_micros")  # as the JSON layout calls them
 _LATEST = (2**63 - 1) // 1000  # microseconds that still fit into int64 nanoseconds
 
 
@@ -93,10 +94,21 @@ def frame(graphs: Graph | Sequence[Graph]) -> Frame:
         late = int(((graph.start_micros > _LATEST) | (graph.duration_micros > _LATEST)).sum())
         if late:
             repairs["times too large for nanoseconds left out"] = late
+        if odd := _odd_times(graph):
+            what = "times that are negative or no number taken as 0"
+            repairs[what] = repairs.get(what, 0) + odd
     return Frame.of(
         entities, spans=pl.concat(spans), edges=pl.concat(edges), source=", ".join(g.source for g in given),
         repairs=repairs,
     )  # fmt: skip
+
+
+def _odd_times(graph: Graph) -> int:
+    """How many times of the JSON layout had no place in a column, and no number near them had either."""
+    if graph.key_order is None:
+        return 0
+    kept = [graph.attributes(int(i))[name] for name in TIMES for i in np.flatnonzero(graph.has(name))]
+    return sum(not (isinstance(value, float) and 0 <= value < 2**53) for value in kept)
 
 
 def _entities(graph: Graph, rank: int, entities: list[dict[str, Any]]) -> npt.NDArray[np.uint32]:

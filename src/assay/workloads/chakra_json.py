@@ -77,7 +77,8 @@ def _parse(content: bytes, source: str) -> dict[str, Any]:
     try:
         whole = json.loads(content)
     except json.JSONDecodeError as error:
-        cut = "truncated" if error.pos >= len(error.doc.rstrip()) - 1 else "no JSON"
+        within = error.msg.startswith("Unterminated string")  # its place is where the string begins
+        cut = "truncated" if within or error.pos >= len(error.doc.rstrip()) - 1 else "no JSON"
         raise BadInput(f"{source}: {cut}: at character {error.pos} (line {error.lineno}): {error.msg}") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"{source}: no UTF-8 at byte {error.start}") from None

@@ -155,7 +155,7 @@ def thousandths(text: Any, p: int, end: int) -> Any:
     sign = 1
     if p < end and text[p] == 0x2D:
         sign, p = -1, p + 1
-    whole, digits = 0, 0
+    begin, whole, digits = p, 0, 0
     while p < end and text[p] >= 0x30 and text[p] <= 0x39:
         whole, digits, p = whole * 10 + (text[p] - 0x30), digits + 1, p + 1
         if whole > _LARGEST:
@@ -171,21 +171,36 @@ def thousandths(text: Any, p: int, end: int) -> Any:
         return MISSING
     value = whole * 1000 + part + (1 if up == 2 else 0)
     if p < end and (text[p] == 0x65 or text[p] == 0x45):
-        return _with_exponent(text, p + 1, end, sign * value)
-    return sign * value
+        value = _with_exponent(text, begin, p, end)
+    return MISSING if value == MISSING else sign * value
 
 
 @njit(**JIT)
-def _with_exponent(text: Any, p: int, end: int, value: int) -> Any:
-    sign, power, digits = 1, 0, 0
+def _with_exponent(text: Any, p: int, mark: int, end: int) -> Any:
+    """The same for a number whose exponent begins at `mark`: its digits as one integer, moved by the power of ten."""
+    value, power, behind = 0, 3, False
+    for i in range(p, mark):
+        if text[i] == 0x2E:
+            behind = True
+        elif value < 10**17:
+            value, power = value * 10 + (text[i] - 0x30), power - (1 if behind else 0)
+        elif not behind:
+            power += 1
+    sign, exponent, digits, p = 1, 0, 0, mark + 1
     if p < end and (text[p] == 0x2D or text[p] == 0x2B):
         sign, p = (-1 if text[p] == 0x2D else 1), p + 1
-    while p < end and text[p] >= 0x30 and text[p] <= 0x39 and power < 100:
-        power, digits, p = power * 10 + (text[p] - 0x30), digits + 1, p + 1
+    while p < end and text[p] >= 0x30 and text[p] <= 0x39 and exponent < 100:
+        exponent, digits, p = exponent * 10 + (text[p] - 0x30), digits + 1, p + 1
     if digits == 0:
         return MISSING
-    scaled = value * 10.0 ** (sign * power)
-    return MISSING if abs(scaled) > 1000.0 * _LARGEST else np.int64(np.floor(scaled + 0.5))
+    power += sign * exponent
+    while power > 0 and value > 0:
+        if value > 100 * _LARGEST:
+            return MISSING
+        value, power = value * 10, power - 1
+    while power < -1 and value > 0:
+        value, power = value // 10, power + 1
+    return (value + 5) // 10 if power == -1 else value
 
 
 @njit(**JIT)

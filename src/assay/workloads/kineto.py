@@ -30,7 +30,7 @@ from assay.sim.telemetry import CATEGORIES, Frame
 from assay.workloads.json_scan import MISSING
 from assay.workloads.kineto_file import Recording, phases, read_file
 from assay.workloads.kineto_links import launches, paired_ends, pairs, places
-from assay.workloads.kineto_names import category, element_size, is_device, point_to_point
+from assay.workloads.kineto_names import category, element_size, gathers, is_device, point_to_point
 from assay.workloads.kineto_scan import WORDS
 from assay.workloads.kineto_window import Progress
 
@@ -55,13 +55,20 @@ def frame(recordings: Iterable[Recording]) -> Frame:
         if rank is None:
             rank = next(i for i in range(len(taken) + 1) if i not in taken)
         if rank in taken:
-            raise BadInput(f"{recording.name} and {taken[rank]} both say that they are rank {rank}")
+            raise BadInput(
+                f"{recording.name} and {taken[rank]} both say that they are rank {rank}; one file of each rank, and of "
+                "one recording, would be right"
+            )
         taken[rank] = recording.name
         entities = sum(len(table.entities) for table in tables)
         spans = sum(len(table.spans) for table in tables)
         tables.append(_Tables(recording, rank, entities, spans, repairs))
     if not any(len(table.spans) for table in tables):
-        raise BadInput(f"{', '.join(taken.values())}: no span of time in it; events of phase X, or B and E, would be")
+        lost = f" ({'; '.join(f'{what}: {times}' for what, times in repairs.items())})" if repairs else ""
+        raise BadInput(
+            f"{', '.join(taken.values())}: no span of time in it{lost}; events of phase X, or B and E, "
+            "with their times in microseconds would be right"
+        )
     return Frame.of(
         pl.concat(table.entities for table in tables),
         spans=pl.concat(table.spans for table in tables),
@@ -123,8 +130,9 @@ class _Tables:
         self.count("spans without a usable time left out", len(rows) - usable.sum())
         rows, ts = rows[usable], ts[usable]
         if len(rows):
-            near = np.abs(ts - int(np.median(ts))) < 24 * _HOUR
-            self.count("spans a day or more from the rest left out: the clock jumped", len(rows) - near.sum())
+            near = (np.abs(ts - int(np.median(ts))) < 24 * _HOUR) & (dur[rows] < 24 * _HOUR)
+            what = "spans a day or more from the rest, or as long, left out: the clock jumped"
+            self.count(what, len(rows) - near.sum())
             rows = rows[near]
         rows = self._once(rows, dur)
         return rows, dur[rows]
@@ -197,10 +205,12 @@ class _Tables:
         )  # fmt: skip
 
     def _bytes(self, rows: Ints, comm: NDArray[np.bool_]) -> Ints:
-        """What a copy or a collective moves."""
+        """What a copy or a collective moves; the whole vector of a gather, of which gloo tells what one rank gives."""
         recording = self.recording
         size = np.array([element_size(word) for word in recording.strings] + [0])[recording["dtype"][rows]]
         elements = np.maximum(recording["sent"][rows], recording["received"][rows])
+        parts = np.array([gathers(word) for word in recording.strings] + [False])[recording["name"][rows]]
+        elements[parts & (elements >= 0) & ~self.device[rows]] *= recording.ranks
         known = comm & (size > 0) & (elements >= 0)
         return np.where(known, elements * size, recording["bytes"][rows])
 

@@ -33,7 +33,7 @@ _ROWS = 1 << 16  # of one flush
 _NARROW = {"ph": np.int8, "cat": np.int32, "name": np.int32, "collective": np.int32, "dtype": np.int32,
            "label": np.int32, "ranks": np.int32}  # fmt: skip
 _KEPT = ("distributedInfo", "schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "traceName")
-_RANK = re.compile(r"rank[-_. ]?(\d+)|worker[-_. ]?(\d+)|^(\d+)[._-]", re.IGNORECASE)
+_RANK = tuple(re.compile(text, re.IGNORECASE) for text in (r"rank[-_. ]?(\d+)", r"worker[-_. ]?(\d+)", r"^(\d+)[._-]"))
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,16 @@ class Recording:
         told = said.get("rank") if isinstance(said, dict) else None
         if isinstance(told, int) and told >= 0:
             return told
-        found = _RANK.search(Path(self.name).name)
-        return int(next(group for group in found.groups() if group)) if found else None
+        name = Path(self.name).name  # a date may stand before the rank: the plainest word decides
+        found = next((found for pattern in _RANK if (found := pattern.search(name))), None)
+        return int(found[1]) if found else None
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the file says there are; 1 where it does not."""
+        said = self.about.get("distributedInfo")
+        told = said.get("world_size") if isinstance(said, dict) else None
+        return told if isinstance(told, int) and 0 < told < 1 << 20 else 1
 
 
 class _Columns:
@@ -140,8 +148,11 @@ def read_stream(stream: Stream, name: str, *, packed: int | None = None, progres
 def _stranger(about: dict[str, Any], cut: int | None) -> str:
     if cut is not None:
         return f"ends at byte {cut}, before any 'traceEvents'"
-    keys = ", ".join(list(about.get("keys", ()))[:4]) or "nothing"
-    return f"has no 'traceEvents' (it has {keys}): not a profiler trace; request traces are for 'assay traces'"
+    keys = about.get("keys", ())
+    if "traceEvents" in keys:
+        return "its 'traceEvents' is no list; a list of events would be right"
+    there = ", ".join(list(keys)[:4]) or "nothing"
+    return f"has no 'traceEvents' (it has {there}): not a profiler trace; request traces are for 'assay traces'"
 
 
 def _object(window: Window, columns: _Columns, about: dict[str, Any]) -> tuple[bool, bool]:

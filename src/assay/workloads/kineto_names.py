@@ -10,10 +10,12 @@ _DEVICE = {
 _LIBRARY = re.compile(r"^(nccl|rccl|hccl).*Kernel")
 _COPY = re.compile(r"^(Memcpy|Memset|dma)")
 _CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
+_POINT_TO_POINT = re.compile(r"SendRecv|:(send|recv)", re.IGNORECASE)
 _SIZES = {
     "double": 8, "long": 8, "int64": 8, "float64": 8, "complexfloat": 8, "float": 4, "int": 4, "float32": 4,
     "int32": 4, "half": 2, "bfloat16": 2, "float16": 2, "short": 2, "int16": 2, "byte": 1, "char": 1, "bool": 1,
-    "int8": 1, "uint8": 1, "complexdouble": 16,
+    "int8": 1, "uint8": 1, "complexdouble": 16, "long int": 8, "short int": 2, "signed char": 1, "unsigned char": 1,
+    "complex<float>": 8, "complex<double>": 16,
 }  # fmt: skip
 
 
@@ -57,17 +59,26 @@ def category(cat: str, name: str) -> str:
 def point_to_point(name: str) -> bool:
     """Whether a communication kernel joins two ranks only: its number means nothing to the others.
 
-    >>> point_to_point("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
-    True
+    >>> point_to_point("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"), point_to_point("nccl:recv 0<-1")
+    (True, True)
     """
-    return "SendRecv" in name or name.lower().endswith((":send", ":recv"))
+    return _POINT_TO_POINT.search(name) is not None
+
+
+def gathers(name: str) -> bool:
+    """Whether every rank gives one part of what all receive.
+
+    >>> gathers("gloo:all_gather"), gathers("gloo:all_reduce")
+    (True, False)
+    """
+    return re.search("all_?gather", name, re.IGNORECASE) is not None
 
 
 def element_size(dtype: str) -> int:
-    """Bytes of an element of torch's type; 0 for a word that is no type.
+    """Bytes of an element of torch's type, in torch's words or in C++'s; 0 for a word that is no type.
 
-    >>> element_size("BFloat16"), element_size("Float8_e4m3fn"), element_size("ring")
-    (2, 1, 0)
+    >>> element_size("BFloat16"), element_size("c10::Float8_e4m3fn"), element_size("long int"), element_size("ring")
+    (2, 1, 8, 0)
     """
-    word = dtype.lower().removeprefix("torch.")
+    word = dtype.lower().removeprefix("torch.").removeprefix("c10::")
     return 1 if word.startswith("float8") else _SIZES.get(word, 0)

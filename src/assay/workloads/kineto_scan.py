@@ -28,6 +28,7 @@ from assay.workloads.json_scan import (
     intern,
     key_end,
     skip_value,
+    string_end,
     string_hash,
     thousandths,
     white,
@@ -37,7 +38,7 @@ FIELDS = (
     "ph", "cat", "name", "pid", "tid", "ts", "dur", "correlation", "external", "stream", "seq", "group", "collective",
     "dtype", "sent", "received", "bytes", "label", "ranks",
 )  # fmt: skip
-_LETTER, _TEXT, _WHOLE, _TIME, _EITHER = range(5)  # how a value is read
+_LETTER, _TEXT, _WHOLE, _TIME, _EITHER, _SHAPES, _FIRST = range(7)  # how a value is read
 _AT = {field: at for at, field in enumerate(FIELDS)}
 _EVENT = {
     "ph": _LETTER, "cat": _TEXT, "name": _TEXT, "pid": _EITHER, "tid": _EITHER, "ts": _TIME, "dur": _TIME,
@@ -48,8 +49,10 @@ _ARGS = {
     "Collective name": ("collective", _TEXT), "dtype": ("dtype", _TEXT), "Data Type": ("dtype", _TEXT),
     "In msg nelems": ("sent", _WHOLE), "Out msg nelems": ("received", _WHOLE), "bytes": ("bytes", _WHOLE),
     "name": ("label", _TEXT), "labels": ("label", _TEXT), "Process Group Ranks": ("ranks", _TEXT),
+    "Input Dims": ("sent", _SHAPES), "Input type": ("dtype", _FIRST),  # of gloo's collectives nothing else is told
 }  # fmt: skip
 _ARGS_CODE = len(FIELDS)  # of the key `args` of an event
+_MANY = 1 << 50  # elements: more than any message has
 _SLOTS = 1 << 12  # many, lest two of the keys share one
 WORDS = MISSING >> 1
 """Process and thread ids may be words: string i is written as `WORDS - i`, below every number that is an id."""
@@ -239,11 +242,18 @@ def _take(
     text: Any, p: int, end: int, rows: Any, row: int, field: int, how: int, slots: Any, bounds: Any, letters: Any
 ) -> Any:  # fmt: skip
     """Put the value in `text[p:end]` into its field; False if there is no room for its string."""
+    if how == _FIRST:
+        p, end = _first_text(text, p, end)
+        how = _TEXT
+        if p == end:
+            return True
     quoted = text[p] == 0x22
     number = MISSING
     if how == _LETTER:
         if quoted and end - p == 3:
             number = text[p + 1]
+    elif how == _SHAPES:
+        number = _elements(text, p, end)
     elif how != _TEXT and not (how == _EITHER and quoted):
         number = thousandths(text, p, end)
         if how != _TIME and number != MISSING:
@@ -256,3 +266,36 @@ def _take(
         number = i if how == _TEXT else WORDS - i
     rows[row, field] = number
     return True
+
+
+@njit(**JIT)
+def _first_text(text: Any, p: int, end: int) -> Any:
+    """Where the first string in `text[p:end]` lies, its quotes included; nowhere (twice `end`) if there is none."""
+    while p < end and text[p] != 0x22:
+        p += 1
+    return p, (string_end(text, p, end) if p < end else end)
+
+
+@njit(**JIT)
+def _elements(text: Any, p: int, end: int) -> Any:
+    """How many numbers tensors of these shapes hold: `[[8, 4], []]` is 33; MISSING where no shape is told."""
+    depth, total, product, lengths, shapes = 0, 0, 1, 0, 0
+    while p < end:
+        c = text[p]
+        if c == 0x5B:
+            depth, product, lengths = depth + 1, 1, 0
+        elif c == 0x5D:
+            if depth > 1 and (lengths > 0 or text[p - 1] == 0x5B):  # not the end of a list of shapes
+                total, shapes = total + product, shapes + 1
+            depth, lengths = depth - 1, 0
+        elif c >= 0x30 and c <= 0x39:
+            length = 0
+            while p < end and text[p] >= 0x30 and text[p] <= 0x39:
+                length, p = min(length * 10 + (text[p] - 0x30), _MANY), p + 1
+            if length > 0 and product > _MANY // length:
+                return MISSING
+            product, lengths, p = product * length, lengths + 1, p - 1
+        elif c != 0x2C and c != 0x20:
+            return MISSING
+        p += 1
+    return total if shapes > 0 and total <= _MANY else MISSING

@@ -1,8 +1,9 @@
 """Nsight Systems exports (`nsys export --type sqlite`) as a :class:`~assay.sim.telemetry.Frame`.
 
-Read are kernels, copies, runtime calls and NVTX ranges; the rest of the database is not touched. It is opened
-read-only, and only its tables are asked, never its views. Each process of the report is a rank; all processes of a file
-share its clock. An NVTX range named like `step 12` or `ProfilerStep#12` is a step.
+Read are kernels, copies, CUDA graphs, runtime calls and NVTX ranges; the rest of the database is not touched. It is
+opened read-only, and only its tables are asked, never its views. Each process of the report is a rank; all processes of
+a file share its clock. An NVTX range named like `step 12` or `ProfilerStep#12` is a step. Unless told otherwise `nsys`
+records a CUDA graph as one piece: it counts as compute, and the frame says so.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _PROCESS = ~0xFFFFFF  # the low 24 bits of a global thread id are the thread
 _STEP = re.compile(r"^\W*(?:profilerstep|step|iteration|iter)[\s#:_]*(\d+)\W*$", re.IGNORECASE)
 _RANGES = (59, 60, 70, 71)  # push and pop, start and end; the same in the form of newer versions
 _MOST = 100_000  # rows fetched at once
+_GRAPHS = "CUDA graphs in one piece counted as compute (nsys profile --cuda-graph-trace=node tells what is in them)"
 _COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
 
@@ -42,6 +44,7 @@ class _Source(NamedTuple):
 
 _SOURCES = (
     _Source("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName", "globalPid", "streamId", "correlationId", "NULL", "kernel"),
+    _Source("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphId", "globalPid", "streamId", "correlationId", "NULL", "kernel"),
     _Source("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind", "globalPid", "streamId", "correlationId", "bytes", "gpu_memcpy"),
     _Source("CUPTI_ACTIVITY_KIND_MEMSET", "NULL", "globalPid", "streamId", "correlationId", "bytes", "gpu_memset"),
     _Source("CUPTI_ACTIVITY_KIND_RUNTIME", "nameId", "globalTid", "NULL", "correlationId", "NULL", "cuda_runtime"),
@@ -102,7 +105,7 @@ def _table(
     if lacking := {"start", "end"} - has:
         raise BadInput(f"{path}: table {source.table} lacks the column {', '.join(sorted(lacking))}")
     chosen = [column if column in has else "NULL" for column in source[1:6]]
-    if source.cat == "kernel" and "demangledName" not in has:
+    if source.name == "demangledName" and "demangledName" not in has:
         chosen[0] = "shortName" if "shortName" in has else "NULL"
     text = "text" if "text" in has else "NULL"
     only = f"WHERE eventType IN {_RANGES}" if source.table == "NVTX_EVENTS" and "eventType" in has else ""
@@ -120,10 +123,14 @@ def _table(
         if lost := len(part) - len(kept):
             what = "spans without a usable time left out"
             repairs[what] = repairs.get(what, 0) + lost
+        if source.name == "graphId":
+            repairs[_GRAPHS] = repairs.get(_GRAPHS, 0) + len(kept)
         yield kept
 
 
 def _name(source: _Source, number: Any, text: Any, words: dict[Any, str]) -> str:
+    if source.name == "graphId":
+        return f"CUDA graph {number}"
     if source.cat == "gpu_memcpy":
         return f"Memcpy {_COPIES.get(number, number)}"
     if source.cat == "gpu_memset":

@@ -134,8 +134,10 @@ def _read(path: Path, kind: type[T], right: str) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        where = f" ({len(content)} bytes)" if "truncated" in str(error) else ""
-        raise BadInput(f"{path}: {str(error)[:160]}{where}; {right}") from None
+        if "truncated" in str(error):
+            cure = "; 'assay trace FILE --convert whole.json' keeps the events before it" if kind is Profile else ""
+            raise BadInput(f"{path}: truncated at byte {len(content)}{cure}") from None
+        raise BadInput(f"{path}: {str(error)[:160]}; {right}") from None
 
 
 # --------------------------------------------------------------------------------------------- what names mean

@@ -18,9 +18,9 @@ from assay.observe.graphs.events import (
     operation,
     storages,
 )
-from assay.workloads.chakra import COLL, COMP, MEM_STORE, Graph
+from assay.workloads.chakra import COLL, COMP, MEM_STORE, RECV, SEND, Graph
 from assay.workloads.chakra_attributes import sized
-from assay.workloads.kineto_names import element_size
+from assay.workloads.kineto_names import element_size, point_to_point
 
 
 @dataclass(eq=False)
@@ -77,6 +77,8 @@ def assemble(nodes: list[Node], profile: Profile, host: HostGraph | None, source
 
 
 def _type(node: Node) -> int:
+    if node.is_comm and point_to_point(node.name):  # with a peer that the profiler does not name
+        return RECV if ":recv" in node.name.lower() else SEND
     if node.is_comm:
         return COLL
     return MEM_STORE if node.event and "mem" in node.event.cat.lower() else COMP

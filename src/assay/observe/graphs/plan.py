@@ -80,7 +80,8 @@ class Plan:
         """
         given = (graphs,) if isinstance(graphs, Graph) else tuple(graphs)
         if not sum(len(graph) for graph in given):
-            raise BadInput("nothing to replay: the trace has no nodes")
+            names = ", ".join(_named(graph) for graph in given) or "no trace"
+            raise BadInput(f"{names}: nothing to replay: the trace has no nodes")
         ranks = _ranks(given)
         first = np.concatenate([[0], np.cumsum([len(graph) for graph in given])]).astype(np.int64)
         parts = [_one(graph, int(begin)) for graph, begin in zip(given, first, strict=False)]
@@ -203,11 +204,13 @@ def _lanes(graph: Graph) -> tuple[Int64s, int]:
     """The lane of each node, -1 for those that occupy none, and how many there are."""
     number, on_host = lanes(graph)
     kind = np.where(on_host == 1, _HOST, _DEVICE)
-    unplaced, sends, receives = is_collective(graph) & (number < 0), graph.type == SEND, graph.type == RECV
+    unplaced = is_collective(graph) & (number < 0)
+    to, of = (graph.whole_numbers(name, among=graph.type == kind_of) for name, kind_of in
+              (("comm_dst", SEND), ("comm_src", RECV)))  # fmt: skip
     rows = (
         (unplaced, _GROUP, graph.texts("pg_name", unplaced).codes),
-        (sends, _SEND, graph.whole_numbers("comm_dst", among=sends)),
-        (receives, _RECV, graph.whole_numbers("comm_src", among=receives)),
+        ((graph.type == SEND) & (to >= 0), _SEND, to),  # a peer that nobody names has no channel
+        ((graph.type == RECV) & (of >= 0), _RECV, of),
     )
     for chosen, what, which in rows:
         kind, number = np.where(chosen, what, kind), np.where(chosen, which, number)

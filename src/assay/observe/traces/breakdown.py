@@ -215,7 +215,7 @@ def top_kernels(device: pl.DataFrame, count: int = 10) -> pl.DataFrame:
     return (
         device.group_by(pl.col("name"), "cat")
         .agg(calls=pl.len(), total=pl.col("dur").sum(), mean=pl.col("dur").mean(), longest=pl.col("dur").max())
-        .sort("total", descending=True)
-        .head(count)
         .with_columns(pl.col("name", "cat").cast(pl.String))
+        .sort("total", "name", descending=[True, False])
+        .head(count)
     )

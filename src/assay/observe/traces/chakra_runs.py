@@ -15,9 +15,11 @@ import polars as pl
 
 from assay.observe.graphs.replay import Outcome, Plan, break_cycles, critical_path, replay
 from assay.observe.traces.what_if import Answer
+from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
 from assay.workloads import chakra
 
+LONGEST = 1e9  # seconds of a replay, thirty years: beyond it nanoseconds do not fit
 _KINDS = {"COMP": "kernel", "COMM_COLL": "comm", "COMM_SEND": "comm", "COMM_RECV": "comm",
           "MEM_LOAD": "memcpy", "MEM_STORE": "memcpy"}  # fmt: skip
 
@@ -44,14 +46,24 @@ def read(paths: Sequence[Path], without_cycles: bool = False) -> Replayed:
                 for row in edges.iter_rows(named=True)
             ]
     outcome = replay(graphs)
+    if outcome.makespan > LONGEST:
+        raise BadInput(f"{graphs[0].source}: its durations add up to {outcome.makespan:.3g} s; are they microseconds?")
     return Replayed(graphs, outcome, _timed(chakra.frame(graphs), outcome), removed)
 
 
 def _timed(frame: Frame, outcome: Outcome) -> Frame:
-    """The frame with the replay's times, which are those of one clock."""
-    start = np.round(outcome.start * 1e9).astype(np.int64)
+    """The frame with the replay's times, which are those of one clock, and its pairing of collectives.
+
+    A rank is in a collective from when it is ready, as a profiler records it: who spends least time there came last.
+    """
+    start = np.round(outcome.ready * 1e9).astype(np.int64)
     length = np.round(outcome.end * 1e9).astype(np.int64) - start
-    spans = frame.spans.with_columns(start=pl.Series(start), dur=pl.Series(length))
+    meetings = outcome.plan.meetings
+    number = np.full(outcome.plan.n, -1, np.int64)
+    number[meetings.nodes] = np.repeat(np.arange(len(meetings)), np.diff(meetings.at))
+    number[np.concatenate([graph.type for graph in outcome.plan.graphs]) != chakra.COLL] = -1  # joins two ranks only
+    seq = pl.Series(number).set(pl.Series(number < 0), None)
+    spans = frame.spans.with_columns(start=pl.Series(start), dur=pl.Series(length), seq=seq)
     return replace(frame, spans=spans, entities=frame.entities.with_columns(clock=pl.lit("replay")))
 
 
@@ -71,14 +83,17 @@ def path(outcome: Outcome) -> dict[str, Any]:
 
 
 def what_if(replayed: Replayed, *, bandwidth: float = 1.0, stragglers: bool = True) -> Answer:
-    """The replay with collectives so many times as fast, or with every rank as fast as the median."""
+    """The replay with collectives so many times as fast, or with every rank as fast as the median.
+
+    Of an even number of ranks the slowest is left out: half of its delay would stay where there are two.
+    """
     graphs = list(replayed.graphs)
     durations = [graph.duration.copy() for graph in graphs]
     note = ""
     if not stragglers:
         same = {graph.type.tobytes() for graph in graphs}
         if len(graphs) > 1 and len(same) == 1:
-            middle = np.median(np.stack(durations), axis=0)
+            middle = np.median(np.stack([durations[i] for i in _odd(replayed.outcome)]), axis=0)
             comm = np.isin(graphs[0].type, (chakra.COLL, chakra.SEND, chakra.RECV))
             durations = [np.where(comm, own, middle) for own in durations]
         else:
@@ -90,3 +105,10 @@ def what_if(replayed: Replayed, *, bandwidth: float = 1.0, stragglers: bool = Tr
     changed = Plan.of([graph.with_durations(own) for graph, own in zip(graphs, durations, strict=True)])
     recorded = replayed.outcome.makespan
     return Answer(round(recorded * 1e9), round(replay(changed).makespan * 1e9), note)
+
+
+def _odd(outcome: Outcome) -> list[int]:
+    """The traces to take the median of; the slowest rank is the one that waits least for the others."""
+    waited = np.add.reduceat(outcome.waited, outcome.plan.first[:-1])
+    slowest = int(waited.argmin()) if len(waited) % 2 == 0 and waited.any() else -1
+    return [i for i in range(len(waited)) if i != slowest]

@@ -65,7 +65,8 @@ def read(paths: Sequence[Path], progress: Callable[[int, int], None] | None = No
 def convert(run: Run, frame: Frame, to: Path) -> None:
     """Write `.parquet` (a table of spans), `.json` or `.json.gz` (a Chrome trace that any viewer opens), or `.et`.
 
-    A Chakra trace stays one: its `.json` is Chakra's own. A profiler's `.et` has all of its steps.
+    Of several ranks each gets a file of its own, but for the table. A Chakra trace stays one: its `.json` is Chakra's
+    own. A profiler's `.et` has all of its steps.
     """
     name = to.name.lower()
     if name.endswith(".parquet"):
@@ -73,13 +74,17 @@ def convert(run: Run, frame: Frame, to: Path) -> None:
         _named(frame).write_parquet(held)
         write_whole(to, held.getvalue())
     elif name.endswith((".json", ".json.gz")) and run.replayed is None:
-        text = chrome(frame)
-        write_whole(to, gzip.compress(text, 6, mtime=0) if name.endswith(".gz") else text)
+        names = frame.entities.filter(pl.col("kind") == "rank")["name"].to_list()
+        for rank, path in zip(names, _one_each(to, names), strict=True):
+            text = chrome(frame, rank)
+            write_whole(path, gzip.compress(text, 6, mtime=0) if name.endswith(".gz") else text)
     elif name.endswith((".et", ".et.gz", ".json", ".json.gz")):
         from assay.workloads import chakra
 
         graphs = _graphs(run)
-        for graph, path in zip(graphs, _one_each(to, len(graphs)), strict=True):
+        told = [str(graph.rank) for graph in graphs]
+        places = told if len(set(told)) == len(told) else [str(i) for i in range(len(graphs))]
+        for graph, path in zip(graphs, _one_each(to, places), strict=True):
             chakra.write(graph, path)
     else:
         raise BadInput(f"cannot convert to '{to.name}': the suffix must be .et, .json, .json.gz or .parquet")
@@ -96,12 +101,12 @@ def _graphs(run: Run) -> Sequence[Graph]:
     return [link(path) for path in run.paths]
 
 
-def _one_each(to: Path, count: int) -> list[Path]:
+def _one_each(to: Path, ranks: Sequence[str]) -> list[Path]:
     """The file itself for one rank; `out.0.et`, `out.1.et` for several."""
-    if count == 1:
+    if len(ranks) == 1:
         return [to]
     stem, dot, suffix = to.name.partition(".")
-    return [to.with_name(f"{stem}.{i}{dot}{suffix}") for i in range(count)]
+    return [to.with_name(f"{stem}.{rank}{dot}{suffix}") for rank in ranks]
 
 
 def _named(frame: Frame) -> pl.DataFrame:
@@ -117,14 +122,15 @@ def _named(frame: Frame) -> pl.DataFrame:
     return rows.with_columns(pl.col("name", "group", "cat").cast(pl.String))
 
 
-def chrome(frame: Frame) -> bytes:
-    """The spans as a Chrome trace: a process for each rank, a thread for each of its threads and streams.
+def chrome(frame: Frame, rank: str) -> bytes:
+    """The spans of one rank as a Chrome trace, with a thread for each of its threads and streams.
 
-    Reading it again gives the same spans: names, times to the nanosecond, steps, streams, collectives and launches.
+    Reading it again gives the same spans: names, times to the nanosecond, steps (under the profiler's name for them),
+    streams, collectives and launches.
     """
     import msgspec
 
-    rows = _named(frame)
+    rows = _named(frame).filter(pl.col("rank") == rank)
     cats = {"kernel": "kernel", "comm": "kernel", "memcpy": "gpu_memcpy", "step": "user_annotation", "io": "cpu_op"}
     parts: list[bytes] = []
     for row in rows.filter(pl.col("start").is_not_null() & pl.col("dur").is_not_null()).iter_rows(named=True):
@@ -136,12 +142,13 @@ def chrome(frame: Frame) -> bytes:
         args |= {key: row[own] for key, own in (("Seq", "seq"), ("Process Group Name", "group"), ("bytes", "bytes"))
                  if row[own] is not None}  # fmt: skip
         times = {"ts": msgspec.Raw(_micro(row["start"])), "dur": msgspec.Raw(_micro(row["dur"]))}
-        place = {"name": row["name"], "pid": f"rank {row['rank']}", "tid": row["place"]}
+        step = row["cat"] == "step" and row["seq"] is not None
+        name = f"ProfilerStep#{row['seq']}" if step else row["name"]
+        place = {"name": name, "pid": f"rank {row['rank']}", "tid": row["place"]}
         body = {"ph": "X", "cat": cat, **place, **times, "args": args}
         parts.append(msgspec.json.encode(body))
-    known = frame.entities.filter(pl.col("kind") == "rank")["name"].to_list()
-    rank = f'"distributedInfo":{{"rank":{int(known[0])}}},' if len(known) == 1 and known[0].isdigit() else ""
-    return b"{" + rank.encode() + b'"traceEvents":[\n' + b",\n".join(parts) + b"\n]}\n"
+    said = f'"distributedInfo":{{"rank":{int(rank)}}},' if rank.isdigit() else ""
+    return b"{" + said.encode() + b'"traceEvents":[\n' + b",\n".join(parts) + b"\n]}\n"
 
 
 def _micro(nanoseconds: int) -> bytes:

@@ -125,8 +125,10 @@ def _kernels(device: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _path(joined: Links) -> dict[str, Any]:
     pieces = critical_path(joined).with_columns(seconds=(pl.col("end") - pl.col("start")) / 1e9)
-    kinds = pieces.group_by("kind").agg(pl.col("seconds").sum()).sort("seconds", descending=True)
-    ranks = pieces.group_by("rank").agg(pl.col("seconds").sum()).sort("seconds", descending=True)
+    kinds, ranks = (
+        pieces.group_by(column).agg(pl.col("seconds").sum()).sort("seconds", column, descending=[True, False])
+        for column in ("kind", "rank")
+    )
     longest = pieces.filter(pl.col("name") != "").group_by("name", "kind").agg(
         pieces=pl.len(), seconds=pl.col("seconds").sum()
     ).sort("seconds", "name", descending=[True, False]).head(5)  # fmt: skip

@@ -3,8 +3,7 @@
 :func:`load` reads such a folder; metrics are computed from it later, by :mod:`assay.observe.traces.metrics`, and never
 change it. A folder without a card gets one drafted from what its traces say of themselves.
 
-Beside the frame a row holds what the frame has no column for: the grid of every kernel, and the device's name. Sizes of
-gloo's collectives, which the profiler tells as shapes only, are filled in.
+Beside the frame a row holds what the frame has no column for: the grid of every kernel, and the device's name.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,7 @@ from assay.observe.traces.cards import Card
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
 from assay.workloads import kineto
-from assay.workloads.kineto_names import element_size
 
-HOST_LIBRARY = ("gloo:", "mpi:", "ucc:")  # how collectives are called that the host carries
 OPERATIONS = {
     "all_reduce": r"(?i)all_?reduce", "all_gather": r"(?i)all_?gather", "reduce_scatter": r"(?i)reduce_?scatter",
     "all_to_all": r"(?i)all_?to_?all", "broadcast": r"(?i)broadcast", "send": r"(?i)send_?recv|:send$|:recv$",
@@ -50,7 +47,6 @@ class Details:
     device: str
     multiprocessors: int | None
     kernels: pl.DataFrame  # name, dur (ns), blocks
-    sizes: pl.DataFrame  # name, start (ns), bytes: collectives of the host, by their shapes
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ def load(folder: Path, progress: Callable[[int, int], None] | None = None) -> Ro
     known = tuple(found for path in paths if (found := details(path)) is not None)
     at = cards.find(folder)
     card = cards.read(at) if at is not None else draft(frame, known)
-    return Row(card, _sized(frame, known), known, folder.name)
+    return Row(card, frame, known, folder.name)
 
 
 def draft(frame: Frame, known: tuple[Details, ...] = ()) -> Card:
@@ -144,17 +140,13 @@ def draft(frame: Frame, known: tuple[Details, ...] = ()) -> Card:
     )
 
 
-class _Args(msgspec.Struct, rename={"types": "Input type", "dims": "Input Dims"}):
+class _Args(msgspec.Struct):
     grid: Any = None
-    types: Any = None
-    dims: Any = None
 
 
 class _Event(msgspec.Struct):
-    ph: str = ""
     cat: str = ""
     name: str = ""
-    ts: float = 0.0
     dur: float = 0.0
     args: _Args = msgspec.field(default_factory=_Args)
 
@@ -186,7 +178,7 @@ def details(path: Path) -> Details | None:
     return Details(
         rank if isinstance(rank, int) else None, size, str(file_.about.get("backend") or ""),
         str(first.get("name") or ""), count if isinstance(count, int) and count > 0 else None,
-        _kernels(file_.events), _sizes(file_.events, size or 1),
+        _kernels(file_.events),
     )  # fmt: skip
 
 
@@ -199,51 +191,5 @@ def _kernels(events: list[_Event]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={"name": pl.String, "dur": pl.Int64, "blocks": pl.Int64}, orient="row")
 
 
-def _sizes(events: list[_Event], ranks: int) -> pl.DataFrame:
-    """Bytes of the host's collectives, as the whole vector: what a rank gives to an all-gather counts for each rank."""
-    rows = []
-    for event in events:
-        if event.ph != "X" or event.cat != "user_annotation" or not event.name.startswith(HOST_LIBRARY):
-            continue
-        if not (isinstance(event.args.dims, list) and isinstance(event.args.types, list)):
-            continue
-        nbytes = sum(_nbytes(dims, kind) for dims, kind in zip(event.args.dims, event.args.types, strict=False))
-        times = ranks if operation(event.name) == "all_gather" else 1
-        rows.append((event.name, round(event.ts * 1000), nbytes * times))
-    schema = {"name": pl.String, "start": pl.Int64, "sized": pl.Int64}
-    found = pl.DataFrame([row for row in rows if row[2] > 0], schema=schema, orient="row")
-    return found.unique(["name", "start"], keep="first", maintain_order=True)
-
-
 def _numbers(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(v, int) and 0 <= v < 1 << 31 for v in values)
-
-
-def _nbytes(dims: Any, kind: Any) -> int:
-    if isinstance(dims, list) and dims and isinstance(dims[0], list):  # a list of tensors
-        return sum(_nbytes(one, kind) for one in dims)
-    if not _numbers(dims) or not isinstance(kind, str):
-        return 0
-    size = element_size(kind.removeprefix("c10::"))
-    for length in dims:
-        size *= length
-    return size if size < 1 << 50 else 0
-
-
-def _sized(frame: Frame, known: tuple[Details, ...]) -> Frame:
-    """With the sizes of the host's collectives filled in, rank by rank."""
-    placed = breakdown.ranks(frame).select("entity", "rank")
-    tables = [
-        one.sizes.with_columns(rank=pl.lit(str(one.rank if one.rank is not None else at)))
-        for at, one in enumerate(known)
-        if len(one.sizes)
-    ]
-    if not tables:
-        return frame
-    spans = frame.spans.join(placed, on="entity", maintain_order="left").with_columns(
-        word=pl.col("name").cast(pl.String)
-    )
-    sizes = pl.concat(tables).rename({"name": "word"})
-    joined = spans.join(sizes, on=["rank", "word", "start"], how="left", maintain_order="left")
-    filled = joined.with_columns(bytes=pl.coalesce("bytes", "sized")).select(frame.spans.columns)
-    return replace(frame, spans=filled)

@@ -134,9 +134,7 @@ def _alike(links: Links, pace: _Pace) -> tuple[_Pace, str]:
     of_sync = _sync_ranks(links)
     programs: dict[tuple[bytes, int], list[int]] = {}
     codes = np.unique(links.rank).tolist()
-    lane = np.where(links.host & (links.kind == _COMM), -1, links.ops["entity"].to_numpy())  # any idle thread takes one
-    order = np.lexsort((links.start, lane, links.rank))
-    rows = {code: order[links.rank[order] == code] for code in codes}
+    rows = {code: _program(links, code) for code in codes}
     syncs = {code: np.flatnonzero(of_sync == code) for code in codes}
     for code in codes:
         programs.setdefault((links.kind[rows[code]].tobytes(), len(syncs[code])), []).append(code)
@@ -146,15 +144,37 @@ def _alike(links: Links, pace: _Pace) -> tuple[_Pace, str]:
         if len(members) < 2:
             continue
         alike += len(members)
+        counted = _counted_alike(links, [rows[code] for code in members])
         for name, values in made.items():
             places = syncs if name.startswith("sync") else rows
             block = np.stack([values[places[code]] for code in _odd(links, members)])
             middle = np.round(np.median(block, axis=0)).astype(np.int64)
             for code in members:
-                values[places[code]] = middle
+                taken = places is syncs or counted
+                values[places[code]] = np.where(taken, middle, values[places[code]])
     own = len(codes) - alike
     note = f"{own} of {len(codes)} ranks run a program of their own: kept as they are" if own else ""
     return _Pace(**made), note
+
+
+def _program(links: Links, code: int) -> Ints:
+    """The ops of a rank, lane by lane; lanes by what runs on them, for threads have other numbers on every rank."""
+    own = np.flatnonzero(links.rank == code)
+    entity = links.ops["entity"].to_numpy().astype(np.int64)[own]
+    lane = np.where(links.host[own] & (links.kind[own] == _COMM), -1, entity)  # any idle thread takes one
+    order = np.lexsort((links.start[own], lane))
+    parts = np.split(own[order], np.flatnonzero(np.diff(lane[order])) + 1)
+    return np.concatenate(sorted(parts, key=lambda part: links.kind[part].tobytes()))
+
+
+def _counted_alike(links: Links, places: list[Ints]) -> NDArray[np.bool_]:
+    """Where the ops of all ranks count their delay from something, or all of them from nothing: zero is the clock's."""
+    from_nothing = (links.called < 0) & (links.before < 0) & (links.other < 0)
+    pattern = np.stack(
+        [4 * from_nothing[at] + 2 * (links.called[at] < 0) + (links.after_sync[at] < 0) for at in places]
+    )
+    alike: NDArray[np.bool_] = (pattern == pattern[0]).all(axis=0)
+    return alike
 
 
 def _odd(links: Links, members: list[int]) -> list[int]:
