@@ -281,6 +281,13 @@ def test_one_rank_that_is_late_every_few_steps_is_the_first_suspect_and_too_few_
     assert (first.entity, first.indicator, found.label) == ("2", stage, label)
 
 
+@pytest.mark.parametrize("delay", [0.02, 0.05])
+def test_a_delay_of_every_step_is_not_called_seldom_however_short_the_window(delay: float) -> None:
+    labels = [diagnose(job(seed, steps=7, extra={(2, "forward"): delay}), STAGES, job(99, steps=40)).label
+              for seed in range(40)]  # fmt: skip
+    assert "seldom" not in labels and labels.count("confirmed") > 20
+
+
 @pytest.mark.parametrize("compared", [True, False])
 @pytest.mark.parametrize(("delay", "named"), [(0.01, []), (2.0, [("2", "other", "seldom")])])
 def test_one_pause_is_named_where_much_of_the_time_went_there(

@@ -57,7 +57,8 @@ def seldom(beyond: Floats, leaders: Ints, ranks: int, least: float, usual: Float
         behind = np.bincount(leaders[rows, stage], beyond[rows, stage])
         most[stage] = (leaders[rows, stage] == behind.argmax()).sum()
         share[stage] = behind.max() / behind.sum()
-    found = (share >= LEADS) & (lost > least) & ((most >= FEW) | (lost > MUCH * least))
+    rare = middle < 0.5 * lost  # else most rows are late, and the latest of them are no case of their own
+    found = rare & (share >= LEADS) & (lost > least) & ((most >= FEW) | (lost > MUCH * least))
     return Seldom(late, found, found & one_of_many(most, count, ranks))
 
 
