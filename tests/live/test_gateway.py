@@ -569,6 +569,43 @@ def test_a_shadow_reports_and_touches_nothing():
     run(test())
 
 
+def test_what_is_passed_through_is_no_decision_of_any_policy():
+    """Neither the view nor the shadow may take a list of models for a prompt that was scored."""
+
+    async def test():
+        async with engines("a", "b") as made, Running(settings(made, shadow="round-robin")) as running:
+            await ask(running.port, "POST", CHAT, chat())
+            await ask(running.port, "GET", "/v1/models")
+            prompt, passed = running.gateway.decisions
+            assert prompt["scores"] is not None and prompt["shadow"] == "a"
+            assert passed["scores"] is None and passed["shadow"] is None
+            assert running.gateway.shadow.decisions == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+def test_events_go_on_one_by_one_however_their_lines_end(end):
+    under_way = []
+
+    def begin(exchange):
+        exchange.begin(b"200 OK", [EVENT_STREAM])
+        exchange.write(b"data: 1" + end + b"data: 2")
+        under_way.append(exchange)
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a])) as running:
+            a.behave = begin
+            async with Client(running.port) as client:
+                client.send("POST", CHAT, chat(stream=True))
+                await client.head()
+                assert await asyncio.wait_for(client.chunk(), 10) == b"data: 1" + end
+                under_way[0].finish(end)
+                assert await client.chunk() == b"data: 2" + end
+
+    run(test())
+
+
 def test_a_shadow_s_books_hold_what_real_requests_hold_and_nothing_at_their_end():
     def begin(exchange):
         exchange.begin(b"200 OK", [EVENT_STREAM])

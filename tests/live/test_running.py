@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import signal
+import socket
 import ssl
 import threading
 
@@ -15,10 +16,10 @@ import pytest
 
 pytest.importorskip("uvloop")
 
-from assay.live.serve import Running, run
+from assay.live.serve import Running, _renew, run
 from assay.live.settings import convert
 from assay.record.errors import AssayError, BadInput
-from tests.live.fake_engines import EVENT_STREAM, ask, chat, engines, settings, until
+from tests.live.fake_engines import EVENT_STREAM, Client, ask, chat, engines, settings, until
 
 CHAT = "/v1/chat/completions"
 VLLM = b"""# TYPE vllm:num_requests_running gauge
@@ -152,6 +153,39 @@ def test_a_wrong_certificate_is_said_in_one_line(certificate, wrong, tmp_path):
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("wrong", ["none.pem", "key.pem"])
+def test_certificates_for_engines_that_are_none_are_said_in_one_line(certificate, wrong, tmp_path):
+    async def test():
+        told = settings([], engine=[{"url": "https://127.0.0.1:1"}], engine_ca=str(tmp_path / wrong))
+        with pytest.raises(BadInput, match=rf"engine_ca \(.*{wrong}\)"):
+            await Running(told).__aenter__()
+
+    asyncio.run(test())
+
+
+def test_a_tls_client_that_keeps_a_connection_and_never_says_goodbye_does_not_hold_up_the_end(certificate):
+    """It is no client that was cut off, either: it waited for nothing."""
+    cert, key = certificate
+    context = ssl.create_default_context(cafile=cert)
+
+    def idle(port):
+        plain = socket.create_connection(("localhost", port))
+        client = context.wrap_socket(plain, server_hostname="localhost")
+        client.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+        return client
+
+    async def test():
+        async with engines("a") as (a,):
+            running = Running(settings([a], tls_cert=cert, tls_key=key, grace=3600.0))
+            async with running:
+                client = await asyncio.to_thread(idle, running.port)
+                assert await asyncio.wait_for(running.stop(), 30) == 0
+                client.close()
+
+    asyncio.run(test())
+
+
 def test_spans_reach_a_collector_and_continue_the_client_s_trace():
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     got = []
@@ -179,6 +213,29 @@ def test_spans_reach_a_collector_and_continue_the_client_s_trace():
     asyncio.run(test())
     collector.shutdown()
     assert got and got[0][0] == "/v1/traces" and bytes.fromhex(trace) in got[0][1] and b"assay.engine" in got[0][1]
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    (span,) = ExportTraceServiceRequest.FromString(got[0][1]).resource_spans[0].scope_spans[0].spans
+    told = {fact.key: fact.value.int_value for fact in span.attributes}
+    assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (8, 3)  # as the engine counted
+
+
+def test_a_collector_that_is_down_does_not_hold_up_the_end(monkeypatch):
+    """Its exporter would try again for a minute."""
+    spans = pytest.importorskip("assay.live.spans")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    monkeypatch.setattr(spans, "_LAST", 0.05)
+    ended = []
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], otel="http://127.0.0.1:1")) as running:
+            exporter = running.gateway.spans._exporter
+            export = exporter.export
+            monkeypatch.setattr(exporter, "export", lambda batch: ended.append(export(batch)))
+            await ask(running.port, "POST", CHAT, chat())
+
+    asyncio.run(test())
+    assert [result.name for result in ended] == ["FAILURE"]
 
 
 def test_a_port_that_is_taken_is_said_in_one_line():
@@ -220,6 +277,116 @@ def test_sighup_rereads_the_engines_and_sigterm_stops():
             os.kill(os.getpid(), signal.SIGTERM)
             assert await asyncio.wait_for(task, 10) == 0
             assert seen == ["b"]
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"key": "env:ASSAY_TEST_NOT_SET"}, "ASSAY_TEST_NOT_SET is not set"),
+        ({"key": "two words"}, "without spaces"),
+        ({"events": "nonsense"}, "an endpoint of KV events"),
+        ({"layout": "nonsense"}, "nonsense"),
+    ],
+)
+def test_engines_of_which_one_cannot_be_added_change_nothing(wrong, why, capsys):
+    if "events" in wrong:
+        pytest.importorskip("zmq")
+
+    async def test():
+        async with engines("a", "b", "c") as (a, b, c), Running(settings([a, b])) as running:
+            named = [{"url": b.url}, {"url": c.url}, {"url": "http://127.0.0.1:1", **wrong}]
+            _renew(running, lambda: convert({"engine": named}, "test"))
+            assert [(e.name, e.state) for e in running.gateway.fleet.engines] == [("a", "up"), ("b", "up")]
+            told = capsys.readouterr()
+            assert why in told.err and told.err.endswith("the engines stay as they are\n")
+            assert told.out == "" and told.err.count("\n") == 1  # the access log may be on standard output
+
+    asyncio.run(test())
+
+
+def test_an_engine_named_again_while_it_is_drained_stays():
+    async def test():
+        async with engines("a", "b") as (a, b), Running(settings([a, b])) as running:
+            b.behave = lambda exchange: None
+            fleet = running.gateway.fleet
+            fleet.engines[0].state = "down"
+            fleet.engines[0].retry = float("inf")
+            async with Client(running.port) as client:
+                client.send("POST", CHAT, chat())
+                await until(lambda: b.asked)
+                _renew(running, lambda: settings([a]))
+                assert [e.state for e in fleet.engines] == ["down", "draining"]
+                _renew(running, lambda: settings([a, b]))
+                assert [e.state for e in fleet.engines] == ["down", "up"]
+                b.answer(b.asked[0])
+                assert (await client.answer())[0] == 200
+                b.behave = b.answer
+                assert (await client.ask("POST", CHAT, chat()))[1]["x-assay-engine"] == "b"
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_does_not_wait(number, tmp_path):
+    """Clients still read why, and the log has it."""
+    log = tmp_path / "access.jsonl"
+
+    def begin(exchange):
+        exchange.begin(b"200 OK", [EVENT_STREAM])
+        exchange.write(b'data: {"n":0}\n\n')
+
+    async def test():
+        async with engines("a") as (a,):
+            a.behave = begin
+            running = []
+            task = asyncio.create_task(run(settings([a], grace=3600.0, log=str(log)), running.append))
+            await until(lambda: running)
+            async with Client(running[0].port) as client:
+                client.send("POST", CHAT, chat(stream=True))
+                await client.head()
+                await client.chunk()
+                os.kill(os.getpid(), number)
+                await until(lambda: running[0].gateway.draining)
+                assert not task.done()
+                os.kill(os.getpid(), number)
+                assert b"the gateway stops" in await asyncio.wait_for(client.chunk(), 10)
+                assert await asyncio.wait_for(task, 10) == 0
+
+    asyncio.run(test())
+    assert json.loads(log.read_text())["error"] == "the gateway stops"
+
+
+def test_kv_events_without_a_tokenizer_are_said_to_be_of_no_use():
+    pytest.importorskip("zmq")
+
+    async def test():
+        async with engines("a") as (a,):
+            named = [{"url": a.url, "events": "tcp://127.0.0.1:1"}]
+            async with Running(settings([a], engine=named)) as running:
+                await until(lambda: "tokenizer" in running.gateway.fleet.engines[0].note)
+
+    asyncio.run(test())
+
+
+def test_an_engine_that_moved_up_and_comes_back_clears_its_own_cache_and_no_other():
+    pytest.importorskip("zmq")
+
+    async def test():
+        async with engines("a", "b", "c") as made:
+            named = [{"url": e.url, "name": e.name} for e in made]
+            named[1]["events"] = "tcp://127.0.0.1:1"
+            async with Running(settings(made, engine=named)) as running:
+                gateway = running.gateway
+                fleet, index = gateway.fleet, gateway.index
+                gateway.roster.drain(fleet.engines[0])
+                b, c = fleet.engines
+                for engine in (b, c):
+                    index.insert(engine.number, index.hashes(np.arange(64, dtype=np.uint32), 0), gateway.now())
+                gateway.mark_down(b, "a test")
+                await until(lambda: b.state == "up")
+                assert (index.blocks(b.number), index.blocks(c.number)) == (0, 4)
 
     asyncio.run(test())
 

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from assay.live import keys
-from assay.live.settings import KeySettings, read, read_file
+from assay.live.settings import KeySettings, convert, read, read_file
 from assay.live.upstream import Address
 from assay.record.errors import BadInput
 
@@ -68,6 +68,17 @@ def test_keys_come_from_digests_or_the_environment(monkeypatch):
     assert known.find(b"bearer two").tier == "batch"
     for wrong in (b"Bearer ", b"Bearer secret2", b"secret", b"", b"Bearer \xff", None):
         assert known.find(wrong) is None
+
+
+def test_the_line_break_at_the_end_of_a_secret_s_file_is_no_part_of_the_key(monkeypatch):
+    monkeypatch.setenv("ACME_KEY", "secret\n")
+    assert keys.read([KeySettings("acme", env="ACME_KEY")]).find(b"Bearer secret").tenant == "acme"
+
+
+@pytest.mark.parametrize("address", ["collector:4318", "http://", "not a url", "grpc://collector:4317"])
+def test_what_is_no_collector_is_refused_with_what_would_be_right(address):
+    with pytest.raises(BadInput, match="http://collector:4318"):
+        convert({"otel": address}, "test")
 
 
 def test_a_key_that_is_not_in_the_environment_is_said_so(monkeypatch):

@@ -59,11 +59,15 @@ def command(engines: str | None, config: Path | None, view: bool, **told: Any) -
             table = _table(settings.read_file(config))
         if engines:
             table["engine"] = [{"url": url.strip()} for url in engines.split(",") if url.strip()]
-        return settings.convert(table | given, "gateway")
+        chosen = settings.convert(table | given, "gateway")
+        if not chosen.engine:
+            where = "[[engine]] in --config" if config else "--config"
+            raise BadInput(
+                f"no engine given: --engines http://127.0.0.1:8001 (try 'assay engine --port 8001'), or {where}"
+            )
+        return chosen
 
     chosen = read()
-    if not chosen.engine:
-        raise BadInput("no engine given: --engines http://127.0.0.1:8001 (try 'assay engine --port 8001'), or --config")
     cut = uvloop.run(serve.run(chosen, lambda running: _ready(running, view), read if config else None))
     if cut:
         raise AssayError(f"stopped; {cut} clients were cut off when the grace was over")

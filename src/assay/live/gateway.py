@@ -188,6 +188,7 @@ class Gateway:
         fleet, request = self.fleet, relay.request
         now = fleet.now = self.now()
         fleet.eligible = mask
+        fleet.scores = None  # of another request
         i = self._decide(request, mask) if relay.endpoint != "other" else self._least(mask)
         self._send(relay, i, now)
         return True
@@ -225,7 +226,6 @@ class Gateway:
         """Ask the policy; where it fails, the least loaded engine takes it, and the failure is counted."""
         fleet = self.fleet
         began = perf_counter()
-        fleet.scores = None
         try:
             i = int(self.router.route(request, fleet))
             if not 0 <= i < len(fleet) or (mask is not None and not mask[i]):
@@ -256,7 +256,7 @@ class Gateway:
         engine.prompt += request.prompt
         engine.matched += relay.matched
         relay.ask(engine, now)
-        if self.shadow is not None and relay.tries == 1:
+        if self.shadow is not None and relay.tries == 1 and relay.endpoint != "other":
             self.shadow.see(relay, fleet, self.decisions[-1])
 
     # ------------------------------------------------------------------------------------------ waiting

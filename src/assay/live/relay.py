@@ -26,6 +26,7 @@ RETRIED = frozenset((500, 502, 503, 504))  # an engine in trouble; another one m
 STUMBLED = 500  # a request may make every engine say so: that alone breaks no circuit
 HELD = 8 << 20  # bytes of an answer that are kept until it is whole
 EVENT = 1 << 20  # bytes of an event that are kept until it is whole
+_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")  # of an event, in each of the three ways to end a line
 _WITH_BODY = (b"POST", b"PUT", b"PATCH")
 LEFT = 499  # the client went away first: nginx's number for it
 
@@ -159,8 +160,7 @@ class Relay:
 
     def _whole_events(self, data: bytes) -> bytes:
         """Up to the end of the last whole event; the rest waits, unless it is enormous."""
-        short, long = data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n")
-        cut = max(short + 2 if short >= 0 else 0, long + 4 if long >= 0 else 0)
+        cut = max(data.rfind(end) + len(end) if end in data else 0 for end in _ENDS)
         if len(data) - cut > EVENT:
             self._torn = True
             return data

@@ -6,6 +6,7 @@ import asyncio
 import math
 import re
 import ssl
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +18,7 @@ from assay.live.kv_events import Batch, Mirror, Subscriber
 from assay.live.prefix_index import Corrections
 from assay.live.settings import EngineSettings, from_environment
 from assay.live.upstream import Address, Pool, Upstream
+from assay.record.errors import BadInput
 
 if TYPE_CHECKING:
     from assay.live.gateway import Gateway
@@ -92,31 +94,58 @@ class Roster:
         self._mirrors: dict[Engine, Mirror] = {}
         self._loaded: dict[Engine, signals.Reading] = {}
         ca = gateway.settings.engine_ca
-        self._tls = ssl.create_default_context(cafile=ca) if ca else None
+        try:
+            self._tls = ssl.create_default_context(cafile=ca) if ca else None
+        except OSError as error:  # what is no certificate is of this kind, too
+            raise BadInput(f"cannot use engine_ca ({ca}): {error.strerror or error}; it wants PEM") from error
 
     def add(self, settings: EngineSettings) -> Engine | None:
-        """One more engine, at once; None where it is there already. BadInput where it cannot be."""
+        """One more engine, at once; None where it is there already. BadInput where it cannot be.
+
+        One that was to go, and has not gone yet, stays as it was.
+        """
         gateway = self._gateway
         address = Address.of(settings.url)
-        if any(e.address.url == address.url for e in gateway.fleet.engines):
-            return None
-        key = settings.key.encode()
-        if settings.key.startswith("env:"):
-            key = from_environment(settings.key[4:], f"engine {settings.url}")
+        present = next((e for e in gateway.fleet.engines if e.address.url == address.url), None)
+        if present is not None:
+            if present.state != DRAINING:
+                return None
+            present.state = UP  # where it is not, that shows as soon as it is asked
+            gateway.fleet_changed()
+            return present
         engine = Engine(
             address, Pool(address, self._tls, gateway.settings.connect, outbox=gateway.outbox),
-            self._name(settings, address), key,
+            self._name(settings, address), _key(settings),
             settings.tp, _cost(settings.layout), settings.events, limit=settings.limit or gateway.settings.inflight,
             blocks=gateway.settings.blocks, corrections=Corrections(gateway.settings.blocks, gateway.index.block),
         )  # fmt: skip
+        if settings.events:  # first: it may fail, and then there is no such engine
+            self._subscribe(engine, settings)
         gateway.fleet.add(engine)
         if gateway.shadow is not None:
             gateway.shadow.add(engine, None)
         self._tasks[engine] = asyncio.get_running_loop().create_task(self._look_after(engine))
-        if settings.events:
-            self._subscribe(engine, settings)
         gateway.fleet_changed()
         return engine
+
+    def renew(self, named: Iterable[EngineSettings]) -> None:
+        """Add the engines that are named and not here, drain those that are here and not named.
+
+        BadInput where one of them cannot be added; then all is as it was.
+        """
+        wanted = {Address.of(settings.url).url: settings for settings in named}
+        added: list[Engine] = []
+        try:
+            for settings in wanted.values():
+                engine = self.add(settings)
+                added += [engine] if engine is not None else []
+        except BadInput:
+            for engine in added:
+                self.drain(engine)
+            raise
+        for present in list(self._gateway.fleet.engines):
+            if present.address.url not in wanted:
+                self.drain(present)
 
     def _name(self, settings: EngineSettings, address: Address) -> str:
         """Its own name, or its address; never one that another has."""
@@ -173,6 +202,8 @@ class Roster:
                     await self._scrape(engine)
             except Exception as error:  # whatever an engine says must not end the looking
                 engine.note = f"{type(error).__name__}: {error}"
+            if engine.state == UP:
+                engine.note = self._of_no_use(engine) or engine.note
             self.settle(engine)
             await asyncio.sleep(min(settings.scrape, settings.probe))
 
@@ -189,8 +220,10 @@ class Roster:
             if well and gateway.now() >= engine.retry:
                 engine.state, engine.note, engine.failures = UP, "", 0
                 engine.models = ()
-                if engine in self._mirrors:  # it may have started anew, with nothing in its cache
-                    self._mirrors[engine].forget()
+                mirror = self._mirrors.get(engine)
+                if mirror is not None:  # it may have started anew, with nothing in its cache
+                    mirror.engine = engine.number
+                    mirror.forget()
                 gateway.fleet_changed()
         elif not well:
             gateway.suspect(engine, why)
@@ -229,9 +262,18 @@ class Roster:
         self._loaded[engine] = reading
         engine.note = engine.note or signals.report(reading)
 
+    def _of_no_use(self, engine: Engine) -> str:
+        """Why its KV events, where it publishes any, do not tell what its cache holds."""
+        mirror, subscriber = self._mirrors.get(engine), self._subscribers.get(engine)
+        if mirror is None or subscriber is None:
+            return ""
+        if not self._gateway.settings.tokenizer:
+            return "KV events speak of token ids: without 'tokenizer' no prompt is found in them"
+        return mirror.reason or (f"KV events: {subscriber.problem}" if subscriber.problem else "")
+
     def _subscribe(self, engine: Engine, settings: EngineSettings) -> None:
         gateway = self._gateway
-        mirror = self._mirrors[engine] = Mirror(gateway.index, engine.number)
+        mirror = Mirror(gateway.index, engine.number)
 
         def receive(batch: Batch, gap: bool) -> None:
             if engine.number < 0:
@@ -240,10 +282,20 @@ class Roster:
             if gap:
                 mirror.forget()
             mirror.apply(batch, gateway.now())
-            engine.note = mirror.reason or engine.note
             gateway.fleet.cache_changed()
 
         self._subscribers[engine] = Subscriber(settings.events, receive, replay_endpoint=settings.replay or None)
+        self._mirrors[engine] = mirror
+
+
+def _key(settings: EngineSettings) -> bytes:
+    """What the engine wants to be shown; BadInput where that would not be one word in a head."""
+    what = f"engine {settings.url}"
+    env = settings.key.startswith("env:")
+    key = from_environment(settings.key[4:], what) if env else settings.key.encode()
+    if not re.fullmatch(rb"[!-~]*", key):
+        raise BadInput(f"{what}: its key must be letters, digits and signs of ASCII, without spaces or line breaks")
+    return key
 
 
 def _cost(layout: str) -> Any:

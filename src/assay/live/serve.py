@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import signal
 import ssl
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +76,11 @@ class Running:
             gateway.spans.close()
         return cut
 
+    def hurry(self) -> None:
+        """End what still runs in errors, and wait for no client: where it is being stopped, that is over now."""
+        self._give_up()
+        self.server.hurry()
+
     def _give_up(self) -> None:
         """The grace is nearly over: end what still runs in errors that clients can read."""
         for relay in list(self.gateway.relays):
@@ -135,24 +140,14 @@ async def run(
         gc.set_threshold(20_000, 20, 20)  # requests leave no cycles behind; there is little to find
         ready(running)
         await stop.wait()
-        with contextlib.suppress(ValueError):
-            for number in (signal.SIGTERM, signal.SIGINT):  # a second one does not wait
-                loop.remove_signal_handler(number)
+        for number in (signal.SIGTERM, signal.SIGINT):  # a second one does not wait
+            loop.add_signal_handler(number, running.hurry)
         return await running.stop()
 
 
 def _renew(running: Running, reread: Callable[[], Settings]) -> None:
-    """Engines that the file names now and not before are added, those it no longer names are drained."""
-    from assay.live.upstream import Address
-
+    """Have the engines that the file names now; where one of them cannot be had, nothing changes."""
     try:
-        wanted = {Address.of(engine.url).url: engine for engine in reread().engine}
-    except AssayError as error:
-        print(f"assay: {error}; the engines stay as they are", flush=True)
-        return
-    roster, fleet = running.gateway.roster, running.gateway.fleet
-    for engine in wanted.values():
-        roster.add(engine)
-    for present in list(fleet.engines):
-        if present.address.url not in wanted:
-            roster.drain(present)
+        running.gateway.roster.renew(reread().engine)
+    except AssayError as error:  # not to standard output: the access log may go there
+        print(f"assay: {error}; the engines stay as they are", file=sys.stderr, flush=True)

@@ -458,7 +458,10 @@ class Server:
         self.outbox.loop = self.loop
         self._empty = asyncio.Event()
         self.limits = replace(self.limits, connections=_affordable(self.limits.connections))
-        listener = await self.loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)
+        times: dict[str, float] = {}
+        if tls is not None:  # a handshake is part of the head, a farewell of the answer
+            times = {"ssl_handshake_timeout": self.limits.head_time, "ssl_shutdown_timeout": self.limits.stall_time}
+        listener = await self.loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024, **times)
         self._listeners.append(listener)
         self._sweep = self.loop.call_later(_SWEEP, self._look)
         return int(listener.sockets[0].getsockname()[1])
@@ -485,18 +488,26 @@ class Server:
         if self.draining and not self.connections and self._empty is not None:
             self._empty.set()
 
+    def hurry(self) -> None:
+        """Let a drain that is under way wait no longer."""
+        if self._empty is not None:
+            self._empty.set()
+
     async def drain(self, grace: float) -> int:
         """Take no more, let what runs end; the number of clients that were cut off after `grace` seconds."""
         self.draining = True
         for listener in self._listeners:
             listener.close()
         for connection in [c for c in self.connections if c.exchange is None]:
+            if not connection.closing and not connection.transport.get_write_buffer_size():
+                # Over TLS it is asked to say goodbye, which a client that only keeps a connection may never do.
+                connection.due = self.time() + min(_LINGER, grace / 2)
             connection.closing = True
             connection.transport.close()
         if self.connections and self._empty is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._empty.wait(), grace)
-        cut = len(self.connections)
+        cut = sum(1 for c in self.connections if c.exchange is not None or c.transport.get_write_buffer_size())
         for connection in list(self.connections):
             connection.abort()
         if self._sweep is not None:

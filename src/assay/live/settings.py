@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inflight: _Count = 256  # requests an engine is given at once; more wait here, in the order's order
     queue: Annotated[int, msgspec.Meta(ge=0)] = 4096  # requests that may wait here
     deadline: _Positive = 600.0  # from arrival to the last byte
-    first_byte: _Positive = 120.0  # from asking an engine to its first byte; then another one is asked
+    first_byte: _Positive = 120.0  # of a stream, from asking an engine; then another one is asked
     silence: _Positive = 60.0  # between two pieces of an answer
     connect: _Positive = 2.0
     attempts: _Count = 3
@@ -127,12 +127,17 @@ def convert(table: dict[str, object], name: str) -> Settings:
             )
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadInput(f"{name}: TLS needs both tls_cert and tls_key")
+    if settings.otel and not re.match(r"https?://[^/\s]+", settings.otel):
+        raise BadInput(f"{name}: otel: '{settings.otel}' is no address of a collector, such as http://collector:4318")
     return settings
 
 
 def from_environment(name: str, what: str) -> bytes:
-    """A secret from the environment; BadInput where it is not set."""
-    value = os.environ.get(name, "")
+    """A secret from the environment; BadInput where it is not set.
+
+    Without the line break that a secret made from a file ends in: nobody could show it in a head.
+    """
+    value = os.environ.get(name, "").strip()
     if not value:
         raise BadInput(f"{what}: the environment variable {name} is not set")
-    return value.encode()
+    return os.fsencode(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from assay.record.errors import BadInput
@@ -9,6 +10,8 @@ from assay.record.extras import missing_module
 
 if TYPE_CHECKING:
     from assay.live.relay import Relay
+
+_LAST = 2.0  # seconds that the last spans may take to a collector that does not answer
 
 
 class Spans:
@@ -25,7 +28,8 @@ class Spans:
             raise BadInput(missing_module("tracing", error)) from None
         url = endpoint if endpoint.rstrip("/").endswith("/v1/traces") else endpoint.rstrip("/") + "/v1/traces"
         self._provider = TracerProvider(resource=Resource.create({"service.name": "assay-gateway"}))
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
+        self._exporter = OTLPSpanExporter(endpoint=url)
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("assay.live")
         self._propagator = TraceContextTextMapPropagator()
         self._open: dict[int | str, Any] = {}
@@ -53,9 +57,12 @@ class Spans:
         span = self._open.pop(relay.request.id, None)
         if span is None:
             return
+        usage = relay.usage
+        prompt, output = (usage.prompt_tokens, usage.completion_tokens) if usage else (None, None)
         facts: dict[str, Any] = {
             "http.response.status_code": relay.status, "gen_ai.request.model": relay.request.model,
-            "gen_ai.usage.input_tokens": relay.request.prompt, "gen_ai.usage.output_tokens": relay.tokens,
+            "gen_ai.usage.input_tokens": prompt or relay.request.prompt,
+            "gen_ai.usage.output_tokens": relay.tokens if output is None else output,
             "assay.engine": relay.engine.name if relay.engine else "", "assay.matched_tokens": relay.matched,
             "assay.tries": relay.tries, "assay.tenant": relay.tenant,
         }  # fmt: skip
@@ -65,5 +72,9 @@ class Spans:
         span.end()
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send what is left, if the collector takes it: a gateway stops in time even where that one is down."""
+        enough = threading.Timer(_LAST, self._exporter.shutdown)
+        enough.daemon = True
+        enough.start()
         self._provider.shutdown()
+        enough.cancel()
