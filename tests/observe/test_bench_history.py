@@ -163,7 +163,36 @@ def test_foreign_values_that_are_no_times_are_left_out_with_a_line(tmp_path: Pat
     path = tmp_path / "series.csv"
     path.write_text("commit,parse\na,1.0\nb,0\nc,-2\nd,1.0\n")
     seen = watch.watch([path], tmp_path / "none.toml", 0.03, False, lambda done, total: None)
-    assert len(seen.series[0].points) == 2 and seen.notes == ["values of zero or less left out, which no time is: 2"]
+    assert len(seen.series[0].points) == 2 and seen.notes[0] == (
+        "values of zero or less left out, from which no per cent can be told: 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "better", "kind", "unit"),
+    [
+        ("parse_ms", "", "regression", "ms"), ("requests/s", "", "improvement", "requests/s"),
+        ("widgets", "", "rise", "value"), ("widgets", "more", "improvement", "value"),
+        ("requests/s", "less", "regression", "requests/s"), ("seconds", "", "regression", "seconds"),
+    ],
+)  # fmt: skip
+def test_foreign_steps_are_called_what_the_file_or_the_reader_says(
+    tmp_path: Path, header: str, better: str, kind: str, unit: str
+) -> None:
+    path = tmp_path / "series.csv"
+    values = [point.value for point in stepped(25, 0.1).points]
+    path.write_text(f"commit,{header}\n" + "".join(f"{COMMITS[i]},{value}\n" for i, value in enumerate(values)))
+    seen = watch.watch([path], tmp_path / "none.toml", 0.03, False, lambda done, total: None, better)
+    assert [change.kind for change in seen.changes] == [kind]
+    assert any("--better" in note for note in seen.notes) == (kind == "rise")
+    assert f'"title": "{unit}"' in json.dumps(bench_page.chart(seen.series[0], seen.changes).to_dict())
+    watch.page(tmp_path / "page.html", seen, 0.03)
+    assert kind in (tmp_path / "page.html").read_text()
+
+
+def test_what_is_better_in_the_own_history_is_not_asked(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--better is for FILES"):
+        watch.watch([], tmp_path / "bench.toml", 0.03, False, lambda done, total: None, "more")
 
 
 def test_the_contest_tunes_on_one_half_and_scores_on_the_other() -> None:

@@ -13,6 +13,7 @@ from assay.observe.series.prescaling import (
     MEAN_WORKERS,
     MOST_WORKERS,
     PHASES,
+    _measured,
     affordable,
     compare,
     reactive,
@@ -164,7 +165,24 @@ def test_what_reacts_asks_for_more_where_it_is_slow_and_less_when_little_is_left
     assert reactive(2.0, 24, 12) > reactive(2.0, 12, 12)
 
 
+def test_the_worst_latency_of_a_cycle_is_that_of_its_slowest_request() -> None:
+    answered = [(i / 200, 0.002) for i in range(199)] + [(0.995, 0.5), (1.2, 9.0)]  # the last is the next cycle's
+    row = _measured({"method": "fixed", "cycle": 0, "start": 0.0, "workers": 2.0}, answered, cycle=1.0)
+    assert row["latency_max"] == 0.5 and row["requests"] == 200
+
+
 def test_every_way_of_scaling_uses_as_many_workers_on_average() -> None:
     rows = compare(cycle=0.24, learn=3, rounds=2, seed=0)
     assert {row["method"] for row in rows} == {"fixed", "reactive", "pre-scaled"}
     assert {row["workers"] for row in rows} == {float(MEAN_WORKERS)}
+
+
+def test_what_was_never_negative_is_not_forecast_to_be() -> None:
+    random = np.random.default_rng(4)
+    counts = random.poisson(0.4, 400) * (random.random(400) < 0.5) * 5.0
+    ahead, below = (
+        forecast.forecast(decompose.automatic(grid(values), multiplicative=False), 48).quantiles
+        for values in (counts, counts - 1.0)
+    )
+    assert min(float(row.min()) for row in ahead.values()) == 0.0
+    assert min(float(row.min()) for row in below.values()) < -1.0

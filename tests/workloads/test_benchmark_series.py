@@ -78,6 +78,15 @@ def test_csv_in_its_forms(tmp_path: Path, text: str, expected: list[tuple[str, i
     assert rows(benchmark_series.read(write(tmp_path, "s.csv", text))) == expected
 
 
+def test_results_are_named_by_their_unit_where_the_file_tells_it(tmp_path: Path) -> None:
+    results = {name: [[1.0], []] for name in ("b.time_a", "b.S.peakmem_b", "track_c")}
+    told = benchmark_series.read(write(tmp_path, "a.json", {"commit_hash": "a", "date": 1, "results": results}))
+    assert sorted(told.samples["metric"].to_list()) == ["bytes", "seconds", "value"]
+    table = "benchmark,value,unit\nx,1,MB/s\ny,2,\n"
+    frame = benchmark_series.read(write(tmp_path, "s.csv", table))
+    assert frame.samples["metric"].to_list() == ["MB/s", "value"]
+
+
 def test_a_cut_last_row_is_left_out_and_said(tmp_path: Path) -> None:
     frame = benchmark_series.read(write(tmp_path, "s.csv", "time,commit,parse\n1,a,1.0\n2,b\n"))
     assert len(frame.samples) == 1 and frame.repairs["rows with another number of fields left out"] == 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HUES = {
     "regression": ("✗", "red"), "improvement": ("✓", "green"), "no change": ("=", "green"),
-    "undecided": ("?", "yellow"), "error": ("!", "red"),
+    "undecided": ("?", "yellow"), "error": ("!", "red"), "rise": ("↑", "yellow"), "fall": ("↓", "yellow"),
 }  # fmt: skip
 
 config_option = click.option(
@@ -176,20 +176,24 @@ def run(config: Path, only: tuple[str, ...], ref: str, last: int | None, as_json
 @click.option("--min-change", type=float, default=0.03, show_default=True, help="The smallest step shown.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write the page of history here.")
 @click.option("--bisect", is_flag=True, help="Narrow each regression down by comparing the commits in between.")
+@click.option("--better", type=click.Choice(["less", "more"]), help="Whether less or more is better in FILES.")
 @json_option
 def watch(
-    files: tuple[Path, ...], config: Path, min_change: float, html: Path | None, bisect: bool, as_json: bool
-) -> None:
+    files: tuple[Path, ...], config: Path, min_change: float, html: Path | None, bisect: bool, better: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Look at the history: where it got slower or faster, and which commits to blame.
 
-    FILES: results of pytest-benchmark or asv, or CSV series, instead of the own history. Every value is taken for a
-    time: more is slower.
+    FILES: results of pytest-benchmark or asv, or CSV series, instead of the own history. Names such as parse_ms,
+    latency or ops/s tell whether less is better; where none does, a step is a rise or a fall, unless --better is given.
+
+    A step must stand out of noise that is as slow as this history's own; of 64 points or more, cycles are taken out.
     """
     from assay.observe.bench import children
     from assay.observe.bench import watch as bench_watch
 
     with children.interruptible(), progress_bar("looking") as progress:
-        seen = bench_watch.watch(list(files), config, min_change, bisect, progress)
+        seen = bench_watch.watch(list(files), config, min_change, bisect, progress, better or "")
     if html is not None:
         bench_watch.page(html, seen, min_change)
     if as_json:

@@ -1,14 +1,15 @@
 """Benchmark results of other tools: pytest-benchmark's JSON, asv's result files, CSV series (Apache Otava's and plain).
 
 Each gives a :class:`~assay.sim.telemetry.Frame`: a benchmark is an entity, each of its results a sample of the metric
-`seconds` (CSV: the column's own name) at the commit's time, and the commit itself an event of the same time. Files of
-one commit each are read together. Values that are missing or no numbers are left out, never zero.
+`seconds` (asv: `bytes` for memory, `value` for what is tracked; CSV: the unit beside it, or the column's own name) at
+the commit's time, and the commit itself an event of the same time. Files of one commit each are read together. Values
+that are missing or no numbers are left out, never zero.
 
     commit,time,parse_seconds
     3f2a…,2026-01-05T10:00:00Z,0.0124
 
-A CSV with columns `benchmark` and `value` holds one result a row; otherwise each numeric column is a benchmark. Without
-a column `time` the order of the rows is the order of time.
+A CSV with columns `benchmark` and `value` (and perhaps `unit`) holds one result a row; otherwise each numeric column is
+a benchmark. Without a column `time` the order of the rows is the order of time.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -36,6 +37,13 @@ from assay.sim.telemetry import Frame
 LARGEST = 200_000_000  # bytes of one file
 COMMITS, TIMES = ("commit", "hash", "sha", "revision", "commit_hash"), ("time", "date", "timestamp", "commit_time")
 NAMES, VALUES = ("benchmark", "name", "test"), ("value", "seconds", "mean", "median")
+UNITS = ("unit", "units")
+ASV_METRICS = {
+    "time": "seconds",
+    "timeraw": "seconds",
+    "mem": "bytes",
+    "peakmem": "bytes",
+}  # how a name begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,8 @@ def _asv(path: Path, content: dict[str, Any], repairs: dict[str, int]) -> Iterat
                 _count(repairs, "results without a number left out")
                 continue
             label = f"({labels[position]})" if len(values) > 1 and position < len(labels) else ""
-            yield Outcome(f"{name}{label}", "seconds", commit, t, value)
+            metric = ASV_METRICS.get(name.rpartition(".")[2].partition("_")[0].lower(), "value")
+            yield Outcome(f"{name}{label}", metric, commit, t, value)
 
 
 def _labels(params: Sequence[Any]) -> list[str]:
@@ -166,7 +175,7 @@ def _from_csv(path: Path, text: str, repairs: dict[str, int]) -> Iterator[Outcom
     if len(head) < 1 or len(set(head)) != len(head) or all(_number(name) is not None for name in head):
         raise BadInput(f"{path}: line 1 must name the columns, each once: commit, time, and the benchmarks")
     time_at, commit_at, name_at = _column(head, TIMES), _column(head, COMMITS), _column(head, NAMES)
-    value_at = _column(head, VALUES) if name_at is not None else None
+    value_at, unit_at = (_column(head, names) if name_at is not None else None for names in (VALUES, UNITS))
     if name_at is not None and value_at is None:
         raise BadInput(f"{path}: a column '{head[name_at]}' needs a column 'value' beside it")
     own = {time_at, commit_at, name_at}
@@ -185,7 +194,8 @@ def _from_csv(path: Path, text: str, repairs: dict[str, int]) -> Iterator[Outcom
                 _count(repairs, "results without a number left out")
                 continue
             name = row[name_at].strip() if name_at is not None else head[at]
-            yield Outcome(name, "seconds" if value_at is not None else head[at], commit, t, value)
+            unit = row[unit_at].strip() if unit_at is not None else ""
+            yield Outcome(name, unit or head[at], commit, t, value)
 
 
 def _column(head: Sequence[str], names: Sequence[str]) -> int | None:

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from assay.observe.bench import noise
+from assay.observe.bench.noise import Noise
+from assay.observe.series import decompose
 from assay.record.errors import BadInput
 from assay.record.store import write_whole
 from assay.sim.changepoints import e_divisive
+from assay.workloads.long_series import Grid
 
 SCHEMA = 1
 MIN_SIZE = 3  # points on either side of a change
@@ -27,7 +32,8 @@ WINDOW = 2 * MIN_SIZE - 1  # points whose median tells a lone value: the shortes
 COMMON = 0.9  # what a tenth of the points or more do is noise of its own kind (two bands, coarse clocks), not lone
 QUANTILE_TO_SIGMA = 1.6449  # of normal noise: nine values in ten are within so many standard deviations
 FAR_OFF = 4.0  # standard deviations
-FLAT = 1e-9  # of a value: what rounding may differ by
+LONG = 64  # points from which on cycles can be told
+TIMES = 4  # a cycle must have come, to be one
 MOST = 2000  # points of a series that are searched, the latest ones
 LARGEST = 50_000_000  # bytes of one run
 
@@ -111,6 +117,8 @@ class Series:
     points: tuple[Point, ...]
     failed: tuple[str, ...] = ()  # commits at which it did not run
     dirty: int = 0  # runs of a changed tree, which belong to no commit
+    unit: str = "seconds"  # '' where it is not known
+    better: str = "less"  # or 'more', or '' where it is not known
 
 
 def collect(found: Iterable[Run], commits: Sequence[str]) -> list[Series]:
@@ -151,16 +159,19 @@ class Change:
     benchmark: str
     machine: str
     index: int  # of the first point behind it
-    change: float  # 0.05: five per cent slower from here on
+    change: float  # 0.05: five per cent more from here on
     before: str  # the last commit measured before it
     after: str  # the first one behind it
     suspects: int  # commits that may have done it: those behind `before`, up to `after`
     p: float
+    better: str = "less"
 
     @property
     def kind(self) -> str:
-        """`regression` or `improvement`."""
-        return "regression" if self.change > 0 else "improvement"
+        """`regression` or `improvement`; `rise` or `fall` where nobody told which is which."""
+        if not self.better:
+            return "rise" if self.change > 0 else "fall"
+        return "regression" if (self.change > 0) == (self.better == "less") else "improvement"
 
 
 def changes(series: Series, *, min_change: float = 0.03, significance: float = 0.001) -> list[Change]:
@@ -171,7 +182,7 @@ def changes(series: Series, *, min_change: float = 0.03, significance: float = 0
     return [
         Change(
             series.benchmark, series.machine, len(series.points) - len(points) + at, change, points[at - 1].commit,
-            points[at].commit, points[at].position - points[at - 1].position, p,
+            points[at].commit, points[at].position - points[at - 1].position, p, series.better,
         )
         for at, change, p in found
     ]  # fmt: skip
@@ -182,20 +193,42 @@ def steps(
 ) -> list[tuple[int, float, float]]:
     """(position, change, p) of the steps of a series of logarithms.
 
-    Candidates come from E-divisive with a loose permutation test; then the weakest candidate is taken out until all
-    that are left stand a Welch test between their own segments and are large enough. Segments grow as candidates go.
-    Lone values that are far off are pulled in first: one bad run would otherwise hide a step from a test of means.
+    Candidates come from E-divisive with a loose permutation test, which takes points for exchangeable. On a shared
+    machine they are not: slow noise gives many. So the weakest one is taken out, again and again; the noise is fitted
+    anew each time. From where the series is described best (many steps in fast noise, or few in slow), the first set is
+    kept whose steps are all large enough and stand a test between their own segments, in noise as correlated as theirs.
+    Before all that cycles are taken out of a long series, and lone values that are far off pulled in: a busy night a
+    week, or one bad run, would otherwise hide a step from a test of means.
     """
-    values = _without_lone(np.asarray(levels, float))
+    values = _without_lone(_without_cycles(np.asarray(levels, float)))
     cuts = e_divisive(values, min_size=MIN_SIZE, significance=0.05, permutations=99, seed=seed)
-    while cuts:
-        bounds = [0, *cuts, len(values)]
-        tests = [_step(values, *bounds[i : i + 3]) for i in range(len(cuts))]
-        p, at = max((p if abs(change) >= min_change else 2.0, i) for i, (change, p) in enumerate(tests))
-        if p <= significance:
-            return [(cut, change, p) for cut, (change, p) in zip(cuts, tests, strict=True)]
-        del cuts[at]
-    return []
+    sets = list(_thinned(values, cuts, min_change))
+    best = min(range(len(sets)), key=lambda at: sets[at][0])
+    return next(found for _, worst, found in sets[best:] if worst <= significance)
+
+
+def _thinned(
+    values: np.ndarray[Any, Any], cuts: Sequence[int], min_change: float
+) -> Iterator[tuple[float, float, list[tuple[int, float, float]]]]:
+    """(cost of the description, weakest p, steps) with all candidates, without the weakest, and so on to none."""
+    left = list(cuts)
+    while left:
+        parts = np.split(values, left)
+        around = noise.fit(parts)
+        found = [(cut, *_step(*sides, around)) for cut, sides in zip(left, pairwise(parts), strict=True)]
+        worst, at = max((p if abs(change) >= min_change else 2.0, i) for i, (_, change, p) in enumerate(found))
+        yield noise.cost(parts, around), worst, found
+        del left[at]
+    yield noise.cost([values], noise.fit([values])) if cuts else 0.0, 0.0, []
+
+
+def _without_cycles(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Without what came back again and again (a series taken apart as by `assay decompose`, a point a step)."""
+    if len(values) < LONG:
+        return values
+    apart = decompose.automatic(Grid("levels", 0.0, 1.0, values), multiplicative=False)
+    seen = [cycle for cycle in apart.cycles if len(values) >= TIMES * cycle.period]
+    return np.asarray(values - sum((cycle.values(len(values)) for cycle in seen), np.zeros(len(values))))
 
 
 def _without_lone(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -209,15 +242,8 @@ def _without_lone(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(around + np.clip(off, -reach, reach))
 
 
-def _step(values: np.ndarray[Any, Any], low: int, cut: int, high: int) -> tuple[float, float]:
-    from scipy import stats
-
-    left, right = values[low:cut], values[cut:high]
-    change = math.expm1(float(np.median(right) - np.median(left)))
-    if max(left.std(), right.std()) < FLAT:
-        return change, 0.0 if abs(right.mean() - left.mean()) > FLAT else 1.0
-    moments = [(side.mean(), side.std(ddof=1), len(side)) for side in (left, right)]
-    return change, float(stats.ttest_ind_from_stats(*moments[0], *moments[1], equal_var=False).pvalue)
+def _step(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], around: Noise) -> tuple[float, float]:
+    return math.expm1(float(np.median(right) - np.median(left))), noise.step(left, right, around)
 
 
 # ----------------------------------------------------------------------------------------------- bisect

@@ -20,7 +20,7 @@ from assay.record.site.drawing import plain_svg
 from assay.record.store import write_whole
 
 UNITS = ((1.0, "seconds"), (1e-3, "milliseconds"), (1e-6, "microseconds"), (1e-9, "nanoseconds"))
-HUES = {"regression": "#B5423A", "improvement": "#3C8457"}  # as in the table, dark and light grounds alike
+HUES = {"regression": "#B5423A", "improvement": "#3C8457", "rise": "#8A6D1F", "fall": "#8A6D1F"}  # on any ground
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 PAGE = """\
 <!doctype html>
@@ -110,7 +110,9 @@ def chart(series: Series, changes: Sequence[Change]) -> Any:
     """The points of a series in the order of commits, its levels between steps, and the steps with their sizes."""
     import altair as alt
 
-    scale, unit = _unit(max(point.value for point in series.points))
+    scale, unit = 1.0, series.unit or "value"
+    if unit == "seconds":
+        scale, unit = _unit(max(point.value for point in series.points))
     values = [point.value / scale for point in series.points]
     bounds = [0, *(change.index for change in changes), len(values)]
     levels = []
@@ -118,7 +120,7 @@ def chart(series: Series, changes: Sequence[Change]) -> Any:
         level = sorted(values[low:high])[(high - low) // 2]
         levels.append({"from": low, "to": max(high - 1, low), "value": level})
     x = alt.X("at:Q", title="measured commits, the oldest first", scale=alt.Scale(zero=False, nice=False))
-    y = alt.Y("value:Q", title=unit, scale=alt.Scale(zero=False), axis=alt.Axis(format="~g", tickCount=5))
+    y = alt.Y("value:Q", title=unit, scale=alt.Scale(zero=False), axis=alt.Axis(format=",.6~g", tickCount=5))
     table = pl.DataFrame({"at": range(len(values)), "value": values})
     points = alt.Chart(table).mark_circle(size=26, opacity=0.7, color=charts.PALETTE[0]).encode(x=x, y=y)
     steady = (

@@ -18,7 +18,7 @@ from assay.observe.bench.history import Change, Point, Series
 from assay.observe.bench.runner import Progress
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
-from assay.workloads import benchmark_series
+from assay.workloads import benchmark_series, benchmark_units
 
 
 @dataclass
@@ -31,18 +31,31 @@ class Seen:
     notes: list[str] = field(default_factory=list)  # what was left out or repaired, or could not be done
 
 
-def watch(files: Sequence[Path], path: Path, min_change: float, bisect: bool, progress: Progress) -> Seen:
-    """The steps of the own history, or of other tools' results."""
+def watch(
+    files: Sequence[Path], path: Path, min_change: float, bisect: bool, progress: Progress, better: str = ""
+) -> Seen:
+    """The steps of the own history, or of other tools' results, of which less or more is `better`, if they do not tell.
+
+    What is said in `better` goes before what the names of columns tell.
+    """
     if not min_change > 0:
         raise BadInput(f"the smallest step must be more than 0, not {min_change:g}")
+    if better and not files:
+        raise BadInput("--better is for FILES: the own history holds seconds, of which less is better")
     if files:
         if bisect:
             raise BadInput("--bisect needs the repository: it works on the own history, not on FILES")
         frame = benchmark_series.read(files)
         notes = [f"{what}: {count}" for what, count in frame.repairs.items()]
         if none := int((frame.samples["value"] <= 0).sum()):
-            notes.append(f"values of zero or less left out, which no time is: {none}")
-        seen = Seen(frame.source, from_frame(frame), notes=notes)
+            notes.append(f"values of zero or less left out, from which no per cent can be told: {none}")
+        seen = Seen(frame.source, from_frame(frame, better), notes=notes)
+        if untold := [series.benchmark for series in seen.series if not series.better]:
+            more = " …" if len(untold) > 3 else ""
+            notes.append(
+                f"--better less or more says which steps are regressions: of {', '.join(untold[:3])}{more}"
+                " nothing tells"
+            )
     else:
         seen = own(path)
     for done, series in enumerate(seen.series):
@@ -65,16 +78,19 @@ def own(path: Path) -> Seen:
     return Seen(f"Benchmarks of {repository.name}", series, notes=[f"skipped {line}" for line in skipped])
 
 
-def from_frame(frame: Frame) -> list[Series]:
+def from_frame(frame: Frame, better: str = "") -> list[Series]:
     """The series of foreign results, in the order of time; a point without a commit is named by its place."""
     made = []
     for entity, name in frame.entities.select("id", "name").iter_rows():
         own_events = frame.events.filter(pl.col("entity") == entity)
         commits = dict(zip(own_events["t"].to_list(), own_events["text"].to_list(), strict=True))
-        samples = frame.samples.filter((pl.col("entity") == entity) & (pl.col("value") > 0)).sort("t")
+        every = frame.samples.filter(pl.col("entity") == entity).sort("t")
+        measure = benchmark_units.told(str(every["metric"][0]))
+        samples = every.filter(pl.col("value") > 0)
         rows = samples.select("t", "value").iter_rows()
         points = [Point(commits.get(t) or f"#{at}", value, at) for at, (t, value) in enumerate(rows)]
-        made.append(Series(name, "", tuple(points)))
+        less_or_more = better or measure.better or benchmark_units.told(name).better
+        made.append(Series(name, "", tuple(points), unit=measure.unit, better=less_or_more))
     return made
 
 

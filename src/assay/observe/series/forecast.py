@@ -82,7 +82,8 @@ def forecast(made: Decomposition, horizon: int, *, choose_cycles: bool = True, s
     quantiles[0.5] = ahead  # the paths' own middle differs by luck only
     ordered = np.sort(np.stack([quantiles[q] for q in QUANTILES]), axis=0)
     back = np.exp if made.multiplicative else lambda values: values
-    named = {q: back(row) for q, row in zip(QUANTILES, ordered, strict=True)}
+    least = 0.0 if float(np.nanmin(made.grid.values)) >= 0.0 else -math.inf  # counts and times are never negative
+    named = {q: np.maximum(back(row), least) for q, row in zip(QUANTILES, ordered, strict=True)}
     return Forecast(made.grid, named, choice)
 
 
