@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.observe.ccl import baselines, lab
+from assay.observe import ccl_d
+from assay.observe.ccl import baselines, lab, trials
 from assay.observe.ccl.detect import Symptom, Watch
 from assay.observe.ccl.job import RingJob
 from assay.observe.ccl.locate import CLASSES, H1, H2, H3, S1, S2, S3, hang, locate, share, slow
 from assay.observe.ccl.model import modelled
 from assay.observe.ccl.probe import SENDS, WORDS, Probe, Records, channel_at
-from assay.observe.interface import Diagnosis
+from assay.observe.interface import Diagnosis, Suspect
+from assay.record.types import NotMeasured
 from assay.sim.random import stream
 from tests.observe.test_ring import wait_for
 from tests.oracles.ring_steps import frozen
@@ -53,6 +57,21 @@ def test_a_rank_frozen_inside_has_sent_least_wherever_it_stopped(n: int, data: s
 
     label, suspects = blamed(hang(records_of(n, calls)))
     assert label == H3 and suspects[0] == culprit
+
+
+@pytest.mark.parametrize("killed", range(4))
+def test_the_rank_before_a_killed_one_is_not_blamed_for_what_it_could_not_send(killed: int) -> None:
+    # As left by a SIGKILL inside a reduce-scatter: the rank before had received once more than it could pass on.
+    left = {killed: (43, 42), (killed + 1) % 4: (44, 43), (killed + 2) % 4: (45, 44), (killed + 3) % 4: (43, 44)}
+
+    def calls(probe: Probe, rank: int) -> None:
+        probe.enter(KIND, 0, 64, now=0)
+        for _ in range(left[rank][0]):
+            probe.sent(0, 8, 1, now=1)
+        for _ in range(left[rank][1]):
+            probe.received(0, 1, now=1)
+
+    assert blamed(hang(records_of(4, calls))) == (H3, [killed])
 
 
 def test_who_has_not_called_is_named() -> None:
@@ -268,6 +287,52 @@ def test_the_host_half_sees_a_rank_that_does_not_call_and_admits_what_it_cannot_
 
     everybody = records_of(3, calls)
     assert hang(everybody).suspects == () and "nothing has moved" in hang(everybody).why
+
+
+# ------------------------------------------------------------------------------------------------ trials and claims
+
+
+def sighting(named: int, **measured: Any) -> lab.Sighting:
+    """A hang of rank 2, blamed on the rank `named`."""
+    records, _, _ = modelled(4, H1, seed=0)
+    truth = lab.Injected(H1, (2,), KIND, "", 0.0)
+    found = Diagnosis((Suspect(str(named), None, 1.0),), label=H1)
+    seen: dict[str, Any] = {"delay": 0.9, "locating": 0.06, "false_alarms": 0, "queued": 0.0} | measured
+    return lab.Sighting(truth, Symptom("hang", 0, 4), found, records=records, **seen)
+
+
+@pytest.mark.parametrize(("named", "total"), [(2, pytest.approx(300.16)), (1, None)])
+def test_only_a_hang_whose_rank_was_named_counts_as_named_in_so_many_seconds(
+    monkeypatch: pytest.MonkeyPatch, named: int, total: float | None
+) -> None:
+    monkeypatch.setattr(lab, "incident", lambda *_, **__: sighting(named))
+    monkeypatch.setattr(baselines, "TOOLS", {})
+    rows = trials._incident(Mock(RingJob), H1, seed=0, hang_after=0.8)
+    assert rows[f"incident/{H1}/{trials.OURS}"]["total"] == total
+
+
+def test_where_no_hang_is_named_rightly_the_seconds_are_not_measured() -> None:
+    row = {"experiment": "incident", "method": trials.OURS, "named": False, "fault": H1, "seed": 0, "total": None}
+    table = pl.DataFrame([row, row | {"method": "bisection", "named": True}], schema_overrides={"total": pl.Float64})
+    with pytest.raises(NotMeasured, match="no hang was named"):
+        ccl_d.total(table)
+    with pytest.raises(NotMeasured):
+        ccl_d.sooner(table)
+
+
+def test_waiting_for_more_rounds_is_part_of_locating_and_not_of_noticing(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def settle(job: RingJob, symptom: Symptom, real: Any = lab._settle) -> None:
+        begin = time.perf_counter()
+        real(job, symptom)
+        waited.append(time.perf_counter() - begin)
+
+    monkeypatch.setattr(lab, "_settle", settle)
+    with RingJob(3, seed=8) as job:
+        seen = lab.incident(job, H1, seed=8, hang_after=0.8)
+        job.abort()
+    assert seen.symptom is not None and 0 < waited[0] <= seen.locating
 
 
 @pytest.mark.timed

@@ -66,6 +66,19 @@ def test_one_false_alarm_in_two_hundred_is_told_with_its_interval() -> None:
     assert claim("equal code is called changed by time").holds.judge(estimate) is Verdict.DIRECTION
 
 
+@pytest.mark.parametrize("histories", [1, 20, 1000])
+def test_more_histories_of_the_same_noise_do_not_make_a_false_alarm_rate_more_certain(histories: int) -> None:
+    cut = {"false": histories, "unchanged": 800 * histories, "commits": 45}  # one in 800, however often it is told
+    table = pl.DataFrame([{"experiment": "steps", "method": "e-divisive", "seed": seed, **cut} for seed in (0, 1)])
+    asked = claim("an unchanged commit of a history")
+    estimate = asked.measure(table)
+    assert estimate.value == 1 / 800 and estimate.n == 90
+    assert estimate.low == 0 and estimate.high > 1 / 90
+    silent = asked.measure(table.with_columns(false=pl.lit(0)))
+    assert (silent.value, silent.low) == (0, 0) and silent.high == pytest.approx(1 - 0.025 ** (1 / 90))
+    assert asked.holds.judge(silent) is Verdict.DIRECTION
+
+
 def test_the_rival_is_the_best_of_the_others() -> None:
     table = pl.DataFrame(
         {

@@ -151,12 +151,17 @@ def test_every_claim_of_the_paper_is_answered_word_for_word() -> None:
 
 def test_the_claims_read_a_table_of_the_study() -> None:
     row = {"experiment": "faults", "method": "frontier", "recording": trials.APART, "visible": True, "seed": 0}
-    rows = [row | {"top1": i > 0, "top2": True, "stage_top1": True, "label": "confirmed"} for i in range(4)]
+    rows = [
+        row | {"top1": i > 0, "top2": True, "stage_top1": True, "label": "confirmed", "delta": 0.5} for i in range(4)
+    ]
+    unseen = row | {"visible": False, "top1": False, "top2": False, "stage_top1": False, "label": ""}
+    rows += [unseen | {"delta": delta} for delta in (0.05, 0.1)]
     rows += [row | {"recording": trials.WITHIN, "method": "mean", "stage_top1": i > 2} for i in range(4)]
     rows += [row | {"experiment": "co-critical", "label": "co-critical"}, row | {"experiment": "healthy", "label": ""}]
     table = pl.from_dicts(rows, infer_schema_length=None)
     answers = {claim.text.split(",")[0]: claim.measure for claim in stagefrontier.claims}
     assert answers["share of 50 injected faults"](table).value == 1.0
     assert answers["the first suspect is the right rank and stage"](table).value == 0.75
+    assert answers["of all faults from a tenth of a step up"](table).value == 4 / 5  # those too that noise hides
     assert stagefrontier.misrouted("mean", trials.WITHIN)(table).value == 0.75
     assert stagefrontier.unconfirmed(trials.APART)(table).value == stagefrontier.silent(table).value == 1.0

@@ -12,7 +12,9 @@ them run in one replayer (:mod:`assay.observe.graphs.replay`), in which a collec
 come.
 
 The paper names adopters and case studies but no figures, so the study asks what a trace must be good for: does its
-replay take the time that was measured, and that of a run in which something was different?
+replay take the time that was measured, and that of a run in which something was different? The job recorded here
+trains for real over gloo, but 30 ms of its step are slept in place of compute (busy ranks on two cores would measure
+the scheduler), and a late rank sleeps 30 ms more: errors are shares of a step that is mostly sleep.
 
 Sridharan et al., MLSys 2026, arXiv:2605.11333; the format is that of arXiv:2305.14516.
 
@@ -129,13 +131,17 @@ def mean_error(**where: Any) -> measures.Measure:
     return measure
 
 
-def times_the_error(table: pl.DataFrame) -> Estimate:
+def times_the_error(late: bool) -> measures.Measure:
     """How many times the replay's error that of the timeline is, window by window."""
-    if "error" not in table.columns:
-        raise NotMeasured("nothing was recorded here: install the extra torch")
-    steps = measures.rows(table, {"experiment": "step", "late": False}).sort("run")
-    by = {method: steps.filter(pl.col("method") == method)["error"].to_list() for method in ("timeline", "replay")}
-    return intervals.ratio(by["timeline"], by["replay"])
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        if "error" not in table.columns:
+            raise NotMeasured("nothing was recorded here: install the extra torch")
+        steps = measures.rows(table, {"experiment": "step", "late": late}).sort("run")
+        by = {method: steps.filter(pl.col("method") == method)["error"].to_list() for method in ("timeline", "replay")}
+        return intervals.ratio(by["timeline"], by["replay"])
+
+    return measure
 
 
 def monotone(table: pl.DataFrame) -> Estimate:
@@ -158,9 +164,11 @@ claims = [
     Claim("replaying a recorded job takes the measured step, up to a relative error of",
           mean_error(method="replay", late=False), at_most(0.10), Evidence.REAL),
     Claim("the error of a timeline without dependencies on the same steps, times the replay's",
-          times_the_error, at_least(2.0, neutral=1.0), Evidence.REAL),
+          times_the_error(late=False), at_least(2.0, neutral=1.0), Evidence.REAL),
     Claim("the step with a rank late is predicted from a healthy trace, up to a relative error of",
           mean_error(method="replay", late=True), at_most(0.10), Evidence.REAL),
+    Claim("the error of a timeline without dependencies there, times the replay's",
+          times_the_error(late=True), at_least(2.0, neutral=1.0), Evidence.REAL),
     Claim("the healthy step alone, taken as the prediction, misses it by at least",
           mean_error(method="end-to-end", late=True), at_least(0.10), Evidence.REAL),
     Claim("published traces in the JSON layout, which tells no sizes of collectives, serve the same uses in a share of",

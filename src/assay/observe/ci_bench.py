@@ -31,6 +31,7 @@ kind is called. Steps in a history are planted into this machine's own noise, re
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -247,8 +248,19 @@ def counted(column: str, change: float) -> measures.Measure:
 
 
 def false_share(method: str) -> measures.Measure:
-    """The share of unchanged commits at which a method saw a step."""
-    return measures.probability("false", "unchanged", experiment="steps", method=method)
+    """The share of unchanged commits at which a method saw a step.
+
+    Histories are cut from the same recorded noise and share its processes: the interval is that of as many trials as
+    processes were recorded, however many histories were cut from them.
+    """
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        rows = measures.rows(table, {"experiment": "steps", "method": method})
+        share, fresh = int(rows["false"].sum()) / int(rows["unchanged"].sum()), int(rows["commits"].sum())
+        low = intervals.clopper_pearson(math.floor(share * fresh), fresh).low
+        return Estimate(share, low, intervals.clopper_pearson(math.ceil(share * fresh), fresh).high, fresh)
+
+    return measure
 
 
 def misplaced(table: pl.DataFrame) -> Estimate:

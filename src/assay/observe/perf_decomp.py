@@ -10,8 +10,9 @@ that the autocorrelation confirms (:mod:`assay.observe.series.seasons`), each wi
 (:mod:`assay.observe.series.cycles`); robust backfitting gives the parts (:mod:`assay.observe.series.decompose`);
 earlier origins choose what to carry on (:mod:`assay.observe.series.forecast`). The study forecasts months of real
 benchmark results on cloud machines that were held out, finds planted cycles in records whose parts are known, and
-scales a real function on this machine against a load that comes and goes. The paper's own subject, serverless functions
-on AWS, is not here.
+scales a real function on this machine against a load that comes and goes: a day lasts a second or less, and the workers
+are threads. The deep network and the slower of the simple models run at full size only. The paper's own subject,
+serverless functions on AWS, is not here.
 
 arXiv:2605.09787.
 

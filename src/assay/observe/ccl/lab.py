@@ -46,7 +46,10 @@ class Injected:
 
 @dataclass(frozen=True)
 class Sighting:
-    """What the watches and the analyzer made of it; `delay` from the injection to the symptom, in seconds."""
+    """What the watches and the analyzer made of it.
+
+    In seconds: `delay` from the injection to the symptom, `locating` from there to a name, waiting for rounds included.
+    """
 
     truth: Injected
     symptom: Symptom | None
@@ -101,11 +104,11 @@ def incident(job: RingJob, fault: str, seed: int, *, hang_after: float, wire: fl
     usual = float(np.median(_recent(job.records(), WARM_ROUNDS).max(1)))
     truth = inject(job, fault, kind, random, wire, usual)
     seen = _watch(job, watches, lambda: False, timeout=10.0 + 4 * hang_after, first=True)
+    delay = time.monotonic() - truth.at
+    begin = time.perf_counter()
     earlier = job.records()
     if seen:
         _settle(job, seen[0])
-    delay = time.monotonic() - truth.at
-    begin = time.perf_counter()
     records = job.records()
     symptom = seen[0] if seen else None
     diagnosis = locate(records, symptom, earlier) if symptom else Diagnosis(why="nobody noticed")

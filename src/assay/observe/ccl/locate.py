@@ -101,9 +101,14 @@ def minority(signatures: NDArray[np.int64], known: NDArray[np.bool_]) -> list[in
 
 
 def _stuck_inside(records: Records, label: str) -> Diagnosis:
-    """The fewest Sends, over all channels; on a tie the first in the ring's order, and the link after it."""
-    sends = records.sends.sum(1)
-    least = sends == sends.min()
+    """The fewest Sends, over all channels; on a tie the first in the ring's order, and the link after it.
+
+    The rank before one that died cannot send either. But it has received more than it could pass on, and what it did
+    send was not taken: it is held up, and not the suspect. (Where slices still move, some are always on their way.)
+    """
+    sends, recvs = records.sends.sum(1), records.recvs.sum(1)
+    held = (recvs > sends) & (np.roll(recvs, -1) < sends) & (label == H3)
+    least = (sends == sends[~held].min()) & ~held  # not all can be held: each has received more than the next
     first = np.flatnonzero(least & ~np.roll(least, 1))
     if not len(first):
         return Diagnosis(label=label, why="no rank has sent less than another: nothing has moved yet")

@@ -47,7 +47,7 @@ def _incidents(job: RingJob, faults: Sequence[str], seed: int, hang_after: float
 
 def _incident(job: RingJob, fault: str, seed: int, hang_after: float) -> dict[str, dict[str, Any]]:
     seen = lab.incident(job, fault, seed, hang_after=hang_after)
-    hung = seen.symptom is not None and seen.symptom.kind == "hang"
+    hung = seen.symptom is not None and seen.symptom.kind == "hang" and seen.named  # a wrong name is none
     rows: dict[str, dict[str, Any]] = {
         OURS: {
             "named": seen.named, "right": seen.named and seen.classified, "seconds": seen.locating, "delay": seen.delay,
