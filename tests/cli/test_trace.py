@@ -210,6 +210,45 @@ def test_wrong_words_and_files_are_refused_in_one_line(files: list[Path], tmp_pa
     assert "empty" in refused(tmp_path / "empty.json")
 
 
+def test_a_folder_stands_for_the_traces_in_it(files: list[Path], tmp_path: Path) -> None:
+    found, named = as_json(files[0].parent), as_json(*sorted(files))
+    assert found["breakdown"] == named["breakdown"]
+    (tmp_path / "notes.txt").write_text("no trace")
+    assert ".json" in refused(tmp_path)
+
+
+def test_a_byte_order_mark_before_the_trace_is_passed_over(files: list[Path], tmp_path: Path) -> None:
+    marked = tmp_path / "marked.json"
+    marked.write_bytes(b"\xef\xbb\xbf" + files[0].read_bytes())
+    assert as_json(marked)["breakdown"] == as_json(files[0])["breakdown"]
+    run(marked, "--convert", tmp_path / "linked.et")
+    assert len(chakra.read(tmp_path / "linked.et"))
+
+
+def test_one_rank_is_said_to_be_one(files: list[Path]) -> None:
+    told = run(files[0])
+    assert " 1 rank\n" in told
+    assert "one rank only" in told
+
+
+def test_sends_and_receives_of_a_profilers_trace_are_said_to_be_unmatched(tmp_path: Path) -> None:
+    paths = [tmp_path / f"rank-{rank}.json" for rank in range(2)]
+    for word, path in zip(("gloo:send", "gloo:recv"), paths, strict=True):
+        events = [{"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": 5, "pid": 1, "tid": 1}
+                  for cat, name, ts in (("cpu_op", "aten::mm", 0), ("user_annotation", word, 10))]  # fmt: skip
+        path.write_text(json.dumps({"traceEvents": events}))
+    assert any("not matched" in note for note in as_json(*paths)["notes"])
+    assert not any("not matched" in note for note in as_json(paths[0])["notes"])
+
+
+def test_what_ifs_of_chakra_traces_are_not_rounded_to_microseconds(tmp_path: Path) -> None:
+    graph = chakra.Graph.of([1, 2], ["mm", "all_reduce"], [chakra.COMP, chakra.COLL], data_deps=[[], [1]],
+                            duration_micros=[1, 1])  # fmt: skip
+    chakra.write(graph, tmp_path / "tiny.et")
+    (row,) = as_json(tmp_path / "tiny.et", "--what-if", "bandwidth=4")["what_if"]
+    assert row["changed"] == pytest.approx(1.25e-6)
+
+
 def test_all_metrics_of_a_folder(files: list[Path], tmp_path: Path) -> None:
     rows = {row["metric"]: row for row in json.loads(run(files[0].parent, "--metrics", "--json"))}
     assert rows["avg_step_time"]["value"] > 0

@@ -19,8 +19,8 @@ from assay.observe.graphs.events import Args, Event, HostGraph, Operation, Profi
 from assay.observe.graphs.link import linked
 from assay.observe.graphs.replay import Link, Network, Plan, critical_path, longest_chain, replay
 from assay.record.errors import BadInput
-from assay.record.types import NotMeasured
-from assay.workloads import chakra, kineto_generate
+from assay.record.types import NotMeasured, Verdict
+from assay.workloads import chakra, chakra_json, kineto_generate
 from assay.workloads.chakra import COLL, RECV, SEND, Graph
 
 
@@ -323,6 +323,41 @@ def test_sends_and_receives_are_no_collectives_of_their_group() -> None:
     assert replay(ranks).recorded == 1  # the all-reduce is the only meeting
 
 
+def talk(rank: int, *, ranks: list[int] | None, recorded: list[str] | None) -> Graph:
+    """Of two ranks the first sends at 50 µs, the second has waited for that since 10; both end at 60."""
+    call, word = ("c10d::send", "gloo:send") if rank == 0 else ("c10d::recv_", "gloo:recv")
+    start, end = (50, 60) if rank == 0 else (10, 60)
+    run = profile(
+        event("aten::mm", 0, start - 5), event(call, start - 5, 5, given=recorded),
+        event(word, start, end - start, "user_annotation", tid=2), event("aten::add", end, 5), rank=rank,
+    )  # fmt: skip
+    run.about["pg_config"][0]["ranks"] = ranks
+    return linked(run, None)
+
+
+def test_a_receive_waits_for_the_send_that_its_call_names() -> None:
+    ranks = [talk(rank, ranks=[0, 1], recorded=["", "", str(1 - rank), "3"]) for rank in range(2)]
+    assert [graph.whole_numbers("comm_tag").max() for graph in ranks] == [3, 3]
+    assert (ranks[0].whole_numbers("comm_dst").max(), ranks[1].whole_numbers("comm_src").max()) == (1, 0)
+    outcome = replay(ranks)
+    assert outcome.recorded == 1
+    assert outcome.makespan * 1e6 == pytest.approx(100)  # the receive lasts as long as the send, not 50 longer
+    late = ranks[0].duration.copy()
+    late[0] += 1e-3
+    assert replay([ranks[0].with_durations(late), ranks[1]]).makespan * 1e6 == pytest.approx(1100)
+
+
+@pytest.mark.parametrize("recorded", [None, ["", "", "-1", "0"], ["", "", "9", "0"], ["", "", "x", "0"], ["1"], [7, 0]])
+def test_a_peer_that_is_not_told_is_not_guessed(recorded: list[str] | None) -> None:
+    assert not talk(1, ranks=[0, 1], recorded=recorded).has("comm_src").any()
+    assert not talk(1, ranks=None, recorded=["", "", "0", "0"]).has("comm_src").any()
+
+
+def test_the_profilers_own_span_is_not_the_jobs_time() -> None:
+    run = Profile([event("PyTorch Profiler (0)", 0, 9000, "Trace"), event("aten::mm", 100, 50), event("x", 170, 30)])
+    assert replay(linked(run, None)).makespan * 1e6 == pytest.approx(100)
+
+
 def test_files_of_other_steps_and_files_that_are_no_recordings_are_refused(tmp_path: Path) -> None:
     recorded, _ = host_run()
     with pytest.raises(BadInput, match="record both over the same steps"):
@@ -427,6 +462,20 @@ def test_uses_are_checks_that_can_fail() -> None:
     assert trials._stores([silent]) and trials._replays([silent])
 
 
+def test_a_store_that_loses_an_attribute_or_a_name_is_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns: dict[str, Any] = {"id": [1, 2], "type": [4, 4], "data_deps": [[], [1]], "duration_micros": [5, 7]}
+    graph = Graph.of(name=["a", "b"], attributes={"tid": [1, 2]}, **columns)
+    assert trials._stores([graph])
+    for lossy in (
+        Graph.of(name=["a", "b"], **columns),
+        Graph.of(name=["a", ""], attributes={"tid": [1, 2]}, **columns),
+    ):
+        text = chakra_json.encode(lossy)
+        monkeypatch.setattr(trials.chakra_json, "encode", lambda _, text=text: text)
+        assert not trials._stores([graph])
+        monkeypatch.undo()
+
+
 def test_a_plan_is_made_once_for_many_networks() -> None:
     rows = Graph.of([1, 2], ["a", "all_reduce"], [4, COLL], data_deps=[[], [1]], duration_micros=[5, 1],
                     attributes={"comm_type": [None, 0], "comm_size": [None, 10**6]})  # fmt: skip
@@ -444,4 +493,17 @@ def test_claims_say_what_is_missing_where_it_is() -> None:
     with pytest.raises(NotMeasured, match="torch job"):
         paper.serves(table)
     with pytest.raises(NotMeasured, match="extra torch"):
-        paper.times_the_error(table)
+        paper.times_the_error(late=False)(table)
+
+
+def test_a_timeline_is_judged_beside_the_replay_on_late_windows_too() -> None:
+    from assay.observe import chakra as paper
+
+    errors = {(False, "timeline"): 0.06, (False, "replay"): 0.01, (True, "timeline"): 0.05, (True, "replay"): 0.05}
+    rows = [
+        {"experiment": "step", "late": late, "method": method, "run": f"{run} {method}", "seed": 0, "error": error}
+        for (late, method), error in errors.items()
+        for run in range(5)
+    ]
+    verdicts = {claim.text: claim.holds.judge(claim.measure(pl.DataFrame(rows))) for claim in paper.claims[3:6:2]}
+    assert list(verdicts.values()) == [Verdict.REPRODUCED, Verdict.NOT_REPRODUCED]

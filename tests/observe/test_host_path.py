@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,23 @@ def test_without_its_late_rank_a_recording_loses_its_sleeps_but_not_its_compute(
     assert answer.changed > (on_time["end"] - on_time["start"]).sum()
     times = [what_if(joined, bandwidth=factor).changed for factor in (1.0, 2.0, 8.0)]
     assert times == sorted(times, reverse=True)
+
+
+def test_a_collective_that_its_library_notes_on_the_callers_thread_does_not_hold_that_thread_up() -> None:
+    """As gloo notes an asynchronous all-gather: the thread computes on beside it, then waits for it."""
+    spans = [(MAIN, "aten::cat", 0, 10), (MAIN, "gloo:all_gather", 10, 60), (MAIN, "aten::mm", 11, 30),
+             (MAIN, "aten::add_", 61, 70)]  # fmt: skip
+    ranks = [[(lane, name, start * MS, end * MS) for lane, name, start, end in spans]] * 2
+    frame = run_of(*ranks)
+    comm = pl.col("name").cast(pl.String) == "gloo:all_gather"
+    frame = replace(frame, spans=frame.spans.with_columns(
+        cat=pl.when(comm).then(pl.lit("comm")).otherwise(pl.col("cat").cast(pl.String)).cast(frame.spans.schema["cat"]),
+        seq=pl.when(comm).then(0).otherwise(None),
+    ))  # fmt: skip
+    joined = links(frame)
+    row = {(rank, name): i for i, (rank, name) in enumerate(joined.ops.select("rank", "name").iter_rows())}
+    assert joined.before[row["0", "aten::mm"]] == row["0", "aten::cat"]
+    same = what_if(joined, bandwidth=1.0)
+    assert same.changed == same.recorded
+    assert what_if(joined, bandwidth=2.0).recorded - what_if(joined, bandwidth=2.0).changed == 25 * MS
+    assert [kind for kind, rank, *_ in pieces(frame)] == ["kernel", "comm", "sync", "kernel"]

@@ -360,3 +360,11 @@ def test_a_resampled_run_still_runs_and_says_nothing_of_the_original() -> None:
     one, other = replay(graphs, NETWORK).makespan, replay(again, NETWORK).makespan
     assert other == pytest.approx(one, rel=0.35)
     assert [chakra.encode(g) for g in resample(graphs, seed=3)] == [chakra.encode(g) for g in again]
+
+
+def test_traces_plans_and_outcomes_print_as_one_short_line() -> None:
+    graph = Graph.of(range(5000), ["op"] * 5000, COMP, data_deps=[[]] * 5000, rank=3, source="job.3.et")
+    outcome = replay(graph)
+    told = [repr(one) for one in (graph, outcome.plan, outcome)]
+    assert told[0] == "Graph(rank=3, nodes=5000, source='job.3.et')"
+    assert all(len(line) < 120 and "nodes=5000" in line for line in told)

@@ -66,6 +66,19 @@ def test_processes_become_ranks_with_streams_threads_and_steps(tmp_path: Path) -
     assert not frame.repairs
 
 
+def test_streams_of_one_number_on_two_devices_are_two(tmp_path: Path) -> None:
+    path = export(tmp_path / "x.sqlite", ranks=1)
+    with closing(sqlite3.connect(path)) as database:
+        kernel = "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (110, 150, 1, 2, 7, 14, ?, 1, 1, 1, 1)"
+        database.execute(kernel, (PROCESS,))
+        database.commit()
+    frame = nsight.read(path)
+    streams = frame.entities.filter(pl.col("kind") == "stream")
+    assert streams["name"].to_list() == ["0/GPU 0 stream 7", "0/GPU 0 stream 20", "0/GPU 1 stream 7"]
+    of_second = frame.spans.filter(pl.col("entity") == streams["id"][2])
+    assert of_second.select("start", "dur").rows() == [(110, 40)]
+
+
 def test_the_breakdown_of_an_export_adds_up(tmp_path: Path) -> None:
     frame = nsight.read(export(tmp_path / "x.sqlite"))
     rows = breakdown.split(frame).filter(pl.col("step") == 3).select("total", *breakdown.PARTS, "overlapped").rows()

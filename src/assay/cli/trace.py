@@ -48,8 +48,8 @@ def command(
 ) -> None:
     """Break a run down: compute, exposed communication, copies, idle; stragglers, critical path, what-ifs.
 
-    FILES are Kineto or Chrome JSON (plain or .gz), Nsight Systems SQLite exports or Chakra traces; several files are
-    several ranks. Traces of requests to an LLM are for 'assay traces'.
+    FILES are Kineto or Chrome JSON (plain or .gz), Nsight Systems SQLite exports or Chakra traces, or a folder of them;
+    several files are several ranks. Traces of requests to an LLM are for 'assay traces'.
     """
     if metrics:
         _metrics(files, as_json)
@@ -103,7 +103,8 @@ def _draw(frame: Frame, chart: Path) -> None:
 
 def _print(about: dict[str, Any]) -> None:
     screen = console()
-    screen.print(f"{about['kind']} trace, {about['spans']:,} spans, {len(about['overlap'])} ranks")
+    spans, ranks = about["spans"], len(about["overlap"])
+    screen.print(f"{about['kind']} trace, {spans:,} spans, {ranks} rank{'s' if ranks != 1 else ''}")
     for what, count in about["repairs"].items():
         screen.print(f"mended: {what}" + (f" ({count:,})" if count > 1 else ""), markup=False)
     for line in about["notes"]:

@@ -95,7 +95,7 @@ class Interned:
         return self.values[self.codes[i]] if self.codes[i] >= 0 else None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)  # millions of numbers
 class Graph:
     """One rank's execution trace. Times are microseconds, as in the file; `start` and `duration` give seconds."""
 
@@ -142,6 +142,9 @@ class Graph:
 
     def __len__(self) -> int:
         return len(self.id)
+
+    def __repr__(self) -> str:
+        return f"Graph(rank={self.rank}, nodes={len(self)}, source={self.source!r})"
 
     @property
     def start(self) -> npt.NDArray[np.float64]:

@@ -15,6 +15,7 @@ byte at which it stops being so.
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,6 +127,9 @@ def read_stream(stream: Stream, name: str, *, packed: int | None = None, progres
     window, columns = Window(stream, name, packed, progress), _Columns()
     about: dict[str, Any] = {}
     first = window.next()
+    if window.text[window.at : min(window.at + 3, window.end)].tobytes() == codecs.BOM_UTF8:  # editors put it there
+        window.at += 3
+        first = window.next()
     if first == 0x5B:  # '[': the array alone
         window.at += 1
         found, whole = True, _events(window, columns)

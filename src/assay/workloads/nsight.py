@@ -31,11 +31,12 @@ _COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
 
 class _Source(NamedTuple):
-    """A table, what must be in it, and the columns that are read: name, process or thread, stream, link, bytes."""
+    """A table, the columns of it that are read: name, process or thread, device, stream, link, bytes; what it holds."""
 
     table: str
     name: str
     thread: str
+    gpu: str
     stream: str
     link: str
     nbytes: str
@@ -43,16 +44,23 @@ class _Source(NamedTuple):
 
 
 _SOURCES = (
-    _Source("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName", "globalPid", "streamId", "correlationId", "NULL", "kernel"),
-    _Source("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphId", "globalPid", "streamId", "correlationId", "NULL", "kernel"),
-    _Source("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind", "globalPid", "streamId", "correlationId", "bytes", "gpu_memcpy"),
-    _Source("CUPTI_ACTIVITY_KIND_MEMSET", "NULL", "globalPid", "streamId", "correlationId", "bytes", "gpu_memset"),
-    _Source("CUPTI_ACTIVITY_KIND_RUNTIME", "nameId", "globalTid", "NULL", "correlationId", "NULL", "cuda_runtime"),
-    _Source("NVTX_EVENTS", "textId", "globalTid", "NULL", "NULL", "NULL", "user_annotation"),
-)  # fmt: skip
+    *(
+        _Source(f"CUPTI_ACTIVITY_KIND_{table}", name, "globalPid", "deviceId", "streamId", "correlationId", nbytes, cat)
+        for table, name, nbytes, cat in (
+            ("KERNEL", "demangledName", "NULL", "kernel"),
+            ("GRAPH_TRACE", "graphId", "NULL", "kernel"),
+            ("MEMCPY", "copyKind", "bytes", "gpu_memcpy"),
+            ("MEMSET", "NULL", "bytes", "gpu_memset"),
+        )
+    ),
+    _Source(
+        "CUPTI_ACTIVITY_KIND_RUNTIME", "nameId", "globalTid", "NULL", "NULL", "correlationId", "NULL", "cuda_runtime"
+    ),
+    _Source("NVTX_EVENTS", "textId", "globalTid", "NULL", "NULL", "NULL", "NULL", "user_annotation"),
+)
 _COLUMNS = {
-    "name": pl.String, "thread": pl.Int64, "stream": pl.Int64, "link": pl.Int64, "start": pl.Int64, "end": pl.Int64,
-    "bytes": pl.Int64, "cat": pl.String,
+    "name": pl.String, "thread": pl.Int64, "gpu": pl.Int64, "stream": pl.Int64, "link": pl.Int64, "start": pl.Int64,
+    "end": pl.Int64, "bytes": pl.Int64, "cat": pl.String,
 }  # fmt: skip
 
 
@@ -104,16 +112,16 @@ def _table(
     has = {row[1] for row in database.execute(f"PRAGMA table_info({source.table})")}
     if lacking := {"start", "end"} - has:
         raise BadInput(f"{path}: table {source.table} lacks the column {', '.join(sorted(lacking))}")
-    chosen = [column if column in has else "NULL" for column in source[1:6]]
+    chosen = [column if column in has else "NULL" for column in source[1:7]]
     if source.name == "demangledName" and "demangledName" not in has:
         chosen[0] = "shortName" if "shortName" in has else "NULL"
     text = "text" if "text" in has else "NULL"
     only = f"WHERE eventType IN {_RANGES}" if source.table == "NVTX_EVENTS" and "eventType" in has else ""
     cursor = database.execute(
-        f'SELECT {chosen[0]}, {", ".join(chosen[1:4])}, start, "end", {chosen[4]}, {text} FROM {source.table} {only}'
+        f'SELECT {chosen[0]}, {", ".join(chosen[1:5])}, start, "end", {chosen[5]}, {text} FROM {source.table} {only}'
     )
     while rows := cursor.fetchmany(_MOST):
-        named = [(_name(source, row[0], row[7], words), *row[1:7], source.cat) for row in rows]
+        named = [(_name(source, row[0], row[8], words), *row[1:8], source.cat) for row in rows]
         try:
             part = pl.DataFrame(named, schema=_COLUMNS, orient="row")
         except (TypeError, pl.exceptions.PolarsError):
@@ -167,8 +175,9 @@ def _placed(rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.with_columns(
         rank=pl.struct("file", "process").rank("dense").cast(pl.Int64) - 1,
         place=pl.when("device").then(pl.col("stream").fill_null(0)).otherwise(pl.col("thread").fill_null(0)),
+        gpu=pl.col("gpu").fill_null(0),  # devices number their streams each for itself
     )
-    spot = pl.struct("rank", ~pl.col("device"), "place").rank("dense").cast(pl.Int64)
+    spot = pl.struct("rank", ~pl.col("device"), "gpu", "place").rank("dense").cast(pl.Int64)
     return rows.with_columns(spot=spot).sort("start", "end", maintain_order=True)
 
 
@@ -200,12 +209,14 @@ def _entities(rows: pl.DataFrame, ranks: int, files: list[str]) -> pl.DataFrame:
         {"id": rank, "kind": "rank", "name": str(rank), "parent": None, "clock": files[file]}
         for rank, file in rows.select("rank", "file").unique().sort("rank").iter_rows()
     ]
-    spots = rows.select("entity", "rank", "device", "place", "file").unique().sort("entity")
-    for entity, rank, device, place, file in spots.iter_rows():
+    spots = rows.select("entity", "rank", "device", "gpu", "place", "file").unique().sort("entity")
+    several = set(
+        spots.filter("device").group_by("rank").agg(pl.col("gpu").n_unique()).filter(pl.col("gpu") > 1)["rank"]
+    )
+    for entity, rank, device, gpu, place, file in spots.iter_rows():
         kind = "stream" if device else "thread"
-        word = place if device else place & ~_PROCESS
-        table.append(
-            {"id": entity, "kind": kind, "name": f"{rank}/{kind} {word}", "parent": rank, "clock": files[file]}
-        )
+        word = f"{kind} {place if device else place & ~_PROCESS}"
+        named = f"{rank}/GPU {gpu} {word}" if device and rank in several else f"{rank}/{word}"
+        table.append({"id": entity, "kind": kind, "name": named, "parent": rank, "clock": files[file]})
     return pl.DataFrame(table, schema={"id": pl.UInt32, "kind": pl.String, "name": pl.String, "parent": pl.UInt32,
                                        "clock": pl.String})  # fmt: skip

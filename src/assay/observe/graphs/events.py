@@ -5,9 +5,11 @@ Both are JSON, of the same steps and one rank; the two know each other's operati
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +25,7 @@ Name = int | float | str | None  # what profilers name streams and calls by
 class Args(msgspec.Struct, rename={
     "external": "External id", "record": "Record function id", "group": "Process Group Name",
     "collective": "Collective name", "sent": "In msg nelems", "received": "Out msg nelems", "size": "Group size",
-    "wait_on": "wait_on_stream", "recorded_by": "wait_on_cuda_event_record_corr_id",
+    "wait_on": "wait_on_stream", "recorded_by": "wait_on_cuda_event_record_corr_id", "given": "Concrete Inputs",
 }):  # fmt: skip
     """What the profiler says of an event, as far as the linker asks."""
 
@@ -39,6 +41,7 @@ class Args(msgspec.Struct, rename={
     received: Any = None
     size: Any = None
     dtype: Any = None
+    given: Any = None  # the values of its arguments, tensors left blank
 
 
 class Event(msgspec.Struct):
@@ -72,6 +75,13 @@ class Profile(msgspec.Struct):
         config = self.about.get("pg_config")
         listed = config if isinstance(config, list) else []
         return {str(g["pg_name"]): g.get("pg_size") or 0 for g in listed if isinstance(g, dict) and "pg_name" in g}
+
+    @property
+    def members(self) -> list[Any] | None:
+        """The ranks of the only process group; None where there are several, or nobody tells."""
+        config = self.about.get("pg_config")
+        ranks = config[0].get("ranks") if isinstance(config, list) and len(config) == 1 else None
+        return ranks if isinstance(ranks, list) else None
 
 
 class Tensors(msgspec.Struct):
@@ -132,7 +142,7 @@ def _read(path: Path, kind: type[T], right: str) -> T:
     except (OSError, zlib.error, gzip.BadGzipFile) as error:
         raise BadInput(f"{path}: {error}") from None
     try:
-        return msgspec.json.decode(content, type=kind)
+        return msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if "truncated" in str(error):
             cure = "; 'assay trace FILE --convert whole.json' keeps the events before it" if kind is Profile else ""
@@ -174,6 +184,23 @@ def operation(name: str) -> int | None:
     (0, 7, None)
     """
     return next((number for word, number in _OPERATIONS if re.search(word, name, re.IGNORECASE)), None)
+
+
+def peer(call: Event, members: Sequence[Any]) -> tuple[int, int] | None:
+    """The rank that a call of send or receive names, and the tag; None where its arguments were not recorded.
+
+    A group numbers its own `members`; a receive from anyone names nobody.
+
+    >>> peer(Event(name="c10d::send", args=Args(given=["", "", "1", "7"])), [4, 6])
+    (6, 7)
+    """
+    if call.name not in ("c10d::send", "c10d::recv_") or not isinstance(call.args.given, list):
+        return None
+    numbers = [int(word) for word in call.args.given if isinstance(word, str) and word.isdecimal() and len(word) < 10]
+    if len(numbers) != 2 or numbers[0] >= len(members):
+        return None
+    rank = members[numbers[0]]
+    return (rank, numbers[1]) if type(rank) is int and rank >= 0 else None
 
 
 def storages(values: Any) -> set[int]:

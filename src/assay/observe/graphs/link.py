@@ -69,8 +69,11 @@ def linked(profile: Profile, host: HostGraph | None, source: str = "") -> Graph:
 
 
 def _window(events: Sequence[Event], source: str) -> tuple[float, float]:
-    """From the first step's start to the last one's end; the whole trace where no steps are marked."""
-    spans = [event for event in events if event.ph == "X"]
+    """From the first step's start to the last one's end; the whole trace where no steps are marked.
+
+    The profiler's own span (`Trace`) also holds its start and its end, which are not the job's.
+    """
+    spans = [event for event in events if event.ph == "X" and event.cat != "Trace"]
     marked = [event for event in spans if is_step(event.name)] or spans
     if not marked:
         raise BadInput(f"{source}: no event with a duration is in it")

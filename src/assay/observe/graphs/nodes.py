@@ -16,6 +16,7 @@ from assay.observe.graphs.events import (
     is_step,
     nbytes,
     operation,
+    peer,
     storages,
 )
 from assay.workloads.chakra import COLL, COMP, MEM_STORE, RECV, SEND, Graph
@@ -77,7 +78,7 @@ def assemble(nodes: list[Node], profile: Profile, host: HostGraph | None, source
 
 
 def _type(node: Node) -> int:
-    if node.is_comm and point_to_point(node.name):  # with a peer that the profiler does not name
+    if node.is_comm and point_to_point(node.name):
         return RECV if ":recv" in node.name.lower() else SEND
     if node.is_comm:
         return COLL
@@ -116,7 +117,18 @@ def _attributes(node: Node, profile: Profile) -> dict[str, Any]:
         size = _size(node, what, groups.get(group) or 1)
         if what is not None and size is not None:
             out |= {"comm_type": what, "comm_size": size}
+        out |= _peer(node, profile)
     return out
+
+
+def _peer(node: Node, profile: Profile) -> dict[str, int]:
+    """Whom a send or a receive of the host is with, as the call that asked for it says."""
+    kind = _type(node)
+    call = node.call.event if node.call else None
+    if call is None or call.name != {SEND: "c10d::send", RECV: "c10d::recv_"}.get(kind):
+        return {}
+    found = peer(call, profile.members or ())
+    return {} if found is None else {"comm_dst" if kind == SEND else "comm_src": found[0], "comm_tag": found[1]}
 
 
 def _size(node: Node, what: int | None, members: int) -> int | None:

@@ -57,7 +57,7 @@ class Meetings:
         return self.nodes[self.at[:-1]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)  # millions of numbers
 class Plan:
     """Traces made ready for replay. Make it with :meth:`of`; nodes are numbered through all of them."""
 
@@ -93,6 +93,9 @@ class Plan:
         plan = cls(given, ranks, first, source, target, by_lane, meetings, lane, dangling)
         plan._refuse_deadlock()
         return plan
+
+    def __repr__(self) -> str:
+        return f"Plan(ranks={len(self.ranks)}, nodes={self.n}, meetings={len(self.meetings)})"
 
     @property
     def n(self) -> int:

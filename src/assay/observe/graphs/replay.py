@@ -42,7 +42,7 @@ __all__ = ["Link", "Network", "Outcome", "Plan", "break_cycles", "critical_path"
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)  # millions of numbers
 class Outcome:
     """When everything happened, in seconds from the start; nodes are numbered through all traces (`plan.locate`)."""
 
@@ -53,6 +53,9 @@ class Outcome:
     because: npt.NDArray[np.int64]  # the edge of the plan that made it wait longest; -1: none
     priced: int  # collectives and sends that the network priced
     recorded: int  # those that kept their recorded duration
+
+    def __repr__(self) -> str:
+        return f"Outcome(makespan={self.makespan:.6g} s, {self.plan!r})"
 
     @property
     def makespan(self) -> float:
@@ -87,15 +90,17 @@ def type_name(number: int) -> str:
     return chakra.TYPES[number] if 0 <= number < len(chakra.TYPES) else f"type {number}"
 
 
-def replay(graphs: chakra.Graph | Sequence[chakra.Graph] | Plan, network: Network | None = None) -> Outcome:
-    """Run the traces of one or several ranks.
+def replay(
+    graphs: chakra.Graph | Sequence[chakra.Graph] | Plan, network: Network | None = None, took: Floats | None = None
+) -> Outcome:
+    """Run the traces of one or several ranks; `took` are seconds of all nodes to take instead of those recorded.
 
     Raises:
         BadInput: what cannot be run: a cycle among data dependencies (named), a collective that a rank never issues,
             ranks that wait for each other, an id given twice.
     """
     plan = graphs if isinstance(graphs, Plan) else Plan.of(graphs)
-    seconds, priced, recorded = _seconds(plan, network)
+    seconds, priced, recorded = _seconds(plan, network, took)
     head, following = plan.met
     ready, start, end, because, _ = kernels.walk(seconds, *plan.rows, plan.source, plan.target, head, following)
     return Outcome(plan, ready, start, end, because, priced, recorded)
@@ -141,9 +146,9 @@ def critical_path(outcome: Outcome) -> pl.DataFrame:
 # ------------------------------------------------------------------------------------------------- what it costs
 
 
-def _seconds(plan: Plan, network: Network | None) -> tuple[Floats, int, int]:
+def _seconds(plan: Plan, network: Network | None, took: Floats | None = None) -> tuple[Floats, int, int]:
     """The duration of every node (of meetings: at their first member), and how many were priced and not."""
-    seconds = np.concatenate([graph.duration for graph in plan.graphs])
+    seconds = np.concatenate([graph.duration for graph in plan.graphs]) if took is None else took.copy()
     meetings = plan.meetings
     if not len(meetings):
         return seconds, 0, 0

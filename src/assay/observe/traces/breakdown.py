@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from assay.observe.traces import own_time
 from assay.record.errors import BadInput
 from assay.sim import timeline
 from assay.sim.telemetry import Frame
@@ -53,8 +53,9 @@ def ranks(frame: Frame) -> pl.DataFrame:
 def device_spans(frame: Frame) -> pl.DataFrame:
     """What ran on each rank's device: spans with `rank` and `end`; `cat` is kernel, comm or memcpy.
 
-    The device of a rank without a stream is its processor: operators that call no other count as kernels. Where a GPU
-    runs no collective itself (gloo, MPI), those of the host are the rank's communication.
+    The device of a rank without a stream is its processor: operators are its kernels, in the pieces in which they work
+    themselves (:mod:`assay.observe.traces.own_time`). Where a GPU runs no collective itself (gloo, MPI), those of the
+    host are the rank's communication.
     """
     placed = ranks(frame)
     streams = placed.filter(pl.col("kind") == "stream")
@@ -69,14 +70,11 @@ def device_spans(frame: Frame) -> pl.DataFrame:
     host = timed.filter(
         pl.col("cat").is_in(["cpu_op", "comm", "kernel", "memcpy"]) & pl.col("entity").is_in(rest["entity"].implode())
     ).select(columns)
-    host = host.filter(
-        pl.Series(_leaves(host), dtype=pl.Boolean) & ~host["name"].cast(pl.String).str.contains(HANDING_OVER)
-    ).with_columns(cat=pl.col("cat").cast(pl.String).replace("cpu_op", "kernel").cast(host.schema["cat"]))
     silent = placed.filter(pl.col("rank").is_in(with_gpu)).filter(
         ~pl.col("entity").is_in(streams["entity"].implode()) & ~pl.col("rank").is_in(_talking(on_streams, placed))
     )
     by_host = (pl.col("cat") == "comm") & pl.col("entity").is_in(silent["entity"].implode())
-    every = pl.concat([on_streams, host, timed.filter(by_host).select(columns)])
+    every = pl.concat([on_streams, _own_pieces(host), timed.filter(by_host).select(columns)])
     both = every.join(placed.select("entity", "rank"), on="entity", maintain_order="left")
     return both.with_columns(end=pl.col("start") + pl.col("dur"))
 
@@ -87,19 +85,14 @@ def _talking(on_streams: pl.DataFrame, placed: pl.DataFrame) -> list[str]:
     return placed.filter(pl.col("entity").is_in(comm.implode()))["rank"].unique().to_list()
 
 
-def _leaves(spans: pl.DataFrame) -> NDArray[np.bool_]:
-    """Which spans hold no other span of their thread; communication always counts."""
-    if spans.is_empty():
-        return np.zeros(0, bool)
-    start, entity = spans["start"].to_numpy(), spans["entity"].to_numpy()
-    end = start + spans["dur"].to_numpy()
-    order = np.lexsort((-end, start, entity))
-    inner = np.zeros(len(order), bool)
-    inner[:-1] = (entity[order][1:] == entity[order][:-1]) & (start[order][1:] < end[order][:-1])
-    leaf = np.empty(len(order), bool)
-    leaf[order] = ~inner
-    comm: NDArray[np.bool_] = (spans["cat"] == "comm").to_numpy()
-    return leaf | comm
+def _own_pieces(host: pl.DataFrame) -> pl.DataFrame:
+    """What the threads did: operators piece by piece (as kernels), collectives whole."""
+    comm = host["cat"] == "comm"
+    asks = comm | host["name"].cast(pl.String).str.contains(HANDING_OVER)
+    found = own_time.pieces(host, asks.to_numpy())
+    own = host[found["at"]].with_columns(found["start"], found["dur"])
+    own = own.with_columns(cat=pl.col("cat").cast(pl.String).replace("cpu_op", "kernel").cast(host.schema["cat"]))
+    return pl.concat([own, host.filter(comm)])
 
 
 def steps(frame: Frame) -> pl.DataFrame:
@@ -210,10 +203,19 @@ def stragglers(device: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
+def called(device: pl.DataFrame) -> pl.DataFrame:
+    """The same with a row for each call: the pieces of an operator of the host together."""
+    spans = device["span"]
+    if spans.null_count() or spans.n_unique() == len(spans):
+        return device
+    return device.group_by("span", "name", "cat", maintain_order=True).agg(pl.col("dur").sum())
+
+
 def top_kernels(device: pl.DataFrame, count: int = 10) -> pl.DataFrame:
     """The kernels that took most time, over all ranks: `name`, `cat`, `calls`, `total`, `mean`, `longest`."""
     return (
-        device.group_by(pl.col("name"), "cat")
+        called(device)
+        .group_by(pl.col("name"), "cat")
         .agg(calls=pl.len(), total=pl.col("dur").sum(), mean=pl.col("dur").mean(), longest=pl.col("dur").max())
         .with_columns(pl.col("name", "cat").cast(pl.String))
         .sort("total", "name", descending=[True, False])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from assay.observe.graphs.replay import Outcome, Plan, break_cycles, critical_path, replay
+from assay.observe.graphs.replay import Outcome, break_cycles, critical_path, replay
 from assay.observe.traces.what_if import Answer
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
@@ -102,9 +102,8 @@ def what_if(replayed: Replayed, *, bandwidth: float = 1.0, stragglers: bool = Tr
         note = "all of a transfer counts as bandwidth"
         for graph, own in zip(graphs, durations, strict=True):
             own[np.isin(graph.type, (chakra.COLL, chakra.SEND, chakra.RECV))] /= bandwidth
-    changed = Plan.of([graph.with_durations(own) for graph, own in zip(graphs, durations, strict=True)])
-    recorded = replayed.outcome.makespan
-    return Answer(round(recorded * 1e9), round(replay(changed).makespan * 1e9), note)
+    changed = replay(replayed.outcome.plan, took=np.concatenate(durations))
+    return Answer(round(replayed.outcome.makespan * 1e9), round(changed.makespan * 1e9), note)
 
 
 def _odd(outcome: Outcome) -> list[int]:

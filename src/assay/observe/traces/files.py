@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from assay.workloads.chakra import Graph
 
 Kind = Literal["kineto", "nsight", "chakra"]
+SUFFIXES = (".json", ".json.gz", ".et", ".et.gz", ".sqlite")  # of traces in a folder; a file that is named may be any
 
 
 def kind_of(path: Path) -> Kind:
@@ -43,7 +44,8 @@ class Run:
 
 
 def read(paths: Sequence[Path], progress: Callable[[int, int], None] | None = None, break_cycles: bool = False) -> Run:
-    """Read the files of one run, all of one kind."""
+    """Read the files of one run, all of one kind; of a folder, the traces in it."""
+    paths = [file for path in paths for file in _within(path)]
     kinds = {kind_of(path) for path in paths}
     if len(kinds) > 1:
         raise BadInput(f"files of different kinds in one run ({', '.join(sorted(kinds))}): give those of one")
@@ -60,6 +62,16 @@ def read(paths: Sequence[Path], progress: Callable[[int, int], None] | None = No
     from assay.workloads import kineto
 
     return Run(kind, kineto.read(paths, progress), paths)
+
+
+def _within(path: Path) -> list[Path]:
+    """The file itself; of a folder those that are named like traces, in order of their names."""
+    if not path.is_dir():
+        return [path]
+    found = [file for file in sorted(path.iterdir()) if file.name.endswith(SUFFIXES) and file.is_file()]
+    if not found:
+        raise BadInput(f"{path}: no trace in this folder; files {', '.join(SUFFIXES)} would be")
+    return found
 
 
 def convert(run: Run, frame: Frame, to: Path) -> None:

@@ -106,7 +106,7 @@ def links(frame: Frame) -> Links:
     called = np.minimum(ops["called"].fill_null(np.iinfo(np.int64).max).to_numpy(), start)
     called[ops["called"].is_null().to_numpy()] = -1
     kind = ops["cat"].cast(pl.String).replace_strict({"kernel": _KERNEL, "comm": _COMM, "memcpy": _MEMCPY}).to_numpy()
-    before = _previous(ops["entity"].to_numpy().astype(np.int64))
+    before = _before(ops["entity"].to_numpy().astype(np.int64), host & (kind == _COMM), start, end)
     by_end = np.lexsort((end, rank))
     producer = np.where(host, host_lanes.producers(frame, ops), _producers(rank, called, kind, start, end))
     slack = np.where(host, host_lanes.PAUSE, SLACK)
@@ -138,6 +138,21 @@ def _previous(group: Ints) -> Ints:
     same = group[order][1:] == group[order][:-1]
     found[order[1:][same]] = order[:-1][same]
     return found
+
+
+def _before(lane: Ints, aside: NDArray[np.bool_], start: Ints, end: Ints) -> Ints:
+    """The op before each on its stream or thread.
+
+    A library may note a collective of the host on the thread that asked for it, which goes on meanwhile (`aside`): what
+    begins before that ends follows the operator before it.
+    """
+    found = _previous(lane)
+    running = (found >= 0) & aside[found] & (end[found] > start)
+    if not running.any():
+        return found
+    rows = pl.DataFrame({"lane": lane, "row": np.arange(len(lane)), "aside": aside})
+    last = pl.when(~pl.col("aside")).then("row").forward_fill().shift(1).over("lane").fill_null(-1)
+    return np.where(running, rows.select(last)["row"].to_numpy(), found)
 
 
 def _producers(rank: Ints, called: Ints, kind: NDArray[Any], start: Ints, end: Ints) -> Ints:

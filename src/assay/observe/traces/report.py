@@ -17,6 +17,7 @@ from assay.observe.traces.kernel_path import Links, critical_path, links
 from assay.observe.traces.what_if import Answer, what_if
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
+from assay.workloads.kineto_names import point_to_point
 
 if TYPE_CHECKING:
     from assay.observe.traces.chakra_runs import Replayed
@@ -69,7 +70,7 @@ def report(frame: Frame, what_ifs: Sequence[str] = WHAT_IFS, replayed: Replayed 
     gpus = set(frame.entities.filter(pl.col("kind") == "stream")["id"].to_list())
     on_gpu = bool(device["entity"].is_in(list(gpus)).any())
     if not on_gpu:
-        notes.append("no GPU work in it: operators that call no other count as compute")
+        notes.append("no GPU work in it: the operators of the host count as compute")
     found = {
         "source": frame.source, "repairs": dict(frame.repairs), "device": "gpu" if on_gpu else "cpu",
         "spans": len(frame.spans), "breakdown": _breakdown(split), "overlap": _overlaps(frame, device, split),
@@ -77,12 +78,20 @@ def report(frame: Frame, what_ifs: Sequence[str] = WHAT_IFS, replayed: Replayed 
     }  # fmt: skip
     if replayed is not None:
         return found | _of_replay(replayed, asked) | {"notes": [*notes, *replayed.removed]}
+    _say_unmatched(device, notes)
     joined = _joined(frame, notes)
     found["critical_path"] = None if joined is None else _path(joined)
     found["what_if"] = (
         [] if joined is None else [_answer(what_if(joined, **change), text) for text, change in asked.items()]
     )
     return found | {"notes": notes}
+
+
+def _say_unmatched(device: pl.DataFrame, notes: list[str]) -> None:
+    """A profiler does not number sends and receives: who waited for whom is not followed."""
+    names = device.filter(pl.col("cat") == "comm")["name"].cast(pl.String).unique().to_list()
+    if device["rank"].n_unique() > 1 and any(map(point_to_point, names)):
+        notes.append("sends and receives are not matched: waiting for the other side counts as communication")
 
 
 def _joined(frame: Frame, notes: list[str]) -> Links | None:

@@ -154,6 +154,7 @@ def _alike(links: Links, pace: _Pace) -> tuple[_Pace, str]:
                 values[places[code]] = np.where(taken, middle, values[places[code]])
     own = len(codes) - alike
     note = f"{own} of {len(codes)} ranks run a program of their own: kept as they are" if own else ""
+    note = "one rank only" if len(codes) == 1 else note
     return _Pace(**made), note
 
 
