@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from pathlib import Path
 
@@ -157,6 +158,11 @@ def test_files_that_are_not_there_or_not_text_are_refused(tmp_path: Path) -> Non
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match="not text"):
         histories.read(tmp_path / "bytes")
+    (tmp_path / "history.edn.gz").write_bytes(gzip.compress(b"{:type :invoke}"))
+    with pytest.raises(BadInput, match="compressed; unpack it first"):
+        histories.read(tmp_path / "history.edn.gz")
+    with pytest.raises(BadInput, match="is a directory; name the history in it"):
+        histories.read(tmp_path)
     with pytest.raises(BadInput, match="no format 'xml'"):
         histories.read(tmp_path / "bytes", "xml")
 

@@ -18,6 +18,7 @@ from assay.workloads.history_events import TYPES, Event, EventError, events, ope
 
 _LOG = re.compile(r"INFO\s+jepsen\.util\s+-\s+(\S+)\s+:(invoke|ok|fail|info)\s+:(\S+)\s+(.*)$")
 _NANO = 1e-9  # Jepsen's clock
+_GZIP = b"\x1f\x8b"
 _CALLS = {"call": "invoke", "callevent": "invoke", "invoke": "invoke", "0": "invoke"}
 _RETURNS = {"return": "ok", "returnevent": "ok", "ok": "ok", "1": "ok"}
 _PORCUPINE_KV = {0: "read", 1: "write", 2: "append"}  # the numbers of the operations in its tests
@@ -29,7 +30,11 @@ def read(path: Path, format: str | None = None) -> list[Operation]:
         raise BadInput(f"no format '{format}'; there are {', '.join(FORMATS)}")
     try:
         text = path.read_text(encoding="utf-8")
+    except IsADirectoryError:
+        raise BadInput(f"{path} is a directory; name the history in it, as in {path / 'history.edn'}") from None
     except UnicodeDecodeError as error:
+        if error.object[:2] == _GZIP:
+            raise BadInput(f"{path} is compressed; unpack it first: gunzip -k {path}") from None
         raise BadInput(f"{path}: not text (byte {error.start}); a history is JSON lines, EDN or a log") from None
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None

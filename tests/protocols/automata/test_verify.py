@@ -104,6 +104,9 @@ class TestBuiltIn:
         for algorithm in ("smt", "acs", "zcs"):
             with pytest.raises(BadInput, match=f"the {what} of Empty cannot all hold: no run exists"):
                 answers(empty, algorithms=(algorithm,))
+        (row,) = answers(empty, algorithms=("explicit",))
+        assert row.verdict is Verdict.UNKNOWN
+        assert "no run starts" in row.note or "admit no parameters" in row.note
 
     def test_a_solver_out_of_time_is_unknown_not_proved(self) -> None:
         (row,) = verify(noticing(builtin.load("bracha")), specifications=["unforgeability"], seconds=0.001)

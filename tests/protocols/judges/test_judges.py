@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from assay.protocols.judges import causal, drawing, linearizable, sequential, sessions, specifications
-from assay.protocols.judges.judgement import HOLDS, UNKNOWN, VIOLATED, Budget, name
+from assay.protocols.judges import causal, drawing, linearizable, list_append, sequential, sessions, specifications
+from assay.protocols.judges.judgement import HOLDS, UNKNOWN, VIOLATED, Budget, explain, name
 from assay.protocols.judges.strongest import judge, strongest
 from assay.record.errors import BadInput
 from assay.sim.random import stream
@@ -217,3 +218,56 @@ def test_nothing_and_false_are_values_that_an_explanation_may_rest_on() -> None:
     assert linearizable.judge([*flags, read(1, True, 8, 9)]).witness == (0, 2, 3, 4)
     deleted = [write(0, 1, 0, 1), write(0, None, 2, 3), write(0, 1, 4, 5), read(1, None, 6, 7)]
     assert linearizable.judge(deleted).witness == (1, 2, 3)
+
+
+def lost_cas(old: int, invoke: float) -> Operation:
+    """A compare-and-set of process 0 that never returned; 9 was read, so it took place and found the old value."""
+    return Operation(0, "cas", "x", (old, 9), None, invoke, math.inf, "info")
+
+
+@pytest.mark.parametrize(
+    ("model", "before"),
+    [
+        ("read-your-writes", [write(0, 1, 0, 1), write(0, 2, 2, 3)]),
+        ("monotonic-reads", [write(1, 1, 0, 1), write(2, 2, 0, 1), read(0, 1, 2, 3), read(0, 2, 4, 5)]),
+        ("monotonic-writes", [write(1, 1, 0, 1), write(1, 2, 2, 3), read(0, 2, 4, 5)]),
+    ],
+)
+def test_a_session_is_judged_by_a_compare_and_set_that_it_left_behind(model: str, before: list[Operation]) -> None:
+    after = [write(0, 7, 8, 9, key="y"), read(3, 9, 10, 11)]
+    judgement = sessions.judge([*before, lost_cas(1, 6), *after], model)
+    assert judgement.verdict == VIOLATED
+    assert len(before) in judgement.witness
+    assert sessions.verdict([*before, lost_cas(2, 6), *after], model) == HOLDS
+    unread = [*before, lost_cas(1, 6), after[0]]
+    assert sessions.verdict(unread, model) == HOLDS  # perhaps it never took place
+
+
+def test_what_a_session_does_later_is_not_judged_by_what_it_left_behind() -> None:
+    late = [write(1, 1, 0, 1), lost_cas(1, 2), write(0, 3, 3, 4), read(0, 3, 5, 6), read(2, 9, 8, 9)]
+    assert all(sessions.verdict(late, model) == HOLDS for model in sessions.MODELS)
+
+
+def test_long_lists_are_told_by_their_ends_where_they_differ() -> None:
+    asked, answered = [["r", "x", None]], [["r", "x", list(range(200))]]
+    assert name([Operation(0, "txn", None, asked, answered, 0, 1)], 0) == "#0 p0 txn r x [0, 1, … 198, 199]"
+
+
+def test_a_witness_is_sought_among_what_may_explain_it() -> None:
+    """Of thousands of transactions few are looked at again and again, however many there are."""
+
+    def transaction(number: int, *steps: list[object]) -> Operation:
+        asked = [[f, key, value if f == "append" else None] for f, key, value in steps]
+        return Operation(number % 5, "txn", None, asked, list(steps), float(number), number + 0.5)
+
+    many = [transaction(i, ["append", f"k{i}", i], ["r", f"k{i - 1}", [i - 1] if i else []]) for i in range(500)]
+    wrong = [transaction(500, ["append", "x", 1]), transaction(501, ["append", "x", 2], ["r", "x", [2]])]
+    looked: list[int] = []
+
+    def check(trial: Sequence[Operation]) -> str:
+        looked.append(len(trial))
+        return list_append.verdict(trial, "strict-serializable")
+
+    witness, done = explain([*many, *wrong], check, (499, 500, 501))
+    assert (witness, done) == ((500, 501), True)
+    assert max(looked) <= 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.protocols.judges import causal, linearizable, list_append, sequential, sessions
-from assay.protocols.judges.judgement import HOLDS, VIOLATED, Judgement, cut, relax, returned
+from assay.protocols.judges.judgement import HOLDS, UNKNOWN, VIOLATED, Judgement, cut, relax, returned
+from assay.protocols.judges.snapshots import clash
 from assay.protocols.judges.specifications import SPECIFICATIONS, Specification, bank
 from assay.protocols.judges.strongest import STRONGER, strongest
 from assay.workloads.histories import Operation
@@ -131,6 +133,54 @@ def test_isolation_levels_equal_trying_all_orders(count: int) -> None:
         assert list_append.verdict(history, "snapshot-isolation") == snapshots
 
     agrees()
+
+
+def overlapping(number: int, group: str, reads: str, own: str) -> Operation:
+    """A transaction that appends to a key nobody reads and to its own, and saw some keys while they were empty."""
+    steps = [["append", group, number], ["append", own, number], *(["r", key, []] for key in reads)]
+    asked = [[f, key, None if f == "r" else value] for f, key, value in steps]
+    return Operation(number, "txn", None, asked, steps, 0.0, 1.0)
+
+
+def test_two_that_follow_each_other_cannot_both_overlap_two_that_follow_each_other() -> None:
+    history = [
+        overlapping(0, "x", "cd", "a"), overlapping(1, "x", "cd", "b"),
+        overlapping(2, "y", "ab", "c"), overlapping(3, "y", "ab", "d"),
+    ]  # fmt: skip
+    judgement = list_append.judge(history, "snapshot-isolation")
+    assert (judgement.verdict, judgement.witness) == (VIOLATED, (0, 1, 2, 3))
+    assert not oracle.snapshot_isolated(history)
+    assert list_append.verdict(history[:3], "snapshot-isolation") == HOLDS
+
+
+@counts
+def test_snapshots_of_unread_rivals_equal_trying_all_orders(count: int) -> None:
+    @examples(count)
+    @given(st.lists(st.tuples(st.sets(st.sampled_from("xyz")), st.sets(st.sampled_from("0123"))), max_size=4))
+    def agrees(drawn: list[tuple[set[str], set[str]]]) -> None:
+        history = []
+        for number, (groups, reads) in enumerate(drawn):
+            steps = [["append", key, number] for key in (*sorted(groups), str(number))]
+            steps += [["r", key, []] for key in sorted(reads - {str(number)})]
+            asked = [[f, key, None if f == "r" else value] for f, key, value in steps]
+            history.append(Operation(number, "txn", None, asked, steps, 0.0, 1.0))
+        expected = HOLDS if oracle.snapshot_isolated(history) else VIOLATED
+        assert list_append.verdict(history, "snapshot-isolation") == expected
+
+    agrees()
+
+
+def test_snapshots_that_the_search_does_not_find_in_time_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = [
+        overlapping(0, "x", "cd", "a"), overlapping(1, "x", "cd", "b"),
+        overlapping(2, "y", "ab", "c"), overlapping(3, "y", "ab", "d"),
+    ]  # fmt: skip
+    monkeypatch.setattr(list_append, "clash", partial(clash, steps=1))
+    verdicts = {model: list_append.judge(history, model).verdict for model in list_append.MODELS}
+    assert verdicts == {
+        "read-uncommitted": HOLDS, "read-committed": HOLDS, "snapshot-isolation": UNKNOWN,
+        "serializable": VIOLATED, "strict-serializable": VIOLATED,
+    }  # fmt: skip
 
 
 @some

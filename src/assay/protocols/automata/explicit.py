@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from assay.protocols.automata.automaton import Automaton, Configuration, Rule, Schedule, blocks
@@ -47,6 +47,8 @@ def check(
         seen += states
         if found is not None:
             return Counterexample.of(automaton, question, *found)
+    if not seen and not any(_has_start(automaton, size, question) for size in sizes):
+        return Inconclusive("no run starts at these parameters: the inits cannot all hold there")
     return Checked(tuple(sizes), seen)
 
 
@@ -80,6 +82,11 @@ def starts(automaton: Automaton, parameters: Mapping[str, int], question: Questi
             yield from grow(position + 1, {**values, names[position]: value})
 
     return grow(0, dict(parameters))
+
+
+def _has_start(automaton: Automaton, parameters: Mapping[str, int], question: Question) -> bool:
+    """Whether there is an initial configuration, whatever the question wants of it."""
+    return next(starts(automaton, parameters, replace(question, start=())), None) is not None
 
 
 def _sure(automaton: Automaton, question: Question) -> list[Linear]:

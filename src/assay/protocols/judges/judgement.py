@@ -11,7 +11,7 @@ return, and all others that had been invoked, with nobody knowing what became of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,7 +190,7 @@ def _relevant(loose: list[Operation], sure: list[Operation]) -> list[Operation]:
         rest: list[Operation] = []
         for item in loose:
             silent = item.f not in _TELLING or (item.f == "dequeue" and item.result is None)
-            (more if silent or not mentioned.isdisjoint(atoms(item)) else rest).append(item)
+            (more if silent or not mentioned.isdisjoint(_offered(item)) else rest).append(item)
         free, loose = free + more, rest
         # A compare-and-set also needs the value that it replaces: whoever wrote that is of use.
         mentioned = {atom for item in more if item.f == "cas" for atom in atoms(item)}
@@ -205,10 +205,26 @@ def atoms(operation: Operation) -> set[Any]:
     >>> atoms(Operation(0, "write", "x", None, None, 0.0, 1.0)), atoms(Operation(0, "cas", "x", (1, 2), True, 0.0, 1.0))
     ({('x', None)}, {('x', 1), ('x', 2)})
     """
-    found: set[Any] = set()
-    stack = [operation.value, operation.result]
+    if operation.f == "txn":
+        return {
+            atom for f, key, value in steps(operation) for atom in _atoms(key, value if f == "append" else value or ())
+        }
     if operation.f in _GIVING or operation.f in ("read", "dequeue"):
-        stack = [operation.value if operation.f in _GIVING else operation.result]
+        return _atoms(operation.key, operation.value if operation.f in _GIVING else operation.result)
+    return _atoms(operation.key, (operation.value, operation.result))
+
+
+def _offered(operation: Operation) -> set[Any]:
+    """Those of its atoms that others may have from it: what a transaction only read is not its own."""
+    if operation.f == "txn":
+        return {atom for f, key, value in steps(operation) if f == "append" for atom in _atoms(key, value)}
+    return atoms(operation)
+
+
+def _atoms(key: Any, value: Any) -> set[Any]:
+    name = frozen(key)
+    found: set[Any] = set()
+    stack = [value]
     while stack:
         item = stack.pop()
         if isinstance(item, list | tuple | set | frozenset):
@@ -216,8 +232,23 @@ def atoms(operation: Operation) -> set[Any]:
         elif isinstance(item, dict):
             stack += [*item.keys(), *item.values()]
         else:
-            found.add((frozen(operation.key), item))
+            found.add((name, item))
     return found
+
+
+def steps(operation: Operation) -> Sequence[Sequence[Any]]:
+    """The (f, key, value) steps of a transaction, with what it read where that is known."""
+    return (operation.value if operation.result is None else operation.result) or ()
+
+
+def appended(operation: Operation) -> Iterator[tuple[Any, Any]]:
+    """The (key, element) pairs that an operation appends to lists, or would have."""
+    if operation.f == "append":
+        yield frozen(operation.key), frozen(operation.value)
+    elif operation.f == "txn":
+        for f, key, value in steps(operation):
+            if f == "append":
+                yield frozen(key), frozen(value)
 
 
 _PLAIN = {int, str, float, bool, type(None)}
@@ -231,8 +262,8 @@ def frozen(value: Any) -> Any:
     """
     if type(value) in _PLAIN:
         return value
-    if isinstance(value, list | tuple):
-        return tuple(map(frozen, value))
+    if isinstance(value, list | tuple):  # a long list of plain values is the common case, and need not be walked
+        return tuple(value) if _PLAIN.issuperset(map(type, value)) else tuple(map(frozen, value))
     if isinstance(value, set | frozenset):
         return frozenset(map(frozen, value))
     if isinstance(value, dict):
@@ -274,14 +305,29 @@ def explain(
 ) -> tuple[tuple[int, ...], bool]:
     """A minimal witness of a violation, starting from what the judge suspects; and whether it surely is minimal."""
 
-    def fails(trial: Sequence[int]) -> bool:
-        return check(relax(history, trial, known)) == VIOLATED
-
     start = sorted(set(core))
-    if not start or not fails(start):
+    if not start or check(relax(history, start, known)) != VIOLATED:
         start = effective(history)
+    near = _near(history, start) if known else list(range(len(history)))
+    few = [history[i] for i in near]
+    place = {i: at for at, i in enumerate(near)}
+
+    def fails(trial: Sequence[int]) -> bool:
+        return check(relax(few, [place[i] for i in trial], known)) == VIOLATED
+
     kept, done = minimal(start, fails, probes)
     return tuple(kept), done
+
+
+def _near(history: Sequence[Operation], kept: Sequence[int]) -> list[int]:
+    """What may matter while ever fewer of these are kept: they, what explains them, and what failed.
+
+    Who mentions less needs less explained, so whatever is left out here :func:`relax` would leave out each time.
+    """
+    chosen = set(kept)
+    loose = [item for i, item in enumerate(history) if i not in chosen and item.status != "fail" and not is_pure(item)]
+    free = set(map(id, _relevant(loose, [history[i] for i in kept])))
+    return [i for i, item in enumerate(history) if i in chosen or item.status == "fail" or id(item) in free]
 
 
 def name(history: Sequence[Operation], i: int) -> str:
@@ -313,10 +359,9 @@ def _steps(operation: Operation) -> str:
     'r x ?, append y 3'
     """
     known = operation.result is not None
-    steps = operation.result if known else operation.value
     told = (
         f"{f} {_plain(key)} {'?' if f != 'append' and not known else _plain(value if f == 'append' else value or [])}"
-        for f, key, value in steps or ()
+        for f, key, value in steps(operation)
     )
     return _cut(", ".join(told), 60)
 
@@ -329,15 +374,22 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+_LONG = 6  # elements of a list that are all shown
+
+
 def _plain(value: Any) -> str:
     """A value as people write it down: no type's name, no quotes.
 
-    >>> _plain([None, {2, 1}, {"a": True}])
-    '[nil, {1, 2}, {a: true}]'
+    Of a long list the ends: that is where two of them differ.
+
+    >>> _plain([None, {2, 1}, {"a": True}]), _plain(list(range(50)))
+    ('[nil, {1, 2}, {a: true}]', '[0, 1, … 48, 49]')
     """
     if value is None or isinstance(value, bool):
         return {None: "nil", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
+        if len(value) > _LONG:
+            return f"[{', '.join(map(_plain, value[:2]))}, … {', '.join(map(_plain, value[-2:]))}]"
         return f"[{', '.join(map(_plain, value))}]"
     if isinstance(value, set | frozenset):
         return f"{{{', '.join(sorted(map(_plain, value)))}}}"

@@ -9,8 +9,8 @@ level definitions, ICDE 2000; Kingsbury and Alvaro, Elle, VLDB 2020):
 - internal: a transaction that does not see its own appends; incompatible-order: two reads with different orders;
   duplicate: an element twice in a list; thin-air-read: an element that nobody appended;
 - G0: a cycle of ww; G1c: of ww and wr; G-single: with one rw; lost-update: two read one version of a key and both
-  appended to it; G-nonadjacent: more rw, but never two in a row (a long fork), or two that must both have
-  been first to commit; G2-item: any other.
+  appended to it; G-nonadjacent: more rw, but never two in a row (a long fork), or rivals for a key that no
+  order of commits fits; G2-item: any other.
 
 >>> def transaction(process, begin, end, *steps):
 ...     asked = [[f, key, value if f == "append" else None] for f, key, value in steps]
@@ -30,28 +30,25 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from graphlib import TopologicalSorter
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-
+from assay.protocols.judges.graph import components, short_cycle, short_path, successors
 from assay.protocols.judges.judgement import (
     HOLDS,
     UNKNOWN,
     VIOLATED,
     Judgement,
+    appended,
     explain,
     frozen,
     longest_prefix,
     names,
     returned,
 )  # fmt: skip
+from assay.protocols.judges.snapshots import STEPS, clash
 from assay.protocols.judges.specifications import SPECIFICATIONS, check
 from assay.workloads.histories import Operation
 
@@ -63,6 +60,7 @@ MODELS = {  # what each level forbids; each forbids all that the one before it d
     "serializable": ("G2-item",),
     "strict-serializable": ("realtime",),
 }
+UNDECIDED = "undecided"  # no anomaly: whether there are snapshots that explain these was not found out
 
 
 @dataclass(frozen=True)
@@ -85,38 +83,57 @@ def forbidden(model: str) -> set[str]:
 
 def judge(history: Sequence[Operation], model: str = "serializable", *, prefix: bool = True) -> Judgement:
     """Judge one isolation level."""
+    return levels(history, prefix=prefix)(model)
+
+
+def levels(history: Sequence[Operation], *, prefix: bool = True) -> Callable[[str], Judgement]:
+    """A judge of any isolation level of one history: its anomalies are looked for once."""
     check(SPECIFICATIONS["list-append"], history)
-    kinds = forbidden(model)
-    if twice := _appended_twice(history):
-        reason = f"{names(history, twice)}: the same element appended twice to one key hides who appended it"
-        return Judgement(model, UNKNOWN, reason=reason)
-    found = next((item for item in anomalies(history, model == "strict-serializable") if item.kind in kinds), None)
-    if found is None:
-        return Judgement(model, HOLDS, prefix=returned(history))
+    twice = _appended_twice(history)
+    found = [] if twice else anomalies(history, realtime=True)
 
-    def probe(trial: Sequence[Operation]) -> str:
-        return verdict(trial, model)
+    def judged(model: str) -> Judgement:
+        worst = next((item for item in found if item.kind in forbidden(model)), None)
+        if twice:
+            reason = f"{names(history, twice)}: the same element appended twice to one key hides who appended it"
+            return Judgement(model, UNKNOWN, reason=reason)
+        if worst is None and _undecided(found, model):
+            return Judgement(model, UNKNOWN, reason=f"undecided after {STEPS:,} steps")
+        if worst is None:
+            return Judgement(model, HOLDS, prefix=returned(history))
 
-    witness, _ = explain(history, probe, found.operations)
-    longest = longest_prefix(history, probe) if prefix else 0
-    return Judgement(model, VIOLATED, witness, f"{found.kind}: {names(history, witness)}", prefix=longest)
+        def probe(trial: Sequence[Operation]) -> str:
+            return verdict(trial, model)
+
+        witness, done = explain(history, probe, worst.operations)
+        longest = longest_prefix(history, probe) if prefix else 0
+        told = f"{worst.kind}: {names(history, witness)}" + ("" if done else " (perhaps more than needed)")
+        return Judgement(model, VIOLATED, witness, told, prefix=longest)
+
+    return judged
 
 
 def verdict(history: Sequence[Operation], model: str) -> str:
     """The bare verdict."""
     kinds = forbidden(model)
-    real = model == "strict-serializable"
-    return VIOLATED if any(item.kind in kinds for item in anomalies(history, real)) else HOLDS
+    found = anomalies(history, model == "strict-serializable")
+    if any(item.kind in kinds for item in found):
+        return VIOLATED
+    return UNKNOWN if _undecided(found, model) else HOLDS
+
+
+def _undecided(found: Sequence[Anomaly], model: str) -> bool:
+    """Whether snapshots are in doubt; lower levels need none, and what is in doubt is a cycle: not serializable."""
+    return model == "snapshot-isolation" and any(item.kind == UNDECIDED for item in found)
 
 
 def _appended_twice(history: Sequence[Operation]) -> tuple[int, ...]:
     author: dict[tuple[Any, Any], int] = {}
     for i, operation in enumerate(history):
-        for key, values in _transaction(i, operation).appends.items():
-            for value in values:
-                if (key, value) in author:
-                    return author[key, value], i
-                author[key, value] = i
+        for place in appended(operation):
+            if place in author:
+                return author[place], i
+            author[place] = i
     return ()
 
 
@@ -137,13 +154,14 @@ def anomalies(history: Sequence[Operation], realtime: bool = False) -> list[Anom
     failed = {
         (key, value): i
         for i, item in enumerate(history) if item.status == "fail"
-        for key, values in _transaction(i, item).appends.items() for value in values
+        for key, value in appended(item)
     }  # fmt: skip
     found: dict[str, Anomaly] = {}
-    for anomaly in _reads(transactions, failed):
+    longest = _longest(transactions)
+    for anomaly in _reads(transactions, longest, failed):
         found.setdefault(anomaly.kind, anomaly)
     if not found.keys() & set(ALWAYS):
-        edges, rivals = _edges(history, transactions)
+        edges, rivals = _edges(history, transactions, longest)
         for anomaly in _cycles(history, edges, rivals, realtime):
             found.setdefault(anomaly.kind, anomaly)
     return list(found.values())
@@ -161,7 +179,7 @@ def _transaction(index: int, operation: Operation) -> _Transaction:
         if f == "append":
             found.appends.setdefault(key, []).append(frozen(value))
         elif operation.status == "ok":  # of others nobody knows what they read
-            _observe(found, key, frozen(tuple(value or ())))
+            _observe(found, key, frozen(value or ()))
     return found
 
 
@@ -172,8 +190,11 @@ def _observe(found: _Transaction, key: Any, version: tuple[Any, ...]) -> None:
     found.reads.setdefault(key, before)
 
 
-def _longest(transactions: Sequence[_Transaction]) -> dict[Any, tuple[tuple[Any, ...], int]]:
-    longest: dict[Any, tuple[tuple[Any, ...], int]] = {}
+_Longest = dict[Any, tuple[tuple[Any, ...], int]]  # by key the longest version that was read, and by whom
+
+
+def _longest(transactions: Sequence[_Transaction]) -> _Longest:
+    longest: _Longest = {}
     for item in transactions:
         for key, version in item.reads.items():
             if len(version) > len(longest.get(key, ((), -1))[0]) or key not in longest:
@@ -181,41 +202,54 @@ def _longest(transactions: Sequence[_Transaction]) -> dict[Any, tuple[tuple[Any,
     return longest
 
 
-def _reads(transactions: Sequence[_Transaction], failed: dict[tuple[Any, Any], int]) -> Iterator[Anomaly]:
-    """Reads that cannot be, whatever the order."""
+def _reads(
+    transactions: Sequence[_Transaction], longest: _Longest, failed: dict[tuple[Any, Any], int]
+) -> Iterator[Anomaly]:  # fmt: skip
+    """Reads that cannot be, whatever the order.
+
+    Whose elements are the beginning of a longer read are looked at there: lists grow, and so would the time.
+    """
     author: dict[tuple[Any, Any], _Transaction] = {}
     for item in transactions:
         for key, values in item.appends.items():
             for value in values:
                 author[key, value] = item
-    longest = _longest(transactions)
     for item in transactions:
         if not item.internal:
             yield Anomaly("internal", (item.index,))
         for key, version in item.reads.items():
             whole, holder = longest[key]
-            if whole[: len(version)] != version:
+            agrees = whole[: len(version)] == version
+            if not agrees:
                 yield Anomaly("incompatible-order", (holder, item.index))
-            if len(set(version)) < len(version):
-                yield Anomaly("duplicate", (item.index,))
-            for value in version:
-                if (key, value) in author:
-                    continue
-                if (key, value) in failed:
-                    yield Anomaly("dirty-read", (failed[key, value], item.index))
-                else:
-                    yield Anomaly("thin-air-read", (item.index,))
+            if not agrees or holder == item.index:
+                yield from _elements(item.index, key, version, author, failed)
             writer = author.get((key, version[-1])) if version else None
             if writer is not None and writer is not item and writer.appends[key][-1] != version[-1]:
                 yield Anomaly("intermediate-read", (writer.index, item.index))
+
+
+def _elements(
+    reader: int, key: Any, version: tuple[Any, ...], author: dict[tuple[Any, Any], _Transaction],
+    failed: dict[tuple[Any, Any], int],
+) -> Iterator[Anomaly]:  # fmt: skip
+    if len(set(version)) < len(version):
+        yield Anomaly("duplicate", (reader,))
+    for value in version:
+        if (key, value) in author:
+            continue
+        if (key, value) in failed:
+            yield Anomaly("dirty-read", (failed[key, value], reader))
+        else:
+            yield Anomaly("thin-air-read", (reader,))
 
 
 _WW, _WR, _RW, _RT = 0, 1, 2, 3
 
 
 def _edges(
-    history: Sequence[Operation], transactions: Sequence[_Transaction]
-) -> tuple[dict[tuple[int, int], int], list[set[int]]]:
+    history: Sequence[Operation], transactions: Sequence[_Transaction], longest: _Longest
+) -> tuple[dict[tuple[int, int], int], list[set[int]]]:  # fmt: skip
     """Edges between transactions with their kind, the strongest evidence first: ww, wr, rw.
 
     And, key by key, the rivals: those who appended what nobody read, so that the order among them is not known.
@@ -230,7 +264,6 @@ def _edges(
             edges[tail, head] = min(kind, edges.get((tail, head), kind))
 
     after: dict[Any, dict[int, list[int]]] = {}  # who wrote the version after the first k elements of a key
-    longest = _longest(transactions)
     for key, (version, _) in longest.items():
         writers = [author[key, value] for value in version if (key, value) in author]
         for tail, head in pairwise(writers):
@@ -264,17 +297,23 @@ def _cycles(
 ) -> Iterator[Anomaly]:  # fmt: skip
     n = len(history)
     for kind, most in (("G0", _WW), ("G1c", _WR)):
-        if cycle := _cycle(n, [edge for edge, number in edges.items() if number <= most]):
+        if cycle := short_cycle(n, [edge for edge, number in edges.items() if number <= most]):
             yield Anomaly(kind, tuple(cycle))
             return  # every wider class has this cycle too
+    if not (cycle := short_cycle(n, list(edges))):
+        if realtime and (timed := _timed_cycle(history, list(edges))):
+            yield Anomaly("realtime", tuple(timed))
+        return
     if single := _single(n, edges):
         yield Anomaly("lost-update" if _lost_update(history, single) else "G-single", tuple(single))
-    elif cycle := _apart(n, edges, rivals):
-        yield Anomaly("lost-update" if _lost_update(history, cycle) else "G-nonadjacent", tuple(cycle))
-    elif cycle := _cycle(n, list(edges)):
+        return
+    strong = [edge for edge, kind in edges.items() if kind != _RW]
+    found = clash(n, strong, [edge for edge, kind in edges.items() if kind == _RW], rivals)
+    if found is None or not found.sure:
         yield Anomaly("G2-item", tuple(cycle))
-    elif realtime and (cycle := _timed_cycle(history, list(edges))):
-        yield Anomaly("realtime", tuple(cycle))
+    if found is not None:
+        kind = "lost-update" if _lost_update(history, found.transactions) else "G-nonadjacent"
+        yield Anomaly(kind if found.sure else UNDECIDED, found.transactions)
 
 
 def _lost_update(history: Sequence[Operation], cycle: Sequence[int]) -> bool:
@@ -285,110 +324,18 @@ def _lost_update(history: Sequence[Operation], cycle: Sequence[int]) -> bool:
     return any(key in other.appends and other.reads.get(key) == one.reads.get(key, ...) for key in one.appends)
 
 
-def _cycle(n: int, edges: Sequence[tuple[int, int]]) -> list[int] | None:
-    """A short cycle, or None."""
-    if not edges:
-        return None
-    tail, head = np.array(edges).T
-    _, component = connected_components(coo_array((np.ones(len(tail)), (tail, head)), (n, n)), connection="strong")
-    inside = [(a, b) for a, b in edges if component[a] == component[b]]
-    if not inside:
-        return None
-    after: dict[int, list[int]] = {}
-    for a, b in inside:
-        after.setdefault(a, []).append(b)
-    return _path(after, inside[0][1], inside[0][0])
-
-
 def _single(n: int, edges: dict[tuple[int, int], int]) -> list[int] | None:
-    """A cycle with exactly one rw edge."""
-    strong = [edge for edge, kind in edges.items() if kind <= _WR]
-    after: dict[int, list[int]] = {}
-    for a, b in strong:
-        after.setdefault(a, []).append(b)
-    every = list(edges)
-    if not every:
-        return None
-    tail, head = np.array(every).T
-    _, component = connected_components(coo_array((np.ones(len(tail)), (tail, head)), (n, n)), connection="strong")
-    for (a, b), kind in edges.items():
-        if kind == _RW and component[a] == component[b] and (path := _path(after, b, a)):
-            return path
-    return None
+    """A cycle with exactly one rw edge.
 
-
-def _apart(n: int, edges: dict[tuple[int, int], int], rivals: Sequence[set[int]]) -> list[int] | None:
-    """A cycle of begins and commits: what no snapshots explain.
-
-    ww and wr lead from a commit to a begin, rw from a begin to a commit; so a cycle has no two rw in a row. Of two that
-    appended to one key, one commits before the other begins: who begins before its rival's commit is the first.
+    Without two rw in a row, it is a cycle of begins and commits too: only there need a path be looked for.
     """
-    if not edges:
-        return None
-    tail, head = np.array(list(edges)).T
-    _, component = connected_components(coo_array((np.ones(len(tail)), (tail, head)), (n, n)), connection="strong")
-    crowded = np.bincount(component)[component] > 1  # others are in no cycle, and their rivals' order is free
-    points = [(v, n + v) for v in np.flatnonzero(crowded).tolist()]  # a transaction's begin, its commit
+    points = [(v, n + v) for v in range(n)]
+    points += [(a, n + b) if kind == _RW else (n + a, b) for (a, b), kind in edges.items()]
+    component = components(2 * n, points).tolist()
+    after = successors([edge for edge, kind in edges.items() if kind != _RW])
     for (a, b), kind in edges.items():
-        if component[a] == component[b]:
-            points.append((a, n + b) if kind == _RW else (n + a, b))
-    groups: dict[tuple[int, int], list[int]] = {}
-    for number, group in enumerate(rivals):
-        for v in group:
-            if crowded[v]:
-                groups.setdefault((number, int(component[v])), []).append(v)
-    while (cycle := _cycle(2 * n, points)) is None:
-        forced = _forced(n, points, groups.values()).difference(points)
-        if not forced:
-            return None
-        points += forced
-    return list(dict.fromkeys(v % n for v in cycle))
-
-
-def _forced(n: int, points: Sequence[tuple[int, int]], groups: Iterable[Sequence[int]]) -> set[tuple[int, int]]:
-    """Who must commit before which rival begins; where two must do so before each other, they are enough."""
-    rivals = {v for group in groups for v in group}
-    bit = {n + v: 1 << at for at, v in enumerate(rivals)}
-    reached = _reached(points, bit)
-    found: set[tuple[int, int]] = set()
-    for group in groups:
-        for a, b in combinations(group, 2):
-            first, second = reached[a] & bit[n + b], reached[b] & bit[n + a]
-            if first and second:
-                return {(n + a, b), (n + b, a)}
-            if first or second:
-                found.add((n + a, b) if first else (n + b, a))
-    return found
-
-
-def _reached(edges: Sequence[tuple[int, int]], bit: dict[int, int]) -> dict[int, int]:
-    """The bits of the nodes that each node leads to; there must be no cycle."""
-    after: dict[int, list[int]] = {}
-    for a, b in edges:
-        after.setdefault(a, []).append(b)
-    found: dict[int, int] = {}
-    for v in TopologicalSorter(after).static_order():  # what comes after a node is visited before it
-        found[v] = bit.get(v, 0)
-        for u in after.get(v, ()):
-            found[v] |= found[u]
-    return found
-
-
-def _path(after: dict[int, list[int]], start: int, end: int) -> list[int] | None:
-    """A shortest path, ends included."""
-    before = {start: start}
-    queue = deque([start])
-    while queue:
-        v = queue.popleft()
-        if v == end:
-            found = [v]
-            while found[-1] != start:
-                found.append(before[found[-1]])
-            return found[::-1]
-        for u in after.get(v, ()):
-            if u not in before:
-                before[u] = v
-                queue.append(u)
+        if kind == _RW and component[a] == component[n + b] and (path := short_path(after, b, a)):
+            return path
     return None
 
 
@@ -407,5 +354,5 @@ def _timed_cycle(history: Sequence[Operation], edges: list[tuple[int, int]]) -> 
             later = bisect_right(instants, item.complete)
             if later < len(instants):
                 line.append((i, n + later))
-    cycle = _cycle(n + len(instants), edges + line)
+    cycle = short_cycle(n + len(instants), edges + line)
     return [v for v in cycle if v < n] if cycle else None

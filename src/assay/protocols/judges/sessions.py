@@ -21,7 +21,7 @@ Values must be written once to a key. Terry et al., Session guarantees for weakl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -90,16 +90,31 @@ def broken(rf: ReadsFrom, model: str) -> list[int] | None:
     return None if found is None else sorted({int(rf.order[v]) for v in found})
 
 
+def _by_session(rf: ReadsFrom) -> Iterator[tuple[int, int]]:
+    """Nodes with the process that made the call, in program order.
+
+    A call left behind stands after what it follows, so that what it read is judged with what its process knew; what
+    comes later in the session may have come before it, and must not be judged by it.
+    """
+    behind: dict[int, list[int]] = {}
+    for v in np.flatnonzero(rf.follows >= 0).tolist():
+        behind.setdefault(int(rf.follows[v]), []).append(v)
+    for v in np.flatnonzero(rf.follows < 0).tolist():
+        process = int(rf.process[v])
+        yield v, process
+        yield from ((left, process) for left in behind.get(v, ()))
+
+
 def _read_your_writes(rf: ReadsFrom) -> list[int] | None:
     last: dict[tuple[int, int], int] = {}
-    for v in range(len(rf)):
-        place = (int(rf.process[v]), int(rf.key[v]))
+    for v, process in _by_session(rf):
+        place = (process, int(rf.key[v]))
         mine, source = last.get(place), int(rf.source[v])
         if mine is not None and source != NO_READ:
-            older = source >= 0 and rf.process[source] == place[0] and source < mine
+            older = source >= 0 and rf.process[source] == process and source < mine
             if source == INITIAL or older:
                 return [mine, v] if source == INITIAL else [source, mine, v]
-        if rf.writes[v]:
+        if rf.writes[v] and rf.follows[v] < 0:
             last[place] = v
     return None
 
@@ -107,13 +122,15 @@ def _read_your_writes(rf: ReadsFrom) -> list[int] | None:
 def _monotonic_reads(rf: ReadsFrom) -> list[int] | None:
     now: dict[tuple[int, int], int] = {}  # the last read of a process of a key
     left: dict[tuple[int, int, int], int] = {}  # the read that replaced a value, by process, key and value's writer
-    for v in range(len(rf)):
-        source = int(rf.source[v])
+    for v, process in _by_session(rf):
+        source, key = int(rf.source[v]), int(rf.key[v])
         if source == NO_READ:
             continue
-        process, key = int(rf.process[v]), int(rf.key[v])
         if (process, key, source) in left:
-            return [left[process, key, source], v, *_reads_of(rf, process, key, source, v)]
+            replaced = left[process, key, source]
+            return [replaced, v, *_reads_of(rf, process, key, source, replaced)]
+        if rf.follows[v] >= 0:
+            continue
         before = now.get((process, key))
         if before is not None and rf.source[before] != source:
             left[process, key, int(rf.source[before])] = v
@@ -133,8 +150,8 @@ def _monotonic_writes(rf: ReadsFrom) -> list[int] | None:
     seen = np.zeros(rf.processes, np.int64)  # how far into each author's writes the process has seen
     by = np.zeros(rf.processes, np.int64)  # the read that showed it
     late: dict[tuple[int, int], int] = {}  # by key and author, the read of a call left behind that follows most
-    for v in range(len(rf)):
-        if rf.place[v] == 0:
+    for v, _ in _by_session(rf):
+        if rf.place[v] == 0 and rf.follows[v] < 0:
             seen[:] = 0
             late.clear()
         source, key = int(rf.source[v]), int(rf.key[v])
@@ -150,6 +167,8 @@ def _monotonic_writes(rf: ReadsFrom) -> list[int] | None:
         known = late.get((key, int(rf.process[source]))) if source >= 0 else None
         if known is not None and rf.follows[rf.source[known]] >= source:
             return [source, int(rf.source[known]), known, v]
+        if rf.follows[v] >= 0:
+            continue
         if before >= 0:
             place = (key, int(rf.process[before]))
             late[place] = max(v, late.get(place, v), key=lambda read: rf.follows[rf.source[read]])

@@ -91,10 +91,11 @@ def strongest(
     transactions = any(operation.f == "txn" for operation in history)
     order = ISOLATION if transactions else STRONGER
     chosen = None if transactions else specification or guess(history)
+    levels = list_append.levels(history, prefix=False) if transactions else None
     known: dict[str, Judgement] = {}
     for model in order:
         if model not in known:
-            known[model] = judge(history, model, chosen, budget, prefix=False)
+            known[model] = levels(model) if levels else judge(history, model, chosen, budget, prefix=False)
             if known[model].verdict == HOLDS and model != "linearizable":  # time alone does not say who did what
                 _imply(model, order, known, returned(history))
     judgements = tuple(known[model] for model in order)
