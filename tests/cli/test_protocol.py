@@ -156,6 +156,15 @@ def test_an_experiment_file_of_quantas_runs_as_it_is(package: Package, tmp_path)
     file.write_text(json.dumps({"experiments": [{"logFile": "a", "tests": 2, "rounds": 40, "topology": topology}]}))
     table = package.json("protocol", "experiment", str(file))["table"]
     assert [row["test"] for row in table] == [0, 1] and all(row["messages"] > 0 for row in table)
+    topology = {"initialPeers": 3, "initialPeerType": "Mine"}
+    file.write_text(json.dumps({"experiments": [{"logFile": "a", "rounds": 30, "topology": topology}]}))
+    (tmp_path / "mine.py").write_text(FLOOD)
+    peer = ("protocol", "experiment", str(file), "--peer", f"Mine={tmp_path}/mine.py:Flood")
+    for way in ((), ("--live",)):
+        (row,) = package.json(*peer, *way)["table"]
+        assert (row["decisions"], row["messages"]) == (3, 8)
+    no_node = package.assay(*peer[:-1], "Mine=fractions:Fraction", code=2).stderr
+    assert "'fractions:Fraction' is no node" in no_node and len(no_node.strip().splitlines()) == 1
     file.write_text('{"experiments": [')
     told = package.assay("protocol", "experiment", str(file), code=2).stderr
     assert str(file) in told and len(told.strip().splitlines()) == 1

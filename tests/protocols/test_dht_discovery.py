@@ -181,6 +181,7 @@ class TestAUsersAgents:
                 ("--nodes", "chord", "--churn", "twice.csv"),
                 "twice.csv:2: node 9 comes up at 20 s, but is up until 30 s",
             ),
+            (("--nodes", "chord", "--churn", "late.csv"), "late.csv: node 0 comes up at 20 s; it founds the directory"),
             (("--nodes", "chord", "--rate", "inf"), "--rate is inf; a finite number expected"),
             (("--nodes", "chord", "--seconds", "nan"), "--seconds is nan; a finite number expected"),
         ],
@@ -191,6 +192,7 @@ class TestAUsersAgents:
         (package.root / "empty.csv").write_text(head)
         (package.root / "good.csv").write_text(head + "".join(f"did:{node},x,h\n" for node in range(3)))
         (package.root / "churn.csv").write_text("node,up,down\n9,0,20\n")
+        (package.root / "late.csv").write_text("node,up,down\n0,20,\n1,0,30\n")
         (package.root / "twice.csv").write_text("node,up,down\n9,20,40\n9,10,30\n")
         said = package.assay("compare", "protocols", *arguments, code=2).stderr
         assert word in said

@@ -309,15 +309,14 @@ def _searched(told: dict[str, Any]) -> None:
 @json_option
 def experiment(file: Path, peers: tuple[str, ...], live: bool, as_json: bool) -> None:
     """Run a QUANTAS experiment FILE as it is: the same JSON, our nodes."""
-    from assay.protocols import experiments
-    from assay.sim import own_code
+    from assay.protocols import experiments, launch
 
     own = {}
     for text in peers:
         name, equals, where = text.partition("=")
         if not equals:
             raise BadInput(f"--peer '{text}': NAME=FILE.py:Node expected")
-        own[name] = own_code.load(where)
+        own[name] = launch.own(where)
     answer = _guarded(lambda: experiments.answer(file, live=live, own=own))
     if as_json:
         print_json(answer)

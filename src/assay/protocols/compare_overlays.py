@@ -123,6 +123,10 @@ def _churn(text: str, n: int) -> tuple[float | None, list[churning.Change] | Non
         for _, node, _ in changes:
             if node >= n:
                 raise ValueError(f"{text}: node {node}, but there are nodes 0 to {n - 1}") from None
+        founder = next((change for change in changes if change[1] == 0), None)
+        if founder is not None and founder[2]:
+            cure = "it founds the directory, so a node that is there from 0 on expected in its place"
+            raise ValueError(f"{text}: node 0 comes up at {founder[0]:g} s; {cure}") from None
         return None, changes
     if not 0 < session < math.inf:
         raise ValueError(f"--churn is {text}; seconds above 0, a CSV file, or none expected")

@@ -25,10 +25,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from assay.protocols.interface import Node
 from assay.protocols.kernel.net import Floats, Latency, Net, Poisson
 from assay.protocols.kernel.run import Outcome
-from assay.protocols.kernel.world import World
+from assay.protocols.kernel.world import Maker, World
 from assay.protocols.peers import PEERS, Cast, Figures, Scene
 from assay.record.errors import BadInput
 from assay.sim.streams import stream
@@ -141,8 +140,8 @@ class Experiment:
         return {**figures, "messages": float(outcome.meter.messages), "bits": float(outcome.meter.bits)}
 
 
-def read(path: str | Path, own: Mapping[str, type[Node]] | None = None) -> list[Experiment]:
-    """The experiments of a file; `own` gives the node classes of peer types that are not ours.
+def read(path: str | Path, own: Mapping[str, Maker] | None = None) -> list[Experiment]:
+    """The experiments of a file; `own` makes the nodes of peer types that are not ours.
 
     BadInput, in one line, for what cannot be run.
     """
@@ -156,7 +155,7 @@ def read(path: str | Path, own: Mapping[str, type[Node]] | None = None) -> list[
         raise BadInput(f"{path}: {error}") from None
 
 
-def answer(path: str | Path, *, live: bool = False, own: Mapping[str, type[Node]] | None = None) -> dict[str, Any]:
+def answer(path: str | Path, *, live: bool = False, own: Mapping[str, Maker] | None = None) -> dict[str, Any]:
     """All tests of all experiments of a file, measured: what a command prints."""
     rows = [
         {"experiment": one.name, "peer": one.shape.initial_peer_type, "n": one.shape.initial_peers, "test": test,
@@ -166,7 +165,7 @@ def answer(path: str | Path, *, live: bool = False, own: Mapping[str, type[Node]
     return {"file": str(path), "mode": "live" if live else "rounds", "table": rows}
 
 
-def parse(text: str | bytes, own: Mapping[str, type[Node]] | None = None) -> list[Experiment]:
+def parse(text: str | bytes, own: Mapping[str, Maker] | None = None) -> list[Experiment]:
     """The experiments of a file's text; ValueError for what cannot be run."""
     try:
         found = msgspec.json.decode(text, type=_File)
@@ -174,7 +173,7 @@ def parse(text: str | bytes, own: Mapping[str, type[Node]] | None = None) -> lis
         raise ValueError(f"{error}; a QUANTAS experiment file expected") from None
     if not found.experiments:
         raise ValueError("no experiment in it")
-    castings = PEERS | {name: _every(kind) for name, kind in (own or {}).items()}
+    castings = PEERS | {name: _every(maker) for name, maker in (own or {}).items()}
     return [_checked(entry, castings) for entry in found.experiments]
 
 
@@ -196,8 +195,8 @@ def _checked(entry: _Entry, castings: Mapping[str, Casting]) -> Experiment:
     return experiment
 
 
-def _every(kind: type[Node]) -> Casting:
-    return lambda scene: Cast([kind() for _ in range(scene.n)], _decisions)
+def _every(maker: Maker) -> Casting:
+    return lambda scene: Cast(maker, _decisions)
 
 
 def _decisions(outcome: Outcome, scene: Scene) -> Figures:

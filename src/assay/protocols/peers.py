@@ -16,6 +16,7 @@ from typing import Any
 
 from assay.protocols.interface import Ctx, Fault, Node, NodeId, Tag
 from assay.protocols.kernel.run import Outcome
+from assay.protocols.kernel.world import Maker
 from assay.protocols.nodes import chain, data_links
 from assay.protocols.nodes.chord import Chord
 from assay.protocols.nodes.kademlia import Kademlia
@@ -58,7 +59,7 @@ class Scene:
 class Cast:
     """Who takes part, and what to make of the outcome."""
 
-    nodes: Sequence[Node] | Callable[[NodeId], Node]
+    nodes: Sequence[Node] | Maker
     measure: Callable[[Outcome, Scene], Figures]
     f: int = 0
     clients: Sequence[Node] = ()

@@ -23,7 +23,7 @@ from typing import Any
 from assay.protocols.faults import Chaos, Crash, Delay, Equivocate, Lie, Omit, Replayed, Silence, compose
 from assay.protocols.interface import Fault, NodeId
 from assay.protocols.kernel.explore import Judge
-from assay.protocols.kernel.run import Outcome
+from assay.protocols.kernel.run import Outcome, contradict
 from assay.protocols.kernel.search import Searched, search
 from assay.protocols.kernel.trace import Trace, replay
 from assay.protocols.kernel.twins import twins
@@ -56,7 +56,7 @@ def agreement(world: World, outcome: Outcome) -> str | None:
     for _, node, slot, value in outcome.log:
         if node in count:
             other, said = first.setdefault(slot, (node, value))
-            if said != value:
+            if contradict(said, value):
                 where = "" if slot == 0 else f" for slot {slot}"
                 return f"nodes {other} and {node} decided {said!r} and {value!r}{where}"
     return None

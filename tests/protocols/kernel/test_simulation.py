@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from assay.protocols.kernel.net import Constant, Exponential, Lognormal, Net, Po
 from assay.protocols.kernel.run import all_decided
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.bracha import Bracha
+from assay.protocols.safety import agreement
 from tests.oracles.naive_kernel import NaiveTimed
 from tests.protocols.kernel.nodes import Counter, Gossip, Memory, Signer, Soliloquist, TwoBroadcasts
 
@@ -236,7 +238,7 @@ def test_what_would_not_survive_the_wire_is_refused_in_a_simulation_too():
         World(n=2, node=Sloppy).run("timed")
 
 
-@pytest.mark.parametrize("worse", [[1], {1}, {"a": 1}, (1, (2, [3])), 1 << 80])
+@pytest.mark.parametrize("worse", [[1], {1}, {"a": 1}, (1, (2, [3])), 1 << 80, math.nan, (2, (-math.nan,))])
 def test_a_later_message_of_a_kind_is_looked_at_as_the_first_one_is(worse):
     class Later(Node):
         def start(self, ctx):
@@ -247,10 +249,33 @@ def test_a_later_message_of_a_kind_is_looked_at_as_the_first_one_is(worse):
         World(n=2, node=Later).run("timed")
 
 
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 1.7e308, b"\xcb\x7f\xf8", "\u02ff", -1e308])
+def test_what_only_looks_like_nan_on_the_wire_travels(value):
+    class Extreme(Node):
+        def start(self, ctx):
+            ctx.broadcast(("kind", value))
+
+        def recv(self, ctx, src, msg):
+            ctx.decide(msg[1])
+
+    assert World(n=2, node=Extreme).run("timed").decided() == {0: value, 1: value}
+
+
 @pytest.mark.parametrize("mode", ["timed", "async"])
 def test_a_node_that_answers_itself_for_ever_is_stopped(mode):
     with pytest.raises(ValueError, match="node 0 sends itself one message after the other"):
         World(n=2, node=Soliloquist).run(mode)
+
+
+def test_nan_does_not_contradict_nan_but_a_number_does():
+    class Mean(Node):
+        def start(self, ctx):
+            ctx.decide((1, ctx.input))
+
+    world = World(n=3, node=Mean, inputs=[float("nan"), float("nan"), 2.0])
+    outcome = world.run("timed")
+    assert [entry.node for entry in outcome.conflicts] == [2]
+    assert agreement(world, outcome) == "nodes 0 and 2 decided (1, nan) and (1, 2.0)"
 
 
 def test_decisions_that_cannot_be_compared_are_told():

@@ -62,6 +62,13 @@ def test_a_run_does_not_end_before_those_are_killed_who_are_to_be():
     assert outcome.decided() == {0: 1} and outcome.time >= 0.5
 
 
+def test_what_a_process_sent_before_it_was_killed_is_counted():
+    killed = tcp.run(World(n=3, node=nodes.Leaver), until=all_decided, kill={1: 1.0})
+    whole = World(n=3, node=nodes.Leaver).run("timed")
+    assert killed.meter.by_node == whole.meter.by_node and killed.meter.by_kind == whole.meter.by_kind
+    assert killed.meter.deliveries == whole.meter.deliveries
+
+
 @pytest.mark.parametrize("kill", [{9: 0.1}, {0: -1.0}, {0: float("nan")}, {0: 60.0}])
 def test_a_kill_that_cannot_be_is_refused(kill):
     with pytest.raises(ValueError, match="is to be killed after"):
@@ -280,6 +287,7 @@ def test_no_bytes_do_more_than_end_the_connection(rubbish, known):
         (wire.frame(0, 2, b"\x92\xa1k" + b"\x91" * 100_000 + b"\xc0"), "not MessagePack|nested deeper"),
         (wire.frame(0, 2, b"\xdd\xff\xff\xff\xff"), "not MessagePack"),
         (wire.frame(0, 2, b"\x92\xa1k\xc7\x01\x05\x00"), "holds a Ext"),
+        (wire.frame(0, 2, wire.encode(("k", (1, float("nan"))))), "holds NaN"),
     ],
 )
 def test_a_frame_that_is_not_right_ends_the_connection_with_a_reason(frame, why):

@@ -104,7 +104,8 @@ class Garbled(Node):
         lines: list[Message] = [
             ("ask",), ("ask", 1, 0), ("ask", "1", 0, 0), ("vote", 1, 1), ("append", 0, 0, 0, (1,), 0),
             ("append", 0, 0, 0, ((1, 2, 3),), 0), ("append", 0, -5, 0, (), 9), ("appended", 0, True, 10**9),
-            ("append", 0, 10**9, 0, (), 9), ("append", 0, 0, 0, ((0, (1,)),), 0), ("appended",), (),
+            ("append", 0, 10**9, 0, (), 9), ("append", 0, 0, 0, ((0, (1,)),), 0), ("ask", 2**64 - 1, 0, 0),
+            ("appended",), (),
         ]  # fmt: skip
         for line in lines[:-1]:
             ctx.broadcast(line, to=ctx.peers)

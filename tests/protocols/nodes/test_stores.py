@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols.interface import Message, Node
+from assay.protocols.interface import Ctx, Message, Node, NodeId
 from assay.protocols.judges import causal, linearizable, sequential, specifications
 from assay.protocols.kernel import net as nets
 from assay.protocols.kernel.run import Outcome
@@ -210,3 +210,12 @@ class TestHostilePeers:
             Design(wait="all")
         with pytest.raises(ValueError, match="reads can be ordered only where a leader orders"):
             Design(reads_ordered=True)
+
+
+def test_an_answer_with_a_malformed_clock_is_an_answer_without_one() -> None:
+    class Garbled(Node):
+        def recv(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+            ctx.send(src, ("answer", msg[1], None, ("many",)))
+
+    outcome = World(1, [Garbled()], clients=[Session(0, (("read", "x"),))]).run("timed", limit=1.0)
+    assert [operation.status for operation in outcome.operations] == ["ok"]

@@ -92,9 +92,18 @@ class Outcome:
         correct = set(self.correct)
         taken = [entry for entry in self.log if entry.node in correct]
         try:
-            return [entry for entry in taken if first.setdefault(entry.slot, entry.value) != entry.value]
+            return [entry for entry in taken if contradict(first.setdefault(entry.slot, entry.value), entry.value)]
         except ValueError as error:  # an array, say, which is neither equal nor unequal
             raise ValueError(f"decisions cannot be compared: {error}; plain values expected") from None
+
+
+def contradict(one: Any, other: Any) -> bool:
+    """Whether two decisions differ; NaN, alone or inside, agrees with NaN, though it equals nothing.
+
+    >>> contradict((1, math.nan), (1, float("nan"))), contradict(1, 2)
+    (False, True)
+    """
+    return bool(one != other) and repr(one) != repr(other)
 
 
 def all_decided(outcome: Outcome) -> bool:

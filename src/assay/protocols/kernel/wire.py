@@ -40,12 +40,17 @@ def decode(body: bytes) -> Message:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """The value with tuples for lists; ValueError for what no message may hold (maps, extensions, deep nesting)."""
+    """The value with tuples for lists; ValueError for what no message may hold: maps, extensions, deep nesting, NaN.
+
+    Votes for NaN cannot be counted: every copy that arrives is a value of its own.
+    """
     if isinstance(value, (list, tuple)):
         if depth >= _DEPTH:
             raise ValueError(f"a message is nested deeper than {_DEPTH}")
         return tuple([plain(item, depth + 1) for item in value])
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        if value != value:  # NaN
+            raise ValueError("a message holds NaN, which does not even equal itself")
         return value
     raise ValueError(f"a message holds a {type(value).__name__}; plain values and tuples expected")
 

@@ -129,6 +129,11 @@ class Unstructured(Overlay):
         else:
             super().timeout(ctx, tag)
 
+    def sound(self, ctx: Ctx, search: Message) -> bool:
+        """Whether a search that came over the network can be one: what it has travelled is within reach too."""
+        _, key, origin, _, hops, _ = search
+        return len(key) == KEY_BYTES and 0 <= origin < ctx.n and 0 <= hops <= self.reach
+
     def on_got(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
         """Found; the first answer counts."""
         _, ticket, hops, records = msg
@@ -143,7 +148,7 @@ class Flooding(Unstructured):
     def on_get(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
         """Answer, or ask the neighbours; each search once."""
         _, key, origin, ticket, hops, left = msg
-        if len(key) != KEY_BYTES or not 0 <= origin < ctx.n or (origin, ticket) in self.seen:
+        if not self.sound(ctx, msg) or (origin, ticket) in self.seen:
             return
         self.seen[origin, ticket] = ctx.now
         records = self.records(ctx, key)
@@ -177,7 +182,7 @@ class RandomWalk(Unstructured):
     def on_get(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
         """Answer, or pass the walker on."""
         _, key, origin, ticket, hops, left = msg
-        if len(key) != KEY_BYTES or not 0 <= origin < ctx.n:
+        if not self.sound(ctx, msg):
             return
         records = self.records(ctx, key)
         if records:

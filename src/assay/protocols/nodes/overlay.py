@@ -157,6 +157,7 @@ class Overlay(Node, ABC):
         """Who did not answer, and when: for a while only what they say themselves brings them back."""
         self.number = 0
         self.early: list[tuple[str, bytes, Any, Then, float]] = []
+        """Lookups that wait until the node is in, the first to expire first."""
 
     # What a subclass brings
 
@@ -199,10 +200,7 @@ class Overlay(Node, ABC):
             ctx.timer(period * float(ctx.rng.random()), "publish")
         waiting, self.early = self.early, []
         for kind, key, payload, then, deadline in waiting:
-            if ctx.now < deadline:
-                self.resolve(ctx, kind, key, payload, then, deadline)
-            else:
-                self.resolved(ctx, then, None, -1, ())
+            self.resolve(ctx, kind, key, payload, then, deadline)
 
     def timeout(self, ctx: Ctx, tag: Tag) -> None:
         """The node's own clocks."""
@@ -213,6 +211,8 @@ class Overlay(Node, ABC):
             self.maintain(ctx)
         elif tag == "ask":
             self._ask(ctx)
+        elif tag == "early":
+            self._expire(ctx)
         elif tag == "publish":
             self._publish(ctx)
         elif tag == "join" and not self.joined:
@@ -351,6 +351,13 @@ class Overlay(Node, ABC):
             self.resolve(ctx, "get", key_of(name), (), ("lookup", operation), deadline)
         else:
             self.early.append(("get", key_of(name), (), ("lookup", operation), deadline))
+            ctx.timer(self.settings.deadline, "early")
+
+    def _expire(self, ctx: Ctx) -> None:
+        """A lookup fails at its deadline even where the node never gets in: left open, nobody would count it."""
+        now = ctx.now + 1e-6
+        while self.early and self.early[0][4] <= now:
+            self.resolved(ctx, self.early.pop(0)[3], None, -1, ())
 
     def resolved(self, ctx: Ctx, then: Then, hops: int | None, holder: NodeId, records: tuple[Any, ...]) -> None:
         """A search ended: after so many hops at this node, or (None) nowhere."""

@@ -27,6 +27,8 @@ from assay.protocols.nodes.kv import Client, Command, Store, is_command
 
 Entry = tuple[int, Command | None]
 """The leader's term, and the command; None begins a term."""
+HIGHEST = 1 << 63
+"""A term above is nobody's: the terms to come must fit the wire too."""
 
 
 class Raft(Node):
@@ -78,6 +80,8 @@ class Raft(Node):
                     self._request(ctx, (src, number, f, key, value))
             return
         match msg:
+            case (str(), int(term), *_) if term > HIGHEST:
+                return
             case (str(), int(term), *_) if term > self.term:
                 self._follow(term, -1)
         match msg:

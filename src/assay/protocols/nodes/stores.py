@@ -388,7 +388,7 @@ class Session(Node):
         """An answer."""
         match msg:
             case ("answer", int(number), result, tuple() as counts) if number == self.number and self.operation >= 0:
-                if len(counts) == len(self.seen):
+                if len(counts) == len(self.seen) and all(isinstance(count, int) for count in counts):
                     self.seen = [max(old, new) for old, new in zip(self.seen, counts, strict=True)]
                 ctx.complete(self.operation, result)
                 self.operation = -1

@@ -223,15 +223,15 @@ class House:
         """Sends the news; a killed process has told all but its last turn of the loop."""
         self.reporting = False
         news, self.news = self.news, []
-        counts = (self.sent, self.got, self.timers)
+        counts, spent = (self.sent, self.got, self.timers), self.meter.summary()
         try:
-            self.line.send(("news", news, counts))
+            self.line.send(("news", news, counts, spent))
         except OSError:  # the conductor is gone, so there is nothing to go on for
             self.over.set()
         except Exception as error:  # pickle's: a node put out what cannot be sent
             why = f"what a node put out cannot be sent ({error}); plain values expected"
             with contextlib.suppress(OSError):
-                self.line.send(("news", [("failed", why, traceback.format_exc(limit=-3))], counts))
+                self.line.send(("news", [("failed", why, traceback.format_exc(limit=-3))], counts, spent))
             self.over.set()
 
     # ------------------------------------------------------------------------------------------------ the run
@@ -257,7 +257,6 @@ class House:
         await self.over.wait()
         loop.remove_reader(self.line.fileno())
         self.report()
-        self.line.send(("meter", self.meter.summary()))
         server.close()
 
     async def _hear(self) -> Any:
@@ -284,4 +283,4 @@ def inhabit(line: Connection, world: World, homes: list[int], index: int, token:
     except (OSError, EOFError, KeyboardInterrupt):
         pass  # the conductor is gone: nobody to tell
     except Exception as error:
-        line.send(("news", [("failed", blame(error), traceback.format_exc(limit=-3))], (0, 0, 0)))
+        line.send(("news", [("failed", blame(error), traceback.format_exc(limit=-3))], (0, 0, 0), {}))
