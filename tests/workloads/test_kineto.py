@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,10 @@ def test_a_value_ends_where_the_json_decoder_says(value: Any, indent: int | None
 @settings(deadline=None)
 @given(st.integers(-(10**17), 10**17), st.integers(0, 20), st.integers(-30, 18), st.sampled_from("eE"))
 def test_a_time_with_an_exponent_is_as_exact_as_one_without(digits: int, behind: int, power: int, mark: str) -> None:
-    mantissa = Decimal(digits).scaleb(-behind)
-    text = f"{mantissa:f}{mark}{power:+d}".encode() + b","
-    thousandths = abs(mantissa.scaleb(power + 3)).quantize(Decimal(1), ROUND_HALF_UP)
+    with localcontext(prec=80):
+        mantissa = Decimal(digits).scaleb(-behind)
+        text = f"{mantissa:f}{mark}{power:+d}".encode() + b","
+        thousandths = abs(mantissa.scaleb(power + 3)).quantize(Decimal(1), ROUND_HALF_UP)
     if thousandths <= 10**18 and abs(mantissa) < 10**15:
         found = json_scan.thousandths(np.frombuffer(text, np.uint8), 0, len(text))
         assert found == (-1 if digits < 0 else 1) * int(thousandths)
