@@ -42,3 +42,12 @@ def test_no_answer_is_an_answer() -> None:
         milp([np.nan], [[1.0]], [0.0], [1.0], [False])
     with pytest.raises(ValueError, match="do not go together"):
         milp([1.0, 2.0], np.ones((1, 3)), [0.0], [1.0], [False, True])
+
+
+def test_of_answers_that_differ_in_the_seventh_digit_the_better_one_is_found() -> None:
+    """As where a small rent breaks ties between answers that serve the same: once either, once a scarce mixture."""
+    costs = np.array([6e-7, 2e-6, -1.0])
+    serves = np.array([[0.5, 0.5, -1.0]])
+    found = milp(costs, serves, [0.0], [np.inf], [True, True, False], most=np.array([1.0, 1.0, 0.5]))
+    assert found.x is not None and found.x.tolist() == [1.0, 0.0, 0.5]
+    assert found.value == pytest.approx(-0.5 + 6e-7, abs=1e-12)

@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PLAIN, STREAM, SEND = range(3)  # weights at hand; weights fetched; activations sent
-LEFT, HELD, WHERE, TODO = range(4)  # of a running sequence: outputs to come, KV reserved, context, prompt to come
+LEFT, HELD, WHERE, AHEAD = range(4)  # of a running sequence: outputs to come, KV reserved, context, prompt ahead
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _run(layers, union, numbers, modes, prompt, output, need, room, max_seqs, ma
     while count or following < len(prompt):
         while following < len(prompt) and count < max_seqs and used + need[following] <= room:
             running[LEFT, count], running[HELD, count] = output[following], need[following]
-            running[WHERE, count], running[TODO, count] = 0, prompt[following]
+            running[WHERE, count], running[AHEAD, count] = 0, prompt[following]
             used += need[following]
             count += 1
             following += 1
@@ -168,13 +168,13 @@ def _work(running, count, max_tokens):
     prompt tokens that fit beside them, in order of admission, and the pairs of tokens that attend to each other."""
     b, context, soonest = 0, 0, 1 << 60
     for i in range(count):
-        if running[TODO, i] == 0:
+        if running[AHEAD, i] == 0:
             b += 1
             context += running[WHERE, i]
             soonest = min(soonest, running[LEFT, i])
     budget, pairs = max_tokens - b, 0.0
     for i in range(count):
-        chunk = min(running[TODO, i], max(budget, 0))
+        chunk = min(running[AHEAD, i], max(budget, 0))
         pairs += chunk * (running[WHERE, i] + 0.5 * chunk)
         budget -= chunk
     return b, context, soonest, max_tokens - b - budget, pairs
@@ -185,18 +185,18 @@ def _advance(running, count, steps, budget):
     """Let everybody take so many steps, prompts within the budget; how many remain, and the KV tokens set free."""
     kept, freed = 0, 0
     for i in range(count):
-        if running[TODO, i]:
-            chunk = min(running[TODO, i], max(budget, 0))
+        if running[AHEAD, i]:
+            chunk = min(running[AHEAD, i], max(budget, 0))
             budget -= chunk
-            running[TODO, i] -= chunk
+            running[AHEAD, i] -= chunk
             running[WHERE, i] += chunk
-            if chunk and running[TODO, i] == 0:
+            if chunk and running[AHEAD, i] == 0:
                 running[LEFT, i] -= 1  # the last chunk of a prompt yields the first token
                 running[WHERE, i] += 1
         else:
             running[LEFT, i] -= steps
             running[WHERE, i] += steps
-        if running[LEFT, i] > 0 or running[TODO, i] > 0:
+        if running[LEFT, i] > 0 or running[AHEAD, i] > 0:
             running[:, kept] = running[:, i]
             kept += 1
         else:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+LARGEST = 2.0**14  # cost of a variable, as the solver sees it
 WORK = 20_000  # nodes of the search tree
 _STATUS = {0: "optimal", 1: "limit", 2: "infeasible", 3: "unbounded", 4: "failed"}
 
@@ -83,9 +84,13 @@ def milp(
         raise ValueError("costs must be finite")
     rows = LinearConstraint(A, np.asarray(lo, np.float64), np.asarray(hi, np.float64))
     limits: Any = {"node_limit": int(work), "time_limit": float(seconds), "mip_rel_gap": float(gap), "presolve": True}
+    # HiGHS stops within 1e-6 of the best, whatever a unit is worth: costs of any size are brought to one. A power of
+    # two changes no digit of them.
+    largest = float(np.abs(costs).max(initial=0.0))
+    scale = 2.0 ** round(np.log2(LARGEST / largest)) if largest > 0 else 1.0
     with _silent():
         found = highs(
-            costs, integrality=whole.astype(int), bounds=Bounds(least, most), constraints=rows, options=limits
+            scale * costs, integrality=whole.astype(int), bounds=Bounds(least, most), constraints=rows, options=limits
         )
     status = _STATUS.get(found.status, "failed")
     if found.x is None:
@@ -95,7 +100,7 @@ def milp(
     x = np.where(whole, np.round(found.x), found.x)
     bound = getattr(found, "mip_dual_bound", None)
     bound = found.fun if bound is None else bound
-    return Solution(x, float(found.fun), float(bound), float(found.mip_gap or 0.0), status)
+    return Solution(x, float(found.fun) / scale, float(bound) / scale, float(found.mip_gap or 0.0), status)
 
 
 @contextlib.contextmanager
