@@ -8,6 +8,9 @@ from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
+
+from assay.live.serve import Running
 from assay.live.server import JSON, Exchange, Server
 from assay.live.settings import Settings, convert
 
@@ -146,3 +149,18 @@ async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def run(test):
+    return asyncio.run(asyncio.wait_for(test, 20))
+
+
+def balanced(running: Running) -> bool:
+    """Nothing is on board any more, anywhere."""
+    gateway = running.gateway
+    fleet = gateway.fleet
+    return (
+        not gateway.relays and not len(gateway.queue) and not gateway.held and not fleet.paths
+        and not any(e.aboard for e in fleet.engines)
+        and not any(np.any(getattr(fleet, name)) for name in ("running", "waiting", "prefill_tokens", "kv_tokens"))
+    )  # fmt: skip
