@@ -25,6 +25,7 @@ VERDICTS = {
     Verdict.DIRECTION: ("~", "yellow"),
     Verdict.NOT_REPRODUCED: ("✗", "red"),
     Verdict.NOT_MEASURED: ("·", "bright_black"),
+    Verdict.BY_CONSTRUCTION: ("=", "bright_black"),
 }
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead.")
@@ -49,7 +50,6 @@ def console() -> Console:
 
 def paper_row(paper: Paper, built: bool, result: Result | None) -> dict[str, Any]:
     """A paper and its latest verdict, as JSON rows of `list` and `record` begin."""
-    headline = result.headline if result else None
     return {
         "key": paper.key,
         "room": paper.room,
@@ -57,7 +57,7 @@ def paper_row(paper: Paper, built: bool, result: Result | None) -> dict[str, Any
         "arxiv": paper.arxiv,
         "built": built,
         "line": paper.line,
-        "verdict": headline.verdict if headline else None,
+        "headline": result.headline if result else None,
         "evidence": result.evidence if result else None,
         "tally": result.tally if result else {},
     }
@@ -105,21 +105,70 @@ def claims_table(answers: Iterable[Answer]) -> Table:
 
     table = quiet_table()
     table.add_column("claim", ratio=1, overflow="fold")
-    for name in ("paper", "measured", "interval", "holds if", "n"):
+    for name in ("paper", "measured", "interval", "share of effect", "n"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("evidence", no_wrap=True)
     for answer in answers:
         text = Text(answer.text + ("" if answer.stated else " (assay's own question)"))
-        if answer.note:
-            text.append(f"\n{answer.note}", style="bright_black")
-        span = "–" if answer.low is None else f"{number(answer.low)} … {number(answer.high)}"
+        for aside in (answer.cases, answer.construction, answer.note):
+            if aside:
+                text.append(f"\n{aside}", style="bright_black")
         table.add_row(
-            text, number(answer.paper), number(answer.measured), span, str(answer.holds), number(answer.n),
+            text, *map(str, (with_unit(answer.paper, answer.unit), with_unit(answer.measured, answer.unit))),
+            _interval(answer.low, answer.high, answer.unit), share_text(answer), number(answer.n),
             verdict_text(answer.verdict),
             "–" if answer.verdict is Verdict.NOT_MEASURED else answer.evidence.value,
         )  # fmt: skip
     return table
+
+
+def with_unit(value: float | None, unit: str) -> str:
+    """A value of a claim for a person: changes and shares in per cent, ratios as factors, the rest with its unit.
+
+    >>> with_unit(-0.92, "change"), with_unit(2.5, "ratio"), with_unit(0.935, "share"), with_unit(0.1, "s")
+    ('−92 %', '2.5×', '93.5 %', '0.1 s')
+    """
+    if value is None:
+        return "–"
+    if unit in ("change", "share"):
+        percent = f"{100 * value:{'+' if unit == 'change' else ''}.3g} %" if abs(value) < 10 else f"{100 * value:,.0f} %"
+        return percent.replace("-", "−").removeprefix("+" if value == 0 else "")
+    text = number(value).replace("-", "−")
+    if unit == "ratio":
+        return f"{text}×"
+    return text if unit in ("", "exponent", "count") else f"{text} {unit}"
+
+
+def _interval(low: float | None, high: float | None, unit: str) -> str:
+    if low is None and high is None:
+        return "–"
+    ends = [with_unit(end, unit) if end is not None else sign for end, sign in ((low, "−∞"), (high, "∞"))]
+    tail = next((tail for tail in (" %", "×", f" {unit}") if unit and all(end.endswith(tail) for end in ends)), "")
+    return f"{ends[0].removesuffix(tail)} … {ends[1]}"
+
+
+def share_text(answer: Answer) -> str:
+    """The share of the effect in per cent with its interval; a dash where the sentence has no number."""
+    if answer.share is None or not answer.stated:
+        return "–"
+    ends = ["?" if end is None else f"{100 * end:.0f}" for end in (answer.share_low, answer.share_high)]
+    return f"{100 * answer.share:.0f} % ({ends[0]} … {ends[1]})".replace("-", "−")
+
+
+def seeds_text(seeds: Sequence[int] | int) -> str:
+    """Which seeds a result stands on.
+
+    >>> seeds_text((0, 1, 2)), seeds_text((3, 17)), seeds_text((5,)), seeds_text(4), seeds_text(())
+    ('seeds 0–2', 'seeds 3, 17', 'seed 5', '4 seeds', 'no seeds')
+    """
+    if isinstance(seeds, int):
+        return f"{seeds} seeds"
+    if len(seeds) < 2:
+        return f"seed {seeds[0]}" if seeds else "no seeds"
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]}–{seeds[-1]}"
+    return f"seeds {', '.join(map(str, seeds))}"
 
 
 def summary_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:

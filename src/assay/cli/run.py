@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from assay.cli.keys import complete
-from assay.cli.output import claims_table, console, json_option, print_json, progress_bar, summary_tables
+from assay.cli.output import claims_table, console, json_option, print_json, progress_bar, seeds_text, summary_tables
 from assay.record import catalogue
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed
 from assay.record.store import home, latest
@@ -18,27 +18,56 @@ if TYPE_CHECKING:
     from assay.record.types import Result
 
 
-@click.command(epilog="Example:  assay run div radius-fps --seeds 8 --json")
+class Seeds(click.ParamType):
+    """How many seeds, or a list of them."""
+
+    name = "N|A,B,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...] | int:
+        """A count as an int, a list as a tuple."""
+        try:
+            found = [int(part) for part in str(value).split(",") if part.strip()]
+        except ValueError:
+            found = []
+        many = "," in str(value)
+        if not found or min(found) < (0 if many else 1) or max(found) >= 1 << 32 or len(set(found)) < len(found):
+            self.fail("give a count such as 8, or different seeds such as 3,17,99", param, ctx)
+        if not many and found[0] > 100_000:
+            self.fail("more than 100,000 seeds; name one seed as 123456,", param, ctx)
+        return tuple(found) if many else found[0]
+
+
+@click.command(epilog="Example:  assay run div radius-fps --seeds 8 --first-seed 100 --json")
 @click.argument("keys", nargs=-1, required=True, shell_complete=complete)
 @click.option("--full", is_flag=True, help="Full size instead of quick (at most 20 s).")
-@click.option("--seeds", type=click.IntRange(1, 100_000), help="How many seeds; default 5 quick, 10 full.")
+@click.option("--seeds", type=Seeds(), help="How many seeds (default 5 quick, 10 full), or which: 3,17,99.")
+@click.option("--first-seed", type=click.IntRange(0, 1 << 31), default=0, show_default=True, help="Count from here.")
 @click.option("--on", default="local", show_default=True, help="local, ray, or ray://HOST:PORT.")
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted run finished.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw to FILE: .svg .png .pdf .html (one key).")
 @json_option
 def command(
-    keys: tuple[str, ...], full: bool, seeds: int | None, on: str, fresh: bool, plot: Path | None, as_json: bool
+    keys: tuple[str, ...],
+    full: bool,
+    seeds: tuple[int, ...] | int | None,
+    first_seed: int,
+    on: str,
+    fresh: bool,
+    plot: Path | None,
+    as_json: bool,
 ) -> None:
     """Run the studies of papers: the table, the plot, and each claim's measured answer.
 
     A claim that is not reproduced is a result like any other: the exit code tells whether the studies ran.
     """
     _check(keys, on, plot)
+    size = "full" if full else "quick"
+    chosen = _seeds(seeds, first_seed, size)
     answers: list[Any] = []
     code = 0
     for key in keys:
         try:
-            result = _run(key, "full" if full else "quick", seeds, on, fresh)
+            result = _run(key, size, chosen, on, fresh)
         except StoreFailed as error:
             if error.result is None:
                 raise
@@ -82,7 +111,17 @@ def _check(keys: tuple[str, ...], on: str, plot: Path | None) -> None:
             raise BadInput(f"--plot {plot}: the suffix must be one of {', '.join(FORMATS)}")
 
 
-def _run(key: str, size: str, seeds: int | None, on: str, fresh: bool) -> Result:
+def _seeds(seeds: tuple[int, ...] | int | None, first: int, size: str) -> tuple[int, ...]:
+    from assay.record.lab import SEEDS
+
+    if isinstance(seeds, tuple):
+        if first:
+            raise BadInput("--first-seed goes with a count of seeds, not with a list of them")
+        return seeds
+    return tuple(range(first, first + (seeds or SEEDS[size])))
+
+
+def _run(key: str, size: str, seeds: tuple[int, ...], on: str, fresh: bool) -> Result:
     from assay.record.runner import run
 
     with progress_bar(key) as progress:
@@ -114,7 +153,7 @@ def _print(result: Result) -> None:
     screen.print(claims_table(result.claims))
     resumed = f", {result.resumed} cases resumed" if result.resumed else ""
     facts = (
-        f"{result.size}, {result.seeds} seeds, {result.seconds:.1f} s{resumed}; evidence {result.evidence.value}",
+        f"{result.size}, {seeds_text(result.seeds)}, {result.seconds:.1f} s{resumed}; evidence {result.evidence.value}",
         f"{result.machine['cpu']}, {result.machine['cores']} cores; version {result.source}",
     )
     screen.print(Text("\n" + "; ".join(facts), style="bright_black"))

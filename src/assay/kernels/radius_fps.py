@@ -59,7 +59,7 @@ from assay.kernels.sphere_tree import (
 )  # fmt: skip
 from assay.record import measures
 from assay.record.timing import interleave, median
-from assay.record.types import Claim, Estimate, Evidence, NotMeasured, at_least, at_most, exactly
+from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.sim.random import stream
 from assay.workloads import clouds
 
@@ -362,36 +362,34 @@ def always_same_order(table: pl.DataFrame) -> Estimate:
 GPU = measures.not_here("it is about a GPU; the GPU version comes with the room's GPU kernels")
 
 claims = [
+    Claim("exact", always_same_order),
+    Claim("gpu-speed", GPU),
+    Claim("gpu-memory", GPU),
+    Claim("quickfps", GPU),
     Claim(
-        "picks and their order are those of plain farthest point sampling under the same start and tie-break",
-        always_same_order,
-        exactly(1.0),
-    ),
-    Claim(
-        "sampling speed on a GPU over ordinary GPU farthest point sampling, as a ratio, up to",
-        GPU,
-        at_least(1.3, neutral=1.0),
-    ),
-    Claim("graphics memory falls against QuickFPS, by roughly", GPU, at_most(-0.4, neutral=0.0)),
-    Claim("sampling on a GPU is as fast as QuickFPS or faster", GPU, at_least(1.0)),
-    Claim(
-        "segmentation accuracy stays comparable to that with ordinary farthest point sampling",
+        "accuracy",
         measures.not_here("it takes a trained network; with equal picks, as above, the network sees equal input"),
-        at_least(-0.01),
     ),
     Claim(
-        "time of plain FPS over ours on a LiDAR sweep thinned to 1 %, one CPU thread, as a ratio",
+        "over-plain",
         on_lidar(measures.ratio("seconds", of={"sampler": "plain"}, to={"sampler": SAMPLER})),
-        at_least(1.3, neutral=1.0),
+        asks="Plain farthest point sampling takes longer than ours on a LiDAR sweep thinned to 1 %, one CPU thread.",
+        kind=Kind.RATIO,
+        toward="up",
     ),
     Claim(
-        "time of PyPI's fpsample at its best height over ours on the same sweep, as a ratio",
+        "over-fpsample",
         on_lidar(over_best_peer),
-        at_least(1.3, neutral=1.0),
+        asks="PyPI's fpsample at its best height takes longer than ours on the same sweep, one CPU thread.",
+        kind=Kind.RATIO,
+        toward="up",
     ),
     Claim(
-        "share of the n k point distances that are computed on that sweep",
+        "visited",
         on_lidar(measures.mean("visited_ratio", sampler=SAMPLER)),
-        at_most(0.1),
+        asks="At most 10 % of the n·k point distances are computed on that sweep.",
+        kind=Kind.AT_MOST,
+        value=0.1,
+        unit="share",
     ),
 ]

@@ -38,7 +38,7 @@ import polars as pl
 
 from assay.observe.traces import trials
 from assay.record import intervals, measures
-from assay.record.types import Claim, Estimate, Evidence, NotMeasured, at_least
+from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
     import altair as alt
@@ -207,24 +207,60 @@ def tpu_to_gpu(machine: str) -> measures.Measure:
 
 
 claims = [
-    Claim("step time of one framework's best setup over a peer's best on equal hardware, as a ratio, up to",
-          best_to_best, at_least(1.5, neutral=1.0)),
-    Claim("more overlap of compute and communication can go with longer training steps",
-          times_the_step, at_least(1.2, neutral=1.0)),
-    Claim("twice the link bandwidth shortens small and medium steps much more on TPUs than on GPUs",
-          tpu_to_gpu("v6e torus"), at_least(3.0, neutral=1.0), Evidence.MODEL),
-    Claim("the same, if collectives use all four links of the torus at once",
-          tpu_to_gpu("v6e torus, all links"), at_least(3.0, neutral=1.0), Evidence.MODEL),
-    Claim("the share of single recordings of these two setups in which the one with more overlap has the longer step",
-          more_and_longer, at_least(0.9, neutral=0.5)),
-    Claim("the default's step over that of the setup a search of few trials found: DDP",
-          gained("ddp"), at_least(1.1, neutral=1.0)),
-    Claim("the default's step over that of the setup a search of few trials found: FSDP",
-          gained("fsdp"), at_least(1.1, neutral=1.0)),
-    Claim("published pairs, experts over 4 ranks and over 8: the share in which more overlap has the longer step",
-          of_published("against", "judged", experts=True), at_least(0.5, neutral=0.0), Evidence.REPLAY),
-    Claim("published pairs of one model on equal machines: the share in which more overlap has the longer step",
-          of_published("against", "judged"), at_least(0.25, neutral=0.0), Evidence.REPLAY),
-    Claim("published pairs with steps within 5 %: the share whose traces differ at least twofold in some metric",
-          of_published("hides", "alike"), at_least(0.1, neutral=0.0), Evidence.REPLAY),
-]  # fmt: skip
+    Claim("frameworks", best_to_best),
+    Claim("overlap", times_the_step),
+    Claim("bandwidth", tpu_to_gpu("v6e torus"), evidence=Evidence.MODEL),
+    Claim(
+        "question-1",
+        tpu_to_gpu("v6e torus, all links"),
+        asks="the same, if collectives use all four links of the torus at once.",
+        kind=Kind.RATIO,
+        toward="up",
+        evidence=Evidence.MODEL,
+    ),
+    Claim(
+        "question-2",
+        more_and_longer,
+        asks="the share of single recordings of these two setups in which the one with more overlap has the longer step.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
+    ),
+    Claim(
+        "question-3",
+        gained("ddp"),
+        asks="the default's step over that of the setup a search of few trials found: DDP.",
+        kind=Kind.RATIO,
+        toward="up",
+    ),
+    Claim(
+        "question-4",
+        gained("fsdp"),
+        asks="the default's step over that of the setup a search of few trials found: FSDP.",
+        kind=Kind.RATIO,
+        toward="up",
+    ),
+    Claim(
+        "question-5",
+        of_published("against", "judged", experts=True),
+        asks="published pairs, experts over 4 ranks and over 8: the share in which more overlap has the longer step.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
+        evidence=Evidence.REPLAY,
+    ),
+    Claim(
+        "question-6",
+        of_published("against", "judged"),
+        asks="published pairs of one model on equal machines: the share in which more overlap has the longer step.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
+        evidence=Evidence.REPLAY,
+    ),
+    Claim(
+        "question-7",
+        of_published("hides", "alike"),
+        asks="published pairs with steps within 5 %: the share whose traces differ at least twofold in some metric.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
+        evidence=Evidence.REPLAY,
+    ),
+]

@@ -38,7 +38,7 @@ import polars as pl
 from assay.observe.ccl import baselines, trials
 from assay.observe.ccl.trials import OURS
 from assay.record import intervals, measures
-from assay.record.types import Claim, Estimate, Evidence, NotMeasured, at_least, at_most
+from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
     import altair as alt
@@ -158,45 +158,72 @@ def false_alarms(fault: str, repeats: int) -> measures.Measure:
 
 
 claims = [
+    Claim("seconds", total, evidence=Evidence.MODEL),
+    Claim("coverage", right),
+    Claim("sooner", sooner),
     Claim(
-        "seconds to name the rank behind a slow or hung collective on 4,000 GPUs, at most",
-        total,
-        at_most(360.0),
-        evidence=Evidence.MODEL,
+        "question-1",
+        lambda t: covered(OURS, t),
+        asks="classes of the six in which the culprits are named.",
+        kind=Kind.AT_LEAST,
+        value=6.0,
+        unit="?",
     ),
     Claim(
-        "nearly all known slow and hang anomalies are covered in a year of use at 4,000 GPUs",
-        right,
-        at_least(0.95, neutral=4 / 6),  # the best older tool is said to cover four of the six classes
+        "question-2",
+        best_tool,
+        asks="classes of the six in which the best other tool names the culprits.",
+        kind=Kind.AT_MOST,
+        value=5.0,
+        unit="?",
     ),
     Claim(
-        "faulty ranks are named sooner than by existing tools, which need hours or days",
-        sooner,
-        at_least(10.0, neutral=1.0),
-    ),
-    Claim("classes of the six in which the culprits are named", lambda t: covered(OURS, t), at_least(6.0)),
-    Claim("classes of the six in which the best other tool names the culprits", best_tool, at_most(5.0)),
-    Claim(
-        "the share of lateness is off by this much of what was injected, when both are",
+        "question-3",
         measures.mean("share_error", experiment="split"),
-        at_most(0.05),
+        asks="the share of lateness is off by this much of what was injected, when both are.",
+        kind=Kind.AT_MOST,
+        value=0.05,
+        unit="?",
     ),
-    Claim("false alarms in all rounds of healthy jobs", false_alarms("healthy", 3), at_most(0.0)),
-    Claim("false alarms in all rounds with jitter, three in a row asked for", false_alarms("jitter", 3), at_most(0.0)),
     Claim(
-        "false alarms in all rounds with jitter, one slow round being enough",
+        "question-4",
+        false_alarms("healthy", 3),
+        asks="false alarms in all rounds of healthy jobs.",
+        kind=Kind.AT_MOST,
+        value=0.0,
+        unit="?",
+    ),
+    Claim(
+        "question-5",
+        false_alarms("jitter", 3),
+        asks="false alarms in all rounds with jitter, three in a row asked for.",
+        kind=Kind.AT_MOST,
+        value=0.0,
+        unit="?",
+    ),
+    Claim(
+        "question-6",
         false_alarms("jitter", 1),
-        at_least(1.0),
+        asks="false alarms in all rounds with jitter, one slow round being enough.",
+        kind=Kind.AT_LEAST,
+        value=1.0,
+        unit="?",
     ),
     Claim(
-        "seconds to decide over the records of 4,000 ranks",
+        "question-7",
         measures.mean("decision_seconds", experiment="decision"),
-        at_most(0.15),
+        asks="seconds to decide over the records of 4,000 ranks.",
+        kind=Kind.AT_MOST,
+        value=0.15,
+        unit="?",
         evidence=Evidence.MODEL,
     ),
     Claim(
-        "share of a 1 MiB all-reduce that the probe's writes take",
+        "question-8",
         measures.mean("probe_share", experiment="probe"),
-        at_most(0.01),
+        asks="share of a 1 MiB all-reduce that the probe's writes take.",
+        kind=Kind.AT_MOST,
+        value=0.01,
+        unit="?",
     ),
 ]

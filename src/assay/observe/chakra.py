@@ -36,7 +36,7 @@ import polars as pl
 
 from assay.observe.graphs import replay, trials
 from assay.record import intervals, measures
-from assay.record.types import Claim, Estimate, Evidence, NotMeasured, at_least, at_most, exactly
+from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
     import altair as alt
@@ -156,25 +156,76 @@ def monotone(table: pl.DataFrame) -> Estimate:
 
 
 claims = [
-    Claim("one trace format serves collection, analysis, generation, replay and simulation over several vendors",
-          serves, exactly(1.0)),
-    Claim("traces from production clusters yield findings in real case studies",
-          measures.not_here("needs traces of a production cluster; the public samples are one rank's step each"),
-          at_least(0.0)),
-    Claim("replaying a recorded job takes the measured step, up to a relative error of",
-          mean_error(method="replay", late=False), at_most(0.10), Evidence.REAL),
-    Claim("the error of a timeline without dependencies on the same steps, times the replay's",
-          times_the_error(late=False), at_least(2.0, neutral=1.0), Evidence.REAL),
-    Claim("the step with a rank late is predicted from a healthy trace, up to a relative error of",
-          mean_error(method="replay", late=True), at_most(0.10), Evidence.REAL),
-    Claim("the error of a timeline without dependencies there, times the replay's",
-          times_the_error(late=True), at_least(2.0, neutral=1.0), Evidence.REAL),
-    Claim("the healthy step alone, taken as the prediction, misses it by at least",
-          mean_error(method="end-to-end", late=True), at_least(0.10), Evidence.REAL),
-    Claim("published traces in the JSON layout, which tells no sizes of collectives, serve the same uses in a share of",
-          measures.share("works", experiment="use", layout="json"), at_least(1.0)),
-    Claim("more bandwidth never makes a generated step longer, and no step is shorter than its longest chain",
-          monotone, exactly(1.0), Evidence.MODEL),
-    Claim("nodes replayed in a second on one core, the plan at hand",
-          measures.mean("nodes_per_second", experiment="speed", ranks=128), at_least(1e6), Evidence.MODEL),
-]  # fmt: skip
+    Claim("one-format", serves),
+    Claim(
+        "production",
+        measures.not_here("needs traces of a production cluster; the public samples are one rank's step each"),
+    ),
+    Claim(
+        "question-1",
+        mean_error(method="replay", late=False),
+        asks="replaying a recorded job takes the measured step, up to a relative error of.",
+        kind=Kind.AT_MOST,
+        value=0.10,
+        unit="?",
+        evidence=Evidence.REAL,
+    ),
+    Claim(
+        "question-2",
+        times_the_error(late=False),
+        asks="the error of a timeline without dependencies on the same steps, times the replay's.",
+        kind=Kind.RATIO,
+        toward="up",
+        evidence=Evidence.REAL,
+    ),
+    Claim(
+        "question-3",
+        mean_error(method="replay", late=True),
+        asks="the step with a rank late is predicted from a healthy trace, up to a relative error of.",
+        kind=Kind.AT_MOST,
+        value=0.10,
+        unit="?",
+        evidence=Evidence.REAL,
+    ),
+    Claim(
+        "question-4",
+        times_the_error(late=True),
+        asks="the error of a timeline without dependencies there, times the replay's.",
+        kind=Kind.RATIO,
+        toward="up",
+        evidence=Evidence.REAL,
+    ),
+    Claim(
+        "question-5",
+        mean_error(method="end-to-end", late=True),
+        asks="the healthy step alone, taken as the prediction, misses it by at least.",
+        kind=Kind.AT_LEAST,
+        value=0.10,
+        unit="?",
+        evidence=Evidence.REAL,
+    ),
+    Claim(
+        "question-6",
+        measures.share("works", experiment="use", layout="json"),
+        asks="published traces in the JSON layout, which tells no sizes of collectives, serve the same uses in a share of.",
+        kind=Kind.AT_LEAST,
+        value=1.0,
+        unit="?",
+    ),
+    Claim(
+        "question-7",
+        monotone,
+        asks="more bandwidth never makes a generated step longer, and no step is shorter than its longest chain.",
+        kind=Kind.EVERY,
+        evidence=Evidence.MODEL,
+    ),
+    Claim(
+        "question-8",
+        measures.mean("nodes_per_second", experiment="speed", ranks=128),
+        asks="nodes replayed in a second on one core, the plan at hand.",
+        kind=Kind.AT_LEAST,
+        value=1e6,
+        unit="?",
+        evidence=Evidence.MODEL,
+    ),
+]

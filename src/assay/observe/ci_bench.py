@@ -53,7 +53,7 @@ from assay.observe.bench.judge import IMPROVEMENT, NO_CHANGE, REGRESSION, UNDECI
 from assay.observe.bench.processes import Bench
 from assay.observe.bench.steps import METHODS, UNTUNED, contest, recorded
 from assay.record import charts, intervals, measures
-from assay.record.types import Claim, Estimate, Evidence, NotMeasured, at_least, at_most, exactly
+from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
     import altair as alt
@@ -189,9 +189,9 @@ def study(lab: Lab) -> pl.DataFrame:
     ]
     size = {"pairs": lab.pick(quick=10, full=60), "rounds": lab.pick(quick=20, full=30)}
     histories = {"commits": lab.pick(quick=45, full=150), "histories": lab.pick(quick=20, full=100)}
-    few = replace(lab, seeds=min(lab.seeds, lab.pick(quick=2, full=10)))
+    few = lab.with_seeds(quick=2, full=10)
     # What is quick starts its own processes: a worker around them would only cost another start of Python.
-    one = replace(lab, seeds=min(lab.seeds, lab.pick(quick=1, full=10)), workers=lab.pick(quick=0, full=lab.workers))
+    one = replace(lab.with_seeds(quick=1, full=10), workers=lab.pick(quick=0, full=lab.workers))
     parts = {
         "compare": replace(few, workers=one.workers).run(comparisons, [case | size for case in timed], alone=True),
         "count": one.run(counts, [{"hash_seeds": lab.pick(quick=1, full=3)}], per="change").cast(
@@ -285,49 +285,62 @@ def best_rival(table: pl.DataFrame) -> Estimate:
 
 
 claims = [
+    Claim("reusable", measures.share("same", experiment="again")),
+    Claim("keeps-up", measures.not_here("needs several HPC systems over years; here is one machine and one afternoon")),
     Claim(
-        "benchmark results become reproducible and reusable by others, independent of who ran them",
-        measures.share("same", experiment="again"),
-        exactly(1.0),
-    ),
-    Claim(
-        "one pipeline keeps up with changing models and HPC systems, without manual benchmark runs",
-        measures.not_here("needs several HPC systems over years; here is one machine and one afternoon"),
-        exactly(1.0),
-    ),
-    Claim(
-        "a planted regression of 5 % is found by time, with probability",
+        "question-1",
         measures.probability("found", "comparisons", experiment="compare", change=0.05),
-        at_least(0.8),
+        asks="a planted regression of 5 % is found by time, with probability.",
+        kind=Kind.AT_LEAST,
+        value=0.8,
+        unit="?",
     ),
     Claim(
-        "equal code is called changed by time, with probability",
+        "question-2",
         measures.probability("alarms", "comparisons", experiment="compare", change=0.0),
-        at_most(0.02),
+        asks="equal code is called changed by time, with probability.",
+        kind=Kind.AT_MOST,
+        value=0.02,
+        unit="?",
     ),
     Claim(
-        "a planted regression of 2 % is found by instruction count, with probability",
+        "question-3",
         counted("found", 0.02),
-        at_least(0.9),
+        asks="a planted regression of 2 % is found by instruction count, with probability.",
+        kind=Kind.AT_LEAST,
+        value=0.9,
+        unit="?",
     ),
     Claim(
-        "equal code is called changed by instruction count, with probability",
+        "question-4",
         counted("alarms", 0.0),
-        at_most(0.02),
+        asks="equal code is called changed by instruction count, with probability.",
+        kind=Kind.AT_MOST,
+        value=0.02,
+        unit="?",
     ),
     Claim(
-        "an unchanged commit of a history is taken for a step, with probability",
+        "question-5",
         false_share("e-divisive"),
-        at_most(0.001),
+        asks="an unchanged commit of a history is taken for a step, with probability.",
+        kind=Kind.AT_MOST,
+        value=0.001,
+        unit="?",
     ),
     Claim(
-        "a step that was found lies so many commits off, at the median",
+        "question-6",
         misplaced,
-        at_most(1.0),
+        asks="a step that was found lies so many commits off, at the median.",
+        kind=Kind.AT_MOST,
+        value=1.0,
+        unit="?",
     ),
     Claim(
-        "F1 of steps found in histories beyond the best of the other methods, each tuned to be as silent",
+        "question-7",
         best_rival,
-        at_least(0.0),
+        asks="F1 of steps found in histories beyond the best of the other methods, each tuned to be as silent.",
+        kind=Kind.AT_LEAST,
+        value=0.0,
+        unit="?",
     ),
 ]

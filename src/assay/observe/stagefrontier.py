@@ -47,7 +47,7 @@ from assay.observe.frontier.vectors import window_of
 from assay.observe.interface import Attributor, Diagnosis
 from assay.record import intervals, measures
 from assay.record.errors import BadInput
-from assay.record.types import Claim, Estimate, Evidence, at_least, at_most, exactly
+from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.telemetry import Frame
 
 if TYPE_CHECKING:
@@ -208,78 +208,94 @@ def fewer_bytes(table: pl.DataFrame) -> Estimate:
 REAL = {"experiment": "faults", "method": "frontier", "recording": trials.APART, "visible": True}
 
 claims = [
+    Claim("top-two", measures.share("top2", **REAL)),
+    Claim("overhead", measures.mean("share", experiment="cost")),
     Claim(
-        "share of 50 injected faults, rank hidden, that land in the top two suspects",
-        measures.share("top2", **REAL),
-        at_least(1.0),
+        "bytes", measures.mean("summary_bytes", experiment="scale", ranks=32, stage_top1=True), evidence=Evidence.MODEL
     ),
+    Claim("profilers", measures.share("agrees", experiment="profiler")),
+    Claim("accounting", measures.share("exact", method="frontier", experiment="faults")),
     Claim(
-        "throughput lost to the monitor, as a share, up to 128 ranks, below",
-        measures.mean("share", experiment="cost"),  # of a 50 ms step; benchmarks/monitor.py measures it in a job
-        at_most(0.002),
-    ),
-    Claim(
-        "bytes of summary that lead to the same stage as a 15.81 GB profiler trace",
-        measures.mean("summary_bytes", experiment="scale", ranks=32, stage_top1=True),
-        at_most(200_000.0),
-        evidence=Evidence.MODEL,
-    ),
-    Claim(
-        "top-ranked stages agree with what three full profilers (PyTorch, HTA, Nsight) show",
-        measures.share("agrees", experiment="profiler"),  # with PyTorch's; HTA reads the same trace, Nsight needs a GPU
-        at_least(1.0),
-    ),
-    Claim(
-        "stage shares sum exactly to the group's step time, which per-stage means or maxima do not",
-        measures.share("exact", method="frontier", experiment="faults"),
-        exactly(1.0),
-    ),
-    Claim(
-        "the first suspect is the right rank and stage, where the wait is recorded apart, in this share of faults",
+        "question-1",
         share_of("top1", **REAL),
-        at_least(0.8),
+        asks="the first suspect is the right rank and stage, where the wait is recorded apart, in this share of faults.",
+        kind=Kind.AT_LEAST,
+        value=0.8,
+        unit="?",
     ),
     Claim(
-        "of all faults from a tenth of a step up, visible or not, this share lands in the top two suspects",
+        "question-2",
         found_of_all,
-        at_least(1.0, neutral=0.1),  # two guesses among four ranks and five stages
+        asks="of all faults from a tenth of a step up, visible or not, this share lands in the top two suspects.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
     ),
     Claim(
-        "with the wait inside backward, per-stage means send the profiler to a wrong stage in this share of faults",
+        "question-3",
         misrouted("mean", trials.WITHIN),
-        at_least(0.5, neutral=0.0),
+        asks="with the wait inside backward, per-stage means send the profiler to a wrong stage in this share of faults.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
     ),
     Claim(
-        "with the wait inside backward, per-stage maxima send the profiler to a wrong stage in this share of faults",
+        "question-4",
         misrouted("max", trials.WITHIN),
-        at_least(0.2, neutral=0.0),
+        asks="with the wait inside backward, per-stage maxima send the profiler to a wrong stage in this share of faults.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
     ),
     Claim(
-        "with the wait inside backward, the frontier sends it to a wrong stage in at most this share of faults",
+        "question-5",
         misrouted("frontier", trials.WITHIN),
-        at_most(0.05, neutral=0.5),
+        asks="with the wait inside backward, the frontier sends it to a wrong stage in at most this share of faults.",
+        kind=Kind.DIFFERENCE,
+        toward="down",
     ),
     Claim(
-        "two ranks that are equally late in different stages are never confirmed, share of windows",
+        "question-6",
         unconfirmed(trials.APART),
-        at_least(1.0),
+        asks="two ranks that are equally late in different stages are never confirmed, share of windows.",
+        kind=Kind.AT_LEAST,
+        value=1.0,
+        unit="?",
     ),
-    Claim(  # a slow backward pass that ends with the wait inside it looks like waiting: the other rank stands alone
-        "the same with the wait inside backward, where one of them is late in it, share of windows",
+    Claim(
+        "question-7",
         unconfirmed(trials.WITHIN),
-        at_least(1.0),
+        asks="the same with the wait inside backward, where one of them is late in it, share of windows.",
+        kind=Kind.AT_LEAST,
+        value=1.0,
+        unit="?",
     ),
-    Claim("no rank is confirmed in this share of healthy windows", silent, at_least(0.9, neutral=0.5)),
     Claim(
-        "per-stage maxima add up to this many times the group's step time",
+        "question-8",
+        silent,
+        asks="no rank is confirmed in this share of healthy windows.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
+    ),
+    Claim(
+        "question-9",
         measures.mean("maxima", method="frontier", experiment="faults", recording=trials.APART),
-        at_least(1.05, neutral=1.0),
+        asks="per-stage maxima add up to this many times the group's step time.",
+        kind=Kind.RATIO,
+        toward="up",
     ),
-    Claim("profiler traces of the same steps take this many times the bytes", fewer_bytes, at_least(100.0)),
     Claim(
-        "the fault is among the top two at 1,000 modelled ranks, share of faults",
+        "question-10",
+        fewer_bytes,
+        asks="profiler traces of the same steps take this many times the bytes.",
+        kind=Kind.AT_LEAST,
+        value=100.0,
+        unit="?",
+    ),
+    Claim(
+        "question-11",
         measures.share("top2", experiment="scale", ranks=1000),
-        at_least(1.0),
+        asks="the fault is among the top two at 1,000 modelled ranks, share of faults.",
+        kind=Kind.AT_LEAST,
+        value=1.0,
+        unit="?",
         evidence=Evidence.MODEL,
     ),
 ]

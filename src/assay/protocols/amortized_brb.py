@@ -42,7 +42,7 @@ from assay.protocols.nodes.hashed_bracha import HashedBracha
 from assay.protocols.nodes.sampled_broadcast import SampledBroadcast
 from assay.protocols.nodes.vouching import GENESIS, Links, digest
 from assay.record import intervals, measures
-from assay.record.types import Claim, Estimate, Evidence, at_least, at_most, between
+from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.random import key, stream
 
 if TYPE_CHECKING:
@@ -385,59 +385,63 @@ def under_attack(faults: Collection[str]) -> measures.Measure:
 BEARABLE = ("equivocating-and-silent", "colluding", "silent")
 
 claims = [
+    Claim("bits", measures.slope("n", "bits", experiment="bits", method="chained", message=LARGE)),
+    Claim("rounds-worst", measures.slope("n", "rounds_max", experiment="latency", method="chained", faults="silent")),
     Claim(
-        "amortised bits per broadcast of a large message grow as n to this power, against quadratic echoing",
-        measures.slope("n", "bits", experiment="bits", method="chained", message=LARGE),
-        between(0.95, 1.1),
-    ),
-    Claim(
-        "rounds in the worst case grow as n to this power",
-        measures.slope("n", "rounds_max", experiment="latency", method="chained", faults="silent"),
-        between(0.8, 1.15),
-    ),
-    Claim(
-        "rounds on the optimistic path grow as n to this power, so stay constant",
+        "rounds-optimistic",
         measures.slope("n", "rounds_mean", experiment="latency", method="optimistic", faults="none"),
-        between(-0.15, 0.15),
     ),
+    Claim("resilience", under_attack(BEARABLE)),
     Claim(
-        "the protocol tolerates any fewer than a third Byzantine nodes, the optimum under asynchrony",
-        under_attack(BEARABLE),
-        at_least(0.98),
-    ),
-    Claim(
-        "no sampled-committee broadcast reaches optimal resilience under full asynchrony (third version)",
+        "committees",
         measures.probability("violated", "runs", experiment="adversary", method="optimistic", scheduler="dividing"),
-        at_least(0.5),
     ),
     Claim(
-        "bits of a broadcast of 64 kB or more over n times its length, at most, at every n",
+        "question-1",
         worst_ratio("chained"),
-        at_most(1.5),
+        asks="bits of a broadcast of 64 kB or more over n times its length, at most, at every n.",
+        kind=Kind.AT_MOST,
+        value=1.5,
+        unit="?",
     ),
     Claim(
-        "hash-Bracha's bits per broadcast of 1 kB grow as n to this power",
+        "question-2",
         measures.slope("n", "bits", experiment="bits", method="hashed-bracha", message=SMALL),
-        at_least(1.5),
+        asks="hash-Bracha's bits per broadcast of 1 kB grow as n to this power.",
+        kind=Kind.AT_LEAST,
+        value=1.5,
+        unit="?",
     ),
     Claim(
-        "without faults, rounds on the quorum path grow as n/ln n to this power at most",
+        "question-3",
         against_log("n", "rounds_max", experiment="latency", method="chained", faults="none"),
-        at_most(1.05),
+        asks="without faults, rounds on the quorum path grow as n/ln n to this power at most.",
+        kind=Kind.AT_MOST,
+        value=1.05,
+        unit="?",
     ),
     Claim(
-        "with one Byzantine node too many the properties hold in this share of runs",
+        "question-4",
         under_attack(("one-too-many",)),
-        at_most(0.5),
+        asks="with one Byzantine node too many the properties hold in this share of runs.",
+        kind=Kind.AT_MOST,
+        value=0.5,
+        unit="?",
     ),
     Claim(
-        "under random asynchrony the optimistic path delivers different messages in this share of the attacked runs",
+        "question-5",
         measures.probability("violated", "runs", experiment="adversary", method="optimistic", scheduler="random"),
-        at_most(0.25),
+        asks="under random asynchrony the optimistic path delivers different messages in this share of the attacked runs.",
+        kind=Kind.AT_MOST,
+        value=0.25,
+        unit="?",
     ),
     Claim(
-        "under the dividing schedule the quorum path with samples alone stalls in this share of runs",
+        "question-6",
         measures.probability("stalled", "runs", experiment="adversary", method="unsummed", scheduler="dividing"),
-        at_least(0.5),
+        asks="under the dividing schedule the quorum path with samples alone stalls in this share of runs.",
+        kind=Kind.AT_LEAST,
+        value=0.5,
+        unit="?",
     ),
 ]

@@ -28,7 +28,7 @@ from assay.protocols import directory
 from assay.protocols.directory import Scenario
 from assay.protocols.nodes.overlay import Settings
 from assay.record import intervals, measures
-from assay.record.types import Claim, Estimate, Evidence, NotMeasured, at_least, at_most, between
+from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
     import altair as alt
@@ -221,49 +221,64 @@ def faster_churn(table: pl.DataFrame) -> Estimate:
 
 
 claims = [
+    Claim("cheapest", at_papers_size(least("messages_rate", ("chord", "kademlia")))),
+    Claim("warm-success", from_cold("success_ratio", worst=min)),
+    Claim("warm-cost", from_cold("messages_per_lookup", "latency_mean", worst=max)),
+    Claim("control", least("control_rate", ("chord",))),
     Claim(
-        "operating cost is lowest with Pastry, against Chord and Kademlia at 4096 nodes, stationary or under churn",
-        at_papers_size(least("messages_rate", ("chord", "kademlia"))),
-        at_least(1.0),
-    ),
-    Claim(
-        "lookup success is markedly higher after a warm-up of log2 N maintenance rounds than from a cold start",
-        from_cold("success_ratio", worst=min),
-        at_least(0.05, neutral=0.0),  # five points in a hundred: less would not be called marked
-    ),
-    Claim(
-        "messages and latency are lower after a warm-up of log2 N maintenance rounds than from a cold start",
-        from_cold("messages_per_lookup", "latency_mean", worst=max),
-        at_most(0.0, neutral=0.0),
-    ),
-    Claim(
-        "control traffic is higher with Chord than with Pastry",
-        least("control_rate", ("chord",)),
-        at_least(1.0),
-    ),
-    Claim(
-        "operating cost in bytes, too, is lowest with Pastry: the least of the others' shares of it",
+        "question-1",
         least("bytes_rate", ("chord", "kademlia")),
-        at_least(1.0),
+        asks="operating cost in bytes, too, is lowest with Pastry: the least of the others' shares of it.",
+        kind=Kind.AT_LEAST,
+        value=1.0,
+        unit="?",
     ),
     Claim(
-        "after the warm-up and with nobody leaving, lookups succeed with every overlay, with probability",
+        "question-2",
         rarest_success("stationary"),
-        at_least(0.999),
+        asks="after the warm-up and with nobody leaving, lookups succeed with every overlay, with probability.",
+        kind=Kind.AT_LEAST,
+        value=0.999,
+        unit="?",
     ),
     Claim(
-        "the faster nodes come and go, the fewer lookups succeed, with every overlay: change at the shortest sessions",
+        "question-3",
         faster_churn,
-        at_most(0.0, neutral=0.0),
+        asks="the faster nodes come and go, the fewer lookups succeed, with every overlay: change at the shortest sessions.",
+        kind=Kind.DIFFERENCE,
+        toward="down",
     ),
     Claim(
-        "the slowest hundredth of lookups under churn is faster with Kademlia than with Chord",
+        "question-4",
         lambda table: measures.ratio("latency_p99", of={"nodes": "kademlia"}, to={"nodes": "chord"}, regime="churn")(
             _at_largest(table)
         ),
-        at_most(1.0, neutral=1.0),
+        asks="the slowest hundredth of lookups under churn is faster with Kademlia than with Chord.",
+        kind=Kind.RATIO,
+        toward="down",
     ),
-    Claim("a doubling of the nodes adds half a hop with Chord", a_doubling("chord"), between(0.4, 0.6)),
-    Claim("a doubling of the nodes adds a quarter of a hop with Pastry", a_doubling("pastry"), between(0.15, 0.35)),
-    Claim("a doubling of the nodes adds at most one hop with Kademlia", a_doubling("kademlia"), at_most(1.0)),
+    Claim(
+        "question-5",
+        a_doubling("chord"),
+        asks="a doubling of the nodes adds half a hop with Chord.",
+        kind=Kind.LEVEL,
+        value=(0.4 + 0.6) / 2,
+        unit="?",
+    ),
+    Claim(
+        "question-6",
+        a_doubling("pastry"),
+        asks="a doubling of the nodes adds a quarter of a hop with Pastry.",
+        kind=Kind.LEVEL,
+        value=(0.15 + 0.35) / 2,
+        unit="?",
+    ),
+    Claim(
+        "question-7",
+        a_doubling("kademlia"),
+        asks="a doubling of the nodes adds at most one hop with Kademlia.",
+        kind=Kind.AT_MOST,
+        value=1.0,
+        unit="?",
+    ),
 ]

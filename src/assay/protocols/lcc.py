@@ -46,7 +46,7 @@ from assay.protocols.nodes.kv import finished
 from assay.protocols.nodes.raft import Raft, RaftClient
 from assay.protocols.nodes.stores import PRESETS, WAITS, Bridge, Design, Replica, Session, script
 from assay.record import intervals, measures
-from assay.record.types import Claim, Estimate, Evidence, at_least, at_most, exactly
+from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.random import stream
 from assay.workloads.histories import Operation
 
@@ -414,50 +414,40 @@ def dropped_paths(table: pl.DataFrame) -> Estimate:
 
 
 claims = [
+    Claim("points", agreement("definitions")),
+    Claim("decidable", agreement("order")),
+    Claim("dichotomy", agreement("dichotomy")),
+    Claim("migration", dropped_paths, evidence=Evidence.MODEL),
+    Claim("metadata", agreement("metadata"), evidence=Evidence.MODEL),
     Claim(
-        "named consistency models are exact points of a two-operator space over the standard safety fragment",
-        agreement("definitions"),
-        exactly(1.0),
-    ),
-    Claim("which model's data another can honestly read is decidable", agreement("order"), exactly(1.0)),
-    Claim(
-        "the readability order splits by axis exactly when the ordering does not refine causality",
-        agreement("dichotomy"),
-        exactly(1.0),
-    ),
-    Claim(
-        "a consistency level lost in a migration is never regained later on the path",
-        dropped_paths,
-        at_least(1.0, neutral=0.5),
-        Evidence.MODEL,
-    ),
-    Claim(
-        "a store can detect an inverted order only if it kept what would have prevented it",
-        agreement("metadata"),
-        exactly(1.0),
-        Evidence.MODEL,
-    ),
-    Claim(
-        "stores over TCP and in simulation kept what they promise, share of runs",
+        "question-1",
         lambda table: agreement("live")(table.with_columns(experiment=pl.col("experiment").replace("stores", "live"))),
-        exactly(1.0),
+        asks="stores over TCP and in simulation kept what they promise, share of runs.",
+        kind=Kind.EVERY,
     ),
     Claim(
-        "a planted anomaly broke exactly the models that the lattice says, share of histories",
+        "question-2",
         agreement("planted"),
-        exactly(1.0),
-        Evidence.MODEL,
+        asks="a planted anomaly broke exactly the models that the lattice says, share of histories.",
+        kind=Kind.EVERY,
+        evidence=Evidence.MODEL,
     ),
     Claim(
-        "a history without an anomaly was found at fault by some judge, with probability",
+        "question-3",
         measures.probability("wrong", "checked", experiment="clean"),
-        at_most(0.02),
-        Evidence.MODEL,
+        asks="a history without an anomaly was found at fault by some judge, with probability.",
+        kind=Kind.AT_MOST,
+        value=0.02,
+        unit="?",
+        evidence=Evidence.MODEL,
     ),
     Claim(
-        "migrated data broke even the level of the weakest store on its path, with probability",
+        "question-4",
         measures.probability("broken", "checked", experiment="migration"),
-        at_most(0.05),
-        Evidence.MODEL,
+        asks="migrated data broke even the level of the weakest store on its path, with probability.",
+        kind=Kind.AT_MOST,
+        value=0.05,
+        unit="?",
+        evidence=Evidence.MODEL,
     ),
 ]

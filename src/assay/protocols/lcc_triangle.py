@@ -39,7 +39,7 @@ from assay.protocols.kernel import net as nets
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.stores import PRESETS, Burst, Design, Forget, Replica, Session, Split, script
 from assay.record import intervals, measures
-from assay.record.types import Claim, Estimate, Evidence, at_least, at_most, exactly
+from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.workloads.histories import Operation
 
 if TYPE_CHECKING:
@@ -400,40 +400,32 @@ def least_linear(load: float) -> measures.Measure:
 
 
 claims = [
+    Claim("configurations", distinct_rows),
+    Claim("models", named_rows),
+    Claim("impossibilities", surfaces_standing),
+    Claim("spread", spread),
+    Claim("slow-writes", least_linear(0.001)),
     Claim(
-        "number of configurations mapped by three constraints and a return function",
-        distinct_rows,
-        at_least(85.0, neutral=0.0),
-    ),
-    Claim("number of named consistency models covered, more than", named_rows, at_least(51.0)),
-    Claim(
-        "each pair of constraints has its own impossibility (CAP, FLP, AFC); the three are minimal and independent",
-        surfaces_standing,
-        exactly(3.0),
-    ),
-    Claim(
-        "breaking any one constraint spreads to the other two, since repair needs messages",
-        spread,
-        at_least(1.0, neutral=0.0),
-    ),
-    Claim(
-        "a store that writes far slower than it propagates is linearizable whatever its configuration",
-        least_linear(0.001),
-        at_least(0.95, neutral=0.5),
-    ),
-    Claim(
-        "at one write per hundred spreading times the least linearizable store still is, with probability",
+        "question-1",
         least_linear(0.01),
-        at_least(0.95, neutral=0.5),
+        asks="at one write per hundred spreading times the least linearizable store still is, with probability.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
     ),
     Claim(
-        "at one write per spreading time the same stores are not: the least linearizable one is, with probability",
+        "question-2",
         least_linear(1.0),
-        at_most(0.2),
+        asks="at one write per spreading time the same stores are not: the least linearizable one is, with probability.",
+        kind=Kind.AT_MOST,
+        value=0.2,
+        unit="?",
     ),
     Claim(
-        "named models whose coordinates need no caveat",
+        "question-3",
         lambda table: named_rows(table, exact=True),
-        at_least(40.0),
+        asks="named models whose coordinates need no caveat.",
+        kind=Kind.AT_LEAST,
+        value=40.0,
+        unit="?",
     ),
 ]

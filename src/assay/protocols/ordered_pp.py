@@ -36,7 +36,7 @@ from assay.protocols.ordered_check import check
 from assay.protocols.ranker_protocol import Protocol, compile_language
 from assay.protocols.swarm_ordered import Table, TooManyStatesError, run
 from assay.record import measures
-from assay.record.types import Claim, Estimate, Evidence, at_least, at_most, between, exactly
+from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.random import stream
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def study(lab: Lab) -> pl.DataFrame:
         for name in list(IN_DA)[:: lab.pick(quick=3, full=1)]
     ]
     cases: list[dict[str, Any]] = [*runs, *languages, *machines, *outside]
-    return lab.run(trial, [case | {"shards": lab.seeds} for case in cases])
+    return lab.run(trial, [case | {"shards": len(lab.seeds)} for case in cases])
 
 
 def trial(
@@ -316,34 +316,34 @@ def growth(table: pl.DataFrame) -> Estimate:
 
 
 claims = [
+    Claim("one-sided", share_of_cases("inside", "outside")),
+    Claim("successor", share_of_cases("machine")),
     Claim(
-        "one-sided protocols that compare order recognise exactly the unambiguous star-free languages",
-        share_of_cases("inside", "outside"),
-        exactly(1.0),
-    ),
-    Claim(
-        "with the successor relation, power jumps to all of nondeterministic linear space",
-        share_of_cases("machine"),
-        exactly(1.0),
-    ),
-    Claim(
-        "whether a protocol always stabilises is undecidable with order and two-sided updates, or with successor",
+        "undecidable",
         measures.not_here("no run can show that a question is undecidable; the paper's reduction is the evidence"),
-        exactly(1.0),
     ),
     Claim(
-        "all of a thousand agents are right when the compiled protocol falls silent, with probability",
+        "question-1",
         measures.probability("right", "words", experiment="large", n=1000),
-        at_least(0.9),
+        asks="all of a thousand agents are right when the compiled protocol falls silent, with probability.",
+        kind=Kind.AT_LEAST,
+        value=0.9,
+        unit="?",
     ),
     Claim(
-        "time until silence grows as the number of agents to this power, over all languages",
+        "question-2",
         growth,
-        between(0.8, 1.4),
+        asks="time until silence grows as the number of agents to this power, over all languages.",
+        kind=Kind.LEVEL,
+        value=(0.8 + 1.4) / 2,
+        unit="?",
     ),
     Claim(
-        "without order the best protocol gets this share of the short words right",
+        "question-3",
         blind_best,
-        at_most(0.95),
+        asks="without order the best protocol gets this share of the short words right.",
+        kind=Kind.AT_MOST,
+        value=0.95,
+        unit="?",
     ),
 ]

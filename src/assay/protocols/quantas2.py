@@ -43,7 +43,7 @@ from assay.protocols.parasite import coalition
 from assay.protocols.peers import Outages, commands
 from assay.protocols.two_faced import equivocators
 from assay.record import intervals, measures
-from assay.record.types import Claim, Estimate, Evidence, at_least, at_most, between, exactly
+from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.streams import stream
 
 if TYPE_CHECKING:
@@ -363,76 +363,76 @@ def conflicting(liars: tuple[int, ...]) -> measures.Measure:
 
 
 claims = [
+    Claim("two-modes", measures.share("same", experiment="modes"), evidence=Evidence.REAL),
+    Claim("high", extreme(min, (8,))),
+    Claim("medium-ghost", extreme(max, (3, 4), rule="ghost")),
+    Claim("medium-longest", extreme(max, (3, 4), rule="longest")),
+    Claim("pbft", measures.change("throughput", new={"faulty": 3}, old={"faulty": 0}, experiment="pbft")),
     Claim(
-        "the same algorithm code and experiment file run both as simulated rounds and over real sockets",
-        measures.share("same", experiment="modes"),
-        exactly(1.0),
-        Evidence.REAL,
-    ),
-    Claim(
-        "parasite share of a 12-peer proof-of-work chain exceeds this at high coalition strength",
-        extreme(min, (8,)),
-        at_least(0.58),
-    ),
-    Claim(
-        "parasite share of the chain under the GHOST rule at medium coalition strength, up to about",
-        extreme(max, (3, 4), rule="ghost"),
-        between(0.25, 0.37),
-    ),
-    Claim(
-        "parasite share of the chain under Bitcoin's rule at medium coalition strength, up to about",
-        extreme(max, (3, 4), rule="longest"),
-        between(0.07, 0.19),
-    ),
-    Claim(
-        "PBFT throughput with 19 nodes falls as equivocators are added, against the fault-free run",
-        measures.change("throughput", new={"faulty": 3}, old={"faulty": 0}, experiment="pbft"),
-        at_most(-0.05, neutral=0.0),
-    ),
-    Claim(
-        "the parasite's share grows with its power, in this share of the steps from one coalition to the next",
+        "question-1",
         rising,
-        at_least(0.9, neutral=0.5),
+        asks="the parasite's share grows with its power, in this share of the steps from one coalition to the next.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
     ),
     Claim(
-        "with a twelfth of the power the parasite has at most this share of the chain, whatever its lead",
+        "question-2",
         extreme(max, (1,)),
-        at_most(0.1),
+        asks="with a twelfth of the power the parasite has at most this share of the chain, whatever its lead.",
+        kind=Kind.AT_MOST,
+        value=0.1,
+        unit="?",
     ),
     Claim(
-        "with half of the power the parasite has at least this share of the chain, with the best lead",
+        "question-3",
         extreme(max, (6,)),
-        at_least(0.5),
+        asks="with half of the power the parasite has at least this share of the chain, with the best lead.",
+        kind=Kind.AT_LEAST,
+        value=0.5,
+        unit="?",
     ),
     Claim(
-        "GHOST leaves a parasite of medium strength at least what the longest chain leaves it, by this much",
+        "question-4",
         ghost_minus_longest,
-        at_least(0.0),
+        asks="GHOST leaves a parasite of medium strength at least what the longest chain leaves it, by this much.",
+        kind=Kind.AT_LEAST,
+        value=0.0,
+        unit="?",
     ),
     Claim(
-        "withholding beats honest mining at a third of the power, with the best lead, by",
+        "question-5",
         gain,
-        at_least(0.1, neutral=0.0),
+        asks="withholding beats honest mining at a third of the power, with the best lead, by.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
     ),
     Claim(
-        "up to f equivocators make correct PBFT replicas disagree, in this share of runs",
+        "question-6",
         conflicting((1, 2)),
-        exactly(0.0),
+        asks="up to f equivocators make correct PBFT replicas disagree, in this share of runs.",
+        kind=Kind.COUNT,
+        value=0.0,
     ),
-    Claim("f + 1 equivocators do, in this share of runs", conflicting((3,)), exactly(1.0)),
+    Claim("question-7", conflicting((3,)), asks="f + 1 equivocators do, in this share of runs.", kind=Kind.EVERY),
     Claim(
-        "Raft throughput falls when 15 of 20 servers crash once, against the fault-free run",
+        "question-8",
         measures.change("throughput", new={"faulty": 15}, old={"faulty": 0}, experiment="raft"),
-        at_most(-0.05, neutral=0.0),
+        asks="Raft throughput falls when 15 of 20 servers crash once, against the fault-free run.",
+        kind=Kind.CHANGE,
+        toward="down",
     ),
     Claim(
-        "the alternating bit delivers right where packets overtake one another, in this share of runs",
+        "question-9",
         measures.share("faithful", experiment="links", link="alternating-bit", disturbance="reorder"),
-        at_most(0.5),
+        asks="the alternating bit delivers right where packets overtake one another, in this share of runs.",
+        kind=Kind.AT_MOST,
+        value=0.5,
+        unit="?",
     ),
     Claim(
-        "the stabilising link delivers right after two messages at most, from a dirty start, in this share of runs",
+        "question-10",
         measures.share("faithful", experiment="links", link="stabilising", disturbance="rubbish"),
-        exactly(1.0),
+        asks="the stabilising link delivers right after two messages at most, from a dirty start, in this share of runs.",
+        kind=Kind.EVERY,
     ),
 ]

@@ -32,7 +32,7 @@ from assay.protocols import voting_rules
 from assay.protocols.preference_swarm import Outcome, average, discover, one_poll, snowball
 from assay.protocols.snowveil_node import Lie, Voter
 from assay.record import intervals, measures
-from assay.record.types import Claim, Estimate, Evidence, at_least, at_most, between
+from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.random import stream
 from assay.workloads import ballots
 from assay.workloads.ballots import Profile
@@ -274,44 +274,47 @@ def everywhere(successes: str, **where: Any) -> measures.Measure:
 
 
 claims = [
+    Claim("interactions", measures.slope("n", "polls_mean", experiment="size")),
+    Claim("winner", everywhere("right", experiment="lead", margin=LEAD)),
+    Claim("finite", everywhere("settled")),
     Claim(
-        "total interactions until agreement grow as the number of voters to this power",
-        measures.slope("n", "polls_mean", experiment="size"),
-        between(0.9, 1.1),
-    ),
-    Claim(
-        "voters settle on the full-profile winner with a probability that can be tuned as high as wished",
-        everywhere("right", experiment="lead", margin=LEAD),
-        at_least(0.99),
-    ),
-    Claim(
-        "expected time to agreement is finite for any rule with Positive Responsiveness and kin",
-        everywhere("settled"),
-        at_least(0.99),
-    ),
-    Claim(
-        "with a lead of two percent and three voters asked the same winner is found with probability",
+        "question-1",
         everywhere("right", experiment="sample", sample=3),
-        at_most(0.99),
+        asks="with a lead of two percent and three voters asked the same winner is found with probability.",
+        kind=Kind.AT_MOST,
+        value=0.99,
+        unit="?",
     ),
     Claim(
-        "with a lead of two percent and 41 voters asked the same winner is found with probability",
+        "question-2",
         everywhere("right", experiment="sample", sample=41),
-        at_least(0.9),
+        asks="with a lead of two percent and 41 voters asked the same winner is found with probability.",
+        kind=Kind.AT_LEAST,
+        value=0.9,
+        unit="?",
     ),
     Claim(
-        "with an even sample, where ties go by name, the winner with two percent lead is found with probability only",
+        "question-3",
         everywhere("right", experiment="even"),
-        at_most(0.9),
+        asks="with an even sample, where ties go by name, the winner with two percent lead is found with probability only.",
+        kind=Kind.AT_MOST,
+        value=0.9,
+        unit="?",
     ),
     Claim(
-        "liars win over half of the runs once they are this share of the lead",
+        "question-4",
         breaking_point,
-        between(0.5, 1.5),
+        asks="liars win over half of the runs once they are this share of the lead.",
+        kind=Kind.LEVEL,
+        value=(0.5 + 1.5) / 2,
+        unit="?",
     ),
     Claim(
-        "as nodes that exchange messages, 10 percent of them lying, the others find the winner with probability",
+        "question-5",
         measures.probability("right", "replicas", experiment="network", liars=0.1),
-        at_least(0.5),
+        asks="as nodes that exchange messages, 10 percent of them lying, the others find the winner with probability.",
+        kind=Kind.AT_LEAST,
+        value=0.5,
+        unit="?",
     ),
 ]

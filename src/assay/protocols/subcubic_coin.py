@@ -45,7 +45,7 @@ from assay.protocols.nodes.committee_coin import CommitteeCoin, ideal
 from assay.protocols.nodes.committees import Bits, Plan, Tally, corrupt, fallen
 from assay.protocols.nodes.strong_coin import StrongCoin
 from assay.record import measures
-from assay.record.types import Claim, Estimate, Evidence, at_least, at_most, between
+from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.random import key, stream
 
 if TYPE_CHECKING:
@@ -383,69 +383,79 @@ def slower(large: int, small: int) -> measures.Measure:
 
 
 claims = [
+    Claim("messages", measures.slope("n", "messages", experiment="cost", k=4)),
+    Claim("bits", measures.slope("n", "bits", experiment="cost", k=3)),
+    Claim("transform", measures.probability("common", "tosses", experiment="commonness", variant="planned")),
+    Claim("latency", against_log("rounds", experiment="latency")),
     Claim(
-        "messages of the perfectly secure coin grow as n to this power, up to logs, below the cubic cost before",
-        measures.slope("n", "messages", experiment="cost", k=4),
-        between(2.4, 2.6),
-    ),
-    Claim(
-        "bits of the setup-free hash-based coin grow as n to this power, up to logs, below the cubic cost before",
-        measures.slope("n", "bits", experiment="cost", k=3),
-        between(2.233, 2.433),
-    ),
-    Claim(
-        "a strong coin costing n^k bits becomes one costing about n^(3-2/k) bits, at constant failure probability",
-        measures.probability("common", "tosses", experiment="commonness", variant="planned"),
-        at_least(0.75),
-    ),
-    Claim(
-        "latency of both coins grows only with log n",
-        against_log("rounds", experiment="latency"),
-        at_most(1.0),
-    ),
-    Claim(
-        "messages outside the committees, over ln n, grow as n to this power for k = 4",
+        "question-1",
         measures.slope("n", "published_by_log", experiment="cost", k=4),
-        between(2.4, 2.6),
+        asks="messages outside the committees, over ln n, grow as n to this power for k = 4.",
+        kind=Kind.LEVEL,
+        value=(2.4 + 2.6) / 2,
+        unit="?",
     ),
     Claim(
-        "messages outside the committees, over ln n, grow as n to this power for k = 3",
+        "question-2",
         measures.slope("n", "published_by_log", experiment="cost", k=3),
-        between(2.233, 2.433),
+        asks="messages outside the committees, over ln n, grow as n to this power for k = 3.",
+        kind=Kind.LEVEL,
+        value=(2.233 + 2.433) / 2,
+        unit="?",
     ),
     Claim(
-        "a greedy adaptive adversary spoils at most this multiple of the committees that a party does without",
+        "question-3",
         most("fallen_ratio", experiment="cost"),
-        at_most(1.0),
+        asks="a greedy adaptive adversary spoils at most this multiple of the committees that a party does without.",
+        kind=Kind.AT_MOST,
+        value=1.0,
+        unit="?",
     ),
     Claim(
-        "the coin shows 1 in this share of the common tosses",
+        "question-4",
         measures.probability("ones", "common", experiment="commonness", variant="planned"),
-        between(0.35, 0.65),
+        asks="the coin shows 1 in this share of the common tosses.",
+        kind=Kind.LEVEL,
+        value=(0.35 + 0.65) / 2,
+        unit="?",
     ),
     Claim(
-        "a party that does without the root of the number of committees gets a common coin in this share of tosses",
+        "question-5",
         measures.probability("common", "tosses", experiment="commonness", variant="root"),
-        at_most(0.5),
+        asks="a party that does without the root of the number of committees gets a common coin in this share of tosses.",
+        kind=Kind.AT_MOST,
+        value=0.5,
+        unit="?",
     ),
     Claim(
-        "messages of the real strong coin of a small group grow as its size to this power",
+        "question-6",
         measures.slope("n", "messages", experiment="inner"),
-        between(2.8, 3.4),
+        asks="messages of the real strong coin of a small group grow as its size to this power.",
+        kind=Kind.LEVEL,
+        value=(2.8 + 3.4) / 2,
+        unit="?",
     ),
     Claim(
-        "the real strong coin is common, with f crashed members, in this share of tosses",
+        "question-7",
         measures.probability("same", "runs", experiment="inner"),
-        at_least(0.95),
+        asks="the real strong coin is common, with f crashed members, in this share of tosses.",
+        kind=Kind.AT_LEAST,
+        value=0.95,
+        unit="?",
     ),
     Claim(
-        "agreement with the committee coin tosses this many coins on average under a splitting scheduler",
+        "question-8",
         measures.mean("rounds_mean", experiment="agreement", method="committees", scheduler="splitting"),
-        at_most(8.0),
+        asks="agreement with the committee coin tosses this many coins on average under a splitting scheduler.",
+        kind=Kind.AT_MOST,
+        value=8.0,
+        unit="?",
     ),
     Claim(
-        "agreement with local coins takes this many times more rounds with 16 nodes than with 6",
+        "question-9",
         slower(16, 6),
-        at_least(3.0, neutral=1.0),
+        asks="agreement with local coins takes this many times more rounds with 16 nodes than with 6.",
+        kind=Kind.RATIO,
+        toward="up",
     ),
 ]

@@ -5,15 +5,13 @@ from assay.record.types import (
     Claim,
     Estimate,
     Evidence,
+    Kind,
     NotMeasured,
     Paper,
     Result,
+    Stated,
     Study,
     Verdict,
-    at_least,
-    at_most,
-    between,
-    exactly,
 )
 
 __all__ = [
@@ -21,13 +19,11 @@ __all__ = [
     "Claim",
     "Estimate",
     "Evidence",
+    "Kind",
     "NotMeasured",
     "Paper",
     "Result",
+    "Stated",
     "Study",
     "Verdict",
-    "at_least",
-    "at_most",
-    "between",
-    "exactly",
 ]

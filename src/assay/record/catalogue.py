@@ -17,9 +17,10 @@ from typing import Any
 
 from assay.record.errors import BadInput
 from assay.record.extras import missing_module
-from assay.record.types import ROOMS, Evidence, Paper, Stated, Study
+from assay.record.types import EFFECTS, ROOMS, UNITS, Claim, Evidence, Kind, Paper, Stated, Study
 
 PAPERS = Path(__file__).with_name("papers.toml")
+RENAMED = Path(__file__).with_name("renamed.toml")
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -51,13 +52,55 @@ def _paper(entry: dict[str, Any], where: str) -> Paper:
         raise BadInput(f"{where}: the key '{entry['key']}' must be lower-case words joined by dashes")
     if entry["room"] not in ROOMS:
         raise BadInput(f"{where}: '{entry['room']}' is no room; the rooms are {', '.join(ROOMS)}")
-    claims = []
-    for claim in entry.get("claims", []):
-        text, value = claim.get("text"), claim.get("value")
-        if not isinstance(text, str) or not isinstance(value, int | float | None):
-            raise BadInput(f'{where}: a claim is {{ text = "…", value = 1.5 }}, the value may be left out')
-        claims.append(Stated(text, None if value is None else float(value)))
-    return Paper(entry["key"], entry["room"], entry["title"], entry.get("arxiv"), entry["line"], tuple(claims))
+    claims = tuple(_stated(claim, f"{where} ({entry['key']})") for claim in entry.get("claims", []))
+    if len({claim.id for claim in claims}) < len(claims):
+        raise BadInput(f"{where} ({entry['key']}): two claims have the same id")
+    return Paper(entry["key"], entry["room"], entry["title"], entry.get("arxiv"), entry["line"], claims)
+
+
+def _stated(claim: Any, where: str) -> Stated:
+    shape = f'{where}: a claim is {{ id = "…", kind = "…", value = 1.5, text = "A sentence." }}'
+    if not isinstance(claim, dict) or not all(isinstance(claim.get(name), str) for name in ("id", "kind", "text")):
+        raise BadInput(f"{shape}; the value may be left out")
+    value = claim.get("value")
+    if not isinstance(value, int | float | None):
+        raise BadInput(f"{shape}; the value is a number")
+    where = f"{where}: claim '{claim['id']}'"
+    if unknown := set(claim) - {"id", "kind", "value", "unit", "toward", "over", "text"}:
+        raise BadInput(f"{where}: unknown {', '.join(sorted(unknown))}")
+    if claim["kind"] not in list(Kind):
+        raise BadInput(f"{where}: '{claim['kind']}' is no kind; the kinds are {', '.join(Kind)}")
+    sentence = Stated(
+        claim["id"], claim["text"], Kind(claim["kind"]), None if value is None else float(value),
+        claim.get("unit", ""), claim.get("toward", ""), claim.get("over", ""),
+    )  # fmt: skip
+    if wrong := malformed(sentence):
+        raise BadInput(f"{where}: {wrong}")
+    return sentence
+
+
+def malformed(sentence: Stated) -> str:
+    """What keeps a sentence from being judged; empty if nothing does.
+
+    >>> malformed(Stated("ttft", "TTFT falls.", Kind.CHANGE))
+    'it has no value, so toward must say up or down'
+    """
+    if sentence.toward not in ("", "up", "down") or sentence.over not in ("", "best", "worst"):
+        return "toward is up or down, over is best or worst"
+    if not sentence.text.endswith("."):
+        return "its text must be a whole sentence, with a full stop"
+    if not sentence.measured_in and sentence.value is not None:
+        return f"say its unit; only {', '.join(UNITS)} bring one"
+    if sentence.kind in EFFECTS and sentence.value is None and not sentence.toward:
+        return "it has no value, so toward must say up or down"
+    needs = sentence.kind not in (*EFFECTS, Kind.EVERY, Kind.UNCHANGED)
+    return f"a claim of kind '{sentence.kind}' needs a value" if needs and sentence.value is None else ""
+
+
+@cache
+def renamed() -> dict[str, dict[str, str]]:
+    """By paper, the ids of sentences that older results hold in other words."""
+    return tomllib.loads(RENAMED.read_text(encoding="utf-8"))
 
 
 def paper(key: str) -> Paper:
@@ -100,12 +143,7 @@ def _read_study(entry: Paper, module: ModuleType) -> Study:
         if not hasattr(module, name):
             raise BadInput(f"{entry.module} has no '{name}'; a paper's module declares study, claims and evidence")
     claims = tuple(module.claims)
-    texts = [claim.text for claim in claims]
-    for stated in entry.claims:
-        if stated.text not in texts:
-            close = difflib.get_close_matches(stated.text, texts, n=1, cutoff=0.3)
-            hint = f" (closest: '{close[0]}')" if close else ""
-            raise BadInput(f"{entry.module} does not answer the claim '{stated.text}' of papers.toml{hint}")
+    _check_claims(entry, claims)
     idea, prompt, example = inspect.cleandoc(module.__doc__ or "").partition(">>> ")
     return Study(
         paper=entry,
@@ -120,3 +158,24 @@ def _read_study(entry: Paper, module: ModuleType) -> Study:
         avoid_when=getattr(module, "avoid_when", ""),
         references=tuple(getattr(module, "references", ())),
     )
+
+
+def _check_claims(entry: Paper, claims: tuple[Claim, ...]) -> None:
+    """Every sentence of the entry is answered, once, and every other claim is a question that can be judged."""
+    ids = [claim.id for claim in claims]
+    stated = {sentence.id: sentence for sentence in entry.claims}
+    for sentence in stated.values():
+        if sentence.id not in ids:
+            close = difflib.get_close_matches(sentence.id, ids, n=1, cutoff=0.3)
+            hint = f" (closest: '{close[0]}')" if close else ""
+            raise BadInput(f"{entry.module} does not answer the claim '{sentence.id}' of papers.toml{hint}")
+    for claim in claims:
+        where = f"{entry.module}: claim '{claim.id}'"
+        if ids.count(claim.id) > 1:
+            raise BadInput(f"{where} stands there twice")
+        if claim.id in stated and claim.asks:
+            raise BadInput(f"{where} is the paper's; only a question of our own asks anything")
+        if claim.id not in stated and claim.question is None:
+            raise BadInput(f"{where} is not in papers.toml; a question of our own needs 'asks' and 'kind'")
+        if claim.question and (wrong := malformed(claim.question)):
+            raise BadInput(f"{where}: {wrong}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,14 +23,14 @@ SEEDS = {"quick": 5, "full": 10}
 class Lab:
     """The size, the seeds, the workers and the shelves of one run of a study.
 
-    >>> lab = Lab("demo", seeds=2)
+    >>> lab = Lab("demo", seeds=(7, 11))
     >>> lab.pick(quick=10, full=1000)
     10
     """
 
     key: str
     size: str = "quick"
-    seeds: int = 5
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     on: str = "local"
     workers: int = 0  # 0: in this process
     journal: Journal | None = None
@@ -39,10 +39,19 @@ class Lab:
     progress: Progress = lambda done, total: None
     crew: pool.Crew | None = None  # workers that are kept between the calls of `run`
     machine: dict[str, Any] = field(default_factory=machine.facts)
+    used: set[int] = field(default_factory=set)  # the seeds that cases really ran with
 
     def pick(self, quick: T, full: T) -> T:
         """The value for this run's size. Both sizes run the same code."""
         return full if self.size == "full" else quick
+
+    def with_seeds(self, quick: int, full: int) -> Lab:
+        """This lab with the first so many of its seeds, for an experiment whose cases are dear.
+
+        >>> Lab("demo", seeds=(7, 11, 13)).with_seeds(quick=2, full=10).seeds
+        (7, 11)
+        """
+        return replace(self, seeds=self.seeds[: self.pick(quick=quick, full=full)])
 
     def trace(self, name: str) -> Path:
         """A public trace by file name; raises NotMeasured with the cure where it is not at hand."""
@@ -63,7 +72,8 @@ class Lab:
         `alone`: one case at a time, because it is timed. Finished cases are kept if the run is interrupted.
         """
         name = f"{function.__module__}:{function.__qualname__}"
-        tasks = [pool.Task(name, {**case, "seed": seed}) for case in cases for seed in range(self.seeds)]
+        tasks = [pool.Task(name, {**case, "seed": seed}) for case in cases for seed in self.seeds]
+        self.used.update(self.seeds if tasks else ())
         outcomes: list[Any] = [self.journal.get(_identity(task)) if self.journal else None for task in tasks]
         waiting = [position for position, outcome in enumerate(outcomes) if outcome is None]
         done = len(tasks) - len(waiting)

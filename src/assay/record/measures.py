@@ -7,6 +7,7 @@ Cases are chosen by column: `mean("ttft", policy="lmetric", rate=8)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -95,18 +96,54 @@ def probability(successes: str, trials: str, **where: Any) -> Measure:
 
 
 def share(column: str, **where: Any) -> Measure:
-    """The share of rows in which a test held. It was checked in each of them, not estimated: no interval.
+    """The share of rows in which a test held, with the exact binomial interval.
 
-    >>> share("same")(pl.DataFrame({"seed": [0, 1], "same": [True, False]})).value
-    0.5
+    >>> found = share("same")(pl.DataFrame({"seed": [0, 1], "same": [True, False]}))
+    >>> found.value, round(found.low, 3), round(found.high, 3)
+    (0.5, 0.013, 0.987)
     """
 
     def measure(table: pl.DataFrame) -> Estimate:
         held = _observed(table, column, where)
-        value = int(held.sum()) / len(held)
-        return Estimate(value, value, value, len(held))
+        return intervals.clopper_pearson(int(held.sum()), len(held))
 
     return measure
+
+
+def best(measures: Mapping[str, Measure], choose: Callable[..., Any] = max) -> Measure:
+    """The best of several cases (or the worst, with `min`), which says over which it was sought: "up to" in a paper.
+
+    Cases that were not measured are left out, and the answer says how many there were.
+
+    >>> table = pl.DataFrame({"load": [1, 2, 1, 2], "seed": [0, 0, 1, 1], "gain": [1.5, 3.0, 1.4, 2.8]})
+    >>> found = best({f"load {x}": mean("gain", load=x) for x in (1, 2)})(table)
+    >>> round(found.value, 2), found.cases
+    (2.9, 'load 2, of 2 cases')
+    """
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        found: dict[str, Estimate] = {}
+        reasons = []
+        for name, one in measures.items():
+            try:
+                found[name] = one(table)
+            except NotMeasured as reason:
+                reasons.append(str(reason))
+        if not found:
+            raise NotMeasured(reasons[0] if reasons else "no case was measured")
+        name = choose(found, key=lambda case: found[case].value)
+        return replace(found[name], cases=f"{name}, of {len(found)} cases")
+
+    return measure
+
+
+def counted(value: float, n: int = 1) -> Estimate:
+    """A value that was counted or computed, not sampled: it has no spread.
+
+    >>> counted(3)
+    Estimate(value=3.0, low=3.0, high=3.0, n=1, cases='')
+    """
+    return Estimate(float(value), float(value), float(value), n)
 
 
 def slope(x: str, y: str, **where: Any) -> Measure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import traceback
@@ -12,20 +13,20 @@ from pathlib import Path
 
 import polars as pl
 
-from assay.record import catalogue, machine, sources, store
+from assay.record import catalogue, machine, sources, store, verdicts
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed, StudyFailed
 from assay.record.extras import missing_module
 from assay.record.journal import Journal
 from assay.record.lab import SEEDS, Lab, Progress, environment
 from assay.record.pool import Crew
-from assay.record.types import Answer, Claim, Evidence, NotMeasured, Result, Study, Verdict
+from assay.record.types import Answer, Claim, Estimate, Evidence, NotMeasured, Result, Stated, Study, Verdict
 
 
 def run(
     key: str,
     *,
     size: str = "quick",
-    seeds: int | None = None,
+    seeds: Sequence[int] | None = None,
     on: str = "local",
     fresh: bool = False,
     workers: int | None = None,
@@ -33,7 +34,7 @@ def run(
 ) -> Result:
     """Run a paper's study and return its result, which is also in the store.
 
-    Cases that an interrupted run of the same code on the same machine finished are taken over unless `fresh`.
+    `seeds` are those to use, 0, 1, … by default. Cases that an interrupted run of the same code on the same machine finished are taken over unless `fresh`.
     """
     study = catalogue.study(key)
     source = sources.digest(study.paper.module)
@@ -46,7 +47,8 @@ def run(
         Crew(many, environment(compiled)) as crew,
     ):
         artefacts = store.home() / "artefacts" / key
-        lab = Lab(key, size, seeds or SEEDS[size], on, many, journal, artefacts, compiled, progress, crew)
+        chosen = tuple(seeds) if seeds else tuple(range(SEEDS[size]))
+        lab = Lab(key, size, chosen, on, many, journal, artefacts, compiled, progress, crew)
         table = _measure(study, lab, journal)
         answers = judge(study, table)
         result = Result(
@@ -57,7 +59,7 @@ def run(
             machine=facts,
             table=table.to_dicts(),
             claims=answers,
-            seeds=lab.seeds,
+            seeds=tuple(sorted(lab.used)),
             started=started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             source=source,
             commit=machine.commit(),
@@ -104,15 +106,15 @@ def _kept(journal: Journal) -> str:
 
 
 def judge(study: Study, table: pl.DataFrame) -> tuple[Answer, ...]:
-    """Every claim's answer, and only here the paper's own number joins the measured one."""
-    stated = {claim.text: claim.value for claim in study.paper.claims}
+    """Every claim's answer, and only here the sentence's own number joins the measured one."""
+    stated = {claim.id: claim for claim in study.paper.claims}
     return tuple(
-        _answer(claim, table, stated.get(claim.text), claim.text in stated, claim.evidence or study.evidence)
+        _answer(claim, table, claim.question or stated[claim.id], claim.evidence or study.evidence)
         for claim in study.claims
     )
 
 
-def _answer(claim: Claim, table: pl.DataFrame, paper: float | None, stated: bool, evidence: Evidence) -> Answer:
+def _answer(claim: Claim, table: pl.DataFrame, sentence: Stated, evidence: Evidence) -> Answer:
     found, note, broken = None, "", False
     try:
         found = claim.measure(table)
@@ -120,23 +122,32 @@ def _answer(claim: Claim, table: pl.DataFrame, paper: float | None, stated: bool
         note = str(reason)
     except Exception as error:  # a broken claim must not cost the hours its table took
         note, broken = f"its measure failed: {_one_line(error)}", True
-    verdict = claim.holds.judge(found) if found else Verdict.NOT_MEASURED
-    if found and verdict is Verdict.NOT_MEASURED:
+    if found and not math.isfinite(found.value):
         found, note = None, "the measured value is not finite"
-    return Answer(
-        text=claim.text,
-        paper=paper,
+    if found and sentence.over and not found.cases:
+        note, broken = f"its measure does not say over which cases it is the {sentence.over}", True
+    answer = Answer(
+        text=sentence.text,
+        paper=sentence.value,
         measured=found.value if found else None,
-        low=found.low if found else None,
-        high=found.high if found else None,
+        low=_end(found, "low"),
+        high=_end(found, "high"),
         n=found.n if found else 0,
-        verdict=verdict,
+        verdict=Verdict.NOT_MEASURED,
         evidence=evidence,
-        holds=claim.holds,
-        stated=stated,
+        stated=claim.question is None,
+        cases=found.cases if found else "",
+        construction=claim.construction,
         note=note,
         broken=broken,
     )
+    return verdicts.answered(answer, sentence)
+
+
+def _end(found: Estimate | None, name: str) -> float | None:
+    """An end of the interval; None where it is not known, as of a single observation."""
+    end = getattr(found, name, math.nan)
+    return float(end) if math.isfinite(end) else None
 
 
 def _one_line(error: Exception) -> str:

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-from assay.record.errors import StoreFailed
-from assay.record.types import Result
+from assay.record import catalogue, verdicts
+from assay.record.errors import BadInput, StoreFailed
+from assay.record.types import Result, Stated
 
 
 class StoreWarning(UserWarning):
@@ -70,7 +71,7 @@ def save(result: Result) -> Path:
 
 
 def stored(key: str) -> Iterator[tuple[Path, Result]]:
-    """Every readable result of a paper, the newest first."""
+    """Every readable result of a paper, the newest first, judged anew from its stored estimates."""
     folder = home() / "results" / key
     try:
         paths = sorted((p for p in folder.glob("*.json") if not p.name.startswith(".")), reverse=True)
@@ -79,9 +80,18 @@ def stored(key: str) -> Iterator[tuple[Path, Result]]:
         return
     for path in paths:
         try:
-            yield path, msgspec.json.decode(path.read_bytes(), type=Result)
+            found = msgspec.json.decode(path.read_bytes(), type=Result)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             warnings.warn(f"skipped the corrupt result {path} ({error}); delete it", StoreWarning, stacklevel=2)
+            continue
+        yield path, verdicts.judged_anew(found, _sentences(key), catalogue.renamed().get(key, {}))
+
+
+def _sentences(key: str) -> tuple[Stated, ...]:
+    try:
+        return catalogue.paper(key).claims
+    except BadInput:  # a paper that has left the record
+        return ()
 
 
 def latest(key: str) -> tuple[Path, Result] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,6 +25,36 @@ class Verdict(StrEnum):
     DIRECTION = "direction"  # the right sign, but a smaller effect or one not yet certain
     NOT_REPRODUCED = "not reproduced"
     NOT_MEASURED = "not measured here"
+    BY_CONSTRUCTION = "by construction"  # true by how it was written here: no measurement, never counted
+
+
+class Kind(StrEnum):
+    """What sort of sentence a claim is. The kind alone decides how it is judged: see `assay.record.verdicts`."""
+
+    RATIO = "ratio"  # how many times as much; no effect is 1
+    CHANGE = "change"  # new/old - 1; no effect is 0
+    DIFFERENCE = "difference"  # of shares, errors, points; no effect is 0
+    AT_MOST = "at most"
+    AT_LEAST = "at least"
+    EXPONENT = "exponent"
+    EXPONENT_AT_MOST = "exponent at most"
+    LEVEL = "level"  # an amount that is neither an effect nor a bound: seconds, watts, an error
+    PROPORTION = "proportion"  # a share of cases or a probability, as such
+    COUNT = "count"
+    UNCHANGED = "unchanged"  # "hardly changes", "comparable": a difference near nothing
+    EVERY = "every"  # a universal statement; its value is the share of the tried cases in which it held
+
+
+EFFECTS = (Kind.RATIO, Kind.CHANGE, Kind.DIFFERENCE)
+UNITS = {
+    Kind.RATIO: "ratio",
+    Kind.CHANGE: "change",
+    Kind.EXPONENT: "exponent",
+    Kind.EXPONENT_AT_MOST: "exponent",
+    Kind.PROPORTION: "share",
+    Kind.COUNT: "count",
+    Kind.EVERY: "share",
+}  # what a kind is measured in where its claim does not say
 
 
 class NotMeasured(Exception):  # noqa: N818 - a verdict with its reason, not a failure
@@ -34,10 +63,27 @@ class NotMeasured(Exception):  # noqa: N818 - a verdict with its reason, not a f
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """A claim as the paper states it: a sentence in our words, and its number if it prints one."""
+    """A sentence to be judged, in our words: its kind, its unit, and the number it prints, if any.
 
+    `toward` tells the direction of an effect where no number does: "up" or "down". `over` is "best" where the paper
+    says "up to" and "worst" where it says "in the weakest case".
+
+    >>> Stated("ttft", "TTFT falls against round robin.", Kind.CHANGE, -0.4).measured_in
+    'change'
+    """
+
+    id: str
     text: str
+    kind: Kind
     value: float | None = None
+    unit: str = ""
+    toward: str = ""
+    over: str = ""
+
+    @property
+    def measured_in(self) -> str:
+        """The unit: the claim's own, or its kind's."""
+        return self.unit or UNITS.get(self.kind, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,116 +109,44 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measured value with its interval and the number of independent observations behind it."""
+    """A measured value with its interval and the number of independent observations behind it.
+
+    `cases` says over which cases a best or worst one was sought, and which it was.
+    """
 
     value: float
     low: float
     high: float
     n: int
-
-
-@dataclass(frozen=True, slots=True)
-class Holds:
-    """The test that turns an estimate into a verdict. Made by `at_least`, `at_most`, `between`, `exactly`.
-
-    `low` and `high` bound the values that count as the claim's effect (None: no bound on that side); `neutral` is the
-    value of no effect at all.
-    """
-
-    low: float | None = None
-    high: float | None = None
-    neutral: float | None = None
-
-    def judge(self, estimate: Estimate) -> Verdict:
-        """The verdict on an estimate.
-
-        Reproduced: the value is in bounds, and the whole interval lies on the effect's side of `neutral` (in bounds,
-        if there is no neutral value). Direction: the effect is certain but too small, or large enough but not certain.
-
-        >>> at_least(1.3, neutral=1.0).judge(Estimate(1.5, 1.1, 1.9, 5))
-        <Verdict.REPRODUCED: 'reproduced'>
-        >>> at_least(1.3, neutral=1.0).judge(Estimate(1.2, 1.1, 1.3, 5))
-        <Verdict.DIRECTION: 'direction'>
-        >>> at_least(1.3, neutral=1.0).judge(Estimate(1.2, 0.9, 1.5, 5))
-        <Verdict.NOT_REPRODUCED: 'not reproduced'>
-        """
-        if not all(map(math.isfinite, (estimate.value, estimate.low, estimate.high))):
-            return Verdict.NOT_MEASURED
-        low, high = self.span
-        in_bounds = low <= estimate.value <= high
-        if self.neutral is None:
-            certain = in_bounds and low <= estimate.low and estimate.high <= high
-        elif self.neutral <= low:
-            certain = estimate.low > self.neutral
-        else:
-            certain = estimate.high < self.neutral
-        if in_bounds and certain:
-            return Verdict.REPRODUCED
-        return Verdict.DIRECTION if in_bounds or certain else Verdict.NOT_REPRODUCED
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """The bounds as numbers, infinite where there is none."""
-        return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
-
-    def __str__(self) -> str:
-        if self.low == self.high:
-            return f"= {self.low:g}"
-        if self.high is None:
-            return f"≥ {self.low:g}"
-        if self.low is None:
-            return f"≤ {self.high:g}"
-        return f"{self.low:g} … {self.high:g}"
-
-
-def at_least(bound: float, *, neutral: float | None = None) -> Holds:
-    """The claim holds from `bound` upwards; `neutral` (1 for a speed-up, 0 for a change) marks no effect.
-
-    >>> str(at_least(1.3))
-    '≥ 1.3'
-    """
-    return Holds(low=bound, neutral=neutral)
-
-
-def at_most(bound: float, *, neutral: float | None = None) -> Holds:
-    """The claim holds up to `bound`.
-
-    >>> at_most(-0.3, neutral=0.0).judge(Estimate(-0.1, -0.2, -0.05, 8))
-    <Verdict.DIRECTION: 'direction'>
-    """
-    return Holds(high=bound, neutral=neutral)
-
-
-def between(low: float, high: float) -> Holds:
-    """The claim holds from `low` to `high`.
-
-    >>> between(1.8, 2.2).judge(Estimate(2.0, 1.9, 2.1, 8))
-    <Verdict.REPRODUCED: 'reproduced'>
-    """
-    return Holds(low=low, high=high)
-
-
-def exactly(value: float) -> Holds:
-    """The claim holds for this value alone: an identity, checked in every case and not estimated.
-
-    >>> exactly(1.0).judge(Estimate(1.0, 1.0, 1.0, 40))
-    <Verdict.REPRODUCED: 'reproduced'>
-    """
-    return Holds(low=value, high=value)
+    cases: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """How a study's table answers one sentence of a paper.
+    """How a study's table answers one sentence.
 
-    The paper's own number is not here but in `papers.toml`, joined by `text` after the measurement: a study cannot
-    aim at what it does not know. A claim whose text stands only in the module is assay's own question.
+    A paper's own sentence stands in `papers.toml` under `id`, with its kind and its number: they join after the
+    measurement, so that a study cannot aim at what it does not know, and no claim chooses its own bound. A claim with
+    `asks` is assay's own question: `Claim("peer", measure, asks="…", kind=Kind.RATIO, toward="up")`; a bound of such a
+    question stands in its sentence. `construction` says why an answer is true by how we wrote it, where it is.
     """
 
-    text: str
+    id: str
     measure: Callable[[Any], Estimate]
-    holds: Holds
     evidence: Evidence | None = None  # where it differs from the study's
+    construction: str = ""
+    asks: str = ""
+    kind: Kind | None = None
+    value: float | None = None
+    unit: str = ""
+    toward: str = ""
+
+    @property
+    def question(self) -> Stated | None:
+        """assay's own question; None where the sentence is the paper's."""
+        if not self.asks or self.kind is None:
+            return None
+        return Stated(self.id, self.asks, self.kind, self.value, self.unit, self.toward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,20 +168,36 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A claim after the measurement: what the paper says, what we measured, and the verdict."""
+    """A claim after the measurement: what the paper says, what we measured, the share of the effect, the verdict."""
 
     text: str
-    paper: float | None
+    paper: float | None  # the sentence's number; of assay's own question its bound
     measured: float | None
     low: float | None
     high: float | None
     n: int
     verdict: Verdict
     evidence: Evidence
-    holds: Holds
+    id: str = ""
+    kind: Kind | None = None  # None: stored before there was one rule
+    unit: str = ""
+    toward: str = ""
+    over: str = ""
+    share: float | None = None  # of the effect: measured over the paper's
+    share_low: float | None = None
+    share_high: float | None = None
     stated: bool = True  # False: assay's own question, not the paper's
+    cases: str = ""  # over which cases a best or worst one was sought
+    construction: str = ""
     note: str = ""
     broken: bool = False  # its measure raised: a defect of the study, not of the machine
+
+    @property
+    def sentence(self) -> Stated | None:
+        """What was judged; None for an answer stored before there was one rule."""
+        if self.kind is None:
+            return None
+        return Stated(self.id, self.text, self.kind, self.paper, self.unit, self.toward, self.over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +211,7 @@ class Result:
     machine: dict[str, Any]
     table: list[dict[str, Any]]
     claims: tuple[Answer, ...]
-    seeds: int = 0
+    seeds: tuple[int, ...] | int = ()  # those that were used; older results tell only how many
     started: str = ""
     source: str = ""  # digest of the code the study consists of: "this version"
     commit: str | None = None
@@ -230,13 +220,21 @@ class Result:
     resumed: int = 0  # cases taken over from an interrupted run
 
     @property
-    def headline(self) -> Answer | None:
-        """The first claim that was measured: what the front page shows."""
-        measured = (a for a in self.claims if a.verdict is not Verdict.NOT_MEASURED)
-        return next(measured, self.claims[0] if self.claims else None)
+    def stated(self) -> tuple[Answer, ...]:
+        """The answers to the paper's own claims: what its headline counts."""
+        return tuple(a for a in self.claims if a.stated)
 
     @property
     def tally(self) -> dict[str, int]:
-        """How many claims got which verdict, in the verdicts' order."""
-        verdicts = [a.verdict for a in self.claims]
+        """How many of the paper's claims got which verdict, in the verdicts' order."""
+        verdicts = [a.verdict for a in self.stated]
         return {v.value: verdicts.count(v) for v in Verdict if v in verdicts}
+
+    @property
+    def headline(self) -> str:
+        """All of the paper's claims in three words: "2 of 4".
+
+        >>> Result("k", Evidence.REAL, "quick", 1.0, {}, [], ()).headline
+        '0 of 0'
+        """
+        return f"{self.tally.get(Verdict.REPRODUCED.value, 0)} of {len(self.stated)}"

@@ -34,7 +34,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import measures
-from assay.record.types import Claim, Evidence, at_least
+from assay.record.types import Claim, Evidence
 from assay.serving import tier_plan
 from assay.serving.control import Control, Withdrawn
 from assay.serving.engine import simulate
@@ -464,14 +464,9 @@ def _up_to(of: str, to: str) -> Any:
 
 
 claims = [
+    Claim("goodput", _up_to("nitsum", "best prior")),
     Claim(
-        "requests per second meeting both latency targets over the best prior system, as a ratio, up to",
-        _up_to("nitsum", "best prior"),
-        at_least(1.3, neutral=1.0),
-    ),
-    Claim(
-        "changing tensor-parallel width during service costs little enough to be done often, unlike a restart",
+        "cheap-switch",
         measures.ratio("goodput", of={"system": "nitsum"}, to={"system": "nitsum, restart"}, mix="shifting", load=0.9),
-        at_least(1.3, neutral=1.0),
     ),
 ]
