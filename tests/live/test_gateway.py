@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from time import monotonic
 
 import pytest
 
 pytest.importorskip("uvloop")
 
+from assay.live import gateway
 from assay.live.serve import Running
 from tests.live.fake_engines import EVENT_STREAM, Client, FakeEngine, ask, balanced, chat, engines, run, settings, until
 
@@ -513,3 +515,20 @@ def test_the_description_is_served_and_names_every_page():
             assert "/v1/chat/completions" in described["paths"] and described["openapi"].startswith("3.")
 
     run(test())
+
+
+@pytest.mark.parametrize("clock", [lambda: 0.0, lambda: monotonic() - 1e9], ids=["zero", "below zero"])
+def test_a_clock_may_start_anywhere(clock, monkeypatch, tmp_path):
+    """Monotonic clocks start where they like: a reading of 0 is one, and nothing is hours ahead of a young machine."""
+    monkeypatch.setattr(gateway, "monotonic", clock)
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], log=str(tmp_path / "log"))) as running:
+            await until(lambda: running.gateway.fleet.engines[0].models)  # it was probed
+            assert (await ask(running.port, "POST", CHAT, chat(stream=True)))[0] == 200
+            assert balanced(running)
+            return running.gateway.counters.ttft.count
+
+    assert run(test()) == 1
+    line = json.loads((tmp_path / "log").read_text())
+    assert 0 <= line["ttft"] <= line["e2e"] and 0 <= line["queue"] <= line["e2e"]

@@ -15,6 +15,7 @@ import pytest
 
 from assay.live import monitor
 from assay.live.watch import send as watch_send
+from assay.live.watch import sources as watch_sources
 from assay.live.watch.send import Files, Outlet, Speaker, outlet
 from assay.live.watch.sources import Folder, Port
 from assay.live.watch.wire import Report, encode
@@ -400,6 +401,29 @@ def test_a_datagram_fits_an_ethernet_frame_even_with_many_steps() -> None:
     steps(said, 1000)
     said._try(last=False)
     assert max(map(len, sent)) <= 1472 and len(sent) < 30
+
+
+@pytest.mark.parametrize("now", [-1e6, 0.0, 0.3])
+def test_on_a_machine_that_has_just_started_a_rank_speaks_and_a_watcher_looks_at_once(
+    now: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    for module in (watch_send, watch_sources):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
+    monkeypatch.setattr(watch_sources, "sleep", slept.append)
+    said = speaker(Files(tmp_path))
+    said._try(last=False)  # nothing is finished yet: a sign of life
+    said._try(last=False)  # too soon for another
+    assert said.sent == 1
+    watcher = Folder(tmp_path)
+    watcher.wait(5.0)
+    assert slept == [0.0] and [one.rank for _, one in watcher.read()] == [0]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as port:
+        port.bind(("127.0.0.1", 0))
+        way = watch_send.Datagrams(*port.getsockname())
+        way.send(b"here")
+        assert port.recv(10) == b"here"
+        way.close()
 
 
 def test_files_are_begun_anew_when_long_and_only_two_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -98,6 +99,26 @@ def test_a_throttled_sender_spends_at_least_the_wire_s_time_in_send() -> None:
     assert spent[1] >= 0.08  # 8,000 bytes at 100 kB/s
     for listener in listeners:
         listener.close()
+
+
+@pytest.mark.parametrize("now", [-(10**13), -1, 0, 10**13])
+def test_a_wire_is_free_whatever_a_clock_says_when_it_starts(now: int) -> None:
+    # A machine up for minutes and a clock skewed by hours: its first reading lies far below zero.
+    ring = Ring(0, Mock(size=2, inlets=[None], outlets=[None]), rate=lambda: 1e6)
+    first, second = (ring._posted(np.ones(1_000, np.uint8), now)[0].due for _ in range(2))
+    assert (first - now, second - now) == (1_000_000, 2_000_000)  # a kB at 1 MB/s, one after the other
+
+
+@pytest.mark.parametrize("skew", [-(10**16), 10**16])
+def test_ranks_whose_clocks_are_ages_apart_finish(skew: int) -> None:
+    late = time.monotonic() + 30
+
+    def job(ring: Ring, rank: int) -> Any:
+        ring._clock = lambda: time.monotonic_ns() + rank * skew
+        ring._rate, ring._stopped = lambda: 1e6, lambda: time.monotonic() > late
+        return ring.all_reduce(np.ones(8)).tolist()
+
+    assert in_ring(3, job)[0] == [[3.0] * 8] * 3
 
 
 def test_a_slice_of_another_call_never_matches_and_waiting_ends_only_by_order() -> None:

@@ -151,6 +151,13 @@ def test_the_limit_on_sequences_is_the_engines_own_where_it_is_known(group: Flee
     assert told.e2e.tolist() == asked.e2e.tolist()
 
 
+@pytest.mark.parametrize("now", [-1e6, 0.0, 1e6])
+def test_who_waits_too_long_is_seen_whatever_the_clock_says_when_it_starts(now: float) -> None:
+    router, window = BalanceRoute(SLOTS, patience=1.0), [Request(0, now, 10), Request(1, now, 20)]
+    assert router._urgent(window, np.array([0, 1]), now).tolist() == []
+    assert router._urgent(window, np.array([0, 1]), now + 1.1).tolist() == [0, 1]
+
+
 def test_br0_is_told_no_length() -> None:
     assert not hasattr(BalanceRoute, "finished")
     assert "output" not in Request.__dataclass_fields__

@@ -44,7 +44,7 @@ class Engine:
     corrections: Corrections = field(default_factory=lambda: Corrections(65536))
     models: tuple[str, ...] = ()
     failures: int = 0  # in a row
-    retry: float = 0.0  # when a broken circuit is tried again
+    retry: float = float("-inf")  # when a broken circuit is tried again
     family: str = ""
     note: str = ""  # what its metrics lack, or why it is down
     requests: int = 0

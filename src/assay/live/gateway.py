@@ -412,7 +412,7 @@ class Gateway:
         request, engine, usage = relay.request, relay.engine, relay.usage
         prompt = usage.prompt_tokens if usage and usage.prompt_tokens else request.prompt
         counted = usage.completion_tokens if usage and usage.completion_tokens is not None else relay.tokens
-        started = relay.status not in (LEFT,) and relay.first > 0
+        first = None if relay.status == LEFT else relay.first
         self.log.add(
             Line(
                 time=round(time() - (now - relay.arrival), 6), id=f"{self._salt}-{request.id}",
@@ -422,8 +422,8 @@ class Gateway:
                 completion_tokens=counted if relay.status == 200 else 0,
                 cached_tokens=usage.cached if usage else None, matched_tokens=relay.matched,
                 max_tokens=request.max_tokens, tries=relay.tries,
-                queue=round(relay.sent - relay.arrival, 6) if relay.sent else 0.0,
-                ttft=round(relay.first - relay.arrival, 6) if started else None, e2e=round(now - relay.arrival, 6),
+                queue=round(relay.sent - relay.arrival, 6) if relay.sent is not None else 0.0,
+                ttft=None if first is None else round(first - relay.arrival, 6), e2e=round(now - relay.arrival, 6),
                 running=relay.load[0], kv_tokens=relay.load[1], prefill_tokens=relay.load[2],
                 placed=round(relay.placed - relay.arrival, 6) if relay.tries > 1 else 0.0,
                 error=relay.error, block=round(self.index.block * EVERY * prompt / relay.own, 3),

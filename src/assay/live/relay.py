@@ -60,12 +60,12 @@ class Relay:
         self.upstream: Upstream | None = None
         self.failed: set[Engine] = set()  # that did not answer it
         self.tries = 0
-        self.sent = 0.0  # when the first engine was asked
-        self.placed = 0.0  # when the present one was
+        self.sent: float | None = None  # when the first engine was asked
+        self.placed = now  # when the present one was
         self.matched = 0  # prompt tokens that the engine was thought to have
         self.new = 0  # prompt tokens to compute, until the first token
-        self.first = 0.0
-        self.last = 0.0
+        self.first: float | None = None  # when tokens came; any reading of a clock is one, 0 too
+        self.last = now
         self.tokens = 0
         self.usage: api.Usage | None = None
         self.head: ResponseHead | None = None
@@ -87,7 +87,7 @@ class Relay:
         """Send it to an engine."""
         settings = self.gateway.settings
         self.engine, self.placed = engine, now
-        self.sent = self.sent or now
+        self.sent = now if self.sent is None else self.sent
         self.head = None
         # An answer that is not streamed has its first byte at its end, however long that takes.
         self.due = min(self.deadline, now + settings.first_byte) if self.wanted else self.deadline
@@ -173,7 +173,7 @@ class Relay:
             return
         assert self.engine is not None
         self.tokens += events
-        if not self.first:
+        if self.first is None:
             self.tokens -= self.endpoint == "chat"
             self._began(now)
         else:
@@ -207,7 +207,7 @@ class Relay:
                 return
             data, self._pieces = b"".join(self._pieces), []
             self._begin()
-        if not self.first:
+        if self.first is None:
             self._began(now)
         self.exchange.write(data)
 
@@ -236,7 +236,7 @@ class Relay:
             exchange.reply(head.status, self._lines(), body, head.line)
             if head.status == 200 and self.request.prompt:
                 self.usage = api.usage(body)
-        if not self.first:
+        if self.first is None:
             self._began(now)
         self._end(head.status, now)
 
@@ -303,7 +303,7 @@ class Relay:
         elif self.engine is None:
             self.give_up(503, "no engine is up", (b"retry-after: 1",))
         else:
-            waited = now - (self.placed if not self.first else self.last)
+            waited = now - (self.placed if self.first is None else self.last)
             self._drop_upstream()
             self.broken(f"no byte for {waited:.1f} s", False)
 
@@ -359,7 +359,7 @@ class Relay:
 
     def finished(self, now: float) -> Finished:
         """What became of it, for components that learn."""
-        assert self.engine is not None
+        assert self.engine is not None and self.first is not None
         usage = self.usage
         output = usage.completion_tokens if usage and usage.completion_tokens is not None else self.tokens
         cached = usage.cached if usage and usage.cached is not None else self.matched

@@ -7,6 +7,7 @@ are as long as in the trace. What comes back is timed where a user would: from s
 from __future__ import annotations
 
 import asyncio
+import math
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -34,9 +35,9 @@ class Sent:
 
     number: int
     due: float
-    sent: float = 0.0
-    first: float = 0.0
-    last: float = 0.0
+    sent: float = math.nan
+    first: float = math.nan  # nothing came yet
+    last: float = math.nan
     tokens: int = 0
     status: int = 0
     engine: str = ""
@@ -73,7 +74,7 @@ class _Asked:
             if usage is not None:
                 sent.cached = usage.cached
                 events -= 1
-            sent.first = sent.first or now
+            sent.first = now if math.isnan(sent.first) else sent.first
             if events:
                 sent.last = now
             sent.tokens += events
@@ -183,14 +184,13 @@ def _table(rows: list[Sent], began: float) -> pl.DataFrame:
     column = {
         name: np.array([getattr(row, name) for row in rows], np.float64) for name in ("sent", "first", "last", "tokens")
     }
-    answered = column["first"] > 0
-    ttft = np.where(answered, column["first"] - column["sent"], np.nan)
+    ttft = column["first"] - column["sent"]
     gaps = np.maximum(column["tokens"] - 1, 1)
-    tpot = np.where(answered & (column["tokens"] > 1), (column["last"] - column["first"]) / gaps, np.nan)
+    tpot = np.where(column["tokens"] > 1, (column["last"] - column["first"]) / gaps, np.nan)
     return pl.DataFrame(
         {
             "arrival": column["sent"] - began, "ttft": ttft, "tpot": tpot,
-            "e2e": np.where(answered, column["last"] - column["sent"], np.nan),
+            "e2e": column["last"] - column["sent"],
             "tokens": column["tokens"].astype(np.int64), "status": [row.status for row in rows],
             "engine": [row.engine for row in rows], "cached": [row.cached for row in rows],
             "error": [row.error for row in rows],

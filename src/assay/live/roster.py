@@ -191,7 +191,7 @@ class Roster:
 
     async def _look_after(self, engine: Engine) -> None:
         settings = self._gateway.settings
-        next_probe = 0.0
+        next_probe = -math.inf
         while engine.number >= 0:
             now = self._gateway.now()
             try:

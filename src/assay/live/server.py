@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         self.exchange: Exchange | None = None
         self.closing = False
-        self.due = 0.0  # when the sweep ends it
+        self.due = float("inf")  # when the sweep ends it
         self._buffer = b""
         self._head: RequestHead | None = None  # of a request whose body is on its way
         self._chunks: Chunks | None = None

@@ -66,7 +66,7 @@ class Spans:
             "assay.engine": relay.engine.name if relay.engine else "", "assay.matched_tokens": relay.matched,
             "assay.tries": relay.tries, "assay.tenant": relay.tenant,
         }  # fmt: skip
-        if relay.first:
+        if relay.first is not None:
             facts["assay.ttft"] = relay.first - relay.arrival
         span.set_attributes(facts)
         span.end()

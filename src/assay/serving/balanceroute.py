@@ -84,7 +84,7 @@ class BalanceRoute:
         self._weights = self.discount**self._steps
         self._outstanding = Outstanding()
         self._since: dict[int | str, float] = {}
-        self._look = 0.0
+        self._look = -np.inf
         _compiled()
 
     def assign(self, queue: Sequence[Request], fleet: Fleet) -> list[tuple[Request, int]]:

@@ -12,6 +12,7 @@ is left out of the next window and shown for what it is. Times are those of the 
 
 from __future__ import annotations
 
+import math
 import socket
 from collections import Counter
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ class Log:
     """The first steps, for the reference."""
     first: int = -1
     last: int = -1
-    advanced: float = 0.0  # when its last step rose
+    advanced: float = -math.inf  # when its last step rose
     restarts: int = 0
 
 
@@ -81,7 +82,7 @@ class Gathering:
         self.refused: Counter[str] = Counter()
         self.reports = 0
         self._logs: dict[int, Log] = {}
-        self._accepted = 0.0
+        self._accepted = -math.inf
         self._host = socket.gethostname()[:64]
 
     # ---------------------------------------------------------------------------------------- taking

@@ -6,6 +6,7 @@ that is late, dead or slow, a full disk or a hung file system cost the job nothi
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -53,7 +54,7 @@ class Datagrams(Outlet):
     def __init__(self, host: str, port: int) -> None:
         self._address = host, port
         self._socket: socket.socket | None = None
-        self._again = 0.0
+        self._again = -math.inf  # when a name may be asked for again
 
     def send(self, record: bytes) -> None:
         """Hand it to the kernel, which keeps or drops it."""
@@ -155,7 +156,7 @@ class Speaker(threading.Thread):
         self._known: tuple[int, int] | None = None
         self._certain = False
         self._host = socket.gethostname()[:64]
-        self._beat = 0.0
+        self._beat = -math.inf  # when it last spoke
         self._before = 0  # steps in the last report
 
     def run(self) -> None:

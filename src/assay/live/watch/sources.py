@@ -5,6 +5,7 @@ Whatever arrives may be wrong: what is no report is counted and left. Nothing he
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
@@ -110,7 +111,7 @@ class Folder(Source):
         self.refused = Counter()
         self._folder = Path(folder)
         self._read: dict[str, int] = {}  # bytes of each file that are done with
-        self._again = 0.0
+        self._again = -math.inf
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -23,6 +23,7 @@ somebody stops it.
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
@@ -44,7 +45,7 @@ Array = NDArray[Any]
 class Parcel:
     """A slice on its way: its label (which call, which slice of it, how long), what is left of it, when it may go."""
 
-    def __init__(self, views: list[memoryview], size: int, due: int = 0) -> None:
+    def __init__(self, views: list[memoryview], size: int, due: float = -math.inf) -> None:
         self.left, self.size, self.due = list(views), size, due
         self._label = views[0]
 
@@ -78,7 +79,8 @@ class Ring:
         self._rate, self._stopped, self._clock = rate, stopped, clock
         self._lost: set[socket.socket] = set()
         self._channels = len(neighbours.inlets)
-        self._wire_free = self._operation = self._slice = 0
+        self._operation = self._slice = 0
+        self._wire_free = -math.inf  # not 0: a clock may start anywhere, below zero too
 
     def __enter__(self) -> Ring:
         return self
