@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import assay
+
+# `make test` is the same twice, and a busy machine is no failure; HYPOTHESIS_PROFILE=deep looks further.
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("deep", parent=settings.get_profile("ci"), derandomize=False, max_examples=600)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 SOURCE = Path(assay.__file__).parent
 
@@ -38,7 +46,7 @@ import os
 from pathlib import Path
 
 from assay.record.measures import mean
-from assay.record.types import Claim, Evidence, at_least
+from assay.record.types import Claim, Evidence, Kind
 
 evidence = Evidence.MODEL
 use_when = "Testing the machinery."
@@ -73,8 +81,9 @@ def plot(table):
 
 
 claims = [
-    Claim("large cases are worth more than three", mean("worth", size=3), at_least(3.0)),
-    Claim("small cases are worth more than a hundred", mean("worth", size=1), at_least(100.0, neutral=50.0)),
+    Claim("large", mean("worth", size=3)),
+    Claim("small", mean("worth", size=1)),
+    Claim("twice", mean("worth", size=2), asks="Middling cases are worth more than one.", kind=Kind.RATIO, toward="up"),
 ]
 '''
 
@@ -86,8 +95,8 @@ title = "A Third Paper & Its <Title>"
 arxiv = "2601.00001"
 line = "Add the seed to the size."
 claims = [
-  { text = "large cases are worth more than three", value = 4.0 },
-  { text = "small cases are worth more than a hundred", value = 120.0 },
+  { id = "large", kind = "ratio", value = 4.0, text = "Large cases are worth more than one." },
+  { id = "small", kind = "at least", value = 120.0, unit = "points", text = "Small cases are worth at least a hundred." },
 ]
 """
 

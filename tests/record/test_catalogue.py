@@ -69,5 +69,44 @@ def test_digest_follows_imports_and_nothing_else(tmp_path: Path, monkeypatch: py
         before = after
 
 
-def test_verdicts_are_the_four_words() -> None:
-    assert [v.value for v in Verdict] == ["reproduced", "direction", "not reproduced", "not measured here"]
+def test_verdicts_are_the_five_words() -> None:
+    words = ["reproduced", "direction", "not reproduced", "not measured here", "by construction"]
+    assert [v.value for v in Verdict] == words
+
+
+def test_every_claim_is_a_whole_sentence_with_a_unit() -> None:
+    dangling = re.compile(r"(up to|at least|at most|by|about|below|than|to this power|probability)\.$")
+    for paper in catalogue.papers().values():
+        for claim in paper.claims:
+            where = f"{paper.key} {claim.id}: {claim.text}"
+            assert claim.text[0].isupper() or claim.text[0].isdigit() or claim.text.startswith(("vLLM", "n ")), where
+            assert len(claim.text.split()) >= 4, where
+            assert not dangling.search(claim.text), where
+            assert claim.value is None or claim.measured_in.strip("?"), where
+            assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", claim.id), where
+            assert not re.fullmatch(r"claim-\d+", claim.id), where
+
+
+def test_older_sentences_lead_to_claims_of_today() -> None:
+    for key, sentences in catalogue.renamed().items():
+        assert set(sentences.values()) <= {claim.id for claim in catalogue.paper(key).claims}, key
+
+
+def numbers_of(text: str) -> set[float]:
+    """The numbers a sentence prints, percentages also as shares."""
+    words = {"half": 0.5, "third": 1 / 3, "no ": 0.0, "one": 1.0, "two": 2.0, "three": 3.0, "twice": 2.0, "tenth": 0.1}
+    found = {value for word, value in words.items() if word in f"{text.lower()} "}
+    for figure in re.findall(r"\d[\d,]*(?:\.\d+)?", text):
+        value = float(figure.replace(",", ""))
+        found |= {value, value / 100, value * 1000, value / 1000, value * 1e6, value * 60}
+    return found
+
+
+@pytest.mark.parametrize(
+    "paper", [p for p in catalogue.papers().values() if catalogue.is_built(p)], ids=lambda p: p.key
+)
+def test_a_bound_of_our_own_question_stands_in_its_sentence(paper) -> None:
+    for claim in catalogue.study(paper.key).claims:
+        if claim.question and claim.value is not None:
+            assert any(abs(claim.value - value) < 1e-9 for value in numbers_of(claim.asks)), claim.asks
+            assert claim.question.measured_in.strip("?"), claim.asks

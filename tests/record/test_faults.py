@@ -47,6 +47,10 @@ def test_paper_that_is_not_built(package: Package) -> None:
         (("run",), "KEYS"),
         (("frobnicate",), "No such command"),
         (("run", "div", "--seeds", "0"), "--seeds"),
+        (("run", "div", "--seeds", "3,3"), "--seeds"),
+        (("run", "div", "--seeds", "a,b"), "--seeds"),
+        (("run", "div", "--seeds", "1,2", "--first-seed", "5"), "--first-seed"),
+        (("record", "--since", "/dev/null"), "assay record --json"),
         (("run", "div", "--on", "mars"), "ray://HOST:PORT"),
         (("run", "div", "--plot", "picture.bmp"), ".svg"),
         (("list", "--room", "kitchen"), "kitchen"),
@@ -185,7 +189,7 @@ def test_corrupt_store(with_third: Package) -> None:
         True
     ] * 2
     row = next(row for row in json.loads(listed.stdout) if row["key"] == "third-paper")
-    assert row["verdict"] == "reproduced"  # the good result is still found
+    assert row["headline"] == "1 of 2"  # the good result is still found
 
 
 FULL_DISK = """
@@ -244,6 +248,31 @@ def test_broken_plot_does_not_cost_the_result(with_third: Package) -> None:
 def test_entry_without_an_answer(package: Package) -> None:
     from tests.conftest import THIRD_ENTRY, THIRD_PAPER
 
-    package.add(THIRD_PAPER.replace("large cases are", "big cases are"), THIRD_ENTRY)
+    package.add(THIRD_PAPER.replace('Claim("large"', 'Claim("larger"'), THIRD_ENTRY)
     said = one_line(package.assay("run", "third-paper", code=2).stderr)
-    assert "does not answer the claim 'large cases are worth more than three'" in said
+    assert "does not answer the claim 'large' of papers.toml (closest: 'larger')" in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ('Claim("twice"', 'Claim("small"', "twice"),
+        ('asks="Middling cases are worth more than one.", ', "", "needs 'asks' and 'kind'"),
+        ('toward="up"', "", "toward"),
+        ("more than one.", "more than", "whole sentence"),
+        ('mean("worth", size=1)', 'mean("worth", size=1), asks="Is it?"', "is the paper's"),
+    ],
+)
+def test_a_claim_that_nobody_could_judge_is_one_line(package: Package, old: str, new: str, word: str) -> None:
+    from tests.conftest import THIRD_ENTRY, THIRD_PAPER
+
+    package.add(THIRD_PAPER.replace(old, new), THIRD_ENTRY)
+    assert word in one_line(package.assay("run", "third-paper", code=2).stderr)
+
+
+def test_a_best_case_that_does_not_say_of_what_is_a_defect(package: Package) -> None:
+    from tests.conftest import THIRD_ENTRY, THIRD_PAPER
+
+    package.add(THIRD_PAPER, THIRD_ENTRY.replace("value = 4.0,", 'value = 4.0, over = "best",'))
+    ended = package.assay("run", "third-paper", "--json", code=1)
+    assert "over which cases" in one_line(ended.stderr)

@@ -1,8 +1,6 @@
-"""Intervals cover what they promise, and claims turn them into verdicts."""
+"""Intervals cover what they promise, and measures read them off a table."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import polars as pl
@@ -12,12 +10,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from assay.record import intervals, measures
-from assay.record.types import Estimate, NotMeasured, Verdict, at_least, at_most, between, exactly
+from assay.record.types import NotMeasured
 
 finite = st.floats(-1e6, 1e6)
 
 
-@given(st.lists(finite, min_size=1, max_size=12))
+@given(st.lists(finite, min_size=2, max_size=12))
 @settings(max_examples=40, deadline=None)
 def test_bootstrap_interval_holds_its_value_and_is_the_same_each_time(values: list[float]) -> None:
     first = intervals.bootstrap(values)
@@ -28,10 +26,34 @@ def test_bootstrap_interval_holds_its_value_and_is_the_same_each_time(values: li
     assert first == intervals.bootstrap(values)
 
 
-def test_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
-    draws = np.random.default_rng(0).normal(3.0, 1.0, size=(300, 20))
+@pytest.mark.parametrize(("n", "least"), [(5, 0.89), (10, 0.91), (20, 0.92)])
+def test_bootstrap_covers_the_truth_about_as_often_as_it_says(n: int, least: float) -> None:
+    # The plain percentiles of five values covered the truth in 82 % of such draws.
+    draws = np.random.default_rng(0).normal(3.0, 1.0, size=(300, n))
     covered = sum(e.low <= 3.0 <= e.high for e in map(intervals.bootstrap, draws))
-    assert 0.88 <= covered / 300 <= 0.98  # percentile intervals of 20 values are known to be a little short of 95 %
+    assert least <= covered / 300 <= 0.99
+
+
+def test_one_observation_tells_no_spread() -> None:
+    alone = intervals.bootstrap([5.0])
+    assert (alone.low, alone.high) == (-np.inf, np.inf)
+    assert intervals.ratio([5.0], [2.0]).low == -np.inf
+
+
+def test_a_share_of_one_case_is_not_certain() -> None:
+    found = measures.share("seen")(pl.DataFrame({"seed": [0], "seen": [True]}))
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(0.025)
+
+
+def test_the_best_case_says_over_which_it_was_sought() -> None:
+    table = pl.DataFrame({"load": [1, 1, 2, 2], "seed": [0, 1, 0, 1], "gain": [1.0, 1.2, 3.0, 3.4]})
+    cases = {f"load {load}": measures.mean("gain", load=load) for load in (1, 2, 3)}
+    best, worst = measures.best(cases)(table), measures.best(cases, min)(table)
+    assert (best.value, best.cases) == (pytest.approx(3.2), "load 2, of 2 cases")
+    assert (worst.value, worst.cases) == (pytest.approx(1.1), "load 1, of 2 cases")
+    with pytest.raises(NotMeasured, match="load=3"):
+        measures.best({"load 3": measures.mean("gain", load=3)})(table)
 
 
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -71,34 +93,6 @@ def test_slope_interval_covers_the_truth() -> None:
 def test_nonsense_is_refused(call) -> None:
     with pytest.raises(ValueError, match=r"needs"):
         call()
-
-
-@pytest.mark.parametrize(
-    ("holds", "estimate", "verdict"),
-    [
-        (at_least(2.0), (3.0, 2.5, 3.5), Verdict.REPRODUCED),
-        (at_least(2.0), (3.0, 1.5, 4.5), Verdict.DIRECTION),  # large enough, not certain
-        (at_least(2.0), (1.9, 1.8, 2.5), Verdict.NOT_REPRODUCED),
-        (at_least(2.0, neutral=1.0), (1.5, 1.2, 1.8), Verdict.DIRECTION),  # certain, too small
-        (at_least(2.0, neutral=1.0), (2.5, 0.9, 4.0), Verdict.DIRECTION),
-        (at_least(2.0, neutral=1.0), (0.8, 0.7, 0.9), Verdict.NOT_REPRODUCED),
-        (at_most(-0.3, neutral=0.0), (-0.5, -0.6, -0.4), Verdict.REPRODUCED),
-        (at_most(-0.3, neutral=0.0), (-0.1, -0.2, -0.05), Verdict.DIRECTION),
-        (at_most(-0.3, neutral=0.0), (0.1, -0.1, 0.2), Verdict.NOT_REPRODUCED),
-        (between(1.8, 2.2), (2.0, 1.7, 2.3), Verdict.DIRECTION),
-        (exactly(1.0), (0.999, 0.999, 0.999), Verdict.NOT_REPRODUCED),
-        (at_least(0.0), (math.nan, math.nan, math.nan), Verdict.NOT_MEASURED),
-    ],
-)
-def test_verdicts(holds, estimate, verdict) -> None:
-    assert holds.judge(Estimate(*estimate, 5)) is verdict
-
-
-@given(st.floats(-5, 5), st.floats(0, 3), st.floats(0, 3))
-def test_a_claim_and_its_opposite_are_never_both_reproduced(value: float, below: float, above: float) -> None:
-    estimate = Estimate(value, value - below, value + above, 5)
-    verdicts = {at_least(0.1).judge(estimate), at_most(-0.1).judge(estimate)}
-    assert verdicts != {Verdict.REPRODUCED}
 
 
 def test_measures_say_what_is_missing() -> None:

@@ -33,13 +33,13 @@ def shapeless(x: int, seed: int) -> int:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_rows_come_in_the_order_of_cases_and_seeds(workers: int) -> None:
-    table = Lab("demo", seeds=3, workers=workers).run(doubled, [{"x": 5}, {"x": 1}])
+    table = Lab("demo", seeds=(0, 1, 2), workers=workers).run(doubled, [{"x": 5}, {"x": 1}])
     assert table.columns == ["x", "seed", "twice"]
     assert table.rows() == [(5, 0, 10), (5, 1, 11), (5, 2, 12), (1, 0, 2), (1, 1, 3), (1, 2, 4)]
 
 
 def test_methods_compared_side_by_side_become_rows() -> None:
-    table = Lab("demo", seeds=1).run(compared, [{"x": 7}], per="method", alone=True)
+    table = Lab("demo", seeds=(0,)).run(compared, [{"x": 7}], per="method", alone=True)
     assert table.columns == ["x", "method", "seed", "steps"]
     assert table.rows() == [(7, "slow", 0, 70), (7, "fast", 0, 7)]
 
@@ -48,7 +48,7 @@ def test_an_outcome_that_is_no_dict_is_refused() -> None:
     from assay.record.errors import StudyFailed
 
     with pytest.raises(StudyFailed, match="must return a dict"):
-        Lab("demo", seeds=1).run(shapeless, [{"x": 7}])
+        Lab("demo", seeds=(0,)).run(shapeless, [{"x": 7}])
 
 
 def test_workers_use_one_thread() -> None:
@@ -79,7 +79,7 @@ def test_what_is_abandoned_half_way_is_ended_and_the_crew_works_on() -> None:
 
 def test_a_timed_case_gets_a_process_of_its_own() -> None:
     with pool.Crew(1) as crew:
-        lab = Lab("demo", seeds=1, workers=1, crew=crew)
+        lab = Lab("demo", seeds=(0,), workers=1, crew=crew)
         kept = lab.run(whoami, [{"x": 1}, {"x": 2}])["pid"].to_list()
         alone = lab.run(whoami, [{"x": 3}], alone=True)["pid"].to_list()
         again = lab.run(whoami, [{"x": 4}])["pid"].to_list()
@@ -88,7 +88,7 @@ def test_a_timed_case_gets_a_process_of_its_own() -> None:
 
 def test_progress_counts_every_case() -> None:
     seen: list[tuple[int, int]] = []
-    lab = Lab("demo", seeds=2, progress=lambda done, total: seen.append((done, total)))
+    lab = Lab("demo", seeds=(0, 1), progress=lambda done, total: seen.append((done, total)))
     lab.run(doubled, [{"x": 1}, {"x": 2}])
     assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,14 @@ from assay.record.site.strip import strip
 from assay.record.types import (
     Answer,
     Evidence,
-    Holds,
+    Kind,
     Paper,
     Result,
     Stated,
     Study,
     Verdict,
-    at_least,
-    at_most,
-    between,
-    exactly,
 )
+from assay.record.verdicts import answered as rejudged
 
 HOSTILE = """<script>alert(1)</script>"><img src=x onerror=alert(2)> & '{{ 7 * 7 }}"""
 PLOT = """<svg xmlns="http://www.w3.org/2000/svg" width="300" height="120" viewBox="0 0 300 120">
@@ -44,7 +42,7 @@ MACHINE = {
 }  # fmt: skip
 # One paper for every state a paper can be in, in three rooms.
 STATES = {
-    "lmetric": "reproduced",
+    "lmetric": "reproduced|direction",
     "taper": "direction",
     "radius-fps": "not reproduced",
     "div": "not measured here",
@@ -54,16 +52,19 @@ STATES = {
 
 
 def answered(text: str, verdict: Verdict, paper: float | None = 2.0, **more: Any) -> Answer:
-    """An answer whose numbers fit its verdict, for claims that hold from 1.3 up."""
+    """An answer whose numbers fit its verdict, for a paper's factor of two."""
     numbers = {
-        Verdict.REPRODUCED: (1.53172, 1.30511, 1.78213),
+        Verdict.REPRODUCED: (1.65172, 1.30511, 1.88213),
         Verdict.DIRECTION: (1.2, 1.1, 1.3),
         Verdict.NOT_REPRODUCED: (0.98, 0.9, 1.05),
         Verdict.NOT_MEASURED: (None, None, None),
     }
     value, low, high = numbers[verdict]
     n = 0 if value is None else 5
-    return Answer(text, paper, value, low, high, n, verdict, Evidence.REPLAY, at_least(1.3), **more)
+    toward = "up" if paper is None else ""
+    sentence = Stated("claim", text, Kind.RATIO, paper, toward=toward)
+    blank = Answer(text, paper, value, low, high, n, Verdict.NOT_MEASURED, Evidence.REPLAY, **more)
+    return replace(rejudged(blank, sentence), id=more.get("id", text.split()[0].lower()))
 
 
 def make_result(key: str, *answers: Answer, table: list[dict[str, Any]] | None = None) -> Result:
@@ -82,7 +83,7 @@ def make_results(folder: Path) -> dict[str, tuple[Path, Result]]:
     results = {
         "lmetric": make_result(
             "lmetric",
-            answered("time to first token falls against vLLM-v1's load-only router", Verdict.REPRODUCED),
+            answered("Time to first token falls against vLLM-v1's load-only router.", Verdict.REPRODUCED),
             answered("time per output token falls", Verdict.DIRECTION, note="at `rate=8` alone"),
             answered("the product is the sum of its parts", Verdict.NOT_REPRODUCED, None, stated=False),
         ),
@@ -195,7 +196,7 @@ def test_the_front_page_shows_every_state(site: Path) -> None:
     page = Page(site / "index.html")
     states = {}
     for path, attributes in zip(
-        [a["href"] for a in page.all("a") if (a["href"] or "").startswith("papers/")],
+        [a["href"] for a in page.all("a") if (a["href"] or "").startswith("papers/") and "title" not in a],
         [li for li in page.all("li") if "data-verdict" in li],
         strict=True,
     ):
@@ -203,10 +204,21 @@ def test_the_front_page_shows_every_state(site: Path) -> None:
     assert len(states) == len(catalogue.papers())
     assert {key: states[key] for key in STATES} == STATES
     text = words(page)
-    assert "✓verdict: reproduced" in text
-    assert "✗verdict: not reproduced" in text
-    assert "1.53 1.31 to 1.78" in text
-    assert "4 measured, 5 claims answered; 9 July 2026, on Test CPU, 8 cores, 64 GB, Test GPU." in text
+    assert "1 of 2 reproduced" in text  # all of the paper's claims, and not our own question
+    assert "✓1 reproduced" in text
+    assert "✗1 not reproduced" in text
+    assert "4 measured, 4 claims answered; 9 July 2026, on Test CPU, 8 cores, 64 GB, Test GPU." in text
+
+
+def test_the_front_page_has_the_forest_of_all_claims(site: Path) -> None:
+    page = Page(site / "index.html")
+    labels = [svg.get("aria-label") or "" for svg in page.all("svg") if svg.get("role") == "img"]
+    assert labels == [
+        "Share of the effect: 72 % (38 … 91)",
+        "Share of the effect: 26 % (14 … 38)",
+        "Share of the effect: 26 % (14 … 38)",
+        "Share of the effect: −3 % (−15 … 7)",
+    ]
 
 
 def test_measured_papers_come_first_in_their_room(site: Path) -> None:
@@ -219,14 +231,15 @@ def test_a_paper_page_says_all_there_is(site: Path) -> None:
     page = Page(site / "papers" / "lmetric.html")
     text = words(page)
     for part in (
-        "✓1 reproduced", "~1 direction", "✗1 not reproduced", "A product needs no weights", "prompts share prefixes",
-        "every instance is idle", "against vLLM-v1’s load-only router", "1.31 to 1.78", "≥ 1.3", "at rate=8 alone",
+        "✓1 reproduced", "~1 direction", "✗verdict: not reproduced", "A product needs no weights", "prompts share prefixes",
+        "every instance is idle", "against vLLM-v1’s load-only router", "1.305 … 1.882×", "72 % (38 … 91)", "≥ 1.587",
+        "at rate=8 alone",
         "assay’s own question", "assay run lmetric --full --seeds 3 --on ray", "4f136b5acfd0+", "0123456789abcdef",
         "2 cases from an interrupted run", "numpy 2.3.1", "12.5 s", "2026-07-09T12:00:00.000Z", "Somebody, 2026",
     ):  # fmt: skip
         assert part in text, part
     labels = [svg.get("aria-label") or "" for svg in page.all("svg") if svg.get("role") == "img"]
-    expected = "Measured 1.53, 95 % interval 1.31 to 1.78; the paper says 2; holds from 1.3 upwards."
+    expected = "Measured 1.652×; 95 % interval 1.305 … 1.882×; the paper says 2×; reproduced if ≥ 1.587."
     assert expected in labels
     assert any(label.startswith("Plot of the study") for label in labels)
     assert 'clip-path="url(#plot-clip0)"' in (site / "papers" / "lmetric.html").read_text(encoding="utf-8")
@@ -248,7 +261,7 @@ def test_a_module_that_cannot_be_imported_costs_its_prose_only(site: Path) -> No
 
 
 def test_a_missing_number_of_the_paper_is_not_a_zero(tmp_path: Path) -> None:
-    paper = Paper("quiet", "data", "Quiet", None, "Says nothing.", (Stated("is better"),))
+    paper = Paper("quiet", "data", "Quiet", None, "Says nothing.", (Stated("claim", "It is better.", Kind.RATIO, toward="up"),))
     result = make_result("quiet", answered("is better", Verdict.REPRODUCED, None))
     page = one_page(tmp_path, paper, {"quiet": (tmp_path / "quiet.json", result)})
     assert "no number" in words(page)
@@ -263,7 +276,7 @@ def test_works_with_no_results_and_with_no_papers(tmp_path: Path) -> None:
 
 
 def test_hostile_text_is_only_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paper = Paper("evil", "data", HOSTILE, '"><script>', HOSTILE, (Stated(HOSTILE, 1.0),))
+    paper = Paper("evil", "data", HOSTILE, '"><script>', HOSTILE, (Stated("claim", HOSTILE, Kind.RATIO, 2.0),))
     hostile_study = Study(
         paper, lambda lab: None, (), Evidence.REAL, idea=f"{HOSTILE}\n\n- `{HOSTILE}`\n\n    {HOSTILE}",
         use_when=HOSTILE, avoid_when=HOSTILE, references=(f"https://example.org/{HOSTILE}", "javascript:alert(1)"),
@@ -387,24 +400,15 @@ def test_fold_takes_lists_as_cases_and_tables_without_seeds() -> None:
     assert fold([]) == ((), (), [])
 
 
-rules = st.sampled_from(
-    [
-        at_least(1.3, neutral=1.0),
-        at_most(-0.3),
-        exactly(1.0),
-        between(1.8, 2.2),
-        at_least(1e300),
-        at_most(0.1, neutral=9.0),
-    ]
-)
 reals = st.floats(allow_nan=True, allow_infinity=True) | st.none()
 
 
-@given(reals, reals, reals, reals, rules)
+@given(reals, reals, reals, st.floats(-1e300, 1e300) | st.none(), st.sampled_from(Kind))
 def test_a_strip_stays_on_its_axis(
-    measured: float | None, low: float | None, high: float | None, paper: float | None, holds: Holds
+    measured: float | None, low: float | None, high: float | None, paper: float | None, kind: Kind
 ) -> None:
-    drawn = strip(Answer("", paper, measured, low, high, 3, Verdict.REPRODUCED, Evidence.REAL, holds))
+    answer = Answer("", paper, measured, low, high, 3, Verdict.REPRODUCED, Evidence.REAL, kind=kind, toward="up")
+    drawn = strip(answer)
     if drawn is None:
         return
     marks = [drawn.measured, *(drawn.interval or ()), *drawn.region, *drawn.bounds]

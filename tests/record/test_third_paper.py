@@ -26,7 +26,7 @@ def test_only_one_file_and_one_entry_differ(with_third: Package) -> None:
 def test_list_and_show_know_it(with_third: Package) -> None:
     row = next(row for row in with_third.json("list") if row["key"] == "third-paper")
     assert row["built"]
-    assert row["verdict"] is None
+    assert row["headline"] is None
     shown = with_third.assay("show", "third-paper").stdout
     assert "worth its size plus its seed" in shown
     assert "Testing the machinery." in shown
@@ -39,7 +39,9 @@ def test_result_has_the_promised_shape(with_third: Package, result: dict) -> Non
     assert result["table"][0] == {"size": 1, "seed": 0, "worth": 1}
     assert list(result["table"][0]) == ["size", "seed", "worth"]
     for claim in result["claims"]:
-        assert {"text", "paper", "measured", "low", "high", "n", "verdict"} <= set(claim)
+        assert {"id", "text", "kind", "unit", "paper", "measured", "low", "high", "n", "verdict"} <= set(claim)
+        assert {"share", "share_low", "share_high", "stated", "cases"} <= set(claim)
+    assert result["seeds"] == [0, 1, 2, 3, 4]
 
 
 def test_a_true_claim_is_reproduced(result: dict) -> None:
@@ -49,23 +51,50 @@ def test_a_true_claim_is_reproduced(result: dict) -> None:
     assert claim["measured"] == 5.0
     assert claim["low"] < 5.0 < claim["high"]
     assert claim["n"] == 5
+    assert claim["unit"] == "ratio"
+    assert 1 < claim["share"] < 1.3  # ln 5 of ln 4
+    assert claim["share_low"] < claim["share"] < claim["share_high"]
 
 
 def test_a_false_claim_is_not_reproduced_in_json_table_and_report(with_third: Package, result: dict) -> None:
     assert result["claims"][1]["verdict"] == "not reproduced"
     printed = with_third.assay("run", "third-paper").stdout
     assert "✗ not reproduced" in printed
-    assert "small cases are worth more than a hundred" in printed
+    assert "Small cases are worth at least a hundred." in printed
+    assert "seeds 0–4" in printed
     with_third.assay("record", "--html", "site")
     page = (with_third.root / "site" / "papers" / "third-paper.html").read_text()
     assert "not reproduced" in page
     assert "A Third Paper &amp; Its &lt;Title&gt;" in page
     row = next(row for row in with_third.json("record") if row["key"] == "third-paper")
-    assert [claim["verdict"] for claim in row["claims"]] == ["reproduced", "not reproduced"]
+    assert [claim["verdict"] for claim in row["claims"]] == ["reproduced", "not reproduced", "reproduced"]
+    assert row["headline"] == "1 of 2"  # all of the paper's claims, and none of our own questions
 
 
 def test_more_seeds_more_rows(with_third: Package) -> None:
     assert len(with_third.json("run", "third-paper", "--seeds", "2")["table"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seeds"),
+    [
+        (("--seeds", "2", "--first-seed", "40"), [40, 41]),
+        (("--seeds", "99,7"), [7, 99]),
+        (("--seeds", "8,"), [8]),
+        (("--first-seed", "3"), [3, 4, 5, 6, 7]),
+    ],
+)
+def test_the_seeds_are_those_asked_for(with_third: Package, chosen: tuple[str, ...], seeds: list[int]) -> None:
+    result = with_third.json("run", "third-paper", *chosen)
+    assert result["seeds"] == seeds
+    assert sorted({row["seed"] for row in result["table"]}) == seeds
+
+
+def test_one_observation_is_certain_of_nothing(with_third: Package) -> None:
+    claim = with_third.json("run", "third-paper", "--seeds", "1")["claims"][0]
+    assert claim["verdict"] == "direction"
+    assert claim["low"] is None
+    assert claim["high"] is None
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "html"])
@@ -95,6 +124,12 @@ def test_record_runs_only_what_has_no_result_at_this_version(with_third: Package
         ('key = "third-paper"', 'key = "div"', "taken"),
         ('line = "Add the seed to the size."', "", "'line'"),
         ("value = 4.0", 'value = "four"', "value"),
+        ('kind = "ratio"', 'kind = "hunch"', "no kind"),
+        ("value = 4.0, ", "", "toward"),
+        ('unit = "points", ', "", "unit"),
+        ("more than one.", "more than", "whole sentence"),
+        ('id = "small"', 'id = "large"', "same id"),
+        ("value = 4.0, ", "value = 4.0, bound = 3.0, ", "unknown bound"),
         ('arxiv = "2601.00001"', "arxiv = ", "papers.toml"),
     ],
 )

@@ -15,10 +15,11 @@ from typing import Any
 
 import click
 
-from assay.cli.output import console, number, print_json, progress_bar, quiet_table
+from assay.cli.output import console, print_json, progress_bar, quiet_table
 from assay.record import sources, store
 from assay.record.errors import BadInput
 from assay.record.types import ROOMS
+from assay.record.wording import number
 
 _PACKAGE = Path(__file__).parents[1]
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.output import console, json_option, number, print_json, progress_bar, quiet_table
+from assay.cli.output import console, json_option, print_json, progress_bar, quiet_table
+from assay.record.wording import number
 
 if TYPE_CHECKING:
     from assay.observe.series.guides import Guide

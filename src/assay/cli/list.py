@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from assay.cli.output import VERDICTS, json_option, paper_row, print_json
+from assay.cli.output import COLOURS, json_option, paper_row, print_json
 from assay.record.catalogue import is_built, papers
 from assay.record.store import latest
-from assay.record.types import ROOMS
+from assay.record.types import ROOMS, Verdict
+from assay.record.wording import SIGNS
 
 
 @click.command(epilog="Example:  assay list --room kernels --built")
@@ -18,7 +19,7 @@ from assay.record.types import ROOMS
 @click.option("--built", is_flag=True, help="Only papers that can be run.")
 @json_option
 def command(room: str | None, built: bool, as_json: bool) -> None:
-    """Every paper: key, room, title, whether it is built, its latest verdict and evidence."""
+    """Every paper: key, room, title, whether it is built, how many of its claims were reproduced, evidence."""
     chosen = [p for p in papers().values() if room in (None, p.room) and (not built or is_built(p))]
     rows = []
     for paper in chosen:
@@ -35,14 +36,13 @@ def _print(rows: list[dict[str, Any]]) -> None:
     width = get_terminal_size((140, 24)).columns
     keys = max((len(row["key"]) for row in rows), default=3)
     titles = max(20, width - keys - 11 - 7 - 20 - 10)
-    header = f"{'key':<{keys}}  {'room':<9}  {'title':<{titles}}  {'built':<5}  {'verdict':<19}  evidence"
+    header = f"{'key':<{keys}}  {'room':<9}  {'title':<{titles}}  {'built':<5}  {'reproduced':<19}  evidence"
     click.secho(header, bold=True)
     for row in rows:
         title = row["title"] if len(row["title"]) <= titles else f"{row['title'][: titles - 1]}…"
-        sign, colour = VERDICTS[row["verdict"]] if row["verdict"] else ("", None)
-        verdict = click.style(f"{sign} {row['verdict'] or ''}".ljust(19), fg=colour)
-        line = (
-            f"{row['key']:<{keys}}  {row['room']:<9}  {title:<{titles}}  {'yes' if row['built'] else '':<5}  {verdict}"
-        )
+        verdicts = [Verdict(word) for word, count in row["tally"].items() for _ in range(count)]
+        signs = "".join(click.style(SIGNS[verdict], fg=COLOURS[verdict]) for verdict in verdicts)
+        said = (row["headline"] or "").ljust(7) + signs + " " * (12 - len(verdicts))
+        line = f"{row['key']:<{keys}}  {row['room']:<9}  {title:<{titles}}  {'yes' if row['built'] else '':<5}  {said}"
         click.echo(f"{line}  {row['evidence'] or ''}".rstrip())
     click.echo(f"\n{len(rows)} papers, {sum(row['built'] for row in rows)} built. 'assay show KEY' explains one.")

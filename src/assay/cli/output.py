@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import click
 
 from assay.record.fold import fold
 from assay.record.types import Answer, Paper, Result, Verdict
+from assay.record.wording import SIGNS, interval_text, number, share_text, with_unit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from assay.record.lab import Progress
 
-VERDICTS = {
-    Verdict.REPRODUCED: ("✓", "green"),
-    Verdict.DIRECTION: ("~", "yellow"),
-    Verdict.NOT_REPRODUCED: ("✗", "red"),
-    Verdict.NOT_MEASURED: ("·", "bright_black"),
-    Verdict.BY_CONSTRUCTION: ("=", "bright_black"),
+COLOURS = {
+    Verdict.REPRODUCED: "green",
+    Verdict.DIRECTION: "yellow",
+    Verdict.NOT_REPRODUCED: "red",
+    Verdict.NOT_MEASURED: "bright_black",
+    Verdict.BY_CONSTRUCTION: "bright_black",
 }
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead.")
@@ -76,27 +76,8 @@ def verdict_text(verdict: Verdict | str | None) -> Text:
 
     if verdict is None:
         return Text("–", style="bright_black")
-    sign, colour = VERDICTS[Verdict(verdict)]
-    return Text(f"{sign} {Verdict(verdict).value}", style=colour)
-
-
-def number(value: Any) -> str:
-    """A value for a person: four significant digits, thousands apart.
-
-    >>> number(12345.678), number(0.000123456), number(True), number(None)
-    ('12,346', '0.0001235', 'yes', '–')
-    """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        if value.is_integer() and abs(value) < 1e15:
-            return f"{value:,.0f}"
-        return f"{value:,.0f}" if abs(value) >= 1000 and abs(value) < 1e9 else f"{value:.4g}"
-    return str(value)
+    found = Verdict(verdict)
+    return Text(f"{SIGNS[found]} {found.value}", style=COLOURS[found])
 
 
 def claims_table(answers: Iterable[Answer]) -> Table:
@@ -115,60 +96,25 @@ def claims_table(answers: Iterable[Answer]) -> Table:
             if aside:
                 text.append(f"\n{aside}", style="bright_black")
         table.add_row(
-            text, *map(str, (with_unit(answer.paper, answer.unit), with_unit(answer.measured, answer.unit))),
-            _interval(answer.low, answer.high, answer.unit), share_text(answer), number(answer.n),
+            text, with_unit(answer.paper, answer.unit), with_unit(answer.measured, answer.unit),
+            interval_text(answer.low, answer.high, answer.unit), share_text(answer), number(answer.n),
             verdict_text(answer.verdict),
             "–" if answer.verdict is Verdict.NOT_MEASURED else answer.evidence.value,
         )  # fmt: skip
     return table
 
 
-def with_unit(value: float | None, unit: str) -> str:
-    """A value of a claim for a person: changes and shares in per cent, ratios as factors, the rest with its unit.
+def full_size_lines(result: Result) -> list[str]:
+    """Where the study at full size, run once, came to another verdict than this result."""
+    from assay.record import full_size
 
-    >>> with_unit(-0.92, "change"), with_unit(2.5, "ratio"), with_unit(0.935, "share"), with_unit(0.1, "s")
-    ('−92 %', '2.5×', '93.5 %', '0.1 s')
-    """
-    if value is None:
-        return "–"
-    if unit in ("change", "share"):
-        percent = f"{100 * value:{'+' if unit == 'change' else ''}.3g} %" if abs(value) < 10 else f"{100 * value:,.0f} %"
-        return percent.replace("-", "−").removeprefix("+" if value == 0 else "")
-    text = number(value).replace("-", "−")
-    if unit == "ratio":
-        return f"{text}×"
-    return text if unit in ("", "exponent", "count") else f"{text} {unit}"
-
-
-def _interval(low: float | None, high: float | None, unit: str) -> str:
-    if low is None and high is None:
-        return "–"
-    ends = [with_unit(end, unit) if end is not None else sign for end, sign in ((low, "−∞"), (high, "∞"))]
-    tail = next((tail for tail in (" %", "×", f" {unit}") if unit and all(end.endswith(tail) for end in ends)), "")
-    return f"{ends[0].removesuffix(tail)} … {ends[1]}"
-
-
-def share_text(answer: Answer) -> str:
-    """The share of the effect in per cent with its interval; a dash where the sentence has no number."""
-    if answer.share is None or not answer.stated:
-        return "–"
-    ends = ["?" if end is None else f"{100 * end:.0f}" for end in (answer.share_low, answer.share_high)]
-    return f"{100 * answer.share:.0f} % ({ends[0]} … {ends[1]})".replace("-", "−")
-
-
-def seeds_text(seeds: Sequence[int] | int) -> str:
-    """Which seeds a result stands on.
-
-    >>> seeds_text((0, 1, 2)), seeds_text((3, 17)), seeds_text((5,)), seeds_text(4), seeds_text(())
-    ('seeds 0–2', 'seeds 3, 17', 'seed 5', '4 seeds', 'no seeds')
-    """
-    if isinstance(seeds, int):
-        return f"{seeds} seeds"
-    if len(seeds) < 2:
-        return f"seed {seeds[0]}" if seeds else "no seeds"
-    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
-        return f"seeds {seeds[0]}–{seeds[-1]}"
-    return f"seeds {', '.join(map(str, seeds))}"
+    kept = full_size.runs().get(result.key)
+    return [
+        f"At full size ({kept.started[:10]}, {kept.machine}) '{answer.id}' is {answer.verdict.value}: "
+        f"{with_unit(answer.measured, answer.unit)} ({interval_text(answer.low, answer.high, answer.unit)})."
+        for answer in full_size.contradictions(result).values()
+        if kept is not None
+    ]
 
 
 def summary_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:

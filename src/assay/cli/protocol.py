@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.output import console, json_option, number, print_json, progress_bar, quiet_table
+from assay.cli.output import console, json_option, print_json, progress_bar, quiet_table
 from assay.record.errors import BadInput
+from assay.record.wording import number
 
 if TYPE_CHECKING:
     from assay.protocols import safety

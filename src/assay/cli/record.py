@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from assay.cli.output import (
-    console,
-    json_option,
-    number,
-    paper_row,
-    print_json,
-    progress_bar,
-    quiet_table,
-    verdict_text,
-)
+from assay.cli.output import console, json_option, paper_row, print_json, progress_bar, quiet_table, verdict_text
 from assay.record import catalogue, sources
-from assay.record.errors import AssayError, Interrupted
+from assay.record.errors import AssayError, BadInput, Interrupted
 from assay.record.store import latest, stored
-from assay.record.types import ROOMS, Paper
+from assay.record.types import ROOMS, Paper, Verdict
+from assay.record.wording import share_text, with_unit
 
 if TYPE_CHECKING:
     from assay.record.types import Result
@@ -31,9 +24,14 @@ if TYPE_CHECKING:
 @click.option("--run", "run_missing", is_flag=True, help="First run built studies without a result at this version.")
 @click.option("--room", type=click.Choice(ROOMS), help="Only this room.")
 @click.option("--html", type=click.Path(file_okay=False, path_type=Path), help="Write the report site into DIR.")
+@click.option(
+    "--since",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Which verdicts changed, and why, since FILE: what 'assay record --json' printed then.",
+)
 @json_option
-def command(run_missing: bool, room: str | None, html: Path | None, as_json: bool) -> None:
-    """The record: every paper with its headline claim, the measured answer and the verdict."""
+def command(run_missing: bool, room: str | None, html: Path | None, since: Path | None, as_json: bool) -> None:
+    """The record: every paper's claims, what was measured of them, the share of the effect and the verdict."""
     chosen = [p for p in catalogue.papers().values() if room in (None, p.room)]
     code = _run_missing(chosen) if run_missing else 0
     results = {p.key: newest for p in chosen if catalogue.is_built(p) and (newest := latest(p.key))}
@@ -41,7 +39,9 @@ def command(run_missing: bool, room: str | None, html: Path | None, as_json: boo
         from assay.record.report import write_site
 
         write_site(html, chosen, results)
-    if as_json:
+    if since:
+        _print_changes(since, {key: result for key, (_, result) in results.items()}, as_json)
+    elif as_json:
         print_json([_row(p, results[p.key][1] if p.key in results else None) for p in chosen])
     else:
         _print(chosen, {key: result for key, (_, result) in results.items()})
@@ -82,20 +82,46 @@ def _row(paper: Paper, result: Result | None) -> dict[str, Any]:
 def _print(chosen: list[Paper], results: dict[str, Result]) -> None:
     screen = console()
     table = quiet_table()
-    for name in ("key", "claim", "paper", "measured", "verdict", "evidence", "all claims"):
-        table.add_column(name, no_wrap=name != "claim", justify="right" if name in ("paper", "measured") else "left")
+    for name in ("key", "claim", "paper", "measured", "share of effect", "verdict", "evidence"):
+        flush = "right" if name in ("paper", "measured", "share of effect") else "left"
+        table.add_column(name, no_wrap=name != "claim", justify=flush)
     for key, result in results.items():
-        answer = result.headline
-        if answer is None:
-            continue
-        tally = ", ".join(f"{count} {verdict}" for verdict, count in result.tally.items())
-        table.add_row(
-            key, answer.text, number(answer.paper), number(answer.measured), verdict_text(answer.verdict),
-            result.evidence.value, tally,
-        )  # fmt: skip
+        for position, answer in enumerate(result.stated):
+            table.add_row(
+                f"{key} {result.headline}" if position == 0 else "", answer.text,
+                with_unit(answer.paper, answer.unit), with_unit(answer.measured, answer.unit), share_text(answer),
+                verdict_text(answer.verdict), "–" if answer.measured is None else answer.evidence.value,
+            )  # fmt: skip
     if results:
         screen.print(table)
     built = sum(map(catalogue.is_built, chosen))
-    screen.print(f"\n{len(chosen)} papers, {built} built, {len(results)} measured here.")
+    screen.print(f"\n{len(chosen)} papers, {built} built, {len(results)} measured here: {_sum(results.values())}.")
     if built > len(results):
         screen.print("'assay record --run' measures the rest.")
+
+
+def _sum(results: Iterable[Result]) -> str:
+    """All verdicts of the papers' claims, counted."""
+    found = [answer.verdict for result in results for answer in result.stated]
+    return ", ".join(f"{found.count(v)} {v.value}" for v in Verdict if v in found) or "no claim"
+
+
+def _print_changes(since: Path, results: dict[str, Result], as_json: bool) -> None:
+    from assay.record.changes import changes
+
+    try:
+        before = msgspec.json.decode(since.read_bytes())
+        found = list(changes(before, results))
+    except (OSError, msgspec.MsgspecError, TypeError, KeyError, AttributeError, ValueError) as error:
+        raise BadInput(f"{since}: not what 'assay record --json' prints ({error})") from error
+    if as_json:
+        print_json(found)
+        return
+    table = quiet_table()
+    for name in ("key", "claim", "then", "now", "share of effect", "why"):
+        table.add_column(name, no_wrap=name in ("key", "then", "now"))
+    for row in found:
+        share = "–" if row.share is None else f"{100 * row.share:.0f} %".replace("-", "−")
+        table.add_row(row.key, row.text, row.before, verdict_text(row.now), share, row.why or "–")
+    console().print(table)
+    console().print(f"\n{sum(bool(row.why) for row in found)} of {len(found)} verdicts changed.")

@@ -9,10 +9,19 @@ import click
 import msgspec
 
 from assay.cli.keys import complete
-from assay.cli.output import claims_table, console, json_option, print_json, progress_bar, seeds_text, summary_tables
+from assay.cli.output import (
+    claims_table,
+    console,
+    full_size_lines,
+    json_option,
+    print_json,
+    progress_bar,
+    summary_tables,
+)
 from assay.record import catalogue
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed
 from assay.record.store import home, latest
+from assay.record.wording import seeds_text
 
 if TYPE_CHECKING:
     from assay.record.types import Result
@@ -151,6 +160,8 @@ def _print(result: Result) -> None:
         screen.print(part)
     screen.print()
     screen.print(claims_table(result.claims))
+    for line in full_size_lines(result):
+        screen.print(Text(line, style="yellow"))
     resumed = f", {result.resumed} cases resumed" if result.resumed else ""
     facts = (
         f"{result.size}, {seeds_text(result.seeds)}, {result.seconds:.1f} s{resumed}; evidence {result.evidence.value}",

@@ -7,10 +7,11 @@ import dataclasses
 import click
 
 from assay.cli.keys import complete
-from assay.cli.output import claims_table, console, json_option, number, print_json
+from assay.cli.output import claims_table, console, full_size_lines, json_option, print_json
 from assay.record import catalogue
 from assay.record.store import latest
-from assay.record.types import Paper, Study
+from assay.record.types import Paper, Stated, Study
+from assay.record.wording import with_unit
 
 
 @click.command(epilog="Example:  assay show radius-fps")
@@ -45,7 +46,7 @@ def _print(paper: Paper, study: Study | None) -> None:
     section("In one line", Text(paper.line))
     if study is None:
         for claim in paper.claims:
-            section("Claims" if claim is paper.claims[0] else "", Text(f"{claim.text}: {number(claim.value)}"))
+            section("Claims" if claim is paper.claims[0] else "", Text(_stated(claim)))
         screen.print("\nNot built yet. [bold]assay list --built[/bold] shows what can be run.")
         return
     section("Idea", Text(study.idea))
@@ -53,11 +54,17 @@ def _print(paper: Paper, study: Study | None) -> None:
     section("Leave it when", Text(study.avoid_when or "–"))
     if newest := latest(paper.key):
         section(f"Claims, as measured on {newest[1].started[:10]} ({newest[1].size})", claims_table(newest[1].claims))
+        for line in full_size_lines(newest[1]):
+            screen.print(Padding(Text(line, style="yellow"), (0, 0, 0, 2)))
     else:
-        lines = [f"{c.text}: {number(c.value)}" for c in paper.claims]
-        section("Claims (not measured here yet)", Text("\n".join(lines)))
+        section("Claims (not measured here yet)", Text("\n".join(map(_stated, paper.claims))))
     section("Run it", Text(f"assay run {paper.key}\nassay run {paper.key} --full --plot {paper.key}.svg"))
     if study.own_input:
         section("On your own input", Text(f"{study.own_input}\n\n{study.example}"))
     link = [f"https://arxiv.org/abs/{paper.arxiv}"] if paper.arxiv else []
     section("References", Text("\n".join([*link, *study.references])))
+
+
+def _stated(claim: Stated) -> str:
+    number = f" {with_unit(claim.value, claim.measured_in)}" if claim.value is not None else ""
+    return f"{claim.text}{number}"

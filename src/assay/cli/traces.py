@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from assay.cli.output import console, json_option, number, print_json, quiet_table
+from assay.cli.output import console, json_option, print_json, quiet_table
+from assay.record.wording import number
 from assay.workloads.public_traces import PUBLIC
 
 

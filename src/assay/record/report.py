@@ -17,22 +17,25 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from assay.record import catalogue, sources
+from assay.record import catalogue, full_size, sources
 from assay.record.errors import AssayError
 from assay.record.fold import fold
 from assay.record.site import typeset
 from assay.record.site.drawing import plain_svg
+from assay.record.site.forest import MARKS, forest
 from assay.record.site.strip import strip
 from assay.record.store import write_whole
-from assay.record.types import ROOMS, Answer, Evidence, Paper, Result, Stated, Study, Verdict
+from assay.record.types import ROOMS, Answer, Evidence, Paper, Result, Study, Verdict
+from assay.record.wording import interval_text, seeds_text, share_text, with_unit
 
 NOT_BUILT = "not built yet"
 # A sign, a word and what it means: no verdict is told by its colour alone.
 STATES = {
-    Verdict.REPRODUCED.value: ("✓", "the effect is as large as the claim needs, and certain"),
-    Verdict.DIRECTION.value: ("~", "the right sign, but a smaller effect or one not yet certain"),
+    Verdict.REPRODUCED.value: ("✓", "at least two thirds of the paper’s effect, and certain; a bound that is kept"),
+    Verdict.DIRECTION.value: ("~", "a certain effect that is smaller, or two thirds of it and not certain"),
     Verdict.NOT_REPRODUCED.value: ("✗", "the measurement does not bear the claim out"),
     Verdict.NOT_MEASURED.value: ("·", "no answer from this machine yet; the page says what it takes"),
+    Verdict.BY_CONSTRUCTION.value: ("=", "true by how it was written here; no measurement, and never counted"),
     NOT_BUILT: ("–", "listed with its claims; the study is still to be written"),
 }
 EVIDENCE = {
@@ -60,21 +63,23 @@ class Entry:
         return self.built and self.result is not None and self.result.source != sources.digest(self.paper.module)
 
     @property
-    def headline(self) -> Answer | None:
-        """The measured claim the front page shows."""
-        return self.result.headline if self.result else None
+    def tally(self) -> dict[str, int]:
+        """How many of the paper's claims got which verdict, or how far they are from one."""
+        if self.result and self.result.tally:
+            return self.result.tally
+        return {Verdict.NOT_MEASURED.value if self.built or self.result else NOT_BUILT: len(self.paper.claims)}
 
     @property
-    def state(self) -> str:
-        """The verdict of the headline claim, or how far the paper is from one."""
-        if self.headline:
-            return self.headline.verdict.value
-        return Verdict.NOT_MEASURED.value if self.built or self.result else NOT_BUILT
+    def sentences(self) -> list[tuple[str, str]]:
+        """Each of the paper's claims with its verdict, or how far it is from one."""
+        if self.result and self.result.stated:
+            return [(answer.verdict.value, answer.text) for answer in self.result.stated]
+        return [(next(iter(self.tally)), claim.text) for claim in self.paper.claims]
 
     @property
-    def claim(self) -> Answer | Stated | None:
-        """The headline: the first measured claim, else the first stated one."""
-        return self.headline or next(iter(self.paper.claims), None)
+    def contradicted(self) -> dict[str, Answer]:
+        """What the study at full size says otherwise, by the claim's id."""
+        return full_size.contradictions(self.result) if self.result else {}
 
     @property
     def rank(self) -> int:
@@ -108,17 +113,20 @@ def write_site(folder: Path, papers: Sequence[Paper], results: Mapping[str, tupl
 
 def _front_page(entries: Sequence[Entry]) -> str:
     results = [entry.result for entry in entries if entry.result]
-    states = [entry.state for entry in entries]
+    tallies = [entry.tally for entry in entries]
+    counts = {state: sum(tally.get(state, 0) for tally in tallies) for state in STATES}
     by_room = {room: [entry for entry in entries if entry.paper.room == room] for room in ROOMS}
     return _render(
         "index.html",
         scripts=("contents.js",),
         entries=entries,
         rooms={room: members for room, members in by_room.items() if members},
-        counts={state: states.count(state) for state in STATES if state in states},
+        counts={state: count for state, count in counts.items() if count},
+        forest=forest(results),
+        marks=MARKS,
         days=typeset.days([result.started for result in results if result.started]),
         machines=sorted({typeset.machine(result.machine) for result in results} - {""}),
-        claims=sum(a.verdict is not Verdict.NOT_MEASURED for result in results for a in result.claims),
+        claims=sum(a.measured is not None for result in results for a in result.stated),
         measured=len(results),
     )
 
@@ -184,9 +192,19 @@ def _command(entry: Entry) -> str:
     words = ["assay", "run", entry.paper.key]
     if result := entry.result:
         words += ["--full"] if result.size == "full" else []
-        words += ["--seeds", str(result.seeds)] if result.seeds else []
+        words += _seeds(result.seeds)
         words += ["--on", result.on] if result.on != "local" else []
     return " ".join(words)
+
+
+def _seeds(seeds: Sequence[int] | int) -> list[str]:
+    if isinstance(seeds, int):
+        return ["--seeds", str(seeds)] if seeds else []
+    if not seeds:
+        return []
+    if list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
+        return ["--seeds", str(len(seeds)), *(["--first-seed", str(seeds[0])] if seeds[0] else [])]
+    return ["--seeds", ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")]
 
 
 def _provenance(result: Result) -> list[tuple[str, str]]:
@@ -196,7 +214,7 @@ def _provenance(result: Result) -> list[tuple[str, str]]:
     return [
         ("key", result.key),
         ("size", result.size),
-        ("seeds", str(result.seeds)),
+        ("seeds", seeds_text(result.seeds)),
         ("evidence", f"{result.evidence.value}: {EVIDENCE[result.evidence.value][1]}"),
         ("started", result.started or "unknown"),
         ("took", typeset.seconds(result.seconds)),
@@ -242,9 +260,11 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(STATES=STATES, EVIDENCE=EVIDENCE, strip=strip, with_interval=typeset.with_interval)
+    environment.globals.update(
+        STATES=STATES, EVIDENCE=EVIDENCE, strip=strip, with_unit=with_unit, interval_text=interval_text
+    )
     environment.filters.update(
-        number=typeset.number, rule=typeset.rule,
+        number=typeset.number, rule=typeset.rule, share=share_text,
         curly=typeset.curly, prose=typeset.prose, inline=typeset.inline,
     )  # fmt: skip
     return environment

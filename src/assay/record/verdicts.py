@@ -47,14 +47,16 @@ def judge(sentence: Stated, found: Estimate) -> Judgement:
     >>> falls = Stated("ttft", "TTFT falls.", Kind.CHANGE, -0.5)
     >>> judge(falls, Estimate(-0.4, -0.45, -0.35, 5)).verdict.value
     'reproduced'
-    >>> judge(falls, Estimate(-0.2, -0.25, -0.15, 5)).verdict.value, judge(falls, Estimate(0.1, -0.1, 0.3, 5)).verdict.value
-    ('direction', 'not reproduced')
+    >>> judge(falls, Estimate(-0.2, -0.25, -0.15, 5)).verdict.value
+    'direction'
+    >>> judge(falls, Estimate(0.1, -0.1, 0.3, 5)).verdict.value
+    'not reproduced'
     """
     if math.isnan(found.value) or math.isinf(found.value):
         return Judgement(Verdict.NOT_MEASURED)
     share, low, high = _shares(sentence, found)
     verdict = _effect(sentence, share, low) if sentence.kind in EFFECTS else _held(sentence, found)
-    if sentence.value is None and sentence.kind is not Kind.EVERY:
+    if sentence.value is None:
         return Judgement(verdict)
     return Judgement(verdict, *(_finite(x) for x in (share, low, high)))
 
@@ -197,7 +199,7 @@ def answered(answer: Answer, sentence: Stated | None) -> Answer:
 
 
 def judged_anew(result: Result, stated: Iterable[Stated], renamed: Mapping[str, str]) -> Result:
-    """A stored result under today's rule and sentences. `renamed` gives the id of sentences that read otherwise once."""
+    """A stored result under today's rule and sentences. `renamed` has the ids of sentences that once read otherwise."""
     now = {sentence.id: sentence for sentence in stated}
     texts = {sentence.text: sentence.id for sentence in now.values()}
     answers = []

@@ -10,7 +10,7 @@
   const entries = [...document.querySelectorAll(".entry")].map((node) => ({
     node,
     room: node.closest(".room").dataset.room,
-    verdict: node.dataset.verdict,
+    verdicts: node.dataset.verdict.split("|"),
     // A space between the parts: a word must not be found across two of them.
     text: plain([...node.querySelectorAll("h3, p:not(.chips)")].map((part) => part.textContent).join(" ")),
   }));
@@ -24,7 +24,7 @@
     for (const entry of entries) {
       const fits =
         (!inRooms.length || inRooms.includes(entry.room)) &&
-        (!inVerdicts.length || inVerdicts.includes(entry.verdict)) &&
+        (!inVerdicts.length || inVerdicts.some((verdict) => entry.verdicts.includes(verdict))) &&
         words.every((word) => entry.text.includes(word));
       entry.node.hidden = !fits;
       count += fits;

@@ -1,4 +1,4 @@
-"""The strip beside a claim: where the interval, the measured value, the paper's value and the holding region lie.
+"""The strip beside a claim: where the interval, the measured value, the paper's value and what reproduces it lie.
 
 Positions are percentages, so that a strip is as wide as its column while its marks and labels keep their size.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from assay.record.site.typeset import number, with_interval
+from assay.record.site.typeset import number
 from assay.record.types import Answer
+from assay.record.verdicts import neutral, rule, span
+from assay.record.wording import interval_text, with_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +33,22 @@ class Strip:
 def strip(answer: Answer) -> Strip | None:
     """The strip of an answer; None where nothing was measured.
 
-    >>> from assay.record.types import Evidence, Verdict, at_least
-    >>> drawn = strip(Answer("faster", 2.0, 1.5, 1.1, 1.9, 5, Verdict.REPRODUCED, Evidence.REAL, at_least(1.3)))
+    >>> from assay.record.types import Evidence, Kind, Verdict
+    >>> answer = Answer("Fast.", 2.0, 1.5, 1.1, 1.9, 5, Verdict.REPRODUCED, Evidence.REAL, kind=Kind.AT_LEAST)
+    >>> drawn = strip(answer)
     >>> drawn.left, drawn.right, drawn.measured, drawn.region
-    ('1', '2.1', 45.45, (27.27, 100.0))
+    ('1', '2.1', 45.45, (90.91, 100.0))
     """
-    measured = answer.measured
-    if measured is None or not _finite(measured):
+    measured, sentence = answer.measured, answer.sentence
+    if measured is None or sentence is None or not _finite(measured):
         return None
-    admitted = answer.holds.span
+    admitted = span(sentence)
     interval = _finite(answer.low, answer.high)
     interval = interval if len(interval) == 2 else ()
     paper = _finite(answer.paper)
     bounds = _finite(*admitted)
-    neutral = _finite(answer.holds.neutral)
-    start, end, step = _axis([measured, *interval, *paper, *bounds, *neutral])
+    nothing = _finite(neutral(sentence.kind))
+    start, end, step = _axis([measured, *interval, *paper, *bounds, *nothing])
 
     def place(value: float) -> float:
         return round(100 * (min(max(value, start), end) - start) / (end - start), 2)
@@ -57,7 +60,7 @@ def strip(answer: Answer) -> Strip | None:
         region=(place(admitted[0]), place(admitted[1])),
         bounds=tuple(map(place, dict.fromkeys(bounds))),
         zero=place(0.0) if start < 0 < end else None,
-        neutral=place(neutral[0]) if neutral else None,
+        neutral=place(nothing[0]) if nothing else None,
         left=_label(start, step),
         right=_label(end, step),
         text=_words(answer),
@@ -98,17 +101,13 @@ def _label(value: float, step: float) -> str:
 
 
 def _words(answer: Answer) -> str:
-    value, interval = with_interval(answer.measured, answer.low, answer.high)
-    words = [f"measured {value}" + (f", 95 % interval {interval}" if interval else "")]
-    words.append("the paper gives no number" if answer.paper is None else f"the paper says {number(answer.paper)}")
-    low, high = answer.holds.low, answer.holds.high
-    if low is None:
-        words.append(f"holds up to {number(high)}")
-    elif high is None:
-        words.append(f"holds from {number(low)} upwards")
-    else:
-        words.append(f"holds at {number(low)}" if low == high else f"holds from {number(low)} to {number(high)}")
-    if answer.holds.neutral is not None:
-        words.append(f"no effect is {number(answer.holds.neutral)}")
+    sentence = answer.sentence
+    words = [f"measured {with_unit(answer.measured, answer.unit)}"]
+    if answer.low is not None or answer.high is not None:
+        words.append(f"95 % interval {interval_text(answer.low, answer.high, answer.unit)}")
+    printed = with_unit(answer.paper, answer.unit)
+    words.append("the paper gives no number" if answer.paper is None else f"the paper says {printed}")
+    if sentence is not None:
+        words.append(f"reproduced if {rule(sentence)}")
     text = "; ".join(words)
     return f"{text[0].upper()}{text[1:]}."

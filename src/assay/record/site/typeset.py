@@ -11,7 +11,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from assay.record.types import Holds
+from assay.record.types import Answer
+from assay.record.verdicts import rule as verdict_rule
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _CELL = 120  # characters of a table's cell; longer text belongs into the JSON
@@ -71,14 +72,9 @@ def _rounded(value: float | None, decimals: int) -> str:
     return text.replace("-", "" if float(text.replace(",", "")) == 0 else "−")
 
 
-def rule(holds: Holds) -> str:
-    """A claim's rule with real minus signs.
-
-    >>> from assay.record.types import at_most, exactly
-    >>> rule(at_most(-0.3)), rule(exactly(1e-05))
-    ('≤ −0.3', '= 1e−05')
-    """
-    return str(holds).replace("-", "−")
+def rule(answer: Answer) -> str:
+    """What would make the answer "reproduced", with real minus signs; a dash for an answer older than the rule."""
+    return "–" if answer.sentence is None else verdict_rule(answer.sentence).replace("-", "−")
 
 
 def numeric(cells: Sequence[Any]) -> bool:
