@@ -15,7 +15,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export TMPDIR := $(CACHE)/tmp
 _ := $(shell mkdir -p $(CACHE)/tmp $(CACHE)/home)
 
-.PHONY: help demo test slow coverage lint bench report clean
+.PHONY: help demo test slow coverage lint bench full report clean
 
 help:  ## say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -62,7 +62,10 @@ lint: .venv/test  ## style and types
 	$(BIN)/mypy
 
 bench: .venv/test  ## assay beside its peers (what needs a GPU is left out)
-	for script in $(filter-out benchmarks/h200_% benchmarks/token_mixers.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out benchmarks/h200_% benchmarks/token_mixers.py benchmarks/full_size.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+
+full: .venv/test  ## every study once at full size (hours); keeps what it measured in the record
+	$(BIN)/python benchmarks/full_size.py
 
 report: .venv/core  ## run what has no result at this version, write the report
 	$(BIN)/assay record --run --html report
