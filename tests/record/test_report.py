@@ -231,8 +231,8 @@ def test_a_paper_page_says_all_there_is(site: Path) -> None:
     page = Page(site / "papers" / "lmetric.html")
     text = words(page)
     for part in (
-        "✓1 reproduced", "~1 direction", "✗verdict: not reproduced", "A product needs no weights", "prompts share prefixes",
-        "every instance is idle", "against vLLM-v1’s load-only router", "1.305 … 1.882×", "72 % (38 … 91)", "≥ 1.587",
+        "✓1 reproduced", "~1 direction", "✗verdict: not reproduced", "A product needs no weights",
+        "prompts share prefixes",        "every instance is idle", "against vLLM-v1’s load-only router", "1.305 … 1.882×", "72 % (38 … 91)", "≥ 1.587",
         "at rate=8 alone",
         "assay’s own question", "assay run lmetric --full --seeds 3 --on ray", "4f136b5acfd0+", "0123456789abcdef",
         "2 cases from an interrupted run", "numpy 2.3.1", "12.5 s", "2026-07-09T12:00:00.000Z", "Somebody, 2026",
@@ -261,7 +261,8 @@ def test_a_module_that_cannot_be_imported_costs_its_prose_only(site: Path) -> No
 
 
 def test_a_missing_number_of_the_paper_is_not_a_zero(tmp_path: Path) -> None:
-    paper = Paper("quiet", "data", "Quiet", None, "Says nothing.", (Stated("claim", "It is better.", Kind.RATIO, toward="up"),))
+    better = Stated("claim", "It is better.", Kind.RATIO, toward="up")
+    paper = Paper("quiet", "data", "Quiet", None, "Says nothing.", (better,))
     result = make_result("quiet", answered("is better", Verdict.REPRODUCED, None))
     page = one_page(tmp_path, paper, {"quiet": (tmp_path / "quiet.json", result)})
     assert "no number" in words(page)

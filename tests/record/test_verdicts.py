@@ -15,6 +15,7 @@ from assay.record.changes import changes
 from assay.record.types import Answer, Estimate, Evidence, Kind, Result, Stated, Verdict
 from assay.record.verdicts import answered, judge, judged_anew, rule, span
 
+TTFT = "time to first token falls against vLLM-v1's load-only router"  # as older results have it
 R, D, N = Verdict.REPRODUCED, Verdict.DIRECTION, Verdict.NOT_REPRODUCED
 
 
@@ -132,7 +133,7 @@ def test_an_old_result_is_judged_anew_from_its_estimates(tmp_path: Path, monkeyp
     folder = tmp_path / "results" / "lmetric"
     folder.mkdir(parents=True)
     claims = [
-        stored("time to first token falls against vLLM-v1's load-only router"),
+        stored(TTFT),
         stored("a sentence that nobody remembers"),
         stored("a question of our own", stated=False),
     ]
@@ -174,8 +175,8 @@ def test_what_is_true_by_construction_is_never_counted() -> None:
 @pytest.mark.parametrize(
     ("before", "now", "why"),
     [
-        (stored("time to first token falls against vLLM-v1's load-only router"), answer(-0.55), "the rule: the old 32 %"),
-        (stored("time to first token falls against vLLM-v1's load-only router"), answer(0.2), "measured anew"),
+        (stored(TTFT), answer(-0.55), "the rule: the old 32 %"),
+        (stored(TTFT), answer(0.2), "measured anew"),
         (stored("", id="ttft-vllm", verdict="direction"), answer(-0.5), ""),
         (stored("", id="ttft-vllm"), answer(None, note="no trace"), "no trace"),
         (stored("", id="ttft-vllm"), answer(-0.9, construction="a formula"), "a formula"),

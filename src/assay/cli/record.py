@@ -83,8 +83,8 @@ def _print(chosen: list[Paper], results: dict[str, Result]) -> None:
     screen = console()
     table = quiet_table()
     for name in ("key", "claim", "paper", "measured", "share of effect", "verdict", "evidence"):
-        flush = "right" if name in ("paper", "measured", "share of effect") else "left"
-        table.add_column(name, no_wrap=name != "claim", justify=flush)
+        figure = name in ("paper", "measured", "share of effect")
+        table.add_column(name, no_wrap=name != "claim", justify="right" if figure else "left")
     for key, result in results.items():
         for position, answer in enumerate(result.stated):
             table.add_row(

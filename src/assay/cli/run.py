@@ -27,29 +27,31 @@ if TYPE_CHECKING:
     from assay.record.types import Result
 
 
-class Seeds(click.ParamType):
-    """How many seeds, or a list of them."""
-
-    name = "N|A,B,…"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...] | int:
-        """A count as an int, a list as a tuple."""
-        try:
-            found = [int(part) for part in str(value).split(",") if part.strip()]
-        except ValueError:
-            found = []
-        many = "," in str(value)
-        if not found or min(found) < (0 if many else 1) or max(found) >= 1 << 32 or len(set(found)) < len(found):
-            self.fail("give a count such as 8, or different seeds such as 3,17,99", param, ctx)
-        if not many and found[0] > 100_000:
-            self.fail("more than 100,000 seeds; name one seed as 123456,", param, ctx)
-        return tuple(found) if many else found[0]
+def parse_seeds(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, ...] | int | None:
+    """How many seeds, as an int, or a list of them, as a tuple."""
+    if value is None:
+        return None
+    try:
+        found = [int(part) for part in value.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    many = "," in value
+    if not found or min(found) < (0 if many else 1) or max(found) >= 1 << 32 or len(set(found)) < len(found):
+        raise click.BadParameter("give a count such as 8, or different seeds such as 3,17,99", context, option)
+    if not many and found[0] > 100_000:
+        raise click.BadParameter("more than 100,000 seeds; name one seed as 123456,", context, option)
+    return tuple(found) if many else found[0]
 
 
 @click.command(epilog="Example:  assay run div radius-fps --seeds 8 --first-seed 100 --json")
 @click.argument("keys", nargs=-1, required=True, shell_complete=complete)
 @click.option("--full", is_flag=True, help="Full size instead of quick (at most 20 s).")
-@click.option("--seeds", type=Seeds(), help="How many seeds (default 5 quick, 10 full), or which: 3,17,99.")
+@click.option(
+    "--seeds",
+    callback=parse_seeds,
+    metavar="N|A,B",
+    help="How many seeds (default 5 quick, 10 full), or which: 3,17,99.",
+)
 @click.option("--first-seed", type=click.IntRange(0, 1 << 31), default=0, show_default=True, help="Count from here.")
 @click.option("--on", default="local", show_default=True, help="local, ray, or ray://HOST:PORT.")
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted run finished.")

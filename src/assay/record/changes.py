@@ -66,7 +66,7 @@ def _why(then: Mapping[str, Any] | None, now: Answer, sentence: Stated | None) -
 
 def _judged(then: Mapping[str, Any], sentence: Stated | None) -> verdicts.Judgement | None:
     """The older estimate under today's rule."""
-    ends = [then.get("low"), then.get("high")]
-    if sentence is None or None in ends:
+    low, high = then.get("low"), then.get("high")
+    if sentence is None or low is None or high is None:
         return None
-    return verdicts.judge(sentence, Estimate(then["measured"], float(ends[0]), float(ends[1]), then.get("n", 0)))
+    return verdicts.judge(sentence, Estimate(then["measured"], float(low), float(high), then.get("n", 0)))

@@ -34,7 +34,8 @@ def run(
 ) -> Result:
     """Run a paper's study and return its result, which is also in the store.
 
-    `seeds` are those to use, 0, 1, … by default. Cases that an interrupted run of the same code on the same machine finished are taken over unless `fresh`.
+    `seeds` are those to use, 0, 1, … by default. Cases that an interrupted run of the same code on the same machine
+    finished are taken over unless `fresh`.
     """
     study = catalogue.study(key)
     source = sources.digest(study.paper.module)

@@ -122,7 +122,7 @@ def span(sentence: Stated) -> tuple[float, float]:
     """
     kind, paper = sentence.kind, sentence.value
     if kind in EFFECTS:
-        least = neutral(kind) if paper is None else _part(kind, paper)
+        least = _part(kind, paper) if paper is not None else float(kind is Kind.RATIO)
         upward = sentence.toward == "up" if paper is None else effect(kind, paper) > 0
         return (least, math.inf) if upward else (-math.inf, least)
     if kind is Kind.EVERY:

@@ -1,7 +1,7 @@
 """The forest of the front page: the share of the effect of every measured claim, on one axis.
 
-0 is no effect, 1 the paper's own. A bound lies at 1 and is kept to the right of it. Positions are percentages; what lies
-beyond the ends of the axis is drawn at them, with an arrow.
+0 is no effect, 1 the paper's own. A bound lies at 1 and is kept to the right of it. Positions are percentages; what
+lies beyond the ends of the axis is drawn at them, with an arrow.
 """
 
 from __future__ import annotations
