@@ -232,7 +232,8 @@ def test_a_paper_page_says_all_there_is(site: Path) -> None:
     text = words(page)
     for part in (
         "✓1 reproduced", "~1 direction", "✗verdict: not reproduced", "A product needs no weights",
-        "prompts share prefixes",        "every instance is idle", "against vLLM-v1’s load-only router", "1.305 … 1.882×", "72 % (38 … 91)", "≥ 1.587",
+        "prompts share prefixes", "every instance is idle", "against vLLM-v1’s load-only router",
+        "1.305 … 1.882×", "72 % (38 … 91)", "≥ 1.587",
         "at rate=8 alone",
         "assay’s own question", "assay run lmetric --full --seeds 3 --on ray", "4f136b5acfd0+", "0123456789abcdef",
         "2 cases from an interrupted run", "numpy 2.3.1", "12.5 s", "2026-07-09T12:00:00.000Z", "Somebody, 2026",
