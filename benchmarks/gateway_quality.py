@@ -118,7 +118,7 @@ def turn(name: str, engines: Running, trace: Requests, model: str, salt: int, fo
 
 def predicted(name: str, trace: Requests, fleet: str) -> dict[str, float]:
     policy = name.partition(":")[2]
-    found = simulate(trace, parse(fleet), components.router(SAME.get(policy, policy))).summary()
+    found = simulate(trace, parse(fleet), components.router(SAME.get(policy, policy)), loop="open").summary()
     return {"ttft_simulated": found["ttft_mean"], "cached_simulated": found["cached_ratio"]}
 
 

@@ -98,7 +98,7 @@ def test_spaced_arrivals_are_sent_to_the_same_engines(quick_engines, policy):
     """Nothing is under way when the next one comes, so only the caches and the policy decide."""
     trace = chat(40, rate=6.0, seed=5)
     trace = replace(trace, arrival=1000.0 * np.arange(40), output=np.minimum(trace.output, 3))
-    outcome = simulate(trace, parse(f"3x{LAYOUT}"), components.router(policy))
+    outcome = simulate(trace, parse(f"3x{LAYOUT}"), components.router(policy), loop="open")
     assert len(set(outcome.records["instance"])) == (1 if policy == "balanceroute" else 3)  # it fills gaps: none here
     salt = 100 + zlib.crc32(policy.encode()) % 1000
     assert one_after_the_other(quick_engines, trace, policy, salt) == outcome.records["instance"].tolist()
@@ -107,7 +107,7 @@ def test_spaced_arrivals_are_sent_to_the_same_engines(quick_engines, policy):
 def ratios_under_load(engines, salt):
     """Live over simulated, of the medians of TTFT and TPOT."""
     trace = chat(120, rate=8.0, seed=3)
-    outcome = simulate(trace, parse(f"3x{LAYOUT}"), components.router("lmetric"))
+    outcome = simulate(trace, parse(f"3x{LAYOUT}"), components.router("lmetric"), loop="open")  # as it is replayed
     live = through_the_gateway(engines, trace, "lmetric", salt)
     assert live["status"].to_list() == [200] * 120
     assert live["tokens"].to_list() == trace.output.tolist()

@@ -3,6 +3,8 @@
 Every block of KV is a key. A block of a prompt that others may share is named by its content: the path of prefix
 segments up to the one its last token lies in, and its place in the prompt. Everything else is a sequence's own.
 
+Requests that wait for another (`Requests.after`) are unknown until that one has ended and the think time is over.
+
 What cannot be compared with it: a host tier, planners, a cache layer, moving averages (`itl`, `ttft`) and energy.
 """
 
@@ -243,6 +245,7 @@ class Engine:
         self.uncomputed = 0
         self.handed: list[Sequence] = []
         self.finished: list[Sequence] = []
+        self.told = 0  # of them, who follows is known
         self.gaps: list[tuple[str, float]] = []  # between two tokens of a sequence, and what lies between them
         self.decoded = self.prefilled = self.preemptions = 0
 
@@ -491,13 +494,19 @@ class Oracle:
         self.next = [math.inf] * len(self.groups)  # when the iteration in flight ends
         self.waking: set[int] = set()  # groups that plan then, having had nothing to do
         self.links = [0.0] * len(self.engines)
-        self.mail: list[tuple[float, int, Sequence, int]] = []  # on their way to another instance
+        # On their way to another instance, or (-1) in the head of somebody who thinks about the answer before them.
+        self.mail: list[tuple[float, int, Sequence, int]] = []
         self.posted = 0
         self.view = OracleFleet(self)
         self.handovers = 0
 
     def run(self) -> Oracle:
-        arrivals = [s for s in self.sequences if self.fits(s)]
+        after = self.requests.after
+        opening = [s for s in self.sequences if after is None or after[s.number] < 0]
+        for s in opening:
+            if not self.fits(s):
+                self.follow(s, s.arrival)
+        arrivals = [s for s in opening if self.fits(s)]
         while True:
             t_arrival = arrivals[0].arrival if arrivals else math.inf
             t_mail = min(self.mail)[0] if self.mail else math.inf
@@ -510,9 +519,27 @@ class Oracle:
             elif t_mail <= t_arrival:
                 item = min(self.mail)
                 self.mail.remove(item)
-                self.send(item[2], item[3], t)
+                if item[3] < 0:
+                    self.arrive(item[2], t)
+                else:
+                    self.send(item[2], item[3], t)
             else:
                 self.arrive(arrivals.pop(0), t)
+
+    def follow(self, ended: Sequence, now: float) -> None:
+        """Whoever waits for a request that has ended (or was refused) thinks, and then asks."""
+        if self.requests.after is None or self.requests.think is None:
+            return
+        over = [(ended, now)]
+        for before, when in over:
+            for r in np.flatnonzero(self.requests.after == before.number).tolist():
+                s = self.sequences[r]
+                s.arrival = when + float(self.requests.think[r])
+                if self.fits(s):
+                    self.posted += 1
+                    self.mail.append((s.arrival, self.posted, s, -1))
+                else:
+                    over.append((s, s.arrival))
 
     def fits(self, s: Sequence) -> bool:
         need = blocks_of(s.prompt + s.output, self.fleet.block) + 1
@@ -548,7 +575,11 @@ class Oracle:
             for s in e.handed:
                 self.hand_over(s, now)
             e.handed = []
-        self.plan(g, now)
+        for e in self.groups[g]:
+            for s in e.finished[e.told :]:
+                self.follow(s, now)
+            e.told = len(e.finished)
+        self.waking.add(g)  # it plans after all that happens at this very moment
 
     def hand_over(self, s: Sequence, now: float) -> None:
         self.handovers += 1

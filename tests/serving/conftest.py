@@ -17,6 +17,7 @@ from assay.sim.random import stream
 from assay.workloads.requests import Prefixes, Requests
 
 GAUGES = ("running", "waiting", "prefill_tokens", "kv_tokens", "kv_free")
+SEEN = (*GAUGES, "match", "request", "arrival and now")
 
 
 @dataclass
@@ -30,7 +31,8 @@ class Watcher:
 
     def route(self, request: Request, fleet: Fleet) -> int:
         matched = np.array(fleet.match(request))
-        self.seen.append([np.array(getattr(fleet, name)) for name in GAUGES] + [matched])
+        who = [np.array(request.id), np.array([request.arrival, fleet.now])]
+        self.seen.append([np.array(getattr(fleet, name)) for name in GAUGES] + [matched] + who)
         if self.check is not None:
             self.check()
         scores = {
@@ -74,7 +76,8 @@ class Case:
             for i in f.instances
         ]
         rest = f"lockstep {f.lockstep}, by {self.by}, shortest {self.shortest_first}, cache {self.prefix_cache}"
-        return f"block {f.block}\n{rows}\nsegments {segments}\n{parts}\n{rest}"
+        loop = "" if q.after is None or q.think is None else f"\nafter {q.after.tolist()} think {q.think.tolist()}"
+        return f"block {f.block}\n{rows}\nsegments {segments}\n{parts}\n{rest}{loop}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(repr(self))
@@ -145,6 +148,16 @@ def make_trace(
     return Requests.of(np.cumsum(gaps), prompt, output, prefixes=tree)
 
 
+def with_loops(requests: Requests, seed: int) -> Requests:
+    """Some requests wait for an earlier one, several perhaps for the same; some are sent at the moment it ends."""
+    rng = stream(seed, "serving-loops")
+    n = len(requests)
+    earlier = np.minimum((rng.random(n) * np.arange(n)).astype(np.int32), np.maximum(np.arange(n) - 1, 0))
+    waits = (rng.random(n) < rng.choice([0.3, 0.9])) & (np.arange(n) > 0)
+    think = rng.exponential(rng.choice([0.01, 1.0]), n) * (rng.random(n) < 0.7)
+    return replace(requests, after=np.where(waits, earlier, -1).astype(np.int32), think=np.where(waits, think, 0.0))
+
+
 def make_cost(seed: int, widest: int) -> StepCost:
     """Every term of the formula, with a kink here and there."""
     rng = stream(seed, "serving-cost")
@@ -167,7 +180,7 @@ SHAPES = ("one", "several", "lockstep", "split", "split-lockstep")
 @st.composite
 def cases(
     draw: Any, *, host: bool = False, ties: bool = False, one_block: bool | None = None, overshoot: bool = True,
-    most: int = 40, bys: tuple[str, ...] = ("turn", "batch", "kv", "prefill", "cache", "free"),
+    loops: bool = False, most: int = 40, bys: tuple[str, ...] = ("turn", "batch", "kv", "prefill", "cache", "free"),
 ) -> Case:  # fmt: skip
     """Small memories, so that sequences give way and blocks are evicted all the time."""
     seed = draw(st.integers(0, 2**32))
@@ -180,6 +193,8 @@ def cases(
     requests = make_trace(
         seed, n, block, one_block=single, overshoot=overshoot and not single, rate=rate, longest=longest, ties=ties
     )
+    if loops:
+        requests = with_loops(requests, seed)
     need = -(-(requests.prompt.astype(int) + requests.output) // block) + 1
     room = draw(st.sampled_from([1.0, 1.0, 1.3, 2.0, 4.0]))
     max_tokens = draw(st.integers(2, 80))

@@ -22,9 +22,9 @@ from assay.sim.llm_cost import StepCost
 from assay.workloads import request_files
 from assay.workloads.requests import Prefixes, Requests
 from tests.oracles.serving import Oracle
-from tests.serving.conftest import GAUGES, Case, FleetSpec, Instance, Watcher, cases, make_cost, tight_case
+from tests.serving.conftest import SEEN, Case, FleetSpec, Instance, Watcher, cases, make_cost, tight_case
 
-TIMES = ("routed", "admitted", "first", "finish")
+TIMES = ("arrival", "routed", "admitted", "first", "finish")
 WHO = ("instance", "cached", "preemptions", "emitted", "fetched", "prefilled_by")
 many = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -172,11 +172,39 @@ def assert_equals_oracle(case: Case, whole: bool) -> Oracle:
         expected = [getattr(s, name) for s in oracle.sequences]
         np.testing.assert_allclose(outcome.records[name], expected, rtol=1e-9, err_msg=name)
     for ours, theirs in zip(router.seen, watcher.seen, strict=True):
-        for name, a, b in zip((*GAUGES, "match"), ours, theirs, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12, err_msg=name)
+        for name, a, b in zip(SEEN, ours, theirs, strict=True):
+            rtol = 1e-9 if name == "arrival and now" else 1e-12
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-12, err_msg=name)
     np.testing.assert_array_equal(outcome.instances["decoded"], [e.decoded for e in oracle.engines])
     np.testing.assert_array_equal(outcome.instances["prefilled"], [e.prefilled for e in oracle.engines])
     return oracle
+
+
+@many
+@given(cases(loops=True))
+def test_jumping_equals_stepping_in_closed_loops(case: Case) -> None:
+    for simulation in assert_same(case):
+        assert_at_rest(simulation)
+        assert_turns_wait(simulation)
+
+
+@many
+@given(cases(loops=True))
+def test_the_engine_equals_the_oracle_in_closed_loops(case: Case) -> None:
+    oracle = assert_equals_oracle(case, whole=True)
+    event("released" if oracle.requests.after.max() >= 0 else "nobody waits")  # type: ignore[union-attr]
+
+
+def assert_turns_wait(simulation: Simulation) -> None:
+    """Nobody is sent before the one it waits for has ended and the think time is over."""
+    after, think = simulation.requests.after, simulation.requests.think
+    assert after is not None
+    assert think is not None
+    records, later = simulation.world.requests, np.flatnonzero(after >= 0)
+    due = records["finish"][after[later]] + think[later]
+    np.testing.assert_array_equal(records["arrival"][later], due)
+    np.testing.assert_array_equal(records["arrival"][after < 0], simulation.requests.arrival[after < 0])
+    assert (records["routed"] >= records["arrival"]).all()
 
 
 def tally(oracle: Oracle) -> Counter[str]:

@@ -24,7 +24,7 @@ The decision times are real.
 >>> from assay.serving.lockstep import Delivered, evenness, workers
 >>> from assay.serving.routers import VllmV1
 >>> from assay.workloads.chat import chat
->>> group, trace = workers("910b:qwen3-30b-a3b", 16, slots=16), chat(1500, rate=1e4, seed=0)
+>>> group, trace = workers("910b:qwen3-30b-a3b", 16, slots=16), chat(1500, rate=1e4, seed=0, stay=np.zeros(1))
 >>> balanced, plain = (
 ...     evenness(simulate(trace, group, router, cache=Delivered(), prefix_cache=False))
 ...     for router in (BalanceRoute(slots=16), VllmV1())

@@ -18,11 +18,12 @@ from assay.serving import fleet as fleets
 from assay.serving.engine import simulate, warm
 from assay.serving.interface import SLO
 from assay.serving.outcome import Outcome
+from assay.workloads.closed_loop import closed
 from assay.workloads.requests import Requests
 
 SHOWN = (
-    "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p99", "e2e_mean", "cached_ratio", "goodput", "preemptions",
-    "sim_seconds",
+    "offered", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p99", "e2e_mean", "cached_ratio", "goodput",
+    "preemptions", "sim_seconds",
 )  # fmt: skip
 GENERATED = 5000  # requests
 DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
@@ -49,6 +50,11 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 @click.option(
     "--rate", default="x1", show_default=True, help="x2 doubles the trace's rate; 12 means 12 requests a second."
 )
+@click.option(
+    "--loop", type=click.Choice(["closed", "inferred", "open"]), default="closed", show_default=True,
+    help="closed: a turn of a session is sent when the one before has ended and its think time is over; inferred: "
+    "also where the trace names no sessions, by prompts that continue others; open: at the trace's arrivals.",
+)  # fmt: skip
 @click.option("--slo", help="Targets in seconds: ttft=1,tpot=0.05,e2e=30.")
 @click.option("--find", type=click.Choice(["capacity"]), help="Bisect the highest rate at which 95 % meet --slo.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
@@ -59,7 +65,7 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write the first policy's run for Perfetto.")
 def command(
     trace: str, fleet_text: str, policies: str, more: tuple[str, ...], order: str | None, cache: str, rate: str,
-    slo: str | None, find: str | None, limit: int | None, dejitter: bool, skip_bad: bool, block: int,
+    loop: str, slo: str | None, find: str | None, limit: int | None, dejitter: bool, skip_bad: bool, block: int,
     plot: Path | None, timeline: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Routers on your own trace and fleet: who serves it best, and why."""
@@ -68,11 +74,12 @@ def command(
     if find and target is None:
         raise BadInput("--find capacity needs --slo, for example --slo ttft=1,tpot=0.05")
     spec = fleets.parse(fleet_text, block=block)
-    requests = served_here(at_rate(_read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), rate), spec)
+    requests = in_loop(_read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), loop)
+    requests = served_here(at_rate(requests, rate), spec)
     made = {_label(name, names): name for name in names}
     answer, outcomes = compare(
         requests, spec, made, order=order, prefix_cache=cache == "prefix", slo=target, find=find is not None,
-        progress=click.get_current_context().obj,
+        loop="open" if loop == "open" else "closed", progress=click.get_current_context().obj,
     )  # fmt: skip
     if plot is not None:
         from assay.record import charts
@@ -128,6 +135,30 @@ def at_rate(requests: Requests, text: str) -> Requests:
     return requests if factor == 1.0 else requests.faster(factor)
 
 
+def in_loop(requests: Requests, loop: str) -> Requests:
+    """The requests with the turns that a trace does not name, where they are to be found in its prompts."""
+    if loop != "inferred" or requests.after is not None:
+        return requests
+    if requests.session is None and requests.prefixes is None:
+        raise BadInput("--loop inferred needs prompts that share beginnings (hash_ids, text); this trace has none")
+    return closed(requests)
+
+
+def _loop_facts(outcome: Outcome) -> str:
+    """Which requests waited for which, in words."""
+    requests = outcome.requests
+    if requests.after is not None and requests.think is not None:
+        later = requests.after >= 0
+        if later.any():
+            think = float(np.median(requests.think[later]))
+            return f"closed: {int(later.sum()):,} turns are sent {think:.3g} s (median) after the one before has ended"
+        return "closed: no session has a second turn"
+    early = outcome.early
+    if early:
+        return f"open: every request at its arrival, {early:.0%} of the turns before the one they continue had ended"
+    return "open: every request at its arrival"
+
+
 def served_here(requests: Requests, spec: fleets.FleetSpec) -> Requests:
     """The requests, asked of this fleet's models: names of others say nothing here, and a note says so.
 
@@ -161,6 +192,7 @@ def compare(
     prefix_cache: bool = True,
     slo: SLO | None = None,
     find: bool = False,
+    loop: str = "closed",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[dict[str, Any], dict[str, Outcome]]:
     """The policies on one trace and one fleet: facts, a table and who wins; and the runs themselves."""
@@ -172,7 +204,7 @@ def compare(
     outcomes, table = {}, []
     for done, (label, name) in enumerate(policies.items()):
         progress(done, len(policies))
-        options: dict[str, Any] = {"prefix_cache": prefix_cache}
+        options: dict[str, Any] = {"prefix_cache": prefix_cache, "loop": loop}
         if order is not None:
             options["order"] = components.order(order)
         row: dict[str, Any] = {"policy": label}
@@ -209,6 +241,7 @@ def _trace_facts(requests: Requests, outcome: Outcome) -> dict[str, Any]:
     facts = {
         "name": source.name, "format": source.format, "read": source.read, "used": int(outcome.served.sum()),
         "refused": source.read - int(outcome.served.sum()), "seconds": requests.seconds, "rate": requests.rate,
+        "loop": _loop_facts(outcome),
         "prompt_mean": float(requests.prompt.mean()), "output_mean": float(requests.output.mean()),
         "mapping": ", ".join(f"{ours} = {theirs}" for ours, theirs in source.mapping.items()),
     }  # fmt: skip

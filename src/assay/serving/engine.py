@@ -33,9 +33,11 @@ from assay.serving.outcome import Outcome
 from assay.serving.prefix_cache import match_all
 from assay.serving.state import World
 from assay.serving.world import build, cost_arrays, grown
+from assay.workloads.closed_loop import closed, opened
 from assay.workloads.requests import Requests
 
-SEND, TICK = range(2)
+SEND, TICK, RELEASE = range(3)
+LOOPS = ("closed", "open")
 STANDSTILL = 1000  # ticks of a planner in which nothing moves
 PATIENCE = 1e-3  # seconds a decision may take, on average; a gateway that needs more holds up its clients
 
@@ -81,6 +83,7 @@ class Simulation:
     mode: str = "macro"
     prefix_cache: bool = True
     record: bool = True
+    loop: str = "closed"  # a turn waits for the end of the one before it; "open": it comes when the trace says
     patience: float = PATIENCE
     now: float = 0.0
     policy_seconds: float = 0.0
@@ -90,19 +93,26 @@ class Simulation:
     def __post_init__(self) -> None:
         if self.mode not in ("macro", "step"):
             raise BadInput(f"unknown mode '{self.mode}'; there are macro and step")
+        if self.loop not in LOOPS:
+            raise BadInput(f"unknown loop '{self.loop}'; there are {' and '.join(LOOPS)}")
         check(self.fleet)
+        if self.loop == "open":
+            self.requests = opened(self.requests)
+        elif self.requests.after is None and self.requests.session is not None:
+            self.requests = closed(self.requests)
+        self._followers = _followers(self.requests)
         self.world: World = build(
             self.requests, self.fleet, prefix_cache=self.prefix_cache, step=self.mode == "step", record=self.record
         )
         self.view = SimulatedFleet(self)
         self._agenda: list[tuple[float, int, int, int, int]] = []
         self._outbox: tuple[int, int, float] | None = None
-        self._sequence = self._told = self._standing = 0
+        self._sequence = self._told = self._followed = self._standing = 0
         self._slowest = (0.0, -1)
         self._batch = hasattr(self.router, "assign")
         parts = (self.router, self.order, self.cache, self.planner)
         self._learners: list[Any] = [part for part in parts if hasattr(part, "finished")]
-        self.world.counts[state.EACH_FINISH] = bool(self._learners)
+        self.world.counts[state.EACH_FINISH] = bool(self._learners or self._followers)
         self._columns = _Columns(self.requests)
         self._costs = list({id(instance.cost): instance.cost for instance in self.fleet.instances}.values())
         self._links = np.zeros(len(self.fleet))
@@ -119,7 +129,9 @@ class Simulation:
                 self.planner.begin(self.view, self.control)
             self._later(self.planner.period, TICK)
         arrivals = self.requests.arrival.tolist()
-        count, r = len(arrivals), self._next_fitting(-1)
+        for refused in np.flatnonzero(self._opens & ~self.fits).tolist() if self._followers else ():
+            self._follow(refused, arrivals[refused])
+        count, r = len(arrivals), self._next_opening(-1)
         while True:
             t_arrival = arrivals[r] if r < count else math.inf
             scheduled = bool(self._agenda) and self._agenda[0][0] <= t_arrival
@@ -135,17 +147,18 @@ class Simulation:
                 self._do(heapq.heappop(self._agenda))
             else:
                 self._arrive(r)
-                r = self._next_fitting(r)
+                r = self._next_opening(r)
         return Outcome.of(self, perf_counter() - began)
 
     def _over(self) -> bool:
         return int(self.world.counts[state.FINISHED_COUNT]) == int(self.fits.sum()) and len(self._agenda) <= 1
 
-    def _next_fitting(self, r: int) -> int:
+    def _next_opening(self, r: int) -> int:
+        """The next request that fits somewhere and waits for no other."""
         r += 1
-        if self._all_fit:
+        if self._all_open:
             return r
-        while r < len(self.fits) and not self.fits[r]:
+        while r < len(self.fits) and not (self.fits[r] and self._opens[r]):
             r += 1
         return r
 
@@ -181,6 +194,8 @@ class Simulation:
             self._hand_over()
         if self._learners:
             self._tell()
+        if self._followers:
+            self._release()
         if self.held and why != state.STOPPED:  # the core stops once a boundary, also where it had another reason
             core.look(w.handle, self.now)
             self._assign()
@@ -310,15 +325,36 @@ class Simulation:
             if self._changes and not self.control.takes(r, i):  # the fleet changed while it was under way
                 i = self.control.route(r)
             self.send(r, i)
+        elif kind == RELEASE:
+            self.world.requests[r]["arrival"] = self._columns.arrival[r] = self.now
+            self._arrive(r)
         elif self.planner is not None:
             self._flush()
             self.planner.plan(self.view, self.control)
             self._notice_standstill()
             self._later(self.now + self.planner.period, TICK)
 
+    def _release(self) -> None:
+        """Whoever waited for a request that finished since is sent when the think time is over."""
+        w = self.world
+        for r in w.finished[self._followed : w.counts[state.FINISHED_COUNT]].tolist():
+            self._follow(r, float(w.requests[r]["finish"]))
+        self._followed = int(w.counts[state.FINISHED_COUNT])
+
+    def _follow(self, ended: int, when: float) -> None:
+        """Let those who waited for a request think. One that fits nowhere ends when it is refused: its user goes on."""
+        over = [(ended, when)]
+        for before, moment in over:
+            for r, think in self._followers.get(before, ()):
+                if self.fits[r]:
+                    self._later(moment + think, RELEASE, r)
+                else:
+                    self.world.requests[r]["arrival"] = moment + think
+                    over.append((r, moment + think))
+
     def _notice_standstill(self) -> None:
         """A planner that leaves requests where nobody serves them would let the clock tick for ever."""
-        arriving = bool(self.now < self.requests.arrival[-1])
+        arriving = bool(self.now < self.requests.arrival[self._opens][-1])
         moving = arriving or self._agenda or self._over() or np.isfinite(self.world.groups["next"]).any()
         self._standing = 0 if moving else self._standing + 1
         if self._standing > STANDSTILL:
@@ -356,7 +392,9 @@ class Simulation:
             self.fits = self._blocks <= largest[self.requests.model]
         else:
             self.fits = self._blocks <= self._largest(np.ones(len(spec), np.bool_))
-        self._all_fit = bool(self.fits.all())
+        after = self.requests.after
+        self._opens = np.ones(len(self.requests), np.bool_) if after is None else after < 0
+        self._all_open = bool(self.fits.all() and self._opens.all())
         self._changes = self.planner is not None
         self._keeps = hasattr(self.planner, "arrived")
 
@@ -405,7 +443,7 @@ class _Columns:
 
     def __post_init__(self) -> None:
         trace = self.requests
-        self._arrival, self._prompt = trace.arrival.tolist(), trace.prompt.tolist()
+        self.arrival, self._prompt = trace.arrival.tolist(), trace.prompt.tolist()
         self._session = trace.session.tolist() if trace.session is not None else None
         self._labels = [
             (name, getattr(trace, name).tolist(), getattr(trace, words))
@@ -420,7 +458,7 @@ class _Columns:
 
     def request(self, r: int) -> Request:
         """Request r as a policy may see it."""
-        request = Request(r, self._arrival[r], self._prompt[r])
+        request = Request(r, self.arrival[r], self._prompt[r])
         if self._session is not None and self._session[r] >= 0:
             request.session = self._session[r]
         for name, codes, words in self._labels:
@@ -428,12 +466,31 @@ class _Columns:
         return request
 
 
+def _followers(requests: Requests) -> dict[int, list[tuple[int, float]]]:
+    """By request: who waits for its end, and the seconds each of them thinks then."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    if requests.after is None or requests.think is None:
+        return found
+    later = np.flatnonzero(requests.after >= 0)
+    if (requests.after[later] >= later).any() or not (requests.think[later] >= 0).all():
+        raise BadInput("a request waits for an earlier one, and thinks for at least 0 seconds")
+    for r, before, think in zip(
+        later.tolist(), requests.after[later].tolist(), requests.think[later].tolist(), strict=True
+    ):
+        found.setdefault(before, []).append((r, think))
+    return found
+
+
 def _least_loaded(request: Request, fleet: Fleet) -> int:
     return fleet.argmin(fleet.batch_size, fleet.kv_tokens)
 
 
 def simulate(requests: Requests, fleet: FleetSpec, router: Any, **options: Any) -> Outcome:
-    """Serve a trace with a fleet and one line of components: `order=`, `cache=`, `planner=`, `mode="step"`."""
+    """Serve a trace with a fleet and one line of components: `order=`, `cache=`, `planner=`, `mode="step"`.
+
+    Sessions are closed loops: a turn is sent when the one before it has ended and its think time is over
+    (:mod:`assay.workloads.closed_loop`). With `loop="open"` every request comes when the trace says.
+    """
     return Simulation(requests, fleet, router, **options).run()
 
 

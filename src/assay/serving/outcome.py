@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from assay.serving import state
 from assay.serving.fleet import FleetSpec
 from assay.serving.interface import SLO
+from assay.workloads.prefixes import turns
 from assay.workloads.requests import Requests
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Outcome:
     sim_seconds: float
     policy_seconds: float
     decisions: int
+    loop: str = "open"  # closed: later turns were sent when the one before had ended; open: at the trace's arrivals
 
     @classmethod
     def of(cls, simulation: Simulation, seconds: float) -> Outcome:
@@ -43,14 +45,36 @@ class Outcome:
         return cls(
             simulation.requests, simulation.fleet, simulation.fits, w.requests, w.instances, w.caches,
             w.spans[: w.counts[state.SPANS]], seconds, simulation.policy_seconds, simulation.decisions,
+            "open" if simulation.requests.after is None else "closed",
         )  # fmt: skip
 
     def _of(self, name: str) -> Floats:
         return np.asarray(self.records[name][self.served], dtype=np.float64)
 
     @property
+    def offered(self) -> float:
+        """Requests a second that were sent while sessions began; what long sessions still send afterwards is left out.
+
+        In a closed loop this hangs on the answers: who waits longer asks less often.
+        """
+        sent, after = self._of("arrival"), self.requests.after
+        begun = sent if after is None else sent[after[self.served] < 0]
+        if not len(begun) or begun.max() == begun.min():
+            return float("inf")
+        return float((sent <= begun.max()).sum() / (begun.max() - begun.min()))
+
+    @property
+    def early(self) -> float:
+        """Share of the later turns that were sent before the turn they continue had ended; none in a closed loop."""
+        before = turns(self.requests) if self.requests.after is None else self.requests.after
+        later = np.flatnonzero((before >= 0) & self.served & self.served[before])
+        if not len(later):
+            return 0.0
+        return float((self.records["arrival"][later] < self.records["finish"][before[later]]).mean())
+
+    @property
     def ttft(self) -> Floats:
-        """Arrival to first token."""
+        """Sent to first token."""
         return self._of("first") - self._of("arrival")
 
     @property
@@ -61,12 +85,12 @@ class Outcome:
 
     @property
     def e2e(self) -> Floats:
-        """Arrival to last token."""
+        """Sent to last token."""
         return self._of("finish") - self._of("arrival")
 
     @property
     def queueing(self) -> Floats:
-        """Arrival to first admission."""
+        """Sent to first admission."""
         return self._of("admitted") - self._of("arrival")
 
     @property
@@ -86,7 +110,7 @@ class Outcome:
 
     @property
     def makespan(self) -> float:
-        """First arrival to last token."""
+        """First request sent to last token."""
         return float(self._of("finish").max() - self._of("arrival").min()) if self.served.any() else 0.0
 
     @property
@@ -151,7 +175,7 @@ class Outcome:
             tpot = np.zeros(1)
         tokens = self._of("output").sum()
         row = {
-            "requests": int(self.served.sum()), "refused": int((~self.served).sum()),
+            "requests": int(self.served.sum()), "refused": int((~self.served).sum()), "offered": self.offered,
             "ttft_mean": ttft.mean(), "ttft_p50": np.median(ttft), "ttft_p99": np.quantile(ttft, 0.99),
             "tpot_mean": tpot.mean(), "tpot_p50": np.median(tpot), "tpot_p99": np.quantile(tpot, 0.99),
             "e2e_mean": e2e.mean(), "e2e_p99": np.quantile(e2e, 0.99), "queueing_mean": self.queueing.mean(),

@@ -1,9 +1,10 @@
 """Chat traffic: made from a few numbers, or fitted to a trace and then scaled.
 
 Arrivals are a Gamma renewal process (its coefficient of variation is the burstiness) whose rate follows a curve.
-Conversations begin, pause to think and go on: each prompt holds the prompt and the answer before it. Openings share
-system prompts of Zipf popularity. Lengths of prompts and answers are drawn together from an empirical copula, so that
-their correlation is kept. Agents loop over tools, change the head of their prompt, forget.
+Conversations begin, pause to think and go on: each prompt holds the prompt and the answer before it, and an engine
+sends it when that answer has ended and the pause is over (`closed_loop`); its arrival is when that would be if answers
+took no time. Openings share system prompts of Zipf popularity. Lengths of prompts and answers are drawn together from
+an empirical copula, so that their correlation is kept. Agents loop over tools, change the head of their prompt, forget.
 
 >>> trace = chat(1000, rate=5.0, seed=1)
 >>> len(trace), bool(trace.prefixes.block == 16), round(trace.rate)
@@ -22,7 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from assay.sim.random import stream
-from assay.workloads.conversations import BLOCK, Draws, Rules, converse, paths
+from assay.workloads.conversations import BLOCK, Draws, Rules, State, converse, paths
+from assay.workloads.prefixes import previous
 from assay.workloads.requests import Floats, Prefixes, Requests, Source
 
 DAY = 86_400.0
@@ -165,9 +167,15 @@ class Chat:
             parent, start, stop, depth = (row[:found].copy() for row in end.tree)
             offsets, segments = paths(parent, depth, end.tip)
             tree = Prefixes(parent, start, stop, offsets, segments, end.answer, BLOCK)
-            trace |= {"session": end.session, "prefixes": tree}
+            trace |= {"session": end.session, "prefixes": tree} | self._loops(draws, end)
         source = Source("chat", "generated", read=n, used=n)
         return Requests(**trace, **self._labels(seed, end.session, end.system), source=source)
+
+    def _loops(self, draws: Draws, end: State) -> dict[str, Any]:
+        """Whose end each later turn waits for, and the think time that was drawn for it."""
+        after = previous(end.session)
+        pauses = np.where(end.agent[end.session], draws.pause, draws.think)
+        return {"after": after, "think": np.where(after >= 0, pauses[after], 0.0)}
 
     def arrivals(self, n: int, seed: int) -> Floats:
         """Times of n arrivals, from zero."""

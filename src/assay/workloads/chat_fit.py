@@ -15,6 +15,7 @@ from numba import njit
 from scipy import stats
 
 from assay.workloads.chat import DAY, Chat, Lengths
+from assay.workloads.closed_loop import closed
 from assay.workloads.conversations import BLOCK
 from assay.workloads.prefixes import infinite_cache_hit, turns
 from assay.workloads.request_files import spread
@@ -85,7 +86,7 @@ def _with_turns(model: Chat, requests: Requests, before: Ints, later: Any) -> Ch
     model = replace(
         model,
         later=Lengths.of(np.maximum(added, -output[earlier] + 1), output[later]),
-        think=np.quantile(requests.arrival[later] - requests.arrival[earlier], np.linspace(0, 1, 513)),
+        think=np.quantile(_think(requests)[later], np.linspace(0, 1, 513)),
     )
     went_on = np.zeros(len(requests), bool)
     went_on[earlier] = True
@@ -95,6 +96,13 @@ def _with_turns(model: Chat, requests: Requests, before: Ints, later: Any) -> Ch
     return _calibrated_turns(
         replace(model, stay_edges=edges), stay, len(later) / len(requests), min(len(requests), _MOST)
     )
+
+
+def _think(requests: Requests) -> Floats:
+    """Seconds between the end of a turn and the next."""
+    think = requests.think if requests.think is not None else closed(requests).think
+    assert think is not None
+    return think
 
 
 def _calibrated_turns(model: Chat, stay: Floats, goal: float, n: int) -> Chat:

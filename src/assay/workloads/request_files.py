@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from assay.record.errors import BadInput
 from assay.sim.random import stream
 from assay.workloads import prefixes as trees
+from assay.workloads.closed_loop import closed
 from assay.workloads.public_traces import PUBLIC, named
 from assay.workloads.request_chats import BLOCK, read_chats
 from assay.workloads.request_formats import LABELS, Layout, sniff
@@ -31,7 +32,7 @@ from assay.workloads.request_rows import Rows
 from assay.workloads.request_tables import read_table
 from assay.workloads.requests import Blocks, Floats, Ints, Prefixes, Requests, Source
 
-_COLUMNS = ("arrival", "prompt", "output", "counts", "chat", "parent", "status", "run", "width")
+_COLUMNS = ("arrival", "prompt", "output", "counts", "chat", "parent", "status", "run", "width", "service")
 _CHUNK = 1 << 20  # bytes of text held at a time
 _HEAD = 1 << 16
 _BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
@@ -196,7 +197,13 @@ def _finish(rows: Rows, layout: Layout, dejitter: bool) -> Requests:
         rows.read - len(order),
         tuple(notes),
     )
-    return Requests(arrival=times, source=source, **trace)
+    requests = Requests(arrival=times, source=source, **trace)
+    if "session" not in trace:
+        return requests
+    service = columns["service"][order] if columns["service"] is not None else None
+    if layout.format in ("sharegpt", "openai"):
+        service = np.zeros(len(order))  # between turns stand think times, not gaps
+    return closed(requests, service, links)
 
 
 def _because(notes: list[str]) -> str:

@@ -52,7 +52,7 @@ class Layout:
 
 _AZURE = {"arrival": "TIMESTAMP", "prompt": "ContextTokens", "output": "GeneratedTokens"}
 _BURST = {"arrival": "Timestamp", "prompt": "Request tokens", "output": "Response tokens"}
-_BURST_MORE = {"model": "Model", "category": "Log Type", "session": "Session ID"}
+_BURST_MORE = {"model": "Model", "category": "Log Type", "session": "Session ID", "service": "Elapsed time"}
 _VIDUR = {"arrival": "arrived_at", "prompt": "num_prefill_tokens", "output": "num_decode_tokens"}
 _HASHED = {"arrival": "timestamp", "prompt": "input_length", "output": "output_length", "ids": "hash_ids"}
 _BAILIAN = {**_HASHED, "session": "parent_chat_id", "category": "type"}

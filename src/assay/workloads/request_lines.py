@@ -49,6 +49,7 @@ class _Gateway(msgspec.Struct, gc=False):
     id: str  # of the run, a dash, of the request
     endpoint: str
     status: int
+    e2e: _Time = 0.0
     prompt_tokens: _Length = 0
     completion_tokens: _Length = 0
     session: str = ""
@@ -174,6 +175,7 @@ def _add_gateway(rows: Rows, records: list[_Gateway]) -> None:
         prompt=np.fromiter([r.prompt_tokens for r in records], np.int64, count=n),
         output=np.where(status == 200, output, 0),
         status=status,
+        service=np.fromiter([r.e2e for r in records], np.float64, count=n),
         width=np.fromiter([r.block for r in records], np.float64, count=n),
         run=rows.codes("run", [r.id.partition("-")[0] for r in records]),
         category=rows.codes("category", [r.endpoint for r in records]),

@@ -40,6 +40,8 @@ def read_table(rows: Rows, layout: Layout, path: Path, limit: int | None) -> Non
     for name in LABELS:
         if name in table.columns:
             rows.add(**{name: _codes(rows, name, table[name])})
+    if "service" in table.columns:
+        rows.add(service=table["service"].to_numpy())
 
 
 def _scan(path: Path, layout: Layout) -> pl.LazyFrame:
@@ -50,6 +52,9 @@ def _expressions(layout: Layout) -> list[pl.Expr]:
     text = {ours: pl.col(theirs).str.strip_chars() for ours, theirs in layout.columns.items()}
     numbers = [text[ours].cast(pl.Float64, strict=False).alias(ours) for ours in ("prompt", "output")]
     labels = [text[ours].alias(ours) for ours in LABELS if ours in text]
+    if "service" in text:  # a request that has none recorded took no time that is known of
+        service = text["service"].cast(pl.Float64, strict=False)
+        numbers.append(pl.when(service.is_finite() & (service > 0)).then(service).otherwise(0.0).alias("service"))
     blank = pl.all_horizontal(pl.all().is_null()).alias("blank")
     when = _nanoseconds(text["arrival"])
     arrival = pl.coalesce(text["arrival"].cast(pl.Float64, strict=False), when.cast(pl.Float64) / 1e9)

@@ -73,6 +73,8 @@ class Requests:
     output: Ints
     prefixes: Prefixes | None = None
     session: Ints | None = None  # -1: none
+    after: Ints | None = None  # the earlier request whose end each waits for, -1: none; see `closed_loop`
+    think: Floats | None = None  # seconds from that end until it is sent
     tier: Ints | None = None  # index into `tiers`
     tiers: tuple[str, ...] = ()
     tenant: Ints | None = None
@@ -116,18 +118,21 @@ class Requests:
         return int(self.prompt.sum(dtype=np.int64) + self.output.sum(dtype=np.int64))
 
     def faster(self, factor: float) -> Requests:
-        """The same requests, `factor` times as fast: arrivals divided by it."""
-        return replace(self, arrival=self.arrival / factor)
+        """The same requests, `factor` times as fast: arrivals and think times divided by it."""
+        think = None if self.think is None else self.think / factor
+        return replace(self, arrival=self.arrival / factor, think=think)
 
     def part(self, start: int, stop: int) -> Requests:
-        """Requests `start` to `stop` - 1, the first of them at time zero.
+        """Requests `start` to `stop` - 1, the first of them at time zero; who waited for one before them does no more.
 
         >>> Requests.of(arrival=[0.0, 0.5, 0.7], prompt=[100, 20, 3], output=[5, 7, 9]).part(1, 3).prompt.tolist()
         [20, 3]
         """
         rows = slice(start, stop)
-        names = ("prompt", "output", "session", "tier", "tenant", "model", "category")
+        names = ("prompt", "output", "session", "think", "tier", "tenant", "model", "category")
         columns = {name: None if (column := getattr(self, name)) is None else column[rows] for name in names}
+        if self.after is not None:
+            columns["after"] = np.maximum(self.after[rows] - np.int32(start), np.int32(-1))
         prefixes = self.prefixes
         if prefixes is not None:
             offsets = prefixes.offsets[start : stop + 1]
