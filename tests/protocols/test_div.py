@@ -15,24 +15,24 @@ from assay.record import charts
 from assay.record.catalogue import study
 from assay.record.lab import Lab
 from assay.record.runner import judge
-from assay.record.types import Verdict
+from assay.record.types import Answer, Verdict
 from assay.sim import graphs
 from tests.conftest import Package
 
 
-def verdicts(table: pl.DataFrame) -> dict[str, Verdict]:
-    return {answer.text: answer.verdict for answer in judge(study("div"), table)}
+def answers(table: pl.DataFrame) -> dict[str, Answer]:
+    return {answer.id: answer for answer in judge(study("div"), table)}
 
 
-def claim(words: str) -> str:
-    return next(c.text for c in div.claims if words in c.text)
+def verdict(claim: str, table: pl.DataFrame) -> Verdict:
+    return answers(table)[claim].verdict
 
 
 def measured(rows: list[dict[str, object]]) -> pl.DataFrame:
     """A table of the study's shape with made-up numbers."""
     base = {
         "experiment": "size", "graph": "random-regular:8", "n": 64, "span": 7, "rule": "div", "replicas": 100,
-        "seed": 0, "steps_mean": 1.0, "bound_ratio": 0.1, "inverse_conductance": 3.0, "hits": 100, "bias_mean": 0.0,
+        "seed": 0, "steps_mean": 1.0, "bound_ratio": 0.1, "inverse_conductance": 3.0, "hits": 100, "bias_ratio": 0.0,
         "censored": 0,
     }  # fmt: skip
     return pl.from_dicts([base | row for row in rows], infer_schema_length=None)
@@ -150,40 +150,55 @@ class TestTheStudy:
         assert div._start("size", graphs.complete(64), 7, seed=1).mean() == 3.5
 
     def test_quadratic_growth_is_reproduced_and_cubic_is_not(self) -> None:
-        text = claim("n to this power")
         square = [{"n": n, "steps_mean": 0.7 * n**2, "seed": s} for n in (64, 128, 256, 512) for s in range(2)]
         cube = [row | {"steps_mean": row["n"] ** 3} for row in square]
-        assert verdicts(measured(square))[text] is Verdict.REPRODUCED
-        assert verdicts(measured(cube))[text] is Verdict.NOT_REPRODUCED
+        assert verdict("expanders", measured(square)) is Verdict.REPRODUCED
+        assert verdict("expanders", measured(cube)) is Verdict.NOT_REPRODUCED
 
     def test_a_miss_of_the_average_is_not_reproduced(self) -> None:
-        text = claim("rounded up or down")
         row = {"experiment": "average", "graph": "complete", "replicas": 500}
-        assert verdicts(measured([row | {"hits": 500}]))[text] is Verdict.REPRODUCED
-        assert verdicts(measured([row | {"hits": 400}]))[text] is Verdict.NOT_REPRODUCED
+        assert verdict("rounded", measured([row | {"hits": 500}])) is Verdict.REPRODUCED
+        assert verdict("rounded", measured([row | {"hits": 400}])) is Verdict.NOT_REPRODUCED
 
     def test_only_the_largest_graph_counts_for_high_probability(self) -> None:
-        text = claim("rounded up or down")
         row = {"experiment": "average", "graph": "complete", "replicas": 500}
         table = measured([row | {"n": 64, "hits": 10}, row | {"n": 2048, "hits": 500}])
-        assert verdicts(table)[text] is Verdict.REPRODUCED
+        assert verdict("rounded", table) is Verdict.REPRODUCED
+
+    def test_a_rival_that_hits_as_often_is_a_tie(self) -> None:
+        rows = [
+            {"experiment": "average", "graph": "complete", "rule": rule, "hits": hits, "seed": seed}
+            for rule, hits in (("div", 100), ("pull", 40))
+            for seed in (1000, 7, 12)
+        ]
+        assert verdict("over-pull", measured(rows)) is Verdict.REPRODUCED
+        assert verdict("over-pull", measured([row | {"hits": 100} for row in rows])) is Verdict.NOT_REPRODUCED
 
     def test_a_bias_in_one_graph_is_not_averaged_away_by_another(self) -> None:
-        text = claim("degree-weighted")
         rows = [
-            {"experiment": "expectation", "graph": graph, "bias_mean": bias}
-            for graph, bias in (("star", 0.5), ("barbell", -0.5))
+            {"experiment": "expectation", "graph": graph, "bias_ratio": bias, "seed": seed}
+            for graph, bias in (("star", 0.06), ("barbell", -0.05))
+            for seed in range(3)
         ]
-        assert verdicts(measured(rows))[text] is Verdict.NOT_REPRODUCED
+        found = answers(measured(rows))["expectation"]
+        assert found.verdict is Verdict.NOT_REPRODUCED
+        assert (found.measured, found.cases) == (pytest.approx(0.06), "star, of 2 graphs")
 
-    def test_the_steepest_family_counts(self) -> None:
-        text = claim("inverse conductance")
+    def test_the_steepest_family_counts_and_is_named(self) -> None:
         rows = [
             {"experiment": "conductance", "graph": graph, "inverse_conductance": phi, "bound_ratio": 1e-6 * phi**power}
             for graph, power in (("cycle", -1.0), ("torus", 1.0))
             for phi in (2.0, 4.0, 8.0, 16.0)
         ]
-        assert verdicts(measured(rows))[text] is Verdict.NOT_REPRODUCED  # 1/Φ³ on one family is too much
+        found = answers(measured(rows))["conductance"]
+        assert found.verdict is Verdict.NOT_REPRODUCED  # 1/Φ³ on one family is too much
+        assert found.cases == "torus, of 2 cases"
+
+    def test_one_case_above_the_bound_is_a_counterexample(self) -> None:
+        kept = [{"n": n, "bound_ratio": 0.4} for n in (64, 128, 256)]
+        assert verdict("constant", measured(kept)) is Verdict.REPRODUCED
+        found = answers(measured([*kept, {"n": 512, "bound_ratio": 1.5}]))["constant"]
+        assert found.verdict is Verdict.NOT_REPRODUCED and "1.5 of the bound: random-regular:8 of 512" in found.cases
 
     def test_the_plot_is_drawn(self) -> None:
         rows = [{"n": n, "steps_mean": n**2} for n in (64, 128)]
