@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.record.types import NotMeasured
 from assay.serving import flying_serving as paper
 from assay.serving.engine import Simulation, simulate
-from assay.serving.flying_serving import DAY, MODELS, Engines, Flying, capacity, thresholds, traffic
+from assay.serving.flying_serving import MODELS, PEAKS, PHASE, Engines, Flying, capacity, thresholds, traffic
 from assay.serving.gpu_pool import Group
 from assay.serving.routers import LeastRequests, RoundRobin
 from assay.sim.random import stream
@@ -65,11 +67,11 @@ def test_a_quiet_pool_is_merged_and_a_crowded_one_is_not() -> None:
 
 def test_over_a_day_it_follows_the_better_static_layout() -> None:
     engines = MODELS["32B"]
-    requests = traffic(engines, "day", 1500, 3)
-    flying = serve(requests, engines, Flying(engines, prompt=4096, output=256))
+    requests = traffic(engines, 1.1, PHASE, 2, 3)  # in busy hours more than all engines as one sustain
+    early = next(one for one in paper.settings(engines) if one["widest"] == engines.count)  # parts at the least load
+    flying = serve(requests, engines, Flying(engines, **early))
     replicas, wide = serve(requests, engines), serve(requests, engines, width=engines.count)
-    rate = DAY[np.minimum((requests.arrival / requests.arrival[-1] * len(DAY)).astype(int), len(DAY) - 1)]
-    quiet, busy = rate < 0.3, rate > 1.0
+    quiet, busy = paper.hours(requests, PHASE * paper.alone(engines))
     assert flying.ttft[quiet].mean() < 1.2 * wide.ttft[quiet].mean() < 0.5 * replicas.ttft[quiet].mean()
     assert flying.ttft[busy].mean() < 1.5 * min(replicas.ttft[busy].mean(), wide.ttft[busy].mean())
 
@@ -127,7 +129,66 @@ def test_bad_settings_are_refused() -> None:
         Flying(SMALL, small=5.0, large=5.0)
 
 
-def test_claims_are_answered_by_the_table() -> None:
-    rows = paper.compare_at("70B", "low", 60, 0)
-    assert {"flying", "flying, sequential", "restart", "static DP", "static TP"} <= set(rows)
-    assert all(row["finished"] == 60 for row in rows.values())
+# ------------------------------------------------------------------------------------------------ the study
+
+
+@pytest.fixture(scope="module")
+def compared() -> pl.DataFrame:
+    """The smallest model's busiest days: two seeds, two and five judged days."""
+    case: dict[str, Any] = {"model": "8B", "peak": PEAKS[-1], "phase": PHASE}
+    chosen = paper.tune(**case, seed=7)
+    rows = []
+    for days, seeds in ((2, (7, 1000)), (5, (7,))):
+        for seed in seeds:
+            found = paper.compare_at(**case, days=days, **chosen, seed=seed)
+            rows += [case | {"days": days, "seed": seed, "layout": name} | row for name, row in found.items()]
+    return pl.DataFrame(rows)
+
+
+def test_every_static_layout_sustains_the_busy_hours() -> None:
+    for engines in MODELS.values():
+        least = min(capacity(engines, width) for width in paper.widths(engines))
+        requests = traffic(engines, PEAKS[-1], PHASE, 4, 0)
+        _, busy = paper.hours(requests, PHASE * paper.alone(engines))
+        assert busy.sum() / (3 * PHASE * paper.alone(engines)) < least
+
+
+def test_the_ratio_does_not_grow_with_the_length_of_the_run(compared: pl.DataFrame) -> None:
+    """A static layout that cannot keep up would look the worse the longer one waits."""
+    ratios = []
+    for days in (2, 5):
+        some = compared.filter((pl.col("days") == days) & (pl.col("seed") == 7))
+        of = {row["layout"]: row["e2e_busy"] for row in some.to_dicts()}
+        ratios.append(of["static TP"] / of["flying"])
+    assert ratios[1] == pytest.approx(ratios[0], rel=0.15)
+
+
+def test_hybrids_are_among_the_rivals_and_everybody_is_tuned_elsewhere(compared: pl.DataFrame) -> None:
+    assert {"static DP", "static hybrid 2", "static hybrid 4", "static TP"} <= set(compared["layout"])
+    best = compared.filter((pl.col("layout") == "best static") & (pl.col("days") == 2))
+    rivals = compared.filter(pl.col("layout").is_in(list(paper.statics(MODELS["8B"]))) & (pl.col("days") == 2))
+    assert best["e2e_mean"].mean() == rivals.group_by("layout").agg(pl.col("e2e_mean").mean())["e2e_mean"].min()
+    judged, other = (traffic(MODELS["8B"], 0.9, PHASE, 1, 7, use) for use in ("judged", "tuned"))
+    assert len(judged) != len(other) or (judged.arrival != other.arrival).all()
+
+
+def test_a_case_is_judged_only_where_it_switches_every_day(compared: pl.DataFrame) -> None:
+    table = compared.filter(pl.col("days") == 2)
+    assert (table.filter(pl.col("layout") == "flying")["switches"] >= 4).all()
+    measure = next(claim.measure for claim in paper.claims if claim.id == "high-load")
+    assert measure(table).cases == "8B, peak 0.9, of 1 cases"
+    still = table.with_columns(switches=pl.when(pl.col("layout") == "flying").then(1).otherwise(pl.col("switches")))
+    with pytest.raises(NotMeasured):
+        measure(still)
+
+
+def test_everybody_serves_everybody(compared: pl.DataFrame) -> None:
+    assert compared.group_by("days", "seed").agg(pl.col("finished").n_unique())["finished"].to_list() == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_restarts_really_restart() -> None:
+    case: dict[str, Any] = {"model": "70B", "peak": PEAKS[-1], "phase": paper.LONG_PHASE}
+    rows = paper.compare_at(**case, days=1, **paper.tune(**case, seed=3), seed=3)
+    assert rows["restart"]["switches"] >= 2
+    assert rows["restart"]["e2e_mean"] > rows["flying"]["e2e_mean"]

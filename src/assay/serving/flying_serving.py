@@ -13,7 +13,8 @@ thresholds for the two and a pause between switches. By request: one that fits n
 `express`, gets a merged subset. A width changes by way of width 1, as in the authors' engine.
 
 Merging costs and speeds are the authors' published measurements, kept as constants of the model; the engines' own
-speed is assay's roofline.
+speed is assay's roofline. The study alternates quiet and busy hours at rates that every static layout sustains: beyond
+them one layout's queue grows for as long as one cares to look. It is judged where the pool merges and parts every day.
 
 arXiv:2602.22593, ICS 2026.
 
@@ -29,6 +30,7 @@ arXiv:2602.22593, ICS 2026.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -37,8 +39,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from assay.record import measures
-from assay.record.types import Claim, Evidence
+from assay.record import intervals, measures
+from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.serving import steady_state
 from assay.serving.control import Control, Withdrawn
 from assay.serving.engine import simulate
@@ -47,6 +49,7 @@ from assay.serving.gpu_pool import Group, Pool, spread
 from assay.serving.interface import Fleet, Request
 from assay.serving.routers import LeastRequests
 from assay.sim.llm_cost import StepCost
+from assay.sim.random import stream
 from assay.workloads.requests import Requests
 
 if TYPE_CHECKING:
@@ -321,119 +324,224 @@ MODELS = {
     "32B": Engines("h200:qwen3-32b", 4),
     "70B": Engines("h200:llama-3-70b:tp2", 2),
 }
-LOADS = {"low": 0.08, "middle": 0.4, "high": 0.95, "day": 0.5}  # of what static replicas sustain
-DAY = np.array([0.15, 0.15, 0.6, 1.5, 1.9, 1.9, 1.5, 0.3])  # relative rate: 7 % of the capacity to 95 %
+PEAKS = (0.5, 0.7, 0.9)  # the busy rate, of what the least capable static layout sustains
+QUIET = 0.1  # the quiet rate, likewise
+PHASE, LONG_PHASE = 40, 160  # how long quiet and busy hours last, in times that one request takes alone on one engine
 PROMPT, OUTPUT = 4096, 256  # the fork's own benchmark
 
 
-def traffic(engines: Engines, load: str, count: int, seed: int) -> Requests:
-    """Long prompts and short answers at a share of the capacity; `day` goes from quiet to overload and back."""
-    from assay.workloads.chat import Chat, Lengths
+def traffic(engines: Engines, peak: float, phase: int, days: int, seed: int, use: str = "judged") -> Requests:
+    """Long prompts and short answers; a day is a quiet phase and a busy one.
 
-    rate = LOADS[load] * capacity(engines)
-    curve = DAY if load == "day" else np.ones(1)
-    lengths = Lengths.lognormal(PROMPT, OUTPUT, sigma=0.3)
-    one = Chat(
-        rate=rate, curve=curve, period=count / rate, opening=lengths, stay=np.zeros(1), shared=0.0, prefixes=False
-    )
-    return one.generate(count, seed)
+    Even the busy rate is one that every static layout sustains. Above it the queue of some would grow for as long as
+    the phase lasts, and so would any ratio of latencies.
+    """
+    from assay.workloads.chat import Lengths
+
+    random = stream(seed, "flying-serving", use, engines.layout, str(peak))
+    least = min(capacity(engines, width) for width in widths(engines))
+    seconds = phase * alone(engines)
+    counts = random.poisson(np.tile([QUIET, peak], days) * least * seconds)
+    arrival = seconds * np.sort(np.repeat(np.arange(2 * days), counts) + random.random(counts.sum()))
+    prompt, output = Lengths.lognormal(PROMPT, OUTPUT, sigma=0.3).draw(random, len(arrival))
+    return Requests.of(arrival, prompt, output)
+
+
+def hours(requests: Requests, seconds: float) -> tuple[Any, Any]:
+    """Who comes in quiet hours, and who in busy ones, of all days but the first, in which the pool warms up."""
+    which = (requests.arrival // seconds).astype(int)
+    return (which >= 2) & (which % 2 == 0), (which >= 2) & (which % 2 == 1)
+
+
+def widths(engines: Engines) -> list[int]:
+    """Of static layouts: powers of two up to all engines."""
+    return [2**k for k in range(engines.count.bit_length()) if 2**k <= engines.count]
+
+
+def _full(n: int) -> Requests:
+    return Requests.of(np.zeros(n), np.full(n, PROMPT), np.full(n, OUTPUT))
+
+
+@lru_cache(maxsize=64)
+def capacity(engines: Engines, width: int = 1) -> float:
+    """Requests a second that static groups of a width complete when all wait at the door."""
+    n = 60 * engines.count
+    return n / simulate(_full(n), engines.fleet(width), LeastRequests(), record=False).makespan
 
 
 @lru_cache(maxsize=16)
-def capacity(engines: Engines) -> float:
-    """Requests a second that static replicas complete when all wait at the door."""
-    n = 60 * engines.count
-    full = Requests.of(np.zeros(n), np.full(n, PROMPT), np.full(n, OUTPUT))
-    return n / simulate(full, engines.fleet(), LeastRequests(), record=False).makespan
+def alone(engines: Engines) -> float:
+    """Seconds of one request on one engine: what the length of a phase is measured in."""
+    return simulate(_full(1), engines.fleet(1), LeastRequests(), record=False).makespan
 
 
-def contenders(engines: Engines) -> dict[str, Any]:
-    """Planners and static fleets, by name."""
-    half = max(engines.count // 2, 2) if engines.count > 2 else 2
-    rows: dict[str, Any] = {
-        "flying": Flying(engines, prompt=PROMPT, output=OUTPUT),
-        "flying, sequential": Flying(engines, method="sequential", prompt=PROMPT, output=OUTPUT),
-        "restart": Flying(engines, prompt=PROMPT, output=OUTPUT, restart=RESTART, dwell=60.0, rest=900.0),
-        "static DP": engines.fleet(1),
-        "static TP": engines.fleet(engines.count),
-    }
-    if half < engines.count:
-        rows["static hybrid"] = engines.fleet(half)
-    return rows
+def statics(engines: Engines) -> dict[str, int]:
+    """Static layouts by name, with their widths."""
+    names = {1: "static DP", engines.count: "static TP"}
+    return {names.get(width, f"static hybrid {width}"): width for width in widths(engines)}
 
 
-def compare_at(model: str, load: str, count: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Every layout on one stretch of traffic. Nobody has a prefix cache, and no prompt shares anything."""
+def settings(engines: Engines) -> list[dict[str, Any]]:
+    """What an operator would try: how wide to merge, how, and to part at what share of the load `thresholds` gives."""
+    found: list[dict[str, Any]] = []
+    for widest in widths(engines)[1:]:
+        small, large = thresholds(engines, widest, PROMPT, OUTPUT)
+        for method in ("hard-preempt", "sequential"):
+            found += [
+                {"widest": widest, "method": method, "small": min(small, 0.7 * part * large), "large": part * large}
+                for part in (0.25, 1.0)
+            ]
+    return found
+
+
+def served(requests: Requests, engines: Engines, what: Flying | int) -> Any:
+    """One run, of a planner or of static groups of a width. No prompt shares anything, so nobody has a prefix cache."""
+    planner, fleet = (what, engines.slots()) if isinstance(what, Flying) else (None, engines.fleet(what))
+    return simulate(requests, fleet, LeastRequests(), planner=planner, prefix_cache=False, record=False)
+
+
+def tune(model: str, peak: float, phase: int, seed: int) -> dict[str, Any]:
+    """Everybody's best on days that are not judged: of `settings` the best that merges all engines and the best of any
+    width, and the best static layout.
+    """
     engines = MODELS[model]
-    requests = traffic(engines, load, count, seed)
-    rows = {}
-    for name, what in contenders(engines).items():
-        planner = what if isinstance(what, Flying) else None
-        fleet = engines.slots() if planner else what
-        outcome = simulate(requests, fleet, LeastRequests(), planner=planner, prefix_cache=False, record=False)
-        row = outcome.summary()
-        rows[name] = {
-            column: row[column] for column in ("ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean", "tokens_per_second")
-        }
-        rows[name] |= _phases(outcome, load)
-        rows[name] |= {"finished": row["requests"], "switches": planner.switches if planner else 0}
-        rows[name]["recomputed"] = planner.pool.recomputed if planner else 0
-    return rows
+    requests = traffic(engines, peak, phase, 3 if phase == PHASE else 2, seed, use="tuned")
+    judged = np.logical_or(*hours(requests, phase * alone(engines)))
+
+    def mean(what: Flying | int) -> float:
+        return float(served(requests, engines, what).e2e[judged].mean())
+
+    tried, rigid = settings(engines), statics(engines)
+    found = [mean(Flying(engines, **one)) for one in tried]
+    whole = [i for i, one in enumerate(tried) if one["widest"] == engines.count]
+    return {
+        "setting": min(whole, key=lambda i: found[i]),
+        "any_width": int(np.argmin(found)),
+        "rigid": min(rigid, key=lambda name: mean(rigid[name])),
+    }
 
 
-def _phases(outcome: Any, load: str) -> dict[str, float | None]:
-    """Mean time to first token of those who come in the quiet and in the busy hours of the day."""
-    if load != "day":
-        return {"ttft_quiet": None, "ttft_busy": None}
-    arrival = outcome.requests.arrival
-    rate = DAY[np.minimum((arrival / arrival[-1] * len(DAY)).astype(int), len(DAY) - 1)]
-    return {"ttft_quiet": float(outcome.ttft[rate < 0.3].mean()), "ttft_busy": float(outcome.ttft[rate > 1.0].mean())}
+def compare_at(
+    model: str, peak: float, phase: int, days: int, setting: int, any_width: int, rigid: str, seed: int
+) -> dict[str, dict[str, Any]]:
+    """Every layout on the same days, each as it was tuned on others; restarts only where hours are long.
+
+    Whoever restarts waits until a wish has lasted a minute, and merges again ten minutes later at the soonest.
+    """
+    engines = MODELS[model]
+    requests = traffic(engines, peak, phase, days + 1, seed)
+    tried = settings(engines)
+    compared: dict[str, Flying | int] = {"flying": Flying(engines, **tried[setting])}
+    if any_width != setting:
+        compared["flying, any width"] = Flying(engines, **tried[any_width])
+    if phase == LONG_PHASE:
+        compared["restart"] = Flying(engines, **tried[setting], restart=RESTART, dwell=60.0, alarm=60.0, rest=600.0)
+    rows = {name: row(requests, engines, what, phase) for name, what in (compared | statics(engines)).items()}
+    return {"flying": rows["flying"], "flying, any width": rows["flying"]} | rows | {"best static": rows[rigid]}
+
+
+def row(requests: Requests, engines: Engines, what: Flying | int, phase: int) -> dict[str, Any]:
+    """Mean latencies over the days, in quiet and in busy hours; how the last day differs from the first; switches."""
+    outcome = served(requests, engines, what)
+    seconds = phase * alone(engines)
+    quiet, busy = hours(requests, seconds)
+    day = (requests.arrival // (2 * seconds)).astype(int)
+    planner = what if isinstance(what, Flying) else None
+    return {
+        "width": planner.widest if planner else what,
+        "method": planner.method if planner else None,
+        "e2e_mean": float(outcome.e2e[quiet | busy].mean()),
+        "e2e_quiet": float(outcome.e2e[quiet].mean()),
+        "e2e_busy": float(outcome.e2e[busy].mean()),
+        "ttft_quiet": float(outcome.ttft[quiet].mean()),
+        "ttft_busy": float(outcome.ttft[busy].mean()),
+        "last_day": float(outcome.e2e[day == day.max()].mean()),
+        "switches": planner.switches if planner else 0,
+        "recomputed": planner.pool.recomputed if planner else 0,
+        "finished": int(np.isfinite(outcome.e2e).sum()),
+    }
 
 
 def study(lab: Lab) -> pl.DataFrame:
-    """Three models at constant low, middle and high load and over a day, beside static layouts and a restart."""
-    count, day = lab.pick(quick=(400, 1500), full=(3000, 10_000))
-    cases = [{"model": m, "load": x, "count": count} for m in MODELS for x in ("low", "middle", "high")]
-    cases += [{"model": m, "load": "day", "count": day} for m in lab.pick(quick=("32B",), full=tuple(MODELS))]
-    return lab.run(compare_at, cases, per="layout")
+    """Three models through days of quiet and busy hours, beside every static layout; one also beside restarts."""
+    days, peaks = lab.pick(quick=(2, PEAKS[1:]), full=(6, PEAKS))
+    cases = [{"model": m, "peak": peak, "phase": PHASE} for m in MODELS for peak in peaks]
+    cases.append({"model": "70B", "peak": PEAKS[-1], "phase": LONG_PHASE})
+    chosen = lab.with_seeds(quick=1, full=1).run(tune, cases).drop("seed").to_dicts()
+    judged = [case | {"days": days if case["phase"] == PHASE else days // 2} for case in chosen]
+    return lab.run(compare_at, judged, per="layout").drop("setting", "any_width", "rigid")
 
 
 def plot(table: pl.DataFrame) -> alt.FacetChart:
-    """Mean end-to-end latency by load, a line a layout, a panel a model."""
+    """Mean end-to-end latency in quiet and in busy hours, a point a layout, a panel a model."""
     import altair as alt
 
-    means = table.group_by("model", "load", "layout", maintain_order=True).agg(pl.col("e2e_mean").mean())
-    base = alt.Chart(means).encode(
-        x=alt.X("load:N", sort=list(LOADS), title="load", axis=alt.Axis(labelAngle=0)),
-        y=alt.Y("e2e_mean:Q", scale=alt.Scale(type="log"), title="mean end-to-end latency, s"),
-        color=alt.Color("layout:N"),
-    )
+    chosen = table.filter((pl.col("peak") == pl.col("peak").max()) & (pl.col("phase") == PHASE))
+    means = chosen.group_by("model", "layout", maintain_order=True).agg(pl.col("e2e_quiet", "e2e_busy").mean())
+    long = means.unpivot(index=["model", "layout"], variable_name="hours", value_name="seconds")
+    long = long.with_columns(pl.col("hours").str.strip_prefix("e2e_"))
     title = alt.Title(
-        "Static layouts, a restart, and switching on the fly", subtitle="Mean over seeds; lower is better"
+        "Static layouts and switching on the fly", subtitle="Busiest days; mean over seeds; lower is better"
     )
     chart: alt.FacetChart = (
-        (base.mark_line() + base.mark_circle(size=60))
-        .properties(width=210, height=260)
+        alt.Chart(long.filter(pl.col("layout") != "best static"))
+        .mark_point(filled=True, size=80, opacity=1)
+        .encode(
+            x=alt.X("seconds:Q", scale=alt.Scale(type="log"), title="mean end-to-end latency, s (log)"),
+            y=alt.Y("layout:N", title=None),
+            color=alt.Color("hours:N"),
+        )
+        .properties(width=210, height=200)
         .facet("model:N", title=title)
-        .resolve_scale(y="independent")
+        .resolve_scale(x="independent")
     )
     return chart
 
 
-def _best(load: str, unsuited: str) -> Any:
-    """The largest ratio over the models of mean end-to-end latency, the unsuited static layout's to Flying's."""
+def over(layout: str, column: str) -> measures.Measure:
+    """The largest ratio, of a layout's to Flying's, over the models and peaks where Flying merges and parts daily."""
 
-    def measure(table: pl.DataFrame) -> Any:
-        found = [
-            measures.ratio("e2e_mean", of={"layout": unsuited}, to={"layout": "flying"}, load=load, model=model)(table)
-            for model in MODELS
-        ]
-        return max(found, key=lambda estimate: estimate.value)
+    def case(model: str, peak: float) -> measures.Measure:
+        def measure(table: pl.DataFrame) -> Estimate:
+            chosen = measures.rows(table, {"model": model, "peak": peak, "phase": PHASE})
+            flying = measures.rows(chosen, {"layout": "flying"})
+            if (flying["switches"] < 2 * flying["days"]).any():
+                raise NotMeasured(f"Flying does not switch daily ({model}, peak {peak:g})")
+            return measures.ratio(column, of={"layout": layout}, to={"layout": "flying"})(chosen)
 
-    return measure
+        return measure
+
+    return measures.best({f"{model}, peak {peak:g}": case(model, peak) for model in MODELS for peak in PEAKS})
+
+
+def over_best_static(table: pl.DataFrame) -> Estimate:
+    """Over all cases: the mean of the best static layout's latency over Flying's, whatever widths suit it best."""
+    days = table.filter(pl.col("phase") == PHASE)
+    rows = {name: measures.rows(days, {"layout": name}) for name in ("flying, any width", "best static")}
+    ours, theirs = (part.sort("seed", "model", "peak") for part in rows.values())
+    ratio = ours.select("seed", log=(theirs["e2e_mean"] / ours["e2e_mean"]).log())
+    found = intervals.bootstrap(ratio.group_by("seed", maintain_order=True).agg(pl.col("log").mean())["log"].to_list())
+    value, low, high = (math.exp(x) for x in (found.value, found.low, found.high))
+    return Estimate(value, low, high, found.n)
 
 
 claims = [
-    Claim("high-load", _best("high", "static TP")),
-    Claim("low-load", _best("low", "static DP")),
+    Claim("high-load", over("static TP", "e2e_busy")),
+    Claim("low-load", over("static DP", "e2e_quiet")),
+    Claim(
+        "best-static",
+        over_best_static,
+        asks="Over whole days and all cases, mean latency is higher with the static layout that did best on another "
+        "day, hybrids among them, than with Flying at its best width.",
+        kind=Kind.RATIO,
+        toward="up",
+    ),
+    Claim(
+        "restart",
+        measures.ratio("e2e_mean", of={"layout": "restart"}, to={"layout": "flying"}, model="70B", phase=LONG_PHASE),
+        asks="Where quiet and busy hours last a quarter of an hour each, mean latency is higher if the layout changes "
+        "by restarts of two minutes than if it changes on the fly (70B, two engines).",
+        kind=Kind.RATIO,
+        toward="up",
+    ),
 ]
