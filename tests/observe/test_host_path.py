@@ -252,7 +252,7 @@ DELAY = 0.3  # seconds; far more than a busy machine takes away from a rank
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Frame]:
     pytest.importorskip("torch")
     folder: Path = tmp_path_factory.mktemp("recorded")
-    record(Job(steps=3), [None, Late(rank=1, seconds=DELAY)], keep=folder)
+    record(Job(steps=3), [None, Late((1,) * 3, (DELAY,) * 3)], keep=folder)
     return [kineto.read([folder / f"device.{window}.{rank}.json" for rank in (0, 1)]) for window in (0, 1)]
 
 

@@ -2,7 +2,7 @@
 
 The model is a small stack of linear layers, trained for real on one thread a rank. Two sleeps are declared: `rest`, the
 part of a step that stands for compute, because busy ranks on few cores would measure the scheduler; and a window may
-ask one rank to be late in every step by so much more. Needs the extra `torch`.
+ask one rank of each step to be late by so much more. Needs the extra `torch`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from assay.observe.graphs.events import HostGraph, Profile, read_host, read_prof
 from assay.sim.ranks import Rank, Ranks
 
 PATIENCE = 120.0  # seconds that ranks wait for one another; torch alone may take 20 to import on a busy machine
+AFTER = 0.03  # seconds for gloo's threads to leave the recorder before it is freed: one that has not crashes the rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,23 @@ class Job:
     batch: int = 32
     rest: float = 0.0  # seconds of a step that are slept
     steps: int = 3  # of a window, one more to warm up not counted
+    seed: int = 0  # of weights and batches
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A rank that sleeps so long in every step of a window."""
+    """Which rank is late in each step of a window, and by how many seconds."""
 
-    rank: int
-    seconds: float
+    ranks: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def of(self, rank: int) -> list[float]:
+        """The seconds by which a rank is late, step by step.
+
+        >>> Late((0, 1, 0), (0.1, 0.2, 0.3)).of(0)
+        [0.1, 0.0, 0.3]
+        """
+        return [seconds if late == rank else 0.0 for late, seconds in zip(self.ranks, self.seconds, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,7 @@ def _work(rank: Rank, job: Job, windows: tuple[Late | None, ...], folder: str, s
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.manual_seed(job.seed)
     rank.meet(PATIENCE)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # loopback only
     dist.init_process_group(
@@ -86,9 +96,9 @@ def _work(rank: Rank, job: Job, windows: tuple[Late | None, ...], folder: str, s
         for _ in range(3):  # DDP rebuilds its buckets after the first
             step(0.0)
         for number, late in enumerate(windows):
-            delay = late.seconds if late is not None and late.rank == rank.index else 0.0
+            delays = [0.0] * job.steps if late is None else late.of(rank.index)
             rank.meet(PATIENCE)
-            _record(job, rank.index, number, delay, Path(folder), step)
+            _record(rank.index, number, delays, Path(folder), step)
         rank.meet(PATIENCE)
     finally:
         dist.destroy_process_group()
@@ -113,14 +123,15 @@ def _step(job: Job) -> Any:
     return step
 
 
-def _record(job: Job, rank: int, number: int, delay: float, folder: Path, step: Any) -> None:
+def _record(rank: int, number: int, delays: Sequence[float], folder: Path, step: Any) -> None:
     from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule
 
     observer = ExecutionTraceObserver()
     observer.register_callback(str(folder / f"host.{number}.{rank}.json"))
-    plan = schedule(wait=0, warmup=1, active=job.steps, repeat=1)
+    plan = schedule(wait=0, warmup=1, active=len(delays), repeat=1)
     with profile(activities=[ProfilerActivity.CPU], schedule=plan, execution_trace_observer=observer) as profiler:
-        for _ in range(job.steps + 1):
+        for delay in (0.0, *delays):
             step(delay)
             profiler.step()
+        time.sleep(AFTER)
     profiler.export_chrome_trace(str(folder / f"device.{number}.{rank}.json"))

@@ -2,8 +2,8 @@
 
 `ddp` is torch's DistributedDataParallel, `fsdp` its `fully_shard`. Both train the same stack of layers on the same
 batches over gloo, a process a rank with one computing thread. A step always handles the whole batch; settings only say
-how: in how many pieces, in which buckets or units, at which precision. Gradients are reduced after the last piece; a
-setup may ask for it after `each`. Needs the extra `torch`.
+how: in how many pieces, in which buckets or units, at which precision. Gradients are reduced after the last piece.
+Needs the extra `torch`.
 
 Ranks run one plan: the function they are given decides on rank 0 what is run next (a search does), and all follow.
 Nothing sleeps: compute is compute. On two cores gloo's threads and the ranks share them, as on any small machine.
@@ -29,7 +29,7 @@ Setup = dict[str, Any]
 PATIENCE = 120.0  # seconds that ranks wait for one another; torch alone may take 20 to import on a busy machine
 SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "ddp": {"bucket": (0.5, 2.0, 25.0), "pieces": (1, 2, 4), "half": (False, True)},
-    "fsdp": {"unit": (1, 3, 6), "reshard": (True, False), "pieces": (1, 2, 4)},
+    "fsdp": {"unit": (1, 3, 12), "reshard": (True, False), "pieces": (1, 2, 4)},  # 12 layers: all there are
 }
 DEFAULTS: dict[str, Setup] = {  # what the engines do unless told otherwise
     "ddp": {"bucket": 25.0, "pieces": 1, "half": False},
@@ -45,6 +45,7 @@ class Workload:
     layers: int = 6
     width: int = 384
     batch: int = 64
+    seed: int = 0  # of weights and batches
 
     @property
     def parameters(self) -> int:
@@ -78,7 +79,10 @@ class CannotRun(RuntimeError):  # noqa: N818 - what an engine says to a setup
 
 
 class Bench:
-    """What a plan has on rank 0: run a setup, timed or recorded; the other ranks follow."""
+    """What a plan has on rank 0: run a setup, timed or recorded; the other ranks follow.
+
+    A plan may change the `workload` between two runs.
+    """
 
     def __init__(self, rank: int, workload: Workload, folder: Path) -> None:
         self.rank, self.workload, self.folder = rank, workload, folder
@@ -98,7 +102,7 @@ class Bench:
     def _do(self, *order: Any) -> Any:
         from torch import distributed as dist
 
-        held = [order]
+        held = [(self.workload, *order)]
         dist.broadcast_object_list(held, src=0)
         return self._obey(*held[0])
 
@@ -120,11 +124,13 @@ class Bench:
 
         dist.broadcast_object_list([None], src=0)
 
-    def _obey(self, what: str, engine: str, setup: Setup, steps: int, name: str) -> list[float]:
-        key = f"{engine} {sorted(setup.items())}"
+    def _obey(
+        self, workload: Workload, what: str, engine: str, setup: Setup, steps: int, name: str
+    ) -> list[float]:  # fmt: skip
+        key = f"{workload} {engine} {sorted(setup.items())}"
         if key not in self._built:
             try:
-                self._built[key] = _engine(self.workload, engine, setup, self.rank)
+                self._built[key] = _engine(workload, engine, setup, self.rank)
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
                 raise CannotRun(f"{engine} cannot run {setup}: {error}") from error
             self._built[key]()  # DDP lays its buckets anew after the first step
@@ -177,7 +183,7 @@ def _work(
 def _layers(workload: Workload) -> Any:
     import torch
 
-    torch.manual_seed(0)  # all ranks and all engines begin alike
+    torch.manual_seed(workload.seed)  # all ranks and all engines begin alike
     return torch.nn.Sequential(*[
         torch.nn.Sequential(torch.nn.Linear(workload.width, workload.width), torch.nn.GELU())
         for _ in range(workload.layers)
@@ -190,13 +196,14 @@ def _engine(workload: Workload, engine: str, setup: Setup, rank: int) -> Callabl
 
     model = (_ddp if engine == "ddp" else _fsdp)(workload, setup)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    batch = torch.randn(workload.batch, workload.width, generator=torch.Generator().manual_seed(rank))
+    own = torch.Generator().manual_seed(workload.seed * workload.ranks + rank)
+    batch = torch.randn(workload.batch, workload.width, generator=own)
     pieces = batch.chunk(setup["pieces"])
 
     def step() -> None:
         optimizer.zero_grad()
         for number, piece in enumerate(pieces):
-            reduced = setup.get("each", False) or number == len(pieces) - 1
+            reduced = number == len(pieces) - 1
             if engine == "fsdp":
                 model.set_requires_gradient_sync(reduced)
             with nullcontext() if reduced or engine == "fsdp" else model.no_sync():

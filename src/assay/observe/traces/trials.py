@@ -6,50 +6,80 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from assay.observe.graphs.generate import Job, generate
 from assay.observe.graphs.replay import Link, Network, Plan, replay
 from assay.observe.traces import ddp_variants, metrics
 from assay.observe.traces.ddp_variants import DEFAULTS, SPACES, Bench, Setup, Workload
-from assay.observe.traces.search import PROPOSERS, Trial, search
+from assay.observe.traces.search import Tpe, Trial, search
 from assay.record.errors import BadInput
 from assay.sim.hardware import Device, device
+from assay.sim.random import stream
 
 Rows = dict[str, dict[str, Any]]
-STEPS = 2  # that a row records
-CONFIRMED, TURNS = 3, 4  # setups that are timed again after a search, without the profiler, and how often
-PAIR: dict[str, Setup] = {
-    # All gradients once, after the backward pass; or after each quarter of the batch, in small buckets beside it.
-    "one all-reduce": {"bucket": 25.0, "pieces": 1, "half": False},
-    "eager": {"bucket": 0.5, "pieces": 4, "half": False, "each": True},
-}
+STEPS, LOOKED_AT = 2, 3  # that a row of a search records, and one of the pair
+TIMED = 4  # steps at once: other work only makes them longer, so the shortest counts
+CONFIRMED, TURNS = 3, 2  # setups that are timed again after a search, without the profiler, and how often
+WORKLOADS = {  # many narrow layers, some, a few wide ones
+    "narrow": Workload(layers=12, width=192), "middle": Workload(layers=6, width=384),
+    "wide": Workload(layers=3, width=768),
+}  # fmt: skip
+SLOW, FAST = "fsdp", "ddp"  # named before anything is measured: an engine that shards its weights sends more
+# Named before too. Both are of the search's space and send equal bytes: all gradients at once behind the whole batch,
+# or, behind the last of four pieces of it, in small buckets beside the backward pass.
+PAIR: dict[str, Setup] = {"less": DEFAULTS["ddp"], "more": {"bucket": 0.5, "pieces": 4, "half": False}}
 KEPT = ("avg_step_time", "compute_comm_overlap", "collective_volume", "exposed_comm_time", "idle_share")
 
 
 # ------------------------------------------------------------------------------------------------ real engines
 
 
-def recorded(windows: int, budget: int, rounds: int, proposers: str, seed: int) -> Rows:
-    """Rows of a pair of setups window by window, a search in each engine, and its winner beside the default."""
+def recorded(workloads: Sequence[str], windows: int, budget: int, rounds: int, seed: int) -> Rows:
+    """A pair of setups, window by window; a search in each engine for each workload, its winner beside the default."""
     with tempfile.TemporaryDirectory(prefix="assay-rows-") as folder:
-        named = tuple(proposers.split())
-        return dict(ddp_variants.run(Workload(), Path(folder), _session, windows, budget, rounds, named, seed))
+        plan = (tuple(workloads), windows, budget, rounds, seed)
+        return dict(ddp_variants.run(Workload(), Path(folder), _session, *plan))
 
 
-def _session(bench: Bench, windows: int, budget: int, rounds: int, proposers: tuple[str, ...], seed: int) -> Rows:
+def _session(
+    bench: Bench, workloads: tuple[str, ...], windows: int, budget: int, rounds: int, seed: int
+) -> Rows:  # fmt: skip
+    random = stream(seed, "ccl-bench", "turns")
+    bench.workload = replace(WORKLOADS["middle"], seed=seed)
+    rows = _paired(bench, windows, random)
+    for name in workloads:
+        bench.workload = replace(WORKLOADS[name], seed=seed)
+        winners: dict[str, Setup] = {}
+        found: Rows = {}
+        for engine in SPACES:
+            found |= _searched(bench, engine, budget, seed, winners)
+        found |= _compared(bench, winners, rounds, random)
+        rows |= {f"{name} {key}": {"workload": name, **row} for key, row in found.items()}
+    return rows
+
+
+def _paired(bench: Bench, windows: int, random: np.random.Generator) -> Rows:
+    """The pair in turns: overlap off a recording, the step without the profiler, which costs more the more runs."""
     rows: Rows = {}
-    for window, (name, setup) in itertools.product(range(windows), PAIR.items()):
-        folder = bench.record("ddp", setup, STEPS, f"{name} {window}")
-        rows[folder.name] = {"experiment": "pair", "setup": name, "window": window, **_metrics(folder)}
-    winners: dict[tuple[str, str], Setup] = {}
-    for engine, proposer in itertools.product(SPACES, proposers):
-        rows |= _searched(bench, engine, proposer, budget, seed, winners)
-    return rows | _compared(bench, winners, rounds)
+    for window in range(windows):
+        for method in map(str, random.permutation(list(PAIR))):
+            found = _metrics(bench.record("ddp", PAIR[method], LOOKED_AT, f"{method} {window}"))
+            rows[f"{method} {window}"] = {
+                "experiment": "pair", "engine": "ddp", "method": method, "setup": _words(PAIR[method]),
+                "window": window, **found, "step": min(bench.seconds("ddp", PAIR[method], TIMED)),
+            }  # fmt: skip
+    return rows
+
+
+def _words(setup: Setup) -> str:
+    return " ".join(f"{key}={value}" for key, value in setup.items())
 
 
 def _metrics(folder: Path) -> dict[str, float | None]:
@@ -57,24 +87,21 @@ def _metrics(folder: Path) -> dict[str, float | None]:
     return dict(table.select("metric", "value").iter_rows())
 
 
-def _searched(
-    bench: Bench, engine: str, proposer: str, budget: int, seed: int, winners: dict[tuple[str, str], Setup]
-) -> Rows:
+def _searched(bench: Bench, engine: str, budget: int, seed: int, winners: dict[str, Setup]) -> Rows:
     """Every trial a row: recorded, then measured from what was recorded."""
     rows: Rows = {}
 
     def run(setup: Setup, effort: float) -> float:
-        name = f"{engine} {proposer} {len(rows)}"
-        folder = bench.record(engine, setup, max(1, round(STEPS * effort)), name)
+        name = f"{engine} trial {len(rows)}"
+        folder = bench.record(engine, setup, max(1, round(STEPS * effort)), f"{bench.workload.width} {name}")
         found = _metrics(folder)
-        words = " ".join(f"{key}={value}" for key, value in setup.items())
-        rows[name] = {"experiment": "trial", "engine": engine, "method": proposer, "setup": words, **found}
+        rows[name] = {"experiment": "trial", "engine": engine, "method": "tpe", "setup": _words(setup), **found}
         if found["avg_step_time"] is None:
             raise BadInput(f"{name}: no step was recorded")
         return found["avg_step_time"]
 
-    trials = search(SPACES[engine], run, PROPOSERS[proposer], budget, seed=seed, default=DEFAULTS[engine])
-    winners[engine, proposer] = _confirmed(bench, engine, trials)
+    trials = search(SPACES[engine], run, Tpe(), budget, seed=seed, default=DEFAULTS[engine])
+    winners[engine] = _confirmed(bench, engine, trials)
     return rows
 
 
@@ -94,17 +121,17 @@ def _confirmed(bench: Bench, engine: str, trials: list[Trial]) -> Setup:
     return chosen[min(shortest, key=lambda at: shortest[at])].setup
 
 
-def _compared(bench: Bench, winners: dict[tuple[str, str], Setup], rounds: int) -> Rows:
-    """Default and found, turn by turn, without the profiler."""
-    chosen = {(engine, "default"): setup for engine, setup in DEFAULTS.items()} | winners
+def _compared(bench: Bench, winners: dict[str, Setup], rounds: int, random: np.random.Generator) -> Rows:
+    """Default and found, in an order drawn anew for each turn, without the profiler."""
+    chosen = {(engine, "default"): setup for engine, setup in DEFAULTS.items()}
+    chosen |= {(engine, "tpe"): setup for engine, setup in winners.items()}
     rows: Rows = {}
     for turn in range(rounds):
-        for (engine, method), setup in chosen.items():
-            seconds = min(bench.seconds(engine, setup, 2))
-            words = " ".join(f"{key}={value}" for key, value in setup.items())
+        for engine, method in random.permutation(list(chosen)).tolist():
+            setup = chosen[engine, method]
             rows[f"{engine} {method} turn {turn}"] = {
-                "experiment": "final", "engine": engine, "method": method, "setup": words, "window": turn,
-                "step": seconds,
+                "experiment": "final", "engine": engine, "method": method, "setup": _words(setup), "window": turn,
+                "step": min(bench.seconds(engine, setup, TIMED)),
             }  # fmt: skip
     return rows
 
@@ -114,8 +141,6 @@ def _compared(bench: Bench, winners: dict[tuple[str, str], Setup], rounds: int) 
 
 PUBLISHED = "ccl-bench/benchmark_data.json"  # where it is looked for among the traces
 SAME = ("model_family", "phase", "hardware_model", "total_count", "batch_size", "seq_len")
-DEEPSEEK = "deepseek_v3_16b"  # the model of the paper's own example, experts over 4 ranks and over 8
-HIDDEN = ("compute_comm_overlap", "collective_vol_total_gb", "communication_fraction")
 
 
 def published(table: str, seed: int) -> Rows:
@@ -133,7 +158,7 @@ def read_published(path: Path) -> list[dict[str, Any]]:
 
 
 def compared(rows: list[dict[str, Any]]) -> Rows:
-    """Each pair of the same workload: does more overlap go with a longer step, and what does the step alone hide?"""
+    """Each pair of the same workload: does more overlap go with a longer step?"""
     out: Rows = {}
     known = [row for row in rows if _number(row, "avg_step_time") and _number(row, "compute_comm_overlap") is not None]
     for one, other in itertools.combinations(known, 2):
@@ -141,14 +166,10 @@ def compared(rows: list[dict[str, Any]]) -> Rows:
             continue
         low, high = sorted((one, other), key=lambda row: float(row["compute_comm_overlap"]))
         times = float(high["avg_step_time"]) / float(low["avg_step_time"])
-        apart = abs(times - 1) > 0.05
         gap = (float(high["compute_comm_overlap"]) - float(low["compute_comm_overlap"])) / 100
-        experts = {_word(one, "ep"), _word(other, "ep")} == {"4", "8"} and _word(one, "model_family") == DEEPSEEK
-        experts = experts and all(_word(one, key) == _word(other, key) for key in ("tp", "pp"))
         out[f"{high.get('workload_name')} / {low.get('workload_name')}"] = {
             "experiment": "published", "overlap_gap": gap, "times": times,
-            "judged": apart and gap >= 0.01, "against": apart and gap >= 0.01 and times > 1, "experts": experts,
-            "alike": not apart, "hides": not apart and any(_twofold(one, other, name) for name in HIDDEN),
+            "judged": abs(times - 1) > 0.05 and gap >= 0.01, "shorter": times < 1,
         }  # fmt: skip
     return out
 
@@ -161,15 +182,6 @@ def _word(row: dict[str, Any], name: str) -> str:
 def _number(row: dict[str, Any], name: str) -> float | None:
     value = row.get(name)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _twofold(one: dict[str, Any], other: dict[str, Any], name: str) -> bool:
-    """Whether two rows differ at least twofold in a metric that is not next to nothing in both."""
-    values = [_number(row, name) for row in (one, other)]
-    if values[0] is None or values[1] is None:
-        return False
-    low, high = sorted(v for v in values if v is not None)
-    return high >= 1.0 and high >= 2 * low
 
 
 # ------------------------------------------------------------------------------------- links twice as fast (a model)
@@ -200,18 +212,22 @@ def machines() -> dict[str, tuple[Device, Network]]:
     }
 
 
-SIZES = {"1b": (16, 2048, 32), "4b": (36, 2560, 32), "8b": (32, 4096, 32)}  # layers, hidden, heads
+SIZES = {"small": ((16, 24), (1536, 2048)), "medium": ((32, 40), (3072, 4096, 5120))}  # layers, hidden
 CUTS = {"tp4": {"tp": 4}, "dp4": {"dp": 4}, "tp2 dp2": {"tp": 2, "dp": 2}}
 
 
-def doubled(size: str, seq: int, seed: int) -> Rows:
-    """By which share a generated step gets shorter with links of twice the bandwidth, for each cut and machine."""
-    layers, hidden, heads = SIZES[size]
+def doubled(size: str, seed: int) -> Rows:
+    """By which share a drawn job's step gets shorter with links of twice the bandwidth, for each cut and machine."""
+    random = stream(seed, "ccl-bench", "doubled", size)
+    layers, hidden, seq = (int(random.choice(some)) for some in (*SIZES[size], (512, 1024, 2048)))
     rows: Rows = {}
     for (cut, degrees), (name, (on, network)) in itertools.product(CUTS.items(), machines().items()):
-        job = Job(layers=layers, hidden=hidden, heads=heads, seq=seq, batch=1, **degrees)
+        job = Job(layers=layers, hidden=hidden, heads=hidden // 128, seq=seq, batch=1, **degrees)
         plan = Plan.of(generate(job, on))
         step = replay(plan, network).makespan
         gain = 1 - replay(plan, network.scaled(bandwidth=2)).makespan / step
-        rows[f"{cut} {name}"] = {"experiment": "doubled", "cut": cut, "machine": name, "step": step, "gain": gain}
+        rows[f"{cut} {name}"] = {
+            "experiment": "doubled", "cut": cut, "machine": name, "layers": layers, "hidden": hidden, "seq": seq,
+            "step": step, "gain": gain,
+        }  # fmt: skip
     return rows
