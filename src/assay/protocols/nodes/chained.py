@@ -65,6 +65,8 @@ class Chained(Node):
         self.levels: list[int] = []
         self.split = False
         """Somebody vouches for another chain: no optimism."""
+        self.hoped: set[int] = set()
+        """What the optimistic path delivered before the quorums did."""
         self.spoke = self.awake = False
         self.idle = self.sent = 0
         self.last: tuple[bytes, bytes, bytes] = (GENESIS, GENESIS, GENESIS)
@@ -103,13 +105,13 @@ class Chained(Node):
         now = (self.chain[-1], self.ready, self.done)
         self.idle = self.idle + 1 if now == self.last and not self.spoke else 0
         self.last = now
+        self._pull(ctx)  # first: one who was woken by a late vote must ask what it is for before it rests again
         if not self.spoke:
             if self._may_rest(ctx):
                 self._sum_up(ctx)
                 return
             self._vouch(ctx)
         self.spoke = False
-        self._pull(ctx)
         self._wake(ctx)
 
     # -------------------------------------------------------------------------------------- the sender's messages
@@ -296,4 +298,6 @@ class Chained(Node):
         self.levels = [*self.levels, heard[need - 1] if agreed else 0][-self.optimistic :]
         sure = min(self.levels) if len(self.levels) == self.optimistic else 0
         if sure and not self.split and not self.forked and self.links.path(self.done, self.chain[sure]):
+            before = self.links.index(self.done)
             self._deliver(ctx, self.chain[sure])
+            self.hoped.update(range(before + 1, self.links.index(self.done) + 1))
