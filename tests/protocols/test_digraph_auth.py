@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols import digraphs
+from assay.protocols import digraph_auth, digraphs
 from assay.protocols.digraph_auth import answer, approximate, attack, settled, stage, verdict
 from assay.protocols.digraphs import all_digraphs, apart, edges, from_edges, holds, members, reach, source
 from assay.protocols.faults import Crash
@@ -21,6 +21,7 @@ from assay.protocols.kernel.asynchronous import Random
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.directed import SignedFlooding, TwoFaced
 from assay.record.catalogue import study
+from assay.record.lab import Lab
 from assay.record.runner import judge
 from assay.record.types import Verdict
 from tests.oracles import full_information
@@ -229,23 +230,65 @@ def test_the_rule_of_explanations_can_be_broken_where_agreement_is_possible():
     assert broken > 0
 
 
+def judged(rows):
+    base = {
+        "experiment": "exact", "condition": "2-reach", "rule": None, "seed": 1000, "networks": 200, "agree": 200,
+        "promised": 20, "kept": 20, "attacks": 600, "withstood": 600, "rounds": 600, "halved": 600, "wrong": "",
+    }  # fmt: skip
+    table = pl.from_dicts([base | row for row in rows], infer_schema_length=None)
+    return {answer.id: answer for answer in judge(study("digraph-auth"), table)}
+
+
 @pytest.mark.parametrize(
-    ("words", "row", "expected"),
+    ("claim", "row", "broken"),
     [
-        ("rule of explanations", {"rule": "explanations", "violations": 0}, Verdict.REPRODUCED),
-        ("rule of explanations", {"rule": "explanations", "violations": 6}, Verdict.DIRECTION),
-        ("rule of explanations", {"rule": "explanations", "violations": 60}, Verdict.NOT_REPRODUCED),
-        ("at least halves", {"experiment": "approximate", "halved": 600}, Verdict.REPRODUCED),
-        ("at least halves", {"experiment": "approximate", "halved": 599}, Verdict.DIRECTION),
-        ("at least halves", {"experiment": "approximate", "halved": 500}, Verdict.NOT_REPRODUCED),
+        ("exact", {}, {"agree": 199}),
+        ("approximate", {"experiment": "approximate"}, {"agree": 199}),
+        ("sufficient", {}, {"kept": 19}),
+        ("withstood", {"experiment": "approximate"}, {"withstood": 599}),
+        ("halved", {"experiment": "approximate"}, {"halved": 599}),
+        ("explanations", {"experiment": "rivals", "rule": "explanations"}, {"withstood": 599}),
     ],
 )
-def test_one_attack_that_succeeds_and_one_round_that_does_not_halve_count(words, row, expected):
-    base = {
-        "experiment": "rivals", "rule": "", "seed": 0, "attacks": 600, "violations": 0, "rounds": 600, "halved": 600,
-    }  # fmt: skip
-    answers = judge(study("digraph-auth"), pl.from_dicts([base | row]))
-    assert next(answer.verdict for answer in answers if words in answer.text) is expected
+def test_one_counterexample_is_enough_and_is_shown(claim, row, broken):
+    assert judged([row])[claim].verdict is Verdict.REPRODUCED
+    found = judged([row, row | broken | {"wrong": "links 0→1"}])[claim]
+    assert found.verdict is Verdict.NOT_REPRODUCED and found.cases == "links 0→1"
+
+
+def test_the_sentences_say_whose_condition_was_tried_and_where():
+    for claim, condition in (("exact", "2-reach,"), ("approximate", "2-reach+,")):
+        text = judged([{}])[claim].text
+        assert condition in text and "assay's candidate" in text and "all networks of four nodes" in text
+
+
+def test_all_networks_of_four_nodes_are_settled_whatever_the_seeds():
+    """They were once dealt out by the seeds' numbers: with seeds from 1000 on, none was left."""
+    asked = []
+
+    class Noting(Lab):
+        def run(self, function, cases, **options):
+            asked.extend((function, case, seed) for case in cases for seed in self.seeds)
+            return pl.DataFrame({"n": [4]})
+
+    digraph_auth.study(Noting("digraph-auth", seeds=(1000, 7)))
+    for function in (digraph_auth.exact, digraph_auth.asynchronous):
+        dealt = [
+            digraph_auth._networks(4, case["graphs"], case["shard"], case["shards"], seed)
+            for asked_of, case, seed in asked
+            if asked_of is function and case["n"] == 4
+        ]
+        assert sorted(graph for part in dealt for graph in part) == sorted(all_digraphs(4))
+    assert {seed for function, case, seed in asked if case["n"] == 5} == {1000, 7}
+
+
+def test_the_network_that_refutes_our_condition_for_exact_consensus():
+    graph = from_edges(4, [(0, 1), (0, 2), (0, 3), (1, 0), (1, 2), (1, 3), (2, 1), (3, 0)])
+    assert not holds("2-reach", graph, 1) and not impossible(graph, thorough=True)
+    shard = all_digraphs(4).index(graph)
+    found = digraph_auth.exact(4, 0, shard, 218, False, seed=1000)["2-reach"]
+    assert (found["networks"], found["agree"]) == (1, 0)
+    assert found["wrong"] == ("links 0→1 0→2 0→3 1→0 1→2 1→3 2→1 3→0: 2-reach says no, agreement is possible")
 
 
 def test_the_answer_names_what_spoils_a_network():

@@ -20,8 +20,9 @@ from assay.protocols.ranker_protocol import compile_language
 from assay.protocols.swarm_ordered import PLACES, Rule, run
 from assay.record import charts
 from assay.record.catalogue import study
+from assay.record.lab import Lab
 from assay.record.runner import judge
-from assay.record.types import Verdict
+from assay.record.types import Answer, Verdict
 from tests.oracles import ordered
 
 SMALL_RULES = st.dictionaries(
@@ -188,24 +189,77 @@ class TestAUsersLanguage:
         assert len(str(caught.value).splitlines()) == 1
 
 
+class TestTheSearchForSmallProtocols:
+    def test_it_finds_languages_of_da_and_none_outside(self) -> None:
+        found = ordered_pp.tiny("ab", states=2, sample=0, longest=5, seed=0)
+        assert {name for name, count in found.items() if count["right"] < count["words"]} == {".*a.*", "a.*", ".*b"}
+        assert {count["words"] for count in found.values()} == {1024}
+
+    def test_a_protocol_that_is_found_decides_the_language(self) -> None:
+        swap = {(p, q, right): max(p, q) for p in (0, 1) for q in (0, 1) for right in (False, True)}
+        words = ["aa", "ab", "bb", "aba"]
+        members = {".*b.*": ["b" in word for word in words], "odd": [len(word) % 2 == 1 for word in words]}
+        assert ordered_pp._decided(swap, {"a": 0, "b": 1}, 1, words, members) == {".*b.*"}
+
+    def test_samples_differ_by_seed_and_are_as_many_as_asked(self) -> None:
+        one, other, again = (list(ordered_pp.tiny_protocols(2, 3, 20, seed)) for seed in (1000, 7, 1000))
+        assert len(one) == 20 and one == again and one != other
+
+
+class TestTheStudy:
+    def test_every_short_word_is_explored_whatever_the_seeds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Words were once dealt out by the seeds' numbers: with seeds from 1000 on, none was left."""
+        monkeypatch.setattr(ordered_pp, "IN_DA", {"a.*": "ab"})
+        monkeypatch.setattr(ordered_pp, "OUTSIDE_DA", {"(ab)*": "ab"})
+        monkeypatch.setattr(ordered_pp.linear_bounded, "MACHINES", {"copy": MACHINES["copy"]})
+        table = ordered_pp.study(Lab("ordered-pp", seeds=(1000, 7)))
+        tried = dict(table.group_by("experiment").agg(pl.col("words").sum()).iter_rows())
+        assert tried["inside"] == 4 + 8 + 16 + 32
+        assert tried["machine"] == 4 + 8 + 16
+        assert tried["all tiny"] == 2 * 1024 and tried["some tiny"] == 2 * 2 * 200
+        assert tried["alike"] == 3
+
+    def test_the_witnesses_of_a_language_outside_are_looked_at_by_all_rankers(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert ordered_pp.refuse("(ab)*", 0)["right"] == 3
+        monkeypatch.setattr(ordered_pp.rankers, "defined", lambda ranker, word: len(word) % 7 == 0)
+        assert ordered_pp.refuse("(..)*", 0)["right"] < 3
+
+
 class TestTheClaims:
     def table(self, **changes: Any) -> pl.DataFrame:
         base = {
-            "experiment": "inside", "name": "a.*", "shards": 1, "seed": 0, "longest": 4, "n": None, "replicas": None,
-            "words": 20, "right": 20, "unordered_ratio": 0.8, "time_mean": None, "time_max": None,
+            "experiment": "inside", "name": "a.*", "seed": 1000, "words": 20, "right": 20, "wrong": "",
+            "unordered_ratio": 0.8,
         }  # fmt: skip
-        outside = base | {"experiment": "outside", "name": "(ab)*", "words": 1, "right": 1}
-        return pl.from_dicts([base | changes, outside], infer_schema_length=None)
+        outside = base | {"experiment": "all tiny", "name": "(ab)*", "words": 1024, "right": 1024}
+        control = outside | {"name": "a.*", "right": 1023}  # to find one inside is no counterexample
+        rows = [base | changes if changes.get("experiment", "inside") == "inside" else base, outside, control]
+        if changes.get("experiment") == "all tiny":
+            rows[1] = outside | changes
+        return pl.from_dicts(rows, infer_schema_length=None)
 
-    def verdict(self, table: pl.DataFrame, words: str) -> Verdict:
-        return next(a.verdict for a in judge(study("ordered-pp"), table) if words in a.text)
+    def answer(self, table: pl.DataFrame, claim: str) -> Answer:
+        return next(a for a in judge(study("ordered-pp"), table) if a.id == claim)
 
-    def test_one_wrong_word_breaks_the_theorem(self) -> None:
-        assert self.verdict(self.table(), "unambiguous") is Verdict.REPRODUCED
-        assert self.verdict(self.table(right=19), "unambiguous") is Verdict.NOT_REPRODUCED
+    def test_one_wrong_word_is_a_counterexample_and_is_shown(self) -> None:
+        assert self.answer(self.table(), "one-sided").verdict is Verdict.REPRODUCED
+        found = self.answer(self.table(right=19, wrong="ba"), "one-sided")
+        assert found.verdict is Verdict.NOT_REPRODUCED and found.cases == "a.*: ba"
+        assert found.n == 20  # words, not languages
+
+    def test_one_protocol_for_a_language_outside_is_a_counterexample_and_is_shown(self) -> None:
+        assert self.answer(self.table(), "outside").verdict is Verdict.REPRODUCED
+        found = self.answer(self.table(experiment="all tiny", right=1023, wrong="from (0, 1)"), "outside")
+        assert found.verdict is Verdict.NOT_REPRODUCED and found.cases == "(ab)*: from (0, 1)"
+
+    def test_the_sentences_say_what_was_tried(self) -> None:
+        texts = {claim: self.answer(self.table(), claim).text for claim in ("one-sided", "outside", "successor")}
+        assert all("the paper:" in text and "here:" in text for text in texts.values())
 
     def test_undecidability_is_not_measured(self) -> None:
-        assert self.verdict(self.table(), "undecidable") is Verdict.NOT_MEASURED
+        assert self.answer(self.table(), "undecidable").verdict is Verdict.NOT_MEASURED
 
     def test_the_plot_is_drawn(self) -> None:
         rows = [{"experiment": "large", "name": "a.*", "n": n, "time_mean": float(n)} for n in (100, 200)]

@@ -168,16 +168,9 @@ def study(lab: Lab) -> pl.DataFrame:
         *(case("conductance", "cycle", 2**p) for p in range(4, lab.pick(quick=9, full=10))),
         *(case("conductance", "ring-of-cliques:8", 8 * 2**p) for p in range(2, lab.pick(quick=6, full=7))),
     ]
-    large = lab.pick(quick=2048, full=4096)
+    large, many = lab.pick(quick=(2048, 80), full=(4096, 40))
     average = [
-        case(
-            "average",
-            "complete",
-            n,
-            span=math.isqrt(n),
-            rule=rule,
-            replicas=lab.pick(quick=80, full=40) if rule == "div" else 5,
-        )
+        case("average", "complete", n, span=math.isqrt(n), rule=rule, replicas=many if rule == "div" else 5)
         for n, rule in [(256, "div"), *((large, rule) for rule in RULES)]
     ]
     average.append(case("average", "star", 256, span=16, replicas=80))
