@@ -8,10 +8,13 @@ turning that key by the distance moved is exact. What is not exact is the depth:
 context. So the first tokens of every reused segment are computed again, and outputs are close, not equal.
 
 The study measures three things. Recovery: tokens reused beyond an exact-prefix cache (to the token, the strongest
-kind) on generated agent loops and on append-only chats. Consistency: the paper's three models are not at hand, so
-three small MLA mixture-of-experts models of different shapes stand in (`mla_standins`); the claim is answered by the
-worst of them, and says nothing about models of billions. Cost: seconds on a small model net of hashing and turning,
-for real; joules by the roofline model of DeepSeek-V2-Lite on one H200, each prompt prefilled by itself.
+kind) on generated agent loops, short and long, and on append-only chats. Consistency, on the short ones of these
+loops, which small models can follow: greedy answers and next-token predictions against an uncached run. The paper's
+three models are not at hand, so three small MLA mixture-of-experts models of different shapes stand in
+(`mla_standins`); the claims are answered by the worst of them, and say nothing about models of billions. The same
+tests are put to two caches that are wrong, one that does not turn keys and one that reuses other segments' rows: a
+test that lets them pass would say nothing. Cost: seconds on a small model net of hashing and turning, for real; joules
+by the roofline model of DeepSeek-V2-Lite on one H200, each prompt prefilled by itself.
 
 arXiv:2605.05696.
 
@@ -32,6 +35,7 @@ shape: (3, 3)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +43,11 @@ import numpy as np
 import polars as pl
 
 from assay.record import intervals, measures, timing
-from assay.record.types import Claim, Estimate, Evidence
+from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured, Stated, Verdict
+from assay.record.verdicts import judge
 from assay.serving import mla_standins
 from assay.serving.interface import Hit, Request
-from assay.serving.segment_prefill import METHODS, Prefiller, divergence, predictions, say
+from assay.serving.segment_prefill import METHODS, Prefiller, divergence, predictions
 from assay.serving.segment_store import Ids, Plan, PrefixCache, SegmentStore, digest, plan, remember
 from assay.sim import hardware, models
 from assay.sim.roofline import MEMORY_EFFICIENCY, layout
@@ -77,10 +82,12 @@ HASH_RATE = 1e9  # bytes/s of cutting and hashing on one core (assumed; the timi
 CORE_WATTS = 15.0  # of that core (assumed)
 LOOPS = ("header", "reorder", "insert", "truncate", "all")
 LONG = Style(system=60, tools=12, tool=16, result=60, notes=3, window=5)  # prompts of five thousand tokens and more
-MIDDLE = Style(system=8, tools=3, tool=3, result=12, quotes=8, notes=2, window=4)  # what the stand-ins can follow
-ANSWER = 24  # tokens of an answer that is compared
+SHORT = Style(system=20, tools=4, tool=12, result=12, quotes=20, notes=1, window=4)  # what the stand-ins can follow
+STYLES = {"short": SHORT, "long": LONG}
 FOUND_BY = ("irminsul", "fixed-blocks", "exact-prefix", "segment-first")
-SAID_BY = ("irminsul", "no-rotation", "no-carve-out", "cacheblend", "exact-prefix")
+WRONG = ("no-rotation", "wrong-segment")  # caches that a test of consistency must catch
+JUDGED = ("differs", "kl_mean")  # what is judged of consistency
+SAID_BY = ("irminsul", *WRONG, "no-carve-out", "cacheblend", "exact-prefix")
 
 
 class FixedBlocks(SegmentStore):
@@ -169,9 +176,11 @@ def prefill_joules(computed: np.ndarray[Any, np.dtype[np.bool_]], reused: int) -
 # ------------------------------------------------------------------------------------------- the study
 
 
-def recover(kind: str, capacity: int, turns: int, methods: Sequence[str], seed: int) -> dict[str, dict[str, Any]]:
+def recover(
+    style: str, kind: str, capacity: int, turns: int, methods: Sequence[str], seed: int
+) -> dict[str, dict[str, Any]]:
     """Every method on the same sessions."""
-    many = agents.sessions(kind, seed, count=2, turns=turns, style=LONG)
+    many = agents.sessions(kind, seed, count=2, turns=turns, style=STYLES[style])
     outcome = {}
     for method in methods:
         table = recovery(many, method, capacity or np.inf)
@@ -188,43 +197,45 @@ def recover(kind: str, capacity: int, turns: int, methods: Sequence[str], seed: 
 
 
 def consistency(
-    model: str, kind: str, calls: int, weights: str, methods: Sequence[str], seed: int
+    model: str, style: str, kind: str, calls: int, weights: str, methods: Sequence[str], seed: int
 ) -> dict[str, dict[str, Any]]:
-    """Answers of one stand-in to the last of some calls, each method with the caches it has filled by then."""
+    """Answers of one stand-in to the last of some calls, each method with the caches it has filled by then.
+
+    The answer that was really given is predicted token by token after a cached and after an uncached prefill: `differs`
+    is the share of its tokens at which another word is the likeliest, `kl_mean` the divergence in nats.
+    """
     import torch
 
     torch.set_num_threads(1)
     params = mla_standins.loaded(weights)[model]
-    *prompts, following = agents.sessions(kind, seed, count=1, turns=calls + 1, style=MIDDLE)[0]
-    truth = _answer(following)
+    *prompts, following = agents.sessions(kind, seed, count=1, turns=calls + 1, style=STYLES[style])[0]
+    truth = _answer(following, STYLES[style].quotes)
     recompute = Prefiller(params, METHODS["recompute"])
     _, first = recompute(prompts[0])  # what every method would compute for the first prompt
-    reference = recompute(prompts[-1])
-    said = say(params, *reference, truth[:ANSWER])
-    expected, correct = (predictions(params, *reference, ids) for ids in (said, truth))
+    correct = predictions(params, *recompute(prompts[-1]), truth)
     outcome = {}
     for method in methods:
         server = Prefiller(params, METHODS[method])
         server.learn(prompts[0], first)
         after = [server(ids) for ids in prompts[1:]][-1]
-        logits, told = (predictions(params, *after, ids) for ids in (said, truth))
+        told = predictions(params, *after, truth)
         outcome[method] = {
-            "agreed": int((logits.argmax(-1) == expected.argmax(-1)).sum()),
-            "answered": ANSWER,
+            "differs": float((told.argmax(-1) != correct.argmax(-1)).float().mean()),
             "kl_mean": divergence(correct, told),
             "nll_mean": float(nll(told, truth).mean()),
             "nll_recompute": float(nll(correct, truth).mean()),
             "recalled": float((told.argmax(-1).numpy() == truth)[3::5].mean()),
             "recalled_recompute": float((correct.argmax(-1).numpy() == truth)[3::5].mean()),
             "computed_share": (server.last.fresh + server.again) / len(prompts[-1]),
+            "reused_share": server.last.reused / len(prompts[-1]),
         }
     return outcome
 
 
-def _answer(following: Ids) -> Ids:
+def _answer(following: Ids, quotes: int) -> Ids:
     """What the assistant went on to say, read off the next prompt: its recalled facts."""
     speaks = np.flatnonzero(following == agents.WORDS.index("<assistant>"))[-2]
-    return following[speaks + 1 : speaks + 1 + 5 * MIDDLE.quotes]
+    return following[speaks + 1 : speaks + 1 + 5 * quotes]
 
 
 def seconds(weights: str, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -284,23 +295,29 @@ def trial(experiment: str, seed: int, **case: Any) -> dict[str, dict[str, Any]]:
 def study(lab: Lab) -> pl.DataFrame:
     """Recovery on six kinds of traffic, consistency of three models, and what it costs.
 
-    The quick size answers the claims: it asks for consistency where least and where everything is disturbed, and leaves
-    other kinds, the other methods and the timings to the full size.
+    The quick size answers the claims, and leaves other kinds, the other methods and the timings to the full size.
     """
     weights = mla_standins.WEIGHTS
     if lab.size == "full":
         weights = lab.artefacts / "irminsul.safetensors"
         mla_standins.train_all(path=weights)
-    found = {"turns": lab.pick(quick=8, full=24), "methods": lab.pick(quick=FOUND_BY[:1], full=FOUND_BY)}
-    said = {"calls": lab.pick(quick=3, full=5), "methods": lab.pick(quick=SAID_BY[:1], full=SAID_BY)}
-    cases = [
-        {"experiment": "consistency", "model": model, "kind": kind, "weights": str(weights), **said}
+    found = {"turns": lab.pick(quick=12, full=24), "methods": lab.pick(quick=FOUND_BY[:2], full=FOUND_BY)}
+    said = {"calls": 3, "weights": str(weights), "methods": lab.pick(quick=SAID_BY[:3], full=SAID_BY)}
+    spoken = [
+        {"experiment": "consistency", "style": "short", "model": model, "kind": kind, **said}
         for model in mla_standins.SHAPES
-        for kind in lab.pick(quick=("header", "all"), full=LOOPS)
+        for kind in lab.pick(quick=LOOPS[:1], full=LOOPS)
     ]
-    sizes = [(kind, 0) for kind in (*LOOPS, "chat")] + lab.pick(quick=[], full=[("header", 10_000)])
-    cases += [{"experiment": "recovery", "kind": kind, "capacity": size, **found} for kind, size in sizes]
-    parts = [lab.run(trial, cases, per="method").drop("turns", "calls", "weights", "methods")]
+    sizes = [(style, kind, 0) for style in STYLES for kind in (*LOOPS, "chat")]
+    sizes += lab.pick(quick=[], full=[("long", "header", 10_000)])
+    cases = [
+        {"experiment": "recovery", "style": style, "kind": kind, "capacity": size, **found}
+        for style, kind, size in sizes
+    ]
+    parts = [
+        lab.with_seeds(quick=5, full=6).run(trial, spoken, per="method").drop("calls", "weights", "methods"),
+        lab.run(trial, cases, per="method").drop("turns", "methods"),
+    ]
     if lab.size == "full":
         clocked = [{"experiment": "seconds", "weights": str(weights), "rounds": 15}]
         clocked += [{"experiment": "turning", "rounds": 15}]
@@ -312,7 +329,7 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     """Where the tokens of a prompt come from, by kind of traffic."""
     import altair as alt
 
-    chosen = table.filter(experiment="recovery", method="irminsul", capacity=0)
+    chosen = table.filter(experiment="recovery", method="irminsul", style="long", capacity=0)
     shares = chosen.group_by("kind", maintain_order=True).agg(
         pl.col("prefix_share").mean().alias("exact prefix"), pl.col("reused_share").mean().alias("moved segment")
     )
@@ -336,36 +353,95 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 # ------------------------------------------------------------------------------------------ the claims
 
 
-def best_loop(table: pl.DataFrame) -> Estimate:
-    """The kind of agent loop in which most is reused beyond the prefix."""
-    found = [
-        measures.mean("reused_share", experiment="recovery", method="irminsul", capacity=0, kind=kind)(table)
+LOOPS_FOUND = {"experiment": "recovery", "capacity": 0}
+reuse = measures.best(
+    {
+        f"{style} prompts, {kind}": measures.mean(
+            "reused_share", **LOOPS_FOUND, method="irminsul", style=style, kind=kind
+        )
+        for style in STYLES
         for kind in LOOPS
-    ]
-    return max(found, key=lambda estimate: estimate.value)
+    }
+)
 
 
 def energy_change(table: pl.DataFrame) -> Estimate:
-    """Joules of all prompts with a hit against computing what the prefix left, over all agent loops."""
-    chosen = measures.rows(table, {"experiment": "recovery", "method": "irminsul", "capacity": 0})
+    """Joules of all long prompts with a hit against computing what the prefix left, over all agent loops."""
+    chosen = measures.rows(table, {**LOOPS_FOUND, "method": "irminsul", "style": "long"})
     sums = chosen.filter(pl.col("kind").is_in(LOOPS)).group_by("seed").agg(pl.col("joules", "joules_again").sum())
     times = intervals.ratio(sums["joules"].to_list(), sums["joules_again"].to_list())
     return Estimate(times.value - 1, times.low - 1, times.high - 1, times.n)
 
 
-def worst_model(table: pl.DataFrame) -> Estimate:
-    """The share of answer tokens on which the least consistent stand-in agrees with its own uncached run."""
-    found = [
-        measures.probability("agreed", "answered", experiment="consistency", method="irminsul", model=model)(table)
-        for model in mla_standins.SHAPES
+def off(column: str, model: str, method: str = "irminsul") -> measures.Measure:
+    """How far a stand-in's outputs are from its own uncached run's, on the kind of loop in which most is reused."""
+    return measures.mean(column, experiment="consistency", kind="header", model=model, method=method)
+
+
+def worst_model(column: str) -> measures.Measure:
+    """The stand-in that is farthest off."""
+    return measures.best({model: off(column, model) for model in mla_standins.SHAPES}, max)
+
+
+def caught(table: pl.DataFrame) -> Estimate:
+    """The share of models and wrong caches that the record's own rule for "unchanged" does not let pass."""
+    test = Stated("", "", Kind.UNCHANGED)
+    tried = [(model, wrong, column) for model in mla_standins.SHAPES for wrong in WRONG for column in JUDGED]
+    passed = [
+        f"{wrong} on {model} by '{column}'"
+        for model, wrong, column in tried
+        if judge(test, off(column, model, wrong)(table)).verdict is Verdict.REPRODUCED
     ]
-    return min(found, key=lambda estimate: estimate.value)
+    share = intervals.clopper_pearson(len(tried) - len(passed), len(tried))
+    return replace(share, cases=f"passed: {', '.join(passed)}" if passed else "")
+
+
+def farther_where_all_moves(table: pl.DataFrame) -> Estimate:
+    """The mean divergence of the three stand-ins in loops with every disturbance, less that with a new header alone."""
+    if table.filter(experiment="consistency", kind="all").is_empty():
+        raise NotMeasured("the quick size asks for consistency with a new header alone; the full size asks for all")
+    rows = measures.rows(table, {"experiment": "consistency", "method": "irminsul"})
+    means = rows.group_by("kind", "seed").agg(pl.col("kl_mean").mean()).sort("seed")
+    everything, header = (means.filter(kind=kind)["kl_mean"] for kind in ("all", "header"))
+    return intervals.bootstrap((everything - header).to_list())
+
+
+def over_fixed_blocks(table: pl.DataFrame) -> Estimate:
+    """Tokens that content-defined cuts find again over those of fixed blocks, over all long agent loops."""
+    rows = table.filter(pl.col("kind").is_in(LOOPS)).filter(style="long", **LOOPS_FOUND)
+    sums = rows.group_by("method", "seed").agg(found=(pl.col("reused_share") * pl.col("prompt_tokens")).sum())
+    return measures.ratio("found", of={"method": "irminsul"}, to={"method": "fixed-blocks"})(sums)
 
 
 claims = [
-    Claim("reuse", best_loop),
+    Claim("reuse", reuse),
     Claim("energy", energy_change, evidence=Evidence.MODEL),
-    Claim("consistency", worst_model),
+    Claim("answers", worst_model("differs")),
+    Claim("predictions", worst_model("kl_mean")),
+    Claim(
+        "wrong-caches",
+        caught,
+        asks="Both tests of consistency fail on each of the three stand-ins for a cache that does not turn keys and "
+        "for one that reuses the rows of other segments.",
+        kind=Kind.EVERY,
+    ),
+    Claim(
+        "all-disturbed",
+        farther_where_all_moves,
+        asks="Predictions are farther from those of uncached runs where tools, notes and history move as well than "
+        "where only the header changes.",
+        kind=Kind.DIFFERENCE,
+        unit="nats",
+        toward="up",
+    ),
+    Claim(
+        "over-fixed-blocks",
+        over_fixed_blocks,
+        asks="Content-defined cuts find more tokens again than fixed blocks of the same mean length, over all agent "
+        "loops with long prompts.",
+        kind=Kind.RATIO,
+        toward="up",
+    ),
 ]
 
 

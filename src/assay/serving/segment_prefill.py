@@ -1,7 +1,8 @@
 """Prefill a prompt from a plan: rows of the prefix, rows of moved segments, and the rest computed among them.
 
-The mechanism of `irminsul` on a real model, and the two it is compared with: rows put at their new place without
-turning them, and CacheBlend's choice of the tokens that deserve to be computed again.
+The mechanism of `irminsul` on a real model, what it is compared with (CacheBlend's choice of the tokens that deserve
+to be computed again), and two ways to do it wrong that a test of consistency must catch: rows put at their new place
+without turning them, and rows of another segment.
 
 - Yao et al., CacheBlend, EuroSys 2025, arXiv:2405.16444.
 """
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def reused_rows(given: Plan, prefix: Cache | None, *, turn: bool = True) -> Cache | None:
-    """The rows that need not be computed, at their new positions: one rotation for all segments together."""
+def reused_rows(given: Plan, prefix: Cache | None, *, turn: bool = True, astray: bool = False) -> Cache | None:
+    """The rows that need not be computed, at their new positions: one rotation for all segments together.
+
+    `astray` takes each row from another place among the reused ones, as a wrong key in the store would, and turns it
+    rightly to where it now lies.
+    """
     import torch
 
     parts = [r.segment.rows[r.offset : r.offset + r.stop - r.start] for r in given.reuses]
@@ -31,6 +36,9 @@ def reused_rows(given: Plan, prefix: Cache | None, *, turn: bool = True) -> Cach
         lengths = torch.tensor([r.stop - r.start for r in given.reuses])
         by = torch.tensor([r.by for r in given.reuses]).repeat_interleave(lengths)
         rows = Cache.join(parts)
+        if astray:
+            wanted, rows = rows.positions + by, rows[torch.arange(len(rows)).roll(len(rows) // 2)]
+            by = wanted - rows.positions
         rows = rows.moved(by) if turn else rows.relabelled(by)
     if given.prefix and prefix is not None:
         first = prefix[: given.prefix]
@@ -91,6 +99,7 @@ class Method:
     segments: bool = True
     carve: int = 16
     turn: bool = True
+    astray: bool = False
     blend: float = 0.0
 
 
@@ -101,6 +110,7 @@ METHODS = {
     "segment-first": Method(prefix=False),
     "no-carve-out": Method(carve=0),
     "no-rotation": Method(turn=False),
+    "wrong-segment": Method(astray=True),
     "cacheblend": Method(carve=0, blend=0.15),
 }
 
@@ -152,7 +162,7 @@ class Prefiller:
             if self.method.blend:
                 logits, rows, self.again = blended(self.params, given, prefix, share=self.method.blend)
             else:
-                have = reused_rows(given, prefix, turn=self.method.turn)
+                have = reused_rows(given, prefix, turn=self.method.turn, astray=self.method.astray)
                 logits, rows = compute(self.params, ids, given.computed, have)
         return logits, rows
 
@@ -164,19 +174,6 @@ class Prefiller:
 
 
 # ------------------------------------------------------------------------------- what is said afterwards
-
-
-def say(params: Params, logits: Tensor, rows: Cache, guess: Ids) -> Ids:
-    """The greedy answer to a prefilled prompt, as long as a guess at it, which changes nothing but the time it takes.
-
-    All tokens are predicted at once, each after those guessed before it, until the predictions are the guess. A token
-    is final once those before it are, so that takes at most a pass a token, and few where the guess is good.
-    """
-    while True:
-        said = predictions(params, logits, rows, guess).argmax(-1).numpy()
-        if np.array_equal(said, guess):
-            return said
-        guess = said
 
 
 def predictions(params: Params, logits: Tensor, rows: Cache, ids: Ids) -> Tensor:
