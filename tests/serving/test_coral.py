@@ -6,13 +6,16 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.record import traces
+from assay.record.catalogue import study
 from assay.record.errors import BadInput
 from assay.record.lab import Lab
+from assay.record.runner import judge
 from assay.record.types import NotMeasured, Verdict
 from assay.serving import coral, rental_baselines, rental_schedule, rental_served, replica_designs
 from assay.serving.gpu_rental import Rental, solve, started
@@ -343,8 +346,15 @@ def test_an_empty_rental_serves_nobody() -> None:
 
 def test_the_claims_are_answered() -> None:
     conversations()
-    table = coral.study(Lab("coral", seeds=2))
-    answers = [claim.holds.judge(claim.measure(table)) for claim in coral.claims]
-    assert Verdict.NOT_MEASURED not in answers
-    assert answers[2] is Verdict.REPRODUCED
+    table = coral.study(Lab("coral", seeds=(0, 1)))
+    answers = {answer.id: answer for answer in judge(study("coral"), table)}
+    assert not any(answer.note for answer in answers.values())
+    assert answers["optimum"].verdict is Verdict.REPRODUCED
+    assert answers["optimum"].n == 2
+    assert answers["seconds"].verdict is Verdict.REPRODUCED
+    # Both sides were timed on the same markets: how much longer the joint program takes is measured, not asserted.
+    rows = table.filter(pl.col("experiment") == "joint")
+    assert answers["joint"].measured == pytest.approx(rows["joint_seconds"].sum() / rows["seconds"].sum())
+    worse = table.with_columns(loss=pl.col("loss") + 1e-3)
+    assert coral.lossless(worse).value == 0.0
     coral.plot(table).to_dict()
