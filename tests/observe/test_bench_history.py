@@ -197,7 +197,7 @@ def test_what_is_better_in_the_own_history_is_not_asked(tmp_path: Path) -> None:
 
 def test_the_contest_tunes_on_one_half_and_scores_on_the_other() -> None:
     noise = np.exp(stream(1, "test", "contest").normal(0, 0.01, (160, 5)))
-    scores = bench_steps.contest(noise, histories=16, seed=0)
+    scores = bench_steps.contest([noise], histories=16, seed=0)
     assert set(scores) == {*bench_steps.METHODS, *bench_steps.UNTUNED}
     assert all(score.planted == 8 and score.unchanged == 16 * bench_steps.LENGTH - 8 for score in scores.values())
     assert scores["e-divisive"].found >= 6 and scores["e-divisive"].false <= 1

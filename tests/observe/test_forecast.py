@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from assay.observe.series.prescaling import (
     MEAN_WORKERS,
     MOST_WORKERS,
     PHASES,
+    Function,
     _measured,
     affordable,
     compare,
@@ -78,7 +81,7 @@ def test_a_forecast_does_not_depend_on_what_comes_later() -> None:
 
 
 def test_the_automatic_forecast_is_at_most_three_tenths_worse_than_a_knowing_analyst() -> None:
-    rows = [planted(0, 420, 7200.0, [], seed) for seed in range(2)]
+    rows = [planted(420, 7200.0, [], seed) for seed in range(2)]
     automatic, hybrid = (np.mean([row[name]["mape"] for row in rows]) for name in ("automatic", "hybrid"))
     assert automatic <= 1.3 * hybrid
 
@@ -165,10 +168,32 @@ def test_what_reacts_asks_for_more_where_it_is_slow_and_less_when_little_is_left
     assert reactive(2.0, 24, 12) > reactive(2.0, 12, 12)
 
 
-def test_the_worst_latency_of_a_cycle_is_that_of_its_slowest_request() -> None:
+def test_the_worst_latency_of_a_cycle_is_that_of_its_slowest_call() -> None:
     answered = [(i / 200, 0.002) for i in range(199)] + [(0.995, 0.5), (1.2, 9.0)]  # the last is the next cycle's
-    row = _measured({"method": "fixed", "cycle": 0, "start": 0.0, "workers": 2.0}, answered, cycle=1.0)
+    row = _measured(0.0, answered, cycle=1.0)
     assert row["latency_max"] == 0.5 and row["requests"] == 200
+
+
+def test_latency_varies_over_phases_not_over_calls_and_a_phase_without_a_call_counts_for_nothing() -> None:
+    even = [(k / PHASES + i / 100, 0.002 + 0.001 * i) for k in range(PHASES) for i in range(3) if k != 4]
+    assert _measured(0.0, even, cycle=1.0)["latency_cv"] == pytest.approx(0.0)
+    peak = [(when, 2 * took if when < 0.5 else took) for when, took in even]
+    assert _measured(0.0, peak, cycle=1.0)["latency_cv"] > 0.3
+
+
+def test_a_call_uses_the_workers_it_is_given() -> None:
+    """The whole amount is hashed, in as many pieces as there are workers."""
+    hashed: list[int] = []
+
+    class Threads:
+        def map(self, _: Any, pieces: list[memoryview]) -> list[None]:
+            return hashed.extend(len(piece) for piece in pieces) or []
+
+    threads: Any = Threads()
+    function = Function(1200, threads)
+    for workers in (1, 2, 6):
+        function.call(workers)
+    assert hashed == [1200, 600, 600, *[200] * 6] and len(function.done) == 3
 
 
 def test_every_way_of_scaling_uses_as_many_workers_on_average() -> None:

@@ -14,7 +14,7 @@ come.
 The paper names adopters and case studies but no figures, so the study asks what a trace must be good for: does its
 replay take the time that was measured, and that of a run in which something was different? The job recorded here
 trains for real over gloo, but 30 ms of its step are slept in place of compute (busy ranks on two cores would measure
-the scheduler), and in some windows a rank of each step sleeps 15 to 45 ms more: errors are shares of a step that is
+the scheduler), and in some windows a rank of each step sleeps 20 to 80 ms more: errors are shares of a step that is
 mostly sleep.
 
 Sridharan et al., MLSys 2026, arXiv:2605.11333; the format is that of arXiv:2305.14516.
@@ -74,7 +74,7 @@ def study(lab: Lab) -> pl.DataFrame:
         here.with_seeds(quick=3, full=5).run(trials.generated, sizes, per="run"),
     ]
     if find_spec("torch") is not None:
-        windows = {"windows": lab.pick(quick=3, full=8), "steps": 4}
+        windows = {"windows": lab.pick(quick=4, full=8), "steps": 4}
         tables.append(launches.run(trials.recorded, [windows], per="run").drop("windows", "steps"))
     whole = pl.concat([table for table in tables if len(table)], how="diagonal_relaxed")
     first = ["experiment", "method", "source", "run", "seed"]

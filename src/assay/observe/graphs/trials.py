@@ -24,7 +24,7 @@ from assay.workloads.chakra import COLL, Graph
 
 Rows = dict[str, dict[str, Any]]
 REST = 0.03  # seconds a step that are slept in place of compute
-LATE = (0.015, 0.045)  # seconds between which a rank is late in half of the windows
+LATE = (0.02, 0.08)  # seconds between which a rank is late in half of the windows
 NETWORK = Network(Link(2e-6, 450e9), Link(5e-6, 50e9), per_node=8)  # NVLink within a node, 400 Gb/s between
 
 

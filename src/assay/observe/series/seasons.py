@@ -156,8 +156,8 @@ def strongest(values: Floats, refused: Iterable[Peak] = ()) -> Peak | None:
     """
     looks = windows(len(values))
     turned_down = list(refused)
-    peaks = [peak for window in looks for peak in _peaks(values, window, len(looks))]
-    for peak in sorted(peaks, key=lambda peak: -peak.rarity):
+    seen = [peak for window in looks for peak in peaks(values, window, len(looks))]
+    for peak in sorted(seen, key=lambda peak: -peak.rarity):
         if any(_same(peak, other) for other in turned_down):
             continue
         if hill(values[slice(*peak.window)], peak.period):
@@ -170,8 +170,12 @@ def _same(peak: Peak, other: Peak) -> bool:
     return abs(1 / peak.period - 1 / other.period) < 1.0 / width
 
 
-def _peaks(values: Floats, window: tuple[int, int], looks: int, most: int = 4) -> list[Peak]:
-    """The few highest peaks of a window that are no accident."""
+def peaks(values: Floats, window: tuple[int, int], looks: int, most: int = 4) -> list[Peak]:
+    """The few highest peaks of a window that are no accident, of so many windows looked at.
+
+    >>> [round(peak.period) for peak in peaks(np.sin(2 * np.pi * np.arange(400) / 25), (0, 400), looks=1)][:1]
+    [25]
+    """
     part = values[slice(*window)]
     width, whole = len(part), looks == 1 or window == (0, len(values))
     if (~np.isnan(part)).sum() < max(FEWEST // 2, 0.3 * width):

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.observe.series import backtest, baselines, decompose, forecast, guides, prescaling
+from assay.observe.series import backtest, baselines, decompose, forecast, guides, prescaling, seasons
 from assay.record.traces import find
+from assay.sim.random import stream
 from assay.workloads import long_series, planted_cycles
 from assay.workloads.long_series import Grid
 
 FOLDER = "azure_vm_noise"
 BENCHMARKS = ("mlc_allreads", "pg_ro", "redis_get", "stressng_cpucache", "sysbench_cpu")
-MONTH = 30 * 86400.0
+MACHINES = ("0", "1", "2")
+MONTH, PAST = 30 * 86400.0, 240 * 86400.0  # what is forecast, and the least that is known before it
 ANALYST = guides.Guide(  # said from the calendar alone, before any value was looked at
     (guides.StatedCycle(86400.0, shape="smooth"), guides.StatedCycle(7 * 86400.0, shape="smooth"))
 )
@@ -38,12 +40,22 @@ def machine_series(benchmark: str, machine: str, step: float) -> Grid:
     return long_series.regular(series[machine], step)
 
 
-def held_out(benchmark: str, machine: str, step: float, methods: Sequence[str], seed: int) -> dict[str, dict[str, Any]]:
-    """Forecast the month that ends `seed` months before the last value; nobody sees it or anything behind it."""
+def drawn_month(seed: int, month: int, benchmark: str, step: float) -> tuple[str, Grid, NDArray[np.float64]]:
+    """A machine, its record up to some day, and the month behind that day: drawn, and alike for all benchmarks."""
+    random = stream(seed, "perf-decomp", "month", month)
+    machine, where = MACHINES[int(random.integers(len(MACHINES)))], float(random.random())
     grid = machine_series(benchmark, machine, step)
-    horizon = round(MONTH / step)
-    origin = len(grid.values) - horizon * (seed + 1)
-    train, truth = grid.until(origin), grid.values[origin : origin + horizon]
+    horizon, least = round(MONTH / step), round(PAST / step)
+    origin = least + int(where * (len(grid.values) - horizon - least + 1))
+    return machine, grid.until(origin), grid.values[origin : origin + horizon]
+
+
+def held_out(
+    benchmark: str, month: int, step: float, methods: Sequence[str], seed: int
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Forecast a drawn month of a drawn machine; nobody sees it or anything behind it."""
+    machine, train, truth = drawn_month(seed, month, benchmark, step)
+    horizon = len(truth)
     made = decompose.automatic(train)
     ahead = forecast.forecast(made, horizon)
     known = ~np.isnan(truth)
@@ -51,53 +63,63 @@ def held_out(benchmark: str, machine: str, step: float, methods: Sequence[str], 
     rows: dict[str, dict[str, Any]] = {
         "automatic": {
             **backtest.errors(train, truth, ahead.median), "covered": float(within[known].mean()),
-            "cycles": len(made.cycles), "shifts": len(made.shifts), "sums": _sums(made),
+            "cycles": len(made.cycles), "shifts": len(made.shifts),
         },
         "hybrid": backtest.errors(train, truth, guided_forecast(train, horizon)),
     }  # fmt: skip
-    for name, forecaster in baselines.available().items():
-        if name in methods:
-            rows[name] = backtest.errors(train, truth, forecaster(train, horizon))
-    return rows
+    rows |= _of_baselines(train, truth, methods)
+    return {method: {"machine": machine, "known_days": train.length / 86400, **row} for method, row in rows.items()}
 
 
-def deep(machine: str, step: float, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
+def _of_baselines(train: Grid, truth: NDArray[np.float64], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    made = {name: forecaster for name, forecaster in baselines.available().items() if name in methods}
+    return {name: backtest.errors(train, truth, ahead(train, len(truth))) for name, ahead in made.items()}
+
+
+def deep(month: int, step: float, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
     """The same month by one LSTM over all benchmarks of the machine."""
     from assay.observe.series import lstm
 
-    horizon = round(MONTH / step)
-    grids = [machine_series(benchmark, machine, step) for benchmark in BENCHMARKS]
-    trains = [grid.until(len(grid.values) - horizon * (seed + 1)) for grid in grids]
-    made = lstm.forecast_all(trains, horizon, rounds=rounds, seed=seed)
+    months = [drawn_month(seed, month, benchmark, step) for benchmark in BENCHMARKS]
+    made = lstm.forecast_all([train for _, train, _ in months], len(months[0][2]), rounds=rounds, seed=seed)
     return {
-        benchmark: backtest.errors(train, grid.values[len(train.values) : len(train.values) + horizon], ahead)
-        for benchmark, grid, train, ahead in zip(BENCHMARKS, grids, trains, made, strict=True)
+        benchmark: {"machine": machine, "known_days": train.length / 86400, **backtest.errors(train, truth, ahead)}
+        for benchmark, (machine, train, truth), ahead in zip(BENCHMARKS, months, made, strict=True)
     }
 
 
-def planted(variant: int, days: int, step: float, methods: Sequence[str], seed: int) -> dict[str, dict[str, Any]]:
-    """Which planted periods are found, and the last month forecast, in a record whose parts are known."""
-    trace = planted_cycles.plant(1000 * variant + seed, days, step)
-    grid = trace.grid
-    horizon = round(MONTH / step)
-    train, truth = grid.until(len(grid.values) - horizon), grid.values[-horizon:]
+def planted(days: int, step: float, methods: Sequence[str], seed: int) -> dict[str, dict[str, Any]]:
+    """A record whose parts are known: which planted periods are found, and its last month, forecast."""
+    trace = planted_cycles.plant(seed, days, step)
+    origin = len(trace.grid.values) - round(MONTH / step)
+    train, truth = trace.grid.until(origin), trace.grid.values[origin:]
     made = decompose.automatic(train)
-    found = [cycle.period * step for cycle in made.cycles]
-    hits = [any(abs(period / cycle.period - 1) <= 0.02 for period in found) for cycle in trace.cycles]
-    passing = [hit for hit, cycle in zip(hits, trace.cycles, strict=True) if cycle.name == "passing"]
-    told = guides.Guide(tuple(_told(cycle, grid, train) for cycle in trace.cycles), multiplicative=True)
-    rows: dict[str, dict[str, Any]] = {
+    told = guides.Guide(tuple(_told(cycle, trace.grid, train) for cycle in trace.cycles), multiplicative=True)
+    return {
         "automatic": {
-            **backtest.errors(train, truth, forecast.forecast(made, horizon).median),
-            "cycles": len(found), "planted": len(hits), "recovered": sum(hits), "invented": len(found) - sum(hits),
-            "passing": len(passing), "passing_recovered": sum(passing), "sums": _sums(made),
+            **backtest.errors(train, truth, forecast.forecast(made, len(truth)).median),
+            **_hits(trace, [cycle.period * step for cycle in made.cycles]),
         },
-        "hybrid": backtest.errors(train, truth, guided_forecast(train, horizon, told)),
+        "hybrid": backtest.errors(train, truth, guided_forecast(train, len(truth), told)),
+        "spectrum": _hits(trace, plain_peaks(train, len(trace.cycles))),
+        **_of_baselines(train, truth, methods),
+    }
+
+
+def plain_peaks(grid: Grid, count: int) -> list[float]:
+    """The periods of the highest peaks of one spectrum of the whole record; it is told how many there are."""
+    values = seasons.clipped(np.log(grid.values))
+    return [peak.period * grid.step for peak in seasons.peaks(values, (0, len(values)), 1, count)]
+
+
+def _hits(trace: planted_cycles.Trace, found: Sequence[float]) -> dict[str, float]:
+    """How many of the planted periods are among those found, to within 2 %, and how many of those found are none."""
+    near = [[abs(period / cycle.period - 1) <= 0.02 for period in found] for cycle in trace.cycles]
+    hits = sum(map(any, near))
+    return {
+        "cycles": len(found), "planted": len(near), "recovered": hits, "invented": len(found) - hits,
+        "f1": 2 * hits / (len(near) + len(found)),
     }  # fmt: skip
-    for name, forecaster in baselines.available().items():
-        if name in methods:
-            rows[name] = backtest.errors(train, truth, forecaster(train, horizon))
-    return rows
 
 
 def _told(cycle: planted_cycles.Planted, grid: Grid, train: Grid) -> guides.StatedCycle:
@@ -108,14 +130,7 @@ def _told(cycle: planted_cycles.Planted, grid: Grid, train: Grid) -> guides.Stat
     return guides.StatedCycle(cycle.period, () if always else spans, "free")
 
 
-def _sums(made: decompose.Decomposition) -> bool:
-    """Whether the parts add up to the series wherever it is there: to the last bits of a sum of so many parts."""
-    total = np.sum(list(made.parts().values()), axis=0)
-    there = ~np.isnan(made.grid.values)
-    return bool(np.allclose(total[there], made.grid.values[there], rtol=1e-12, atol=0.0))
-
-
 def scaled(cycle: float, learn: int, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
-    """A real function under a load that comes and goes, with three ways of setting its workers."""
+    """A real function beside other work that comes and goes, with three ways of setting its workers."""
     rows = prescaling.compare(cycle, learn, rounds, seed)
-    return {f"{row['method']}/{row['cycle']}": dict(row) for row in rows}
+    return {f"{row['method']}/{row['turn']}": dict(row) for row in rows}
