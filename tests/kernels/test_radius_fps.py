@@ -34,7 +34,7 @@ PEERS = [f"fpsample h={height}" for height in PEER_HEIGHTS]
 
 @pytest.fixture(scope="module")
 def table() -> pl.DataFrame:
-    return Lab("radius-fps", seeds=2).run(radius_fps.trial, [SMALL], per="sampler")
+    return Lab("radius-fps", seeds=(0, 1)).run(radius_fps.trial, [SMALL], per="sampler")
 
 
 @pytest.fixture(scope="module")
