@@ -20,7 +20,8 @@ from assay.observe.ccl.locate import CLASSES, H1, H2, H3, S1, S2, S3, hang, loca
 from assay.observe.ccl.model import modelled
 from assay.observe.ccl.probe import SENDS, WORDS, Probe, Records, channel_at
 from assay.observe.interface import Diagnosis, Suspect
-from assay.record.types import NotMeasured
+from assay.record.lab import Lab
+from assay.record.types import Claim, NotMeasured
 from assay.sim.random import stream
 from tests.observe.test_ring import wait_for
 from tests.oracles.ring_steps import frozen
@@ -297,27 +298,94 @@ def sighting(named: int, **measured: Any) -> lab.Sighting:
     records, _, _ = modelled(4, H1, seed=0)
     truth = lab.Injected(H1, (2,), KIND, "", 0.0)
     found = Diagnosis((Suspect(str(named), None, 1.0),), label=H1)
-    seen: dict[str, Any] = {"delay": 0.9, "locating": 0.06, "false_alarms": 0, "queued": 0.0} | measured
+    seen: dict[str, Any] = {"delay": 0.9, "pulled": 0.05, "locating": 0.06, "false_alarms": 0, "queued": 0.0} | measured
     return lab.Sighting(truth, Symptom("hang", 0, 4), found, records=records, **seen)
 
 
-@pytest.mark.parametrize(("named", "total"), [(2, pytest.approx(300.16)), (1, None)])
+@pytest.mark.parametrize(("named", "after"), [(2, pytest.approx(0.16)), (1, None)])
 def test_only_a_hang_whose_rank_was_named_counts_as_named_in_so_many_seconds(
-    monkeypatch: pytest.MonkeyPatch, named: int, total: float | None
+    monkeypatch: pytest.MonkeyPatch, named: int, after: float | None
 ) -> None:
     monkeypatch.setattr(lab, "incident", lambda *_, **__: sighting(named))
     monkeypatch.setattr(baselines, "TOOLS", {})
-    rows = trials._incident(Mock(RingJob), H1, seed=0, hang_after=0.8)
-    assert rows[f"incident/{H1}/{trials.OURS}"]["total"] == total
+    rows = trials._incident(Mock(RingJob), H1, seed=0, turn=0, hang_after=0.8)
+    assert rows[f"incident/{H1}/{trials.OURS}/0"]["after_timeout"] == after
+
+
+def test_a_tool_that_reads_the_same_records_has_them_no_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "incident", lambda *_, **__: sighting(2, pulled=5.0))
+    monkeypatch.setattr(baselines, "TOOLS", {name: lambda scene: Diagnosis() for name in baselines.TOOLS})
+    rows = trials._incident(Mock(RingJob), H1, seed=0, turn=0, hang_after=0.8)
+    waited = {name for name in baselines.TOOLS if rows[f"incident/{H1}/{name}/0"]["seconds"] >= 5.0}
+    assert waited == {"state poll", "connection statistics", "flight recorder"}
+
+
+def incidents(*rows: tuple[str, str, int, bool, float]) -> pl.DataFrame:
+    """Rows of (method, fault, turn, named, seconds)."""
+    columns = ["method", "fault", "turn", "named", "seconds"]
+    table = pl.DataFrame(list(rows), schema=columns, orient="row")
+    return table.with_columns(experiment=pl.lit("incident"), seed=7, after_timeout=pl.lit(None, pl.Float64))
+
+
+def answer(name: str) -> Claim:
+    return next(claim for claim in ccl_d.claims if claim.id == name)
 
 
 def test_where_no_hang_is_named_rightly_the_seconds_are_not_measured() -> None:
-    row = {"experiment": "incident", "method": trials.OURS, "named": False, "fault": H1, "seed": 0, "total": None}
-    table = pl.DataFrame([row, row | {"method": "bisection", "named": True}], schema_overrides={"total": pl.Float64})
+    table = incidents((trials.OURS, H1, 0, False, 0.1), ("bisection", H1, 0, True, 0.1))
     with pytest.raises(NotMeasured, match="no hang was named"):
         ccl_d.total(table)
     with pytest.raises(NotMeasured):
-        ccl_d.sooner(table)
+        answer("sooner").measure(table)
+
+
+def test_the_papers_own_time_out_is_no_measurement() -> None:
+    assert "own time-out" in answer("seconds").construction
+    decision = pl.DataFrame({"experiment": ["decision"], "decision_seconds": [0.01], "seed": [7]})
+    hangs = incidents(*((trials.OURS, H1, turn, True, 0.1) for turn in range(3))).with_columns(after_timeout=0.2)
+    table = pl.concat([hangs, decision], how="diagonal_relaxed")
+    assert answer("after-timeout").measure(table).value == pytest.approx(0.21)  # what is left without it
+    assert answer("seconds").measure(table).value == pytest.approx(300.21)
+
+
+def test_sooner_than_existing_tools_means_sooner_than_each_of_them() -> None:
+    ours = [(trials.OURS, S2, turn, True, 1.0) for turn in range(4)]
+    slow_tool = [("bisection", S2, turn, True, 50.0) for turn in range(4)]
+    quick_tool = [("stacks", S2, turn, turn < 3, 0.5) for turn in range(4)]  # fails once: that one does not count
+    found = answer("sooner").measure(incidents(*ours, *slow_tool, *quick_tool))
+    assert (found.value, found.n, found.cases) == (0.5, 3, "stacks, of 2 cases")
+
+
+def test_coverage_is_compared_with_the_tool_that_names_most_on_the_same_incidents() -> None:
+    rows = [(trials.OURS, S1, turn, True, 1.0) for turn in range(6)]
+    named = {"bisection": 1, "stacks": 4}
+    rows += [(name, S1, turn, turn < named.get(name, 0), 1.0) for name in baselines.TOOLS for turn in range(6)]
+    found = answer("beyond-tools").measure(incidents(*rows))
+    assert (found.value, found.n, found.cases) == (pytest.approx(2 / 6), 6, "stacks, of 6 tools")
+
+
+def test_one_alarm_in_a_round_without_a_fault_is_a_counterexample() -> None:
+    rows = {"experiment": "quiet", "method": ["1 in a row", "3 in a row"], "rounds": 40, "seed": 7}
+    calm = pl.DataFrame(rows | {"false_alarms": [3, 0]})
+    assert answer("quiet").measure(calm).value == 1.0
+    found = answer("quiet").measure(calm.with_columns(false_alarms=1))
+    assert found.value < 1.0 and found.cases == "1 alarms in 40 rounds"
+
+
+@pytest.mark.parametrize("seeds", [(12345, 7, 99), (1000,)])
+def test_the_given_seeds_are_the_ones_that_run(monkeypatch: pytest.MonkeyPatch, seeds: tuple[int, ...]) -> None:
+    ran = []
+
+    def launch(seed: int, **case: Any) -> dict[str, dict[str, Any]]:
+        ran.append(seed)
+        return {f"incident/{H1}/{trials.OURS}/{turn}": {"named": True} for turn in range(2)}
+
+    launch.__module__, launch.__qualname__ = trials.__name__, "launch"
+    monkeypatch.setattr(trials, "launch", launch)
+    job = Lab("ccl-d", seeds=seeds)
+    table = ccl_d.study(job)
+    assert tuple(ran) == seeds[:2] and job.used == set(seeds[:2])
+    assert table.select("experiment", "fault", "method", "turn", "seed").row(0)[:4] == ("incident", H1, "ccl-d", "0")
 
 
 def test_waiting_for_more_rounds_is_part_of_locating_and_not_of_noticing(monkeypatch: pytest.MonkeyPatch) -> None:

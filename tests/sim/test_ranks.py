@@ -68,6 +68,29 @@ def test_a_killed_rank_is_noticed_and_a_frozen_one_ends_with_the_block() -> None
     assert all(map(gone, pids))
 
 
+def test_ranks_that_share_a_slow_import_are_real_processes_all_the_same() -> None:
+    imports = ["colorsys", "not_there_at_all"]  # a module that is missing is missed where it is wanted, not here
+    with Ranks(2, threads, imports=imports) as ranks:
+        assert ranks.wait(60) == ["1", "1"]
+    with Ranks(2, sleep, arrays={"ready": np.zeros(2)}, imports=imports) as ranks:
+        pids = [row["pid"] for row in ranks.table]
+        started(ranks)
+        ranks.stop(0)
+        ranks.kill(1)
+        with pytest.raises(RankFailed, match="rank 1 died with code -9"):
+            ranks.wait(60)
+        assert ranks.reason(1) == "it ended with code -9"
+    assert len({os.getpid(), *pids}) == 3 and all(map(gone, pids))
+
+
+def test_a_rank_that_is_gone_has_a_reason() -> None:
+    with Ranks(2, fail) as ranks:
+        end = time.monotonic() + 60
+        while ranks.table[1]["alive"] and time.monotonic() < end:
+            time.sleep(0.02)
+        assert ranks.reason(1) == "ValueError: on purpose"
+
+
 def test_a_rank_that_does_not_answer_is_late() -> None:
     with (
         Ranks(1, sleep, arrays={"ready": np.zeros(1)}) as ranks,

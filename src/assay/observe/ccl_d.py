@@ -13,10 +13,11 @@ rounds in a row, 0.2 and 0.8 for the share of lateness) and the walk along the r
 The study runs a ring of real processes and sockets and injects real faults on a hidden rank: a rank that does not
 call, one that calls something else, SIGSTOP and SIGKILL inside a collective, a late rank, a capped sender. Computing is
 a sleep, because this machine has two cores. Time-outs are scaled: the paper waits five minutes for a hang, the lab
-under a second (full size: four). The first claim puts the paper's five minutes back, for hangs that were named rightly.
-Who is sooner is timed from the symptom to the name; bisection, its rival there, pays for no restart of the job, which
-is what takes hours. Other work on the machine is noise to the ranks and can look like a fault; `queued` says how long
-they waited for a processor.
+under a second (full size: four). So its six minutes cannot be measured here: five of them are that setting, and adding
+it to what is measured gives them back by construction. What is measured is what comes after the time-out.
+Who is sooner is timed from the symptom to the name; tools that look at the same records have them no sooner, and those
+that end the job pay for no restart, which is what takes hours at size. Other work on the machine is noise to the ranks
+and can look like a fault; `queued` says how long they waited for a processor.
 
 arXiv:2605.04478, PPoPP 2026.
 
@@ -64,16 +65,16 @@ references = (
 
 def study(lab: Lab) -> pl.DataFrame:
     """Six kinds of fault on real ranks, beside six tools; then jobs without a fault; then the decision at size."""
-    launches = replace(lab, seeds=lab.pick(quick=2, full=10), workers=0)  # each starts processes of its own
+    launches = replace(lab.with_seeds(quick=2, full=10), workers=0)  # each starts processes of its own
     case = {
-        "ranks": lab.pick(quick=4, full=8), "hang_after": lab.pick(quick=0.8, full=4.0),
-        "watched": lab.pick(quick=40, full=1_200),
+        "ranks": 4, "teams": 2, "hang_after": lab.pick(quick=0.6, full=4.0), "watched": lab.pick(quick=40, full=200),
     }  # fmt: skip
     table = launches.run(trials.launch, [case], per="row")
-    parts = pl.col("row").str.splitn("/", 3).struct
-    named = table.with_columns(parts[0].alias("experiment"), parts[1].alias("fault"), parts[2].alias("method"))
-    first = ["experiment", "fault", "method", "ranks", "seed"]
-    return named.select(*first, pl.exclude(*first, "row", "hang_after", "watched")).sort(first)
+    first = ["experiment", "fault", "method", "turn"]
+    parts = pl.col("row").str.split_exact("/", 3).struct
+    named = table.with_columns(parts[place].alias(name) for place, name in enumerate(first))
+    first = [*first, "ranks", "seed"]
+    return named.select(*first, pl.exclude(*first, "row", "teams", "hang_after", "watched")).sort(first)
 
 
 def plot(table: pl.DataFrame) -> alt.LayerChart:
@@ -108,26 +109,8 @@ def plot(table: pl.DataFrame) -> alt.LayerChart:
 # ------------------------------------------------------------------------------------------------------- the claims
 
 
-def covered(method: str, table: pl.DataFrame) -> Estimate:
-    """In how many of the six classes the tool named the culprits in at least nine incidents of ten."""
-    rows = measures.rows(table, {"experiment": "incident", "method": method})
-    shares = rows.group_by("fault").agg(pl.col("named").mean())["named"].to_list()
-    count = float(sum(share >= 0.9 for share in shares))
-    return Estimate(count, count, count, len(rows))
-
-
-def best_tool(table: pl.DataFrame) -> Estimate:
-    """The same for the best of the other tools."""
-    return max((covered(name, table) for name in baselines.TOOLS), key=lambda estimate: estimate.value)
-
-
-def total(table: pl.DataFrame) -> Estimate:
-    """Seconds to the right name in hangs: the paper's five minutes for the lab's, and the decision for 4,000 ranks."""
-    waits = measures.rows(table, {"experiment": "incident", "method": OURS})["total"].drop_nulls()
-    if waits.is_empty():
-        raise NotMeasured("no hang was named: other work on this machine hides them; run it again when it is idle")
-    decision = measures.rows(table, {"experiment": "decision"})["decision_seconds"].max()
-    return intervals.bootstrap((waits + float(decision)).to_list())  # type: ignore[arg-type]
+ONE = ["fault", "turn", "seed"]  # what makes an incident
+WAITS = 300.0  # seconds before the paper calls an operation hung
 
 
 def right(table: pl.DataFrame) -> Estimate:
@@ -136,94 +119,86 @@ def right(table: pl.DataFrame) -> Estimate:
     return intervals.clopper_pearson(int(rows["right"].sum()), len(rows))
 
 
-def sooner(table: pl.DataFrame) -> Estimate:
-    """How many times longer a bisection by micro-benchmarks took from the symptom to the rank, where both named it."""
-    ours = measures.rows(table, {"experiment": "incident", "method": OURS, "named": True})
-    theirs = measures.rows(table, {"experiment": "incident", "method": "bisection", "named": True})
-    both = ours.join(theirs, on=["fault", "seed"], suffix="_theirs")
-    if both.is_empty():
-        raise NotMeasured("no incident was named by both CCL-D and bisection")
-    return intervals.ratio(both["seconds_theirs"].to_list(), both["seconds"].to_list())
+def after_timeout(table: pl.DataFrame) -> Estimate:
+    """Seconds from the end of a hang's time-out to the right name, with the decision for 4,000 ranks on top."""
+    waits = measures.rows(table, {"experiment": "incident", "method": OURS})["after_timeout"].drop_nulls()
+    if waits.is_empty():
+        raise NotMeasured("no hang was named: other work on this machine hides them; run it again when it is idle")
+    decision = measures.rows(table, {"experiment": "decision"})["decision_seconds"].max()
+    return intervals.bootstrap((waits + float(decision)).to_list())  # type: ignore[arg-type]
 
 
-def false_alarms(fault: str, repeats: int) -> measures.Measure:
-    """Rounds without a fault that raised an alarm, counted over all jobs; n is the rounds watched."""
+def total(table: pl.DataFrame) -> Estimate:
+    """The same after the paper's own five minutes."""
+    found = after_timeout(table)
+    return replace(found, value=WAITS + found.value, low=WAITS + found.low, high=WAITS + found.high)
+
+
+def sooner(tool: str) -> measures.Measure:
+    """How many times longer a tool took from the symptom to the culprits, over incidents in which both named them."""
 
     def measure(table: pl.DataFrame) -> Estimate:
-        rows = measures.rows(table, {"experiment": "quiet", "fault": fault, "method": f"{repeats} in a row"})
-        count = float(rows["false_alarms"].sum())
-        return Estimate(count, count, count, int(rows["rounds"].sum()))
+        ours = measures.rows(table, {"experiment": "incident", "method": OURS, "named": True})
+        theirs = measures.rows(table, {"experiment": "incident", "method": tool, "named": True})
+        both = ours.join(theirs, on=ONE, suffix="_theirs").sort(ONE)
+        if both.is_empty():
+            raise NotMeasured(f"no incident was named by both CCL-D and {tool}")
+        return intervals.ratio(both["seconds_theirs"].to_list(), both["seconds"].to_list())
 
     return measure
 
 
+def beyond_tools(table: pl.DataFrame) -> Estimate:
+    """The share of incidents whose culprits are named, less that of the other tool that names most."""
+    rows = measures.rows(table, {"experiment": "incident"})
+    ours = rows.filter(pl.col("method") == OURS)
+    count = {name: int(rows.filter(pl.col("method") == name)["named"].sum()) for name in baselines.TOOLS}
+    rival = max(count, key=lambda name: count[name])
+    both = ours.join(rows.filter(pl.col("method") == rival), on=ONE, suffix="_theirs").sort(ONE)
+    gained = both["named"].cast(pl.Int8) - both["named_theirs"].cast(pl.Int8)
+    return replace(intervals.bootstrap(gained.to_list()), cases=f"{rival}, of {len(count)} tools")
+
+
+def without_alarm(table: pl.DataFrame) -> Estimate:
+    """The share of rounds without a fault, steady or with jitter, in which nobody raised an alarm."""
+    rows = measures.rows(table, {"experiment": "quiet", "method": "3 in a row"})
+    rounds, alarms = int(rows["rounds"].sum()), int(rows["false_alarms"].sum())
+    found = intervals.clopper_pearson(rounds - alarms, rounds)
+    return replace(found, cases=f"{alarms} alarms in {rounds} rounds") if alarms else found
+
+
 claims = [
-    Claim("seconds", total, evidence=Evidence.MODEL),
+    Claim(
+        "seconds", total, evidence=Evidence.MODEL,
+        construction="five of the six minutes are the paper's own time-out, added to what comes after one here",
+    ),
     Claim("coverage", right),
-    Claim("sooner", sooner),
+    Claim("sooner", measures.best({name: sooner(name) for name in baselines.TOOLS}, min)),
     Claim(
-        "question-1",
-        lambda t: covered(OURS, t),
-        asks="classes of the six in which the culprits are named.",
-        kind=Kind.AT_LEAST,
-        value=6.0,
-        unit="?",
+        "after-timeout", after_timeout, evidence=Evidence.MODEL, kind=Kind.AT_MOST, value=60.0, unit="s",
+        asks="What follows a hang's time-out until its rank is named takes at most 60 s: what the paper's six minutes "
+        "leave after a time-out of five (4 ranks, with the decision for 4,000 modelled ones).",
     ),
     Claim(
-        "question-2",
-        best_tool,
-        asks="classes of the six in which the best other tool names the culprits.",
-        kind=Kind.AT_MOST,
-        value=5.0,
-        unit="?",
+        "beyond-tools", beyond_tools, kind=Kind.DIFFERENCE, toward="up",
+        asks="CCL-D names exactly the faulty ranks in a larger share of incidents than the best of six other tools.",
     ),
     Claim(
-        "question-3",
-        measures.mean("share_error", experiment="split"),
-        asks="the share of lateness is off by this much of what was injected, when both are.",
-        kind=Kind.AT_MOST,
-        value=0.05,
-        unit="?",
+        "split", measures.mean("share_error", experiment="split"), kind=Kind.AT_MOST, value=0.05, unit="share",
+        asks="Where a rank is late and its sending is slow, the share of lateness is off by at most 5 % of what was "
+        "injected.",
     ),
     Claim(
-        "question-4",
-        false_alarms("healthy", 3),
-        asks="false alarms in all rounds of healthy jobs.",
-        kind=Kind.AT_MOST,
-        value=0.0,
-        unit="?",
+        "quiet", without_alarm, kind=Kind.EVERY,
+        asks="No round of a job without a fault raises an alarm, be it steady or one round in twenty delayed.",
     ),
     Claim(
-        "question-5",
-        false_alarms("jitter", 3),
-        asks="false alarms in all rounds with jitter, three in a row asked for.",
-        kind=Kind.AT_MOST,
-        value=0.0,
-        unit="?",
+        "decision", measures.mean("decision_seconds", experiment="decision"), evidence=Evidence.MODEL,
+        kind=Kind.AT_MOST, value=0.15, unit="s",
+        asks="A decision over the records of 4,000 modelled ranks takes at most 0.15 s.",
     ),
     Claim(
-        "question-6",
-        false_alarms("jitter", 1),
-        asks="false alarms in all rounds with jitter, one slow round being enough.",
-        kind=Kind.AT_LEAST,
-        value=1.0,
-        unit="?",
+        "probe", measures.mean("probe_share", experiment="probe"), kind=Kind.AT_MOST, value=0.01, unit="share",
+        asks="The probe's writes take at most 1 % of an all-reduce of 1 MiB.",
     ),
-    Claim(
-        "question-7",
-        measures.mean("decision_seconds", experiment="decision"),
-        asks="seconds to decide over the records of 4,000 ranks.",
-        kind=Kind.AT_MOST,
-        value=0.15,
-        unit="?",
-        evidence=Evidence.MODEL,
-    ),
-    Claim(
-        "question-8",
-        measures.mean("probe_share", experiment="probe"),
-        asks="share of a 1 MiB all-reduce that the probe's writes take.",
-        kind=Kind.AT_MOST,
-        value=0.01,
-        unit="?",
-    ),
-]
+]  # fmt: skip

@@ -161,7 +161,7 @@ def record(job: Job, schedule: Sequence[Stretch], *, traces: Path | None = None,
     }  # fmt: skip
     failure = ""
     with tempfile.TemporaryDirectory(prefix="assay-ddp-") as folder:
-        with Ranks(job.ranks, ddp_job.work, job, stretches, folder, arrays=arrays) as ranks:
+        with Ranks(job.ranks, ddp_job.work, job, stretches, folder, arrays=arrays, imports=ddp_job.IMPORTS) as ranks:
             try:
                 ranks.wait(timeout)
             except RankFailed as failed:

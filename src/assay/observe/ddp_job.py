@@ -27,6 +27,7 @@ from assay.sim.ranks import Rank
 if TYPE_CHECKING:
     from assay.observe.ddp import Fault, Job, Stretch
 
+IMPORTS = (__name__, "torch", "torch.nn.parallel", "torch._dynamo")  # the last by every optimizer, torch's longest
 IMPORTING = 300.0  # seconds until the last rank must have torch
 BEAT = 0.05  # seconds between two signs of life
 PUBLISHED = 10  # steps after which a rank hands over what it recorded

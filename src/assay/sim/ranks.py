@@ -1,8 +1,10 @@
 """A handful of real processes that work on one job: started fresh, sharing arrays, killed for sure at the end.
 
 Each rank runs `target(rank, *arguments)`, a top-level function, in a process of its own with one computing thread.
-Ranks meet at a barrier and share arrays by name. Any of them may be killed or stopped from outside, which is what
-studies of failures are about; whatever happens, nothing is left running or allocated after the block.
+Where `imports` names modules that take long to load, ranks are forked from a process that loaded them and did nothing
+else; it is kept for the next ranks. Ranks meet at a barrier and share arrays by name. Any of them may be killed or
+stopped from outside, which is what studies of failures are about; whatever happens, no rank is left running and nothing
+allocated after the block.
 
 >>> import numpy as np
 >>> with Ranks(2, fill, arrays={"out": np.zeros(2)}) as ranks:
@@ -18,7 +20,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
@@ -72,9 +74,11 @@ class Ranks:
     """`n` processes at work on `target`; use it in a `with` block."""
 
     def __init__(
-        self, n: int, target: Callable[..., Any], *arguments: Any, arrays: Mapping[str, NDArray[Any]] | None = None
-    ) -> None:
+        self, n: int, target: Callable[..., Any], *arguments: Any, arrays: Mapping[str, NDArray[Any]] | None = None,
+        imports: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.n = n
+        self._imports = list(imports)
         self._target, self._arguments = target, arguments
         self._given = dict(arrays or {})
         self._blocks: dict[str, SharedMemory] = {}
@@ -84,7 +88,10 @@ class Ranks:
         self._barrier: Any = None
 
     def __enter__(self) -> Ranks:
-        context = multiprocessing.get_context("spawn")
+        forked = bool(self._imports) and "forkserver" in multiprocessing.get_all_start_methods()
+        context: Any = multiprocessing.get_context("forkserver" if forked else "spawn")
+        if forked:
+            context.set_forkserver_preload(self._imports)  # heeded by the first ranks of this process
         try:
             for name, values in self._given.items():
                 block = SharedMemory(create=True, size=max(1, values.nbytes))
@@ -170,6 +177,17 @@ class Ranks:
     def go_on(self, index: int) -> None:
         """Let a frozen rank continue."""
         os.kill(self._processes[index].pid, signal.SIGCONT)
+
+    def reason(self, index: int) -> str:
+        """Why a rank is gone: what it raised, or the code it ended with."""
+        try:
+            if self._answers[index].poll():
+                failed, value = self._answers[index].recv()
+                return str(value) if failed else "it had finished"
+        except (EOFError, OSError):
+            pass  # it left no word
+        self._processes[index].join(1.0)
+        return f"it ended with code {self._processes[index].exitcode}"
 
     @property
     def table(self) -> list[dict[str, Any]]:

@@ -174,3 +174,5 @@ TOOLS: dict[str, Tool] = {
     "validation": validation,
 }
 ENDS_JOB = ("bisection", "validation")
+READS_RECORDS = ("state poll", "connection statistics", "flight recorder")
+"""Tools that look at the same records as CCL-D: they have them no sooner."""

@@ -73,7 +73,7 @@ class RingJob:
             "records": np.zeros((n, WORDS), np.int64), "control": np.zeros(WORDS_OF_CONTROL, np.int64),
             "orders": orders, "state": np.zeros((n, STATES), np.int64), "seconds": np.zeros(n), "computed": np.zeros(n),
         }  # fmt: skip
-        self._ranks = Ranks(n, work, seed, compute, self._folder.name, arrays=arrays)
+        self._ranks = Ranks(n, work, seed, compute, self._folder.name, arrays=arrays, imports=[work.__module__])
         self._stopped: set[int] = set()
         self.dead: set[int] = set()
 
@@ -223,21 +223,14 @@ class RingJob:
         end = time.monotonic() + wait
         while time.monotonic() < end and any(files[rank].stat().st_size == before[rank] for rank in asked):
             time.sleep(0.005)
-        time.sleep(0.005)  # a stack is written line by line
-        return {rank: _functions(file.read_bytes()[before[rank] :]) for rank, file in files.items()}
+        return {rank: tuple(file.read_bytes()[before[rank] :].decode().split()) for rank, file in files.items()}
 
     def _until(self, met: Callable[[], bool], timeout: float, what: str) -> None:
         end = time.monotonic() + timeout
         while not met():
             gone = [row["rank"] for row in self._ranks.table if not row["alive"] and row["rank"] not in self.dead]
             if gone:
-                raise RankFailed(f"rank {gone[0]} of the ring died")
+                raise RankFailed(f"rank {gone[0]} of the ring died: {self._ranks.reason(gone[0])}")
             if time.monotonic() > end:
                 raise RankFailed(f"the ring did not {what} in {timeout:g} s")
             time.sleep(0.002)
-
-
-def _functions(dump: bytes) -> tuple[str, ...]:
-    """The functions of a faulthandler dump: its lines end in `line 12 in name`."""
-    lines = dump.decode(errors="replace").splitlines()
-    return tuple(line.rsplit(" in ", 1)[1] for line in lines if line.startswith("  File ") and " in " in line)

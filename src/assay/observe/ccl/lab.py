@@ -48,13 +48,15 @@ class Injected:
 class Sighting:
     """What the watches and the analyzer made of it.
 
-    In seconds: `delay` from the injection to the symptom, `locating` from there to a name, waiting for rounds included.
+    In seconds: `delay` from the injection to the symptom, `pulled` from there until the records that count were read
+    (waiting for rounds included), `locating` until there was a name.
     """
 
     truth: Injected
     symptom: Symptom | None
     diagnosis: Diagnosis
     delay: float
+    pulled: float
     locating: float
     records: Records
     false_alarms: int
@@ -91,9 +93,11 @@ def count_for(kind: str, ranks: int, seconds: float = WIRE_SECONDS, rate: float 
     return max(1, round(nbytes / times / _ELEMENT / ranks)) * ranks
 
 
-def incident(job: RingJob, fault: str, seed: int, *, hang_after: float, wire: float = WIRE_SECONDS) -> Sighting:
+def incident(
+    job: RingJob, fault: str, seed: int, turn: int = 0, *, hang_after: float, wire: float = WIRE_SECONDS
+) -> Sighting:
     """Run, inject, wait for a watch to report, pull the records and name somebody. The job is left as it is."""
-    random = stream(seed, "ccl-d", fault)
+    random = stream(seed, "ccl-d", fault, turn)
     kind = KINDS[int(random.integers(len(KINDS)))]
     watches = [Watch(hang_after=hang_after) for _ in range(job.n)]
     job.start(kind, count_for(kind, job.n, wire, job.rate), rounds=1_000_000)
@@ -109,13 +113,13 @@ def incident(job: RingJob, fault: str, seed: int, *, hang_after: float, wire: fl
     earlier = job.records()
     if seen:
         _settle(job, seen[0])
-    records = job.records()
+    records, pulled = job.records(), time.perf_counter() - begin
     symptom = seen[0] if seen else None
     diagnosis = locate(records, symptom, earlier) if symptom else Diagnosis(why="nobody noticed")
     locating = time.perf_counter() - begin
     spent = [after - waited[rank] for rank, after in job.queued().items() if rank in waited]
     queued = sum(spent) / max(1, len(spent)) / (time.monotonic() - started)
-    return Sighting(truth, symptom, diagnosis, delay, locating, records, len(early), queued)
+    return Sighting(truth, symptom, diagnosis, delay, pulled, locating, records, len(early), queued)
 
 
 def _settle(job: RingJob, symptom: Symptom) -> None:

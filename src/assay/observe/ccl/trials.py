@@ -2,7 +2,7 @@
 
 >>> rows = _decision(seed=0, ranks=100)
 >>> sorted(rows)[0], all(row["decision_right"] for row in rows.values())
-('decision/H1/ccl-d', True)
+('decision/H1/ccl-d/0', True)
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -23,48 +24,51 @@ from assay.observe.ccl.rank import CHANNELS
 from assay.observe.ccl.ring import LOOPS
 
 OURS = "ccl-d"
-PAPER_WAITS = 300.0  # seconds before it calls an operation hung
 
 
-def launch(ranks: int, hang_after: float, watched: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Three jobs side by side, mostly asleep: one hangs, one is slow, one has no fault."""
-    with RingJob(ranks, seed) as hanging, RingJob(ranks, seed) as slow, RingJob(ranks, seed) as sound:
-        for job in (hanging, slow, sound):
+def launch(ranks: int, teams: int, hang_after: float, watched: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Jobs side by side, mostly asleep: in each team one hangs and one is slow; one more has no fault."""
+    with ExitStack() as stack:
+        jobs = [stack.enter_context(RingJob(ranks, seed)) for _ in range(2 * teams + 1)]
+        for job in jobs:
             job.ready()
-        with ThreadPoolExecutor(3) as pool:
-            parts = [
-                pool.submit(_incidents, hanging, (H1, H2, H3), seed, hang_after),  # a rank may die of the last
-                pool.submit(_incidents, slow, (S1, S2, S3), seed, hang_after),
-                pool.submit(lambda: _quiet(sound, seed, watched) | _split(sound, seed)),
-            ]
-            found = parts[0].result() | parts[1].result() | parts[2].result()
+        sound, *hit = jobs
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            parts = [pool.submit(lambda: _quiet(sound, seed, watched) | _split(sound, seed))]
+            for turn in range(teams):  # a rank may die of the last hang
+                parts += [
+                    pool.submit(_incidents, hit[2 * turn], (H1, H2, H3), seed, turn, hang_after),
+                    pool.submit(_incidents, hit[2 * turn + 1], (S1, S2, S3), seed, turn, hang_after),
+                ]
+            found = {name: row for part in parts for name, row in part.result().items()}
         return found | _probe_cost(sound) | _decision(seed)
 
 
-def _incidents(job: RingJob, faults: Sequence[str], seed: int, hang_after: float) -> dict[str, dict[str, Any]]:
-    return {name: row for fault in faults for name, row in _incident(job, fault, seed, hang_after).items()}
+def _incidents(
+    job: RingJob, faults: Sequence[str], seed: int, turn: int, hang_after: float
+) -> dict[str, dict[str, Any]]:
+    return {name: row for fault in faults for name, row in _incident(job, fault, seed, turn, hang_after).items()}
 
 
-def _incident(job: RingJob, fault: str, seed: int, hang_after: float) -> dict[str, dict[str, Any]]:
-    seen = lab.incident(job, fault, seed, hang_after=hang_after)
+def _incident(job: RingJob, fault: str, seed: int, turn: int, hang_after: float) -> dict[str, dict[str, Any]]:
+    seen = lab.incident(job, fault, seed, turn, hang_after=hang_after)
     hung = seen.symptom is not None and seen.symptom.kind == "hang" and seen.named  # a wrong name is none
     rows: dict[str, dict[str, Any]] = {
         OURS: {
             "named": seen.named, "right": seen.named and seen.classified, "seconds": seen.locating, "delay": seen.delay,
-            "total": PAPER_WAITS + seen.delay - hang_after + seen.locating if hung else None,
+            "after_timeout": seen.delay - hang_after + seen.locating if hung else None,
             "false_alarms": seen.false_alarms, "queued": seen.queued,
         }
     }  # fmt: skip
-    if seen.symptom is not None:
-        scene = baselines.Scene(job, seen.symptom, seen.records)
-        for name, tool in baselines.TOOLS.items():
-            begin = time.perf_counter()
-            diagnosis = tool(scene)
-            took = time.perf_counter() - begin
-            rows[name] = {"named": lab.names(diagnosis, seen.truth.culprits), "seconds": took}
+    scene = None if seen.symptom is None else baselines.Scene(job, seen.symptom, seen.records)
+    for name, tool in baselines.TOOLS.items():
+        begin = time.perf_counter()
+        named = scene is not None and lab.names(tool(scene), seen.truth.culprits)
+        took = time.perf_counter() - begin + (seen.pulled if name in baselines.READS_RECORDS else 0.0)
+        rows[name] = {"named": named, "seconds": took}
     job.abort()
     job.heal()
-    return {f"incident/{fault}/{name}": row for name, row in rows.items()}
+    return {f"incident/{fault}/{name}/{turn}": row for name, row in rows.items()}
 
 
 def _quiet(job: RingJob, seed: int, rounds: int) -> dict[str, dict[str, Any]]:
@@ -74,7 +78,7 @@ def _quiet(job: RingJob, seed: int, rounds: int) -> dict[str, dict[str, Any]]:
         ("jitter", rounds): lab.quiet(job, seed + 1, rounds, jitter=1.5 * lab.WIRE_SECONDS),
     }
     return {
-        f"quiet/{name}/{repeats} in a row": {"false_alarms": count, "rounds": watched}
+        f"quiet/{name}/{repeats} in a row/0": {"false_alarms": count, "rounds": watched}
         for (name, watched), alarms in found.items()
         for repeats, count in alarms.items()
     }
@@ -83,28 +87,34 @@ def _quiet(job: RingJob, seed: int, rounds: int) -> dict[str, dict[str, Any]]:
 def _split(job: RingJob, seed: int) -> dict[str, dict[str, Any]]:
     found = lab.split(job, seed, rounds=6)
     error = abs(found.measured / found.expected - 1)
-    return {f"split/S3/{OURS}": {"share": found.measured, "share_expected": found.expected, "share_error": error}}
+    return {f"split/S3/{OURS}/0": {"share": found.measured, "share_expected": found.expected, "share_error": error}}
 
 
-def _probe_cost(job: RingJob) -> dict[str, dict[str, Any]]:
+def _probe_cost(job: RingJob, turns: int = 3) -> dict[str, dict[str, Any]]:
     """What the probe's writes cost in a collective of 1 MiB at full speed, as a share of it."""
     count = 1 << 18
     for rank in range(job.n):
         job.throttle(rank, 0.0)
-    seconds = job.time(range(job.n), count=count)
-    job.heal()
-    steps = 2 * (job.n - 1) * LOOPS * CHANNELS
     words = np.zeros(WORDS, np.int64)
-    probe = Probe(words.data, 0, job.n)
+    rows = {}
+    for turn in range(turns):
+        share = _writing(Probe(words.data, 0, job.n), job.n, count) / job.time(range(job.n), count=count)
+        rows[f"probe/all_reduce/{OURS}/{turn}"] = {"probe_share": share, "record_bytes": words.nbytes}
+    job.heal()
+    return rows
+
+
+def _writing(probe: Probe, ranks: int, count: int, repeats: int = 20) -> float:
+    """Seconds that all writes of one all-reduce take."""
+    steps = 2 * (ranks - 1) * LOOPS * CHANNELS
     begin = time.perf_counter()
-    for _ in range(20):
+    for _ in range(repeats):
         probe.enter("all_reduce", 0, count, time.monotonic_ns())
         for _ in range(steps):
             probe.sent(0, 4096, 1, time.monotonic_ns())
             probe.received(0, 1, time.monotonic_ns())
         probe.leave(time.monotonic_ns())
-    cost = (time.perf_counter() - begin) / 20
-    return {f"probe/all_reduce/{OURS}": {"probe_share": cost / seconds, "record_bytes": words.nbytes}}
+    return (time.perf_counter() - begin) / repeats
 
 
 def _decision(seed: int, ranks: int = 4_000) -> dict[str, dict[str, Any]]:
@@ -116,5 +126,5 @@ def _decision(seed: int, ranks: int = 4_000) -> dict[str, dict[str, Any]]:
         diagnosis = locate(records, symptom, records)
         took = time.perf_counter() - begin
         right = diagnosis.label == fault and lab.names(diagnosis, culprits)
-        rows[f"decision/{fault}/{OURS}"] = {"decision_seconds": took, "decision_right": right}
+        rows[f"decision/{fault}/{OURS}/0"] = {"decision_seconds": took, "decision_right": right}
     return rows

@@ -70,6 +70,7 @@ def diagnose(
     ranks: Sequence[int] | None = None,
     size: int = 0,
     deferred: Sequence[str] = (),
+    unsure: bool = False,
 ) -> Diagnosis:
     """Which (rank, stage) to look at, what kind of case it is, and how the window's time splits among the stages.
 
@@ -77,12 +78,13 @@ def diagnose(
     one another, and a slow-down of all of them cannot be seen. `synchronising`: the stages in which ranks wait for
     each other (`sync`, else `backward`). `roles`: a name for each rank where ranks differ by design. `deferred`:
     stages that only launch work on a device. `valid`: which (step, rank) reported. `size`: how many ranks the job has,
-    where some have no column at all.
+    where some have no column at all. `unsure`: rank what noise may explain too, below all that it does not, as a
+    dashboard would.
 
     The accounting is in whole nanoseconds, so that it adds up exactly; a suspect's score in seconds a step. The label
     is `confirmed` (one rank), `shared` (all of them), or a reason to doubt: `co-critical`, `seldom`,
-    `device-deferred`, `role-heterogeneous`, `incomplete`, `unaligned`. It is empty where no stage takes longer than
-    noise explains.
+    `device-deferred`, `role-heterogeneous`, `incomplete`, `unaligned`, `unsure`. It is empty where no stage takes
+    longer than noise explains.
 
     >>> healthy = np.tile(np.array([10, 20, 40, 5]) * 10**6, (20, 4, 1))
     >>> stalled = healthy.copy()
@@ -117,6 +119,8 @@ def diagnose(
     split = {name: float(spent[name]) for name in stages}
     doubts = _doubts(seen, usual, roles, missing)
     suspects = _suspects(seen, names, doubts, deferred, usual is not None)
+    if unsure:
+        suspects += _below_noise(seen, names)
     if not suspects:
         why = _why_nobody(usual is not None, waits, len(names))
         return Diagnosis(accounting=split, total=total, label=doubts, why=why)
@@ -296,6 +300,18 @@ def _suspects(
     )
 
 
+def _below_noise(seen: _Seen, names: Sequence[str]) -> tuple[Suspect, ...]:
+    """Who led in the stages that rose no more than noise does, by what was lost."""
+    lost = np.where(seen.loud, 0.0, seen.excess) * seen.led
+    order = [divmod(int(cell), lost.shape[1]) for cell in np.argsort(-lost, axis=None, kind="stable")]
+    stages = seen.rows.stages
+    return tuple(
+        Suspect(names[r], stages[s], float(lost[r, s]) / 1e9, "unsure", _advice(stages[s], names[r], "unsure"))
+        for r, s in order
+        if lost[r, s] > 0
+    )
+
+
 def _label(seen: _Seen, k: int, s: int, compared: bool) -> tuple[str, tuple[int, int] | None]:
     """The case of rank k leading stage s, and who else would hold the group up if it did not."""
     rows, front = seen.rows, seen.front
@@ -355,6 +371,8 @@ def _advice(stage: str, rank: str, label: str) -> str:
             return f"find the ranks that do not report; else {tool}, on rank {rank}"
         case "unaligned":
             return f"name the synchronising stages; else {tool}, on rank {rank}"
+        case "unsure":
+            return f"more steps: noise explains as much; then {tool}, on rank {rank}"
         case "seldom":
             return f"what does rank {rank} do in {stage} now and then? {tool}"
         case "co-critical" if stage == "backward":

@@ -25,11 +25,13 @@ from assay.sim.random import stream
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 DELTAS = (0.05, 0.10, 0.20, 0.50, 1.00)  # of a step
+TRACED = 6  # steps under the profiler, which writes much
+JOB = ddp.Job(data=0.0045, forward=0.0075, backward=0.012, optimizer=0.003, checkpoint=0.003)
 APART, WITHIN = "sync apart", "sync in backward"
 _EMPTY: dict[str, Any] = {
-    "method": "frontier", "recording": APART, "stage": None, "rank": None, "delta": None, "visible": None,
-    "top1": None, "top2": None, "stage_top1": None, "label": None, "exact": None, "maxima": None, "agrees": None,
-    "ranks": 4, "summary_bytes": None, "trace_bytes": None, "seconds": None, "share": None,
+    "method": "frontier", "recording": APART, "window": None, "stage": None, "rank": None, "delta": None,
+    "visible": None, "top1": None, "top2": None, "stage_top1": None, "label": None, "exact": None, "maxima": None,
+    "agrees": None, "ranks": 4, "summary_bytes": None, "trace_bytes": None, "seconds": None, "share": None,
 }  # fmt: skip
 Rows = dict[str, dict[str, Any]]
 
@@ -41,10 +43,13 @@ def _row(**measured: Any) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------ a real job
 
 
-def schedule(runs: int, steps: int, job: ddp.Job, seed: int) -> tuple[ddp.Stretch, ...]:
-    """Healthy stretches with faulty ones between them, in random order: stages and sizes evenly, ranks drawn."""
+def schedule(rounds: int, deltas: Sequence[float], steps: int, job: ddp.Job, seed: int) -> tuple[ddp.Stretch, ...]:
+    """Healthy stretches with faulty ones between them, in random order.
+
+    Each stage meets each size as often as there are `rounds`, on ranks that are drawn.
+    """
     random = stream(seed, "stagefrontier", "schedule")
-    cases = [(kind, delta) for kind in ddp.SLOW for delta in DELTAS] * (runs // 25)
+    cases = [(kind, delta) for kind in ddp.SLOW for delta in deltas] * rounds
     faulty = [
         ddp.Stretch(steps, (ddp.Fault(kind, int(random.integers(job.ranks)), delta * job.step),))
         for kind, delta in (cases[i] for i in random.permutation(len(cases)).tolist())
@@ -63,16 +68,16 @@ def schedule(runs: int, steps: int, job: ddp.Job, seed: int) -> tuple[ddp.Stretc
     return (*mixed, ddp.Stretch(steps))
 
 
-def hidden_faults(runs: int, steps: int, profiled: Sequence[str], seed: int) -> Rows:
+def hidden_faults(rounds: int, deltas: Sequence[float], steps: int, profiled: Sequence[str], seed: int) -> Rows:
     """One launch of the job with many faults; every stretch diagnosed by every method, and compared with the truth.
 
     At its end come some stretches under PyTorch's profiler: healthy, then with a fault in each stage of `profiled`.
     """
-    job = ddp.Job()
-    planned = schedule(runs, steps, job, seed)
+    job = JOB
+    planned = schedule(rounds, deltas, steps, job, seed)
     random = stream(seed, "stagefrontier", "profiled")
-    traced = [ddp.Stretch(steps, profile=True)] + [
-        ddp.Stretch(steps, (ddp.Fault(kind, int(random.integers(job.ranks)), 0.5 * job.step),), profile=True)
+    traced = [ddp.Stretch(TRACED, profile=True)] + [
+        ddp.Stretch(TRACED, (ddp.Fault(kind, int(random.integers(job.ranks)), 0.5 * job.step),), profile=True)
         for kind in profiled
     ]
     with tempfile.TemporaryDirectory(prefix="assay-traces-") as folder:
@@ -86,7 +91,7 @@ def hidden_faults(runs: int, steps: int, profiled: Sequence[str], seed: int) -> 
         window = recording.window(i).durations
         for method, where, measured in _judged(window, reference, known, stretch.faults):
             kind = ("healthy", "faults", "co-critical")[len(stretch.faults)]
-            rows[f"{i} {method} {where}"] = _row(experiment=kind, method=method, recording=where, **measured)
+            rows[f"{i} {method} {where}"] = _row(experiment=kind, method=method, recording=where, window=i, **measured)
     return rows
 
 
@@ -112,13 +117,13 @@ def _judged(
         (APART, SYNC_STAGES, window, reference),
         (WITHIN, STAGES, within_backward(window), within_backward(reference)),
     ):
-        found = {"frontier": diagnose(now, stages, usual, reference_valid=known)}
+        found = {"frontier": diagnose(now, stages, usual, reference_valid=known, unsure=True)}
         if len(faults) == 1:
             found |= {name: board(now, usual[known.all(1)], stages) for name, board in DASHBOARDS.items()}
         lengths = _lengths(now, np.ones(now.shape[:2], bool), stages)
         finest = float(np.min(resolution(lengths, _lengths(usual, known, stages))))
         for method, diagnosis in found.items():
-            measured = scored(diagnosis, faults[0] if len(faults) == 1 else None)
+            measured = scored(diagnosis, faults)
             if method == "frontier":
                 measured["exact"] = sum(diagnosis.accounting.values()) == diagnosis.total == float(lengths.sum())
                 measured["maxima"] = float(now.max(1).sum() / now.sum(2).max(1).sum())
@@ -133,14 +138,15 @@ def _lengths(d: Ints, valid: Bools, stages: Sequence[str]) -> NDArray[np.float64
     return longest.astype(float)[:, None]
 
 
-def scored(diagnosis: Diagnosis, fault: ddp.Fault | None) -> dict[str, Any]:
+def scored(diagnosis: Diagnosis, faults: Sequence[ddp.Fault]) -> dict[str, Any]:
     """A diagnosis beside the truth, or its label alone where there is no single one."""
-    if fault is None:
-        return {"label": diagnosis.label}
+    if len(faults) != 1:
+        return {"stage": " and ".join(fault.kind for fault in faults) or None, "label": diagnosis.label}
+    fault = faults[0]
     place = diagnosis.rank(str(fault.rank), fault.kind)
     first = diagnosis.suspects[0].indicator if diagnosis.suspects else None
     return {
-        "stage": fault.kind, "rank": fault.rank, "delta": round(fault.delay / ddp.Job().step, 3),
+        "stage": fault.kind, "rank": fault.rank, "delta": round(fault.delay / JOB.step, 3),
         "top1": place == 1, "top2": place is not None and place <= 2, "stage_top1": first == fault.kind,
         "label": diagnosis.label,
     }  # fmt: skip
@@ -162,8 +168,8 @@ def _beside_profiler(recording: ddp.Recording, first: int, folder: Path) -> Rows
     rows: Rows = {}
     for number in numbers[1:]:
         window, fault = recording.window(number), recording.schedule[number].faults[0]
-        ours = diagnose(own[number], profiled_stages.STAGES, own[first])
-        theirs = diagnose(seen[number], profiled_stages.STAGES, seen[first])
+        ours = diagnose(own[number], profiled_stages.STAGES, own[first], unsure=True)
+        theirs = diagnose(seen[number], profiled_stages.STAGES, seen[first], unsure=True)
         sent = sum(len(Vectors(r, 0, window.stages, window.durations[:, r]).to_bytes()) for r in ranks)
         rows[f"{number} traced"] = _row(
             experiment="profiler", stage=fault.kind, rank=fault.rank, delta=0.5, label=theirs.label,
@@ -205,7 +211,7 @@ def many_ranks(ranks: int, steps: int, seed: int) -> Rows:
     rows: Rows = {}
     for kind in ("data", "forward", "optimizer", "checkpoint"):
         for delta in DELTAS[1:4]:
-            fault = ddp.Fault(kind, int(random.integers(ranks)), delta * ddp.Job().step)
+            fault = ddp.Fault(kind, int(random.integers(ranks)), delta * JOB.step)
             window = model_job(ranks, steps, fault, seed)
             begin = time.perf_counter()
             front = frontier(window)
@@ -215,7 +221,7 @@ def many_ranks(ranks: int, steps: int, seed: int) -> Rows:
                 experiment="scale", recording=WITHIN, ranks=ranks, visible=True, seconds=seconds,
                 exact=bool((front.advances.sum(1) == window.sum(2).max(1)).all()),
                 summary_bytes=sum(len(Vectors(r, 0, STAGES, window[:, r]).to_bytes()) for r in range(ranks)),
-                **scored(found, fault),
+                **scored(found, [fault]),
             )  # fmt: skip
     return rows
 
@@ -223,25 +229,25 @@ def many_ranks(ranks: int, steps: int, seed: int) -> Rows:
 # ------------------------------------------------------------------------------------------ what it costs
 
 
-def recorder_cost(steps: int, step: float, seed: int) -> Rows:
-    """Seconds a step that the recorder adds to a rank, whose caches are full of tensors at every boundary."""
-    rows: Rows = {}
-    tensor = np.ones(1 << 20)  # 8 MB
-    for turn in range(5):
-        collector = Collector(0, 128, SYNC_STAGES)
-        stages = [collector.stage(name) for name in SYNC_STAGES[:-1]]
-        spent = 0.0
-        for _ in range(steps):
-            for stage in stages:
-                begin = time.perf_counter()
-                with stage:
-                    entered = time.perf_counter()
-                    tensor *= 1.0
-                    leaves = time.perf_counter()
-                spent += time.perf_counter() - leaves + entered - begin
+def recorder_cost(steps: int, seed: int) -> dict[str, Any]:
+    """Seconds a step that the recorder adds to a rank, whose caches are full of tensors at every boundary.
+
+    Of all steps the median: that a processor was taken away in between is not the recorder's doing.
+    """
+    tensor = stream(seed, "stagefrontier", "tensor").random(1 << 20)  # 8 MB
+    collector = Collector(0, 128, SYNC_STAGES)
+    stages = [collector.stage(name) for name in SYNC_STAGES[:-1]]
+    spent = np.zeros(steps)
+    for step in range(steps):
+        for stage in stages:
             begin = time.perf_counter()
-            collector.step()
-            spent += time.perf_counter() - begin
-        seconds = spent / steps
-        rows[f"turn {turn}"] = _row(experiment="cost", ranks=1, seconds=seconds, share=seconds / step)
-    return rows
+            with stage:
+                entered = time.perf_counter()
+                tensor *= 1.0
+                leaves = time.perf_counter()
+            spent[step] += time.perf_counter() - leaves + entered - begin
+        begin = time.perf_counter()
+        collector.step()
+        spent[step] += time.perf_counter() - begin
+    seconds = float(np.median(spent))
+    return _row(experiment="cost", ranks=1, seconds=seconds, share=seconds / JOB.step)
