@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.record import measures
 from assay.record.errors import BadInput
 from assay.record.lab import Lab
 from assay.serving import driftsched
@@ -64,8 +67,10 @@ def test_feedback_helps_where_the_base_is_wrong_and_only_there(ratio: float, lea
 
 
 def test_counting_words_is_what_looks_like_drift() -> None:
-    rows = driftsched.compare_at("words", "continuous", "labelled", 300, 200, seed=0)["sjf"]
-    exact = driftsched.compare_at("tokens", "continuous", "labelled", 300, 200, seed=0)["sjf"]
+    rows, exact = (
+        driftsched.compare_at(counting, "continuous", "labelled", learning=300, flood=200, floods=1, seed=0)["sjf"]
+        for counting in ("words", "tokens")
+    )
     for kind in BASE:
         assert exact[f"bias_{kind}"] == pytest.approx(1.0, abs=0.1)
         assert rows[f"bias_{kind}"] < 0.92
@@ -112,26 +117,57 @@ def test_a_policy_nobody_knows_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def table() -> Any:
-    return driftsched.study(Lab("driftsched", seeds=2))
+    """The quick study of two seeds, with one flood where it has several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driftsched, "FLOODS", 1)
+        return driftsched.study(Lab("driftsched", seeds=(3, 1000)))
 
 
 def value(table: Any, policy: str, column: str, **where: Any) -> float:
-    case = {"counting": "words", "engine": "micro-batch", "prompts": "labelled", "policy": policy} | where
-    rows = table
-    for name, wanted in case.items():
-        rows = rows.filter(rows[name] == wanted)
-    return float(rows[column].mean())
+    return float(measures.rows(table, driftsched.PRINTED | {"policy": policy} | where)[column].mean())
+
+
+def test_the_papers_claims_are_judged_under_continuous_batching_on_prompts_that_seldom_name_their_kind(
+    table: Any,
+) -> None:
+    natural = measures.rows(table, {"engine": "continuous", "prompts": "natural", "counting": "tokens"})
+    for claim in driftsched.claims[:4]:
+        assert claim.measure(natural) == claim.measure(table), claim.id
+    assert natural["told_ratio"].max() < 0.1
+    assert value(table, "sjf", "told_ratio") > 0.8
+    assert value(table, "sjf", "overtaking_ratio", **driftsched.NATURAL) > 0.5
+    assert value(table, "fcfs", "overtaking_ratio", **driftsched.NATURAL) == 0.0
+
+
+def test_keywords_are_worth_little_where_people_seldom_write_them(table: Any) -> None:
+    """Most of the gain on labelled prompts is the label's; knowing the lengths would still be worth it."""
+    guessed, known = (
+        -driftsched.shortest("e2e_p50", driftsched.NATURAL, order)(table).value
+        for order in ("sjf", "sjf, true lengths")
+    )
+    labelled = -driftsched.shortest("e2e_p50", driftsched.LABELLED)(table).value
+    assert guessed < 0.5 * labelled
+    assert known > 0.5
+
+
+def test_prompts_of_a_file_are_served_where_it_is_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"instruction": f"Why {n}?", "output": "so " * (n + 1)} for n in range(30)]
+    (tmp_path / driftsched.PEOPLE).write_text(json.dumps(rows))
+    monkeypatch.setenv("ASSAY_TRACES", str(tmp_path))
+    served = driftsched.compare_at("tokens", "continuous", "people's", learning=40, flood=40, floods=2, seed=7)
+    assert served["sjf"]["told_ratio"] == 0.0 and served["sjf"]["report_p99"] is None
+    assert served["sjf"]["e2e_p50"] > 0.0
 
 
 def test_the_shortest_first_lowers_the_median_under_overload(table: Any) -> None:
-    for engine in driftsched.PLANS:
-        fifo, sjf = (value(table, policy, "e2e_p50", engine=engine) for policy in ("fcfs", "sjf"))
+    for where in (driftsched.PRINTED, driftsched.LABELLED):
+        fifo, sjf = (value(table, policy, "e2e_p50", **where) for policy in ("fcfs", "sjf"))
         assert sjf < 0.9 * fifo
 
 
 def test_the_starvation_of_long_jobs_is_reported(table: Any) -> None:
     """Where answers leave one by one, reports pay for it: they come last, whenever they came."""
-    fifo, sjf = (value(table, policy, "report_p99", engine="continuous") for policy in ("fcfs", "sjf"))
+    fifo, sjf = (value(table, policy, "report_p99", **driftsched.LABELLED) for policy in ("fcfs", "sjf"))
     assert sjf > fifo
 
 
@@ -157,7 +193,8 @@ def test_with_tokens_feedback_has_little_left_to_mend(table: Any) -> None:
 
 def test_the_study_answers_every_claim(table: Any) -> None:
     for claim in driftsched.claims:
-        assert np.isfinite(claim.measure(table).value), claim.text
+        if claim.id != "median-people":  # it takes a file
+            assert np.isfinite(claim.measure(table).value), claim.id
     assert driftsched.plot(table).to_dict()
 
 
@@ -166,5 +203,5 @@ def test_the_study_answers_every_claim(table: Any) -> None:
 def test_all_five_orders_serve_everybody(seed: int) -> None:
     prompts = generate(60, seed, mix=HEAVY, gaps=(0.0, 0.01))
     for policy in driftsched.POLICIES:
-        row = driftsched._row(DriftSched(policy), (prompts,), "micro-batch")
+        row = driftsched._row(DriftSched(policy), prompts, [prompts], "micro-batch")
         assert np.isfinite(row["e2e_mean"])

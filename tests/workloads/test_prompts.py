@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.record.errors import BadInput
 from assay.workloads.prompts import (
     CATEGORIES,
     HEAVY,
+    LEVELS,
     LIMITS,
     PASSAGES,
+    PEOPLE,
     TENANTS,
     TIERS,
     _words_after,
     generate,
+    natural,
+    sample,
     tokens,
     words,
 )
@@ -71,3 +78,29 @@ def test_words_of_an_answer_grow_with_its_tokens() -> None:
         assert len(counts) == 4097 and (np.diff(counts) >= 0).all() and counts[-1] < 4096
     prompts = generate(500, 0)
     assert (prompts.answer_words <= prompts.requests.output).all()
+
+
+def test_natural_prompts_name_a_kind_as_seldom_as_peoples_and_their_answers_are_as_long() -> None:
+    prompts = natural(6000, 5)
+    trace, total = prompts.requests, sum(count for count, _ in PEOPLE.values())
+    assert trace.category is not None
+    assert 1 - (trace.category == 0).mean() == pytest.approx(1 - PEOPLE["short_qa"][0] / total, abs=0.015)
+    found = np.quantile(trace.output[trace.category == 0], LEVELS[1:7])
+    assert found == pytest.approx(PEOPLE["short_qa"][1][1:7], rel=0.15)
+    assert natural(20, 5).texts != natural(20, 6).texts
+
+
+def test_prompts_are_cut_into_parts_that_begin_at_zero() -> None:
+    whole = natural(90, 0)
+    parts = whole.parts(3)
+    assert sum((part.texts for part in parts), ()) == whole.texts
+    assert all(part.requests.arrival[0] == 0.0 for part in parts)
+    assert np.concatenate([part.requests.output for part in parts]).tolist() == whole.requests.output.tolist()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '[{"instruction": "Why?"}]', '[{"instruction": 3, "output": ""}]'])
+def test_a_file_that_holds_no_prompts_with_answers_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "outputs.json"
+    path.write_text(content)
+    with pytest.raises(BadInput, match="outputs"):
+        sample(path, 3)
