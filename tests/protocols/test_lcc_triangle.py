@@ -8,18 +8,22 @@ import polars as pl
 import pytest
 
 from assay.protocols import lcc_triangle as triangle
-from assay.protocols.nodes.stores import Design
+from assay.protocols.nodes.stores import PRESETS, Design
 from assay.record import charts
 from assay.record.catalogue import study
 from assay.record.lab import Lab
 from assay.record.runner import judge
-from assay.record.types import Verdict
+from assay.record.types import Answer, Verdict
 from assay.workloads.histories import Operation
 
 
-def verdict(words: str, rows: list[dict[str, object]]) -> Verdict:
+def answer(claim: str, rows: list[dict[str, object]]) -> Answer:
     table = pl.from_dicts([{"seed": 0} | row for row in rows], infer_schema_length=None)
-    return next(answer.verdict for answer in judge(study("lcc-triangle"), table) if words in answer.text)
+    return next(one for one in judge(study("lcc-triangle"), table) if one.id == claim)
+
+
+def verdict(claim: str, rows: list[dict[str, object]]) -> Verdict:
+    return answer(claim, rows).verdict
 
 
 class TestTheSurfaces:
@@ -47,7 +51,8 @@ class TestTheSurfaces:
 
     def test_every_setting_of_the_knobs_is_there_once(self) -> None:
         rows = [tuple(sorted(row.items())) for row in triangle.designs()]
-        assert len(set(rows)) == len(rows) == 15
+        assert len(set(rows)) == len(rows) == 16
+        assert {row["store"] for row in triangle.designs()} == {"", *PRESETS}  # the named stores are among them
 
 
 class TestJudging:
@@ -88,19 +93,24 @@ class TestTheStudy:
         return rows
 
     def test_three_surfaces_that_stand_are_reproduced(self) -> None:
-        assert verdict("own impossibility", self.surfaces()) is Verdict.REPRODUCED
+        assert verdict("impossibilities", self.surfaces()) is Verdict.REPRODUCED
 
     def test_a_setting_that_keeps_both_under_the_adversary_refutes(self) -> None:
         rows = self.surfaces(partition={"closure": 5, "timeliness": 5})
-        assert verdict("own impossibility", rows) is Verdict.NOT_REPRODUCED
+        assert verdict("impossibilities", rows) is Verdict.NOT_REPRODUCED
+
+    def test_the_setting_that_refutes_is_shown(self) -> None:
+        found = answer("impossibilities", self.surfaces(partition={"closure": 5, "timeliness": 5}))
+        told = "partition: wait causes, order arrival, prompt True, ordered False kept closure and timeliness"
+        assert found.cases == told and found.n == 3 * (2 + 2 + 1)
 
     def test_a_pair_that_nobody_keeps_in_calm_weather_proves_nothing(self) -> None:
         rows = self.surfaces(calm={"sequence": 4})
-        assert verdict("own impossibility", rows) is Verdict.NOT_REPRODUCED
+        assert verdict("impossibilities", rows) is Verdict.NOT_REPRODUCED
 
     def test_a_demand_that_is_always_broken_shows_no_independence(self) -> None:
         rows = self.surfaces(crash={"timeliness": 0})
-        assert verdict("own impossibility", rows) is Verdict.NOT_REPRODUCED
+        assert verdict("impossibilities", rows) is Verdict.NOT_REPRODUCED
 
     def test_losses_break_what_gives_first_and_calm_does_not(self) -> None:
         calm = triangle.repair_trial("repair", "timeliness", 0.0, 3, 0)
@@ -112,8 +122,37 @@ class TestTheStudy:
         assert triangle.idle_trial("idle", "eventual", 0.0005, 4, 0)["linear"] == 4
         assert triangle.idle_trial("idle", "eventual", 1.0, 4, 0)["linear"] == 0
 
+    def test_what_counts_rows_of_our_own_file_is_no_measurement(self) -> None:
+        rows: list[dict[str, object]] = [
+            {"experiment": "catalogue", "named": True, "coordinates": str(place)} for place in range(85)
+        ]
+        for claim in ("configurations", "models"):
+            assert verdict(claim, rows) is Verdict.BY_CONSTRUCTION
+
+    def test_one_way_that_losses_do_not_spread_is_a_counterexample_and_is_shown(self) -> None:
+        rows: list[dict[str, object]] = [
+            {"experiment": "repair", "gives": gives, "loss": loss, "trials": 4}
+            | dict.fromkeys(("closure_broken", "ordering_broken", "timeliness_broken"), 4 if loss else 0)
+            for gives in triangle.GIVES
+            for loss in (0.0, 0.6)
+        ]
+        assert verdict("spread", rows) is Verdict.REPRODUCED
+        waits = next(row for row in rows if row["gives"] == "timeliness" and row["loss"])
+        found = answer("spread", [row for row in rows if row is not waits] + [waits | {"closure_broken": 0}])
+        assert found.verdict is Verdict.NOT_REPRODUCED
+        assert found.cases.startswith("a store that gives up timeliness: closure was broken in 0% of runs")
+
+    def test_one_run_of_one_store_that_is_not_linearizable_refutes(self) -> None:
+        rows: list[dict[str, object]] = [
+            {"experiment": "idle", "store": store, "load": triangle.LOADS[0], "trials": 4, "linear": 4}
+            for store in PRESETS
+        ]
+        assert verdict("slow-writes", rows) is Verdict.REPRODUCED
+        found = answer("slow-writes", [*rows[1:], rows[0] | {"linear": 3}])
+        assert found.verdict is Verdict.NOT_REPRODUCED and found.cases == "the eventual store"
+
     def test_more_load_is_never_better_by_far(self) -> None:
-        table = Lab("lcc-triangle", seeds=2).run(
+        table = Lab("lcc-triangle", seeds=(1000, 7)).run(
             triangle.idle_trial,
             [{"experiment": "idle", "store": "causal", "load": load, "runs": 6} for load in (0.001, 0.03, 1.0)],
         )
@@ -126,6 +165,31 @@ class TestTheStudy:
         assert not triangle.shown_in_time(world)
         assert triangle.shown_in_time(triangle.run_store("calm", Design("causes", "lamport"), 0))
 
+    def test_a_description_is_judged_by_what_it_tells_of_settings_it_has_not_seen(self) -> None:
+        """What follows the deadline alone is told by CAP; what no description sees is a coin to all of them."""
+        rows = [
+            {"adversary": "partition", "trials": 1, "closure": int(not row["prompt"]), "timeliness": int(row["prompt"]),
+             "ordering": 1, "sequence": 1} | {knob: row[knob] for knob in triangle.KNOBS}
+            for row in triangle.designs()
+        ]  # fmt: skip
+        table = pl.DataFrame(rows)
+        assert triangle.guessed(table, "CAP") == 1.0
+        assert triangle.guessed(table, "model's name") < 1.0  # the name does not tell the deadline
+        lonely = table.filter((pl.col("wait") == "causes") & (pl.col("order") == "lamport"))
+        assert triangle.guessed(lonely, "triangle") == 0.5  # two settings, guessed from one another
+
+    def test_the_descriptions_of_the_specification_are_all_there(self) -> None:
+        assert set(triangle.DESCRIPTIONS) == {"triangle", "CAP", "PACELC", "model's name"}
+        rows = [
+            {"experiment": "surfaces", "adversary": "partition", "trials": 1, "seed": seed, "sequence": 1,
+             "ordering": 1, "closure": int(row["wait"] == "causes"), "timeliness": int(row["prompt"])}
+            | {knob: row[knob] for knob in triangle.KNOBS}
+            for row in triangle.designs()
+            for seed in (7, 1000, 12)
+        ]  # fmt: skip
+        found = answer("descriptions", rows)  # type: ignore[arg-type]
+        assert found.verdict is Verdict.REPRODUCED and "CAP" in found.cases and "PACELC" in found.cases
+
     def test_the_plot_is_drawn(self) -> None:
         rows = [
             {"experiment": "idle", "store": "causal", "load": load, "linear": 1, "trials": 2} for load in (0.1, 1.0)
@@ -135,6 +199,6 @@ class TestTheStudy:
 
 @pytest.mark.slow
 def test_over_tcp_a_partition_leaves_closure_or_timeliness_too() -> None:
-    waits, answers = triangle.run_live()
+    waits, answers = triangle.run_live(1000)
     assert (waits["closure"], waits["timeliness"]) == (1, 0)
     assert answers["timeliness"] == 1
