@@ -6,18 +6,22 @@ c ~ n^(1/k), some n^(2 - 2/k) of them, drawn once and for all. Each publishes it
 messages a committee, and everybody takes the majority. An adversary who corrupts parties as it likes, after it saw the
 committees and their bits, spoils about n^(1 - 1/k) of them; a majority of fair bits is off balance by about as
 much times a constant, so the coin is common with constant probability. In total about n^(3 - 2/k) messages.
-:mod:`assay.protocols.nodes.committee_coin` is the protocol, :mod:`assay.protocols.nodes.committees` counts it at sizes
-that no message-by-message run of nodes could reach.
+:mod:`assay.protocols.nodes.committee_coin` is the protocol, :mod:`assay.protocols.nodes.committees` draws and counts
+what is published at sizes that no message-by-message run of nodes could reach.
 
-Parameters are rebuilt from the printed bounds. The constants (sizes of committees, tolerated missing bits) were chosen
-on one seed so that the greedy adversary spoils fewer committees than a party does without.
+Inside the committees stands the one real strong coin there is here (:mod:`assay.protocols.nodes.strong_coin`): built on
+hashes, about c³ messages, so k = 3, fewer than a fifth faulty. What a toss costs is counted: the tosses of some
+committees, drawn at random, are run for themselves, message by message and bit by bit, and stand for the others; small
+sizes are run whole, to see that this is right. Parameters are rebuilt from the printed bounds; the constants (sizes of
+committees, tolerated missing bits, one party in 64 corrupted) were chosen on one seed so that the greedy adversary
+spoils no more committees than a party does without. The same plan is used for cost, latency and failure.
 
 Mizrahi Erbes and Wattenhofer, arXiv:2603.02071.
 
->>> plan = plan_for(256, k=4)
->>> plan.committees, plan.size, plan.missing
-(4096, 64, 4)
->>> toss(plan, k=4, seed=1).fallen <= plan.missing
+>>> plan = plan_for(512)
+>>> plan.committees, plan.size, plan.missing, plan.faults
+(4096, 32, 4, 8)
+>>> toss(plan, seed=1).fallen <= plan.missing
 True
 """
 
@@ -36,15 +40,17 @@ from assay.protocols.faults import Crash
 from assay.protocols.interface import Fault, Message, NodeId
 from assay.protocols.kernel import wire
 from assay.protocols.kernel.asynchronous import Asynchronous, Event, Random, Scheduler
+from assay.protocols.kernel.meter import Meter
+from assay.protocols.kernel.net import Net, Uniform
 from assay.protocols.kernel.run import all_decided
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.aba import ABA
 from assay.protocols.nodes.ben_or import BenOr
 from assay.protocols.nodes.coins import IdealCoin
 from assay.protocols.nodes.committee_coin import CommitteeCoin, ideal
-from assay.protocols.nodes.committees import Bits, Plan, Tally, corrupt, fallen
+from assay.protocols.nodes.committees import Bits, Integers, Plan, Tally, corrupt, fallen
 from assay.protocols.nodes.strong_coin import StrongCoin
-from assay.record import measures
+from assay.record import intervals, measures
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.random import key, stream
 
@@ -53,15 +59,14 @@ if TYPE_CHECKING:
 
     from assay.record.lab import Lab
 
-evidence = Evidence.MODEL  # every message of publishing counted; inside large committees an ideal coin of declared cost
+evidence = Evidence.MODEL  # real nodes and frames on a simulated network; a few committees stand for all
 use_when = (
     "Hundreds or thousands of nodes must toss a common coin, or agree, with nobody to trust for keys, and a coin that "
     "is not common once in a while is acceptable, as it is for randomised agreement."
 )
 avoid_when = (
     "A trusted dealer for threshold signatures is at hand (n² messages then do), every single toss must be common, or "
-    "n is small: with the committees used here one strong coin by everybody is cheaper below some 1,600 parties if it "
-    "costs n⁴, and below some 70,000 if it costs n³."
+    "n is small: at every size counted here one strong coin by everybody is cheaper, some seven times at 27 parties."
 )
 own_input = "assay protocol run assay.protocols.nodes.strong_coin:StrongCoin --n 11 --f 2 --seeds 100"
 references = (
@@ -69,40 +74,31 @@ references = (
     "Local coins: Ben-Or, Another Advantage of Free Choice, PODC 1983.",
 )
 
-KAPPA = 256
-"""Bits of a digest."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What holds for a strong coin of cost cᵏ."""
-
-    bears: float
-    """The share of a committee that its coin bears."""
-    faults: float
-    """The share of all parties that may be corrupted."""
-    size: float
-    """Members of a committee over n^(1/k)."""
-
-
-SETTINGS = {4: Setting(bears=1 / 4, faults=1 / 16, size=16), 3: Setting(bears=1 / 3, faults=0.08, size=12)}
+K = 3
+"""The strong coin by n parties costs about so high a power of n."""
+SIZE = 4
+"""Members of a committee over n^(1/k)."""
 MISSING = 1 / 16
 """Committees that a party does not wait for, over the square root of their number."""
+FAULTS = 1 / 64
+"""The share of all parties that the adversary corrupts."""
 
 
-def plan_for(n: int, k: int, seed: int = 0) -> Plan:
-    """The committees for n parties and a strong coin of cost cᵏ."""
-    if k not in SETTINGS:
-        raise ValueError(f"no setting for a strong coin of cost c^{k}; k of {', '.join(map(str, SETTINGS))} expected")
-    setting = SETTINGS[k]
-    size = min(n, round(setting.size * n ** (1 / k)))
+def plan_for(n: int, seed: int = 0) -> Plan:
+    """The committees for n parties."""
+    size = min(n, round(SIZE * n ** (1 / K)))
     return Plan(
-        n=n, committees=round(n ** (2 - 2 / k)), size=size, links=min(size, math.ceil(2 * math.log(n))),
-        missing=math.ceil(MISSING * n ** (1 - 1 / k)), faults=int(setting.faults * n), seed=seed,
+        n=n, committees=round(n ** (2 - 2 / K)), size=size, links=min(size, math.ceil(2 * math.log(n))),
+        missing=math.ceil(round(MISSING * n ** (1 - 1 / K), 9)), faults=int(FAULTS * n), seed=seed,
     )  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------- a toss, fully counted
+def borne(size: int) -> int:
+    """How many faulty members the strong coin of a group bears: fewer than a fifth."""
+    return (size - 1) // 5
+
+
+# -------------------------------------------------------------------------------------------- a toss, by its bits
 
 
 @dataclass(frozen=True)
@@ -126,18 +122,22 @@ class Toss:
         return verdict(self.plan, self.tally, self.corrupted)[0]
 
 
-def toss(plan: Plan, k: int, seed: int, failure: float = 0.0) -> Toss:
+def toss(plan: Plan, seed: int, failure: float = 0.0) -> Toss:
     """One toss with ideal coins inside the committees; a coin fails (is the adversary's) with the given probability."""
     random = stream(seed, "subcubic-coin", "tosses")
     bits = random.integers(0, 2, plan.committees).astype(np.uint8)
     members = plan.members()
-    most = math.ceil(SETTINGS[k].bears * plan.size) - 1
-    leading = int(2 * int(bits.sum()) >= plan.committees)
-    corrupted = corrupt(members, plan.n, plan.faults, most, (bits == leading).astype(np.uint8))
-    down = fallen(members, corrupted, most)
+    corrupted, down = _attack(plan, members, bits)
     failed = (random.random(plan.committees) < failure).astype(np.uint8)
     tally = plan.tally(members, bits, corrupted, down | failed)
     return Toss(plan, tally, corrupted, int(down.sum()))
+
+
+def _attack(plan: Plan, members: Integers, bits: Bits) -> tuple[Bits, Bits]:
+    """Who is corrupted, and which committees fall: of those that show the leading bit as many as can be."""
+    most, leading = borne(plan.size), int(2 * int(bits.sum()) >= plan.committees)
+    corrupted = corrupt(members, plan.n, plan.faults, most, (bits == leading).astype(np.uint8))
+    return corrupted, fallen(members, corrupted, most)
 
 
 def verdict(plan: Plan, tally: Tally, corrupted: Bits) -> tuple[int, bool]:
@@ -151,15 +151,6 @@ def verdict(plan: Plan, tally: Tally, corrupted: Bits) -> tuple[int, bool]:
     bit = int(sure[1] > sure[0])
     misled = int(honest.sum()) - sure[bit]
     return bit, plan.n - 2 * plan.faults - misled > (plan.n - plan.faults) / 2
-
-
-def closing(n: int, faults: int) -> int:
-    """Messages of the last rounds when the correct parties hold one bit: each sends majority, bring and name to all.
-
-    >>> closing(4, 1)
-    27
-    """
-    return 3 * (n - faults) * (n - 1)
 
 
 def _frames(tally: Tally) -> int:
@@ -214,29 +205,69 @@ def _value(msg: Message) -> Any:
 # --------------------------------------------------------------------------------------------------- the trials
 
 
-def cost(experiment: str, k: int, n: int, seed: int) -> dict[str, Any]:
-    """One toss at size n: messages counted outside the committees, and the declared cᵏ inside."""
-    plan = plan_for(n, k, seed)
-    one = toss(plan, k, seed)
-    inner = plan.committees * plan.size**k
-    published, last = int(one.tally.sent.sum()), closing(n, plan.faults)
-    small = wire.frame_bits(wire.encode(("majority", 1)))
+def sent(plan: Plan, corrupted: Bits, sampled: int, seed: int) -> dict[str, float]:
+    """What one toss sends: every published message, and the real tosses of some committees in place of all.
+
+    The committees are run under random asynchrony, their corrupted members crashed. The closing rounds, less than 3n²
+    messages, are left out: under one in a hundred of the whole.
+    """
+    members, nothing = plan.members(), np.zeros(plan.committees, np.uint8)
+    chosen = stream(seed, "subcubic-coin", "sampled").choice(plan.committees, sampled, replace=False)
+    meters = [
+        _tossed(np.flatnonzero(corrupted[members[place]]).tolist(), plan.size, key(seed, "sampled", int(place)))
+        for place in chosen
+    ]
+    inside = plan.committees * sum(meter.messages for meter in meters) / sampled
+    published = plan.tally(members, nothing, corrupted, nothing)
+    bits = plan.committees * sum(meter.bits for meter in meters) / sampled + _frames(published)
+    messages = inside + int(published.sent.sum())
+    return {"messages": messages, "bits": bits, "inside_ratio": inside / messages}
+
+
+def _tossed(crashed: list[int], size: int, seed: int) -> Meter:
+    """The meter of a strong coin by a group, some of whose places are crashed."""
+    faults: dict[NodeId, Fault] = {place: Crash() for place in crashed}
+    return World(n=size, f=borne(size), node=StrongCoin, faults=faults, seed=seed).run("async").meter
+
+
+def cost(experiment: str, n: int, sampled: int, seed: int) -> dict[str, Any]:
+    """The messages and bits of one toss, whose adversary fells what committees it can."""
+    plan = plan_for(n, seed)
+    one = toss(plan, seed)
+    found: dict[str, Any] = sent(plan, one.corrupted, sampled, seed)
+    return found | {"committees": plan.committees, "size": plan.size, "fallen_ratio": one.fallen / plan.missing}
+
+
+def everybody(experiment: str, n: int, seed: int) -> dict[str, Any]:
+    """The rival: one strong coin by all n parties, as many of them crashed as in the committees' plan."""
+    meter = _tossed(list(range(n - plan_for(n).faults, n)), n, key(seed, "everybody", n))
+    return {"messages": float(meter.messages), "bits": float(meter.bits)}
+
+
+def whole(experiment: str, n: int, sampled: int, seed: int) -> dict[str, Any]:
+    """A complete toss by nodes, real strong coins inside, one party crashed; a message takes up to a second.
+
+    `estimated` is what some of its committees tell of all its messages.
+    """
+    plan = replace(plan_for(n, seed), faults=1)
+    node = partial(CommitteeCoin, plan, StrongCoin, tolerance=1 / 5)
+    world = World(n=n, f=1, node=node, faults={n - 1: Crash()}, net=Net(Uniform(0.0, 1.0)), seed=seed)
+    outcome = world.run("timed", limit=1_000.0)
+    corrupted = np.zeros(n, np.uint8)
+    corrupted[n - 1] = 1
+    found = outcome.decided()
     return {
-        "messages": inner + published + last,
-        "bits": inner * KAPPA + _frames(one.tally) + last * small,
-        "counted": published + last,
-        "published_by_log": published / math.log(n),
-        "fallen": one.fallen,
-        "missing": plan.missing,
-        "fallen_ratio": one.fallen / plan.missing,
-        "all_at_once": n**k,
+        "messages": float(outcome.meter.messages),
+        "estimated": sent(plan, corrupted, sampled, seed)["messages"],
+        "seconds": max(entry.time for entry in outcome.log),
+        "same": len(found) == n - 1 and len(set(found.values())) == 1,
     }
 
 
-def commonness(experiment: str, k: int, n: int, tosses: int, seed: int) -> dict[str, dict[str, Any]]:
+def commonness(experiment: str, n: int, tosses: int, seed: int) -> dict[str, dict[str, Any]]:
     """How often the coin is common, and how often it shows 1 then; also if parties did without far more committees."""
-    plan = plan_for(n, k, seed)
-    made = [toss(plan, k, key(seed, "commonness", k, number)) for number in range(tosses)]
+    plan = plan_for(n, seed)
+    made = [toss(plan, key(seed, "commonness", n, number)) for number in range(tosses)]
     root = replace(plan, missing=round(math.sqrt(plan.committees)))
     return {
         "planned": _common(made),
@@ -246,32 +277,32 @@ def commonness(experiment: str, k: int, n: int, tosses: int, seed: int) -> dict[
 
 def _common(made: list[Toss]) -> dict[str, Any]:
     common = [one for one in made if one.common]
-    return {"common": len(common), "ones": sum(one.bit for one in common)}
+    return {
+        "common": len(common),
+        "common_ratio": len(common) / len(made),
+        "ones": sum(one.bit for one in common),
+    }
+
+
+def spoiled(experiment: str, n: int, seed: int) -> dict[str, Any]:
+    """Committees that the greedy adversary fells, over those that a party does without."""
+    plan = plan_for(n, seed)
+    bits = stream(seed, "subcubic-coin", "tosses").integers(0, 2, plan.committees).astype(np.uint8)
+    return {"fallen_ratio": int(_attack(plan, plan.members(), bits)[1].sum()) / plan.missing}
 
 
 def inner_coin(experiment: str, n: int, runs: int, seed: int) -> dict[str, Any]:
-    """The real strong coin in a group of n, f of them crashed: what it costs, and whether it is strong."""
-    f = (n - 1) // 5
+    """The real strong coin in a group of n, as many of them crashed as it bears: whether it is strong."""
     same = ones = 0
+    f = borne(n)
     faults: dict[NodeId, Fault] = {node: Crash() for node in range(n - f, n)}
     for run in range(runs):
-        number = key(seed, "inner", n, run)
-        outcome = World(n=n, f=f, node=StrongCoin, faults=faults, seed=number).run("async", metered=False)
+        world = World(n=n, f=f, node=StrongCoin, faults=faults, seed=key(seed, "inner", n, run))
+        outcome = world.run("async", metered=False)
         found = outcome.decided()
         same += len(found) == n - f and len(set(found.values())) == 1
         ones += next(iter(found.values()), 0)
-    whole = World(n=n, f=f, node=StrongCoin, seed=seed).run("rounds")
-    meter = whole.meter
-    return {"same": same, "ones": ones, "messages": meter.messages, "bits": meter.bits, "rounds": meter.rounds}
-
-
-def latency(experiment: str, n: int, seed: int) -> dict[str, Any]:
-    """Synchronous rounds of a whole toss, with real strong coins in committees of 2.5 n^(1/3)."""
-    size = round(2.5 * n ** (1 / 3))
-    plan = Plan(n, round(n ** (4 / 3)), size, min(size, 5), missing=1, faults=0, seed=seed)
-    node = partial(CommitteeCoin, plan, StrongCoin, tolerance=0.2)
-    outcome = World(n=n, f=0, node=node, seed=seed).run("rounds", metered=False, until=all_decided)
-    return {"rounds": outcome.time, "decided": len(outcome.decided())}
+    return {"same": same, "ones": ones}
 
 
 def _coins(n: int, seed: int) -> dict[str, Any]:
@@ -300,14 +331,26 @@ def agreement(experiment: str, method: str, n: int, scheduler: str, runs: int, s
 
 
 def study(lab: Lab) -> pl.DataFrame:
-    """Messages against n, the greedy adversary, how often the coin is common, the real inner coin, agreement on top."""
-    sizes = lab.pick(quick=(64, 128, 256, 400), full=(64, 128, 256, 512, 1024, 2048, 4096))
-    costs = [{"experiment": "cost", "k": k, "n": n} for n in reversed(sizes) for k in (4, 3)]
-    tosses = lab.pick(quick=10, full=100)
-    common = [{"experiment": "commonness", "k": k, "n": 192, "tosses": tosses} for k in (4, 3)]
-    small = ((13, 2), (11, 3), (8, 5), (6, 6))
-    inner = [{"experiment": "inner", "n": n, "runs": lab.pick(quick=runs, full=20 * runs)} for n, runs in small]
-    spans = [{"experiment": "latency", "n": n} for n in lab.pick(quick=(14, 8, 5), full=(64, 27, 14, 8, 5))]
+    """Messages against n, counted; the greedy adversary; how often the coin is common; agreement on top."""
+    dear = lab.with_seeds(quick=3, full=5)
+    costs = [
+        {"experiment": "cost", "n": n, "sampled": lab.pick(quick=1, full=2)}
+        for n in lab.pick(quick=(216, 125, 64, 27), full=(512, 343, 216, 125, 64, 27))
+    ]
+    rivals = [{"experiment": "everybody", "n": n} for n in lab.pick(quick=(27, 18, 12, 8), full=(40, 27, 18, 12, 8))]
+    complete = [
+        {"experiment": "whole", "n": n, "sampled": 3} for n in lab.pick(quick=(12, 10, 8), full=(27, 20, 12, 10, 8))
+    ]
+    # At these n a sixteenth of the root of the number of committees is hardly rounded.
+    common = [
+        {"experiment": "commonness", "n": n, "tosses": lab.pick(quick=30, full=60)}
+        for n in lab.pick(quick=(300, 170, 64), full=(512, 300, 170, 64))
+    ]
+    greedy = [{"experiment": "greedy", "n": n} for n in lab.pick(quick=(1000, 512), full=(4096, 2048, 1000, 512))]
+    inner = [
+        {"experiment": "inner", "n": n, "runs": lab.pick(quick=runs, full=10 * runs)}
+        for n, runs in ((13, 1), (11, 2), (8, 3), (6, 4))
+    ]
     runs = lab.pick(quick=2, full=20)
     locals_ = lab.pick(quick=(16, 11, 6), full=(21, 16, 11, 6))
     agree: list[dict[str, Any]] = [
@@ -316,31 +359,33 @@ def study(lab: Lab) -> pl.DataFrame:
         *({"method": method, "n": 6, "scheduler": "splitting", "runs": runs} for method in ("setup", "strong")),
         {"method": "committees", "n": 11, "scheduler": "random", "runs": runs},
     ]
-    on_top = [{"experiment": "agreement", **case} for case in agree]
     tables = [
-        lab.run(cost, costs),
+        lab.with_seeds(quick=2, full=3).run(whole, complete),
+        dear.run(cost, costs),
+        dear.run(everybody, rivals),
         lab.run(commonness, common, per="variant"),
+        lab.run(spoiled, greedy),
         lab.run(inner_coin, inner),
-        lab.run(latency, spans),
-        lab.run(agreement, on_top),
+        lab.run(agreement, [{"experiment": "agreement", **case} for case in agree]),
     ]
     return pl.concat(tables, how="diagonal_relaxed")
 
 
 def plot(table: pl.DataFrame) -> alt.Chart:
-    """Messages against n for both settings, outside the committees and in all, beside the strong coin by everybody."""
+    """Messages of a toss against n, by committees and by everybody at once; both counted."""
     import altair as alt
 
-    costs = table.filter(pl.col("experiment") == "cost").with_columns(pl.col("k").cast(pl.Int64))
-    kinds = {"messages": "committees, in all", "counted": "outside committees", "all_at_once": "one coin by all"}
-    parts = [
-        costs.select("n", "k", pl.lit(text).alias("what"), messages=pl.col(column).cast(pl.Float64))
-        for column, text in kinds.items()
-    ]
-    points = pl.concat(parts).group_by("what", "k", "n").agg(pl.col("messages").mean()).sort("what", "k", "n")
+    kinds = {"cost": "committees", "everybody": "one coin by all"}
+    points = (
+        table.filter(pl.col("experiment").is_in(list(kinds)))
+        .with_columns(what=pl.col("experiment").replace_strict(kinds))
+        .group_by("what", "n")
+        .agg(pl.col("messages").mean())
+        .sort("what", "n")
+    )
     log = alt.Scale(type="log", nice=False)
     title = alt.Title(
-        "What a toss costs", subtitle="Mean over seeds; solid: strong coin of declared cost c^3, dashed: c^4"
+        "What a toss costs", subtitle="Mean over seeds; the real strong coin, inside committees or by all"
     )
     chart: alt.Chart = (
         alt.Chart(points)
@@ -349,7 +394,6 @@ def plot(table: pl.DataFrame) -> alt.Chart:
             x=alt.X("n:Q", scale=log, title="parties n"),
             y=alt.Y("messages:Q", scale=log, title="messages of a toss", axis=alt.Axis(format="~e")),
             color=alt.Color("what:N"),
-            strokeDash=alt.StrokeDash("k:N", legend=None),
         )
         .properties(width=560, height=340, title=title)
     )
@@ -359,102 +403,111 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 # --------------------------------------------------------------------------------------------------- the claims
 
 
-def against_log(y: str, **where: Any) -> measures.Measure:
-    """The exponent of y in ln n."""
-    inner = measures.slope("log_n", y, **where)
-    return lambda table: inner(table.with_columns(log_n=pl.col("n").log()))
-
-
-def most(column: str, **where: Any) -> measures.Measure:
-    """The largest value over all cases and seeds: no interval, it was looked at in each."""
+def in_log(y: str, over_log: bool = False, **where: Any) -> measures.Measure:
+    """The exponent of y in ln n; or, `over_log`, that of y / ln n in n."""
+    inner = measures.slope("n", "reduced", **where) if over_log else measures.slope("log_n", y, **where)
 
     def measure(table: pl.DataFrame) -> Estimate:
-        chosen = measures.rows(table, where)
-        value = float(chosen[column].max())  # type: ignore[arg-type]
-        return Estimate(value, value, value, len(chosen))
+        return inner(table.with_columns(log_n=pl.col("n").log(), reduced=pl.col(y) / pl.col("n").log()))
 
     return measure
 
 
-def slower(large: int, small: int) -> measures.Measure:
-    """How many times more rounds Ben-Or needs under the splitter with so many nodes."""
-    local = {"experiment": "agreement", "method": "local"}
-    return measures.ratio("rounds_mean", of={**local, "n": large}, to={**local, "n": small})
+def beyond_promise(table: pl.DataFrame) -> Estimate:
+    """The exponent of the committee coin's messages less 3 - 2/k, where k is that of the strong coin's, measured."""
+    k = measures.slope("n", "messages", experiment="everybody")(table)
+    own = measures.slope("n", "messages", experiment="cost")(table)
+    ends = [end - (3 - 2 / power) for end, power in ((own.value, k.value), (own.low, k.high), (own.high, k.low))]
+    return Estimate(ends[0], ends[1], ends[2], own.n, cases=f"k = {k.value:.2f}, measured exponent {own.value:.2f}")
+
+
+def cheaper(table: pl.DataFrame) -> Estimate:
+    """Messages over those of one strong coin by everybody, at the largest n at which both were counted."""
+    own, rival = (measures.rows(table, {"experiment": name}) for name in ("cost", "everybody"))
+    n = max(set(own["n"]) & set(rival["n"]))
+    both = pl.concat([one.filter(pl.col("n") == n) for one in (own, rival)])
+    found = measures.ratio("messages", of={"experiment": "cost"}, to={"experiment": "everybody"})(both)
+    lines = [np.polyfit(np.log(one["n"].to_numpy()), np.log(one["messages"].to_numpy()), 1) for one in (own, rival)]
+    (slope, height), (steep, low) = lines
+    cross = math.exp((height - low) / (steep - slope)) if steep > slope else math.inf
+    return replace(found, cases=f"at n = {n}; by the fitted lines the two cost the same near n = {cross:,.0f}")
+
+
+def with_fewer(table: pl.DataFrame) -> Estimate:
+    """The share of common tosses if parties did without the root of the number of committees, less that as planned."""
+    rows = measures.rows(table, {"experiment": "commonness"})
+    means = rows.group_by("variant", "seed").agg(pl.col("common_ratio").mean()).sort("seed")
+    root, planned = (means.filter(pl.col("variant") == name)["common_ratio"] for name in ("root", "planned"))
+    return intervals.bootstrap((root - planned).to_list())
+
+
+def within(column: str, **where: Any) -> measures.Measure:
+    """The share of cases in which a ratio is at most one, and the case in which it is largest."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        chosen = measures.rows(table, where)
+        worst = chosen.sort(column).row(-1, named=True)
+        kept = intervals.clopper_pearson(int((chosen[column] <= 1).sum()), len(chosen))
+        return replace(kept, cases=f"at most {worst[column]:.2f}, at n = {worst['n']}")
+
+    return measure
+
+
+def rounds(of: dict[str, Any], to: dict[str, Any]) -> measures.Measure:
+    """How many times more rounds agreement takes under the splitter."""
+    return measures.ratio("rounds_mean", of=of, to=to, experiment="agreement", scheduler="splitting")
 
 
 claims = [
-    Claim("messages", measures.slope("n", "messages", experiment="cost", k=4)),
-    Claim("bits", measures.slope("n", "bits", experiment="cost", k=3)),
-    Claim("transform", measures.probability("common", "tosses", experiment="commonness", variant="planned")),
-    Claim("latency", against_log("rounds", experiment="latency")),
     Claim(
-        "question-1",
-        measures.slope("n", "published_by_log", experiment="cost", k=4),
-        asks="messages outside the committees, over ln n, grow as n to this power for k = 4.",
-        kind=Kind.LEVEL,
-        value=(2.4 + 2.6) / 2,
-        unit="?",
+        "messages",
+        measures.not_here(
+            "it takes a perfectly secure strong coin of n⁴ messages inside the committees, which is not built here; "
+            "with an ideal one of declared cost the exponent would be the declared one"
+        ),
+    ),
+    Claim("bits", in_log("bits", over_log=True, experiment="cost")),
+    Claim("transform", beyond_promise),
+    Claim("failure", measures.slope("n", "common_ratio", experiment="commonness", variant="planned")),
+    Claim("latency", in_log("seconds", experiment="whole")),
+    Claim(
+        "cheaper",
+        cheaper,
+        asks="The committee coin sends fewer messages than the strong coin tossed by everybody, which bears more faults.",
+        kind=Kind.RATIO,
+        toward="down",
     ),
     Claim(
-        "question-2",
-        measures.slope("n", "published_by_log", experiment="cost", k=3),
-        asks="messages outside the committees, over ln n, grow as n to this power for k = 3.",
-        kind=Kind.LEVEL,
-        value=(2.233 + 2.433) / 2,
-        unit="?",
+        "greedy",
+        within("fallen_ratio", experiment="greedy"),
+        asks="A greedy adaptive adversary with one party in 64 fells no more committees than a party does without.",
+        kind=Kind.EVERY,
     ),
     Claim(
-        "question-3",
-        most("fallen_ratio", experiment="cost"),
-        asks="a greedy adaptive adversary spoils at most this multiple of the committees that a party does without.",
-        kind=Kind.AT_MOST,
-        value=1.0,
-        unit="?",
+        "root",
+        with_fewer,
+        asks="Parties that do without the root of the number of committees get a common coin less often than planned.",
+        kind=Kind.DIFFERENCE,
+        toward="down",
+        unit="share",
     ),
     Claim(
-        "question-4",
-        measures.probability("ones", "common", experiment="commonness", variant="planned"),
-        asks="the coin shows 1 in this share of the common tosses.",
-        kind=Kind.LEVEL,
-        value=(0.35 + 0.65) / 2,
-        unit="?",
-    ),
-    Claim(
-        "question-5",
-        measures.probability("common", "tosses", experiment="commonness", variant="root"),
-        asks="a party that does without the root of the number of committees gets a common coin in this share of tosses.",
-        kind=Kind.AT_MOST,
-        value=0.5,
-        unit="?",
-    ),
-    Claim(
-        "question-6",
-        measures.slope("n", "messages", experiment="inner"),
-        asks="messages of the real strong coin of a small group grow as its size to this power.",
-        kind=Kind.LEVEL,
-        value=(2.8 + 3.4) / 2,
-        unit="?",
-    ),
-    Claim(
-        "question-7",
+        "strong",
         measures.probability("same", "runs", experiment="inner"),
-        asks="the real strong coin is common, with f crashed members, in this share of tosses.",
-        kind=Kind.AT_LEAST,
-        value=0.95,
-        unit="?",
+        asks="The strong coin inside is common in every toss, with as many members crashed as it bears.",
+        kind=Kind.EVERY,
     ),
     Claim(
-        "question-8",
-        measures.mean("rounds_mean", experiment="agreement", method="committees", scheduler="splitting"),
-        asks="agreement with the committee coin tosses this many coins on average under a splitting scheduler.",
-        kind=Kind.AT_MOST,
-        value=8.0,
-        unit="?",
+        "agreement",
+        rounds(of={"method": "local", "n": 16}, to={"method": "committees", "n": 16}),
+        asks="Agreement of 16 nodes under a splitting scheduler takes more rounds with local coins than with this one.",
+        kind=Kind.RATIO,
+        toward="up",
     ),
     Claim(
-        "question-9",
-        slower(16, 6),
-        asks="agreement with local coins takes this many times more rounds with 16 nodes than with 6.",
+        "local-coins",
+        rounds(of={"method": "local", "n": 16}, to={"method": "local", "n": 6}),
+        asks="Agreement with local coins takes more rounds with 16 nodes than with 6.",
         kind=Kind.RATIO,
         toward="up",
     ),
