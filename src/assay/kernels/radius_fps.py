@@ -309,7 +309,7 @@ def trial(cloud: str, n: int, k: int, rounds: int, seed: int) -> dict[str, dict[
 def study(lab: Lab) -> pl.DataFrame:
     """LiDAR sweeps, and clouds of other densities, thinned to one point in a hundred."""
     kinds = lab.pick(quick=("lidar",), full=("lidar", "indoor", "uniform", "clustered"))
-    cases = [{"cloud": kind, "n": 100_000, "k": 1_000, "rounds": lab.pick(quick=5, full=15)} for kind in kinds]
+    cases = [{"cloud": kind, "n": 100_000, "k": 1_000, "rounds": lab.pick(quick=5, full=7)} for kind in kinds]
     if lab.size == "full":
         cases.append({"cloud": "lidar", "n": 1_000_000, "k": 10_000, "rounds": 3})
     return lab.run(trial, cases, per="sampler", alone=True)

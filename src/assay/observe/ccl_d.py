@@ -183,8 +183,8 @@ claims = [
         asks="CCL-D names exactly the faulty ranks in a larger share of incidents than the best of six other tools.",
     ),
     Claim(
-        "split", measures.mean("share_error", experiment="split"), kind=Kind.AT_MOST, value=0.1, unit="share",
-        asks="Where a rank is late and its sending is slow, the share of lateness is off by at most 10 % of what was "
+        "split", measures.mean("share_error", experiment="split"), kind=Kind.AT_MOST, value=0.05, unit="share",
+        asks="Where a rank is late and its sending is slow, the share of lateness is off by at most 5 % of what was "
         "injected.",
     ),
     Claim(

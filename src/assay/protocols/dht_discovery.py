@@ -91,9 +91,9 @@ def study(lab: Lab) -> pl.DataFrame:
 
     main = [case(nodes, SIZES[lab.size], regime) for nodes in OVERLAYS for regime in ("cold", "stationary", "churn")]
     mid = lab.pick(quick=64, full=256)
-    paces = lab.pick(quick=(FASTEST,), full=(FASTEST, 30.0, 120.0))
+    paces = lab.pick(quick=(FASTEST,), full=(FASTEST, 60.0))
     churns = [case(nodes, mid, "churn", session) for nodes in OVERLAYS for session in paces]
-    sizes = lab.pick(quick=(32, 128), full=(64, 128, 256, 512, 1024))
+    sizes = lab.pick(quick=(32, 128), full=(64, 128, 256, 512))
     growth = [case(nodes, size) for nodes in OVERLAYS for size in sizes]
     beside = ("registry", "random-walk", "flooding", *(f"{nodes}-oracle" for nodes in OVERLAYS))
     baselines = [case(nodes, mid, rate=0.02 if nodes == "flooding" else 0.05) for nodes in beside]

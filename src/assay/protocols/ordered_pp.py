@@ -303,9 +303,9 @@ def study(lab: Lab) -> pl.DataFrame:
     pairs = [
         {"alphabet": alphabet, "states": 2, "sample": 0, "longest": 5} for alphabet in sorted({*OUTSIDE_DA.values()})
     ]
-    sampled = [row | {"states": 3, "sample": lab.pick(quick=200, full=2000)} for row in pairs]
+    sampled = [row | {"states": 3, "sample": lab.pick(quick=200, full=500)} for row in pairs]
     runs = [
-        {"name": name, "n": n, "replicas": lab.pick(quick=2, full=20)}
+        {"name": name, "n": n, "replicas": lab.pick(quick=2, full=4)}
         for n in (1000, 500, 250, 125)  # the longest first, so that no core waits at the end
         for name in list(IN_DA)[:: lab.pick(quick=3, full=1)]
     ]

