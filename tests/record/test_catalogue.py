@@ -95,16 +95,9 @@ def test_older_sentences_lead_to_claims_of_today() -> None:
 def numbers_of(text: str) -> set[float]:
     """The numbers a sentence prints, percentages also as shares."""
     words = {
-        "half": 0.5,
-        "third": 1 / 3,
-        "no ": 0.0,
-        "one": 1.0,
-        "two": 2.0,
-        "three": 3.0,
-        "twice": 2.0,
-        "tenth": 0.1,
-        "nine in ten": 0.9,
-    }
+        "half": 0.5, "third": 1 / 3, "quarter": 0.25, "tenth": 0.1, "nine in ten": 0.9, "twice": 2.0, "million": 1e6,
+        "no ": 0.0, "not grow": 0.0, "linearly": 1.0, "no faster than": 1.0, "quadratically": 2.0, "one": 1.0, "two": 2.0, "three": 3.0,
+    }  # fmt: skip
     found = {value for word, value in words.items() if word in f"{text.lower()} "}
     for figure in re.findall(r"\d[\d,]*(?:\.\d+)?", text):
         value = float(figure.replace(",", ""))

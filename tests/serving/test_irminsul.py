@@ -140,8 +140,7 @@ def answers() -> pl.DataFrame:
     methods = ("irminsul", *irminsul.WRONG, "no-carve-out", "exact-prefix")
     said = {"style": "short", "calls": 3, "weights": str(irminsul.mla_standins.WEIGHTS), "methods": methods}
     cases = [
-        {"experiment": "consistency", "model": model, "kind": "header"} | said
-        for model in irminsul.mla_standins.SHAPES
+        {"experiment": "consistency", "model": model, "kind": "header"} | said for model in irminsul.mla_standins.SHAPES
     ]
     return Lab("irminsul", seeds=(7, 12345)).run(irminsul.trial, cases, per="method")
 

@@ -533,7 +533,7 @@ claims = [
     Claim(
         "optimistic-last",
         growth("rounds_max", "optimistic", "none"),
-        asks="Rounds to the very last delivery, too, do not grow with the number of nodes where the optimistic path is on.",
+        asks="Rounds to the very last delivery, too, do not grow with the number of nodes on the optimistic path.",
         kind=Kind.EXPONENT,
         value=0.0,
     ),
