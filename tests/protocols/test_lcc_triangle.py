@@ -187,7 +187,7 @@ class TestTheStudy:
             for row in triangle.designs()
             for seed in (7, 1000, 12)
         ]  # fmt: skip
-        found = answer("descriptions", rows)  # type: ignore[arg-type]
+        found = answer("descriptions", rows)
         assert found.verdict is Verdict.REPRODUCED and "CAP" in found.cases and "PACELC" in found.cases
 
     def test_the_plot_is_drawn(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols import ordered_pp, swarm_ordered
+from assay.protocols import linear_bounded, ordered_pp, rankers, swarm_ordered
 from assay.protocols.languages import language
 from assay.protocols.linear_bounded import MACHINES, Simulation
 from assay.protocols.ordered_check import check
@@ -211,7 +211,7 @@ class TestTheStudy:
         """Words were once dealt out by the seeds' numbers: with seeds from 1000 on, none was left."""
         monkeypatch.setattr(ordered_pp, "IN_DA", {"a.*": "ab"})
         monkeypatch.setattr(ordered_pp, "OUTSIDE_DA", {"(ab)*": "ab"})
-        monkeypatch.setattr(ordered_pp.linear_bounded, "MACHINES", {"copy": MACHINES["copy"]})
+        monkeypatch.setattr(linear_bounded, "MACHINES", {"copy": MACHINES["copy"]})
         table = ordered_pp.study(Lab("ordered-pp", seeds=(1000, 7)))
         tried = dict(table.group_by("experiment").agg(pl.col("words").sum()).iter_rows())
         assert tried["inside"] == 4 + 8 + 16 + 32
@@ -223,7 +223,7 @@ class TestTheStudy:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert ordered_pp.refuse("(ab)*", 0)["right"] == 3
-        monkeypatch.setattr(ordered_pp.rankers, "defined", lambda ranker, word: len(word) % 7 == 0)
+        monkeypatch.setattr(rankers, "defined", lambda ranker, word: len(word) % 7 == 0)
         assert ordered_pp.refuse("(..)*", 0)["right"] < 3
 
 

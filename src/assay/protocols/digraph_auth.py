@@ -208,7 +208,7 @@ def exact(n: int, graphs: int, shard: int, shards: int, thorough: bool, seed: in
     """Every condition beside what full information says, and the first network on which they differ."""
     from assay.protocols.full_information import impossible
 
-    counts = {
+    counts: dict[str, dict[str, Any]] = {
         name: {"networks": 0, "agree": 0, "promised": 0, "kept": 0, "too_strict": 0, "wrong": ""} for name in CONDITIONS
     }
     for graph in _networks(n, graphs, shard, shards, seed):
@@ -245,7 +245,15 @@ def _networks(n: int, graphs: int, shard: int, shards: int, seed: int) -> list[D
 
 def asynchronous(n: int, graphs: int, shard: int, shards: int, runs: int, seed: int) -> dict[str, Any]:
     """Attacks where `2-reach+` holds, the staged argument where it does not; and the first network that contradicts."""
-    found = {"networks": 0, "agree": 0, "attacks": 0, "withstood": 0, "rounds": 0, "halved": 0, "wrong": ""}
+    found: dict[str, Any] = {
+        "networks": 0,
+        "agree": 0,
+        "attacks": 0,
+        "withstood": 0,
+        "rounds": 0,
+        "halved": 0,
+        "wrong": "",
+    }
     for place, graph in enumerate(_networks(n, graphs, shard, shards, seed)):
         found["networks"] += 1
         pair = apart("2-reach+", graph, 1)

@@ -190,7 +190,9 @@ def designs() -> list[dict[str, Any]]:
         for wait in ("nothing", "causes")
         for prompt in (True, False)
     ]
-    rows = [row | {"ordered": False} for row in loose + closed + led] + [row | {"ordered": True} for row in led[2:]]
+    rows: list[dict[str, Any]] = [row | {"ordered": False} for row in loose + closed + led] + [
+        row | {"ordered": True} for row in led[2:]
+    ]
     return [row | {"store": _preset(**row)} for row in rows]
 
 

@@ -211,7 +211,7 @@ def tiny(alphabet: str, states: int, sample: int, longest: int, seed: int) -> di
     named = {name: language(name, letters) for name, letters in (IN_DA | OUTSIDE_DA).items() if letters == alphabet}
     words = list(next(iter(named.values())).words(2, longest))
     members = {name: [word in wanted for word in words] for name, wanted in named.items()}
-    counts = {name: {"words": 0, "right": 0, "wrong": ""} for name in named}
+    counts: dict[str, dict[str, Any]] = {name: {"words": 0, "right": 0, "wrong": ""} for name in named}
     for after, start, least in tiny_protocols(len(alphabet), states, sample, seed):
         decided = _decided(after, dict(zip(alphabet, start, strict=True)), least, words, members)
         for name, count in counts.items():

@@ -298,20 +298,20 @@ def each_loses(table: pl.DataFrame) -> Estimate:
     """
     chosen = measures.rows(table, {"experiment": "prove"})
     lost: dict[str, str] = {}
-    for (automaton,), part in chosen.sort("automaton").group_by("automaton", maintain_order=True):
-        times = {
-            name: rows["seconds"] for (name,), rows in part.group_by("algorithm")
-            if rows["verdict"].is_in(["safe", "unsafe"]).all()
-        }  # fmt: skip
-        for name in {*part["algorithm"]} - {*times} if times else ():
-            lost.setdefault(name, f"{automaton}, not taken")
-        for name, mine in times.items():
+    for (automaton,), part in chosen.sort("automaton", "algorithm").group_by("automaton", maintain_order=True):
+        by = {str(name): rows for (name,), rows in part.group_by("algorithm", maintain_order=True)}
+        answers = {name: rows["verdict"].is_in(["safe", "unsafe"]).all() for name, rows in by.items()}
+        times = {name: by[name]["seconds"].to_numpy() for name, answered in answers.items() if answered}
+        for name in by:
+            if times and name not in times:
+                lost.setdefault(name, f"{automaton}, {by[name]['verdict'][0]}")
+                continue
             faster = [
                 rival for rival, theirs in times.items()
-                if theirs.max() < mine.min() and 1.1 * theirs.median() < mine.median()
+                if theirs.max() < times[name].min() and 1.1 * np.median(theirs) < np.median(times[name])
             ]  # fmt: skip
             if faster:
-                lost.setdefault(name, f"{automaton}, {min(faster)}")
+                lost.setdefault(name, f"{automaton}, {faster[0]}")
     share = intervals.clopper_pearson(len(lost), len(ALGORITHMS))
     told = [f"{name}: {lost.get(name, 'wins everywhere')}" for name in ALGORITHMS]
     return replace(share, cases=f"{'; '.join(told)}; of {chosen['automaton'].n_unique()} automata")
