@@ -96,7 +96,7 @@ arxiv = "2601.00001"
 line = "Add the seed to the size."
 claims = [
   { id = "large", kind = "ratio", value = 4.0, text = "Large cases are worth more than one." },
-  { id = "small", kind = "at least", value = 120.0, unit = "points", text = "Small cases are worth at least a hundred." },
+  { id = "small", kind = "at least", value = 120.0, unit = "points", text = "Small cases are worth a hundred." },
 ]
 """
 

@@ -96,12 +96,13 @@ def numbers_of(text: str) -> set[float]:
     """The numbers a sentence prints, percentages also as shares."""
     words = {
         "half": 0.5, "third": 1 / 3, "quarter": 0.25, "tenth": 0.1, "nine in ten": 0.9, "twice": 2.0, "million": 1e6,
-        "no ": 0.0, "not grow": 0.0, "linearly": 1.0, "no faster than": 1.0, "quadratically": 2.0, "one": 1.0, "two": 2.0, "three": 3.0,
+        "no ": 0.0, "not grow": 0.0, "linearly": 1.0, "no faster than": 1.0, "quadratically": 2.0, "one": 1.0,
+        "two": 2.0, "three": 3.0,
     }  # fmt: skip
     found = {value for word, value in words.items() if word in f"{text.lower()} "}
     for figure in re.findall(r"\d[\d,]*(?:\.\d+)?", text):
         value = float(figure.replace(",", ""))
-        found |= {value, value / 100, value * 1000, value / 1000, value * 1e6, value * 60}
+        found |= {value, value / 100, 1 + value / 100, value * 1000, value / 1000, value * 1e6, value * 60}
     return found
 
 

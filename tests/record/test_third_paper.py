@@ -60,7 +60,7 @@ def test_a_false_claim_is_not_reproduced_in_json_table_and_report(with_third: Pa
     assert result["claims"][1]["verdict"] == "not reproduced"
     printed = with_third.assay("run", "third-paper").stdout
     assert "✗ not reproduced" in printed
-    assert "Small cases are worth at least a hundred." in printed
+    assert "Small cases are worth a hundred." in printed
     assert "seeds 0–4" in printed
     with_third.assay("record", "--html", "site")
     page = (with_third.root / "site" / "papers" / "third-paper.html").read_text()

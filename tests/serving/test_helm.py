@@ -228,7 +228,7 @@ class TestTheStudy:
 
     def test_claims_answer_the_papers_sentences(self) -> None:
         study = catalogue.study("helm")
-        assert [claim.text for claim in study.claims] == [claim.text for claim in study.paper.claims]
+        assert [claim.id for claim in study.claims] == [claim.id for claim in study.paper.claims]
         timed = [{"experiment": "decision", "policy": "helm", "seed": 0, "decision": 5e-5}]
         answers = judge(study, pl.concat([table(), pl.from_dicts(timed)], how="diagonal"))
         assert not any(answer.broken for answer in answers)

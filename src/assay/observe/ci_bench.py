@@ -164,7 +164,7 @@ def again(seed: int) -> dict[str, Any]:
             (Path(name) / who, who, zone, tongue) for who, zone, tongue in zip(people, zones, tongues, strict=True)
         ]
         with ThreadPoolExecutor(max_workers=2) as pool:  # what is stored matters here, not how long it took
-            stored = list(pool.map(lambda one: _as_user(*one, seed), asked))
+            stored = list(pool.map(lambda one: _as_user(one[0], one[1], one[2], one[3], seed), asked))
         counts = [float(one.pop("counted") or math.nan) for one in stored]
         unlike = [key for key in stored[0] if stored[0][key] != stored[1][key]]
         rebuilt = msgspec.convert(stored[0]["config"], bench_config.Config)

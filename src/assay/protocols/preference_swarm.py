@@ -108,16 +108,23 @@ def discover(
 
 
 def snowball(
-    positions: Positions, *, sample: int = 21, quorum: float = 0.6, streak: int = 6, seed: int = 0,
+    positions: Positions, *, sample: int = 21, quorum: float | None = None, streak: int = 6, seed: int = 0,
     max_polls: int | None = None,
 ) -> Outcome:  # fmt: skip
-    """Snowball on first choices: take over what a quorum of a poll prefers, settle after a streak of such polls."""
+    """Snowball on first choices: take over what a quorum of a poll prefers, settle after a streak of such polls.
+
+    Snowball was made for two choices, where a quorum is some three quarters of a poll. Of m choices nobody may ever
+    have that many; the quorum is therefore, unless given, half as much again as an even split would bring: 1.5/m.
+    """
     n, matrix = _checked(positions, sample)
+    share = 1.5 / matrix.shape[1] if quorum is None else quorum
+    if not 0 < share <= 1 and matrix.shape[1] > 1:
+        raise ValueError(f"a quorum of {quorum}; a share of the poll expected")
     prefer = np.argmin(matrix, axis=1).astype(np.int16)
     votes = np.zeros(matrix.shape[1], np.int64)
     cap = 50 * n if max_polls is None else max_polls  # without a quorum anywhere it would never end
     polls = _snowball(
-        prefer, matrix.shape[1], sample, math.ceil(quorum * sample), streak, votes,
+        prefer, matrix.shape[1], sample, math.ceil(min(share, 1.0) * sample), streak, votes,
         source(seed, "snowball", n, sample), cap,
     )  # fmt: skip
     return Outcome(votes, int(polls), bool(votes.sum() == n))

@@ -21,6 +21,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ from assay.protocols.preference_swarm import Outcome, average, discover, one_pol
 from assay.protocols.snowveil_node import Lie, Voter
 from assay.record import intervals, measures
 from assay.record.types import Claim, Estimate, Evidence, Kind
-from assay.sim.random import stream
+from assay.sim.random import key, stream
 from assay.workloads import ballots
 from assay.workloads.ballots import Profile
 
@@ -48,8 +49,9 @@ use_when = (
     "each can reach random others: the cost is some ten small polls a voter, whatever their number."
 )
 avoid_when = (
-    "The leaders are a hair apart (the outcome is then a coin), more voters lie than the lead is wide, a sample can "
-    "only come from one's own neighbourhood, or a proof of the count is needed."
+    "Only first choices matter (Snowball with a fitting quorum agrees sooner), everybody is honest (averaging Borda "
+    "points by gossip is cheaper), the leaders are a hair apart (the outcome is then a coin), more voters lie than the "
+    "lead is wide, a sample can only come from one's own neighbourhood, or a proof of the count is needed."
 )
 own_input = "assay compare protocols --ballots election.soc --rule chb --sample 21"
 references = (
@@ -60,6 +62,8 @@ references = (
 CANDIDATES = 5
 LEAD = 0.05  # the margin of first places at which the claims are asked
 SAMPLE = 21  # odd: with an even sample two leaders tie often, and ties go by name
+SAMPLES = (3, 5, 11, 21, 41, 81)
+MOST_POLLS = 1000  # a voter, on average; who has not settled by then counts as one who never does
 
 
 def elect(electorate: Profile, seats: int = 1, *, rule: str = "chb", sample: int = SAMPLE, seed: int = 0) -> list[int]:
@@ -85,8 +89,14 @@ WAYS: dict[str, Callable[[Profile, str, int, int], Outcome]] = {
     "snowball": lambda profile, rule, k, seed: snowball(profile.positions, sample=k, seed=seed),
     "gossip-borda": lambda profile, rule, k, seed: average(profile.positions, seed=seed),
     "one-poll": lambda profile, rule, k, seed: one_poll(profile.positions, rule=rule, sample=k, seed=seed),
+    "one-long-poll": lambda profile, rule, k, seed: one_poll(
+        profile.positions, rule=rule, sample=min(10 * k, profile.voters - 1), seed=seed
+    ),
 }
-"""By the ballots, the rule that counts a poll (not all ways have one), the voters in a poll and the seed."""
+"""By the ballots, the rule that counts a poll (not all ways have one), the voters in a poll and the seed.
+
+The long poll asks as many at once as Snowveil asks in all its polls, about ten a voter.
+"""
 
 
 def answer(
@@ -151,36 +161,65 @@ def culture(name: str, n: int, margin: float, seed: int) -> Profile:
     raise ValueError(f"no culture '{name}'")
 
 
+CULTURES = ("two-camps", "mallows", "plackett-luce", "spatial", "impartial", "cycle")
+QUORUMS = (1.0, 1.25, 1.5, 2.0, 2.5)  # over an even split of a poll
+STREAKS = (3, 6, 12)
+
+
+def tune(culture_name: str, n: int, rule: str, replicas: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Snowball at each of its settings, on electorates of its own: the share of voters that end with the winner."""
+    found: dict[str, dict[str, Any]] = {
+        f"{quorum}/{streak}": {"quorum": quorum, "streak": streak, "holders_mean": 0.0}
+        for quorum in QUORUMS
+        for streak in STREAKS
+    }
+    for replica in range(replicas):
+        own_seed = key(seed, "snowveil", "tuning", culture_name, replica)
+        electorate = culture(culture_name, n, LEAD, own_seed)
+        goal = voting_rules.winner(rule, electorate.positions)
+        for setting in found.values():
+            end = _snowball(electorate, SAMPLE, setting["quorum"], setting["streak"], own_seed)
+            setting["holders_mean"] += end.votes[goal] / n / replicas
+    return found
+
+
+def _snowball(electorate: Profile, sample: int, quorum: float, streak: int, seed: int) -> Outcome:
+    share = min(1.0, quorum / len(electorate.names))
+    return snowball(electorate.positions, sample=sample, quorum=share, streak=streak, seed=seed)
+
+
 def trial(
     experiment: str, culture_name: str, n: int, seed: int, margin: float = LEAD, sample: int = SAMPLE,
-    rule: str = "chb", liars: float = 0.0, way: str = "snowveil", replicas: int = 1,
+    rule: str = "chb", liars: float = 0.0, way: str = "snowveil", quorum: float = 1.5, streak: int = 6,
+    replicas: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
-    """Some elections, each with ballots of its own, by one way of agreeing."""
-    right, settled, polls, agreement = 0, 0, [], []
+    """Some elections, each with ballots of its own, by one way of agreeing; `quorum` and `streak` are Snowball's."""
+    right, settled, polls, holders = 0, 0, [], []
     for replica in range(replicas):
-        own_seed = seed * 100_003 + replica
+        own_seed = key(seed, "snowveil", "election", culture_name, replica)
         electorate = culture(culture_name, n, margin, own_seed)
         goal = voting_rules.winner(rule, electorate.positions)
         if way == "network":
             end = _over_the_network(electorate, sample, liars, goal, own_seed)
+        elif way == "snowball":
+            end = _snowball(electorate, sample, quorum, streak, own_seed)
         elif way == "snowveil":
-            rival = (goal + 1) % CANDIDATES if culture_name != "two-camps" else _runner_up(electorate, goal)
             end = discover(
-                electorate.positions, rule=rule, sample=sample, liars=liars, target=rival, seed=own_seed,
-                max_polls=1000 * n,
+                electorate.positions, rule=rule, sample=sample, liars=liars, target=_runner_up(electorate, goal),
+                seed=own_seed, max_polls=MOST_POLLS * n,
             )  # fmt: skip
         else:
             end = WAYS[way](electorate, rule, sample, own_seed)
         right += end.winner == goal
         settled += end.settled
         polls.append(end.polls)
-        agreement.append(end.agreement)
+        holders.append(end.votes[goal] / (n - int(liars * n)))
     return {
         "right": right,
         "settled": settled,
         "polls_mean": float(np.mean(polls)),
         "polls_per_voter": float(np.mean(polls)) / n,
-        "agreement_mean": float(np.mean(agreement)),
+        "holders_mean": float(np.mean(holders)),
     }
 
 
@@ -206,29 +245,47 @@ def _over_the_network(electorate: Profile, sample: int, liars: float, goal: int,
 
 
 def study(lab: Lab) -> pl.DataFrame:
-    """How polls grow with the voters; how success depends on sample, lead, rule and liars; and who else finds it."""
+    """How polls grow with the voters; how success depends on sample, lead, rule and liars; and who else finds it.
+
+    Snowball gets the setting that serves it best with each kind of electorate and rule, found on other electorates.
+    """
 
     def case(experiment: str, culture_name: str = "two-camps", n: int = 0, **what: Any) -> dict[str, Any]:
         given = {"margin": LEAD, "sample": SAMPLE, "rule": "chb", "liars": 0.0, "way": "snowveil"}
         return {"experiment": experiment, "culture_name": culture_name, "n": n or usual, "replicas": few} | given | what
 
     usual = lab.pick(quick=601, full=1001)
-    few, many = lab.pick(quick=4, full=40), lab.pick(quick=80, full=200)
+    few, many = lab.pick(quick=4, full=40), lab.pick(quick=20, full=50)
     top = lab.pick(quick=4.5, full=6.0)
+    kinds = [(name, rule) for name in CULTURES for rule in ("chb", "plurality")]
+    tunings = [{"culture_name": name, "n": usual, "rule": rule, "replicas": few} for name, rule in kinds]
+    best = tuned(lab.run(tune, tunings, per="setting"))
     sizes = [case("size", n=round(10**p), replicas=1) for p in np.arange(top, 2.9, -0.5).tolist()]
-    samples = [case("sample", n=501, sample=k, margin=0.02, replicas=many // 4) for k in (3, 5, 11, 21, 41)]
-    leads = [case("lead", margin=lead, replicas=many if lead == LEAD else few) for lead in (0.0, 0.01, 0.02, LEAD, 0.1)]
-    even = [case("even", n=501, sample=20, margin=0.02, replicas=many // 4)]
-    rules = [case("rule", "mallows", rule=rule) for rule in voting_rules.RULES]
+    samples = [case("sample", n=501, sample=k, margin=0.02, replicas=many) for k in (*SAMPLES, 20)]
+    leads = [case("lead", margin=lead) for lead in (0.0, 0.01, 0.02, LEAD, 0.1)]
     lies = [case("liars", liars=share) for share in (0.0, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08)]
+    often = {"spatial": 4 * few}  # there elections differ most
+    rules = [
+        case("rivals", name, rule=rule, replicas=often.get(name, few))
+        for name in CULTURES for rule in voting_rules.RULES
+    ]  # fmt: skip
     rivals = [
-        case("rivals", name, way=way, margin=0.05)
-        for name in ("two-camps", "mallows", "plackett-luce", "spatial", "impartial", "cycle")
-        for way in WAYS
-    ]
+        case("rivals", name, rule=rule, way=way, replicas=often.get(name, few),
+             **(best[name, rule] if way == "snowball" else {}))
+        for name, rule in kinds for way in WAYS if way != "snowveil"
+    ]  # fmt: skip
     network = [case("network", n=lab.pick(quick=64, full=200), margin=0.3, way="network", replicas=2, liars=share)
                for share in (0.0, 0.1)]  # fmt: skip
-    return lab.run(trial, [*sizes, *network, *leads, *samples, *even, *lies, *rivals, *rules])
+    return lab.run(trial, [*sizes, *network, *leads, *samples, *lies, *rivals, *rules])
+
+
+def tuned(table: pl.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
+    """Snowball's best setting for each kind of electorate and rule; of equals the shortest streak."""
+    means = table.group_by("culture_name", "rule", "quorum", "streak").agg(pl.col("holders_mean").mean().round(6))
+    ranked = means.sort("holders_mean", "streak", "quorum", descending=[False, True, True])
+    return {
+        (name, rule): {"quorum": quorum, "streak": streak} for name, rule, quorum, streak, _ in ranked.iter_rows()
+    }  # the last of each is the best
 
 
 def plot(table: pl.DataFrame) -> alt.HConcatChart:
@@ -259,62 +316,114 @@ def plot(table: pl.DataFrame) -> alt.HConcatChart:
 # ------------------------------------------------------------------------------------------ the claims
 
 
-def breaking_point(table: pl.DataFrame) -> Estimate:
-    """The least share of liars with whom less than half of the runs find the full count's winner, over the lead."""
-    shares = []
-    for _, runs in measures.rows(table, {"experiment": "liars"}).group_by("seed", maintain_order=True):
-        broken = runs.filter(pl.col("right") * 2 < pl.col("replicas"))["liars"]
-        shares.append(float(broken.to_numpy().min()) / LEAD if len(broken) else 2.0)
-    return intervals.bootstrap(shares)
+def gap(one: dict[str, Any], other: dict[str, Any], column: str = "holders_mean", **where: Any) -> measures.Measure:
+    """The difference of a share between two ways or settings, over all kinds of electorate, seed by seed."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        sides = [
+            measures.rows(table, {**where, **side}).group_by("seed").agg(pl.col(column).mean()).sort("seed")[column]
+            for side in (one, other)
+        ]
+        return intervals.bootstrap((sides[0] - sides[1]).to_list())
+
+    return measure
 
 
-def everywhere(successes: str, **where: Any) -> measures.Measure:
-    """A probability over all runs of Snowveil itself, at any sample, lead and rule, without liars."""
-    return measures.probability(successes, "replicas", liars=0.0, way="snowveil", **where)
+def all_settled(table: pl.DataFrame) -> Estimate:
+    """The share of Snowveil's elections in which every voter settled; and one in which not."""
+    runs = measures.rows(table, {"way": "snowveil"})
+    open_ = runs.filter(pl.col("settled") < pl.col("replicas"))
+    first = open_.row(0, named=True) if len(open_) else {}
+    text = f"not with {first['rule']}, {first['culture_name']}, seed {first['seed']}" if first else ""
+    return replace(measures.probability("settled", "replicas")(runs), cases=text)
+
+
+def never_behind(way: str, rule: str = "chb") -> measures.Measure:
+    """The share of kinds of electorate in which at least as many hold the winner as by another way."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        rows = measures.rows(table, {"experiment": "rivals", "rule": rule})
+        means = rows.group_by("culture_name", "way").agg(pl.col("holders_mean").mean()).sort("culture_name")
+        own, other = (means.filter(pl.col("way") == name)["holders_mean"].to_list() for name in ("snowveil", way))
+        names = means.filter(pl.col("way") == way)["culture_name"].to_list()
+        behind = [case for case in zip(names, own, other, strict=True) if case[1] < case[2]]
+        text = "; ".join(f"{name}: {one:.3f} and {another:.3f}" for name, one, another in behind)
+        return replace(intervals.clopper_pearson(len(names) - len(behind), len(names)), cases=text)
+
+    return measure
 
 
 claims = [
     Claim("interactions", measures.slope("n", "polls_mean", experiment="size")),
-    Claim("winner", everywhere("right", experiment="lead", margin=LEAD)),
-    Claim("finite", everywhere("settled")),
     Claim(
-        "question-1",
-        everywhere("right", experiment="sample", sample=3),
-        asks="with a lead of two percent and three voters asked the same winner is found with probability.",
-        kind=Kind.AT_MOST,
-        value=0.99,
-        unit="?",
+        "winner",
+        measures.best({f"{k} asked": measures.mean("holders_mean", experiment="sample", sample=k) for k in SAMPLES}),
+    ),
+    Claim("finite", all_settled),
+    Claim(
+        "snowball",
+        never_behind("snowball"),
+        asks="In every kind of electorate as many voters hold the winner with Snowveil as with Snowball, well set.",
+        kind=Kind.EVERY,
     ),
     Claim(
-        "question-2",
-        everywhere("right", experiment="sample", sample=41),
-        asks="with a lead of two percent and 41 voters asked the same winner is found with probability.",
-        kind=Kind.AT_LEAST,
-        value=0.9,
-        unit="?",
+        "snowball-firsts",
+        gap({"way": "snowveil"}, {"way": "snowball"}, experiment="rivals", rule="plurality"),
+        asks="Where only first choices count, more voters hold the winner with Snowveil than with Snowball, well set.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
+        unit="share",
     ),
     Claim(
-        "question-3",
-        everywhere("right", experiment="even"),
-        asks="with an even sample, where ties go by name, the winner with two percent lead is found with probability only.",
-        kind=Kind.AT_MOST,
-        value=0.9,
-        unit="?",
+        "ranks",
+        gap({"way": "snowveil"}, {"way": "snowball"}, experiment="rivals", rule="chb", culture_name="spatial"),
+        asks="Where voters rank by distance, more hold CHB's winner with Snowveil than with Snowball, well set.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
+        unit="share",
     ),
     Claim(
-        "question-4",
-        breaking_point,
-        asks="liars win over half of the runs once they are this share of the lead.",
-        kind=Kind.LEVEL,
-        value=(0.5 + 1.5) / 2,
-        unit="?",
+        "gossip",
+        never_behind("gossip-borda"),
+        asks="In every kind of electorate as many hold the winner with Snowveil as after gossip that averages points.",
+        kind=Kind.EVERY,
     ),
     Claim(
-        "question-5",
+        "long-poll",
+        gap({"way": "snowveil"}, {"way": "one-long-poll"}, experiment="rivals", rule="chb"),
+        asks="More voters hold the winner with Snowveil than after one poll that asks ten times as many.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
+        unit="share",
+    ),
+    Claim(
+        "larger-sample",
+        gap({"sample": 41}, {"sample": 3}, experiment="sample"),
+        asks="With a lead of 2 % more voters hold the winner if each poll asks 41 than if it asks 3.",
+        kind=Kind.DIFFERENCE,
+        toward="up",
+        unit="share",
+    ),
+    Claim(
+        "even-sample",
+        gap({"sample": 20}, {"sample": 21}, experiment="sample"),
+        asks="With an even sample, where ties go by name, fewer voters hold the winner than with an odd one.",
+        kind=Kind.DIFFERENCE,
+        toward="down",
+        unit="share",
+    ),
+    Claim(
+        "liars",
+        gap({"liars": 0.05}, {"liars": 0.0}, experiment="liars"),
+        asks="With as many liars as the lead is wide fewer voters hold the winner than without.",
+        kind=Kind.DIFFERENCE,
+        toward="down",
+        unit="share",
+    ),
+    Claim(
+        "network",
         measures.probability("right", "replicas", experiment="network", liars=0.1),
-        asks="as nodes that exchange messages, 10 percent of them lying, the others find the winner with probability.",
-        kind=Kind.AT_LEAST,
-        value=0.5,
-        unit="?",
+        asks="As nodes that exchange messages, 10 % of them lying, most others find the winner with a lead of 30 %.",
+        kind=Kind.EVERY,
     ),
 ]

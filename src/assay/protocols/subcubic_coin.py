@@ -354,7 +354,7 @@ def study(lab: Lab) -> pl.DataFrame:
     runs = lab.pick(quick=2, full=20)
     locals_ = lab.pick(quick=(16, 11, 6), full=(21, 16, 11, 6))
     agree: list[dict[str, Any]] = [
-        *({"method": "local", "n": n, "scheduler": "splitting", "runs": runs} for n in locals_),
+        *({"method": "local", "n": n, "scheduler": "splitting", "runs": 4 * runs} for n in locals_),
         *({"method": "committees", "n": n, "scheduler": "splitting", "runs": runs} for n in (16, 11, 6)),
         *({"method": method, "n": 6, "scheduler": "splitting", "runs": runs} for method in ("setup", "strong")),
         {"method": "committees", "n": 11, "scheduler": "random", "runs": runs},
@@ -473,7 +473,7 @@ claims = [
     Claim(
         "cheaper",
         cheaper,
-        asks="The committee coin sends fewer messages than the strong coin tossed by everybody, which bears more faults.",
+        asks="The committee coin sends fewer messages than the strong coin of all, which bears more faults.",
         kind=Kind.RATIO,
         toward="down",
     ),

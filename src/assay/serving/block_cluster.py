@@ -192,14 +192,17 @@ class PrefixCache:
 
         So the oldest is always the end of some prompt, and no hole can open in a prefix.
         """
-        held = self.held[node]
+        held, used = self.held[node], self.used[node]
+        kv, capacity = self.cluster.kv_bytes, self.cluster.capacity
         for key, tokens in zip(reversed(self.chains[r]), reversed(self.tokens[r]), strict=True):
-            if key not in held:
-                held[key] = tokens * self.cluster.kv_bytes
-                self.used[node] += held[key]
-            held.move_to_end(key)
-        while self.used[node] > self.cluster.capacity:
-            self.used[node] -= held.popitem(last=False)[1]
+            if key in held:
+                held.move_to_end(key)
+            else:  # a new key is the newest
+                held[key] = nbytes = tokens * kv
+                used += nbytes
+        while used > capacity:
+            used -= held.popitem(last=False)[1]
+        self.used[node] = used
 
     def done(self, r: int, end: float, arrived: Floats) -> None:
         """A node serves in order, so what it was given first is there when the next one starts."""

@@ -334,8 +334,8 @@ def study(lab: Lab) -> pl.DataFrame:
         {"trace": trace, "models": models, "configs": configs, "limit": limit}
         for models, configs, limit in lab.pick(quick=((2, 3, 60.0),), full=((2, 4, 60.0), (3, 8, 300.0)))
     ]
-    # What the leases cost and carry is counted. Serving them too is `served=True`: it fails where all leases that decode
-    # end while a prompt is on its way to them, so the study leaves it out.
+    # What the leases cost and carry is counted. Serving them too is `served=True`: it fails where all leases that
+    # decode end while a prompt is on its way to them, so the study leaves it out.
     hour = [{"trace": trace, "copies": 12, "step": lab.pick(quick=300.0, full=60.0), "served": False}]
     tables = [
         lab.run(on_market, markets, per="policy").with_columns(experiment=pl.lit("market")),

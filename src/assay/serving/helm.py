@@ -341,9 +341,9 @@ def against_best_static(regime: str, policy: str = "helm") -> measures.Measure:
     return measure
 
 
-def over_regimes(of: Callable[[str], measures.Measure], choose: Callable[..., Estimate]) -> measures.Measure:
-    """The least or the largest of a measure over the regimes."""
-    return lambda table: choose((of(regime)(table) for regime in REGIMES), key=lambda estimate: estimate.value)
+def over_regimes(of: Callable[[str], measures.Measure], choose: Callable[..., Any]) -> measures.Measure:
+    """The least or the largest of a measure over the regimes, which says in which it was."""
+    return measures.best({regime: of(regime) for regime in REGIMES}, choose)
 
 
 def shift(table: pl.DataFrame) -> Estimate:

@@ -11,7 +11,8 @@ most of its items, unless that one is busy. What is missing there is fetched fro
 
 The study has three parts. A transformer trained here ranks items, and its accuracy with reused blocks is measured
 against full computation. A cluster of nodes, in a model, serves the same kind of traffic with prefix caches and with
-blocks, at equal memory. The mechanism is also timed for real, on this machine's CPU.
+blocks, at equal memory and with caches equally warm, over a grid that no result has shaped: every combination of a
+low and a high value of six things (`GRID`). The full size also times the mechanism for real, on this machine's CPU.
 
 RcLLM, ICDCS 2026, arXiv:2605.07443. Not in the abstract, so assumed: the share of tokens that is repaired, the layer
 that chooses them, the partitioning and the score of the scheduler.
@@ -31,8 +32,9 @@ Your own log of who took what tells where its items should lie:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +42,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import intervals, measures, timing
-from assay.record.types import Claim, Estimate, Evidence
+from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.serving import block_cluster as cluster
 from assay.serving import block_reuse, ranking_lm
 from assay.serving.item_placement import Placement, by_co_occurrence, by_hash
@@ -74,8 +76,19 @@ REPAIRED = 0.15  # share of reused item tokens that is computed again
 HEAD = 0.2  # share of a node's item store that replicated items may take
 HISTORIES = 16e9  # bytes a node has for histories, beside the items
 NODES, NODE = 4, "a100:llama-3.1-8b"
-BETAS = (0.1, 0.5, 2.0)  # every way of caching gets the weight of the queue that serves it best
 PREFIX = ("prefix", "prefix-sorted", "prefix-items-first")
+# The weight of the queue in routing: of 0.05, 0.2, 0.5, 1 and 2 the one that serves each way of caching best over the
+# grid (geometric mean), tuned with a seed of its own.
+PREFIX_BETA, BLOCK_BETA, TUNED_WITH = 1.0, 2.0, 987
+GRID: dict[str, tuple[float, float]] = {
+    "candidates": (10, 80),  # items a request
+    "history": (300, 3000),  # tokens
+    "users": (40, 600),
+    "store": (0.1, 1.5),  # catalogues that all nodes together have room for
+    "load": (0.2, 0.8),  # of what the cluster could do without a cache
+    "network": (1.25e9, 12.5e9),  # bytes/s
+}
+CORNERS = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
 
 
 @dataclass(frozen=True)
@@ -181,70 +194,89 @@ def _quality(scores: Any, whole: Any, asked: ranking_lm.Prompts) -> dict[str, An
 # ------------------------------------------------------------------------------ the cluster, in a model
 
 
-def serving(
-    case: str, candidates: int, history: int, users: int, store: float, load: float, network: float, requests: int,
-    seed: int,
-) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """One traffic, all ways of caching at equal memory; `load` is of what the cluster could do without a cache."""
+@dataclass(frozen=True)
+class Traffic:
+    """Requests at one a second, where the items lie, and what is a prefix of what in each prompt layout."""
+
+    prompts: cluster.Prompts
+    room: float  # bytes a node has for items
+    near: Placement
+    spread: Placement
+    chains: dict[str, cluster.Chains]
+
+    def at(self, rate: float) -> cluster.Prompts:
+        """The prompts, arriving at another rate."""
+        asked = self.prompts.requests
+        return replace(self.prompts, requests=replace(asked, arrival=asked.arrival / rate))
+
+
+def traffic(candidates: int, history: int, users: int, store: float, requests: int, seed: int) -> Traffic:
+    """A shop's traffic; items are placed by requests of the day before."""
     shop = recommendations.catalogue(2000, clusters=40, seed=seed)
     log = recommendations.interactions(shop, users, each=30, seed=seed)
     size = np.asarray(shop.tokens * layout(NODE).kv_bytes, np.float64)
     room = store * float(size.sum()) / NODES
-    fleet = cluster.Cluster.of(NODE, NODES, room + HISTORIES, network)
-    rate = load * NODES / fleet.prefill(history + candidates * float(shop.tokens.mean()))
-    past = recommendations.ranking_requests(log, 3 * requests, candidates, 1.0, seed + 1000).items  # the day before
-    now = recommendations.ranking_requests(log, requests, candidates, rate, seed)
+    past = recommendations.ranking_requests(log, requests, candidates, 1.0, seed + 1000).items
+    now = recommendations.ranking_requests(log, requests, candidates, 1.0, seed)
     lengths = stream(seed, "rcllm", "histories").integers(history // 2, history + history // 2 + 1, users)
     prompts = cluster.Prompts(now, shop.tokens, lengths.astype(np.int32))
-    near = by_co_occurrence(past, size, NODES, room, head=HEAD)
-    spread = by_hash(past, size, NODES, room, head=0.0)
-    ways = _ways(fleet, prompts, np.bincount(past.ravel(), minlength=len(shop)), near, spread)
-    outcomes = {name: _tuned(make, routing, fleet, prompts, seed) for name, (make, routing) in ways.items()}
-    shares = {"rcllm": near.local_share(now.items), "rcllm, hashed items": spread.local_share(now.items)}
-    return {name: _summary(outcome) | {"best_share": shares.get(name)} for name, outcome in outcomes.items()}
-
-
-def _ways(
-    fleet: cluster.Cluster, prompts: cluster.Prompts, popularity: Any, near: Placement, spread: Placement
-) -> dict[str, tuple[Callable[[], cluster.Caching], str]]:
-    """RcLLM, what it is compared with, and itself without one of its parts; each with its routing."""
+    popularity = np.bincount(past.ravel(), minlength=len(shop))
     chains = {order: cluster.prefix_chains(prompts, order, popularity) for order in ("asked", "sorted", "items-first")}
+    near, spread = by_co_occurrence(past, size, NODES, room, head=HEAD), by_hash(past, size, NODES, room, head=0.0)
+    return Traffic(prompts, room, near, spread, chains)
 
-    def block(where: Placement, share: float = REPAIRED) -> Callable[[], cluster.Caching]:
-        return lambda: cluster.BlockCache(fleet, prompts, where, share)
 
-    def prefix(order: str) -> Callable[[], cluster.Caching]:
-        return lambda: cluster.PrefixCache(fleet, prompts, chains[order])
+def serving(
+    candidates: int, history: int, users: int, store: float, requests: int, ablations: bool, seed: int
+) -> dict[str, dict[str, Any]]:
+    """One traffic at both loads and networks of the grid, all ways of caching at equal memory."""
+    given = traffic(candidates, history, users, store, requests, seed)
+    outcomes = {}
+    for load, network in itertools.product(GRID["load"], GRID["network"]):
+        fleet = cluster.Cluster.of(NODE, NODES, given.room + HISTORIES, network)
+        rate = load * NODES / fleet.prefill(history + candidates * float(given.prompts.item_tokens.mean()))
+        prompts = given.at(rate)
+        for name, (caching, beta) in ways(fleet, prompts, given).items():
+            if ablations or name in (*PREFIX, "rcllm"):
+                routing = "random" if beta is None else "score"
+                found = cluster.simulate(caching, fleet, prompts, beta=beta or 0.0, routing=routing, seed=seed)
+                where = {"method": name, "load": load, "network": network}
+                outcomes[f"{name}, {load}, {network}"] = where | _summary(found, 2 * requests // 3)
+    return outcomes
+
+
+def ways(
+    fleet: cluster.Cluster, prompts: cluster.Prompts, given: Traffic
+) -> dict[str, tuple[cluster.Caching, float | None]]:
+    """RcLLM, what it is compared with, and itself without one of its parts; each with its weight of the queue."""
+
+    def block(where: Placement, share: float = REPAIRED) -> cluster.Caching:
+        return cluster.BlockCache(fleet, prompts, where, share)
+
+    def prefix(order: str) -> cluster.Caching:
+        return cluster.PrefixCache(fleet, prompts, given.chains[order])
 
     return {
-        "no cache": (lambda: cluster.NoCache(fleet, prompts), "score"),
-        "prefix": (prefix("asked"), "score"),
-        "prefix-sorted": (prefix("sorted"), "score"),
-        "prefix-items-first": (prefix("items-first"), "score"),
-        "rcllm": (block(near), "score"),
-        "rcllm, no repair": (block(near, 0.0), "score"),
-        "rcllm, hashed items": (block(spread), "score"),
-        "rcllm, random routing": (block(near), "random"),
+        "no cache": (cluster.NoCache(fleet, prompts), PREFIX_BETA),
+        "prefix": (prefix("asked"), PREFIX_BETA),
+        "prefix-sorted": (prefix("sorted"), PREFIX_BETA),
+        "prefix-items-first": (prefix("items-first"), PREFIX_BETA),
+        "rcllm": (block(given.near), BLOCK_BETA),
+        "rcllm, no repair": (block(given.near, 0.0), BLOCK_BETA),
+        "rcllm, hashed items": (block(given.spread), BLOCK_BETA),
+        "rcllm, random routing": (block(given.near), None),
     }
 
 
-def _tuned(
-    make: Callable[[], cluster.Caching], routing: str, fleet: cluster.Cluster, prompts: cluster.Prompts, seed: int
-) -> cluster.Outcome:
-    """The outcome with the best weight of the queue."""
-    betas = BETAS if routing == "score" else BETAS[:1]
-    runs = (cluster.simulate(make(), fleet, prompts, beta=beta, routing=routing, seed=seed) for beta in betas)
-    return min(runs, key=lambda outcome: outcome.ttft_mean)
-
-
-def _summary(outcome: cluster.Outcome) -> dict[str, Any]:
+def _summary(outcome: cluster.Outcome, warm: int) -> dict[str, Any]:
+    """What the requests saw that came after those which only fill the caches."""
     return {
-        "ttft_mean": outcome.ttft_mean,
-        "ttft_p99": float(np.quantile(outcome.ttft, 0.99)),
-        "waiting_mean": float(outcome.waiting.mean()),
-        "reused_mean": float(outcome.reused.mean()),
-        "local_mean": float(outcome.local.mean()),
-        "fetched_mean": float(outcome.fetched.mean()),
+        "ttft_mean": float(outcome.ttft[warm:].mean()),
+        "ttft_p99": float(np.quantile(outcome.ttft[warm:], 0.99)),
+        "waiting_mean": float(outcome.waiting[warm:].mean()),
+        "reused_mean": float(outcome.reused[warm:].mean()),
+        "local_mean": float(outcome.local[warm:].mean()),
+        "fetched_mean": float(outcome.fetched[warm:].mean()),
     }
 
 
@@ -254,7 +286,7 @@ def _summary(outcome: cluster.Outcome) -> dict[str, Any]:
 def clock(layers: int, candidates: int, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
     """Real seconds to the first token of one long prompt on the CPU; weights do not matter to time, so fresh ones.
 
-    The contenders take turns, but other cases run beside them: no claim rests on it.
+    The contenders take turns, but other cases run beside them: no claim rests on it, and only the full size asks.
     """
     import torch
 
@@ -297,44 +329,41 @@ def trial(experiment: str, seed: int, **case: Any) -> dict[str, dict[str, Any]]:
 
 def study(lab: Lab) -> pl.DataFrame:
     """Accuracy of the trained recommender, time to first token of a modelled cluster, and of this machine."""
-
-    def case(name: str, candidates: int, **other: Any) -> dict[str, Any]:
-        usual = {"history": 300, "users": 600, "store": 1.5, "load": 0.5, "network": 12.5e9}
-        return {
-            "case": name, "candidates": candidates, **usual, "requests": lab.pick(quick=160, full=3000), **other
-        }  # fmt: skip
-
-    cases = [
-        # What suits a prefix cache best: long histories of users who keep coming, few items, most of them not stored.
-        case("long histories", 10, history=3000, users=40, store=0.1, load=0.2),
-        case("10 items", 10),
-        case("30 items", 30),
-        case("30 items, cold store", 30, store=0.4),
-        case("30 items, 10 Gb/s", 30, network=1.25e9),
-        case("80 items, busy", 80, load=0.9),
-    ]
     lists = {"prompts": lab.pick(quick=200, full=2000), "ablations": lab.pick(quick=20, full=2000), "candidates": 24}
-    prompt = {"layers": 8, "candidates": 40, "rounds": lab.pick(quick=2, full=25)}
-    parts = [{"experiment": "accuracy", **lists}, *({"experiment": "cluster", **one} for one in cases)]
-    return lab.run(trial, [*parts, {"experiment": "clock", **prompt}], per="method")
+    size = {"requests": lab.pick(quick=300, full=900), "ablations": lab.size == "full"}
+    part = ("candidates", "history", "users", "store")  # the rest of the grid is gone through inside
+    shops = [dict(zip(part, values, strict=True)) for values in itertools.product(*(GRID[name] for name in part))]
+    served = lab.with_seeds(quick=5, full=5).run(
+        trial, [{"experiment": "cluster", **shop, **size} for shop in shops], per="run"
+    )
+    parts = [lab.run(trial, [{"experiment": "accuracy", **lists}], per="method"), served.drop("run")]
+    parts = [part.drop("ablations") for part in parts]
+    if lab.size == "full":
+        parts.append(
+            lab.run(trial, [{"experiment": "clock", "layers": 8, "candidates": 40, "rounds": 25}], per="method")
+        )
+    return pl.concat(parts, how="diagonal_relaxed")
 
 
 def plot(table: pl.DataFrame) -> alt.HConcatChart:
     """Time to first token by traffic and way of caching, and accuracy by the share that is repaired."""
     import altair as alt
 
-    served = table.filter(pl.col("experiment") == "cluster").group_by("case", "method", maintain_order=True)
-    times = served.agg(pl.col("ttft_mean").mean())
-    order = times["case"].unique(maintain_order=True).to_list()
+    served = table.filter(pl.col("experiment") == "cluster").group_by(*GRID, "method", maintain_order=True)
+    times = served.agg(pl.col("ttft_mean").mean()).pivot("method", index=list(GRID), values="ttft_mean")
+    gains = times.select(
+        items=pl.col("candidates").cast(str), store=pl.col("store").cast(str),
+        gain=pl.min_horizontal(PREFIX) / pl.col("rcllm"),
+    )  # fmt: skip
     left = (
-        alt.Chart(times)
-        .mark_point(filled=True, size=60)
+        alt.Chart(gains)
+        .mark_tick(thickness=2)
         .encode(
-            x=alt.X("ttft_mean:Q", scale=alt.Scale(type="log"), title="time to first token, s"),
-            y=alt.Y("case:N", sort=order, title=None),
-            color=alt.Color("method:N"),
+            x=alt.X("gain:Q", scale=alt.Scale(type="log"), title="best prefix cache over RcLLM, time to first token"),
+            y=alt.Y("items:N", title="items a request"),
+            color=alt.Color("store:N", title="catalogues in store"),
         )
-        .properties(width=380, height=260, title=alt.Title("A modelled cluster", subtitle="Mean over seeds"))
+        .properties(width=380, height=260, title=alt.Title("A modelled cluster", subtitle="All corners of the grid"))
     )
     ranked = table.filter(pl.col("experiment") == "accuracy").group_by("method", maintain_order=True)
     quality = ranked.agg(pl.col("hit10").mean())
@@ -354,35 +383,56 @@ def plot(table: pl.DataFrame) -> alt.HConcatChart:
 # ------------------------------------------------------------------------------------------ the claims
 
 
-def over_prefix(choose: Callable[..., Estimate]) -> measures.Measure:
-    """Prefix caching's mean time to first token over RcLLM's, in the case that `choose` picks.
-
-    In every case it is the prefix cache with the prompt layout that is fastest there.
-    """
-
-    def one(table: pl.DataFrame, case: str) -> Estimate:
-        ours = measures.rows(table, {"experiment": "cluster", "case": case, "method": "rcllm"})
-        theirs = [measures.rows(table, {"experiment": "cluster", "case": case, "method": name}) for name in PREFIX]
-        best = min((rows["ttft_mean"] for rows in theirs), key=lambda times: float(times.sum()))
-        return intervals.ratio(best.to_list(), ours["ttft_mean"].to_list())
+def over_prefix(corner: Mapping[str, float]) -> measures.Measure:
+    """Prefix caching's mean time to first token over RcLLM's, with the prompt layout that is fastest there."""
 
     def measure(table: pl.DataFrame) -> Estimate:
-        cases = table.filter(pl.col("experiment") == "cluster")["case"].unique(maintain_order=True)
-        return choose((one(table, case) for case in cases), key=lambda estimate: estimate.value)
+        rows = measures.rows(table, {"experiment": "cluster", **corner})
+        layouts = rows.filter(pl.col("method").is_in(PREFIX)).group_by("method").agg(pl.col("ttft_mean").mean())
+        best = layouts.sort("ttft_mean")["method"][0]
+        return measures.ratio("ttft_mean", of={"method": best}, to={"method": "rcllm"})(rows)
 
     return measure
 
 
-def hits_lost(table: pl.DataFrame) -> Estimate:
-    """hit@10 of full computation less that of RcLLM on the same prompts, by seed."""
-    full, ours = (
-        measures.rows(table, {"experiment": "accuracy", "method": name})["hit10"] for name in ("full", "rcllm")
+def named(corner: Mapping[str, float]) -> str:
+    """A corner in words.
+
+    >>> named(CORNERS[0])
+    '10 items, histories of 300 tokens, 40 users, store for 0.1 catalogues, load 0.2, 10 Gb/s'
+    """
+    return (
+        f"{corner['candidates']:g} items, histories of {corner['history']:g} tokens, {corner['users']:g} users, "
+        f"store for {corner['store']:g} catalogues, load {corner['load']:g}, {corner['network'] * 8e-9:g} Gb/s"
     )
-    return intervals.bootstrap((full - ours).to_list())
+
+
+GAINS = {named(corner): over_prefix(corner) for corner in CORNERS}
+
+
+def hits_lost(method: str) -> measures.Measure:
+    """hit@10 of full computation less that of a method on the same prompts, by seed."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        full, ours = (
+            measures.rows(table, {"experiment": "accuracy", "method": name})["hit10"] for name in ("full", method)
+        )
+        return intervals.bootstrap((full - ours).to_list())
+
+    return measure
 
 
 claims = [
-    Claim("ttft-best", over_prefix(max)),
-    Claim("ttft-worst", over_prefix(min)),
-    Claim("accuracy", hits_lost, evidence=Evidence.REAL),
+    Claim("ttft-best", measures.best(GAINS, max)),
+    Claim("ttft-worst", measures.best(GAINS, min)),
+    Claim("accuracy", hits_lost("rcllm"), evidence=Evidence.REAL),
+    Claim(
+        "no-repair",
+        hits_lost("full reuse"),
+        evidence=Evidence.REAL,
+        asks="The chosen item is less often among the first ten where no token is repaired than with full computation.",
+        kind=Kind.DIFFERENCE,
+        unit="share",
+        toward="up",
+    ),
 ]

@@ -168,8 +168,8 @@ def _uses(source: str, graphs: Sequence[Graph], seed: int) -> Rows:
         "store": _stores, "analyse": _analyses, "replay": _replays, "simulate": _simulates,
         "generate": lambda graphs: _regenerates(graphs, seed),
     }  # fmt: skip
-    row = {"experiment": "use", "source": source, "layout": "json" if source.endswith(".json") else "protobuf"}
-    row |= {"vendor": vendor(graphs)}
+    layout = "json" if source.endswith(".json") else "protobuf"
+    row = {"experiment": "use", "source": source, "layout": layout, "vendor": vendor(graphs)}
     return {f"{source} {use}": {**row, "method": use, "works": works(graphs)} for use, works in uses.items()}
 
 

@@ -134,7 +134,8 @@ def compare(cycle: float, learn: int, rounds: int, seed: int) -> list[dict[str, 
             for way in map(str, random.permutation(WAYS)):  # in an order drawn anew
                 start = begin + (first + len(rows)) * cycle
                 used = _drive(function, start, cycle, random, _policy(way, plan))
-                row = {"method": way, "turn": k, "workers": float(np.mean(used)), "most_workers": max(used)}
+                row: dict[str, float | str | int] = {"method": way, "turn": k, "workers": float(np.mean(used))}
+                row["most_workers"] = max(used)
                 rows.append(row | _measured(start, function.done, cycle))
     return rows
 
