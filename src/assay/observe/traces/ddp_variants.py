@@ -141,18 +141,6 @@ class Bench:
         return [_timed(step) for _ in range(steps)]
 
 
-def granted(seconds: float = 0.02) -> float:
-    """The share of a processor that this process gets if it wants all of one: near 1 on an idle machine.
-
-    >>> 0.0 < granted(0.005) <= 1.01
-    True
-    """
-    wall, own = time.perf_counter(), time.thread_time()
-    while (passed := time.perf_counter() - wall) < seconds:
-        pass
-    return (time.thread_time() - own) / passed
-
-
 def run(workload: Workload, folder: Path, plan: Callable[..., Any], *arguments: Any, timeout: float = 300.0) -> Any:
     """Start the ranks, run `plan(bench, *arguments)` on rank 0, and give what it returned. Rows lie in the folder."""
     with (
