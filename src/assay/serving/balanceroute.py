@@ -401,7 +401,7 @@ claims = [
     Claim(
         "look-ahead",
         _weaker("tokens_per_second", min, new="br-h", old="br-0"),
-        asks="Throughput in backlog rises where the router looks 32 steps ahead (BR-H) and not at the present alone, on "
+        asks="Throughput in backlog rises where the router looks 32 steps ahead (BR-H) and not at the present only, on "
         "the trace where it rises less.",
         kind=Kind.CHANGE,
         toward="up",
