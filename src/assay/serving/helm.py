@@ -12,11 +12,15 @@ The study replays the same requests against every split and every controller. Ca
 the best split is found by replay and known to nobody while it runs. The paper's sizes, reward and step limits are not
 public in full: the ones here are parameters of `recommender_node.Node`, `helm_policy` and `recommender_traffic.Shape`.
 
-The best static split may choose its router too, and that decides the first claim. HELM's router asks which node answers
-*this* request first; under load that sends users away from their history, and the prefill that is repeated makes all
-others wait. Plain KV-affinity does not. So a static split with KV-affinity comes close to HELM, or beats it, while the
-same controller over KV-affinity ("helm, kv-affinity") beats both where traffic changes: the border is worth moving,
-the routing formula is what loses.
+The paper's latency target is not public either, and attainment follows from it. Ours is what an operator would write
+down who had tuned a static split: the P99 that the best one keeps in steady traffic, measured on the same fleet before
+all else. The table has the share in time at half, once, twice and four times that target.
+
+The best static split is chosen with hindsight and may choose its router too, and that decides the first claims.
+HELM's router asks which node answers *this* request first; under load that sends users away from their history, and the
+prefill that is repeated makes all others wait. Plain KV-affinity does not. So a static split with KV-affinity comes
+close to HELM, or beats it, while the same controller over KV-affinity ("helm, kv-affinity") beats both where traffic
+changes: the border is worth moving, the routing formula is what loses.
 
 Without authors' code at hand, after arXiv:2605.04450.
 
@@ -28,7 +32,7 @@ Without authors' code at hand, after arXiv:2605.04450.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,9 +41,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from assay.record import measures
+from assay.record import intervals, measures
 from assay.record.timing import interleave, median
-from assay.record.types import Claim, Estimate, Evidence
+from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.serving.helm_policy import (
     FEATURES,
     WARMUP,
@@ -79,8 +83,10 @@ references = (
 
 Floats = NDArray[np.float64]
 SPLITS = tuple(round(0.1 * k, 1) for k in range(1, 10))
+ORDERED = ("burst", "trend", "steady")  # the longest first
 WINDOW = 20.0  # seconds over which one split is called the best
 TRAINING_STEPS, TRAINING_SEED = 150_000, 0
+TARGETS = {"half": 0.5, "target": 1.0, "double": 2.0, "fourfold": 4.0}  # times the target
 CONTROLLED = ("hill-climb", "ppo", "helm", "helm without layer 2", "helm without layer 3")
 ELSEWHERE = ("kv-affinity", "least-load")  # routers that HELM's own ("both-caches") is compared with
 
@@ -218,42 +224,49 @@ def distance(ratios: Floats, low: Floats, high: Floats) -> float:
     return float(np.maximum(0.0, np.maximum(low[window, None] - course, course - high[window, None])).mean())
 
 
-def trial(regime: str, nodes: int, duration: float, every: bool, weights: str, seed: int) -> dict[str, dict[str, Any]]:
+def tails(nodes: int, duration: float, seed: int) -> dict[str, dict[str, Any]]:
+    """P99 of the static splits that are good in steady traffic: the least of them becomes the target."""
+    traffic = generate("steady", nodes, duration, seed, warmup=WARMUP)
+    counted = windows(traffic) >= 0
+    good = (*names(SPLITS[1:4]), *names(SPLITS[2:4], "kv-affinity"))
+    latency = {name: replay(traffic, name, nodes=nodes, seed=seed).latency[counted] for name in good}
+    return {name: {"latency_p99": float(np.quantile(values, 0.99))} for name, values in latency.items()}
+
+
+def trial(
+    regime: str, nodes: int, duration: float, target: float, every: bool, weights: str, seed: int
+) -> dict[str, dict[str, Any]]:
     """Every policy (or few) on the same requests, and the best split of each window found by replaying all of them."""
     traffic = generate(regime, nodes, duration, seed, warmup=WARMUP)
     policies = POLICIES if every else FEW
     outcomes = {name: replay(traffic, name, nodes=nodes, seed=seed, weights=weights) for name in policies}
     window = windows(traffic)
-    count = int((duration - WARMUP) // WINDOW)
-    members = [np.flatnonzero(window == w) for w in range(count)]
+    members = [np.flatnonzero(window == w) for w in range(int((duration - WARMUP) // WINDOW))]
     statics = np.array([outcomes[name].latency for name in names(SPLITS) if name in outcomes])
     curves = np.array([[np.quantile(run[chosen], 0.99) for chosen in members] for run in statics])
-    best = best_splits(curves)
-    rows = {name: _row(outcome.latency[window >= 0], best) for name, outcome in outcomes.items()}
+    best, (low, high) = best_splits(curves), tied_splits(curves)
+    ends = {"tied_low_max": float(low.max()), "tied_high_min": float(high.min())}
+    rows = {name: _row(outcome.latency[window >= 0], target) | ends for name, outcome in outcomes.items()}
     for name, outcome in outcomes.items():
         rows[name] |= {"allocated_max": outcome.allocated}
         if name != "unified-lru":
             rows[name] |= {
                 "distance_mean": distance(outcome.ratios, best, best),
-                "distance_from_tied_mean": distance(outcome.ratios, *tied_splits(curves)),
+                "distance_from_tied_mean": distance(outcome.ratios, low, high),
                 "ratio_mean": float(outcome.ratios[int(WARMUP) if len(outcome.ratios) > 1 else 0 :].mean()),
+                "travel_mean": float(np.abs(np.diff(outcome.ratios, axis=0)).sum(0).mean()),
             }
     pieced = np.concatenate([statics[pick][chosen] for pick, chosen in zip(curves.argmin(0), members, strict=True)])
-    rows["best split of each window"] = _row(pieced, best)
+    rows["best split of each window"] = _row(pieced, target) | ends
     return rows
 
 
-def _row(latency: Floats, best: Floats) -> dict[str, Any]:
-    within = int((latency <= Node().target).sum())
+def _row(latency: Floats, target: float) -> dict[str, Any]:
     return {
         "latency_mean": float(latency.mean()),
         "latency_p99": float(np.quantile(latency, 0.99)),
-        "within": within,
         "requests": len(latency),
-        "within_ratio": within / len(latency),
-        "best_p10": float(np.quantile(best, 0.1)),
-        "best_p90": float(np.quantile(best, 0.9)),
-    }
+    } | {f"within_{name}_ratio": float((latency <= times * target).mean()) for name, times in TARGETS.items()}
 
 
 def timed(rounds: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -281,13 +294,20 @@ def study(lab: Lab) -> pl.DataFrame:
     if lab.size == "full":
         weights = str(lab.artefacts / "helm.npz")
         train(TRAINING_STEPS, TRAINING_SEED, Path(weights))
-    size = {"nodes": lab.pick(quick=3, full=32), "duration": lab.pick(quick=110.0, full=630.0)}
-    case = {**size, "every": lab.pick(quick=False, full=True), "weights": weights}
-    served = lab.run(trial, [{"regime": regime, **case} for regime in ("trend", "burst", "steady")], per="policy")
-    served = served.drop("every", "weights")
+    served = serve(lab, lab.pick(quick=3, full=8), lab.pick(quick=390.0, full=630.0), weights)
     decided = lab.run(timed, [{"rounds": lab.pick(quick=15, full=101)}], per="policy", alone=True)
     both = [served.with_columns(experiment=pl.lit("traffic")), decided.with_columns(experiment=pl.lit("decision"))]
     return pl.concat(both, how="diagonal")
+
+
+def serve(lab: Lab, nodes: int, duration: float, weights: str = "") -> pl.DataFrame:
+    """Every policy in every regime, within the target that the best static split keeps in steady traffic."""
+    steady = lab.run(tails, [{"nodes": nodes, "duration": duration}], per="policy").group_by("policy")
+    target = float(steady.agg(pl.col("latency_p99").mean())["latency_p99"].min())  # type: ignore[arg-type]
+    case = {"nodes": nodes, "target": target, "every": lab.pick(quick=False, full=True), "weights": weights}
+    # What a run of bursts is like depends on those it has: twice as long, a dozen.
+    cases = [{"regime": r, "duration": 2 * duration if r == "burst" else duration, **case} for r in ORDERED]
+    return lab.run(trial, cases, per="policy").drop("every", "weights")
 
 
 def plot(table: pl.DataFrame) -> alt.LayerChart:
@@ -315,8 +335,8 @@ def plot(table: pl.DataFrame) -> alt.LayerChart:
 # ------------------------------------------------------------------------------------------ the claims
 
 
-def best_static(table: pl.DataFrame, regime: str, router: str | None = None) -> str:
-    """The static split and router with the least mean P99 of a regime, chosen with hindsight.
+def best_static(table: pl.DataFrame, regime: str, router: str | None = None, column: str = "latency_p99") -> str:
+    """The static split and router with the least P99 of a regime (geometric mean), or the most of another column.
 
     `router` holds the router fixed; "" is HELM's own.
 
@@ -328,35 +348,88 @@ def best_static(table: pl.DataFrame, regime: str, router: str | None = None) -> 
     runs = table.filter((pl.col("regime") == regime) & pl.col("policy").str.starts_with("static"))
     if router is not None:
         runs = runs.filter(pl.col("policy").is_in(names(SPLITS, router)))
-    return str(runs.group_by("policy").agg(pl.col("latency_p99").mean()).sort("latency_p99")["policy"][0])
+    means = runs.group_by("policy").agg(pl.col(column).log().mean())
+    return str(means.sort(column, "policy", descending=[column != "latency_p99", False])["policy"][0])
 
 
-def against_best_static(regime: str, policy: str = "helm") -> measures.Measure:
-    """Change of P99 against the regime's best static split under its best router."""
+def beside_best_static(table: pl.DataFrame, regime: str, policy: str, column: str) -> tuple[Floats, Floats]:
+    """A policy's column by seed, and that of the best static split and router, chosen with hindsight."""
+    both = (policy, best_static(table, regime, column=column))
+    ours, theirs = (measures.rows(table, {"regime": regime, "policy": name})[column].to_numpy() for name in both)
+    return ours, theirs
+
+
+def p99_change(regime: str, policy: str = "helm") -> measures.Measure:
+    """Change of P99 against the best static split under its best router: the geometric mean over seeds.
+
+    A split that falls behind in one seed's burst has a hundred times the P99 of others: a mean would be that seed's.
+    """
 
     def measure(table: pl.DataFrame) -> Estimate:
-        old = {"policy": best_static(table, regime)}
-        return measures.change("latency_p99", new={"policy": policy}, old=old, regime=regime)(table)
+        ours, theirs = beside_best_static(table, regime, policy, "latency_p99")
+        found = intervals.bootstrap(np.log(ours / theirs))
+        value, low, high = np.expm1([found.value, found.low, found.high]).tolist()
+        return Estimate(value, low, high, found.n)
 
     return measure
 
 
+def more_in_time(regime: str, policy: str = "helm") -> measures.Measure:
+    """How much larger a share is within the target than under the best static split and router."""
+    return lambda table: intervals.bootstrap(np.subtract(*beside_best_static(table, regime, policy, IN_TIME)))
+
+
 def over_regimes(of: Callable[[str], measures.Measure], choose: Callable[..., Any]) -> measures.Measure:
-    """The least or the largest of a measure over the regimes, which says in which it was."""
+    """The least or the largest of a measure over the regimes."""
     return measures.best({regime: of(regime) for regime in REGIMES}, choose)
 
 
 def shift(table: pl.DataFrame) -> Estimate:
-    """How far the best split travels over all windows of all regimes, without the outer tenths, by seed."""
-    served = measures.rows(table, {"policy": "helm", "experiment": "traffic"})
-    spans = served.group_by("seed").agg((pl.col("best_p90").max() - pl.col("best_p10").min()).alias("span"))
-    return measures.mean("span")(spans)
+    """How far apart the best splits of two windows lie at most, over all regimes: from tie to tie, by seed.
 
+    Splits within 5 % of a window's least P99 count as equally good, so that noise alone does not move the best one.
+    """
+    served = measures.rows(table, {"policy": "helm", "experiment": "traffic"})
+    spans = served.group_by("seed").agg((pl.col("tied_low_max").max() - pl.col("tied_high_min").min()).alias("span"))
+    found = measures.mean("span")(spans)
+    return replace(found, cases=f"any two windows of {WINDOW:g} s in {', '.join(REGIMES)} traffic")
+
+
+IN_TIME = "within_target_ratio"
 
 claims = [
-    Claim("p99", over_regimes(against_best_static, min)),
-    Claim("attainment", over_regimes(lambda regime: measures.mean("within_ratio", policy="helm", regime=regime), min)),
-    Claim("distance", over_regimes(lambda regime: measures.mean("distance_mean", policy="helm", regime=regime), max)),
+    Claim("p99", over_regimes(p99_change, min)),
+    Claim("p99-worst", over_regimes(p99_change, max)),
+    Claim("attainment", over_regimes(lambda regime: measures.mean(IN_TIME, policy="helm", regime=regime), min)),
+    Claim(
+        "distance",
+        over_regimes(lambda regime: measures.mean("distance_from_tied_mean", policy="helm", regime=regime), max),
+    ),
     Claim("decision", measures.mean("decision", policy="helm", experiment="decision"), evidence=Evidence.REAL),
     Claim("shift", shift),
+    Claim(
+        "border-trend",
+        p99_change("trend", "helm, kv-affinity"),
+        asks="In trending traffic HELM's controller over plain KV-affinity lowers P99 against the best static split "
+        "under its best router.",
+        kind=Kind.CHANGE,
+        toward="down",
+    ),
+    Claim(
+        "border-burst",
+        p99_change("burst", "helm, kv-affinity"),
+        asks="In bursty traffic HELM's controller over plain KV-affinity lowers P99 against the best static split "
+        "under its best router.",
+        kind=Kind.CHANGE,
+        toward="down",
+    ),
+    Claim(
+        "in-time",
+        more_in_time("burst", "helm, kv-affinity"),
+        asks="In bursty traffic more requests are in time under HELM's controller over plain KV-affinity than under "
+        "the best static split and router.",
+        kind=Kind.DIFFERENCE,
+        unit="share",
+        toward="up",
+    ),
 ]
