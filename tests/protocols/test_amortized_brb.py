@@ -75,6 +75,10 @@ class TestTheFourProperties:
         assert len(amortized_brb.ATTACKS[faults](n)) == (n - 1) // 3
         assert amortized_brb.safety("safety", n, faults, scheduler, runs=5, seed=100) == {"kept": 5}
 
+    def test_a_vote_that_was_overtaken_does_not_make_a_node_forget_the_later_one(self) -> None:
+        """In the last of these runs a node once heard of a tip, then of the one before, and forgot the first."""
+        assert amortized_brb.safety("safety", 4, "equivocating-and-silent", "dividing", runs=7, seed=0) == {"kept": 7}
+
     def test_and_not_with_one_more(self) -> None:
         assert amortized_brb.safety("safety", 10, "one-too-many", "random", runs=10, seed=100)["kept"] < 5
 

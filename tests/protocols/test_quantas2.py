@@ -45,6 +45,12 @@ class TestBothModes:
         assert row["same"]
         assert row["decisions"] >= 10
 
+    @pytest.mark.parametrize("seed", [2, 7, 1000])
+    def test_raft_elects_somebody_and_gets_somewhere_in_rounds(self, seed: int) -> None:
+        (experiment,) = parse(quantas2.MODES["RaftPeer"])
+        simulated = experiment.world(seed).run("rounds", limit=experiment.rounds)
+        assert quantas2.same("RaftPeer", simulated, simulated)
+
     @pytest.mark.slow
     @pytest.mark.parametrize("peer", sorted(quantas2.MODES))
     def test_so_it_does_with_a_process_for_every_node(self, peer: str) -> None:

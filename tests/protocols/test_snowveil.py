@@ -279,7 +279,7 @@ class TestTheStudy:
         base = {
             "experiment": "lead", "culture_name": "two-camps", "n": 1000, "replicas": 500, "margin": 0.05, "sample": 21,
             "rule": "chb", "liars": 0.0, "way": "snowveil", "seed": 0, "right": 500, "settled": 500,
-            "polls_mean": 9000.0, "polls_per_voter": 9.0, "agreement_mean": 0.99,
+            "polls_mean": 9000.0, "polls_per_voter": 9.0, "holders_mean": 0.99,
         }  # fmt: skip
         return pl.from_dicts([base | row for row in rows], infer_schema_length=None)
 
@@ -302,6 +302,35 @@ class TestTheStudy:
         steep = [row | {"polls_mean": float(row["n"]) ** 1.5} for row in rows]
         assert self.verdict(self.table(rows), "interactions") is Verdict.REPRODUCED
         assert self.verdict(self.table(steep), "interactions") is Verdict.NOT_REPRODUCED
+
+    def test_snowball_is_judged_at_the_setting_that_served_it_best_elsewhere(self) -> None:
+        rows = [
+            {"culture_name": "mallows", "rule": "chb", "quorum": quorum, "streak": streak, "seed": seed,
+             "holders_mean": 1.0 if quorum == 1.5 and streak > 3 else 0.5}
+            for quorum in snowveil.QUORUMS for streak in snowveil.STREAKS for seed in (7, 1000)
+        ]  # fmt: skip
+        assert snowveil.tuned(pl.from_dicts(rows)) == {("mallows", "chb"): {"quorum": 1.5, "streak": 6}}
+
+    def test_every_setting_of_snowball_is_tried_on_electorates_of_its_own(self) -> None:
+        found = snowveil.tune("two-camps", n=201, rule="chb", replicas=1, seed=12345)
+        assert len(found) == len(snowveil.QUORUMS) * len(snowveil.STREAKS)
+        assert max(setting["holders_mean"] for setting in found.values()) > 0.9
+
+    def test_a_kind_of_electorate_in_which_another_way_is_ahead_is_named(self) -> None:
+        rows = [
+            {"experiment": "rivals", "culture_name": name, "way": way, "holders_mean": share}
+            for name, own, other in (("cycle", 0.8, 1.0), ("mallows", 0.9, 0.7))
+            for way, share in (("snowveil", own), ("snowball", other))
+        ]
+        found = next(a for a in judge(study("snowveil"), self.table(rows)) if a.id == "snowball")
+        assert (found.verdict, found.measured) == (Verdict.NOT_REPRODUCED, 0.5)
+        assert found.cases == "cycle: 0.800 and 1.000"
+        assert self.verdict(self.table(rows[2:]), "snowball") is Verdict.REPRODUCED
+
+    def test_one_election_that_does_not_end_is_too_many(self) -> None:
+        rows = [{"rule": rule, "seed": 12} for rule in RULES]
+        assert self.verdict(self.table(rows), "finite") is Verdict.REPRODUCED
+        assert self.verdict(self.table([*rows, {"settled": 499}]), "finite") is Verdict.NOT_REPRODUCED
 
     def test_the_plot_is_drawn(self) -> None:
         rows = [{"experiment": e} for e in ("sample", "lead", "liars")]

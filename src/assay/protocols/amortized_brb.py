@@ -347,7 +347,7 @@ def study(lab: Lab) -> pl.DataFrame:
         for n in reversed(lab.pick(quick=(16, 31, 64, 127, 190), full=(16, 31, 64, 127, 256, 511)))
         for method, faults in (("chained", "silent"), ("chained", "none"), ("optimistic", "none"))
     ]
-    runs = lab.pick(quick=1, full=20)
+    runs = lab.pick(quick=1, full=10)
     attacks = [
         {"experiment": "safety", "n": n, "faults": faults, "scheduler": scheduler, "runs": runs}
         for n in (16, 13, 10, 7, 4)
@@ -361,7 +361,7 @@ def study(lab: Lab) -> pl.DataFrame:
         for scheduler in ("random", "dividing")
     ]
     tables = [
-        lab.with_seeds(quick=3, full=5).run(cost, bits),
+        lab.with_seeds(quick=3, full=3).run(cost, bits),
         lab.with_seeds(quick=3, full=5).run(latency, rounds),
         lab.run(safety, [*attacks, *beyond]),
         lab.run(adversary, schedules),

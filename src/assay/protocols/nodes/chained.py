@@ -263,6 +263,8 @@ class Chained(Node):
             self.served.add((src, tip))
             names = tuple(self.links.known[link].message for link in path)
             ctx.send(src, ("links", start, names))
+            # An old vote that came late took the place of the newest one (`_put_off`); who asks hears it again.
+            ctx.send(src, ("vouch", self.chain[-1], self.ready))
 
     def _learn(self, ctx: Ctx, src: NodeId, start: bytes, names: tuple[Any, ...]) -> None:
         """Takes links only if they lead to a tip that was asked for; then they are what the voter vouched for."""
