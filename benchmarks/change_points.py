@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from assay.observe.bench import steps as bench_steps
 from assay.observe.bench.history import steps
-from assay.observe.bench.steps import Score
+from assay.observe.ci_bench import step_cases as bench_steps
+from assay.observe.ci_bench.step_cases import Score
 from assay.record import intervals
 from assay.sim.changepoints import bic, pelt
 from assay.sim.random import stream

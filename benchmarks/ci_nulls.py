@@ -24,8 +24,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from assay.observe.bench import checkouts, compare, lab
+from assay.observe.bench import checkouts, compare
 from assay.observe.bench import config as bench_config
+from assay.observe.ci_bench import lab
 from assay.record import intervals
 
 

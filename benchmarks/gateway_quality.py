@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from assay.live.replay import replay
-from assay.serving import components
-from assay.serving.engine import simulate
+from assay.serving.engine import components
+from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import parse
 from assay.workloads.chat import Agents, chat
 from assay.workloads.requests import Requests

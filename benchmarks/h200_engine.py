@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from assay.serving import dim_labels, graph_pieces, op_timing, torch_kernels, torch_ops
-from assay.serving.graph_pieces import PiecewiseTransformer
-from assay.serving.torch_engine import GRAPH_SIZES, Engine, Outcome, Request, Step, Work, compose, lay_out, replay
-from assay.serving.torch_model import CONFIGS, Shape, Transformer, shape_of
+from assay.serving.dooly import dim_labels, graph_pieces, op_timing, torch_kernels, torch_ops
+from assay.serving.dooly.graph_pieces import PiecewiseTransformer
+from assay.serving.dooly.torch_engine import GRAPH_SIZES, Engine, Outcome, Request, Step, Work, compose, lay_out, replay
+from assay.serving.dooly.torch_model import CONFIGS, Shape, Transformer, shape_of
 
 # (prompt median, spread, least, most), (output median, spread, least, most): lognormal lengths
 WORKLOADS = {

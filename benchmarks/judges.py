@@ -9,8 +9,9 @@ import resource
 import time
 from collections.abc import Callable
 
-from assay.protocols.judges import causal, linearizable, list_append, planted, sequential, sessions
+from assay.protocols.judges import causal, linearizable, list_append, sequential, sessions
 from assay.protocols.judges.judgement import Judgement
+from assay.protocols.lcc import planted
 from assay.record.timing import interleave, median
 from assay.workloads.histories import Operation
 

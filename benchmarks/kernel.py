@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from assay.protocols.experiments import Experiment, parse
 from assay.protocols.interface import Ctx, Message, Node, NodeId
 from assay.protocols.kernel.net import Constant, Net
 from assay.protocols.kernel.world import World
+from assay.protocols.quantas import Experiment, parse
 from assay.record.timing import interleave, median
 
 NODES, TOKENS, ROUNDS = 100, 20, 200

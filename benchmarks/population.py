@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from assay.protocols import swarm_counts
+from assay.protocols.ordered_pp import swarm_counts
 from routers import UnavailableError, environment
 
 PEER = Path(__file__).parent / "peers" / "ppsim_run.py"

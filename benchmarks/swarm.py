@@ -10,7 +10,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocols import swarm
+from assay.protocols.div import swarm
 from assay.record.timing import interleave, median
 from assay.sim.graphs import Graph, complete, random_regular
 from assay.sim.random import stream

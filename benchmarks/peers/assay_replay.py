@@ -21,8 +21,8 @@ def main() -> None:
     start = time.perf_counter()
     import numpy as np
 
-    from assay.serving.components import router
-    from assay.serving.engine import simulate, warm
+    from assay.serving.engine.components import router
+    from assay.serving.engine.simulator import simulate, warm
     from assay.serving.fleet import uniform
     from assay.sim.llm_cost import StepCost
     from assay.workloads.request_files import read

@@ -18,8 +18,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from assay.cli.bench import command
-from assay.observe.bench import checkouts, history, instructions, lab
+from assay.observe.bench import checkouts, history, instructions
 from assay.observe.bench.history import Measured, Run
+from assay.observe.ci_bench import lab
 from assay.record.errors import BadInput
 from assay.sim.random import stream
 

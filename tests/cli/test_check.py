@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from assay.cli.check import command
-from assay.protocols.judges import planted
+from assay.protocols.lcc import planted
 from assay.record.errors import BadInput
 from assay.workloads import histories
 

@@ -12,7 +12,7 @@ pytest.importorskip("z3", reason="extra protocols")
 pytest.importorskip("dd", reason="extra protocols")
 
 from assay.cli.verify import command
-from assay.protocols.automata import builtin
+from assay.protocols.taco import builtin
 from assay.record.errors import BadInput
 from tests.conftest import Package
 

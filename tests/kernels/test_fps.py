@@ -17,8 +17,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from assay.kernels import fps
-from assay.kernels.radius_fps import count_radius, radius
+from assay.kernels.radius_fps import count_radius, fps, radius
 from assay.workloads import clouds
 from tests.oracles import fps as oracle
 
@@ -279,9 +278,9 @@ PEAK = """
 import re, sys
 import numpy as np
 from pathlib import Path
-from assay.kernels import fps
+from assay.kernels.radius_fps import fps
 from assay.kernels.radius_fps import radius
-from assay.kernels.sphere_tree import voxelise
+from assay.kernels.radius_fps.sphere_tree import voxelise
 
 def resident(line):
     return 1024 * int(re.search(line + r":\\s*(\\d+) kB", Path("/proc/self/status").read_text()).group(1))

@@ -15,8 +15,8 @@ import polars as pl
 import pytest
 
 from assay.cli.main import main
-from assay.kernels import compare, fps, radius_fps
-from assay.kernels.radius_fps import COUNTED, PEER_HEIGHTS, SAMPLER
+from assay.kernels import radius_fps
+from assay.kernels.radius_fps import COUNTED, PEER_HEIGHTS, SAMPLER, compare, fps
 from assay.record import catalogue, charts
 from assay.record.lab import Lab
 from assay.record.runner import judge

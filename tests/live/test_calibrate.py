@@ -14,9 +14,9 @@ from assay.cli.main import assay
 from assay.live.access_log import Line
 from assay.live.calibrate import Calibration, fit, read
 from assay.record.errors import BadInput
-from assay.serving.engine import simulate
+from assay.serving.baselines.routers import RoundRobin
+from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import parse, uniform
-from assay.serving.routers import RoundRobin
 from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
 from assay.workloads.chat import chat

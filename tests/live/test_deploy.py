@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from assay.live import settings
-from assay.serving.components import ORDER_PAPERS
-from assay.serving.orders import ORDERS
+from assay.record import catalogue
+from assay.serving.baselines.orders import ORDERS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -114,7 +114,7 @@ def test_flags_in_prose_are_of_the_gateway_the_view_or_an_engine() -> None:
 
 def test_every_order_is_named_and_every_named_order_exists() -> None:
     line = next(line for line in PAGE.read_text().splitlines() if line.startswith("| `order`"))
-    assert set(re.findall(r"`([a-z]+)`", line)) - {"order"} == {*ORDERS, *ORDER_PAPERS}
+    assert set(re.findall(r"`([a-z]+)`", line)) - {"order"} == {*ORDERS, *catalogue.offering("order", "serving")}
 
 
 def test_settings_in_the_page_are_settings() -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from assay.live.engines import Engine, LiveFleet
 from assay.live.prefix_index import PrefixIndex
 from assay.live.upstream import Address, Pool
+from assay.serving.engine.online import OnlineInstance
 from assay.serving.fleet import parse
 from assay.serving.interface import Request
-from assay.serving.online import OnlineInstance
 
 
 def fleet_of(count: int) -> LiveFleet:

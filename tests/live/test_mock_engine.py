@@ -18,9 +18,9 @@ from assay.live import signals
 from assay.live.mock_board import Settings, warm_up
 from assay.live.mock_serve import Running
 from assay.live.tokens import ByteTokens, Message
-from assay.serving.engine import Simulation
+from assay.serving.baselines.routers import RoundRobin
+from assay.serving.engine.simulator import Simulation
 from assay.serving.fleet import FleetSpec, Instance
-from assay.serving.routers import RoundRobin
 from assay.sim.llm_cost import StepCost
 from assay.workloads.requests import Requests
 from tests.live.fake_engines import Client, ask, until

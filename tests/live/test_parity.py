@@ -18,10 +18,11 @@ import uvloop
 from assay.live.replay import replay
 from assay.live.serve import Running
 from assay.live.settings import convert
-from assay.serving import components
-from assay.serving.engine import simulate
+from assay.record import catalogue
+from assay.serving.baselines.routers import BASELINES
+from assay.serving.engine import components
+from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import parse
-from assay.serving.routers import BASELINES
 from assay.workloads.chat import chat
 from assay.workloads.prompt_ids import prompt_ids
 from tests.live.chaos import free_port
@@ -93,7 +94,7 @@ def one_after_the_other(engines, trace, policy, salt):
     return uvloop.run(run())
 
 
-@pytest.mark.parametrize("policy", sorted([*BASELINES, *components.PAPERS]))
+@pytest.mark.parametrize("policy", sorted([*BASELINES, *catalogue.offering("router", "serving")]))
 def test_spaced_arrivals_are_sent_to_the_same_engines(quick_engines, policy):
     """Nothing is under way when the next one comes, so only the caches and the policy decide."""
     trace = chat(40, rate=6.0, seed=5)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from assay.observe.bench import history, watch
 from assay.observe.bench import page as bench_page
-from assay.observe.bench import steps as bench_steps
 from assay.observe.bench.history import Measured, Point, Run, Series
+from assay.observe.ci_bench import step_cases as bench_steps
 from assay.record.errors import BadInput
 from assay.sim.random import stream
 from assay.workloads import benchmark_series

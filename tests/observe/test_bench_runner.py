@@ -19,12 +19,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from assay.observe.bench import checkouts, children, compare, instructions, lab, store
+from assay.observe.bench import checkouts, children, compare, instructions, store
 from assay.observe.bench import config as bench_config
 from assay.observe.bench.checkouts import Checkout
 from assay.observe.bench.judge import Comparison, Judgement
 from assay.observe.bench.processes import Bench, DidNotRun, Worker, run_command, workers
 from assay.observe.bench.runner import WARM_UP, Pairs, calibrate, first_and_second, pair, rounds, rule
+from assay.observe.ci_bench import lab
 from assay.record.errors import BadInput
 
 QUICK = "rounds = 2\nsample = 0.0001\npairs = 10\nseconds = 60.0\ninstructions = 'never'\n"

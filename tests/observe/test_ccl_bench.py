@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.observe import ccl_bench
-from assay.observe.traces import ddp_variants, metrics, trials
-from assay.observe.traces.ddp_variants import Bench, CannotRun, Workload
-from assay.observe.traces.search import PROPOSERS, Halving, Random, Setup, Tpe, best, search, setups, stored
+from assay.observe.ccl_bench import ddp_variants, trials
+from assay.observe.ccl_bench.ddp_variants import Bench, CannotRun, Workload
+from assay.observe.ccl_bench.search import PROPOSERS, Halving, Random, Setup, Tpe, best, search, setups, stored
+from assay.observe.traces import metrics
 from assay.record import catalogue
 from assay.record.errors import BadInput
 from assay.record.lab import Lab

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.observe import ccl_d
-from assay.observe.ccl import baselines, lab, trials
 from assay.observe.ccl.detect import Symptom, Watch
-from assay.observe.ccl.job import RingJob
 from assay.observe.ccl.locate import CLASSES, H1, H2, H3, S1, S2, S3, hang, locate, share, slow
-from assay.observe.ccl.model import modelled
 from assay.observe.ccl.probe import SENDS, WORDS, Probe, Records, channel_at
+from assay.observe.ccl_d import baselines, lab, trials
+from assay.observe.ccl_d.job import RingJob
+from assay.observe.ccl_d.model import modelled
 from assay.observe.interface import Diagnosis, Suspect
 from assay.record.lab import Lab
 from assay.record.types import Claim, NotMeasured

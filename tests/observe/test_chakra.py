@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.observe.chakra import record as et_record
+from assay.observe.chakra import trials
 from assay.observe.graphs import events as et_events
-from assay.observe.graphs import link, trials
-from assay.observe.graphs import record as et_record
+from assay.observe.graphs import link
 from assay.observe.graphs.events import Args, Event, HostGraph, Operation, Profile, Tensors
 from assay.observe.graphs.generate import device, generate
 from assay.observe.graphs.link import linked

@@ -18,11 +18,11 @@ import pytest
 from assay.observe import ci_bench
 from assay.observe.bench import checkouts, history, instructions, store
 from assay.observe.bench import config as bench_config
-from assay.observe.bench import lab as bench_lab
-from assay.observe.bench import steps as bench_steps
 from assay.observe.bench.history import Run
 from assay.observe.bench.processes import Bench
-from assay.observe.bench.steps import UNTUNED
+from assay.observe.ci_bench import lab as bench_lab
+from assay.observe.ci_bench import step_cases as bench_steps
+from assay.observe.ci_bench.step_cases import UNTUNED
 from assay.record import catalogue
 from assay.record.lab import Lab
 from assay.record.types import Estimate, NotMeasured, Verdict
@@ -66,7 +66,7 @@ def test_a_comparison_ends_in_one_of_its_decisions() -> None:
 
 
 def test_steps_are_contested_on_recorded_noise() -> None:
-    rows = ci_bench.steps(noise="machine", commits=12, histories=4, seed=1000)
+    rows = ci_bench.step_cases(noise="machine", commits=12, histories=4, seed=1000)
     assert {"e-divisive", "pelt", "threshold", "welch", "threshold 10 %"} <= set(rows)
     assert all(row["planted"] == 2 and 0 <= row["f1"] <= 1 for row in rows.values())
 

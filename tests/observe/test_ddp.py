@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.observe.ddp import FATAL, Fault, Job, Recording, Stretch, parse, read, record
+from assay.observe.cluster.incidents import rank_of
 from assay.observe.frontier.collector import SYNC_STAGES
 from assay.observe.frontier.diagnosis import diagnose
-from assay.observe.incidents import rank_of
 from assay.observe.stagefrontier import StageFrontier
+from assay.observe.stagefrontier.ddp import FATAL, Fault, Job, Recording, Stretch, parse, read, record
 from assay.record.errors import BadInput
 
 SMALL = Job(ranks=2, data=0.002, forward=0.002, backward=0.002, optimizer=0.002, checkpoint=0.002, warm_up=3)
@@ -146,7 +146,7 @@ def _below(pid: int | str) -> dict[str, str]:
 @pytest.mark.slow
 def test_fifty_hidden_faults_are_among_the_first_two_suspects() -> None:
     pytest.importorskip("torch")
-    from assay.observe.frontier.trials import APART, DELTAS, hidden_faults
+    from assay.observe.stagefrontier.trials import APART, DELTAS, hidden_faults
 
     rows = [
         row for row in hidden_faults(2, DELTAS, steps=20, profiled=(), seed=7).values() if row["recording"] == APART

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.observe.graphs.record import Job, Late, record
+from assay.observe.chakra.record import Job, Late, record
 from assay.observe.traces import breakdown
 from assay.observe.traces.kernel_path import critical_path, links
 from assay.observe.traces.picture import plot

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from assay.observe.cluster import nsigma
 from assay.observe.cluster.cluster504 import Cluster, truth_of
+from assay.observe.cluster.incidents import delays
 from assay.observe.cluster.plan import HOUR
-from assay.observe.incidents import delays
 from assay.observe.interface import Alarm
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Block, Frame

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from assay.observe.chakra.resample import resample
 from assay.observe.graphs.generate import Job, device, generate
 from assay.observe.graphs.replay import Link, Network, Plan, break_cycles, critical_path, longest_chain, replay
-from assay.observe.graphs.resample import resample
 from assay.record.errors import BadInput
 from assay.workloads import chakra
 from assay.workloads.chakra import COLL, COMP, RECV, SEND, Graph

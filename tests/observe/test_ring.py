@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.observe.ccl.job import RingJob
-from assay.observe.ccl.links import Aborted, connect, listen
 from assay.observe.ccl.probe import KINDS, WORDS, Probe, Records
-from assay.observe.ccl.rank import ABSENT
-from assay.observe.ccl.ring import Ring
+from assay.observe.ccl_d.job import RingJob
+from assay.observe.ccl_d.links import Aborted, connect, listen
+from assay.observe.ccl_d.rank import ABSENT
+from assay.observe.ccl_d.ring import Ring
 
 
 def in_ring(n: int, job: Any, channels: int = 1, loops: int = 2) -> tuple[list[Any], Records]:

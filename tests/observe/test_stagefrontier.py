@@ -10,12 +10,11 @@ import polars as pl
 import pytest
 
 from assay.observe import stagefrontier
-from assay.observe.ddp import SLOW, Fault, Job
-from assay.observe.frontier import profiled, trials
 from assay.observe.frontier.collector import STAGES, SYNC_STAGES, Vectors, frame
-from assay.observe.frontier.dashboards import DASHBOARDS
 from assay.observe.frontier.diagnosis import diagnose
-from assay.observe.stagefrontier import StageFrontier
+from assay.observe.stagefrontier import StageFrontier, profiled, trials
+from assay.observe.stagefrontier.dashboards import DASHBOARDS
+from assay.observe.stagefrontier.ddp import SLOW, Fault, Job
 from assay.record import catalogue
 from assay.record.errors import BadInput
 from assay.record.lab import Lab

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from assay.serving.branch_engine import noise
-from assay.serving.branch_state import PRIOR, TERMS, UNIT, Policy
+from assay.serving.taper.branch_engine import noise
+from assay.serving.taper.branch_state import PRIOR, TERMS, UNIT, Policy
 from assay.sim.llm_cost import StepCost, chunk_line, decode_line
 from assay.sim.random import key
 from assay.workloads.branches import Branching

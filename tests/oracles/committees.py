@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from assay.protocols.nodes.committees import Plan
+from assay.protocols.subcubic_coin.committees import Plan
 
 Bits = npt.NDArray[np.uint8]
 

@@ -1,10 +1,10 @@
-"""An offline batch, one iteration at a time in plain Python: the reference for `assay.serving.offline`."""
+"""An offline batch, one iteration at a time in plain Python: the reference for `assay.serving.sidp.offline`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from assay.serving.offline import Pace
+from assay.serving.sidp.offline import Pace
 
 
 @dataclass

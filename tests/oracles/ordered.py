@@ -8,7 +8,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from assay.protocols.swarm_ordered import Rule
+from assay.protocols.ordered_pp.swarm_ordered import Rule
 
 
 def place(a: int, b: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.protocols.population import Table
+from assay.protocols.ordered_pp.population import Table
 
 Config = tuple[int, ...]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.serving.recommender_node import Node
+from assay.serving.helm.recommender_node import Node
 from assay.workloads.recommender_traffic import Traffic
 from tests.oracles.caches import Cache
 

@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 
 from assay.protocols import amortized_brb
+from assay.protocols.amortized_brb.chained import Chained
 from assay.protocols.kernel.meter import Meter
 from assay.protocols.kernel.run import Decision, Outcome
 from assay.protocols.kernel.world import World
-from assay.protocols.nodes.chained import Chained
 from assay.record import charts
 from assay.record.catalogue import study
 from assay.record.lab import Lab

@@ -11,8 +11,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from assay.protocols import compare_overlays, dht_discovery, directory
-from assay.protocols.directory import Presence, Scenario
+from assay.protocols import dht_discovery
+from assay.protocols.dht_discovery import compare as compare_overlays
+from assay.protocols.dht_discovery import directory
+from assay.protocols.dht_discovery.directory import Presence, Scenario
 from assay.protocols.kernel.meter import Meter
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.nodes.overlay import Agent, Settings

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols import digraph_auth, digraphs
-from assay.protocols.digraph_auth import answer, approximate, attack, settled, stage, verdict
-from assay.protocols.digraphs import all_digraphs, apart, edges, from_edges, holds, members, reach, source
+from assay.protocols import digraph_auth
+from assay.protocols.digraph_auth import answer, approximate, attack, digraphs, settled, stage, verdict
+from assay.protocols.digraph_auth.digraphs import all_digraphs, apart, edges, from_edges, holds, members, reach, source
+from assay.protocols.digraph_auth.directed import SignedFlooding, TwoFaced
+from assay.protocols.digraph_auth.full_information import impossible
 from assay.protocols.faults import Crash
-from assay.protocols.full_information import impossible
 from assay.protocols.kernel.asynchronous import Random
 from assay.protocols.kernel.world import World
-from assay.protocols.nodes.directed import SignedFlooding, TwoFaced
 from assay.record.catalogue import study
 from assay.record.lab import Lab
 from assay.record.runner import judge

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import gammaln
 
-from assay.protocols import draws
+from assay.protocols.kernel import draws
 from tests.oracles.goodness import p_value
 
 

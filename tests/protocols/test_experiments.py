@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols.experiments import Experiment, Whole, answer, parse, read
+from assay.protocols.faults.two_faced import TwoFaced
 from assay.protocols.interface import Ctx, Message, Node, NodeId
 from assay.protocols.kernel.net import Net, Poisson, Uniform
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.chain import Ghost, LongestChain
-from assay.protocols.parasite import Parasite
-from assay.protocols.peers import PEERS, Outages
-from assay.protocols.two_faced import TwoFaced
+from assay.protocols.quantas import Experiment, Whole, answer, parse, read
+from assay.protocols.quantas.parasite import Parasite
+from assay.protocols.quantas.peers import PEERS, Outages
 from assay.record.errors import BadInput
 
 

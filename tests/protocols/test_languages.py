@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols import rankers
-from assay.protocols.languages import language
-from assay.protocols.ordered_pp import IN_DA, OUTSIDE_DA
+from assay.protocols.ordered_pp import IN_DA, OUTSIDE_DA, rankers
+from assay.protocols.ordered_pp.languages import language
 
 EXPRESSIONS = st.recursive(
     st.sampled_from(["a", "b", ".", "[ab]"]),

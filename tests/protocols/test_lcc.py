@@ -8,8 +8,7 @@ import polars as pl
 import pytest
 
 from assay.protocols import lcc
-from assay.protocols.consistency import rivals
-from assay.protocols.judges import planted
+from assay.protocols.lcc import planted, rivals
 from assay.protocols.nodes.stores import PRESETS, WAITS
 from assay.record import charts
 from assay.record.catalogue import study

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.protocols.interface import Node
-from assay.protocols.maelstrom import Echo, Stage
+from assay.protocols.kernel.maelstrom import Echo, Stage
 from assay.protocols.nodes.bracha import Bracha
 
 
@@ -27,7 +27,7 @@ def test_echo_runs_as_maelstrom_starts_it():
         line("c7", "n1", type="echo", msg_id=6, echo="again"),
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "assay.cli.main", "protocol", "maelstrom", "assay.protocols.maelstrom:Echo"],
+        [sys.executable, "-m", "assay.cli.main", "protocol", "maelstrom", "assay.protocols.kernel.maelstrom:Echo"],
         input="\n".join(asked) + "\n", capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     answers = [json.loads(answer) for answer in done.stdout.splitlines()]

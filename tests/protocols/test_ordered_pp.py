@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols import linear_bounded, ordered_pp, rankers, swarm_ordered
-from assay.protocols.languages import language
-from assay.protocols.linear_bounded import MACHINES, Simulation
-from assay.protocols.ordered_check import check
-from assay.protocols.ranker_protocol import compile_language
-from assay.protocols.swarm_ordered import PLACES, Rule, run
+from assay.protocols import ordered_pp
+from assay.protocols.ordered_pp import linear_bounded, rankers, swarm_ordered
+from assay.protocols.ordered_pp.languages import language
+from assay.protocols.ordered_pp.linear_bounded import MACHINES, Simulation
+from assay.protocols.ordered_pp.ordered_check import check
+from assay.protocols.ordered_pp.ranker_protocol import compile_language
+from assay.protocols.ordered_pp.swarm_ordered import PLACES, Rule, run
 from assay.record import charts
 from assay.record.catalogue import study
 from assay.record.lab import Lab

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols.directory import Scenario, continuum, loaded, maker, synthetic
+from assay.protocols.dht_discovery.directory import Scenario, continuum, loaded, maker, synthetic
+from assay.protocols.dht_discovery.flooding import Flooding, RandomWalk
+from assay.protocols.dht_discovery.pastry import Pastry
+from assay.protocols.dht_discovery.registry import Registry
 from assay.protocols.interface import Ctx, Message, Node, Tag
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.chord import Chord
-from assay.protocols.nodes.flooding import Flooding, RandomWalk
 from assay.protocols.nodes.kademlia import Kademlia
 from assay.protocols.nodes.overlay import MASK, Agent, Load, Overlay, Settings, ident, key_of
-from assay.protocols.nodes.pastry import Pastry
-from assay.protocols.nodes.registry import Registry
 
 KINDS: dict[str, Callable[..., Overlay]] = {"chord": Chord, "pastry": Pastry, "kademlia": Kademlia}
 ALL = {**KINDS, "registry": Registry, "flooding": Flooding, "random-walk": RandomWalk}

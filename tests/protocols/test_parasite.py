@@ -10,7 +10,7 @@ import pytest
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.chain import Ghost, LongestChain, Miner, share
-from assay.protocols.parasite import Parasite, coalition
+from assay.protocols.quantas.parasite import Parasite, coalition
 
 NEVER = 10**6
 

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 from assay.protocols import quantas2
-from assay.protocols.experiments import parse
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.data_links import AlternatingBit
+from assay.protocols.quantas import parse
 from assay.record import charts
 from assay.record.catalogue import study
 from assay.record.lab import Lab

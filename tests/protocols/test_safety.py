@@ -12,20 +12,7 @@ import pytest
 
 from assay.protocols.faults import Crash
 from assay.protocols.interface import Fault, Message
-from assay.protocols.kernel import search as searching
-from assay.protocols.kernel.explore import Identity, arsenal, explore
-from assay.protocols.kernel.meter import Meter
-from assay.protocols.kernel.run import Decision, Outcome
-from assay.protocols.kernel.signatures import Ideal
-from assay.protocols.kernel.trace import load, replay, save
-from assay.protocols.kernel.twins import twins
-from assay.protocols.kernel.world import World
-from assay.protocols.nodes import pbft_proofs as proofs
-from assay.protocols.nodes.bracha import Bracha
-from assay.protocols.nodes.kv import finished
-from assay.protocols.nodes.pbft import Pbft, PbftClient
-from assay.protocols.nodes.raft import Raft, RaftClient
-from assay.protocols.safety import (
+from assay.protocols.judges.safety import (
     SCENARIOS,
     agreement,
     agreement_world,
@@ -39,6 +26,19 @@ from assay.protocols.safety import (
     sent_by,
     totality,
 )
+from assay.protocols.kernel import search as searching
+from assay.protocols.kernel.explore import Identity, arsenal, explore
+from assay.protocols.kernel.meter import Meter
+from assay.protocols.kernel.run import Decision, Outcome
+from assay.protocols.kernel.signatures import Ideal
+from assay.protocols.kernel.trace import load, replay, save
+from assay.protocols.kernel.twins import twins
+from assay.protocols.kernel.world import World
+from assay.protocols.nodes import pbft_proofs as proofs
+from assay.protocols.nodes.bracha import Bracha
+from assay.protocols.nodes.kv import finished
+from assay.protocols.nodes.pbft import Pbft, PbftClient
+from assay.protocols.nodes.raft import Raft, RaftClient
 from assay.workloads.histories import Operation
 
 QUICK = {"broadcast": 400, "aba": 80, "raft": 120, "pbft": 60}

@@ -18,9 +18,9 @@ from scipy import stats
 from assay.protocols import snowveil
 from assay.protocols.faults import Omit
 from assay.protocols.kernel.world import World
-from assay.protocols.preference_swarm import Patience, discover, one_poll
-from assay.protocols.snowveil_node import Lie, Voter
-from assay.protocols.voting_rules import RULES, Weights, winner
+from assay.protocols.snowveil.node import Lie, Voter
+from assay.protocols.snowveil.preference_swarm import Patience, discover, one_poll
+from assay.protocols.snowveil.voting_rules import RULES, Weights, winner
 from assay.record import charts
 from assay.record.catalogue import study
 from assay.record.runner import judge

@@ -15,8 +15,8 @@ from assay.protocols.kernel import wire
 from assay.protocols.kernel.run import all_decided
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.aba import ABA
-from assay.protocols.nodes.committees import Plan, Tally
-from assay.protocols.nodes.strong_coin import StrongCoin
+from assay.protocols.subcubic_coin.committees import Plan, Tally
+from assay.protocols.subcubic_coin.strong_coin import StrongCoin
 from assay.record import charts
 from assay.record.catalogue import study
 from assay.record.lab import Lab

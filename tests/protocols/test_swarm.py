@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols import swarm
-from assay.protocols.swarm import RULES, run, trajectory
+from assay.protocols.div import swarm
+from assay.protocols.div.swarm import RULES, run, trajectory
 from assay.sim.graphs import CSR, Complete, Graph, barbell, complete, cycle, random_regular, star, torus
 from assay.sim.random import stream
 from tests.oracles import swarm as oracle

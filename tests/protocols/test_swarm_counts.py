@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from assay.protocols import swarm_counts
-from assay.protocols.draws import Source, source
-from assay.protocols.population import APPROXIMATE_MAJORITY, Table, tabulate
+from assay.protocols.kernel.draws import Source, source
+from assay.protocols.ordered_pp import swarm_counts
+from assay.protocols.ordered_pp.population import APPROXIMATE_MAJORITY, Table, tabulate
 from tests.oracles import population
 from tests.oracles.goodness import p_value
 

@@ -13,7 +13,7 @@ pytest.importorskip("z3", reason="extra protocols")
 pytest.importorskip("dd", reason="extra protocols")
 
 from assay.protocols import taco
-from assay.protocols.automata import builtin
+from assay.protocols.taco import builtin
 from assay.record import charts, traces
 from assay.record.catalogue import study
 from assay.record.lab import Lab

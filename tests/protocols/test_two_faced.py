@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
+from assay.protocols.faults.two_faced import equivocators
 from assay.protocols.kernel.net import Net, Uniform
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.pbft import Pbft, PbftClient
-from assay.protocols.two_faced import equivocators
 
 
 def run(n: int, liars: int, rounds: int = 80, seed: int = 0, slow: float = 1.0) -> Outcome:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from assay.serving.engine import Simulation
+from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.simulator import Simulation
 from assay.serving.fleet import FleetSpec, Instance
 from assay.serving.interface import Fleet, Request
-from assay.serving.outcome import Outcome
 from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
 from assay.workloads.requests import Prefixes, Requests

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.record.lab import Lab
-from assay.serving import balanceroute, gap_filling
-from assay.serving.balanceroute import BalanceRoute, LookAhead, TrueLengths
-from assay.serving.engine import Simulation, simulate
+from assay.serving import balanceroute
+from assay.serving.balanceroute import BalanceRoute, LookAhead, TrueLengths, gap_filling
+from assay.serving.balanceroute.lockstep import Delivered, Evenness, LeastKv, Pooled, evenness, workers
+from assay.serving.baselines.length_estimates import EmpiricalHazard, LogisticHazard
+from assay.serving.baselines.routers import BASELINES
+from assay.serving.engine.simulator import Simulation, simulate
 from assay.serving.fleet import FleetSpec
 from assay.serving.interface import Request
-from assay.serving.length_estimates import EmpiricalHazard, LogisticHazard
-from assay.serving.lockstep import Delivered, Evenness, LeastKv, Pooled, evenness, workers
-from assay.serving.routers import BASELINES
 from assay.sim.random import stream
 from assay.workloads.requests import Requests
 from tests.oracles import gap_filling as oracle

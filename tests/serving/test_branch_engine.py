@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.serving.branch_engine import Served, noise, serve
-from assay.serving.branch_state import EAGER, OFF, Policy
+from assay.serving.taper.branch_engine import Served, noise, serve
+from assay.serving.taper.branch_state import EAGER, OFF, Policy
 from assay.sim.llm_cost import StepCost
 from assay.workloads.branches import Branching
 from tests.oracles.branches import Instance

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from assay.record.errors import BadInput
+from assay.serving.baselines.routers import LeastRequests, RoundRobin
 from assay.serving.compare import compare, in_loop
-from assay.serving.engine import Simulation, simulate
+from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.simulator import Simulation, simulate
 from assay.serving.fleet import FleetSpec, uniform
 from assay.serving.interface import Finished, Fleet, Request
-from assay.serving.outcome import Outcome
-from assay.serving.routers import LeastRequests, RoundRobin
 from assay.sim.llm_cost import StepCost
 from assay.workloads.chat import Agents, chat
 from assay.workloads.closed_loop import closed

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from assay.cli.main import main
-from assay.serving import timeline
-from assay.serving.capacity import find
+from assay.serving.baselines.routers import LeastRequests, RoundRobin
 from assay.serving.compare import at_rate, compare, read_slo
-from assay.serving.engine import simulate
+from assay.serving.engine import timeline
+from assay.serving.engine.capacity import find
+from assay.serving.engine.plots import comparison
+from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import parse, uniform
 from assay.serving.interface import SLO
-from assay.serving.plots import comparison
-from assay.serving.routers import LeastRequests, RoundRobin
 from assay.sim.llm_cost import StepCost
 from assay.workloads.chat import chat
 from assay.workloads.requests import Requests

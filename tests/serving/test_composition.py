@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from assay.record.errors import BadInput
-from assay.serving import components
-from assay.serving.engine import simulate
+from assay.serving.baselines.orders import ORDERS
+from assay.serving.baselines.routers import BASELINES, LeastRequests, RoundRobin
+from assay.serving.engine import components
+from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import FleetSpec, Instance, uniform
 from assay.serving.interface import Finished, Fleet, Hit, Request
 from assay.serving.irminsul import Irminsul
 from assay.serving.lmetric import LMetric
-from assay.serving.orders import ORDERS
-from assay.serving.routers import BASELINES, LeastRequests, RoundRobin
 from assay.sim.llm_cost import StepCost
 from assay.workloads.chat import chat
 from assay.workloads.requests import Requests

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.serving.control import Control
-from assay.serving.engine import PolicyFailed, Simulation, simulate
+from assay.serving.baselines.routers import LeastRequests, RoundRobin
+from assay.serving.engine.control import Control
+from assay.serving.engine.simulator import PolicyFailed, Simulation, simulate
 from assay.serving.fleet import FleetSpec, Instance, uniform
-from assay.serving.gpu_pool import Group, Pool, communicators, pack, spread
+from assay.serving.fleet.gpu_pool import Group, Pool, communicators, pack, spread
 from assay.serving.interface import Fleet
-from assay.serving.routers import LeastRequests, RoundRobin
 from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
 from assay.workloads.requests import Requests

@@ -17,11 +17,12 @@ from assay.record.errors import BadInput
 from assay.record.lab import Lab
 from assay.record.runner import judge
 from assay.record.types import NotMeasured, Verdict
-from assay.serving import coral, rental_baselines, rental_schedule, rental_served, replica_designs
-from assay.serving.gpu_rental import Rental, solve, started
+from assay.serving import coral
+from assay.serving.coral import rental_baselines, rental_schedule, rental_served, replica_designs
+from assay.serving.coral.gpu_rental import Rental, solve, started
+from assay.serving.coral.rental_schedule import Rollout
+from assay.serving.coral.replica_designs import Design, Lengths, Service, designs, enumerate_designs, prune
 from assay.serving.interface import SLO
-from assay.serving.rental_schedule import Rollout
-from assay.serving.replica_designs import Design, Lengths, Service, designs, enumerate_designs, prune
 from assay.sim.random import stream
 from assay.workloads import gpu_market
 from assay.workloads.gpu_market import Config, Offer

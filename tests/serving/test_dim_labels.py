@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.serving import dim_labels
-from assay.serving.dim_labels import MIX, MODEL_CONFIG, NUM_REQ, NUM_TOK, Labelled, merge, product, reshape
-from assay.serving.torch_model import CONFIGS, Shape, shape_of
+from assay.serving.dooly import dim_labels
+from assay.serving.dooly.dim_labels import MIX, MODEL_CONFIG, NUM_REQ, NUM_TOK, Labelled, merge, product, reshape
+from assay.serving.dooly.torch_model import CONFIGS, Shape, shape_of
 
 LABELS = [NUM_TOK, NUM_REQ, MODEL_CONFIG, MIX, None]
 

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from assay.record.catalogue import paper
 from assay.record.lab import Lab
-from assay.serving import dooly, dooly_h200, graph_pieces
-from assay.serving.replayed import errors
-from assay.serving.torch_engine import GRAPH_SIZES, Request, replay
+from assay.serving import dooly
+from assay.serving.dooly import graph_pieces
+from assay.serving.dooly import h200 as dooly_h200
+from assay.serving.dooly.replayed import errors
+from assay.serving.dooly.torch_engine import GRAPH_SIZES, Request, replay
 from assay.sim.llm_cost import StepCost
 from assay.sim.profile_db import ProfileDB
 
@@ -47,8 +49,8 @@ def test_accuracy_is_the_calibrations_and_not_called_the_mechanisms(column: str)
 
 def test_a_second_model_of_the_same_sizes_profiles_only_what_is_new() -> None:
     pytest.importorskip("torch")
-    from assay.serving.dim_labels import operations
-    from assay.serving.torch_model import shape_of
+    from assay.serving.dooly.dim_labels import operations
+    from assay.serving.dooly.torch_model import shape_of
 
     db, timed = ProfileDB(), []
 
@@ -249,8 +251,8 @@ def test_profiling_twelve_models_on_an_h200_takes_much_less() -> None:
 def test_a_model_in_pieces_says_the_same(name: str, backend: str, lengths: list[tuple[int, int]]) -> None:
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
-    from assay.serving.torch_engine import Engine, WorkClock
-    from assay.serving.torch_model import shape_of
+    from assay.serving.dooly.torch_engine import Engine, WorkClock
+    from assay.serving.dooly.torch_model import shape_of
 
     engine = Engine(shape_of(name).shrunk(64, 2), backend=backend, kv_tokens=1024, max_batched_tokens=48)
     requests = [Request(0.0, prompt, output) for prompt, output in lengths]
@@ -262,7 +264,7 @@ def test_a_model_in_pieces_says_the_same(name: str, backend: str, lengths: list[
 
 def test_a_model_with_experts_is_not_cut_into_pieces() -> None:
     pytest.importorskip("torch")
-    from assay.serving.torch_model import Transformer, shape_of
+    from assay.serving.dooly.torch_model import Transformer, shape_of
 
     with pytest.raises(ValueError, match="not cut into pieces"):
         graph_pieces.PiecewiseTransformer(Transformer(shape_of("mixtral-8x7b").shrunk(64, 1), "meta"), 0)

@@ -15,9 +15,9 @@ from assay.record import measures
 from assay.record.errors import BadInput
 from assay.record.lab import Lab
 from assay.serving import driftsched
+from assay.serving.baselines.length_estimates import BiasedBase, Quantiles
 from assay.serving.driftsched import BASE, DriftSched
 from assay.serving.interface import Finished, Request
-from assay.serving.length_estimates import BiasedBase, Quantiles
 from assay.workloads.prompts import HEAVY, Prompts, generate
 
 EVEN = {"acme": 1.0, "borealis": 1.0, "cascade": 1.0}

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 
 from assay.record.errors import BadInput
-from assay.serving import state
-from assay.serving.control import Control
-from assay.serving.engine import PolicyFailed, Simulation, simulate
+from assay.serving.baselines.routers import RoundRobin
+from assay.serving.engine import state
+from assay.serving.engine.control import Control
+from assay.serving.engine.simulator import PolicyFailed, Simulation, simulate
 from assay.serving.fleet import uniform
 from assay.serving.interface import Fleet, Request
-from assay.serving.routers import RoundRobin
 from assay.sim.llm_cost import StepCost
 from assay.workloads import request_files
 from assay.workloads.requests import Prefixes, Requests

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from assay.record.types import NotMeasured
 from assay.serving import flying_serving as paper
-from assay.serving.engine import Simulation, simulate
+from assay.serving.baselines.routers import LeastRequests, RoundRobin
+from assay.serving.engine.simulator import Simulation, simulate
+from assay.serving.fleet.gpu_pool import Group
 from assay.serving.flying_serving import MODELS, PEAKS, PHASE, Engines, Flying, capacity, thresholds, traffic
-from assay.serving.gpu_pool import Group
-from assay.serving.routers import LeastRequests, RoundRobin
 from assay.sim.random import stream
 from assay.workloads.requests import Requests
 

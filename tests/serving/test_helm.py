@@ -16,8 +16,9 @@ from assay.record import catalogue, charts, measures
 from assay.record.lab import Lab
 from assay.record.runner import judge
 from assay.record.types import Verdict
-from assay.serving import helm, helm_policy
-from assay.serving.recommender_node import REFILLS, Fleet, Node
+from assay.serving import helm
+from assay.serving.helm import policy as helm_policy
+from assay.serving.helm.recommender_node import REFILLS, Fleet, Node
 from assay.sim import learners
 from assay.workloads.recommender_traffic import REGIMES, Shape, Traffic, generate
 from tests.oracles import recommender_node as oracle

@@ -18,7 +18,7 @@ from assay.record.types import Kind, Stated, Verdict
 from assay.record.verdicts import judge
 from assay.serving import irminsul
 from assay.serving.interface import Request
-from assay.serving.segment_store import PrefixCache, Segment, SegmentStore, chain, plan, remember
+from assay.serving.irminsul.segment_store import PrefixCache, Segment, SegmentStore, chain, plan, remember
 from assay.sim.random import stream
 from assay.workloads import agents
 
@@ -199,7 +199,7 @@ def test_reuse_computes_fewer_tokens(answers: pl.DataFrame) -> None:
 def test_moved_rows_are_those_of_the_new_place() -> None:
     """With an unchanged left context (all of it moves) turned rows equal recomputed ones in every layer."""
     torch = pytest.importorskip("torch")
-    from assay.serving.segment_prefill import METHODS, Prefiller
+    from assay.serving.irminsul.segment_prefill import METHODS, Prefiller
     from assay.sim.tiny_lm import Shape, forward, init
 
     params = init(Shape(vocab=64, layers=2, width=32), seed=1)

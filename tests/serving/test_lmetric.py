@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from assay.record import traces
 from assay.record.types import NotMeasured
 from assay.serving import lmetric
-from assay.serving.engine import simulate
+from assay.serving.baselines.routers import BASELINES, Linear
+from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import parse
 from assay.serving.interface import Cacheless, Request
 from assay.serving.lmetric import FLEET, PRODUCTION, TRACE, WEIGHTS, WORKLOADS, LMetric, make, saturated, steady
-from assay.serving.routers import BASELINES, Linear
 from assay.workloads.chat import Agents, chat
 from assay.workloads.requests import Requests
 

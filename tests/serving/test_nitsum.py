@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.serving import nitsum as paper
-from assay.serving import steady_state
-from assay.serving.control import Withdrawn
-from assay.serving.engine import Simulation, simulate
-from assay.serving.gpu_pool import Group
+from assay.serving.baselines.routers import LeastRequests
+from assay.serving.engine import steady_state
+from assay.serving.engine.control import Withdrawn
+from assay.serving.engine.simulator import Simulation, simulate
+from assay.serving.fleet.gpu_pool import Group
 from assay.serving.interface import SLO, Request
 from assay.serving.nitsum import GPUS, LAYOUT, TARGETS, Nitsum
-from assay.serving.routers import LeastRequests
-from assay.serving.tier_plan import Sort, batch, best_plan, capacity
-from assay.serving.tiers import Demand, StrictestFirst, Window
+from assay.serving.nitsum.tier_plan import Sort, batch, best_plan, capacity
+from assay.serving.nitsum.tiers import Demand, StrictestFirst, Window
 from assay.sim.random import stream
 from assay.sim.roofline import layout
 from assay.workloads.requests import Requests

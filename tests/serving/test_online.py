@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from assay.record.errors import BadInput
-from assay.serving import state
-from assay.serving.engine import Simulation
+from assay.serving.baselines.orders import ShortestFirst as LearnedShortestFirst
+from assay.serving.baselines.routers import RoundRobin
+from assay.serving.engine import state
+from assay.serving.engine.online import LONGEST_TURN, AllSlotsTaken, Cleared, Emission, OnlineInstance, Removed, Stored
+from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.simulator import Simulation
 from assay.serving.fleet import FleetSpec, Instance
-from assay.serving.online import LONGEST_TURN, AllSlotsTaken, Cleared, Emission, OnlineInstance, Removed, Stored
-from assay.serving.orders import ShortestFirst as LearnedShortestFirst
-from assay.serving.outcome import Outcome
-from assay.serving.routers import RoundRobin
 from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
 from assay.workloads.requests import Prefixes, Requests

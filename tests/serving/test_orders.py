@@ -12,11 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.record.errors import BadInput
-from assay.serving import components
-from assay.serving.engine import simulate
-from assay.serving.fleet import uniform
-from assay.serving.interface import Finished, Request
-from assay.serving.orders import (
+from assay.serving.baselines.orders import (
     ORDERS,
     REMEMBERED,
     SHARES,
@@ -27,7 +23,11 @@ from assay.serving.orders import (
     ShortestFirst,
     Weighted,
 )
-from assay.serving.routers import RoundRobin
+from assay.serving.baselines.routers import RoundRobin
+from assay.serving.engine import components
+from assay.serving.engine.simulator import simulate
+from assay.serving.fleet import uniform
+from assay.serving.interface import Finished, Request
 from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
 from assay.workloads.requests import Requests

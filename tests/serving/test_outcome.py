@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from assay.serving.engine import simulate
+from assay.serving.baselines.routers import RoundRobin
+from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.simulator import simulate
 from assay.serving.interface import SLO
-from assay.serving.outcome import Outcome
-from assay.serving.routers import RoundRobin
 from assay.sim.llm_cost import Energy, StepCost
 from assay.workloads.requests import Requests
 from tests.oracles.serving import Oracle

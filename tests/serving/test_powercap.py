@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from assay.record import catalogue
 from assay.record.types import NotMeasured, Verdict
 from assay.record.verdicts import judge
-from assay.serving import power_profile, powercap
-from assay.serving.powercap import PhaseClock, classify
+from assay.serving import powercap
+from assay.serving.powercap import PhaseClock, classify, power_profile
 from assay.sim import roofline
 from assay.sim.mixer_shapes import FAMILIES, Shape
 from assay.sim.power import GpuPower, Load

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from assay.serving.prefix_cache import clear, extend, hold, idle_blocks, match, match_all, release, take
-from assay.serving.state import World
-from assay.serving.world import build
+from assay.serving.engine.prefix_cache import clear, extend, hold, idle_blocks, match, match_all, release, take
+from assay.serving.engine.state import World
+from assay.serving.engine.world import build
 from assay.sim.llm_cost import StepCost
 from tests.oracles.serving import Memory, Oracle, Sequence, blocks_of
 from tests.serving.conftest import FleetSpec, Instance, Watcher, make_trace

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.serving import state
-from assay.serving.queues import add_end, drop_end, leave, pop, push, start
-from assay.serving.state import World
-from assay.serving.world import build
+from assay.serving.engine import state
+from assay.serving.engine.queues import add_end, drop_end, leave, pop, push, start
+from assay.serving.engine.state import World
+from assay.serving.engine.world import build
 from assay.sim.llm_cost import StepCost
 from assay.workloads.requests import Requests
 from tests.serving.conftest import FleetSpec, Instance

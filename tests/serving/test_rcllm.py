@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from assay.record import catalogue
 from assay.record.lab import Lab
-from assay.serving import block_cluster, item_placement, ranking_lm, rcllm
+from assay.serving import rcllm
+from assay.serving.rcllm import block_cluster, item_placement, ranking_lm
 from assay.sim.random import stream
 from assay.workloads import recommendations
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from assay.serving import block_reuse  # noqa: E402
+from assay.serving.rcllm import block_reuse  # noqa: E402
 from assay.sim import tiny_lm  # noqa: E402
 from tests.oracles import block_reuse as oracle  # noqa: E402
 

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.serving.interface import Cacheless, Fleet, Request
-from assay.serving.lmetric import LMetric
-from assay.serving.lockstep import Pooled
-from assay.serving.routers import (
+from assay.serving.balanceroute.lockstep import Pooled
+from assay.serving.baselines.routers import (
     BASELINES,
     Dynamo,
     LeastRequests,
@@ -24,6 +22,8 @@ from assay.serving.routers import (
     SglangCacheAware,
     VllmV1,
 )
+from assay.serving.interface import Cacheless, Fleet, Request
+from assay.serving.lmetric import LMetric
 from assay.sim.llm_cost import StepCost
 
 

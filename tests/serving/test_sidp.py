@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from assay.record.catalogue import study
 from assay.record.lab import Lab
 from assay.record.runner import judge
-from assay.serving import offline, sidp, weight_pool
-from assay.serving.offline import Pace
-from assay.serving.sidp import Pool
+from assay.serving import sidp
+from assay.serving.sidp import Pool, offline, weight_pool
+from assay.serving.sidp.offline import Pace
 from tests.oracles import offline as oracle
 
 # --------------------------------------------------------------------------------------- KV capacity

@@ -10,9 +10,9 @@ from assay.record import traces
 from assay.record.lab import Lab
 from assay.record.types import NotMeasured
 from assay.serving import taper
-from assay.serving.branch_engine import serve
-from assay.serving.branch_state import EAGER, OFF, Policy
 from assay.serving.taper import BLIND, MAIN, POLICIES, QUICK, TAPER, attained, run, traffic
+from assay.serving.taper.branch_engine import serve
+from assay.serving.taper.branch_state import EAGER, OFF, Policy
 from assay.sim.roofline import layout
 
 CAPS = ("cap-2", "batch-8", "batch-32")

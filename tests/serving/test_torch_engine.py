@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.serving.torch_engine import (
+from assay.serving.dooly.torch_engine import (
     PAGE,
     Engine,
     Request,
@@ -26,7 +26,7 @@ from assay.serving.torch_engine import (
     shape_of_step,
     some_tokens,
 )  # fmt: skip
-from assay.serving.torch_model import CONFIGS, Shape, shape_of
+from assay.serving.dooly.torch_model import CONFIGS, Shape, shape_of
 
 BASE = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=500)
 VARIANTS = {
@@ -52,7 +52,7 @@ def variant(name: str) -> Shape:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_tokens_equal_those_of_one_plain_pass(name: str, backend: str) -> None:
     torch = pytest.importorskip("torch")
-    from assay.serving.torch_model import plain_logits
+    from assay.serving.dooly.torch_model import plain_logits
 
     torch.set_num_threads(1)
     # 30 pages for up to 170 tokens a request and 40 tokens an iteration: chunks, scattered pages and preemptions.
@@ -159,8 +159,8 @@ def test_the_fused_kernels_equal_plain_torch() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("triton")
     code = (
-        "from assay.serving import torch_ops; from assay.serving.torch_engine import *; "
-        "from assay.serving.torch_model import Shape\n"
+        "from assay.serving import torch_ops; from assay.serving.dooly.torch_engine import *; "
+        "from assay.serving.dooly.torch_model import Shape\n"
         "def said(fused, **more):\n"
         "    torch_ops.fused = lambda x: fused and not x.is_meta\n"
         "    shape = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=500, **more)\n"
@@ -186,8 +186,8 @@ def test_the_gpu_script_runs_shrunk_on_a_cpu(tmp_path: Path) -> None:
 
 def test_copies_of_an_operation_are_as_large_as_asked_and_not_more() -> None:
     torch = pytest.importorskip("torch")
-    from assay.serving import op_timing
-    from assay.serving.dim_labels import Signature
+    from assay.serving.dooly import op_timing
+    from assay.serving.dooly.dim_labels import Signature
 
     lookup = Signature("index", ((1000, 64), ("T",)), dtype="float32")
     product = Signature("mm", (("T", 64), (64, 128)), dtype="float32", orders=((), (1, 0)))

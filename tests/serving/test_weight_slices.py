@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from assay.serving.weight_slices import (  # noqa: E402
+from assay.serving.flying_serving.weight_slices import (  # noqa: E402
     STRATEGIES,
     KvBlocks,
     LayerShape,

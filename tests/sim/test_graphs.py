@@ -78,7 +78,7 @@ def test_no_nodes_are_not_connected() -> None:
 
 
 def test_networkx_is_not_needed() -> None:
-    code = "import sys, assay.sim.graphs, assay.protocols.swarm; sys.exit('networkx' in sys.modules)"
+    code = "import sys, assay.sim.graphs, assay.protocols.div.swarm; sys.exit('networkx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -1,14 +1,19 @@
-"""`assay compare ROOM`: a room's components side by side on the user's own input.
+"""`assay compare ROOM` and `assay compare KEY`: components side by side on the user's own input.
 
-A room fills this hook with a module `compare.py` that holds a click command named `command`. The command has the
-room's own options and returns its answer: facts about the input by name, a `table` (a list of rows) and `why`, who
-wins in a sentence or two. Printing it, as tables or JSON, happens here; `shown` names the columns that people get to
-see where there are more than fit. `click.get_current_context().obj` is a
-`Progress` the room may call.
+A room, or a paper that is a folder, fills this hook with a module `compare.py` that holds a click command named
+`command`. The command has options of its own and returns its answer: facts about the input by name, a `table` (a list
+of rows) and `why`, who wins in a sentence or two. Printing it, as tables or JSON, happens here; `shown` names the
+columns that people get to see where there are more than fit. `click.get_current_context().obj` is a `Progress` it may
+call.
+
+The name of a room without a comparison of its own stands for its papers': the options that are given decide which. A
+paper without one that offers a component of its room is compared by the room's command; `beside(kind, key)` of the
+room's `compare.py` says with which defaults.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
 from pathlib import Path
 from typing import Any
@@ -16,30 +21,108 @@ from typing import Any
 import click
 
 from assay.cli.output import console, print_json, progress_bar, quiet_table
-from assay.record import sources, store
+from assay.record import catalogue, sources, store
 from assay.record.errors import BadInput
+from assay.record.extras import missing_module
 from assay.record.types import ROOMS
 from assay.record.wording import number
 
 _PACKAGE = Path(__file__).parents[1]
 
 
-class Rooms(click.Group):
-    """The rooms that can compare, each with options of its own."""
+def _has_own(room: str) -> bool:
+    return (_PACKAGE / room / "compare.py").is_file()
+
+
+class Comparisons(click.Group):
+    """What can be compared: rooms, and papers by key, each with options of its own."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Rooms with a comparison."""
-        return [room for room in ROOMS if (_PACKAGE / room / "compare.py").is_file()]
+        """Rooms with a comparison, then the papers that bring one."""
+        rooms = [room for room in ROOMS if _has_own(room) or catalogue.comparisons(room)]
+        return [*rooms, *(key for room in ROOMS for key in catalogue.comparisons(room))]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The same with a line each, without importing any of them."""
+        rows = [(name, _line(name)) for name in self.list_commands(ctx)]
+        with formatter.section("Rooms and papers"):
+            formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A room that leaves comparing to its papers: the one that takes the options given."""
+        if args[0] in ROOMS and not _has_own(args[0]) and not {"--help", "-h"} & set(args):
+            args = [_taking(args[0], args[1:]), *args[1:]]
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import the room's comparison."""
-        ready = self.list_commands(ctx)
-        if name in ready:
-            sources.share_compiled(store.home())
-            return _printing(importlib.import_module(f"assay.{name}.compare").command)
+        """Import the comparison of a room or a paper."""
+        sources.share_compiled(store.home())
         if name in ROOMS:
-            raise BadInput(f"the room '{name}' has no comparison yet; these have one: {', '.join(ready)}")
-        raise BadInput(f"'{name}' is no room; the rooms are {', '.join(ROOMS)}")
+            if _has_own(name):
+                return _printing(_load(f"assay.{name}.compare"))
+            return _overview(name)
+        paper = catalogue.paper(name)  # or an error that names the closest keys
+        if module := catalogue.comparisons(paper.room).get(name):
+            return _printing(_load(module))
+        kinds = catalogue.offers(name) if catalogue.is_built(paper) else frozenset()
+        if kinds and _has_own(paper.room):
+            room = importlib.import_module(f"assay.{paper.room}.compare")
+            return _printing(_with_defaults(room.command, name, room.beside(min(kinds), name)))
+        raise BadInput(f"'{name}' has no comparison on your own input; assay show {name} says what it takes")
+
+
+def _line(name: str) -> str:
+    if name not in ROOMS:
+        return catalogue.paper(name).line
+    return "one question of the whole room" if _has_own(name) else "whichever of its papers takes the options given"
+
+
+def _load(module: str) -> click.Command:
+    try:
+        found: click.Command = importlib.import_module(module).command
+    except ModuleNotFoundError as error:
+        raise BadInput(missing_module("compare", error)) from error
+    return found
+
+
+def _with_defaults(command: click.Command, name: str, defaults: dict[str, Any]) -> click.Command:
+    """The room's command with other defaults."""
+    params = [copy.copy(param) for param in command.params]
+    for param in params:
+        param.default = defaults.get(param.name or "", param.default)
+    return click.Command(name, callback=command.callback, params=params, help=command.help, epilog=command.epilog)
+
+
+def _papers(room: str) -> dict[str, click.Command]:
+    found = {key: _load(module) for key, module in catalogue.comparisons(room).items()}
+    if not found:
+        ready = [other for other in ROOMS if _has_own(other) or catalogue.comparisons(other)]
+        raise BadInput(f"the room '{room}' has no comparison yet; these have one: {', '.join(ready)}")
+    return found
+
+
+def _taking(room: str, args: list[str]) -> str:
+    """The paper of the room whose comparison takes all the options given."""
+    given = {arg.partition("=")[0] for arg in args if arg.startswith("-") and arg != "--json"}
+    known = {key: {opt for param in command.params for opt in param.opts} for key, command in _papers(room).items()}
+    fits = [key for key, options in known.items() if given <= options]
+    if len(fits) == 1:
+        return fits[0]
+    cure = f"name one: assay compare {'|'.join(fits or known)}"
+    if not fits:
+        raise BadInput(f"no comparison of {room} takes {' and '.join(sorted(given))} together; {cure}")
+    raise BadInput(f"several comparisons of {room} take that; {cure}")
+
+
+def _overview(room: str) -> click.Command:
+    """The room's papers and the options of each, as help."""
+    lines = []
+    for key, command in _papers(room).items():
+        options = " ".join(max(param.opts, key=len) for param in command.params)
+        lines += [f"assay compare {key}: {command.help}", f"{options}"]
+    return click.Command(room, help="\n\n".join(["The options that are given decide what is compared.", *lines]))
 
 
 def _printing(command: click.Command) -> click.Command:
@@ -84,6 +167,6 @@ def _print(answer: dict[str, Any], columns: list[str]) -> None:
     screen.print(Text(f"\n{answer['why']}"))
 
 
-@click.group(cls=Rooms, epilog="Example:  assay compare kernels --cloud scan.ply -k 4096")
+@click.group(cls=Comparisons, epilog="Example:  assay compare radius-fps --cloud scan.ply -k 4096")
 def command() -> None:
-    """A room's components side by side on your own input."""
+    """Components side by side on your own input: of a room, or those that a paper brings."""

@@ -128,7 +128,7 @@ def _instance(name: str, sizes: dict[str, Any]) -> Any:
 def _order(name: str | None) -> Any:
     if name is None:
         return None
-    from assay.serving.components import order
+    from assay.serving.engine.components import order
 
     return order(name)
 

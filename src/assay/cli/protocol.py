@@ -15,10 +15,10 @@ from assay.record.errors import BadInput
 from assay.record.wording import number
 
 if TYPE_CHECKING:
-    from assay.protocols import safety
+    from assay.protocols.judges import safety
+    from assay.protocols.kernel.launch import Plan
     from assay.protocols.kernel.run import Outcome
     from assay.protocols.kernel.trace import Trace
-    from assay.protocols.launch import Plan
 
 
 @click.group(epilog="Example:  assay protocol run mine.py:Node --n 7 --faults equivocate:2 --live")
@@ -69,7 +69,7 @@ def _plan(
     node: str, n: int, f: int | None, inputs: str, options: tuple[str, ...], faults: tuple[str, ...], net: str,
     topology: str, mode: str, live: bool, processes: int | None, kill: tuple[str, ...], limit: float | None,
 ) -> Plan:  # fmt: skip
-    from assay.protocols import launch
+    from assay.protocols.kernel import launch
 
     if not live and (processes or kill):
         raise BadInput("--processes and --kill belong to --live")
@@ -143,7 +143,7 @@ def _guarded(act: Any) -> Any:
 
 
 def _told(outcome: Outcome, plan: Plan) -> dict[str, Any]:
-    from assay.protocols.launch import TIMES
+    from assay.protocols.kernel.launch import TIMES
 
     meter = outcome.meter
     return {
@@ -171,7 +171,7 @@ def _told(outcome: Outcome, plan: Plan) -> dict[str, Any]:
 
 
 def _show(told: dict[str, Any], plan: Plan) -> None:
-    from assay.protocols.launch import TIMES
+    from assay.protocols.kernel.launch import TIMES
 
     table = quiet_table()
     for name in ("node", "", "decided", "sent"):
@@ -270,7 +270,8 @@ def search(node: str, out: Path | None, replay: Path | None, as_json: bool, **wo
 def _hunt(
     node: str, faulty: int, schedules: int, n: int, f: int | None, inputs: str, seconds: float
 ) -> safety.Hunt:  # fmt: skip
-    from assay.protocols import launch, safety
+    from assay.protocols.judges import safety
+    from assay.protocols.kernel import launch
 
     if node in safety.SCENARIOS:
         return safety.Hunt(safety.SCENARIOS[node], faulty, schedules, seconds)
@@ -310,7 +311,8 @@ def _searched(told: dict[str, Any]) -> None:
 @json_option
 def experiment(file: Path, peers: tuple[str, ...], live: bool, as_json: bool) -> None:
     """Run a QUANTAS experiment FILE as it is: the same JSON, our nodes."""
-    from assay.protocols import experiments, launch
+    from assay.protocols import quantas as experiments
+    from assay.protocols.kernel import launch
 
     own = {}
     for text in peers:
@@ -331,12 +333,14 @@ def experiment(file: Path, peers: tuple[str, ...], live: bool, as_json: bool) ->
     console().print(table)
 
 
-@command.command(epilog="Example:  assay protocol maelstrom assay.protocols.maelstrom:Echo  (as Maelstrom's --bin)")
+@command.command(
+    epilog="Example:  assay protocol maelstrom assay.protocols.kernel.maelstrom:Echo  (as Maelstrom's --bin)"
+)
 @click.argument("node", metavar="FILE.py:Node")
 def maelstrom(node: str) -> None:
     """Run NODE under Maelstrom: JSON lines on standard input and output."""
-    from assay.protocols import launch
-    from assay.protocols import maelstrom as lines
+    from assay.protocols.kernel import launch
+    from assay.protocols.kernel import maelstrom as lines
 
     made = launch.own(node)
     _guarded(lambda: lines.serve(made))

@@ -30,7 +30,7 @@ from assay.live.server import Exchange
 from assay.live.settings import Settings
 from assay.live.shadow import Shadow
 from assay.live.tokens import ByteTokens, TokenizerTokens
-from assay.serving import components
+from assay.serving.engine import components
 from assay.serving.interface import Request
 from assay.sim.block_hash import chain
 

@@ -30,9 +30,9 @@ from assay.live.tokens import Tokens
 
 if TYPE_CHECKING:
     from assay.live.kv_events import Event, Publisher
+    from assay.serving.engine.online import OnlineInstance
     from assay.serving.fleet import Instance
     from assay.serving.interface import Order
-    from assay.serving.online import OnlineInstance
 
 MOST_SEQUENCES = 256  # of one request: prompts times n
 _LATER = 0.01  # seconds from the last bytes of a broken answer to the end of its connection
@@ -59,7 +59,7 @@ class Settings:
         """The instance, with nobody on board."""
         if self.instance is None:
             return None
-        from assay.serving.online import OnlineInstance
+        from assay.serving.engine.online import OnlineInstance
 
         return OnlineInstance(
             self.instance, block=self.block, slots=max(1024, 4 * self.instance.max_seqs), longest=self.max_model_len,
@@ -313,7 +313,7 @@ def _publisher(settings: Settings) -> Publisher | None:
 def _events(instance: OnlineInstance) -> list[Event]:
     """What changed in the cache, as vLLM says it."""
     from assay.live.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
-    from assay.serving.online import Removed, Stored
+    from assay.serving.engine.online import Removed, Stored
 
     events: list[Event] = []
     for change in instance.changes():

@@ -15,7 +15,7 @@ from assay.live.roster import Roster
 from assay.live.server import Server
 from assay.live.settings import Settings
 from assay.record.errors import AssayError, BadInput
-from assay.serving import components
+from assay.serving.engine import components
 
 _SWEEP = 0.1  # seconds between two looks for requests that take too long
 _FLUSH = 0.25  # seconds a log line waits at most

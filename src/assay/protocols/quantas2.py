@@ -3,17 +3,17 @@
 An algorithm is written once, against an interface through which it sends, receives and computes. A simulator that
 counts rounds and real sockets both stand behind that interface, so the code that was explored is the code that runs.
 Faults stand there too: they see what a node sends, receives and does, and pass on what they like. The paper shows this
-with miners that withhold blocks (:mod:`assay.protocols.parasite`), PBFT replicas that equivocate
-(:mod:`assay.protocols.two_faced`), Raft servers that crash, and links that lose, double and reorder.
+with miners that withhold blocks (:mod:`assay.protocols.quantas.parasite`), PBFT replicas that equivocate
+(:mod:`assay.protocols.faults.two_faced`), Raft servers that crash, and links that lose, double and reorder.
 
-Here its experiment files run unchanged (:mod:`assay.protocols.experiments`), on nodes of our own. The parasite does
+Here its experiment files run unchanged (:mod:`assay.protocols.quantas`), on nodes of our own. The parasite does
 what the paper says: it publishes once its chain is so many blocks higher than the public one. In the public code the
 hook that would tell it the public height is never called; its coalition compares with what it last published itself,
 mostly publishes at once, and gets about what it works for. That may be why the shares measured here differ.
 
 Nesterenko and Oglio, arXiv:2605.08547.
 
->>> from assay.protocols.experiments import parse
+>>> from assay.protocols.quantas import parse
 >>> (experiment,) = parse(experiment_file("RaftPeer", 3, rounds=100, timeout_spacing=20))
 >>> simulated = experiment.world().run("rounds", limit=100)
 >>> len(simulated.conflicts), experiment.measure(simulated)["throughput"] > 0.2
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from assay.protocols.experiments import parse
+from assay.protocols.faults.two_faced import equivocators
 from assay.protocols.interface import Ctx, Fault
 from assay.protocols.kernel.net import Net, Uniform
 from assay.protocols.kernel.run import Outcome
@@ -38,9 +38,9 @@ from assay.protocols.kernel.world import World
 from assay.protocols.nodes import chain, data_links
 from assay.protocols.nodes.pbft import Pbft, PbftClient
 from assay.protocols.nodes.raft import Raft, RaftClient
-from assay.protocols.parasite import coalition
-from assay.protocols.peers import Outages, commands
-from assay.protocols.two_faced import equivocators
+from assay.protocols.quantas import parse
+from assay.protocols.quantas.parasite import coalition
+from assay.protocols.quantas.peers import Outages, commands
 from assay.record import intervals, measures
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.streams import stream

@@ -5,6 +5,7 @@ Reading it imports no paper and none of the heavy libraries, so that `assay list
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import inspect
@@ -119,7 +120,67 @@ def is_built(paper: Paper) -> bool:
     >>> is_built(papers()["div"])
     True
     """
-    return (_PACKAGE / paper.room / f"{paper.key.replace('-', '_')}.py").is_file()
+    return _file(paper) is not None
+
+
+def _file(paper: Paper) -> Path | None:
+    """The paper's module: a file of its own, or a folder's `__init__.py`."""
+    base = _PACKAGE / paper.room / paper.key.replace("-", "_")
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def comparisons(room: str) -> dict[str, str]:
+    """The papers of a room that bring a comparison on the user's own input, and the module of its command.
+
+    >>> comparisons("kernels")
+    {'radius-fps': 'assay.kernels.radius_fps.compare'}
+    """
+    folders = {key: _PACKAGE / paper.room / key.replace("-", "_") for key, paper in papers().items()}
+    return {
+        key: f"{paper.module}.compare"
+        for key, paper in papers().items()
+        if paper.room == room and (folders[key] / "compare.py").is_file()
+    }
+
+
+@cache
+def offers(key: str) -> frozenset[str]:
+    """The kinds of component that a paper's module declares, read off its source: nothing is imported.
+
+    >>> sorted(offers("lmetric")), sorted(offers("div"))
+    (['router'], [])
+    """
+    path = _file(paper(key))
+    for node in ast.parse(path.read_bytes()).body if path else ():
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Dict)
+            and ast.unparse(node.targets[0]) == "offers"
+        ):
+            return frozenset(str(k.value) for k in node.value.keys if isinstance(k, ast.Constant))
+    return frozenset()
+
+
+def offering(kind: str, room: str) -> list[str]:
+    """The keys of a room's papers whose component is of a kind.
+
+    >>> offering("order", "serving")
+    ['driftsched']
+    """
+    return [key for key, paper in papers().items() if paper.room == room and kind in offers(key)]
+
+
+def component(kind: str, key: str) -> Any:
+    """A fresh component of a paper.
+
+    >>> component("router", "lmetric").key
+    'lmetric'
+    """
+    entry = paper(key)
+    try:
+        return importlib.import_module(entry.module).offers[kind]()
+    except ModuleNotFoundError as error:
+        raise BadInput(missing_module(key, error)) from error
 
 
 def study(key: str) -> Study:

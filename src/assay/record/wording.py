@@ -89,3 +89,12 @@ def seeds_text(seeds: Sequence[int] | int) -> str:
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
         return f"seeds {seeds[0]}–{seeds[-1]}"
     return f"seeds {', '.join(map(str, seeds))}"
+
+
+def listed(text: str) -> list[str]:
+    """The names in a list separated by commas, each once.
+
+    >>> listed("div, pull,,div")
+    ['div', 'pull']
+    """
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

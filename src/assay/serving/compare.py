@@ -13,11 +13,12 @@ import click
 import numpy as np
 
 from assay.record.errors import BadInput
-from assay.serving import components
+from assay.record.wording import listed
 from assay.serving import fleet as fleets
-from assay.serving.engine import simulate, warm
+from assay.serving.engine import components
+from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.simulator import simulate, warm
 from assay.serving.interface import SLO
-from assay.serving.outcome import Outcome
 from assay.workloads.closed_loop import closed
 from assay.workloads.requests import Requests
 
@@ -83,14 +84,23 @@ def command(
     )  # fmt: skip
     if plot is not None:
         from assay.record import charts
-        from assay.serving.plots import comparison
+        from assay.serving.engine.plots import comparison
 
         charts.write(comparison(outcomes), plot)
     if timeline is not None:
-        from assay.serving import timeline as perfetto
+        from assay.serving.engine import timeline as perfetto
 
         perfetto.write(next(iter(outcomes.values())), timeline)
     return answer
+
+
+def beside(kind: str, key: str) -> dict[str, Any]:
+    """The defaults with which `assay compare KEY` compares a paper's component.
+
+    >>> beside("router", "balanceroute")["policies"]
+    'balanceroute,lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware'
+    """
+    return {"order": key} if kind == "order" else {"policies": ",".join(listed(f"{key},{DEFAULT}"))}
 
 
 def _read(trace: str, limit: int | None, **options: Any) -> Requests:
@@ -209,7 +219,7 @@ def compare(
             options["order"] = components.order(order)
         row: dict[str, Any] = {"policy": label}
         if find:
-            from assay.serving import capacity
+            from assay.serving.engine import capacity
 
             assert slo is not None
             found = capacity.find(requests, spec, lambda name=name: components.router(name), slo, **options)  # type: ignore[misc]

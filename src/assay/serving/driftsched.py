@@ -47,13 +47,13 @@ import polars as pl
 from assay.record import measures, traces
 from assay.record.errors import BadInput
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
-from assay.serving.engine import simulate
+from assay.serving.baselines.length_estimates import BiasedBase, Quantiles
+from assay.serving.baselines.orders import ORDERS, REMEMBERED
+from assay.serving.baselines.routers import RoundRobin
+from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import FleetSpec, Instance
 from assay.serving.interface import Finished, Request
-from assay.serving.length_estimates import BiasedBase, Quantiles
-from assay.serving.orders import ORDERS, REMEMBERED
-from assay.serving.outcome import Outcome
-from assay.serving.routers import RoundRobin
 from assay.workloads.prompts import EVERYDAY, HEAVY, Prompts, generate, natural, sample, tokens, words
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class DriftSched:
         return int(self.lengths.estimate(category) * SAFETY.get(request.tier, 1.0) * longer)
 
 
-component = DriftSched
+offers = {"order": DriftSched}
 
 evidence = Evidence.MODEL
 use_when = (

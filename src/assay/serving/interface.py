@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from assay.serving.control import Control
+    from assay.serving.engine.control import Control
     from assay.sim.llm_cost import StepCost
 
 Floats = NDArray[np.float64]

@@ -17,7 +17,7 @@ figure in question, on other seeds and on another part of the trace.
 
 Zhang et al., OSDI 2026, arXiv:2603.15202.
 
->>> from assay.serving.engine import simulate
+>>> from assay.serving.engine.simulator import simulate
 >>> from assay.serving.fleet import parse
 >>> from assay.workloads.chat import chat
 >>> outcome = simulate(chat(200, rate=20.0, seed=0), parse("4xh200:qwen3-8b"), LMetric())
@@ -36,10 +36,10 @@ import polars as pl
 
 from assay.record import measures
 from assay.record.types import Claim, Estimate, Evidence, Kind
-from assay.serving.engine import simulate
+from assay.serving.baselines.routers import BASELINES, Linear
+from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import parse
 from assay.serving.interface import Fleet, Request
-from assay.serving.routers import BASELINES, Linear
 from assay.sim.random import stream
 from assay.workloads.requests import Requests
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from assay.record.lab import Lab
-    from assay.serving.outcome import Outcome
+    from assay.serving.engine.outcome import Outcome
 
 
 @dataclass
@@ -76,7 +76,7 @@ class LMetric:
         return chosen
 
 
-component = LMetric
+offers = {"router": LMetric}
 evidence = Evidence.REPLAY
 use_when = (
     "Several replicas of one model with prefix caches serve prompts that share beginnings: chats, agents, common "

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from assay.protocols.automata import builtin, node
 from assay.protocols.automata.automaton import configuration, steps
 from assay.protocols.automata.counterexample import Counterexample
-from assay.protocols.automata.refine import Refinement, refine
 from assay.protocols.faults import Fault
 from assay.protocols.interface import Ctx, Message, Node, NodeId
 from assay.protocols.kernel.asynchronous import Random
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.bracha import Bracha
+from assay.protocols.taco import builtin, node
+from assay.protocols.taco.refine import Refinement, refine
 
 
 def example(

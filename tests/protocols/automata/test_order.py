@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("z3", reason="extra protocols")
 
-from assay.protocols.automata import builtin
 from assay.protocols.automata.automaton import Automaton, Configuration
 from assay.protocols.automata.explicit import instances
 from assay.protocols.automata.linear import Linear, holds
 from assay.protocols.automata.order import Cut, Order, guard, orders
 from assay.protocols.automata.solver import Unrolling
+from assay.protocols.taco import builtin
 
 
 def value(cut: Cut, parameters: dict[str, int]) -> int:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols.automata import builtin
 from assay.protocols.automata.automaton import Automaton, weaken
 from assay.protocols.automata.parser import condition, parse, read
+from assay.protocols.taco import builtin
 from assay.record.errors import BadInput
 
 LIBRARY = Path(builtin.__file__).parent / "library"

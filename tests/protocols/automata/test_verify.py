@@ -11,12 +11,13 @@ import pytest
 pytest.importorskip("z3", reason="extra protocols")
 pytest.importorskip("dd", reason="extra protocols")
 
-from assay.protocols.automata import builtin, node, parser
+from assay.protocols.automata import parser
 from assay.protocols.automata.automaton import Automaton, configuration, simulate, steps, weaken
-from assay.protocols.automata.noticed import noticing
 from assay.protocols.automata.preprocess import simplify
 from assay.protocols.automata.specification import Asked, Violation, question
 from assay.protocols.automata.verify import Finding, Verdict, verify
+from assay.protocols.taco import builtin, node
+from assay.protocols.taco.noticed import noticing
 from assay.record.errors import BadInput
 from assay.record.traces import folder
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from assay.protocols.consistency import lattice
-from assay.protocols.consistency.catalogue import catalogue, parse, weaker
+from assay.protocols.judges import lattice
+from assay.protocols.lcc_triangle.catalogue import catalogue, parse, weaker
 
 BY_NAME = {row.name: row for row in catalogue()}
 SAME = {  # names here and in the lattice

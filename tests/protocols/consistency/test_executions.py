@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from assay.protocols.consistency import executions, lattice
-from assay.protocols.consistency.definitions import DEFINITIONS
-from assay.protocols.consistency.executions import Execution, Shape, signature
+from assay.protocols.judges import lattice
+from assay.protocols.lcc import executions
+from assay.protocols.lcc.definitions import DEFINITIONS
+from assay.protocols.lcc.executions import Execution, Shape, signature
 
 
 def execution(process: str, objects: str, views: list[str], orders: list[str | None]) -> Execution:

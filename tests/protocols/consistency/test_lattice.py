@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols.consistency import executions, lattice
-from assay.protocols.consistency.lattice import NAMED, Configuration, Ordering
-from assay.protocols.consistency.placement import JUDGED
+from assay.protocols.judges import lattice
+from assay.protocols.judges.lattice import NAMED, Configuration, Ordering
 from assay.protocols.judges.strongest import STRONGER
+from assay.protocols.lcc import executions
+from assay.protocols.lcc.placement import JUDGED
 
 CONFIGURATIONS = lattice.configurations(realtime=True)
 configurations = st.sampled_from(CONFIGURATIONS)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols.consistency import lattice, metadata
-from assay.protocols.consistency.placement import JUDGED, place
-from assay.protocols.judges import planted
+from assay.protocols.judges import lattice
 from assay.protocols.judges.strongest import judge
+from assay.protocols.lcc import metadata, planted
+from assay.protocols.lcc.placement import JUDGED, place
 from assay.protocols.nodes.stores import Write
 from assay.workloads.histories import Operation
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from assay.protocols.consistency import rivals
-from assay.protocols.judges import planted
 from assay.protocols.judges.strongest import STRONGER
+from assay.protocols.lcc import planted, rivals
 
 
 @pytest.mark.parametrize("plant", ["none", *planted.PLANTS])

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from assay.protocols.faults import Crash
 from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId, Tag
+from assay.protocols.judges.safety import agreement
 from assay.protocols.kernel.explore import Explored, arsenal, canonical, explore
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.trace import replay
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.bracha import Bracha
-from assay.protocols.safety import agreement
 from assay.sim.random import stream
 from tests.oracles.schedules import Decided, reachable
 

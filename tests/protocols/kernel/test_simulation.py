@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from assay.protocols.faults import Crash
 from assay.protocols.interface import Node
+from assay.protocols.judges.safety import agreement
 from assay.protocols.kernel import net as networks
 from assay.protocols.kernel.asynchronous import DelayVictim, Fifo, QuorumStarver, Random, Replay, SplitBrain
 from assay.protocols.kernel.net import Constant, Exponential, Lognormal, Net, Poisson, Regions, Uniform
 from assay.protocols.kernel.run import all_decided
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.bracha import Bracha
-from assay.protocols.safety import agreement
 from tests.oracles.naive_kernel import NaiveTimed
 from tests.protocols.kernel.nodes import Counter, Gossip, Memory, Signer, Soliloquist, TwoBroadcasts
 

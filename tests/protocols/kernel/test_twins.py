@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from assay.protocols.judges.safety import agreement, conspire, signed_world
 from assay.protocols.kernel import lockstep
 from assay.protocols.kernel.trace import byzantine
 from assay.protocols.kernel.twins import twins
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.bracha import Bracha
-from assay.protocols.safety import agreement, conspire, signed_world
 
 
 def test_each_side_hears_its_own_copy() -> None:

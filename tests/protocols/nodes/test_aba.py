@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from assay.protocols.faults import Chaos, Crash, Silence
 from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId
+from assay.protocols.judges.safety import agreement, corrupt, proposed
 from assay.protocols.kernel.asynchronous import Random
 from assay.protocols.kernel.twins import twins
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.aba import ABA, WeakCoinABA
 from assay.protocols.nodes.coins import IdealCoin, LocalCoin
-from assay.protocols.safety import agreement, corrupt, proposed
 
 COMMON = partial(IdealCoin, 3)
 PROTOCOLS = [partial(ABA, COMMON), partial(WeakCoinABA, COMMON), partial(WeakCoinABA, LocalCoin)]

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.protocols.amortized_brb import reed_solomon
+from assay.protocols.amortized_brb.avid import Avid
+from assay.protocols.amortized_brb.chained import Chained
+from assay.protocols.amortized_brb.hashed_bracha import HashedBracha
+from assay.protocols.amortized_brb.sampled_broadcast import SampledBroadcast
 from assay.protocols.faults import Chaos, Crash, Equivocate, Silence
 from assay.protocols.interface import Fault, Message, Node
 from assay.protocols.kernel.asynchronous import Asynchronous, Random
 from assay.protocols.kernel.world import World
-from assay.protocols.nodes import merkle, reed_solomon
-from assay.protocols.nodes.avid import Avid
-from assay.protocols.nodes.avss import PRIME, Avss, evaluate, interpolate
-from assay.protocols.nodes.chained import Chained
-from assay.protocols.nodes.hashed_bracha import HashedBracha
-from assay.protocols.nodes.sampled_broadcast import SampledBroadcast
+from assay.protocols.nodes import merkle
+from assay.protocols.subcubic_coin.avss import PRIME, Avss, evaluate, interpolate
 
 EXACT = (HashedBracha, Avid)
 PLAIN: st.SearchStrategy[Any] = st.recursive(

@@ -16,7 +16,7 @@ from assay.protocols.kernel.run import Decision, Outcome
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes import chain
 from assay.protocols.nodes.chain import GENESIS, Block, Ghost, LongestChain, Miner
-from assay.protocols.parasite import coalition
+from assay.protocols.quantas.parasite import coalition
 from tests.oracles import chains
 
 TREES = st.lists(st.integers(0, 10**6), max_size=14).map(

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.protocols.amortized_brb import Divide, TwoFaced, kept, two_faced
+from assay.protocols.amortized_brb.chained import Chained
+from assay.protocols.amortized_brb.vouching import GENESIS, Links, Votes, digest
 from assay.protocols.faults import Chaos, Crash, Silence
 from assay.protocols.interface import Ctx, Fault, Message, NodeId
 from assay.protocols.kernel.asynchronous import Fifo, QuorumStarver, Random, Scheduler, SplitBrain
 from assay.protocols.kernel.rounds import Rounds
 from assay.protocols.kernel.world import World
-from assay.protocols.nodes.chained import Chained
-from assay.protocols.nodes.vouching import GENESIS, Links, Votes, digest
 
 STREAM = [b"one", b"two", b"three", b"four"]
 

@@ -15,10 +15,10 @@ from assay.protocols.interface import Ctx, Fault, Message, NodeId
 from assay.protocols.kernel.asynchronous import QuorumStarver, Random, Scheduler, SplitBrain
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.aba import ABA
-from assay.protocols.nodes.ben_or import BenOr
-from assay.protocols.nodes.crusader import Crusader
-from assay.protocols.nodes.strong_coin import CommitReveal, StrongCoin
 from assay.protocols.subcubic_coin import Splitter
+from assay.protocols.subcubic_coin.ben_or import BenOr
+from assay.protocols.subcubic_coin.crusader import Crusader
+from assay.protocols.subcubic_coin.strong_coin import CommitReveal, StrongCoin
 
 BIT = st.integers(0, 1)
 

@@ -13,10 +13,10 @@ from assay.protocols.faults import Crash
 from assay.protocols.interface import Fault
 from assay.protocols.kernel.rounds import Rounds
 from assay.protocols.kernel.world import World
-from assay.protocols.nodes import committees
-from assay.protocols.nodes.committee_coin import CommitteeCoin, ideal
-from assay.protocols.nodes.committees import Plan, corrupt, fallen
-from assay.protocols.nodes.strong_coin import StrongCoin
+from assay.protocols.subcubic_coin import committees
+from assay.protocols.subcubic_coin.committee_coin import CommitteeCoin, ideal
+from assay.protocols.subcubic_coin.committees import Plan, corrupt, fallen
+from assay.protocols.subcubic_coin.strong_coin import StrongCoin
 from assay.sim.random import key, stream
 from tests.oracles import committees as oracle
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from assay.protocols.faults import Chaos, Crash, Equivocate, Lie, Replayed, Silence
 from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId
+from assay.protocols.judges.safety import agreement, all_of, asked, linearizable
 from assay.protocols.kernel.net import parse
 from assay.protocols.kernel.twins import twins
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes import pbft_proofs as proofs
 from assay.protocols.nodes.kv import finished
 from assay.protocols.nodes.pbft import Pbft, PbftClient
-from assay.protocols.safety import agreement, all_of, asked, linearizable
 from tests.protocols.nodes.test_raft import clients as raft_clients
 
 judge = all_of(agreement, asked, linearizable)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from assay.protocols.faults import Crash
 from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId
+from assay.protocols.judges.safety import agreement, all_of, asked, linearizable
 from assay.protocols.kernel.net import parse
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.kv import finished
 from assay.protocols.nodes.raft import Raft, RaftClient
-from assay.protocols.safety import agreement, all_of, asked, linearizable
 
 judge = all_of(agreement, asked, linearizable)
 

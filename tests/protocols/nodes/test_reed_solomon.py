@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.protocols.nodes import merkle, reed_solomon
+from assay.protocols.amortized_brb import reed_solomon
+from assay.protocols.nodes import merkle
 from tests.oracles import fields
 
 

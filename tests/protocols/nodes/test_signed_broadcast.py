@@ -6,10 +6,10 @@ import pytest
 
 from assay.protocols.faults import Chaos, Crash, Equivocate, Silence
 from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId
+from assay.protocols.judges.safety import agreement, sent_by
 from assay.protocols.kernel.twins import twins
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.signed_broadcast import NOTHING, SignedBroadcast
-from assay.protocols.safety import agreement, sent_by
 
 
 @pytest.mark.parametrize(("n", "f"), [(2, 1), (4, 1), (4, 3), (7, 5)])

@@ -32,10 +32,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from assay.observe.cluster.incidents import Incident, Truth
 from assay.observe.cluster.metrics import COLUMN, GPUS, METRICS
 from assay.observe.cluster.nfs_queue import saves
 from assay.observe.cluster.plan import FAULTS, HOUR, SCRAPE, Failure, Plan, Shift, make
-from assay.observe.incidents import Incident, Truth
 from assay.record.errors import BadInput
 from assay.sim.random import stream
 from assay.sim.telemetry import Block, Frame

@@ -134,7 +134,7 @@ class Beyond:
 def question(automaton: Automaton, formula: Formula) -> Asked | Beyond:
     """The questions of a specification.
 
-    >>> from assay.protocols.automata.builtin import load
+    >>> from assay.protocols.taco.builtin import load
     >>> broadcast = load("broadcast")
     >>> asked = question(broadcast, broadcast.specifications["unforgeability"])
     >>> [(list(map(str, v.start)), [list(map(str, goal)) for goal in v.goals]) for v in asked.questions]

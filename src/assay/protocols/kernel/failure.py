@@ -7,8 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 _ROOM = Path(__file__).parent.parent
-_FRAMEWORK = (*(str(_ROOM / folder) for folder in ("kernel", "tcp")), str(_ROOM / "interface.py"))
-_FRAMEWORK += (str(_ROOM / "faults.py"), str(_ROOM / "maelstrom.py"))
+_FRAMEWORK = (*(str(_ROOM / folder) for folder in ("kernel", "tcp", "faults")), str(_ROOM / "interface.py"))
 
 
 def place(error: BaseException) -> str | None:

@@ -1,0 +1,234 @@
+"""The measurements of `ccl-bench`: real rows of two engines and a search over them, the published table, links twice
+as fast on two kinds of machine."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from assay.observe.ccl_bench import ddp_variants
+from assay.observe.ccl_bench.ddp_variants import DEFAULTS, SPACES, Bench, Setup, Workload
+from assay.observe.ccl_bench.search import Tpe, Trial, search
+from assay.observe.graphs.generate import Job, generate
+from assay.observe.graphs.replay import Link, Network, Plan, replay
+from assay.observe.traces import metrics
+from assay.record.errors import BadInput
+from assay.sim.hardware import Device, device
+from assay.sim.random import stream
+
+Rows = dict[str, dict[str, Any]]
+STEPS, LOOKED_AT = 2, 3  # that a row of a search records, and one of the pair
+TIMED = 4  # steps at once: other work only makes them longer, so the shortest counts
+CONFIRMED, TURNS = 3, 2  # setups that are timed again after a search, without the profiler, and how often
+WORKLOADS = {  # many narrow layers, some, a few wide ones
+    "narrow": Workload(layers=12, width=192), "middle": Workload(layers=6, width=384),
+    "wide": Workload(layers=3, width=768),
+}  # fmt: skip
+SLOW, FAST = "fsdp", "ddp"  # named before anything is measured: an engine that shards its weights sends more
+# Named before too. Both are of the search's space and send equal bytes: all gradients at once behind the whole batch,
+# or, behind the last of four pieces of it, in small buckets beside the backward pass.
+PAIR: dict[str, Setup] = {"less": DEFAULTS["ddp"], "more": {"bucket": 0.5, "pieces": 4, "half": False}}
+KEPT = ("avg_step_time", "compute_comm_overlap", "collective_volume", "exposed_comm_time", "idle_share")
+
+
+# ------------------------------------------------------------------------------------------------ real engines
+
+
+def recorded(workloads: Sequence[str], windows: int, budget: int, rounds: int, seed: int) -> Rows:
+    """A pair of setups, window by window; a search in each engine for each workload, its winner beside the default."""
+    with tempfile.TemporaryDirectory(prefix="assay-rows-") as folder:
+        plan = (tuple(workloads), windows, budget, rounds, seed)
+        return dict(ddp_variants.run(Workload(), Path(folder), _session, *plan))
+
+
+def _session(
+    bench: Bench, workloads: tuple[str, ...], windows: int, budget: int, rounds: int, seed: int
+) -> Rows:  # fmt: skip
+    random = stream(seed, "ccl-bench", "turns")
+    bench.workload = replace(WORKLOADS["middle"], seed=seed)
+    rows = _paired(bench, windows, random)
+    for name in workloads:
+        bench.workload = replace(WORKLOADS[name], seed=seed)
+        winners: dict[str, Setup] = {}
+        found: Rows = {}
+        for engine in SPACES:
+            found |= _searched(bench, engine, budget, seed, winners)
+        found |= _compared(bench, winners, rounds, random)
+        rows |= {f"{name} {key}": {"workload": name, **row} for key, row in found.items()}
+    return rows
+
+
+def _paired(bench: Bench, windows: int, random: np.random.Generator) -> Rows:
+    """The pair in turns: overlap off a recording, the step without the profiler, which costs more the more runs."""
+    rows: Rows = {}
+    for window in range(windows):
+        for method in map(str, random.permutation(list(PAIR))):
+            found = _metrics(bench.record("ddp", PAIR[method], LOOKED_AT, f"{method} {window}"))
+            rows[f"{method} {window}"] = {
+                "experiment": "pair", "engine": "ddp", "method": method, "setup": _words(PAIR[method]),
+                "window": window, **found, "step": min(bench.seconds("ddp", PAIR[method], TIMED)),
+            }  # fmt: skip
+    return rows
+
+
+def _words(setup: Setup) -> str:
+    return " ".join(f"{key}={value}" for key, value in setup.items())
+
+
+def _metrics(folder: Path) -> dict[str, float | None]:
+    table = metrics.metrics_table(folder, KEPT)
+    return dict(table.select("metric", "value").iter_rows())
+
+
+def _searched(bench: Bench, engine: str, budget: int, seed: int, winners: dict[str, Setup]) -> Rows:
+    """Every trial a row: recorded, then measured from what was recorded."""
+    rows: Rows = {}
+
+    def run(setup: Setup, effort: float) -> float:
+        name = f"{engine} trial {len(rows)}"
+        folder = bench.record(engine, setup, max(1, round(STEPS * effort)), f"{bench.workload.width} {name}")
+        found = _metrics(folder)
+        rows[name] = {"experiment": "trial", "engine": engine, "method": "tpe", "setup": _words(setup), **found}
+        if found["avg_step_time"] is None:
+            raise BadInput(f"{name}: no step was recorded")
+        return found["avg_step_time"]
+
+    trials = search(SPACES[engine], run, Tpe(), budget, seed=seed, default=DEFAULTS[engine])
+    winners[engine] = _confirmed(bench, engine, trials)
+    return rows
+
+
+def _confirmed(bench: Bench, engine: str, trials: list[Trial]) -> Setup:
+    """Few recorded steps are a noisy judge: the best setups and the default are timed again, turn by turn.
+
+    What else runs on the machine only makes steps longer, so the shortest of each counts. The default may win.
+    """
+    done = sorted((trial for trial in trials if trial.cost is not None), key=lambda trial: (-trial.effort, trial.cost))
+    chosen = [trial for trial in done if trial.given or trial in done[:CONFIRMED]]
+    if not chosen:
+        raise BadInput(f"{engine}: no setup could be run: {trials[0].failure}")
+    shortest = dict.fromkeys(range(len(chosen)), math.inf)
+    for _ in range(TURNS):
+        for at, trial in enumerate(chosen):
+            shortest[at] = min(shortest[at], *bench.seconds(engine, trial.setup, 1))
+    return chosen[min(shortest, key=lambda at: shortest[at])].setup
+
+
+def _compared(bench: Bench, winners: dict[str, Setup], rounds: int, random: np.random.Generator) -> Rows:
+    """Default and found, in an order drawn anew for each turn, without the profiler."""
+    chosen = {(engine, "default"): setup for engine, setup in DEFAULTS.items()}
+    chosen |= {(engine, "tpe"): setup for engine, setup in winners.items()}
+    rows: Rows = {}
+    for turn in range(rounds):
+        for engine, method in random.permutation(list(chosen)).tolist():
+            setup = chosen[engine, method]
+            rows[f"{engine} {method} turn {turn}"] = {
+                "experiment": "final", "engine": engine, "method": method, "setup": _words(setup), "window": turn,
+                "step": min(bench.seconds(engine, setup, TIMED)),
+            }  # fmt: skip
+    return rows
+
+
+# ------------------------------------------------------------------------------------------- the published table
+
+
+PUBLISHED = "ccl-bench/benchmark_data.json"  # where it is looked for among the traces
+SAME = ("model_family", "phase", "hardware_model", "total_count", "batch_size", "seq_len")
+
+
+def published(table: str, seed: int) -> Rows:
+    """Pairs of published rows of one model on equal machines."""
+    return compared(read_published(Path(table)))
+
+
+def read_published(path: Path) -> list[dict[str, Any]]:
+    """The rows of a published table, metadata and metrics in one mapping each."""
+    try:
+        held = msgspec.json.decode(path.read_bytes())
+        return [{**row["metadata"], **row["metrics"]} for row in held["rows"]]
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise BadInput(f"{path}: no table of CCL-Bench (rows with metadata and metrics): {error}") from None
+
+
+def compared(rows: list[dict[str, Any]]) -> Rows:
+    """Each pair of the same workload: does more overlap go with a longer step?"""
+    out: Rows = {}
+    known = [row for row in rows if _number(row, "avg_step_time") and _number(row, "compute_comm_overlap") is not None]
+    for one, other in itertools.combinations(known, 2):
+        if any(_word(one, key) != _word(other, key) for key in SAME):
+            continue
+        low, high = sorted((one, other), key=lambda row: float(row["compute_comm_overlap"]))
+        times = float(high["avg_step_time"]) / float(low["avg_step_time"])
+        gap = (float(high["compute_comm_overlap"]) - float(low["compute_comm_overlap"])) / 100
+        out[f"{high.get('workload_name')} / {low.get('workload_name')}"] = {
+            "experiment": "published", "overlap_gap": gap, "times": times,
+            "judged": abs(times - 1) > 0.05 and gap >= 0.01, "shorter": times < 1,
+        }  # fmt: skip
+    return out
+
+
+def _word(row: dict[str, Any], name: str) -> str:
+    """A value of the metadata; contributors write `-` and `_` as they like."""
+    return str(row.get(name)).lower().replace("-", "_")
+
+
+def _number(row: dict[str, Any], name: str) -> float | None:
+    value = row.get(name)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+# ------------------------------------------------------------------------------------- links twice as fast (a model)
+
+
+V6E = {
+    # Google Cloud, "TPU v6e", docs.cloud.google.com/tpu/docs/v6e, table of specifications, for one chip.
+    "bf16": 918e12, "mem_bw": 1638e9, "ici_bw": 800e9, "links": 4,  # the links' bandwidth together, both ways
+    # Austin et al., "How to Scale Your Model", 2025, part 3: a hop takes about a microsecond whatever it carries.
+    "hop": 1e-6,
+}  # fmt: skip
+
+
+def machines() -> dict[str, tuple[Device, Network]]:
+    """Four devices of each kind, by what is published of them.
+
+    A generated step asks a device for its peak and its memory's bandwidth only. A collective goes round a ring, one
+    link of the TPU each way; `all links` lets it use all of a chip's links at once, more than four chips without
+    wrap-around can, and so the least that TPUs could gain.
+    """
+    a100 = device("a100")
+    v6e = replace(a100, name="tpu-v6e", title="TPU v6e", peak_flops={"bf16": V6E["bf16"]}, mem_bw=V6E["mem_bw"])
+    ici = Link(V6E["hop"], V6E["ici_bw"] / 2 / V6E["links"])
+    return {
+        "a100 nvlink": (a100, Network(a100.nvlink, per_node=8)),
+        "v6e torus": (v6e, Network(ici, per_node=8)),
+        "v6e torus, all links": (v6e, Network(Link(ici.latency, V6E["links"] * ici.bandwidth), per_node=8)),
+    }
+
+
+SIZES = {"small": ((16, 24), (1536, 2048)), "medium": ((32, 40), (3072, 4096, 5120))}  # layers, hidden
+CUTS = {"tp4": {"tp": 4}, "dp4": {"dp": 4}, "tp2 dp2": {"tp": 2, "dp": 2}}
+
+
+def doubled(size: str, seed: int) -> Rows:
+    """By which share a drawn job's step gets shorter with links of twice the bandwidth, for each cut and machine."""
+    random = stream(seed, "ccl-bench", "doubled", size)
+    layers, hidden, seq = (int(random.choice(some)) for some in (*SIZES[size], (512, 1024, 2048)))
+    rows: Rows = {}
+    for (cut, degrees), (name, (on, network)) in itertools.product(CUTS.items(), machines().items()):
+        job = Job(layers=layers, hidden=hidden, heads=hidden // 128, seq=seq, batch=1, **degrees)
+        plan = Plan.of(generate(job, on))
+        step = replay(plan, network).makespan
+        gain = 1 - replay(plan, network.scaled(bandwidth=2)).makespan / step
+        rows[f"{cut} {name}"] = {
+            "experiment": "doubled", "cut": cut, "machine": name, "layers": layers, "hidden": hidden, "seq": seq,
+            "step": step, "gain": gain,
+        }  # fmt: skip
+    return rows

@@ -1,0 +1,1 @@
+"""The baselines that several papers are compared with."""

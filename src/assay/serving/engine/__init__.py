@@ -1,0 +1,1 @@
+"""The simulator of LLM serving and what it consists of."""

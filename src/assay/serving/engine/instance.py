@@ -1,0 +1,540 @@
+"""One LLM instance: continuous batching over paged KV, advanced from decision to decision.
+
+Between two changes of the batch an engine repeats the same plan, and the time of its iterations is a line in their
+number (`assay.sim.llm_cost`). So the state of a batch is a handful of sums, nothing per sequence is touched while it
+decodes, and the next moment at which anything is decided follows in closed form. Here is what happens at such a
+moment: `settle` books what was computed, `plan` decides what the next iterations do, `horizon` says for how many of
+them nothing can change.
+"""
+
+# Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from assay.serving.engine import views as v
+from assay.serving.engine.prefix_cache import JIT, clear, extend, hold, idle_blocks, match, release, store, take
+from assay.serving.engine.queues import add_end, drop_end, leave, pop, push, start
+from assay.serving.engine.state import (
+    DECODING,
+    FINISHED,
+    FINISHED_COUNT,
+    HANDED,
+    HANDED_COUNT,
+    PREFILL,
+    PREFILLING,
+    SGLANG,
+    STATIC,
+    SWAP,
+    VLLM_V1,
+    WAITING,
+)
+from assay.sim.llm_cost import FOREVER, chunk_line, decode_line
+
+# Why someone still waits: no blocks; no look, because another had to give way; no blocks, some being pinned by a hit.
+REFUSED, SKIPPED, PINNED = 1, 2, 3
+SMOOTHING = 0.1  # weight of the newest value in the moving averages a router sees
+
+
+@njit(**JIT)
+def blocks_of(tokens, block):
+    """Blocks that hold so many tokens."""
+    return (tokens + block - 1) // block
+
+
+@njit(**JIT)
+def free_blocks(w, i):
+    """What can still be given to sequences: blocks that nobody holds."""
+    return v.caches(w)[i].capacity - v.caches(w)[i].active
+
+
+@njit(**JIT)
+def decode_need(w, i, k, iterations):
+    """Blocks that the decodes need in iterations k, k + 1, …: each one new block every `block` tokens."""
+    block = w.block
+    need = (iterations // block) * v.instances(w)[i].decodes
+    at = k % block
+    for _ in range(iterations % block):
+        need += v.phases(w)[i, at]
+        at = at + 1 if at + 1 < block else 0
+    return need
+
+
+# ------------------------------------------------------------------------------------------ in and out
+
+
+@njit(**JIT)
+def _begin_decode(w, i, r):
+    """Request r, whose context has KV in full, decodes from the next iteration on."""
+    instance, request = v.instances(w)[i], v.requests(w)[r]
+    request.state, request.chunk = DECODING, 0
+    request.begun, request.context0 = instance.k, request.pre
+    request.end = instance.k + (request.output - request.emitted)
+    v.phases(w)[i, (instance.k - request.pre) % w.block] += 1
+    add_end(v.finishing(w)[i], instance.decodes, request.end, request.turn)
+    instance.decodes += 1
+    instance.context += request.pre
+
+
+@njit(**JIT)
+def _stop_decode(w, i, r):
+    """Book what request r generated and take it out of the sums; returns its context."""
+    instance, request = v.instances(w)[i], v.requests(w)[r]
+    steps = instance.k - request.begun
+    context = request.context0 + steps
+    request.emitted += steps
+    v.phases(w)[i, (request.begun - request.context0) % w.block] -= 1
+    instance.decodes -= 1
+    instance.context -= context
+    return context
+
+
+@njit(**JIT)
+def _complete(w, i, r, now):
+    request = v.requests(w)[r]
+    request.state, request.finish = FINISHED, now
+    v.finished(w)[v.counts(w)[FINISHED_COUNT]] = r
+    v.counts(w)[FINISHED_COUNT] += 1
+
+
+@njit(**JIT)
+def _finish_decode(w, i, now):
+    """The next sequence to finish has produced its last token."""
+    instance, block = v.instances(w)[i], w.block
+    r = v.finishing(w)[i][0].request % w.n_requests
+    request = v.requests(w)[r]
+    drop_end(v.finishing(w)[i], instance.decodes, 0)
+    context = _stop_decode(w, i, r)
+    leave(w, i, r)
+    private = blocks_of(context, block) - request.shared
+    release(w, r, i, private, context // block - request.shared)
+    _complete(w, i, r, now)
+
+
+@njit(**JIT)
+def _finish_prefill(w, i, r, now):
+    """The last chunk of a prompt gives the next token; returns whether the request moves to another instance."""
+    instance, request, block = v.instances(w)[i], v.requests(w)[r], w.block
+    request.emitted += 1
+    if request.emitted == 1:
+        request.first = now
+        instance.ttft += SMOOTHING * ((now - request.arrival) - instance.ttft)
+    if instance.host >= 0:
+        store(w, r, instance.host, request.pre // block)
+    ends = request.emitted >= request.output
+    if not ends and instance.role != PREFILL:
+        _begin_decode(w, i, r)
+        return False
+    leave(w, i, r)
+    release(w, r, i, request.private, request.pre // block - request.shared if ends else 0)
+    if ends:
+        _complete(w, i, r, now)
+        return False
+    request.state, request.ready, request.prefilled_by = HANDED, request.pre, i
+    return True
+
+
+@njit(**JIT)
+def _remove_chunk(w, i, r):
+    """Take request r out of those in the middle of their prompt, keeping the order of the others."""
+    instance, kept = v.instances(w)[i], 0
+    for slot in range(instance.prefills):
+        if v.chunks(w)[i, slot] != r:
+            v.chunks(w)[i, kept] = v.chunks(w)[i, slot]
+            kept += 1
+    instance.prefills = kept
+
+
+@njit(**JIT)
+def withdraw(w, i, r, keep):
+    """Take a running request off the instance; with `keep` the KV of a decode stays with it, else it is recomputed."""
+    instance, request, block = v.instances(w)[i], v.requests(w)[r], w.block
+    leave(w, i, r)
+    if request.state == DECODING:
+        for slot in range(instance.decodes):
+            if v.finishing(w)[i][slot].request == request.turn:
+                drop_end(v.finishing(w)[i], instance.decodes, slot)
+                break
+        context = _stop_decode(w, i, r)
+        private = blocks_of(context, block) - request.shared
+        request.ready = context if keep else 0
+    else:
+        instance.uncomputed -= request.target - request.pre
+        _remove_chunk(w, i, r)
+        private = request.private
+        request.ready = 0
+    release(w, r, i, private, 0)
+    request.pre, request.chunk = 0, 0
+    instance.changed = 1
+
+
+@njit(**JIT)
+def _preempt(w, i):
+    """The most recently admitted sequence gives way and goes to the head of the queue; returns it."""
+    instance = v.instances(w)[i]
+    r = instance.newest
+    swaps = instance.preemption == SWAP
+    withdraw(w, i, r, swaps)
+    request = v.requests(w)[r]
+    if request.ready > 0:
+        instance.extra += instance.swap * request.ready
+    request.preemptions += 1
+    instance.preemptions += 1
+    request.state, request.key = WAITING, -np.inf
+    request.expected = request.prompt + request.emitted - request.ready
+    instance.uncomputed += request.expected
+    push(w, i, r)
+    return r
+
+
+@njit(**JIT)
+def accept(w, i, r, now):
+    """Request r is sent to instance i, where it waits to be admitted."""
+    instance, request, block = v.instances(w)[i], v.requests(w)[r], w.block
+    request.instance, request.state, request.routed = i, WAITING, now
+    if request.ready > 0:
+        request.expected = 0
+    else:
+        hit = match(w, r, i, request.path_blocks)
+        request.expected = max(request.prompt + request.emitted - hit * block - request.reuse, 1)
+    instance.uncomputed += request.expected
+    push(w, i, r)
+
+
+# --------------------------------------------------------------------------------------------- planning
+
+
+@njit(**JIT)
+def _fetchable(w, i, r, hit, last):
+    """Blocks beyond `hit` that the host tier has, where fetching them is cheaper than computing them."""
+    instance, block = v.instances(w)[i], w.block
+    found = match(w, r, instance.host, v.requests(w)[r].path_blocks)
+    more = min(found, last) - hit
+    if more <= 0:
+        return 0
+    tokens = v.tokens(w)[instance.kind]
+    n = min(more * block, len(tokens) - 1)
+    computed = (tokens[n] - tokens[0]) * (more * block / n)
+    computed += chunk_line(v.coefficients(w)[instance.kind], more * block, hit * block)[0]
+    return more if instance.fetch * more * block < computed else 0
+
+
+@njit(**JIT)
+def _admit(w, i, budget, now):
+    """Admit the first waiting request if its next tokens fit; returns the tokens it computes, or -1."""
+    instance, block = v.instances(w)[i], w.block
+    r = instance.queue
+    request = v.requests(w)[r]
+    target = request.prompt + request.emitted
+    hit = match(w, r, i, request.path_blocks)
+    fetched = 0
+    if request.ready > 0:
+        hit = min(hit, request.ready // block)
+        have, chunk = request.ready, 0
+    else:
+        last = (target - 1) // block  # the last token is always computed: it gives the next one
+        hit = min(hit, last)
+        if instance.host >= 0:
+            fetched = _fetchable(w, i, r, hit, last)
+        have = min(max((hit + fetched) * block, hit * block + request.reuse), target - 1)
+        chunk = min(target - have, budget, instance.chunk_limit)
+    reserve = decode_need(w, i, instance.k, 1)
+    whole = have + chunk if instance.plan == VLLM_V1 else target  # SGLang and static batching want room for the prompt
+    pinned = idle_blocks(w, r, i, hit)
+    if blocks_of(max(whole, have + chunk), block) - hit > free_blocks(w, i) - pinned - reserve:
+        instance.blocked = PINNED if pinned > 0 else REFUSED
+        return -1
+    pop(w, i)
+    start(w, i, r)
+    hold(w, r, i, hit)
+    request.private = blocks_of(have + chunk, block) - hit
+    take(w, i, request.private)
+    if request.preemptions == 0 and request.ready == 0:
+        request.admitted, request.cached, request.fetched = now, have, fetched * block
+    instance.extra += request.extra + instance.fetch * fetched * block
+    request.extra = 0.0
+    instance.uncomputed -= request.expected
+    instance.changed = 1
+    request.target, request.chunk = target, chunk
+    if request.ready > 0:
+        if request.preemptions > 0 and instance.preemption == SWAP:
+            instance.extra += instance.swap * request.ready
+        request.pre = request.ready
+        extend(w, r, i, request.pre // block)
+        request.ready = 0
+        _begin_decode(w, i, r)
+        # its first decode may itself need a block, which the reserve did not count
+        return 1
+    request.pre = have
+    request.state = PREFILLING
+    v.chunks(w)[i, instance.prefills] = r
+    instance.prefills += 1
+    instance.uncomputed += target - have
+    extend(w, r, i, (have + chunk) // block)
+    return chunk
+
+
+@njit(**JIT)
+def _continue_prompts(w, i, budget, reserve):
+    """Give the prompts under way their next chunk, oldest first; returns the budget left and whether one gave way."""
+    instance, block = v.instances(w)[i], w.block
+    slot, preempted = 0, False
+    while slot < instance.prefills:
+        r = v.chunks(w)[i, slot]
+        request = v.requests(w)[r]
+        chunk = min(request.target - request.pre, budget, instance.chunk_limit)
+        need = blocks_of(request.pre + chunk, block) - blocks_of(request.pre, block)
+        gone = False
+        while need > free_blocks(w, i) - (decode_need(w, i, instance.k, 1) if reserve else 0):
+            preempted = True
+            if _preempt(w, i) == r:
+                gone = True
+                break
+        if gone:
+            continue
+        if chunk != request.chunk:
+            instance.changed = 1
+        request.chunk = chunk
+        take(w, i, need)
+        request.private += need
+        extend(w, r, i, (request.pre + chunk) // block)
+        budget -= chunk
+        slot += 1
+    return budget, preempted
+
+
+@njit(**JIT)
+def _admit_waiting(w, i, budget, now):
+    """Admit in the queue's order while tokens, sequence slots and blocks last; returns the tokens they compute."""
+    instance, used = v.instances(w)[i], 0
+    while instance.waiting > 0 and budget > 0 and instance.decodes + instance.prefills < instance.max_seqs:
+        if instance.accepts == 0:
+            break
+        n = _admit(w, i, budget, now)
+        if n < 0:
+            break
+        budget -= n
+        used += n
+    return used
+
+
+@njit(**JIT)
+def _plan_once(w, i, now):
+    """One look at the batch and the queue."""
+    instance = v.instances(w)[i]
+    instance.blocked = 0
+    mixed = 1
+    if instance.plan == SGLANG:
+        left, preempted = _continue_prompts(w, i, instance.max_tokens, False)
+        if preempted:
+            instance.blocked = SKIPPED
+        else:
+            _admit_waiting(w, i, left, now)
+        if instance.prefills > 0:
+            mixed = 0
+    if mixed:
+        preempted = False
+        while decode_need(w, i, instance.k, 1) > free_blocks(w, i):
+            _preempt(w, i)
+            preempted = True
+        if instance.plan != SGLANG:
+            left, gave_way = _continue_prompts(w, i, instance.max_tokens - instance.decodes, True)
+            empty = instance.decodes + instance.prefills == 0
+            if preempted or gave_way:
+                instance.blocked = SKIPPED
+            elif instance.plan != STATIC or empty:
+                _admit_waiting(w, i, left, now)
+            while decode_need(w, i, instance.k, 1) > free_blocks(w, i):  # handed-over sequences count only now
+                _preempt(w, i)
+                instance.blocked = SKIPPED
+        elif preempted:
+            instance.blocked = SKIPPED
+        take(w, i, decode_need(w, i, instance.k, 1))
+    if mixed != instance.mixed:
+        instance.mixed, instance.changed = mixed, 1
+
+
+@njit(**JIT)
+def plan(w, i, now):
+    """Decide what the next iteration of instance i computes, and take the blocks it needs.
+
+    A segment is pinned as a whole, so one that reaches beyond what a sequence has of it can take the room that the
+    sequence needs to go on, even when it is alone: then it gave way to itself, and starts again without the cache.
+    """
+    instance = v.instances(w)[i]
+    _plan_once(w, i, now)
+    if instance.decodes + instance.prefills == 0 and instance.blocked:
+        clear(w, i)
+        _plan_once(w, i, now)
+
+
+@njit(**JIT)
+def line(w, i):
+    """Set the instance's own line for its present plan."""
+    instance = v.instances(w)[i]
+    coef = v.coefficients(w)[instance.kind]
+    n = 0
+    alpha, gamma, valid = 0.0, 0.0, FOREVER
+    if instance.mixed and instance.decodes > 0:
+        n = instance.decodes
+        alpha, gamma, valid = decode_line(coef, instance.decodes, instance.context)
+    for slot in range(instance.prefills):
+        request = v.requests(w)[v.chunks(w)[i, slot]]
+        if request.chunk > 0:
+            n += request.chunk
+            more, slope, until = chunk_line(coef, request.chunk, request.pre)
+            alpha, gamma, valid = alpha + more, gamma + slope, min(valid, until)
+    if n > 0:
+        alpha += v.tokens(w)[instance.kind, n] + instance.extra
+        if instance.extra > 0.0:
+            valid = 1
+    instance.extra = 0.0 if n > 0 else instance.extra
+    instance.alpha, instance.gamma, instance.base = alpha, gamma, instance.turn
+    instance.valid_to = instance.turn + valid
+    return n
+
+
+@njit(**JIT)
+def batch_tokens(w, i):
+    """Tokens that an iteration of the present plan computes."""
+    instance = v.instances(w)[i]
+    n = instance.decodes if instance.mixed else 0
+    for slot in range(instance.prefills):
+        n += v.requests(w)[v.chunks(w)[i, slot]].chunk
+    return n
+
+
+@njit(**JIT)
+def _need(w, i, iterations):
+    """Blocks that iterations 1 … iterations - 1 from now need (those of iteration 0 are taken)."""
+    instance, block = v.instances(w)[i], w.block
+    need = decode_need(w, i, instance.k + 1, iterations - 1) if instance.mixed else 0
+    for slot in range(instance.prefills):
+        request = v.requests(w)[v.chunks(w)[i, slot]]
+        first = request.pre + request.chunk
+        need += blocks_of(request.pre + iterations * request.chunk, block) - blocks_of(first, block)
+    return need
+
+
+@njit(**JIT)
+def _next_take(w, i):
+    """The first iteration from now, 0 being the present one, in which a decode takes a block."""
+    instance, block = v.instances(w)[i], w.block
+    for ahead in range(block):
+        if v.phases(w)[i, (instance.k + ahead) % block] > 0:
+            return ahead
+    return block
+
+
+@njit(**JIT)
+def horizon(w, i, most):
+    """For how many iterations, at most `most`, the plan of instance i surely stays as it is."""
+    instance = v.instances(w)[i]
+    m = min(most, instance.valid_to - instance.turn)
+    if instance.mixed and instance.decodes > 0:
+        m = min(m, v.finishing(w)[i][0].end - instance.k)
+    for slot in range(instance.prefills):
+        request = v.requests(w)[v.chunks(w)[i, slot]]
+        if request.chunk > 0:
+            m = min(m, (request.target - request.pre) // request.chunk)
+    if instance.blocked == SKIPPED or (instance.blocked != 0 and instance.prefills > 0):
+        m = 1  # nobody was asked in, or what a prompt under way computes may be what the refused one waits for
+    elif instance.blocked == PINNED:
+        m = min(m, _next_take(w, i) + 1)  # the block taken may be one of the hit: less to pin, and it may fit
+    free = free_blocks(w, i)
+    if m > 1 and _need(w, i, m) > free:
+        low, high = 1, m
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _need(w, i, middle) > free:
+                high = middle
+            else:
+                low = middle
+        m = low
+    return m
+
+
+# --------------------------------------------------------------------------------------------- booking
+
+
+@njit(**JIT)
+def _account_prompts(w, i, since, upto):
+    """Take the blocks that the prompts under way fill in iterations `since` … `upto` - 1, and let others find them."""
+    instance, block = v.instances(w)[i], w.block
+    for slot in range(instance.prefills):
+        r = v.chunks(w)[i, slot]
+        request = v.requests(w)[r]
+        if request.chunk > 0:
+            before = blocks_of(request.pre + since * request.chunk, block)
+            need = blocks_of(request.pre + upto * request.chunk, block) - before
+            if need > 0:
+                take(w, i, need)
+                request.private += need
+            extend(w, r, i, (request.pre + upto * request.chunk) // block)
+
+
+@njit(**JIT)
+def account(w, i, since, upto):
+    """Take the blocks of iterations `since` … `upto` - 1 after the last booking, as they begin.
+
+    While a prompt fills a segment it matters whether an older copy of the next one is still there or already evicted,
+    so then the iterations take their blocks one after the other, as they do when every one of them is planned.
+    """
+    instance = v.instances(w)[i]
+    writing = False
+    for slot in range(instance.prefills):
+        writing |= v.requests(w)[v.chunks(w)[i, slot]].writing != 0
+    at = since
+    while at < upto:
+        after = at + 1 if writing else upto
+        _account_prompts(w, i, at, after)
+        if instance.mixed and instance.decodes > 0:
+            need = decode_need(w, i, instance.k + at, after - at)
+            if need > 0:
+                take(w, i, need)
+        at = after
+
+
+@njit(**JIT)
+def settle(w, i, m, now):
+    """Book m finished iterations at the end of the last one."""
+    instance = v.instances(w)[i]
+    instance.turn += m
+    n = batch_tokens(w, i)
+    if n == 0:
+        return
+    instance.iterations += m
+    instance.spans += 1
+    energy = v.energies(w)[instance.kind]
+    instance.joules += m * v.joules(w)[instance.kind, n]
+    if instance.mixed and instance.decodes > 0:
+        b = instance.decodes
+        read = float(m) * instance.context + 0.5 * b * m * (m - 1)
+        instance.joules += energy[0] * read + energy[2] * b * m
+        instance.decoded += b * m
+        instance.k += m
+        instance.context += b * m
+        while instance.decodes > 0 and v.finishing(w)[i][0].end <= instance.k:
+            _finish_decode(w, i, now)
+            instance.changed = 1
+    kept = 0
+    for slot in range(instance.prefills):
+        r = v.chunks(w)[i, slot]
+        request = v.requests(w)[r]
+        computed = m * request.chunk
+        instance.joules += energy[1] * computed * (request.pre + 0.5 * computed)
+        instance.prefilled += computed
+        instance.uncomputed -= computed
+        request.pre += computed
+        if request.pre < request.target:
+            v.chunks(w)[i, kept] = r
+            kept += 1
+        else:
+            instance.changed = 1
+            if _finish_prefill(w, i, r, now):
+                v.handed(w)[v.counts(w)[HANDED_COUNT]] = r
+                v.counts(w)[HANDED_COUNT] += 1
+    instance.prefills = kept
