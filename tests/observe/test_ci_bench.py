@@ -66,7 +66,7 @@ def test_a_comparison_ends_in_one_of_its_decisions() -> None:
 
 
 def test_steps_are_contested_on_recorded_noise() -> None:
-    rows = ci_bench.step_cases(noise="machine", commits=12, histories=4, seed=1000)
+    rows = ci_bench.steps(noise="machine", commits=12, histories=4, seed=1000)
     assert {"e-divisive", "pelt", "threshold", "welch", "threshold 10 %"} <= set(rows)
     assert all(row["planted"] == 2 and 0 <= row["f1"] <= 1 for row in rows.values())
 
