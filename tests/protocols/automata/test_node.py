@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from assay.protocols.automata.automaton import configuration, steps
-from assay.protocols.automata.counterexample import Counterexample
+from assay.protocols.automata.specification import Counterexample
 from assay.protocols.faults import Fault
 from assay.protocols.interface import Ctx, Message, Node, NodeId
 from assay.protocols.kernel.asynchronous import Random

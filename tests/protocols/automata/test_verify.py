@@ -13,7 +13,7 @@ pytest.importorskip("dd", reason="extra protocols")
 
 from assay.protocols.automata import parser
 from assay.protocols.automata.automaton import Automaton, configuration, simulate, steps, weaken
-from assay.protocols.automata.preprocess import simplify
+from assay.protocols.automata.solver import simplify
 from assay.protocols.automata.specification import Asked, Violation, question
 from assay.protocols.automata.verify import Finding, Verdict, verify
 from assay.protocols.taco import builtin, node

@@ -36,9 +36,8 @@ import numpy as np
 import polars as pl
 
 from assay.protocols.automata.automaton import Automaton, weaken
-from assay.protocols.automata.counterexample import Counterexample
 from assay.protocols.automata.parser import condition, read
-from assay.protocols.automata.specification import Asked, question
+from assay.protocols.automata.specification import Asked, Counterexample, question
 from assay.protocols.automata.verify import Verdict, verify
 from assay.protocols.taco import builtin, node
 from assay.protocols.taco.noticed import noticing

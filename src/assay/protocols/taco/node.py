@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from assay.protocols.automata.automaton import Automaton, Configuration, Rule, Schedule
-from assay.protocols.automata.counterexample import Counterexample
 from assay.protocols.automata.linear import Linear
+from assay.protocols.automata.specification import Counterexample
 from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId, Tag
 from assay.protocols.kernel.asynchronous import Asynchronous, Event, Scheduler
 from assay.protocols.kernel.run import Outcome

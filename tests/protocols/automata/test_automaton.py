@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.protocols.automata.automaton import Configuration, Rule
-from assay.protocols.automata.stretch import in_order
+from assay.protocols.automata.automaton import Configuration, Rule, in_order
 
 PLACES = ("a", "b", "c")
 rules = st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(PLACES)), min_size=1, max_size=5).map(
