@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols.faults.two_faced import TwoFaced
+from assay.protocols.faults import Equivocate
 from assay.protocols.interface import Ctx, Message, Node, NodeId
 from assay.protocols.kernel.net import Net, Poisson, Uniform
 from assay.protocols.kernel.world import World
@@ -144,7 +144,7 @@ class TestReading:
         assert type(bitcoin.node[0].ledger) is LongestChain  # type: ignore[index]
         liars = one("PBFTPeer", 7, parameters={"byzantine_count": 2}).world()
         assert sorted(liars.faults) == [0, 1]
-        assert isinstance(liars.faults[0], TwoFaced)
+        assert isinstance(liars.faults[0], Equivocate)
 
     def test_crashes_of_raft_come_at_the_start_and_at_random(self) -> None:
         given = {"crash_count": 2, "crash_recovery_round": 40, "crash_odds": 0.02, "crash_recovery_delay": 10}

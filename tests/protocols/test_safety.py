@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from assay.protocols.faults import Crash
+from assay.protocols.faults.two_faced import twins
 from assay.protocols.interface import Fault, Message
 from assay.protocols.judges.safety import (
     SCENARIOS,
@@ -32,7 +33,6 @@ from assay.protocols.kernel.meter import Meter
 from assay.protocols.kernel.run import Decision, Outcome
 from assay.protocols.kernel.signatures import Ideal
 from assay.protocols.kernel.trace import load, replay, save
-from assay.protocols.kernel.twins import twins
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes import pbft_proofs as proofs
 from assay.protocols.nodes.bracha import Bracha

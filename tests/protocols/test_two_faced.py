@@ -1,47 +1,31 @@
-"""PBFT replicas with two properly signed stories."""
+"""Two-faced nodes: Byzantine, and made of nothing but correct code."""
 
 from __future__ import annotations
 
-from functools import partial
-
-import pytest
-
-from assay.protocols.faults.two_faced import equivocators
-from assay.protocols.kernel.net import Net, Uniform
-from assay.protocols.kernel.run import Outcome
+from assay.protocols.faults.two_faced import twins
+from assay.protocols.kernel.trace import byzantine
 from assay.protocols.kernel.world import World
-from assay.protocols.nodes.pbft import Pbft, PbftClient
+from assay.protocols.nodes.bracha import Bracha
 
 
-def run(n: int, liars: int, rounds: int = 80, seed: int = 0, slow: float = 1.0) -> Outcome:
-    client = PbftClient([("write", "x", number) for number in range(rounds)], patience=20)
-    net = Net(Uniform(0.5, slow + 0.5))
-    world = World(
-        n=n, f=(n - 1) // 3, node=partial(Pbft, patience=10), clients=[client], net=net,
-        faults=equivocators(range(liars)), seed=seed,
-    )  # fmt: skip
-    return world.run("rounds", limit=rounds, metered=False)
+def test_each_side_hears_its_own_copy() -> None:
+    world = twins(World(n=4, f=1, node=Bracha), {0: ("a", "b")}, half={3})
+    outcome = world.run("async", traced=True)
+    heard = {(dst, msg[1]) for _, src, dst, msg in outcome.trace if src == 0 and msg[0] == "send"}
+    assert heard == {(1, "a"), (2, "a"), (3, "b")}
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("n", "liars"), [(4, 1), (7, 1), (7, 2), (10, 3)])
-def test_up_to_f_of_them_cannot_make_correct_replicas_disagree(n: int, liars: int, seed: int) -> None:
-    assert not run(n, liars, seed=seed, slow=2.0).conflicts
+def test_twins_are_byzantine_and_their_decisions_do_not_count() -> None:
+    world = twins(World(n=4, f=1, node=Bracha), {0: ("a", "a")}, half={3})
+    outcome = world.run("async")
+    assert byzantine(world) == {0} and outcome.decided() == {1: "a", 2: "a", 3: "a"} and outcome.decisions[0] == {}
 
 
-@pytest.mark.parametrize("n", [4, 7, 10])
-def test_one_more_can_and_it_is_seen(n: int) -> None:
-    assert run(n, (n - 1) // 3 + 1).conflicts
+def test_copies_on_one_side_work_together_across_nodes() -> None:
+    world = twins(World(n=4, f=1, node=Bracha), {0: ("a", "b"), 1: (None, None)}, half={3})
+    assert world.run("async").decided() == {2: "a", 3: "b"}
 
 
-def test_both_stories_hold_up_to_scrutiny() -> None:
-    outcome = run(7, 3)
-    first, second = ({outcome.decisions[node].get(1, "none") for node in nodes} for nodes in ((4, 6), (3, 5)))
-    assert first == {(7, 1, "write", "x", 0)}
-    assert second == {None}  # the request that does nothing, committed with 2f + 1 valid votes
-
-
-def test_each_of_them_that_comes_to_lead_costs_a_change_of_view() -> None:
-    answered = [sum(operation.status == "ok" for operation in run(10, liars).operations) for liars in range(3)]
-    assert answered == sorted(answered, reverse=True)
-    assert answered[0] > answered[2] > 0
+def test_twins_run_in_timed_and_rounds_too() -> None:
+    world = twins(World(n=4, f=1, node=Bracha), {0: ("a", "b")}, half={2, 3})
+    assert world.run("timed").decided() == world.run("rounds").decided() == {1: "b", 2: "b", 3: "b"}

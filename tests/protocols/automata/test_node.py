@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import pytest
 
 from assay.protocols.automata.automaton import configuration, steps
 from assay.protocols.automata.specification import Counterexample
-from assay.protocols.faults import Fault
-from assay.protocols.interface import Ctx, Message, Node, NodeId
 from assay.protocols.kernel.asynchronous import Random
-from assay.protocols.kernel.world import World
-from assay.protocols.nodes.bracha import Bracha
 from assay.protocols.taco import builtin, node
-from assay.protocols.taco.refine import Refinement, refine
 
 
 def example(
@@ -68,51 +61,3 @@ class TestProcesses:
         rounds = builtin.load("rounds")
         with pytest.raises(ValueError, match="cannot be taken back"):
             node.population(rounds, configuration(rounds, {"n": 4, "t": 1, "f": 0}, {"having": 4}))
-
-
-class Babble(Fault):
-    """A faulty node that says ready and echo to everybody at once."""
-
-    def on_start(self, ctx: Ctx) -> None:
-        ctx.broadcast(("echo", "a"), ctx.peers)
-        ctx.broadcast(("ready", "a"), ctx.peers)
-
-    def on_step(self, ctx: Ctx, step: Callable[[], None]) -> None:
-        return
-
-
-class Hasty(Bracha):
-    """Gets ready on one echo."""
-
-    def recv(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
-        super().recv(ctx, src, msg)
-        if msg[0] == "echo" and src != ctx.id:
-            self._get_ready(ctx, msg[1])
-
-
-def look(number: NodeId, seen: Node) -> tuple[str, Mapping[str, int]]:
-    """Bracha's node as a location of its automaton; the sender is correct, so its message reaches everybody."""
-    assert isinstance(seen, Bracha)
-    stage = "delivered" if seen.delivered else "ready" if seen.ready else ""
-    place = "_".join(filter(None, [stage, "echoed" if seen.echoed else "called"]))
-    return place, {"echoes": int(seen.echoed), "readies": int(seen.ready)}
-
-
-class TestRefinement:
-    def check(self, kind: type[Bracha], schedules: int = 60) -> Refinement:
-        def world(seed: int) -> World:
-            return World(n=4, f=1, node=kind, inputs=["a"], faults={3: Babble()}, seed=seed)
-
-        return refine(world, builtin.load("bracha"), {"n": 4, "t": 1, "f": 1}, look, schedules=schedules)
-
-    def test_every_step_of_brachas_node_is_a_rule_of_its_automaton(self) -> None:
-        found = self.check(Bracha)
-        assert found.unexplained is None
-        assert found.schedules == 60
-        assert found.steps > 400
-        assert {"0", "5", "8"} <= found.rules
-
-    def test_a_node_that_is_ready_too_soon_is_found_out(self) -> None:
-        found = self.check(Hasty)
-        assert found.unexplained is not None
-        assert "no rules of the automaton do that here" in str(found.unexplained)

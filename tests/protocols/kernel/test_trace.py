@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.protocols.faults import Chaos, Crash, Delay, Omit, Silence, When, compose
+from assay.protocols.faults.two_faced import twins
 from assay.protocols.interface import Fault
 from assay.protocols.judges.safety import agreement
 from assay.protocols.kernel import search as searching
 from assay.protocols.kernel.asynchronous import Random
 from assay.protocols.kernel.trace import Trace, byzantine, delta, happened, is_benign, load, replay, save, shrink
-from assay.protocols.kernel.twins import twins
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.bracha import Bracha
 from assay.record.errors import BadInput

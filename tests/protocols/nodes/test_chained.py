@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocols.amortized_brb import Divide, TwoFaced, kept, two_faced
+from assay.protocols.amortized_brb import Divide, Forked, forked, kept
 from assay.protocols.amortized_brb.chained import Chained
 from assay.protocols.amortized_brb.vouching import GENESIS, Links, Votes, digest
 from assay.protocols.faults import Chaos, Crash, Silence
@@ -105,7 +105,7 @@ class TestAnHonestSender:
         assert summaries <= 2 * n
 
 
-class Helpful(TwoFaced):
+class Helpful(Forked):
     """Votes for the camp's chain, but towards one node only."""
 
     chosen: NodeId = 4
@@ -119,12 +119,12 @@ class TestALyingSender:
     @pytest.mark.parametrize("n", [4, 7, 10, 13])
     def test_two_faces_and_all_their_friends_break_nothing(self, n: int) -> None:
         for seed in range(6):
-            outcome = world(n, two_faced(n, (n - 1) // 3), seed).run("async", limit=300_000)
+            outcome = world(n, forked(n, (n - 1) // 3), seed).run("async", limit=300_000)
             assert outcome.stopped == "quiet"
             assert kept(outcome, None)
 
     def test_with_one_friend_too_many_two_chains_are_delivered(self) -> None:
-        broken = [bool(world(10, two_faced(10, 4), seed).run("async", limit=100_000).conflicts) for seed in range(8)]
+        broken = [bool(world(10, forked(10, 4), seed).run("async", limit=100_000).conflicts) for seed in range(8)]
         assert any(broken)
 
     def test_a_quorum_completed_for_one_node_alone_is_no_delivery(self) -> None:
@@ -163,13 +163,13 @@ class TestTheOptimisticPath:
         violated = 0
         for seed in range(5):
             camps = [set(range(5, 16, 2)), set(range(6, 16, 2))]
-            lying = world(16, two_faced(16, 5), seed, spread=4.0, optimistic=3)
+            lying = world(16, forked(16, 5), seed, spread=4.0, optimistic=3)
             violated += bool(lying.run("async", scheduler=Divide(camps, seed), metered=False, limit=8_000).conflicts)
         assert violated >= 2
 
     def test_random_asynchrony_does_not(self) -> None:
         for seed in range(5):
-            lying = world(16, two_faced(16, 5), seed, spread=4.0, optimistic=3)
+            lying = world(16, forked(16, 5), seed, spread=4.0, optimistic=3)
             assert not lying.run("async", scheduler=Random(seed), metered=False, limit=8_000).conflicts
 
 

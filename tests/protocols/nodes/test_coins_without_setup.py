@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
@@ -11,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.protocols.faults import Chaos, Crash, Equivocate
-from assay.protocols.interface import Ctx, Fault, Message, NodeId
+from assay.protocols.interface import Fault, NodeId
 from assay.protocols.kernel.asynchronous import QuorumStarver, Random, Scheduler, SplitBrain
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.aba import ABA
 from assay.protocols.subcubic_coin import Splitter
 from assay.protocols.subcubic_coin.ben_or import BenOr
 from assay.protocols.subcubic_coin.crusader import Crusader
-from assay.protocols.subcubic_coin.strong_coin import CommitReveal, StrongCoin
+from assay.protocols.subcubic_coin.strong_coin import StrongCoin
 
 BIT = st.integers(0, 1)
 
@@ -92,52 +90,3 @@ class TestTheStrongCoin:
             outcome = world.run("async")
             assert len(outcome.decided()) == 5
             assert not outcome.conflicts
-
-
-@dataclass
-class Withholds(Fault):
-    """Reveals its bit only if that makes the coin show 1 to the others: it has seen theirs."""
-
-    own: Message = ()
-    seen: dict[NodeId, int] = field(default_factory=dict)
-
-    def on_send(self, ctx: Ctx, to: NodeId, msg: Message) -> Iterable[tuple[NodeId, Message]]:
-        """Keeps the reveal back."""
-        if msg[0] != "reveal":
-            return ((to, msg),)
-        self.own = msg
-        self._choose(ctx)
-        return ()
-
-    def on_recv(self, ctx: Ctx, src: NodeId, msg: Message) -> Iterable[tuple[NodeId, Message]]:
-        """Looks at the others' bits."""
-        if msg[0] == "reveal":
-            self.seen[src] = msg[2]
-            self._choose(ctx)
-        return ((src, msg),)
-
-    def _choose(self, ctx: Ctx) -> None:
-        if len(self.seen) == 2 and self.own and (sum(self.seen.values()) + self.own[2]) % 2 == 1:
-            for other in ctx.peers:
-                ctx.send(other, self.own)
-            self.own = ()
-
-
-def test_commit_and_reveal_is_bent_by_who_reveals_last() -> None:
-    """Three of four reveals make the coin. The liar waits for two, and adds its own bit only if it likes the sum."""
-    honest, bent = 0, 0
-    for seed in range(60):
-        plain = World(n=4, f=1, node=CommitReveal, seed=seed).run("async", scheduler=Random(seed))
-        honest += sum(plain.decided().values())
-        lying = World(n=4, f=1, node=CommitReveal, faults={3: Withholds()}, seed=seed)
-        bent += sum(lying.run("async", scheduler=Late(seed)).decided().values())
-    assert 0.3 < honest / 240 < 0.7
-    assert bent / 180 > honest / 240 + 0.1
-
-
-class Late(Random):
-    """A scheduler that hurries the liar: what concerns node 3 first."""
-
-    def pick(self, pending, view):  # type: ignore[no-untyped-def]
-        hurried = [place for place, event in enumerate(pending) if 3 in (event.src, event.dst)]
-        return hurried[int(self.word() * len(hurried))] if hurried else super().pick(pending, view)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from assay.protocols.faults import Chaos, Crash, Equivocate, Silence
+from assay.protocols.faults.two_faced import twins
 from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId
 from assay.protocols.judges.safety import agreement, sent_by
-from assay.protocols.kernel.twins import twins
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.signed_broadcast import NOTHING, SignedBroadcast
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from assay.protocols.faults import Chaos, Crash, Delay, Equivocate, Lie, Omit, Replayed, Silence, compose
+from assay.protocols.faults import Chaos, Crash, Equivocate, Lie, Omit, Replayed, Silence, compose
+from assay.protocols.faults.two_faced import twins
 from assay.protocols.interface import Fault, NodeId
 from assay.protocols.kernel.explore import Judge
 from assay.protocols.kernel.run import Outcome, contradict
 from assay.protocols.kernel.search import Searched, search
 from assay.protocols.kernel.trace import Trace, replay
-from assay.protocols.kernel.twins import twins
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.aba import ABA
 from assay.protocols.nodes.bracha import Bracha
@@ -34,7 +34,6 @@ from assay.protocols.nodes.coins import IdealCoin
 from assay.protocols.nodes.kv import Client, finished
 from assay.protocols.nodes.pbft import Pbft, PbftClient
 from assay.protocols.nodes.raft import Raft, RaftClient
-from assay.protocols.nodes.signed_broadcast import SignedBroadcast
 from assay.sim.random import stream
 
 # ------------------------------------------------------------------------------------------------------------ judges
@@ -174,25 +173,6 @@ def forget(world: World, faulty: int, seed: int) -> World:
 def broadcast_world(seed: int) -> World:
     """Bracha's broadcast among four."""
     return World(n=4, f=1, node=Bracha, inputs=["a", None, None, None], seed=seed)
-
-
-def signed_world(seed: int, n: int = 4, f: int = 1) -> World:
-    """Signed broadcast, in rounds."""
-    return World(n=n, f=f, node=SignedBroadcast, inputs=["a"] + [None] * (n - 1), seed=seed)
-
-
-def conspire(world: World, faulty: int, seed: int) -> World:
-    """The sender has two faces, perhaps one for its accomplices only; these pass on to whom and when they like."""
-    rng = stream(seed, "conspire")
-    accomplices = (1 + rng.permutation(world.n - 1)[: faulty - 1]).tolist()
-    half = [node for node in range(1, world.n) if rng.random() < (0.8 if node in accomplices else 0.3)]
-    faults: dict[NodeId, Fault] = {}
-    for node in accomplices:
-        shunned = [other for other in range(world.n) if rng.random() < 0.5 and other not in accomplices]
-        late = (Delay(1.0),) if rng.random() < 0.2 else ()
-        faults[node] = compose(Silence(to=shunned), *late, Fault())
-    two_faced = twins(world, {0: ("a", "b")}, half)
-    return replace(two_faced, faults={**two_faced.faults, **faults})
 
 
 def agreement_world(seed: int) -> World:

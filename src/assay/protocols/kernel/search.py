@@ -1,6 +1,6 @@
 """Adversarial schedules by the thousand: many seeds, several schedulers, until a judge objects.
 
->>> from assay.protocols.kernel.twins import twins
+>>> from assay.protocols.faults.two_faced import twins
 >>> from assay.protocols.kernel.world import World
 >>> from assay.protocols.nodes.bracha import Bracha
 >>> def two_liars(seed):

@@ -10,9 +10,7 @@ in the nodes that have not yet finished their round, for ever; the conf step fix
 coin is known (MacBrough, Cobalt, 2018). This is the fixed version.
 
 For this rule the coin must be the same at all nodes, always: who sees both bits takes the coin, trusting that whoever
-decided has seen the same. `WeakCoinABA` bears coins that now and then differ, or are local. Its rounds have a second
-exchange before the toss, about the one bit that confs can support alone, or none (2): who sees only the bit decides it,
-who sees it beside 2 takes it for an estimate, and only who sees 2 alone takes the coin.
+decided has seen the same.
 
 A node that decides says so; f + 1 who say so are believed, 2f + 1 let a node halt.
 
@@ -22,10 +20,6 @@ Mostefaoui, Moumen, Raynal, Signature-free asynchronous binary Byzantine consens
 >>> from assay.protocols.kernel.world import World
 >>> world = World(n=4, f=1, node=partial(ABA, partial(IdealCoin, 1)), inputs=[0, 1, 1, 0])
 >>> len(set(world.run("async").decided().values()))
-1
->>> from assay.protocols.nodes.coins import LocalCoin
->>> weak = World(n=4, f=1, node=partial(WeakCoinABA, LocalCoin), inputs=[0, 1, 1, 0])
->>> len(set(weak.run("async").decided().values()))
 1
 """
 
@@ -43,8 +37,8 @@ IDEAL = partial(IdealCoin, 0)
 AHEAD = 1000  # rounds that a node keeps messages for; a common coin needs so many with probability 2**-1000
 
 
-class Exchange:
-    """Values of which every one came from a correct node, and n - f votes for such values. Sets of values are bits."""
+class Round:
+    """What one node knows of one round. Sets of values are bits; every candidate came from a correct node."""
 
     def __init__(self) -> None:
         self.bvals: dict[int, set[NodeId]] = {}
@@ -52,19 +46,10 @@ class Exchange:
         self.candidates = 0
         self.auxes: dict[NodeId, int] = {}
         self.aux = False
-
-
-class Round:
-    """What one node knows of one round."""
-
-    def __init__(self) -> None:
-        self.exchanges = (Exchange(), Exchange())
         self.confs: dict[NodeId, int] = {}
         self.conf = False
         self.support = 0
-        """The set that n - f confs support; 0 before there are so many."""
-        self.settled = 0
-        """What the round will conclude but for the coin; 0 before the toss."""
+        """The set that n - f confs support; 0 before there are so many, and from then on the coin may be tossed."""
         self.coin = -1
         self.early: list[tuple[NodeId, Message]] = []
         """Messages of the coin from those who are ahead."""
@@ -103,7 +88,7 @@ class ABA(Parent):
     def _enter(self, ctx: Ctx, number: int) -> None:
         """Earlier rounds are kept: slower nodes need this one's copies of their bits."""
         self.round = number
-        self._bval(ctx, number, 0, self.estimate)
+        self._bval(ctx, number, self.estimate)
         self._advance(ctx)
 
     def _known(self, number: Any) -> Round | None:
@@ -115,11 +100,11 @@ class ABA(Parent):
             state = self.rounds[number] = Round()
         return state
 
-    def _bval(self, ctx: Ctx, number: int, phase: int, value: int) -> None:
+    def _bval(self, ctx: Ctx, number: int, value: int) -> None:
         state = self._known(number)
-        if state is not None and value not in state.exchanges[phase].sent:
-            state.exchanges[phase].sent.add(value)
-            ctx.broadcast(("bval", number, phase, value))
+        if state is not None and value not in state.sent:
+            state.sent.add(value)
+            ctx.broadcast(("bval", number, value))
 
     # ------------------------------------------------------------------------------------------------- messages
 
@@ -130,7 +115,7 @@ class ABA(Parent):
         match msg:
             case ("/", ("coin", int(number)), tuple(inner)) if inner:
                 state = self._known(number)
-                if state is not None and not state.settled:
+                if state is not None and not state.support:
                     state.early.append((src, inner))
                 elif state is not None:
                     super().recv(ctx, src, msg)
@@ -142,15 +127,15 @@ class ABA(Parent):
     def message(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
         """Count a vote, and see what follows."""
         match msg:
-            case ("bval", number, (0 | 1) as phase, (0 | 1 | 2) as value) if state := self._known(number):
-                voters = state.exchanges[phase].bvals.setdefault(int(value), set())
+            case ("bval", number, (0 | 1) as value) if state := self._known(number):
+                voters = state.bvals.setdefault(int(value), set())
                 voters.add(src)
                 if len(voters) > ctx.f:
-                    self._bval(ctx, number, phase, int(value))
+                    self._bval(ctx, number, int(value))
                 if len(voters) > 2 * ctx.f:
-                    state.exchanges[phase].candidates |= 1 << value
-            case ("aux", number, (0 | 1) as phase, (0 | 1 | 2) as value) if state := self._known(number):
-                state.exchanges[phase].auxes.setdefault(src, 1 << value)
+                    state.candidates |= 1 << value
+            case ("aux", number, (0 | 1) as value) if state := self._known(number):
+                state.auxes.setdefault(src, 1 << value)
             case ("conf", number, (1 | 2 | 3) as bits) if state := self._known(number):
                 state.confs.setdefault(src, int(bits))
             case ("done", (0 | 1) as bit):
@@ -167,36 +152,17 @@ class ABA(Parent):
         """The steps of the present round, as far as the votes carry."""
         number = self.round
         state = self.rounds[number]
-        values = self._exchanged(ctx, number, 0)
-        if values and not state.conf:
+        if state.candidates and not state.aux:
+            state.aux = True
+            ctx.broadcast(("aux", number, state.candidates.bit_length() - 1))
+        auxes = supported(state.auxes, state.candidates)
+        if len(auxes) >= ctx.n - ctx.f and not state.conf:
             state.conf = True
-            ctx.broadcast(("conf", number, values))
-        confs = supported(state.confs, state.exchanges[0].candidates)
+            ctx.broadcast(("conf", number, _union(auxes)))
+        confs = supported(state.confs, state.candidates)
         if state.conf and not state.support and len(confs) >= ctx.n - ctx.f:
-            state.support = _union(confs)
-        if state.support and not state.settled:
-            state.settled = self._settle(ctx, number, state)
-            if state.settled:  # from here on, before the coin is known, nothing changes it
-                self._toss(ctx, number, state)
-
-    def _exchanged(self, ctx: Ctx, number: int, phase: int) -> int:
-        """The values that n - f auxes support; 0 before there are so many."""
-        exchange = self.rounds[number].exchanges[phase]
-        if exchange.candidates and not exchange.aux:
-            exchange.aux = True
-            ctx.broadcast(("aux", number, phase, exchange.candidates.bit_length() - 1))
-        auxes = supported(exchange.auxes, exchange.candidates)
-        return _union(auxes) if len(auxes) >= ctx.n - ctx.f else 0
-
-    def _settle(self, ctx: Ctx, number: int, state: Round) -> int:
-        """What the coin will be compared with."""
-        return state.support
-
-    def _conclude(self, settled: int, coin: int) -> tuple[int, bool]:
-        """The next estimate, and whether it is decided."""
-        if settled == 3:
-            return coin, False
-        return settled - 1, settled - 1 == coin
+            state.support = _union(confs)  # before the coin is known, and nothing changes it
+            self._toss(ctx, number, state)
 
     def _toss(self, ctx: Ctx, number: int, state: Round) -> None:
         self.sub(ctx, ("coin", number))
@@ -214,8 +180,8 @@ class ABA(Parent):
         if state is None or name[1] != self.round or state.coin >= 0 or value not in (0, 1):
             return
         state.coin = int(value)
-        self.estimate, sure = self._conclude(state.settled, state.coin)
-        if sure:
+        self.estimate = state.coin if state.support == 3 else state.support - 1
+        if state.support - 1 == state.coin:
             self._decide(ctx, self.estimate)
         self._enter(ctx, self.round + 1)
 
@@ -233,23 +199,6 @@ class ABA(Parent):
             self.halted = True
             self.rounds.clear()
             self.children.clear()
-
-
-class WeakCoinABA(ABA):
-    """One agreement with a coin that may show different bits to different nodes: a local one, or one that may fail.
-
-    The coin only matters for how long it takes: with local coins, exponentially in n.
-    """
-
-    def _settle(self, ctx: Ctx, number: int, state: Round) -> int:
-        """A second exchange: no two correct nodes enter it with different bits."""
-        self._bval(ctx, number, 1, 2 if state.support == 3 else state.support - 1)
-        return self._exchanged(ctx, number, 1)
-
-    def _conclude(self, settled: int, coin: int) -> tuple[int, bool]:
-        """Alone, a bit is decided; beside 2, whoever decided has decided this bit."""
-        bits = settled & 3
-        return (coin, False) if bits in (0, 3) else (bits - 1, settled == bits)
 
 
 def _union(votes: list[int]) -> int:

@@ -1,24 +1,13 @@
 """Coins for randomised agreement, as sub-protocols: each decides 0 or 1 once.
 
-A coin is made from the number of the round: ``LocalCoin`` is one, ``partial(IdealCoin, seed)`` another, and any node
-that decides a bit a third. The node that owns it starts it only when the protocol has come to the toss.
+A coin is made from the number of the round: ``partial(IdealCoin, seed)`` is one, and any node that
+decides a bit another. The node that owns it starts it only when the protocol has come to the toss.
 """
 
 from __future__ import annotations
 
 from assay.protocols.interface import Ctx, Message, Node, NodeId
 from assay.sim.random import stream
-
-
-class LocalCoin(Node):
-    """Each node tosses for itself: not for protocols whose safety needs a common coin (see `aba.WeakCoinABA`)."""
-
-    def __init__(self, round: int) -> None:
-        self.round = round
-
-    def start(self, ctx: Ctx) -> None:
-        """Heads or tails."""
-        ctx.decide(int(ctx.rng.integers(2)))
 
 
 class IdealCoin(Node):

@@ -1,12 +1,9 @@
-"""Strong coins: all correct nodes get the same fair bit, always. And one that only looks like it.
+"""A strong coin: all correct nodes get the same fair bit, always.
 
 `StrongCoin` is the real thing, for small groups: every node deals a secret, the group agrees one by one whose dealing
 counts (n - f at least), and only then are those secrets opened; their parity is the coin. Nobody can know it before the
 set is fixed, since a correct node's secret is among them. No setup, no signatures, f < n/5 (Ben-Or's agreement). Its
 cost is that of n dealings and n agreements, about n³ messages.
-
-`CommitReveal` commits to a bit by a hash and reveals it when n - f have committed. It is cheap, and **insecure**: who
-reveals last sees the coin first and may withhold its own bit. For demonstration only.
 
 >>> from assay.protocols.kernel.world import World
 >>> len(set(World(n=6, f=1, node=StrongCoin, seed=4).run("async").decided().values()))
@@ -18,10 +15,9 @@ Ben-Or, Canetti and Goldreich, STOC 1993, for agreement on a common subset.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from hashlib import blake2b
 from typing import Any
 
-from assay.protocols.interface import Ctx, Message, Node, NodeId, Parent
+from assay.protocols.interface import Ctx, Node, NodeId, Parent
 from assay.protocols.subcubic_coin.avss import PRIME, Avss
 from assay.protocols.subcubic_coin.ben_or import BenOr
 
@@ -98,39 +94,3 @@ class StrongCoin(Parent):
         if all(dealer in self.secrets for dealer in counted) and not self.tossed:
             self.tossed = True
             ctx.decide(sum(self.secrets[dealer] for dealer in counted) % 2)
-
-
-class CommitReveal(Node):
-    """One toss that the last to reveal can bend. Insecure, for demonstration only."""
-
-    def __init__(self, name: object = 0) -> None:
-        self.name = name
-        self.commitments: dict[NodeId, bytes] = {}
-        self.reveals: dict[NodeId, tuple[bytes, int]] = {}
-        self.nonce = b""
-        self.bit = -1
-        self.revealed = self.tossed = False
-
-    def start(self, ctx: Ctx) -> None:
-        """Commit to a bit."""
-        self.nonce, self.bit = ctx.rng.bytes(16), int(ctx.rng.integers(2))
-        ctx.broadcast(("commit", _commitment(self.nonce, self.bit)))
-
-    def recv(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
-        """Reveal when n - f have committed; the coin is the parity of the first n - f revealed bits."""
-        match msg:
-            case ("commit", bytes(commitment)):
-                self.commitments.setdefault(src, commitment)
-            case ("reveal", bytes(nonce), (0 | 1) as bit):
-                self.reveals.setdefault(src, (nonce, int(bit)))
-        if len(self.commitments) >= ctx.n - ctx.f and not self.revealed:
-            self.revealed = True
-            ctx.broadcast(("reveal", self.nonce, self.bit))
-        bits = [told[1] for who, told in self.reveals.items() if self.commitments.get(who) == _commitment(*told)]
-        if len(bits) >= ctx.n - ctx.f and not self.tossed:
-            self.tossed = True
-            ctx.decide(sum(bits[: ctx.n - ctx.f]) % 2)
-
-
-def _commitment(nonce: bytes, bit: int) -> bytes:
-    return blake2b(nonce + bytes([bit]), digest_size=32).digest()
