@@ -30,11 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from assay.protocols.amortized_brb.avid import Avid
-from assay.protocols.amortized_brb.chained import Chained
-from assay.protocols.amortized_brb.hashed_bracha import HashedBracha
-from assay.protocols.amortized_brb.sampled_broadcast import SampledBroadcast
-from assay.protocols.amortized_brb.vouching import GENESIS, Links, digest
+from assay.protocols.amortized_brb.chained import GENESIS, Chained, Links, digest
+from assay.protocols.amortized_brb.rivals import Avid, HashedBracha, SampledBroadcast
 from assay.protocols.faults import Crash
 from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId
 from assay.protocols.kernel.asynchronous import Asynchronous, Event, QuorumStarver, Random, Scheduler
@@ -61,7 +58,7 @@ avoid_when = (
 )
 own_input = (
     'World(n=16, node=Chained, inputs=[[b"one", b"two"]]).run("async").decisions, or a single message: '
-    "assay protocol run assay.protocols.amortized_brb.chained:Chained --n 16 --inputs '[[\"one\"]]' --mode async"
+    "assay protocol run assay.protocols.amortized_brb:Chained --n 16 --inputs '[[\"one\"]]' --mode async"
 )
 references = (
     "The base: Bracha, Asynchronous Byzantine Agreement Protocols, Information and Computation 1987.",

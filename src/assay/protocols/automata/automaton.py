@@ -203,7 +203,7 @@ def components(automaton: Automaton) -> dict[str, int]:
 def comes_to_rest(automaton: Automaton) -> bool:
     """Whether no process can go round for ever, but for rules that change nothing.
 
-    >>> from assay.protocols.taco.builtin import load
+    >>> from assay.protocols.taco import load
     >>> comes_to_rest(load("broadcast")), comes_to_rest(load("rounds"))
     (True, False)
     """

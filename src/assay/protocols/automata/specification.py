@@ -136,7 +136,7 @@ class Beyond:
 def question(automaton: Automaton, formula: Formula) -> Asked | Beyond:
     """The questions of a specification.
 
-    >>> from assay.protocols.taco.builtin import load
+    >>> from assay.protocols.taco import load
     >>> broadcast = load("broadcast")
     >>> asked = question(broadcast, broadcast.specifications["unforgeability"])
     >>> [(list(map(str, v.start)), [list(map(str, goal)) for goal in v.goals]) for v in asked.questions]

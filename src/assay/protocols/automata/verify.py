@@ -1,6 +1,6 @@
 """All specifications of an automaton, by one algorithm or several, as rows of a table.
 
->>> from assay.protocols.taco.builtin import load
+>>> from assay.protocols.taco import load
 >>> [(row.specification, row.verdict.value) for row in verify(load("broadcast"), algorithms=["smt"])]
 [('unforgeability', 'proved'), ('relay', 'proved')]
 """

@@ -5,7 +5,7 @@ talk to each other. Out of nothing but correct code this makes equivocation, dou
 (Bano et al., Twins: BFT systems made robust, OPODIS 2021).
 
 >>> from assay.protocols.kernel.world import World
->>> from assay.protocols.nodes.bracha import Bracha
+>>> from assay.protocols.nodes.broadcast import Bracha
 >>> world = twins(World(n=4, f=1, node=Bracha, inputs=["a"]), {0: ("a", "b")}, half={2, 3})
 >>> world.run("timed").decided()  # 2, 3 and the second copy are a quorum; 1 follows
 {1: 'b', 2: 'b', 3: 'b'}
@@ -72,7 +72,7 @@ class TwoFaced(Node):
     def _heard(self, place: int, src: NodeId, msg: Message) -> Message | None:
         """What this copy hears of it: fellows say which side they speak to."""
         if src in self.fellows:
-            return msg[2] if msg[1] == place else None  # type: ignore[no-any-return]
+            return msg[2] if msg[1] == place else None
         return None if src in self.faces[place][2] else msg
 
     def start(self, ctx: Ctx) -> None:

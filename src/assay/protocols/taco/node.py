@@ -72,7 +72,7 @@ class Process(Node):
 def counts_forged(form: Linear, automaton: Automaton, forgers: str) -> bool:
     """Whether the guard adds one possible forged message for every faulty process.
 
-    >>> from assay.protocols.taco.builtin import load
+    >>> from assay.protocols.taco import load
     >>> broadcast = load("broadcast")
     >>> [counts_forged(form, broadcast, "f") for rule in broadcast.rules for form in rule.guard]
     [True, True]
