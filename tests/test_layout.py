@@ -79,7 +79,7 @@ def test_what_only_one_paper_imports_lies_in_its_folder() -> None:
         for module, found in users.items()
         if "." in module and paper_of(module) is None and module.split(".")[0] in ROOMS and len(found) == 1
         for user in found
-        if tuple(user.split(".")) in PAPERS and not modules()[module].name == "__init__.py"
+        if tuple(user.split(".")) in PAPERS and modules()[module].name != "__init__.py"
     }
     assert strays == {}
 
@@ -119,9 +119,8 @@ def test_a_papers_function_does_not_hide_one_of_its_modules() -> None:
     hidden = []
     for path in SOURCE.rglob("__init__.py"):
         beside = {other.stem for other in path.parent.glob("*.py")}
-        for node in ast.parse(path.read_bytes()).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in beside:
-                hidden.append(f"{path.relative_to(SOURCE)}: {node.name}")
+        nodes = (node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+        hidden += [f"{path.relative_to(SOURCE)}: {node.name}" for node in nodes if node.name in beside]
     assert hidden == []
 
 

@@ -11,3 +11,19 @@ from assay.observe.series.decompose import automatic as decompose
 from assay.observe.series.forecast import forecast as forecast
 from assay.observe.traces.files import read as read
 from assay.observe.traces.report import report as report
+
+__all__ = [
+    "Alarm",
+    "Attributor",
+    "Detector",
+    "Diagnosis",
+    "Suspect",
+    "Vectors",
+    "decompose",
+    "diagnose",
+    "diagnose_hang",
+    "forecast",
+    "judge",
+    "read",
+    "report",
+]
