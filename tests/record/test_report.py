@@ -388,7 +388,7 @@ def test_fold_keeps_cases_apart_and_takes_means() -> None:
         {"graph": "torus", "n": 4, "seed": 1, "steps": 4, "ok": False, "by": "b"},
         {"graph": "torus", "n": 8, "seed": 0, "steps": None, "ok": True, "by": "a", "late": [1]},
     ]
-    case, measured, folded = fold(rows)
+    case, measured, folded = fold(rows, cases=("graph", "n"))
     assert (case, measured) == (("graph", "n"), ("steps", "ok", "by", "late"))
     assert [tuple(row) for row in folded] == [
         (("torus", 4), 2, (3.0, False, "2 kinds", None)),
@@ -397,9 +397,9 @@ def test_fold_keeps_cases_apart_and_takes_means() -> None:
 
 
 def test_fold_takes_lists_as_cases_and_tables_without_seeds() -> None:
-    assert len(fold([{"path": [1], "seed": 0}, {"path": [2], "seed": 0}]).rows) == 2
-    assert fold([{"a": 1}, {"a": 1}]).rows == [((), 1, (1,)), ((), 1, (1,))]
-    assert fold([]) == ((), (), [])
+    assert len(fold([{"path": [1], "seed": 0}, {"path": [2], "seed": 0}], ["path"]).rows) == 2
+    assert fold([{"a": 1}, {"a": 1}], ()).rows == [((), 1, (1,)), ((), 1, (1,))]
+    assert fold([], ()) == ((), (), [])
 
 
 reals = st.floats(allow_nan=True, allow_infinity=True) | st.none()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.record.fold import fold
+from assay.record.fold import Folded, folded
 from assay.record.types import Answer, Paper, Result, Verdict
 from assay.record.wording import SIGNS, interval_text, number, share_text, with_unit
 
@@ -31,7 +31,7 @@ COLOURS = {
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead.")
 
 
-WIDEST, LONGEST = 14, 30  # columns and rows of a table that people still read
+LONGEST = 30  # rows of a table that people still read
 
 
 def print_json(value: Any) -> None:
@@ -117,36 +117,28 @@ def full_size_lines(result: Result) -> list[str]:
     ]
 
 
-def summary_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
-    """A study's table with the seeds folded: one line a case, means of what was measured.
+def summary_tables(result: Result) -> list[Table]:
+    """A study's tables with the seeds folded: one line a case, means of what was measured.
 
-    A study of several experiments fills other columns in each: where they would not fit side by side, every set of
-    filled columns is a table of its own. Long ones are cut; the JSON output has all.
+    Long ones are cut; the JSON output has all.
     """
-    case, measured, folded = fold(rows)
-    parts: dict[tuple[bool, ...], list[Any]] = {}
-    for row in folded:
-        filled = tuple(value is not None for value in (*row.case, *row.means))
-        parts.setdefault(filled if len(case) + len(measured) > WIDEST else (True,) * len(filled), []).append(row)
-    return [_summary(case, measured, filled, part) for filled, part in parts.items()]
+    return [_summary(name, table) for name, table in folded(result).items()]
 
 
-def _summary(case: Sequence[str], measured: Sequence[str], filled: Sequence[bool], rows: Sequence[Any]) -> Table:
+def _summary(name: str, folded: Folded) -> Table:
     from rich.markup import escape
 
     table = quiet_table()
-    names = [name for name, there in zip(case, filled, strict=False) if there]
-    figures = [name for name, there in zip(measured, filled[len(case) :], strict=True) if there]
-    for name in names:
-        table.add_column(name.replace("_", " "))
-    for name in ("seeds", *figures):
-        table.add_column(name.replace("_", " "), justify="right")
-    for row in rows[:LONGEST]:
-        values = [value for value, there in zip((*row.case, *row.means), filled, strict=True) if there]
-        shown = [escape(number(value)) for value in values]  # a name may hold brackets
-        table.add_row(*shown[: len(names)], str(row.seeds), *shown[len(names) :])
-    if len(rows) > LONGEST:
-        table.add_row(f"… {len(rows) - LONGEST} more: --json")
+    table.title, table.title_justify = (escape(name.replace("-", " ")) or None), "left"
+    for column in folded.case:
+        table.add_column(column.replace("_", " "))
+    for column in ("seeds", *folded.measured):
+        table.add_column(column.replace("_", " "), justify="right")
+    for row in folded.rows[:LONGEST]:
+        shown = [escape(number(value)) for value in (*row.case, row.seeds, *row.means)]  # a name may hold brackets
+        table.add_row(*shown)
+    if len(folded.rows) > LONGEST:
+        table.add_row(f"… {len(folded.rows) - LONGEST} more: --json")
     return table
 
 

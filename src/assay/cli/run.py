@@ -158,7 +158,7 @@ def _print(result: Result) -> None:
     screen.print(Text(f"\n{paper.title}", style="bold"))
     screen.print(Text(paper.line, style="bright_black"))
     screen.print()
-    for part in summary_tables(result.table):
+    for part in summary_tables(result):
         screen.print(part)
     screen.print()
     screen.print(claims_table(result.claims))

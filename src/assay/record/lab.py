@@ -40,6 +40,7 @@ class Lab:
     crew: pool.Crew | None = None  # workers that are kept between the calls of `run`
     machine: dict[str, Any] = field(default_factory=machine.facts)
     used: set[int] = field(default_factory=set)  # the seeds that cases really ran with
+    cases: set[str] = field(default_factory=set)  # the columns that say which case a row is; the others are measured
 
     def pick(self, quick: T, full: T) -> T:
         """The value for this run's size. Both sizes run the same code."""
@@ -74,6 +75,7 @@ class Lab:
         name = f"{function.__module__}:{function.__qualname__}"
         tasks = [pool.Task(name, {**case, "seed": seed}) for case in cases for seed in self.seeds]
         self.used.update(self.seeds if tasks else ())
+        self.cases.update(*cases, [per] if per else [])
         outcomes: list[Any] = [self.journal.get(_identity(task)) if self.journal else None for task in tasks]
         waiting = [position for position, outcome in enumerate(outcomes) if outcome is None]
         done = len(tasks) - len(waiting)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from assay.record import catalogue, machine, sources, store, verdicts
+from assay.record import catalogue, machine, sources, store, tables, verdicts
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed, StudyFailed
 from assay.record.extras import missing_module
 from assay.record.journal import Journal
@@ -67,6 +67,7 @@ def run(
             versions=machine.versions(),
             on=on,
             resumed=journal.inherited,
+            cases=tuple(column for column in table.columns if column in lab.cases),
         )
         try:
             path = store.save(result)
@@ -81,7 +82,7 @@ def run(
 def _measure(study: Study, lab: Lab, journal: Journal) -> pl.DataFrame:
     key = study.paper.key
     try:
-        table = study.run(lab)
+        table = tables.joined(study.run(lab))
     except ModuleNotFoundError as error:
         raise BadInput(missing_module(key, error)) from error
     except AssayError as error:
@@ -96,8 +97,8 @@ def _measure(study: Study, lab: Lab, journal: Journal) -> pl.DataFrame:
         at = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(at.filename).name}:{at.lineno}; ASSAY_TRACEBACK=1 shows more"
         raise StudyFailed(f"{key} failed: {_one_line(error)} ({where}){_kept(journal)}") from error
-    if not isinstance(table, pl.DataFrame) or "seed" not in table.columns or table.is_empty():
-        raise StudyFailed(f"{key}: study(lab) must return a Polars table with a 'seed' column and at least one row")
+    if "seed" not in table.columns or table.is_empty():
+        raise StudyFailed(f"{key}: study(lab) must return tables with a 'seed' column and at least one row")
     return table
 
 

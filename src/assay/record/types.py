@@ -218,6 +218,7 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     on: str = "local"
     resumed: int = 0  # cases taken over from an interrupted run
+    cases: tuple[str, ...] = ()  # the columns of the table that say which case a row is; older results do not tell
 
     @property
     def stated(self) -> tuple[Answer, ...]:
