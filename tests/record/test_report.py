@@ -72,7 +72,7 @@ def make_result(key: str, *answers: Answer, table: list[dict[str, Any]] | None =
     return Result(
         key, Evidence.REAL, "full", 12.5, MACHINE, rows if table is None else table, answers, seeds=3,
         started="2026-07-09T12:00:00.000Z", source="0123456789abcdef", commit="4f136b5acfd0+",
-        versions={"assay": "0.1.0", "numpy": "2.3.1"}, on="ray", resumed=2,
+        versions={"assay": "0.1.0", "numpy": "2.3.1"}, on="ray", resumed=2, cases=("case", "rule", "size"),
     )  # fmt: skip
 
 
@@ -373,6 +373,20 @@ def test_a_large_table_is_cut_and_the_page_says_so(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "papers" / "large.html").stat().st_size < 1_000_000
     assert "5,000 cases, means over seeds. The first 200 are shown; assay run large --json has all." in words(page)
     assert len(page.all("tr")) == 201
+
+
+def test_experiments_are_tables_with_names_and_share_the_page(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"experiment": name, "case": i, "seed": 0, **{f"column_{c}": "x" * 90 for c in range(9)}, f"only_{name}": 1}
+        for name in ("cost", "safety", "latency")
+        for i in range(500)
+    ]
+    paper = Paper("three", "data", "Three", None, "Has tables.", ())
+    page = one_page(tmp_path, paper, {"three": (tmp_path / "three.json", make_result("three", table=rows))})
+    assert (tmp_path / "papers" / "three.html").stat().st_size < 1_000_000
+    shown = words(page)
+    assert len(page.all("thead")) == 3
+    assert [shown.count(f"only {name}") for name in ("cost", "safety", "latency")] == [1, 1, 1]
 
 
 def test_a_table_of_long_hostile_cells_is_cut_too(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def _paper_page(entry: Entry, before: Paper | None, after: Paper | None) -> str:
         result=result,
         study=_study(entry),
         plot=_plot(entry),
-        tables=[_table(name, table) for name, table in folded(result).items()] if result else [],
+        tables=_tables(folded(result)) if result else [],
         facts=_provenance(result) if result else [],
         command=_command(entry),
         before=before,
@@ -170,13 +170,16 @@ def _plot(entry: Entry) -> Markup | None:
     return plain_svg(drawing, f"Plot of the study of {entry.paper.key}; the table on this page holds its numbers")
 
 
-def _table(name: str, table: Folded) -> Table:
-    """A folded table: as many cases as a page can carry."""
+def _tables(tables: Mapping[str, Folded]) -> list[Table]:
+    """The folded tables: of each as many cases as its part of a page can carry."""
+    return [_table(name, table, _TABLE // len(tables)) for name, table in tables.items()]
+
+
+def _table(name: str, table: Folded, budget: int) -> Table:
     names = [*table.case, "seeds", *table.measured]
     cells = [[*row.case, row.seeds, *row.means] for row in table.rows]
     columns = [[row[i] for row in cells[:_ROWS]] for i in range(len(names))]
     shown: list[list[str]] = []
-    budget = _TABLE
     for row in zip(*map(typeset.column, columns), strict=True):
         budget -= sum(len(escape(text)) + len("<td class=num></td>") for text in row)
         if budget < 0:
