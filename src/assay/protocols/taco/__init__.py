@@ -187,11 +187,9 @@ def _automaton(name: str) -> Automaton:
 
 def given() -> list[str]:
     """The files at hand, wherever they lie below the folder `taco` of the traces; none where there is no folder."""
-    base = traces.folder()
-    if base is None:
-        return []
-    found = [path for path in (base / "taco").rglob("*") if path.suffix in (".ta", ".eta")]
-    return sorted(str(path.relative_to(base / "taco")) for path in found)
+    bases = [folder / "taco" for folder in traces.folders()]
+    found = ((path, base) for base in bases for path in base.rglob("*") if path.suffix in (".ta", ".eta"))
+    return sorted({str(path.relative_to(base)) for path, base in found})
 
 
 def claimed() -> dict[str, str]:
@@ -267,7 +265,7 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 # ------------------------------------------------------------------------------------------ the claims
 
 
-WHERE = "of benchmarks/TACO in github.com/cispa/TACO into the folder taco of $ASSAY_TRACES"
+BRING = "not at hand: {}.ta; run: assay traces get taco taco-large"
 
 
 def on_file(claim: str) -> measures.Measure:
@@ -279,7 +277,7 @@ def on_file(claim: str) -> measures.Measure:
         mine = table.filter(stems.is_in(names) & pl.col("automaton").str.contains(r"\.e?ta$")).sort("rules")
         timed = mine.filter(pl.col("experiment") == ("prove" if algorithm == "all" else "claimed"))
         if mine.is_empty():
-            raise NotMeasured(f"put {names[0]}.ta {WHERE}")
+            raise NotMeasured(BRING.format(names[0]))
         if timed.is_empty():
             raise NotMeasured(f"{mine['automaton'][0]} is at hand and large: run with --full")
         file = timed["automaton"][0]
@@ -336,7 +334,7 @@ def as_published(table: pl.DataFrame) -> Estimate:
         if published(automaton, rules)
     ]
     if not told:
-        raise NotMeasured(f"put .ta files {WHERE}")
+        raise NotMeasured(BRING.format("strb"))
     wrong = [f"{name}: {theirs} as published, {ours} here" for name, theirs, ours in told if theirs != ours]
     found = intervals.clopper_pearson(len(told) - len(wrong), len(told))
     return replace(found, cases=wrong[0] if wrong else ", ".join(PurePath(name).stem for name, _, _ in told))
