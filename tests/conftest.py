@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -26,16 +25,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 SOURCE = Path(assay.__file__).parent
 
-
-def _compiled_code() -> str:
-    """A digest of all modules with compiled functions."""
-    files = [path for path in sorted(SOURCE.rglob("*.py")) if b"njit" in path.read_bytes()]
-    return hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=8).hexdigest()
-
-
-# Numba's cache does not notice a change in a function that another module's kernel calls: tests would pass on old code.
-CACHE = Path(os.environ.get("NUMBA_CACHE_DIR") or SOURCE.parents[1] / ".cache" / "numba")
-os.environ["NUMBA_CACHE_DIR"] = str(CACHE / _compiled_code())
+# All processes of a run and all copies of the package share what any of them compiles.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(SOURCE.parents[1] / ".cache" / "numba"))
 
 THIRD_PAPER = '''\
 """Counting: a case is worth its size plus its seed.

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import ArrayLike
 
 from assay.kernels.radius_fps import fps
@@ -60,6 +59,7 @@ from assay.kernels.radius_fps.sphere_tree import (
 from assay.record import measures
 from assay.record.timing import interleave, median
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
+from assay.sim.compiled import njit
 from assay.sim.random import stream
 from assay.workloads import clouds
 

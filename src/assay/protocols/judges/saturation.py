@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from assay.protocols.judges.reads_from import INITIAL, NO_READ, Ints, ReadsFrom
+from assay.sim.compiled import njit
 
 Array = Any  # an int64 array, in compiled code and outside
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from assay.protocols.ordered_pp.swarm_ordered import Rule, Table
+from assay.sim.compiled import njit
 from assay.sim.random import bits
 
 Codes = npt.NDArray[np.int64]

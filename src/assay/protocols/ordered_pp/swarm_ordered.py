@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from assay.protocols.kernel.draws import Source, integer, source
+from assay.sim.compiled import njit
 
 Rule = Callable[[Any, Any, int], tuple[Any, Any] | None]
 Ints = npt.NDArray[np.int32]
