@@ -70,9 +70,7 @@ def study(lab: Lab) -> pl.DataFrame:
     record = {"experiment": "planted", "days": 420, "step": 7200.0}
     quicker = lab.pick(quick=[name for name in simple if name != "mstl"], full=simple)
     tables.append(_rows(lab.with_seeds(quick=3, full=10), planted, [record], quicker))
-    try:
-        lab.trace(FOLDER)
-    except NotMeasured:
+    if lab.trace_or_none(FOLDER) is None:
         return _together(tables)
     months = [{"month": month, "step": STEP} for month in range(2)]
     cases = [{"experiment": "held-out months", "benchmark": one, **month} for one in BENCHMARKS for month in months]

@@ -37,7 +37,7 @@ import polars as pl
 
 from assay.observe.chakra import trials
 from assay.observe.graphs import replay
-from assay.record import intervals, measures
+from assay.record import intervals, measures, traces
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def serves(table: pl.DataFrame) -> Estimate:
     """Over a recorded job, the published trace and a generated job."""
     uses = measures.rows(table, {"experiment": "use", "layout": "protobuf"})
     if lacking := [source for source in SOURCES if source not in uses["source"].to_list()]:
-        raise NotMeasured(f"not all sources are at hand: {', '.join(lacking)} is missing")
+        cures = {"torch job": "install the extra torch", "sample chakra.0.et": traces.lacking(["chakra"])}
+        raise NotMeasured("; ".join(cures[source] for source in lacking))
     return _served(uses)
 
 

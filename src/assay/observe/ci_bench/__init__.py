@@ -55,7 +55,7 @@ from assay.observe.bench.processes import Bench
 from assay.observe.ci_bench import lab as bench_lab
 from assay.observe.ci_bench.step_cases import METHODS, PEERS, UNTUNED, contest, of_clouds, recorded
 from assay.observe.series.trials import FOLDER
-from assay.record import charts, intervals, measures
+from assay.record import charts, intervals, measures, traces
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.sim.random import stream
 
@@ -224,11 +224,7 @@ def study(lab: Lab) -> pl.DataFrame:
 
 def _clouds(lab: Lab) -> tuple[str, ...]:
     """The public record of cloud machines, if it is at hand."""
-    try:
-        lab.trace(FOLDER)
-    except NotMeasured:
-        return ()
-    return ("clouds",)
+    return ("clouds",) if lab.trace_or_none(FOLDER) else ()
 
 
 def plot(table: pl.DataFrame) -> alt.VConcatChart:
@@ -294,7 +290,7 @@ def again_alike(table: pl.DataFrame) -> Estimate:
     return replace(measures.share("same")(rows), cases=cases)
 
 
-NO_CLOUDS = f"the noise of cloud machines is not at hand: see docs/traces.md, {FOLDER}"
+NO_CLOUDS = traces.lacking([FOLDER])
 
 
 def _steps(table: pl.DataFrame, method: str) -> pl.DataFrame:
