@@ -43,6 +43,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import intervals, measures, timing
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured, Stated, Verdict
 from assay.record.verdicts import judge
 from assay.serving.interface import Hit, Request
@@ -292,7 +293,7 @@ def trial(experiment: str, seed: int, **case: Any) -> dict[str, dict[str, Any]]:
     return EXPERIMENTS[experiment](**case, seed=seed)
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Recovery on six kinds of traffic, consistency of three models, and what it costs.
 
     The quick size answers the claims, and leaves other kinds, the other methods and the timings to the full size.
@@ -314,15 +315,16 @@ def study(lab: Lab) -> pl.DataFrame:
         {"experiment": "recovery", "style": style, "kind": kind, "capacity": size, **found}
         for style, kind, size in sizes
     ]
-    parts = [
-        lab.with_seeds(quick=5, full=6).run(trial, spoken, per="method").drop("calls", "weights", "methods"),
-        lab.run(trial, cases, per="method").drop("turns", "methods"),
-    ]
+    few = lab.with_seeds(quick=5, full=6)
+    tables = {
+        "consistency": few.run(trial, spoken, per="method").drop("calls", "weights", "methods"),
+        "recovery": lab.run(trial, cases, per="method").drop("turns", "methods"),
+    }
     if lab.size == "full":
         clocked = [{"experiment": "seconds", "weights": str(weights), "rounds": 15}]
         clocked += [{"experiment": "turning", "rounds": 15}]
-        parts += [lab.run(trial, clocked, per="method", alone=True).drop("weights", "rounds")]
-    return pl.concat(parts, how="diagonal_relaxed")
+        tables["clocked"] = lab.run(trial, clocked, per="method", alone=True).drop("weights", "rounds")
+    return tables
 
 
 def plot(table: pl.DataFrame) -> alt.Chart:
