@@ -18,11 +18,7 @@ from assay.record.types import Verdict
 from assay.record.wording import SIGNS
 
 
-@click.command(
-    epilog="Examples:  assay feed listing.html papers.bib    "
-    "curl -s 'https://export.arxiv.org/api/query?search_query=cat:cs.DC' | assay feed -    "
-    "assay feed to-read.txt --draft new.toml"
-)
+@click.command(epilog="Example:  curl -s 'https://export.arxiv.org/api/query?search_query=cat:cs.DC' | assay feed -")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--draft",
