@@ -95,8 +95,8 @@ def commands(runs: bool) -> str:
             text = command.get_help(click.Context(command, info_name=path))
             parts.append(f"## {path}\n\n{block(text)}")
             serves = any(path == f"assay {name}" for name in SERVING)
-            for line in examples(command) if runs and not serves else []:
-                parts.append(f"```sh\n{line}\n```\n\n{block(output(line, bench, environment))}")
+            lines = examples(command) if runs and not serves else []
+            parts += [f"```sh\n{line}\n```\n\n{block(output(line, bench, environment))}" for line in lines]
     return "\n".join(parts)
 
 
