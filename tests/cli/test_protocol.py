@@ -84,7 +84,7 @@ def test_seeds_are_counted_from_the_one_that_is_given(package: Package, flood: s
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["nothing.py:Node"], "there is no such file"),
+        (["nothing.py:Node"], "cannot read nothing.py: No such file or directory"),
         (["{flood}"], "names no code"),
         (["{flood}:Other"], "cannot load"),
         (["{flood}:NoNode"], "is no node"),

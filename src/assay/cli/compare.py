@@ -22,7 +22,7 @@ import click
 
 from assay.cli.output import console, plain_table, print_json, progress_bar
 from assay.record import catalogue
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.record.extras import missing_module
 from assay.record.headline import COLUMNS
 from assay.record.types import ROOMS
@@ -138,7 +138,7 @@ def _printing(command: click.Command) -> click.Command:
             except ValueError as error:
                 raise BadInput(str(error)) from error
             except OSError as error:
-                raise BadInput(f"cannot read {error.filename}: {error.strerror}") from error
+                raise unreadable(error.filename, error) from error
         shown = answer.pop("shown", None)
         print_json(answer) if as_json else _print(answer, shown, wide)
 

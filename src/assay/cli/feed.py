@@ -12,7 +12,7 @@ import click
 from assay.cli.output import COLOURS, json_option, print_json
 from assay.record import feed
 from assay.record.catalogue import is_built, papers
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.record.store import latest, write_whole
 from assay.record.types import Verdict
 from assay.record.wording import SIGNS
@@ -58,7 +58,7 @@ def _listing(file: Path) -> feed.Listing:
         with file.open("rb") as stream:
             return feed.read(stream, str(file))
     except OSError as error:
-        raise BadInput(f"cannot read {file}: {error.strerror}") from error
+        raise unreadable(file, error) from error
 
 
 def _row(match: feed.Match) -> dict[str, Any]:

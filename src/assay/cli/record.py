@@ -11,7 +11,7 @@ import msgspec
 
 from assay.cli.output import console, json_option, paper_row, print_json, progress_bar, quiet_table, verdict_text
 from assay.record import catalogue, sources
-from assay.record.errors import AssayError, BadInput, Interrupted
+from assay.record.errors import AssayError, BadInput, Interrupted, unreadable
 from assay.record.store import latest, stored
 from assay.record.types import ROOMS, Paper, Verdict
 from assay.record.wording import share_text, with_unit
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--html", type=click.Path(file_okay=False, path_type=Path), help="Write the report site into DIR.")
 @click.option(
     "--since",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Which verdicts changed, and why, since FILE: what 'assay record --json' printed then.",
 )
 @json_option
@@ -112,7 +112,9 @@ def _print_changes(since: Path, results: dict[str, Result], as_json: bool) -> No
     try:
         before = msgspec.json.decode(since.read_bytes())
         found = list(changes(before, results))
-    except (OSError, msgspec.MsgspecError, TypeError, KeyError, AttributeError, ValueError) as error:
+    except OSError as error:
+        raise unreadable(since, error) from error
+    except (msgspec.MsgspecError, TypeError, KeyError, AttributeError, ValueError) as error:
         raise BadInput(f"{since}: not what 'assay record --json' prints ({error})") from error
     if as_json:
         print_json(found)

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.record.traces import lacking
 from assay.sim.random import stream
 from assay.workloads import prefixes as trees
@@ -135,7 +135,7 @@ def _text(path: Path, size: int) -> Iterator[bytes]:
             f"{path.name}: cannot unpack it ({' '.join(str(error).split())[:100]}); expected a whole file"
         ) from error
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror or ' '.join(str(error).split())}") from error
+        raise unreadable(path, error) from error
 
 
 def _unzstd(path: Path) -> Iterator[bytes]:
