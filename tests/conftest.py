@@ -16,12 +16,15 @@ from hypothesis import HealthCheck, settings
 
 import assay
 
-# `make test` is the same twice, and a busy machine is no failure; HYPOTHESIS_PROFILE=deep looks further.
+# `make test` is the same twice, and a busy machine is no failure; `make deep` looks further.
+FEW, MANY = 40, 600
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 settings.register_profile(
-    "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
-settings.register_profile("deep", parent=settings.get_profile("ci"), derandomize=False, max_examples=600)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+    "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True,
+    max_examples=FEW,
+)  # fmt: skip
+settings.register_profile("deep", parent=settings.get_profile("ci"), derandomize=False, max_examples=MANY)
+settings.load_profile(PROFILE)
 
 SOURCE = Path(assay.__file__).parent
 
@@ -90,6 +93,16 @@ claims = [
   { id = "small", kind = "at least", value = 120.0, unit = "points", text = "Small cases are worth a hundred." },
 ]
 """
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test's own number of examples is what it takes to be sure: few of them in `ci`, at least so many in `deep`."""
+    bound = max if PROFILE == "deep" else min
+    for item in items:
+        test = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
+        if chosen := getattr(test, "_hypothesis_internal_use_settings", None):
+            examples = bound(chosen.max_examples, settings.get_profile(PROFILE).max_examples)
+            test._hypothesis_internal_use_settings = settings(chosen, max_examples=examples)
 
 
 @dataclass

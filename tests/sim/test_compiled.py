@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,17 +52,22 @@ def small(root: Path) -> Path:
     return root
 
 
-def ask(root: Path, cache: Path, question: str = ASK) -> list[object]:
-    """Two kernels' answers, and how often each was compiled."""
+def start(root: Path, cache: Path, question: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(root), "NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-c", question], env=environment, capture_output=True, text=True, check=True)
-    answer: list[object] = json.loads(done.stdout)
-    return answer
+    return subprocess.Popen([sys.executable, "-c", question], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def ask(root: Path, cache: Path, question: str = ASK, processes: int = 1) -> list[Any]:
+    """Two kernels' answers, and how often each was compiled by all processes together."""
+    running = [start(root, cache, question) for _ in range(processes)]
+    answers = [json.loads(process.communicate(timeout=120)[0]) for process in running]
+    assert all(answer[:2] == answers[0][:2] for answer in answers)
+    return [*answers[0][:2], [sum(misses) for misses in zip(*(answer[2] for answer in answers), strict=True)]]
 
 
 def test_a_changed_module_costs_only_those_that_lean_on_it_and_old_code_is_never_used(tmp_path: Path) -> None:
     cache, first, second = tmp_path / "cache", small(tmp_path / "one"), small(tmp_path / "two")
-    assert ask(first, cache) == [22, -1, [1, 1]]
+    assert ask(first, cache, processes=3) == [22, -1, [1, 1]]
     (second / "assay/sim/constants.py").write_text("STEP = 20\n")
     assert ask(second, cache) == [42, -1, [1, 0]]
     assert ask(first, cache) == [22, -1, [0, 0]]

@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
 
 from assay.record import sources
 
@@ -45,6 +46,7 @@ def njit(**options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
         if cached and hasattr(compiled, "enable_caching"):  # a plain function under NUMBA_DISABLE_JIT
             if _PACKAGE in Path(compiled.py_func.__code__.co_filename).parents:
                 compiled._cache = _Cache(function)
+                compiled.compile = _once(compiled.compile, compiled._cache.lock)
             else:
                 compiled.enable_caching()  # a function of the user's, as Numba does it
         return compiled  # type: ignore[no-any-return]
@@ -88,6 +90,29 @@ def _own() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="assay-compiled-")
 
 
+def _once(compile_now: Callable[[Any], Any], lock: Path) -> Callable[[Any], Any]:
+    """Let one process compile a function; those that need it at the same time wait, and then load it.
+
+    Waiting cannot go round in a circle: who compiles a function waits only for those it calls.
+    """
+    depth = 0  # a function that calls itself asks for itself
+
+    def compile_once(signature: Any) -> Any:
+        nonlocal depth
+        with global_compiler_lock, ExitStack() as held:
+            if not depth:
+                with suppress(OSError):  # where nothing can be written, each compiles for itself
+                    lock.parent.mkdir(parents=True, exist_ok=True)
+                    fcntl.flock(held.enter_context(lock.open("w")), fcntl.LOCK_EX)
+            depth += 1
+            try:
+                return compile_now(signature)
+            finally:
+                depth -= 1
+
+    return compile_once
+
+
 class _Locator:
     """What Numba asks for a function's place in the cache."""
 
@@ -118,10 +143,11 @@ class _Place(CompileResultCacheImpl):
 class _Cache(FunctionCache):
     _impl_class = _Place
 
+    @property
+    def lock(self) -> Path:
+        """A file to lock while the function is compiled and kept; Numba's index itself allows one writer only."""
+        return Path(self._cache_path, f"{self._impl.filename_base}.lock")
+
     def _save_overload(self, signature: Any, compiled: Any) -> None:
-        """One process at a time: two that save different signatures at once would give both the same file."""
         with suppress(OSError):  # a full disk costs compiling again, not the run
-            self._impl.locator.ensure_cache_path()
-            with Path(self._cache_path, "lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                super()._save_overload(signature, compiled)
+            super()._save_overload(signature, compiled)
