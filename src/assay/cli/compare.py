@@ -14,13 +14,14 @@ room's `compare.py` says with which defaults.
 from __future__ import annotations
 
 import copy
+import difflib
 import importlib
 from pathlib import Path
 from typing import Any
 
 import click
 
-from assay.cli.output import console, plain_table, print_json, progress_bar
+from assay.cli.output import console, plain_table, print_json, print_whole, progress_bar
 from assay.record import catalogue
 from assay.record.errors import BadInput, unreadable
 from assay.record.extras import missing_module
@@ -63,6 +64,8 @@ class Comparisons(click.Group):
             if _has_own(name):
                 return _printing(_load(f"assay.{name}.compare"))
             return _overview(name)
+        if name not in catalogue.papers() and (close := difflib.get_close_matches(name, ROOMS, n=1, cutoff=0.8)):
+            raise BadInput(f"no room or paper has the name '{name}'; did you mean {close[0]}?")
         paper = catalogue.paper(name)  # or an error that names the closest keys
         if module := catalogue.comparisons(paper.room).get(name):
             return _printing(_load(module))
@@ -163,7 +166,7 @@ def _print(answer: dict[str, Any], shown: list[str] | None, wide: bool) -> None:
     every = list(next(iter(rows), {}))
     columns = every if wide else (shown or every)[:COLUMNS]
     screen.print()
-    screen.print(plain_table(rows, columns))
+    print_whole(plain_table(rows, columns))
     if len(columns) < len(every):
         screen.print(Text(f"{len(every) - len(columns)} more columns: --wide", style="bright_black"))
     screen.print(Text(f"\n{answer['why']}"))

@@ -50,6 +50,7 @@ avoid_when = (
     "benchmarks here are such). It needs two full periods of a cycle, and it knows no cause."
 )
 own_input = "assay decompose latency.csv --forecast 30d --plot parts.svg"
+replays = ("azure-vm-noise",)
 references = (
     "STL: Cleveland, Cleveland, McRae and Terpenning, Journal of Official Statistics 1990.",
     "MSTL: Bandara, Hyndman and Bergmeir, arXiv:2107.13462.",

@@ -148,6 +148,7 @@ avoid_when = (
     "between kinds."
 )
 own_input = "assay compare serving --trace my.jsonl --fleet 1xl4:qwen1.5-1.8b --order sjf"
+replays = ("alpaca-eval-qwen",)
 references = (
     "Start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996.",
     "The author's code, for keywords, factors and the experiment: github.com/kpalania1/driftsched.",

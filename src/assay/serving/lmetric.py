@@ -87,6 +87,7 @@ avoid_when = (
     "guard on, or replicate that prefix on purpose."
 )
 own_input = "assay compare serving --trace my.jsonl --fleet 16xh200:qwen3-32b --policies lmetric,vllm-v1,linear"
+replays = ("mooncake-conversation",)
 references = (
     "vLLM's data-parallel balancing: 4 x waiting + running.",
     "Mooncake's conversation trace: Qin et al., FAST 2025.",

@@ -58,6 +58,7 @@ avoid_when = (
     "operations. Metrics of one rank's file say nothing of the others."
 )
 own_input = "assay trace my_run --metrics   # a folder with rank-*.json and card.yaml"
+replays = ("ccl-bench",)
 references = (
     "Rows, cards and tools: github.com/cornell-sysphotonics/ccl-bench.",
     "Tree-structured Parzen estimator: Bergstra et al., NeurIPS 2011. Halving: Jamieson and Talwalkar, AISTATS 2016.",

@@ -57,6 +57,7 @@ avoid_when = (
     "one. Also where recordings lack dependencies: a replay is only as right as its edges."
 )
 own_input = "assay trace job.0.et job.1.et --json"
+replays = ("chakra",)
 references = (
     "The format and its tools: github.com/mlcommons/chakra, schema 1.0.",
     "The collectives' closed forms: Thakur, Rabenseifner and Gropp, IJHPCA 2005.",

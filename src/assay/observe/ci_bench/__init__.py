@@ -74,6 +74,7 @@ avoid_when = (
     "disk that nobody controls, or a change below one per cent must be seen in time and cannot be in instructions."
 )
 own_input = "assay bench compare main .    assay bench run --last 20    assay bench watch --html bench.html"
+replays = ("azure-vm-noise",)
 references = (
     "Predecessor: Albers et al., A modular workflow for performance benchmarking of neuronal networks, 2022.",
     "Steps in series: Fleming et al., Hunter: using change point detection to hunt for performance regressions, 2023.",

@@ -64,6 +64,7 @@ avoid_when = (
     "Ranks do not wait for each other in every step, stages overlap on a device without its own timing, or the job "
     "hangs (see ccl-d). It routes a profiler; it names no cause."
 )
+needs = ("torch",)
 own_input = "assay watch"
 references = (
     "Where the wait is recorded apart: PyTorch's DDP communication hooks, one call for each gradient bucket.",

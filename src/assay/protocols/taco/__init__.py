@@ -60,7 +60,9 @@ avoid_when = (
     "Messages carry values that matter beyond their count, identities or signatures decide, time or probability is "
     "part of the argument, or counters are reset: then the answer may be 'unknown'."
 )
+needs = ("protocols",)
 own_input = "assay verify protocol.ta --algorithm all"
+replays = ("taco", "taco-large")
 references = (
     "Threshold automata: Konnov, Veith and Widder, CONCUR 2014; the short-run argument behind smt: CAV 2015.",
     "Intervals and resets (acs, zcs): Baumeister, Eichler, Jacobs, Sakr and Völp, FM 2024.",

@@ -209,6 +209,7 @@ avoid_when = (
     "reading KV is a small part of a step: evening it out then saves as little."
 )
 own_input = "assay compare serving --trace my.jsonl --fleet lockstep.toml --policies balanceroute,vllm-v1"
+replays = ("azure-2023-conv", "mooncake-conversation")
 references = (
     "vLLM's data-parallel balancing: 4 x waiting + running.",
     "Azure LLM inference trace 2023, conversations: Patel et al., ISCA 2024.",

@@ -68,6 +68,7 @@ avoid_when = (
     "spare replicas instead of re-planning."
 )
 own_input = ""
+replays = ("azure-2023-conv",)
 references = (
     "Demand: Azure LLM inference trace 2023, conversations (Patel et al., ISCA 2024).",
     "Routing of the plans that are simulated: LMETRIC, Zhang et al., OSDI 2026.",

@@ -64,6 +64,7 @@ avoid_when = (
     "One model on one GPU is all there is, operations overlap or are fused across boundaries a trace cannot see "
     "(compiled graphs), or the engine's own overheads dominate the iteration."
 )
+needs = ("torch",)
 own_input = ""
 references = (
     "Profiling per model, the baseline: Agrawal et al., Vidur, MLSys 2024, arXiv:2405.05465.",

@@ -71,6 +71,7 @@ avoid_when = (
     "run, or keys are rotated over their whole width (GQA: 16 times the work). Consistency was measured on small "
     "stand-in models: check it on yours before relying on it."
 )
+needs = ("torch",)
 own_input = "python -c \"from assay.serving.irminsul import recovery; print(recovery('chats.jsonl').sum())\""
 references = (
     "Multi-head latent attention: DeepSeek-AI, DeepSeek-V2, arXiv:2405.04434.",

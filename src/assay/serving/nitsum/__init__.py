@@ -63,6 +63,7 @@ avoid_when = (
     "by a restart, change it by the hour, not by the minute."
 )
 own_input = ""
+replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., Splitwise, ISCA 2024.",)
 
 AGREE = 0.01  # seconds in which the members of a group agree on the step of a switch

@@ -65,6 +65,7 @@ avoid_when = (
     "Prompts continue one another (a prefix cache is exact and free then), pieces are new each time, answers must be "
     "those of full computation to the last bit, or the network is slower than computing again."
 )
+needs = ("torch",)
 own_input = ""
 references = (
     "Selective recomputation of reused blocks: Yao et al., CacheBlend, EuroSys 2025, arXiv:2405.16444.",

@@ -58,6 +58,7 @@ avoid_when = (
     "is so low that starting every branch at once does no harm either."
 )
 own_input = ""
+replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., ISCA 2024.",)
 
 TAPER = Policy("taper", regulated=True)
