@@ -156,6 +156,13 @@ def wide_tables(result: Result) -> Iterator[Table]:
         yield plain_table(rows, columns, name)
 
 
+def print_whole(table: Table) -> None:
+    """Print a table as wide as it is: squeezed into the screen, names of many columns could not be read."""
+    from rich.console import Console
+
+    Console(width=10_000, highlight=False).print(table, crop=False)
+
+
 def plain_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], name: str = "") -> Table:
     """Rows as a table: words to the left, numbers to the right, long texts cut."""
     from rich.markup import escape

@@ -17,6 +17,7 @@ from assay.cli.output import (
     headline_tables,
     json_option,
     print_json,
+    print_whole,
     progress_bar,
     wide_option,
     wide_tables,
@@ -165,7 +166,8 @@ def _print(result: Result, wide: bool) -> None:
     screen.print(Text(paper.line, style="bright_black"))
     screen.print()
     for part in wide_tables(result) if wide else ():
-        screen.print(part)
+        print_whole(part)
+        screen.print()
     for first, left_out in () if wide else headline_tables(result, named(catalogue.study(result.key).claims)):
         screen.print(first)
         screen.print(Text(f"{left_out}\n" if left_out else "", style="bright_black"))
