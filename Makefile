@@ -39,11 +39,7 @@ $(BIN)/python:
 	@touch $@
 
 demo: .venv/core  ## set up, compare routers, run two studies, write the report
-	$(BIN)/assay compare serving --fleet 8xh200:qwen3-32b
-	@echo
-	$(BIN)/assay run div radius-fps
-	@echo
-	$(BIN)/assay record --html report
+	@$(BIN)/assay demo --html report
 
 test: .venv/test  ## set up and run every quick test
 	HOME=$(CACHE)/home $(BIN)/python -m tests.suite $(SUITE)
