@@ -86,7 +86,9 @@ avoid_when = (
     "Prompts share nothing (any load-only rule does as well), or one prefix alone outgrows an instance: switch the "
     "guard on, or replicate that prefix on purpose."
 )
-own_input = "assay compare serving --trace my.jsonl --fleet 16xh200:qwen3-32b --policies lmetric,vllm-v1,linear"
+own_input = (
+    "assay compare serving --trace examples/chats.jsonl --fleet 16xh200:qwen3-32b --policies lmetric,vllm-v1,linear"
+)
 replays = ("mooncake-conversation",)
 references = (
     "vLLM's data-parallel balancing: 4 x waiting + running.",
@@ -265,15 +267,16 @@ claims = [
     Claim(
         "real-trace",
         _on("ttft_mean", "vllm-v1", "conversation"),
-        asks="On the one real trace at hand, Mooncake's conversations, mean time to first token falls against vLLM-v1.",
+        asks="On the one real trace at hand, Mooncake's conversations, LMetric's mean time to first token is shorter "
+        "than vLLM-v1's.",
         kind=Kind.CHANGE,
         toward="down",
     ),
     Claim(
         "predicted-ttft",
         _falls("ttft_mean", "predicted-ttft"),
-        asks="Mean time to first token is lower than with a router that predicts it from the cost model, over the same "
-        "three workloads.",
+        asks="LMetric's mean time to first token is shorter than that of a router that predicts it from the cost "
+        "model, over the same three workloads.",
         kind=Kind.CHANGE,
         toward="down",
         evidence=Evidence.MODEL,
@@ -281,8 +284,8 @@ claims = [
     Claim(
         "best-weight",
         measures.best({name: _on("ttft_mean", "linear, best weight", name) for name in WORKLOADS}, every=True),
-        asks="On each of the three workloads mean time to first token is at most 5 % above that of the best of five "
-        "weights of the weighted sum, chosen in hindsight.",
+        asks="On each of the three workloads LMetric's mean time to first token is at most 5 % above that of the best "
+        "of five weights of the weighted sum, chosen in hindsight.",
         kind=Kind.AT_MOST,
         value=0.05,
         unit="change",
@@ -294,8 +297,8 @@ claims = [
             {name: measures.mean("guarded", policy="lmetric, guard", load=LOAD, workload=name) for name in WORKLOADS},
             every=True,
         ),
-        asks="On each of the three workloads at most 1 % of the requests would go to an instance with more than three "
-        "times the mean load: the product's way to fail is rare.",
+        asks="On each of the three workloads LMetric would send at most 1 % of the requests to an instance with more "
+        "than three times the mean load: the product's way to fail is rare.",
         kind=Kind.AT_MOST,
         value=0.01,
         unit="share",

@@ -208,7 +208,9 @@ avoid_when = (
     "Workers step on their own (uneven load then costs little), the pool is usually empty (nothing to choose from), or "
     "reading KV is a small part of a step: evening it out then saves as little."
 )
-own_input = "assay compare serving --trace my.jsonl --fleet lockstep.toml --policies balanceroute,vllm-v1"
+own_input = (
+    "assay compare serving --trace examples/chats.jsonl --fleet examples/lockstep.toml --policies balanceroute,vllm-v1"
+)
 replays = ("azure-2023-conv", "mooncake-conversation")
 references = (
     "vLLM's data-parallel balancing: 4 x waiting + running.",
@@ -401,24 +403,24 @@ claims = [
     Claim(
         "same-pool",
         _weaker("tokens_per_second", min, old="least-kv, pooled"),
-        asks="Throughput in backlog rises against sending each request to the worker with the least KV out of the same "
-        "pool, on the trace where it rises less.",
+        asks="BalanceRoute serves more tokens a second in backlog than sending each request of the same pool to the "
+        "worker with the least KV, on the trace where it gains less.",
         kind=Kind.CHANGE,
         toward="up",
     ),
     Claim(
         "look-ahead",
         _weaker("tokens_per_second", min, new="br-h", old="br-0"),
-        asks="Throughput in backlog rises where the router looks 32 steps ahead (BR-H) and not at the present only, on "
-        "the trace where it rises less.",
+        asks="BalanceRoute serves more tokens a second in backlog if it looks 32 steps ahead (BR-H) than if it looks "
+        "at the present only, on the trace where it gains less.",
         kind=Kind.CHANGE,
         toward="up",
     ),
     Claim(
         "light-load",
         _change("e2e_mean", "azure", load=LIGHT),
-        asks="At 60 % load, where hardly anybody waits, mean time to the last token is at most 5 % longer than with "
-        "vLLM's routing.",
+        asks="At 60 % load, where hardly anybody waits, BalanceRoute's mean time to the last token is at most 5 % "
+        "longer than that of vLLM's routing.",
         kind=Kind.AT_MOST,
         value=0.05,
         unit="change",

@@ -72,7 +72,9 @@ avoid_when = (
     "stand-in models: check it on yours before relying on it."
 )
 needs = ("torch",)
-own_input = "python -c \"from assay.serving.irminsul import recovery; print(recovery('chats.jsonl').sum())\""
+own_input = (
+    "python -c \"from assay.serving.irminsul import recovery; print(recovery('examples/transcripts.jsonl').sum())\""
+)
 references = (
     "Multi-head latent attention: DeepSeek-AI, DeepSeek-V2, arXiv:2405.04434.",
     "Selective recomputation: Yao et al., CacheBlend, EuroSys 2025, arXiv:2405.16444.",
@@ -431,8 +433,8 @@ claims = [
     Claim(
         "all-disturbed",
         farther_where_all_moves,
-        asks="Predictions are farther from those of uncached runs where tools, notes and history move as well than "
-        "where only the header changes.",
+        asks="Irminsul's predictions are farther from those of uncached runs where tools, notes and history move as "
+        "well than where only the header changes.",
         kind=Kind.DIFFERENCE,
         unit="nats",
         toward="up",
@@ -440,8 +442,8 @@ claims = [
     Claim(
         "over-fixed-blocks",
         over_fixed_blocks,
-        asks="Content-defined cuts find more tokens again than fixed blocks of the same mean length, over all agent "
-        "loops with long prompts.",
+        asks="Irminsul's content-defined cuts find more tokens again than fixed blocks of the same mean length, over "
+        "all agent loops with long prompts.",
         kind=Kind.RATIO,
         toward="up",
     ),

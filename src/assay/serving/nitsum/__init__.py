@@ -536,8 +536,8 @@ claims = [
     Claim(
         "true-mean",
         beside_restarts("planned once, true mean"),
-        asks="Where it is compared with restarts, more requests are served in time than by a plan that is made once, "
-        "on the true mean demand.",
+        asks="Where it is compared with restarts, Nitsum serves more requests in time than a plan that is made once, "
+        "for the true mean demand.",
         kind=Kind.RATIO,
         toward="up",
     ),

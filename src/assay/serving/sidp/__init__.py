@@ -291,14 +291,16 @@ claims = [
     Claim(
         "own-cut",
         largest_gain("tokens_per_second", "sidp-best-cut", "dp"),
-        asks="At its best tensor-parallel cut it outruns data parallelism at the smallest cut that fits, in some job.",
+        asks="In some job SiDP at its best tensor-parallel cut generates more tokens a second than data parallelism at "
+        "the smallest cut that fits.",
         kind=Kind.RATIO,
         toward="up",
     ),
     Claim(
         "best-cuts",
         largest_gain("tokens_per_second", "sidp-best-cut", "dp-best-cut"),
-        asks="It outruns data parallelism in some job where each has its own best tensor-parallel cut.",
+        asks="In some job SiDP generates more tokens a second than data parallelism where each has its own best "
+        "tensor-parallel cut.",
         kind=Kind.RATIO,
         toward="up",
     ),
