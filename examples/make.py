@@ -135,6 +135,18 @@ def transcripts(random: Random) -> str:
     return lines(rows)
 
 
+@makes("clicks.csv")
+def clicks(random: Random) -> str:
+    """Who looked at what, and when: a shop's log."""
+    rows: Rows = []
+    for second in range(3000):
+        user = random.randrange(150)
+        liked = (user * 7) % 20 * 10
+        item = liked + random.randrange(10) if random.random() < 0.7 else int(200 * random.random() ** 2)
+        rows.append([user, f"item{item}", second])
+    return table([["user", "item", "time"], *rows])
+
+
 @makes("fleet.toml")
 def fleet(_: Random) -> str:
     """Two kinds of instances."""
@@ -178,9 +190,7 @@ def opinions(random: Random) -> str:
 def agents(random: Random) -> str:
     """Agents, what they can do and where they are."""
     able = ("translate", "plan", "search", "draw", "code", "book")
-    rows = [
-        [f"did:example:{k:03d}", ";".join(sorted(random.sample(able, 2))), f"10.0.0.{k}:7000"] for k in range(48)
-    ]
+    rows = [[f"did:example:{k:03d}", ";".join(sorted(random.sample(able, 2))), f"10.0.0.{k}:7000"] for k in range(48)]
     return table([["did", "capabilities", "endpoint"], *rows])
 
 
@@ -210,7 +220,9 @@ def election(random: Random) -> str:
         f"# NUMBER VOTERS: {sum(counts.values())}", f"# NUMBER UNIQUE ORDERS: {len(counts)}",
         *(f"# ALTERNATIVE NAME {k}: {name}" for k, name in enumerate(names, 1)),
     ]  # fmt: skip
-    body = [f"{n}: {','.join(map(str, order))}" for order, n in sorted(counts.items(), key=lambda row: (-row[1], row[0]))]
+    body = [
+        f"{n}: {','.join(map(str, order))}" for order, n in sorted(counts.items(), key=lambda row: (-row[1], row[0]))
+    ]
     return "\n".join([*head, *body]) + "\n"
 
 
@@ -224,7 +236,7 @@ def register(random: Random) -> Iterator[dict[str, Any]]:
     """Three clients of one register that is right until, near the end, somebody reads what was overwritten."""
     clock, value, last = 0, 0, 0
     for number in range(120):
-        process, write = random.randrange(3), random.random() < 0.4
+        process, write = random.randrange(3), random.random() < 0.4 or number == 0
         clock += 1000 + random.randrange(3000)
         said = number + 1 if write else None
         yield {"process": process, "type": "invoke", "f": "write" if write else "read", "value": said, "time": clock}
@@ -373,7 +385,7 @@ def graphs(folder: Path) -> None:
         write(graph, folder / f"job.{rank}.et")
 
 
-# ------------------------------------------------------------------------------------------------------------ the record
+# ----------------------------------------------------------------------------------------------------------- the record
 
 
 @makes("listing.bib")
@@ -396,7 +408,7 @@ def make(folder: Path) -> None:
     for name, function in FILES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = function(Random(name))  # noqa: S311 - made-up data, the same every time
+        content = function(Random(name))
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     profiled(folder / "run")
     graphs(folder)

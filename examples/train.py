@@ -1,6 +1,6 @@
 """A job to watch: each rank sleeps through its stages, and rank 1 waits for its data. Needs no GPU and no model.
 
-    assay watch run -- torchrun --nproc-per-node 2 examples/train.py
+assay watch run -- torchrun --nproc-per-node 2 examples/train.py
 """
 
 import os

@@ -49,7 +49,7 @@ avoid_when = (
     "The series has no cycle worth the name: then the median of the last weeks forecasts as well (the public cloud "
     "benchmarks here are such). It needs two full periods of a cycle, and it knows no cause."
 )
-own_input = "assay decompose latency.csv --forecast 30d --plot parts.svg"
+own_input = "assay decompose examples/latency.csv --forecast 30d --plot parts.svg"
 replays = ("azure-vm-noise",)
 references = (
     "STL: Cleveland, Cleveland, McRae and Terpenning, Journal of Official Statistics 1990.",

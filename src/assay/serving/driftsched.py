@@ -147,7 +147,7 @@ avoid_when = (
     "The queue is short, or long jobs must not starve (use aging, or shares), or lengths vary as much within a kind as "
     "between kinds."
 )
-own_input = "assay compare serving --trace my.jsonl --fleet 1xl4:qwen1.5-1.8b --order sjf"
+own_input = "assay compare serving --trace examples/chats.jsonl --fleet 1xl4:qwen1.5-1.8b --order sjf"
 replays = ("alpaca-eval-qwen",)
 references = (
     "Start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996.",

@@ -57,7 +57,7 @@ avoid_when = (
     "Only the step time matters, or profiling changes it: the recorder costs time, and more of it the smaller the "
     "operations. Metrics of one rank's file say nothing of the others."
 )
-own_input = "assay trace my_run --metrics   # a folder with rank-*.json and card.yaml"
+own_input = "assay trace examples/run --metrics"
 replays = ("ccl-bench",)
 references = (
     "Rows, cards and tools: github.com/cornell-sysphotonics/ccl-bench.",

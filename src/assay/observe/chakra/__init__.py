@@ -56,7 +56,7 @@ avoid_when = (
     "The change alters which operations run (another batch size, another cut of the model): the graph is then another "
     "one. Also where recordings lack dependencies: a replay is only as right as its edges."
 )
-own_input = "assay trace job.0.et job.1.et --json"
+own_input = "assay trace examples/job.0.et examples/job.1.et --json"
 replays = ("chakra",)
 references = (
     "The format and its tools: github.com/mlcommons/chakra, schema 1.0.",

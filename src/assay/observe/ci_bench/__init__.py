@@ -73,7 +73,7 @@ avoid_when = (
     "One run takes minutes (ten pairs of processes are the least that can decide), the code waits for a network or a "
     "disk that nobody controls, or a change below one per cent must be seen in time and cannot be in instructions."
 )
-own_input = "assay bench compare main .    assay bench run --last 20    assay bench watch --html bench.html"
+own_input = "assay bench compare HEAD . --config examples/bench.toml"
 replays = ("azure-vm-noise",)
 references = (
     "Predecessor: Albers et al., A modular workflow for performance benchmarking of neuronal networks, 2022.",

@@ -60,7 +60,6 @@ avoid_when = (
     "the enemy and the optimistic path is on: it then delivers different messages."
 )
 own_input = (
-    'World(n=16, node=Chained, inputs=[[b"one", b"two"]]).run("async").decisions, or a single message: '
     "assay protocol run assay.protocols.amortized_brb.chained:Chained --n 16 --inputs '[[\"one\"]]' --mode async"
 )
 references = (

@@ -61,7 +61,7 @@ avoid_when = (
     "part of the argument, or counters are reset: then the answer may be 'unknown'."
 )
 needs = ("protocols",)
-own_input = "assay verify protocol.ta --algorithm all"
+own_input = "assay verify examples/broadcast.ta --algorithm all"
 replays = ("taco", "taco-large")
 references = (
     "Threshold automata: Konnov, Veith and Widder, CONCUR 2014; the short-run argument behind smt: CAV 2015.",
