@@ -54,8 +54,8 @@ def test_it_tells_where_the_pictures_are_and_what_to_type_next(monkeypatch: pyte
     assert "report/index.html, report/compare.svg" in screen()
     assert "compare serving --trace my.jsonl" in screen()
     (tmp_path / "examples").mkdir()
-    (tmp_path / "examples" / "requests.jsonl").touch()
-    assert "compare serving --trace examples/requests.jsonl" in screen()
+    (tmp_path / "examples" / "chats.jsonl").touch()
+    assert "compare serving --trace examples/chats.jsonl" in screen()
 
 
 @pytest.mark.parametrize("width", [64, 80, 96])

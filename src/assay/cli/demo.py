@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FLEET = "8xh200:qwen3-32b"
 STUDIES = ("div", "radius-fps")
-OWN = Path("examples/requests.jsonl")
+OWN = Path("examples/chats.jsonl")
 
 
 @click.command(epilog="Example:  assay demo --html report")
