@@ -15,7 +15,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export TMPDIR := $(CACHE)/tmp
 _ := $(shell mkdir -p $(CACHE)/tmp $(CACHE)/home)
 
-.PHONY: help demo test slow coverage lint bench full report clean
+.PHONY: help demo test slow deep coverage lint bench full docs report clean
 
 help:  ## say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -39,17 +39,16 @@ $(BIN)/python:
 	@touch $@
 
 demo: .venv/core  ## set up, compare routers, run two studies, write the report
-	$(BIN)/assay compare serving --fleet 8xh200:qwen3-32b
-	@echo
-	$(BIN)/assay run div radius-fps
-	@echo
-	$(BIN)/assay record --html report
+	@$(BIN)/assay demo --html report
 
 test: .venv/test  ## set up and run every quick test
-	HOME=$(CACHE)/home $(BIN)/python -m pytest
+	HOME=$(CACHE)/home $(BIN)/python -m tests.suite $(SUITE)
 
 slow: .venv/test  ## full-size studies, soaks, and bounds on measured time
 	HOME=$(CACHE)/home $(BIN)/python -m pytest -m 'slow or timed'
+
+deep: .venv/test  ## the property tests with many more examples, new ones each time
+	HOME=$(CACHE)/home HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow and not timed and hypothesis'
 
 coverage: .venv/test  ## the quick tests, and which lines they miss
 	HOME=$(CACHE)/home $(BIN)/coverage run -m pytest
@@ -67,9 +66,14 @@ bench: .venv/test  ## assay beside its peers (what needs a GPU is left out)
 full: .venv/test  ## every study once at full size (hours); keeps what it measured in the record
 	$(BIN)/python benchmarks/full_size.py
 
+docs: .venv/test  ## the documentation as a site: site/index.html; every example runs
+	$(BIN)/python -m pip install --quiet --editable '.[docs]' --constraint constraints.txt
+	$(BIN)/python docs/build.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 report: .venv/core  ## run what has no result at this version, write the report
 	$(BIN)/assay record --run --html report
 
 clean:  ## remove all that the targets made
-	rm -rf .venv .cache .assay report
+	rm -rf .venv .cache .assay report site
 	find . -name __pycache__ -prune -exec rm -rf {} +

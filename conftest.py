@@ -9,6 +9,8 @@ import pytest
 
 from assay.record.extras import EXTRAS
 
+pytest_plugins = ["tests.ledger"]
+
 OPTIONAL = {module: extra.name for extra in EXTRAS for module in extra.modules}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -17,25 +16,20 @@ from hypothesis import HealthCheck, settings
 
 import assay
 
-# `make test` is the same twice, and a busy machine is no failure; HYPOTHESIS_PROFILE=deep looks further.
+# `make test` is the same twice, and a busy machine is no failure; `make deep` looks further.
+FEW, MANY = 40, 600
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 settings.register_profile(
-    "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
-settings.register_profile("deep", parent=settings.get_profile("ci"), derandomize=False, max_examples=600)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+    "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True,
+    max_examples=FEW,
+)  # fmt: skip
+settings.register_profile("deep", parent=settings.get_profile("ci"), derandomize=False, max_examples=MANY)
+settings.load_profile(PROFILE)
 
 SOURCE = Path(assay.__file__).parent
 
-
-def _compiled_code() -> str:
-    """A digest of all modules with compiled functions."""
-    files = [path for path in sorted(SOURCE.rglob("*.py")) if b"njit" in path.read_bytes()]
-    return hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=8).hexdigest()
-
-
-# Numba's cache does not notice a change in a function that another module's kernel calls: tests would pass on old code.
-CACHE = Path(os.environ.get("NUMBA_CACHE_DIR") or SOURCE.parents[1] / ".cache" / "numba")
-os.environ["NUMBA_CACHE_DIR"] = str(CACHE / _compiled_code())
+# All processes of a run and all copies of the package share what any of them compiles.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(SOURCE.parents[1] / ".cache" / "numba"))
 
 THIRD_PAPER = '''\
 """Counting: a case is worth its size plus its seed.
@@ -75,17 +69,20 @@ def study(lab):
     return lab.run(trial, [{"size": size} for size in (1, 2, 3)])
 
 
-def plot(table):
-    import altair as alt
-    return alt.Chart(table).mark_point().encode(x="size:Q", y="worth:Q")
-
-
 claims = [
     Claim("large", mean("worth", size=3)),
     Claim("small", mean("worth", size=1)),
     Claim("twice", mean("worth", size=2), asks="Middling cases are worth more than one.", kind=Kind.RATIO, toward="up"),
 ]
 '''
+
+# Drawing costs more than all the rest of this study: only where the drawing is looked at.
+THIRD_PLOT = """
+
+def plot(table):
+    import altair as alt
+    return alt.Chart(table).mark_point().encode(x="size:Q", y="worth:Q")
+"""
 
 THIRD_ENTRY = """
 [[paper]]
@@ -99,6 +96,16 @@ claims = [
   { id = "small", kind = "at least", value = 120.0, unit = "points", text = "Small cases are worth a hundred." },
 ]
 """
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test's own number of examples is what it takes to be sure: few of them in `ci`, at least so many in `deep`."""
+    bound = max if PROFILE == "deep" else min
+    for item in items:
+        test = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
+        if chosen := getattr(test, "_hypothesis_internal_use_settings", None):
+            examples = bound(chosen.max_examples, settings.get_profile(PROFILE).max_examples)
+            test._hypothesis_internal_use_settings = settings(chosen, max_examples=examples)
 
 
 @dataclass
@@ -143,11 +150,15 @@ class Package:
         return json.loads(self.assay(*arguments, "--json", **environment).stdout)
 
 
+def copied(root: Path) -> Package:
+    """A copy of the package that tests may change."""
+    shutil.copytree(SOURCE, root / "assay", ignore=shutil.ignore_patterns("__pycache__"))
+    return Package(root)
+
+
 @pytest.fixture
 def package(tmp_path: Path) -> Package:
-    ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(SOURCE, tmp_path / "assay", ignore=ignore)
-    return Package(tmp_path)
+    return copied(tmp_path)
 
 
 @pytest.fixture

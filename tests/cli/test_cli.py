@@ -95,3 +95,25 @@ def test_a_reader_that_leaves_early_is_no_error(package: Package) -> None:
 
 def test_json_is_all_of_standard_output(with_third: Package) -> None:
     json.loads(with_third.assay("run", "third-paper", "--json").stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["runn"], "No such command 'runn'; did you mean run?; see 'assay --help'"),
+        (["bench", "compar"], "Did you mean 'compare'"),
+        (["run", "--sed", "3"], "Did you mean '--seeds'"),
+        (["compare", "servin"], "no room or paper has the name 'servin'; did you mean serving?"),
+        (["traces", "get", "tacoo"], "did you mean taco"),
+        (["show", "lmetrik"], "did you mean lmetric"),
+    ],
+)
+def test_a_slip_of_the_hand_gets_a_suggestion(package: Package, words: list[str], meant: str) -> None:
+    done = package.assay(*words, code=2)
+    assert meant in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_doctor_says_each_cure_once(package: Package) -> None:
+    shown = package.assay("doctor").stdout
+    assert shown.count("pip install") <= 1

@@ -84,7 +84,7 @@ def test_seeds_are_counted_from_the_one_that_is_given(package: Package, flood: s
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["nothing.py:Node"], "there is no such file"),
+        (["nothing.py:Node"], "cannot read nothing.py: No such file or directory"),
         (["{flood}"], "names no code"),
         (["{flood}:Other"], "cannot load"),
         (["{flood}:NoNode"], "is no node"),
@@ -172,7 +172,7 @@ def test_a_bound_that_ends_the_exploration_is_named(package: Package, flood: str
     ("arguments", "why"),
     [
         (["assay.protocols.nodes:Bracha"], "nobody decided anything"),
-        (["assay.protocols.nodes:Nobody"], "no node 'Nobody'; there are ABA"),
+        (["assay.protocols.nodes:Nobody"], "has no attribute 'Nobody'; there are ABA"),
         (["{flood}:Flood", "--faulty", "3"], "leaves nobody to be judged"),
         (["{flood}:Flood", "--faulty", "1", "--lie", "[1"], "is no JSON"),
         (["{flood}:Flood", "--faulty", "1", "--lie", "7"], "begins with the message's kind"),

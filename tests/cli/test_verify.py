@@ -50,7 +50,7 @@ def test_one_size_can_be_searched(package: Package) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["absent.ta"], "absent.ta: no such file or directory"),
+        (["absent.ta"], "cannot read absent.ta: No such file or directory"),
         ([BROADCAST, "--spec", "x"], "no specification 'x' in Broadcast; there are unforgeability, relay"),
         ([BROADCAST, "--weaken", "n >= 3*q"], "condition:1:8: unknown name 'q'"),
         ([BROADCAST, "--parameters", "n=4"], "--parameters fixes the size for '--algorithm explicit'"),

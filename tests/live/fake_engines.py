@@ -75,7 +75,8 @@ class FakeEngine:
 
 
 def settings(engines: list[FakeEngine], **more: Any) -> Settings:
-    quick = {"port": 0, "probe": 0.05, "scrape": 0.05, "pause": 0.2, "wait": 0.5, "grace": 1.0, "connect": 1.0}
+    quick = {"port": 0, "probe": 0.05, "scrape": 0.05, "pause": 0.2, "wait": 0.5, "start": 0.5, "grace": 1.0}
+    quick["connect"] = 1.0
     return convert(quick | {"engine": [{"url": e.url, "name": e.name} for e in engines]} | more, "test")
 
 

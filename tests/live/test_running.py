@@ -19,7 +19,7 @@ pytest.importorskip("uvloop")
 from assay.live.serve import Running, _renew, run
 from assay.live.settings import convert
 from assay.record.errors import AssayError, BadInput
-from tests.live.fake_engines import EVENT_STREAM, Client, ask, chat, engines, settings, until
+from tests.live.fake_engines import EVENT_STREAM, Client, FakeEngine, ask, chat, engines, settings, until
 
 CHAT = "/v1/chat/completions"
 VLLM = b"""# TYPE vllm:num_requests_running gauge
@@ -416,3 +416,25 @@ def test_the_log_says_what_became_of_every_request_and_nothing_that_was_said(tmp
     shared = np.array(first["hash_ids"][:4]) == np.array(second["hash_ids"][:4])
     assert shared.all() and second["matched_tokens"] >= 64
     assert third["error"] and third["engine"] == "a"
+
+
+def test_requests_wait_for_an_engine_that_has_not_started_yet():
+    """Ready means ready: until an engine first answers, nobody is told that it failed."""
+
+    async def test():
+        async with engines("a") as (a,):
+            await a.stop()
+            async with Running(settings([a], start=30.0)) as running:
+                asked = asyncio.create_task(ask(running.port, "POST", CHAT, chat("hello")))
+                await until(lambda: running.gateway.fleet.engines[0].state == "starting")
+                status, _, body = await ask(running.port, "GET", "/engines")
+                (row,) = json.loads(body)["engines"]
+                assert status == 200 and row["state"] == "starting" and "has not answered yet" in row["note"]
+                assert not asked.done()
+                late = await FakeEngine("late").start(a.port)
+                status, *_ = await asyncio.wait_for(asked, 10.0)
+                assert status == 200
+                assert running.gateway.fleet.engines[0].errors == 0
+                await late.stop()
+
+    asyncio.run(test())

@@ -72,7 +72,7 @@ def make_result(key: str, *answers: Answer, table: list[dict[str, Any]] | None =
     return Result(
         key, Evidence.REAL, "full", 12.5, MACHINE, rows if table is None else table, answers, seeds=3,
         started="2026-07-09T12:00:00.000Z", source="0123456789abcdef", commit="4f136b5acfd0+",
-        versions={"assay": "0.1.0", "numpy": "2.3.1"}, on="ray", resumed=2,
+        versions={"assay": "0.1.0", "numpy": "2.3.1"}, on="ray", resumed=2, cases=("case", "rule", "size"),
     )  # fmt: skip
 
 
@@ -375,6 +375,20 @@ def test_a_large_table_is_cut_and_the_page_says_so(tmp_path: Path) -> None:
     assert len(page.all("tr")) == 201
 
 
+def test_experiments_are_tables_with_names_and_share_the_page(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"experiment": name, "case": i, "seed": 0, **{f"column_{c}": "x" * 90 for c in range(9)}, f"only_{name}": 1}
+        for name in ("cost", "safety", "latency")
+        for i in range(500)
+    ]
+    paper = Paper("three", "data", "Three", None, "Has tables.", ())
+    page = one_page(tmp_path, paper, {"three": (tmp_path / "three.json", make_result("three", table=rows))})
+    assert (tmp_path / "papers" / "three.html").stat().st_size < 1_000_000
+    shown = words(page)
+    assert len(page.all("thead")) == 3
+    assert [shown.count(f"only {name}") for name in ("cost", "safety", "latency")] == [1, 1, 1]
+
+
 def test_a_table_of_long_hostile_cells_is_cut_too(tmp_path: Path) -> None:
     rows = [{f"column_{c}": "<" * 5_000 for c in range(40)} for _ in range(500)]
     paper = Paper("wide", "data", "Wide", None, "Has cells.", ())
@@ -388,7 +402,7 @@ def test_fold_keeps_cases_apart_and_takes_means() -> None:
         {"graph": "torus", "n": 4, "seed": 1, "steps": 4, "ok": False, "by": "b"},
         {"graph": "torus", "n": 8, "seed": 0, "steps": None, "ok": True, "by": "a", "late": [1]},
     ]
-    case, measured, folded = fold(rows)
+    case, measured, folded = fold(rows, cases=("graph", "n"))
     assert (case, measured) == (("graph", "n"), ("steps", "ok", "by", "late"))
     assert [tuple(row) for row in folded] == [
         (("torus", 4), 2, (3.0, False, "2 kinds", None)),
@@ -397,9 +411,9 @@ def test_fold_keeps_cases_apart_and_takes_means() -> None:
 
 
 def test_fold_takes_lists_as_cases_and_tables_without_seeds() -> None:
-    assert len(fold([{"path": [1], "seed": 0}, {"path": [2], "seed": 0}]).rows) == 2
-    assert fold([{"a": 1}, {"a": 1}]).rows == [((), 1, (1,)), ((), 1, (1,))]
-    assert fold([]) == ((), (), [])
+    assert len(fold([{"path": [1], "seed": 0}, {"path": [2], "seed": 0}], ["path"]).rows) == 2
+    assert fold([{"a": 1}, {"a": 1}], ()).rows == [((), 1, (1,)), ((), 1, (1,))]
+    assert fold([], ()) == ((), (), [])
 
 
 reals = st.floats(allow_nan=True, allow_infinity=True) | st.none()

@@ -11,6 +11,7 @@ import pytest
 
 from assay.record import catalogue
 from assay.record.doctor import browser as find_browser
+from assay.record.report import write_site
 from tests.record.test_report import STATES, make_site
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install 'assay[test]'")
@@ -233,6 +234,25 @@ def test_the_command_is_copied(visit: Open) -> None:
 def test_no_page_scrolls_sideways(visit: Open, path: str, width: int) -> None:
     page = visit(path, width=width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_on_a_phone_a_chart_keeps_its_letters_and_is_swiped(visit: Open) -> None:
+    page = visit("papers/lmetric.html", width=360)
+    figure = page.locator(".plot")
+    box = figure.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 360
+    drawing = page.locator(".plot svg")
+    assert drawing.bounding_box()["width"] == float(drawing.get_attribute("width"))
+    figure.evaluate("f => { f.scrollLeft = f.scrollWidth; }")
+    assert drawing.evaluate("s => s.getBoundingClientRect().right") <= 360  # its far end can be reached
+
+
+def test_on_a_phone_long_commands_scroll_by_themselves(visit: Open, tmp_path: Path) -> None:
+    write_site(tmp_path, [catalogue.paper("div")], {})  # as it is, with its example and its command
+    page = visit(width=360)
+    page.goto((tmp_path / "papers" / "div.html").as_uri())
+    assert page.locator("#own-input").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import altair as alt
+import polars as pl
 import pytest
 
-from tests.conftest import SOURCE, Package
+from assay.cli.main import assay
+from assay.record import charts
+from tests.conftest import SOURCE, THIRD_PAPER, THIRD_PLOT, Package, copied
 
 
-@pytest.fixture
-def result(with_third: Package) -> dict:
-    return with_third.json("run", "third-paper")
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    """The third paper with its drawing, which has been run once."""
+    package = copied(tmp_path_factory.mktemp("ran"))
+    package.add(THIRD_PAPER + THIRD_PLOT)
+    (package.root / "printed").write_text(package.assay("run", "third-paper", "--plot", "picture.svg").stdout)
+    return package
+
+
+@pytest.fixture(scope="module")
+def result(ran: Package) -> dict:
+    (path,) = (ran.home / "results" / "third-paper").glob("*.json")
+    return json.loads(path.read_text())
 
 
 def test_only_one_file_and_one_entry_differ(with_third: Package) -> None:
@@ -33,7 +48,7 @@ def test_list_and_show_know_it(with_third: Package) -> None:
     assert "assay run third-paper" in shown
 
 
-def test_result_has_the_promised_shape(with_third: Package, result: dict) -> None:
+def test_result_has_the_promised_shape(result: dict) -> None:
     assert {"key", "evidence", "size", "seconds", "machine", "table", "claims"} <= set(result)
     assert {"seeds", "versions", "commit", "source", "started"} <= set(result)
     assert result["table"][0] == {"size": 1, "seed": 0, "worth": 1}
@@ -56,23 +71,19 @@ def test_a_true_claim_is_reproduced(result: dict) -> None:
     assert claim["share_low"] < claim["share"] < claim["share_high"]
 
 
-def test_a_false_claim_is_not_reproduced_in_json_table_and_report(with_third: Package, result: dict) -> None:
+def test_a_false_claim_is_not_reproduced_in_json_table_and_report(ran: Package, result: dict) -> None:
     assert result["claims"][1]["verdict"] == "not reproduced"
-    printed = with_third.assay("run", "third-paper").stdout
+    printed = (ran.root / "printed").read_text()
     assert "✗ not reproduced" in printed
     assert "Small cases are worth a hundred." in printed
     assert "seeds 0–4" in printed
-    with_third.assay("record", "--html", "site")
-    page = (with_third.root / "site" / "papers" / "third-paper.html").read_text()
+    ran.assay("record", "--html", "site")
+    page = (ran.root / "site" / "papers" / "third-paper.html").read_text()
     assert "not reproduced" in page
     assert "A Third Paper &amp; Its &lt;Title&gt;" in page
-    row = next(row for row in with_third.json("record") if row["key"] == "third-paper")
+    row = next(row for row in ran.json("record") if row["key"] == "third-paper")
     assert [claim["verdict"] for claim in row["claims"]] == ["reproduced", "not reproduced", "reproduced"]
     assert row["headline"] == "1 of 2"  # all of the paper's claims, and none of our own questions
-
-
-def test_more_seeds_more_rows(with_third: Package) -> None:
-    assert len(with_third.json("run", "third-paper", "--seeds", "2")["table"]) == 6
 
 
 @pytest.mark.parametrize(
@@ -84,10 +95,20 @@ def test_more_seeds_more_rows(with_third: Package) -> None:
         (("--first-seed", "3"), [3, 4, 5, 6, 7]),
     ],
 )
-def test_the_seeds_are_those_asked_for(with_third: Package, chosen: tuple[str, ...], seeds: list[int]) -> None:
-    result = with_third.json("run", "third-paper", *chosen)
-    assert result["seeds"] == seeds
-    assert sorted({row["seed"] for row in result["table"]}) == seeds
+def test_the_seeds_are_those_asked_for(
+    monkeypatch: pytest.MonkeyPatch, chosen: tuple[str, ...], seeds: list[int]
+) -> None:
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr("assay.cli.run._run", lambda key, size, chosen, *more: asked.append(chosen) or exit())
+    with pytest.raises(SystemExit):
+        assay.main(["run", "div", *chosen], standalone_mode=False)
+    assert sorted(asked[0]) == seeds
+
+
+def test_a_result_holds_the_seeds_that_were_asked_for(with_third: Package) -> None:
+    result = with_third.json("run", "third-paper", "--seeds", "99,7")
+    assert result["seeds"] == [7, 99]
+    assert sorted(row["seed"] for row in result["table"]) == [7, 7, 7, 99, 99, 99]
 
 
 def test_one_observation_is_certain_of_nothing(with_third: Package) -> None:
@@ -98,10 +119,11 @@ def test_one_observation_is_certain_of_nothing(with_third: Package) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "html"])
-def test_plot_files(with_third: Package, suffix: str) -> None:
+def test_plot_files(ran: Package, tmp_path: Path, suffix: str) -> None:
     starts = {"svg": b"<svg", "png": b"\x89PNG", "pdf": b"%PDF", "html": b"<!doctype html>"}
-    with_third.assay("run", "third-paper", "--plot", f"picture.{suffix}")
-    assert (with_third.root / f"picture.{suffix}").read_bytes().startswith(starts[suffix])
+    assert (ran.root / "picture.svg").read_bytes().startswith(starts["svg"])
+    charts.write(alt.Chart(pl.DataFrame({"x": [1, 2]})).mark_point().encode(x="x:Q"), tmp_path / f"picture.{suffix}")
+    assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(starts[suffix])
 
 
 def test_record_runs_only_what_has_no_result_at_this_version(with_third: Package) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.record.lab import Lab
+from assay.record.tables import joined
 from assay.serving import balanceroute
 from assay.serving.balanceroute import BalanceRoute, LookAhead, TrueLengths, gap_filling
 from assay.serving.balanceroute.lockstep import Delivered, Evenness, LeastKv, Pooled, evenness, workers
@@ -240,7 +241,7 @@ def test_survival_is_a_probability_that_falls(seed: int) -> None:
 
 
 def test_the_study_answers_every_claim() -> None:
-    table = balanceroute.study(Lab("balanceroute", seeds=(0,)))
+    table = joined(balanceroute.study(Lab("balanceroute", seeds=(0,))))
     for claim in balanceroute.claims:
         estimate = claim.measure(table)
         assert np.isfinite(estimate.value), claim.id

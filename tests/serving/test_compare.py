@@ -112,6 +112,30 @@ def test_the_answer_has_the_shape_the_readme_shows(trace: Path) -> None:
     assert answer["why"].count(". ") <= 2 and answer["why"].startswith(("lmetric", "round-robin"))
 
 
+def test_six_columns_are_shown_and_all_of_them_with_wide(trace: Path) -> None:
+    asked = ("--trace", trace, "--fleet", FLEET, "--policies", "lmetric,round-robin")
+    assert "policy       ttft mean  ttft p99  tpot mean  e2e mean  cached ratio\n" in run(*asked)
+    assert "more columns: --wide" in run(*asked)
+    assert "preemptions" in run(*asked, "--wide")
+    with_targets = run(*asked, "--slo", "ttft=1,tpot=0.05")
+    assert "policy       goodput  attainment  ttft p99  tpot p99  cached ratio\n" in with_targets
+
+
+def test_who_wins_says_how_sure_that_is_and_a_tie_is_called_one(trace: Path) -> None:
+    answer = json.loads(run("--trace", trace, "--fleet", FLEET, "--policies", "lmetric,round-robin", "--json"))
+    winner, other = sorted(answer["table"], key=lambda row: row["ttft_mean"])
+    assert winner["led_by"] is None
+    assert other["led_by"] == pytest.approx(1 - winner["ttft_mean"] / other["ttft_mean"])
+    assert other["led_by_low"] < other["led_by"] < other["led_by_high"]
+    assert ("wins" if other["led_by_low"] > 0 else "tie") in answer["why"]
+    twice = run("--trace", trace, "--fleet", FLEET, "--policies", "round-robin,least-requests", "--limit", 40)
+    assert "95 % interval" in twice
+    same = json.loads(
+        run("--trace", trace, "--fleet", "1xh200:qwen3-8b", "--policies", "round-robin,lmetric", "--json")
+    )
+    assert same["why"].startswith("round-robin and lmetric tie at")  # one instance leaves no choice
+
+
 def test_pictures_and_timeline_are_written(trace: Path, tmp_path: Path) -> None:
     run(
         "--trace",

@@ -16,6 +16,7 @@ from assay.record.catalogue import study
 from assay.record.errors import BadInput
 from assay.record.lab import Lab
 from assay.record.runner import judge
+from assay.record.tables import joined
 from assay.record.types import NotMeasured, Verdict
 from assay.serving import coral
 from assay.serving.coral import rental_baselines, rental_schedule, rental_served, replica_designs
@@ -347,7 +348,7 @@ def test_an_empty_rental_serves_nobody() -> None:
 
 def test_the_claims_are_answered() -> None:
     conversations()
-    table = coral.study(Lab("coral", seeds=(0, 1)))
+    table = joined(coral.study(Lab("coral", seeds=(0, 1))))
     answers = {answer.id: answer for answer in judge(study("coral"), table)}
     assert not any(answer.note for answer in answers.values())
     assert answers["optimum"].verdict is Verdict.REPRODUCED

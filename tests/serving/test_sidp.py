@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from assay.record.catalogue import study
 from assay.record.lab import Lab
 from assay.record.runner import judge
+from assay.record.tables import joined
 from assay.serving import sidp
 from assay.serving.sidp import Pool, offline, weight_pool
 from assay.serving.sidp.offline import Pace
@@ -180,7 +181,7 @@ def test_the_claims_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sidp, "MODELS", ("qwen3-32b", "qwen2.5-72b"))
     lab = Lab("sidp", seeds=(0, 1))
     monkeypatch.setattr(Lab, "pick", lambda self, quick, full: 1000)
-    table = sidp.study(lab)
+    table = joined(sidp.study(lab))
     assert table.filter(table["experiment"] == "processes")["equal"].to_list() == [True] * 3
     answers = {answer.id: answer for answer in judge(study("sidp"), table)}
     assert not any(answer.note for answer in answers.values())

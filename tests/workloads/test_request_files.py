@@ -286,7 +286,7 @@ def test_a_format_can_be_asked_for(tmp_path: Path) -> None:
 
 def test_a_name_that_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASSAY_TRACES", str(tmp_path))
-    with pytest.raises(BadInput, match=r"'burstgpt-1' is not at hand: published at .*BurstGPT"):
+    with pytest.raises(BadInput, match=r"not at hand: burstgpt-1; burstgpt-1: it is at .*BurstGPT"):
         read("burstgpt-1")
     with pytest.raises(BadInput, match="no file or trace 'nothing'; traces by name: mooncake"):
         read("nothing")

@@ -2,9 +2,9 @@
 
 A room, or a paper that is a folder, fills this hook with a module `compare.py` that holds a click command named
 `command`. The command has options of its own and returns its answer: facts about the input by name, a `table` (a list
-of rows) and `why`, who wins in a sentence or two. Printing it, as tables or JSON, happens here; `shown` names the
-columns that people get to see where there are more than fit. `click.get_current_context().obj` is a `Progress` it may
-call.
+of rows) and `why`, who wins in a sentence or two. Printing it, as tables or JSON, happens here; `shown` names the six
+columns that people get to see without `--wide`, else it is the first six. `click.get_current_context().obj` is a
+`Progress` it may call.
 
 The name of a room without a comparison of its own stands for its papers': the options that are given decide which. A
 paper without one that offers a component of its room is compared by the room's command; `beside(kind, key)` of the
@@ -14,16 +14,18 @@ room's `compare.py` says with which defaults.
 from __future__ import annotations
 
 import copy
+import difflib
 import importlib
 from pathlib import Path
 from typing import Any
 
 import click
 
-from assay.cli.output import console, print_json, progress_bar, quiet_table
-from assay.record import catalogue, sources, store
-from assay.record.errors import BadInput
+from assay.cli.output import console, plain_table, print_json, print_whole, progress_bar
+from assay.record import catalogue
+from assay.record.errors import BadInput, unreadable
 from assay.record.extras import missing_module
+from assay.record.headline import COLUMNS
 from assay.record.types import ROOMS
 from assay.record.wording import number
 
@@ -58,11 +60,12 @@ class Comparisons(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import the comparison of a room or a paper."""
-        sources.share_compiled(store.home())
         if name in ROOMS:
             if _has_own(name):
                 return _printing(_load(f"assay.{name}.compare"))
             return _overview(name)
+        if name not in catalogue.papers() and (close := difflib.get_close_matches(name, ROOMS, n=1, cutoff=0.8)):
+            raise BadInput(f"no room or paper has the name '{name}'; did you mean {close[0]}?")
         paper = catalogue.paper(name)  # or an error that names the closest keys
         if module := catalogue.comparisons(paper.room).get(name):
             return _printing(_load(module))
@@ -105,7 +108,7 @@ def _papers(room: str) -> dict[str, click.Command]:
 
 def _taking(room: str, args: list[str]) -> str:
     """The paper of the room whose comparison takes all the options given."""
-    given = {arg.partition("=")[0] for arg in args if arg.startswith("-") and arg != "--json"}
+    given = {arg.partition("=")[0] for arg in args if arg.startswith("-") and arg not in ("--json", "--wide")}
     known = {key: {opt for param in command.params for opt in param.opts} for key, command in _papers(room).items()}
     fits = [key for key, options in known.items() if given <= options]
     if len(fits) == 1:
@@ -130,7 +133,7 @@ def _printing(command: click.Command) -> click.Command:
     answer_of = command.callback
     assert answer_of is not None
 
-    def show(as_json: bool, **options: Any) -> None:
+    def show(as_json: bool, wide: bool, **options: Any) -> None:
         context = click.get_current_context()
         with progress_bar(f"compare {command.name}") as context.obj:
             try:
@@ -138,32 +141,34 @@ def _printing(command: click.Command) -> click.Command:
             except ValueError as error:
                 raise BadInput(str(error)) from error
             except OSError as error:
-                raise BadInput(f"cannot read {error.filename}: {error.strerror}") from error
+                raise unreadable(error.filename, error) from error
         shown = answer.pop("shown", None)
-        print_json(answer) if as_json else _print(answer, shown or list(next(iter(answer["table"]), {})))
+        print_json(answer) if as_json else _print(answer, shown, wide)
 
-    json_flag = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON for machines instead.")
-    return click.Command(
-        command.name, callback=show, params=[*command.params, json_flag], help=command.help, epilog=command.epilog
-    )
+    flags = [
+        click.Option(["--wide"], is_flag=True, help="Show every column."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON for machines instead."),
+    ]
+    params = [*command.params, *flags]
+    return click.Command(command.name, callback=show, params=params, help=command.help, epilog=command.epilog)
 
 
-def _print(answer: dict[str, Any], columns: list[str]) -> None:
+def _print(answer: dict[str, Any], shown: list[str] | None, wide: bool) -> None:
     from rich.text import Text
 
     screen = console()
     for name, facts in answer.items():
         if isinstance(facts, dict):
-            listed = ", ".join(f"{fact.replace('_', ' ')} {number(value)}" for fact, value in facts.items())
+            told = {fact: value for fact, value in facts.items() if value not in ("", None)}
+            listed = ", ".join(f"{fact.replace('_', ' ')} {number(value)}" for fact, value in told.items())
             screen.print(Text.assemble((f"{name}: ", "bold"), listed))
-    table = quiet_table()
     rows = answer["table"]
-    for column in columns:
-        table.add_column(column.replace("_", " "), justify="left" if isinstance(rows[0][column], str) else "right")
-    for row in rows:
-        table.add_row(*(number(row[column]) for column in columns))
+    every = list(next(iter(rows), {}))
+    columns = every if wide else (shown or every)[:COLUMNS]
     screen.print()
-    screen.print(table)
+    print_whole(plain_table(rows, columns))
+    if len(columns) < len(every):
+        screen.print(Text(f"{len(every) - len(columns)} more columns: --wide", style="bright_black"))
     screen.print(Text(f"\n{answer['why']}"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from assay.cli.output import console, json_option, print_json, quiet_table
-from assay.record.doctor import examine
+from assay.record.doctor import cures, examine
 
 
 @click.command(epilog="Example:  assay doctor --json")
@@ -23,8 +23,8 @@ def command(as_json: bool) -> None:
         table.add_column(name, overflow="fold")
     for finding in findings:
         sign = Text("✓", style="green") if finding.ok else Text("–", style="yellow")
-        found = Text(finding.found)
-        if not finding.ok:
-            found.append(f"\n{finding.cure}", style="bright_black")
-        table.add_row(sign, finding.name, found, finding.enables)
-    console().print(table)
+        table.add_row(sign, finding.name, Text(finding.found), finding.enables)
+    screen = console()
+    screen.print(table)
+    for what, cure in cures(findings).items():
+        screen.print(Text.assemble((f"\n{what}: ", "bold"), cure), soft_wrap=True)

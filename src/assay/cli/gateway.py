@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from assay.record import sources, store
 from assay.record.errors import AssayError, BadInput
 from assay.record.extras import missing_module
 
@@ -44,7 +43,6 @@ _TOLD = (
 @click.option("--view", is_flag=True, help="Show engines, load and decisions in the terminal (as 'assay top' does).")
 def command(engines: str | None, config: Path | None, view: bool, **told: Any) -> None:
     """Route OpenAI-compatible traffic over your engines with a policy from the serving room."""
-    sources.share_compiled(store.home())
     try:
         import uvloop
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
+import re
 import sys
 import warnings
 from typing import Any
@@ -14,8 +16,8 @@ from assay import __version__
 from assay.record.errors import AssayError
 
 COMMANDS = (
-    "list", "show", "run", "record", "compare", "gateway", "engine", "top", "calibrate", "protocol", "check", "verify",
-    "watch", "hang", "trace", "traces", "decompose", "bench", "feed", "doctor", "completion",
+    "demo", "list", "show", "run", "record", "compare", "gateway", "engine", "top", "calibrate", "protocol", "check",
+    "verify", "watch", "hang", "trace", "traces", "decompose", "bench", "feed", "doctor", "completion",
 )  # fmt: skip
 
 
@@ -63,7 +65,7 @@ def main() -> None:
         code = 2
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "assay"
-        code = _say(f"{error.format_message().rstrip('.')}; see '{where} --help'", 2)
+        code = _say(f"{error.format_message().rstrip('.?')}{_meant(error)}; see '{where} --help'", 2)
     except click.ClickException as error:
         code = _say(error.format_message(), 2)
     except AssayError as error:
@@ -77,6 +79,15 @@ def main() -> None:
         name = f" {error.filename}" if error.filename else ""
         code = _say(f"{error.strerror or error}{name}", 1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _meant(error: click.UsageError) -> str:
+    """The commands that a word which is none comes closest to; click itself does so for all that it has loaded."""
+    found = re.fullmatch(r"No such command '(.+?)'\.?", error.format_message())
+    if found is None or error.ctx is None or not isinstance(error.ctx.command, click.Group):
+        return ""
+    close = difflib.get_close_matches(found[1], error.ctx.command.list_commands(error.ctx), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def _say(line: str, code: int) -> int:

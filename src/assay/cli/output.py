@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.record.fold import fold
+from assay.record.fold import folded
 from assay.record.types import Answer, Paper, Result, Verdict
 from assay.record.wording import SIGNS, interval_text, number, share_text, with_unit
 
@@ -29,9 +29,9 @@ COLOURS = {
 }
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead.")
+wide_option = click.option("--wide", is_flag=True, help="Show every column and row.")
 
-
-WIDEST, LONGEST = 14, 30  # columns and rows of a table that people still read
+WIDEST = 48  # characters of a cell that people still read
 
 
 def print_json(value: Any) -> None:
@@ -80,16 +80,16 @@ def verdict_text(verdict: Verdict | str | None) -> Text:
     return Text(f"{SIGNS[found]} {found.value}", style=COLOURS[found])
 
 
-def claims_table(answers: Iterable[Answer]) -> Table:
-    """Claims with the paper's value, ours with its interval, and the verdict."""
+def claims_table(answers: Iterable[Answer], wide: bool = False) -> Table:
+    """Claims with the paper's value, ours with its interval, and the verdict; `wide` adds the share and the count."""
     from rich.text import Text
 
     table = quiet_table()
     table.add_column("claim", ratio=1, overflow="fold")
-    for name in ("paper", "measured", "interval", "share of effect", "n"):
+    for name in ("paper", "measured", "interval", *(("share of effect", "n") if wide else ())):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("evidence", no_wrap=True)
+    for name in ("verdict", "evidence"):
+        table.add_column(name, no_wrap=True)
     for answer in answers:
         text = Text(answer.text + ("" if answer.stated else " (assay's own question)"))
         for aside in (answer.cases, answer.construction, answer.note):
@@ -97,11 +97,19 @@ def claims_table(answers: Iterable[Answer]) -> Table:
                 text.append(f"\n{aside}", style="bright_black")
         table.add_row(
             text, with_unit(answer.paper, answer.unit), with_unit(answer.measured, answer.unit),
-            interval_text(answer.low, answer.high, answer.unit), share_text(answer), number(answer.n),
+            interval_text(answer.low, answer.high, answer.unit),
+            *((share_text(answer), number(answer.n)) if wide else ()),
             verdict_text(answer.verdict),
             "–" if answer.verdict is Verdict.NOT_MEASURED else answer.evidence.value,
         )  # fmt: skip
     return table
+
+
+def claims_plot(answers: Iterable[Answer], width: int) -> list[str]:
+    """The claims drawn, in what this terminal can show."""
+    from assay.record import dots
+
+    return dots.lines(answers, width, dots.signs(sys.stdout.encoding))
 
 
 def full_size_lines(result: Result) -> list[str]:
@@ -117,36 +125,56 @@ def full_size_lines(result: Result) -> list[str]:
     ]
 
 
-def summary_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
-    """A study's table with the seeds folded: one line a case, means of what was measured.
+def headline_tables(result: Result, about: frozenset[Any]) -> Iterator[tuple[Table, str]]:
+    """The part of each table that people read first, and a line that says what was left out.
 
-    A study of several experiments fills other columns in each: where they would not fit side by side, every set of
-    filled columns is a table of its own. Long ones are cut; the JSON output has all.
+    `about` is what the claims name: it decides which columns and cases come first.
     """
-    case, measured, folded = fold(rows)
-    parts: dict[tuple[bool, ...], list[Any]] = {}
-    for row in folded:
-        filled = tuple(value is not None for value in (*row.case, *row.means))
-        parts.setdefault(filled if len(case) + len(measured) > WIDEST else (True,) * len(filled), []).append(row)
-    return [_summary(case, measured, filled, part) for filled, part in parts.items()]
+    from assay.record.headline import ROWS, headline
+
+    for name, table in folded(result).items():
+        first = headline(table, about)
+        rows = [dict(zip(first.columns, row, strict=True)) for row in first.rows[:ROWS]]
+        left_out = []
+        if first.everywhere:
+            same = (f"{column.replace('_', ' ')} {number(value)}" for column, value in first.everywhere.items())
+            left_out.append(f"everywhere: {', '.join(same)}")
+        if first.over:
+            left_out.append(f"means over {', '.join(first.over).replace('_', ' ')}")
+        more = [f"all {first.cases} rows"] if first.cases > len(rows) else []
+        more += [f"{first.hidden} more column{'s' if first.hidden > 1 else ''}"] if first.hidden else []
+        if more:
+            left_out.append(f"--wide has {' and '.join(more)}")
+        yield plain_table(rows, first.columns, name), "; ".join(left_out)
 
 
-def _summary(case: Sequence[str], measured: Sequence[str], filled: Sequence[bool], rows: Sequence[Any]) -> Table:
+def wide_tables(result: Result) -> Iterator[Table]:
+    """All of a study's tables with the seeds folded: one line a case, means of what was measured."""
+    for name, table in folded(result).items():
+        columns = (*table.case, "seeds", *table.measured)
+        rows = [dict(zip(columns, (*row.case, row.seeds, *row.means), strict=True)) for row in table.rows]
+        yield plain_table(rows, columns, name)
+
+
+def print_whole(table: Table) -> None:
+    """Print a table as wide as it is: squeezed into the screen, names of many columns could not be read."""
+    from rich.console import Console
+
+    Console(width=10_000, highlight=False).print(table, crop=False)
+
+
+def plain_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], name: str = "") -> Table:
+    """Rows as a table: words to the left, numbers to the right, long texts cut."""
     from rich.markup import escape
 
     table = quiet_table()
-    names = [name for name, there in zip(case, filled, strict=False) if there]
-    figures = [name for name, there in zip(measured, filled[len(case) :], strict=True) if there]
-    for name in names:
-        table.add_column(name.replace("_", " "))
-    for name in ("seeds", *figures):
-        table.add_column(name.replace("_", " "), justify="right")
-    for row in rows[:LONGEST]:
-        values = [value for value, there in zip((*row.case, *row.means), filled, strict=True) if there]
-        shown = [escape(number(value)) for value in values]  # a name may hold brackets
-        table.add_row(*shown[: len(names)], str(row.seeds), *shown[len(names) :])
-    if len(rows) > LONGEST:
-        table.add_row(f"… {len(rows) - LONGEST} more: --json")
+    table.title, table.title_justify = (escape(name.replace("-", " ")) or None), "left"
+    for column in columns:
+        words = any(isinstance(row[column], str) for row in rows)
+        table.add_column(column.replace("_", " "), justify="left" if words else "right")
+    for row in rows:
+        cells = (number(row[column]) for column in columns)
+        table.add_row(*(escape(cell if len(cell) <= WIDEST else f"{cell[: WIDEST - 1]}…") for cell in cells))
     return table
 
 

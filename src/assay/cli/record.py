@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import msgspec
 
 from assay.cli.output import console, json_option, paper_row, print_json, progress_bar, quiet_table, verdict_text
 from assay.record import catalogue, sources
-from assay.record.errors import AssayError, BadInput, Interrupted
+from assay.record.errors import AssayError, BadInput, Interrupted, unreadable
 from assay.record.store import latest, stored
 from assay.record.types import ROOMS, Paper, Verdict
 from assay.record.wording import share_text, with_unit
@@ -22,18 +23,21 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example:  assay record --run --html report && xdg-open report/index.html")
 @click.option("--run", "run_missing", is_flag=True, help="First run built studies without a result at this version.")
+@click.option("--yes", is_flag=True, help="With --run: do not ask before starting.")
 @click.option("--room", type=click.Choice(ROOMS), help="Only this room.")
 @click.option("--html", type=click.Path(file_okay=False, path_type=Path), help="Write the report site into DIR.")
 @click.option(
     "--since",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Which verdicts changed, and why, since FILE: what 'assay record --json' printed then.",
 )
 @json_option
-def command(run_missing: bool, room: str | None, html: Path | None, since: Path | None, as_json: bool) -> None:
+def command(
+    run_missing: bool, yes: bool, room: str | None, html: Path | None, since: Path | None, as_json: bool
+) -> None:  # fmt: skip
     """The record: every paper's claims, what was measured of them, the share of the effect and the verdict."""
     chosen = [p for p in catalogue.papers().values() if room in (None, p.room)]
-    code = _run_missing(chosen) if run_missing else 0
+    code, told = _run_missing(chosen, yes) if run_missing else (0, [])
     results = {p.key: newest for p in chosen if catalogue.is_built(p) and (newest := latest(p.key))}
     if html:
         from assay.record.report import write_site
@@ -47,27 +51,52 @@ def command(run_missing: bool, room: str | None, html: Path | None, since: Path 
         _print(chosen, {key: result for key, (_, result) in results.items()})
     if html:
         click.echo(f"report: {(html / 'index.html').absolute()}", err=as_json)
+    for line in told:
+        click.echo(line, err=as_json)
     if code:
         raise click.exceptions.Exit(code)
 
 
-def _run_missing(chosen: list[Paper]) -> int:
+def _run_missing(chosen: list[Paper], yes: bool) -> tuple[int, list[str]]:
+    """Run what can run and has no result at this version; the exit code, and a line a built paper."""
+    from assay.record.readiness import cures, readiness
+
+    built = [readiness(paper) for paper in chosen if catalogue.is_built(paper)]
+    current = {one.paper.key for one in built if _current(one.paper)}
+    due = [one for one in built if one.paper.key not in current]
+    able = [one.paper for one in due if one.runs]
+    click.echo(f"{len(able)} of {len(built)} studies to run, {len(current)} measured at this version", err=True)
+    for line in cures(due):
+        click.echo(line, err=True)
+    if able and not yes and sys.stdin.isatty() and not click.confirm("Start?", default=True, err=True):
+        raise click.Abort
+    code, told = 0, dict.fromkeys(current, "measured before")
+    told |= {one.paper.key: f"not run: needs {', '.join(one.extras)}" for one in due if not one.runs}
+    for paper in able:
+        failed, told[paper.key] = _run(paper)
+        code = max(code, failed)
+    width = max(map(len, told), default=0)
+    return code, ["", *(f"{one.paper.key:{width}}  {told[one.paper.key]}" for one in built)]
+
+
+def _current(paper: Paper) -> bool:
+    version = sources.digest(paper.module)
+    return any(result.source == version for _, result in stored(paper.key))
+
+
+def _run(paper: Paper) -> tuple[int, str]:
+    """One study; its exit code, and what became of it."""
     from assay.record.runner import run
 
-    code = 0
-    for paper in filter(catalogue.is_built, chosen):
-        version = sources.digest(paper.module)
-        if any(result.source == version for _, result in stored(paper.key)):
-            continue
-        try:
-            with progress_bar(paper.key) as progress:
-                run(paper.key, progress=progress)
-        except AssayError as error:
-            if isinstance(error, Interrupted):
-                raise
-            click.echo(f"assay: {error}", err=True)
-            code = max(code, error.exit_code)
-    return code
+    try:
+        with progress_bar(paper.key) as progress:
+            result = run(paper.key, progress=progress)
+    except AssayError as error:
+        if isinstance(error, Interrupted):
+            raise
+        click.echo(f"assay: {error}", err=True)
+        return error.exit_code, f"failed: {error}"
+    return 0, f"{result.headline} in {result.seconds:.0f} s"
 
 
 def _row(paper: Paper, result: Result | None) -> dict[str, Any]:
@@ -112,7 +141,9 @@ def _print_changes(since: Path, results: dict[str, Result], as_json: bool) -> No
     try:
         before = msgspec.json.decode(since.read_bytes())
         found = list(changes(before, results))
-    except (OSError, msgspec.MsgspecError, TypeError, KeyError, AttributeError, ValueError) as error:
+    except OSError as error:
+        raise unreadable(since, error) from error
+    except (msgspec.MsgspecError, TypeError, KeyError, AttributeError, ValueError) as error:
         raise BadInput(f"{since}: not what 'assay record --json' prints ({error})") from error
     if as_json:
         print_json(found)

@@ -10,16 +10,21 @@ import msgspec
 
 from assay.cli.keys import complete
 from assay.cli.output import (
+    claims_plot,
     claims_table,
     console,
     full_size_lines,
+    headline_tables,
     json_option,
     print_json,
+    print_whole,
     progress_bar,
-    summary_tables,
+    wide_option,
+    wide_tables,
 )
 from assay.record import catalogue
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed
+from assay.record.headline import named
 from assay.record.store import home, latest
 from assay.record.wording import seeds_text
 
@@ -56,6 +61,7 @@ def parse_seeds(context: click.Context, option: click.Parameter, value: str | No
 @click.option("--on", default="local", show_default=True, help="local, ray, or ray://HOST:PORT.")
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted run finished.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw to FILE: .svg .png .pdf .html (one key).")
+@wide_option
 @json_option
 def command(
     keys: tuple[str, ...],
@@ -65,6 +71,7 @@ def command(
     on: str,
     fresh: bool,
     plot: Path | None,
+    wide: bool,
     as_json: bool,
 ) -> None:
     """Run the studies of papers: the table, the plot, and each claim's measured answer.
@@ -96,7 +103,7 @@ def command(
         if plot:
             _draw(result, plot)
         if not as_json:
-            _print(result)
+            _print(result, wide)
         for answer in result.claims:
             if answer.broken:
                 click.echo(f"assay: {key}: '{answer.text}': {answer.note}", err=True)
@@ -150,7 +157,7 @@ def _draw(result: Result, path: Path) -> None:
     charts.write(plot(pl.from_dicts(result.table, infer_schema_length=None)), path)
 
 
-def _print(result: Result) -> None:
+def _print(result: Result, wide: bool) -> None:
     from rich.text import Text
 
     screen = console()
@@ -158,10 +165,15 @@ def _print(result: Result) -> None:
     screen.print(Text(f"\n{paper.title}", style="bold"))
     screen.print(Text(paper.line, style="bright_black"))
     screen.print()
-    for part in summary_tables(result.table):
-        screen.print(part)
-    screen.print()
-    screen.print(claims_table(result.claims))
+    for part in wide_tables(result) if wide else ():
+        print_whole(part)
+        screen.print()
+    for first, left_out in () if wide else headline_tables(result, named(catalogue.study(result.key).claims)):
+        screen.print(first)
+        screen.print(Text(f"{left_out}\n" if left_out else "", style="bright_black"))
+    screen.print(claims_table(result.claims, wide))
+    for line in ("", *claims_plot(result.claims, min(screen.width, 140))):
+        screen.print(Text(line), no_wrap=True)
     for line in full_size_lines(result):
         screen.print(Text(line, style="yellow"))
     resumed = f", {result.resumed} cases resumed" if result.resumed else ""

@@ -11,7 +11,7 @@ from assay.cli.output import claims_table, console, full_size_lines, json_option
 from assay.record import catalogue
 from assay.record.store import latest
 from assay.record.types import Paper, Stated, Study
-from assay.record.wording import with_unit
+from assay.record.wording import spoken, with_unit
 
 
 @click.command(epilog="Example:  assay show radius-fps")
@@ -49,7 +49,7 @@ def _print(paper: Paper, study: Study | None) -> None:
             section("Claims" if claim is paper.claims[0] else "", Text(_stated(claim)))
         screen.print("\nNot built yet. [bold]assay list --built[/bold] shows what can be run.")
         return
-    section("Idea", Text(study.idea))
+    section("Idea", Text(spoken(study.idea)))
     section("Use it when", Text(study.use_when or "–"))
     section("Leave it when", Text(study.avoid_when or "–"))
     if newest := latest(paper.key):

@@ -18,9 +18,14 @@ from assay.record.errors import BadInput
 @click.option("--key-env", metavar="NAME", help="Environment variable that holds an admin key of the gateway.")
 @click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between readings.")
 @click.option("--once", is_flag=True, help="Print one frame and end; so it does where no terminal is.")
+@click.option(
+    "--wait", "patience", type=click.FloatRange(0.0), metavar="SECONDS", help="First wait until an engine is up."
+)
 @click.option("--insecure", is_flag=True, help="Take any certificate, such as one the gateway signed itself.")
 @json_option
-def command(url: str, key_env: str | None, every: float, once: bool, insecure: bool, as_json: bool) -> None:
+def command(
+    url: str, key_env: str | None, every: float, once: bool, patience: float | None, insecure: bool, as_json: bool
+) -> None:  # fmt: skip
     """Engines, load, latencies, decisions and their scores of a running gateway (URL: http://127.0.0.1:8000)."""
     from assay.live import top
 
@@ -28,6 +33,8 @@ def command(url: str, key_env: str | None, every: float, once: bool, insecure: b
     if key_env and not key:
         raise BadInput(f"the environment variable {key_env} is not set; it should hold an admin key of the gateway")
     source = top.Source(url, key, insecure)
+    if patience is not None:
+        top.wait(source, patience)
     if as_json:
         print_json(_json(source.read()))
         return

@@ -1,4 +1,4 @@
-"""`assay traces`: which request traces are published, and what a file of yours holds."""
+"""`assay traces`: which traces are published, how to get them, and what a file of yours holds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,28 @@ from typing import Any
 
 import click
 
-from assay.cli.output import console, json_option, print_json, quiet_table
+from assay.cli.output import console, json_option, print_json, progress_bar, quiet_table
+from assay.record import traces
+from assay.record.errors import AssayError, BadInput
 from assay.record.wording import number
-from assay.workloads.public_traces import PUBLIC
+
+
+class Traces(click.Command):
+    """Describes a trace, unless its first word is `get`: a file's name is no command."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of this command, or of `get`."""
+        if args[:1] == ["get"]:
+            return get.make_context(f"{info_name} get", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
 
 @click.command(
-    epilog="Example:  assay traces mine.jsonl --plot mine.svg    assay traces mooncake-conversation --dejitter"
+    "traces",
+    cls=Traces,
+    epilog="Example:  assay traces mine.jsonl --plot mine.svg    assay traces mooncake-conversation --dejitter",
 )
 @click.argument("file", required=False)
 @click.option("--format", "layout", help="Read it as this format instead of the one its content tells.")
@@ -33,6 +48,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Describe a trace of LLM requests: a FILE of yours or a public one by name; without either, list those.
+
+    `assay traces get NAME…` fetches published ones.
 
     Mooncake, Bailian, Azure, BurstGPT, Vidur, ShareGPT, OpenAI, engine and gateway logs, any CSV or JSON lines with
     telling column names; plain, .gz or .zst.
@@ -57,24 +74,90 @@ def command(
 
 
 def _list(as_json: bool) -> None:
+    known = traces.published()
     if as_json:
-        print_json([trace._asdict() | {"path": str(trace.path) if trace.path else None} for trace in PUBLIC])
+        print_json([asdict(trace) | _extra(trace) for trace in known])
         return
     from rich.text import Text
 
     table = quiet_table()
-    for name in ("", "name", "what", "published at", "licence"):
-        table.add_column(name, overflow="fold", no_wrap=name in ("name", "licence"))
-    for trace in PUBLIC:
+    for name in ("", "name", "what", "size", "published at", "licence"):
+        right = name == "size"
+        table.add_column(
+            name, overflow="fold", no_wrap=name in ("name", "size", "licence"), justify="right" if right else "left"
+        )
+    for trace in known:
         sign = Text("✓", style="green") if trace.path else Text("–", style="yellow")
-        table.add_row(sign, trace.name, trace.what, Text(trace.published), trace.licence)
+        size = megabytes(trace.size) if trace.fetchable else "–"
+        table.add_row(sign, trace.name, trace.what, size, Text(trace.published), trace.licence)
     screen = console()
     screen.print(table)
-    at_hand = sum(trace.path is not None for trace in PUBLIC)
+    at_hand = sum(trace.path is not None for trace in known)
     screen.print(
-        f"\n{at_hand} of {len(PUBLIC)} at hand (✓). Put what you download into one folder, named as docs/traces.md"
-        " says, and set ASSAY_TRACES to it."
+        f"\n{at_hand} of {len(known)} at hand (✓). 'assay traces get NAME' fetches those with a size; the others lack a"
+        " checksum: put them into one folder, named as docs/traces.md says, and set ASSAY_TRACES to it."
     )
+
+
+def _extra(trace: traces.Trace) -> dict[str, Any]:
+    """What a trace says of itself beyond its fields."""
+    path = trace.path
+    return {"file": trace.file, "size": trace.size, "fetchable": trace.fetchable, "path": str(path) if path else None}
+
+
+def megabytes(size: int) -> str:
+    """A file's size as people read it.
+
+    >>> megabytes(719188), megabytes(1142)
+    ('0.72 MB', '0.001 MB')
+    """
+    return f"{size / 1e6:.2f} MB" if size >= 10_000 else f"{size / 1e6:.3f} MB"
+
+
+@click.command(epilog="Example:  assay traces get azure-2023-conv mooncake-conversation    assay traces get --all")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "everything", is_flag=True, help="Every trace whose address and checksum are known.")
+@click.option("--mirror", metavar="URL", default="", help="Fetch from this folder of files, named as here, instead.")
+@click.option("--proxy", metavar="URL", default="", help="Through this proxy (default: the environment's).")
+@click.option("--timeout", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds of silence.")
+@json_option
+def get(
+    names: tuple[str, ...], everything: bool, mirror: str, proxy: str, timeout: float, as_json: bool
+) -> None:  # fmt: skip
+    """Fetch published traces into $ASSAY_HOME/traces, where studies find them.
+
+    A download that breaks off is resumed by the next. What arrives is checked against the SHA-256 of what was
+    published, and a trace takes its place whole or not at all.
+    """
+    from assay.record.fetch import fetch
+
+    if bool(names) == everything:
+        raise BadInput("say which: assay traces get NAME…, or --all; 'assay traces' lists them")
+    known = [trace for trace in traces.published() if trace.fetchable]
+    chosen = known if everything else [traces.named(name) for name in names]
+    rows: list[dict[str, Any]] = []
+    code = 0
+    for trace in chosen:
+        if not as_json:
+            click.echo(f"{trace.name}: {trace.published}, {megabytes(trace.size)}, {trace.licence}")
+            for file in trace.files:
+                click.echo(f"  {file.path}  SHA-256 {file.sha256 or 'unknown'}")
+        row = {"name": trace.name, "size": trace.size, "licence": trace.licence}
+        try:
+            with progress_bar(trace.name) as progress:
+                path = fetch(trace, mirror=mirror, proxy=proxy, timeout=timeout, progress=progress)
+        except AssayError as error:
+            click.echo(f"assay: {error}", err=True)  # the others may still come
+            rows.append(row | {"error": str(error)})
+            code = max(code, error.exit_code)
+            continue
+        rows.append(row | {"path": str(path)})
+        if not as_json:
+            click.echo(f"  checked, in {path}")
+    if as_json:
+        print_json(rows)
+    if code:
+        raise click.exceptions.Exit(code)
 
 
 def _print(about: dict[str, Any]) -> None:

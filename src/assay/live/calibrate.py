@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from assay.live.access_log import Line
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.llm_cost import StepCost
 from assay.sim.profile_db import relative_nnls
 
@@ -74,7 +74,7 @@ def read(path: Path) -> list[Line]:
     try:
         rows = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+        raise unreadable(path, error) from error
     decoder, lines = msgspec.json.Decoder(Line), list[Line]()
     for number, row in enumerate(rows, 1):
         if row.strip():

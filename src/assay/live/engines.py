@@ -22,7 +22,7 @@ from assay.sim.llm_cost import StepCost
 SMOOTHING = 0.1  # weight of the newest observation in the moving averages of times
 NO_PATH = np.zeros(0, np.uint64)
 
-UP, DOWN, DRAINING = "up", "down", "draining"
+STARTING, UP, DOWN, DRAINING = "starting", "up", "down", "draining"
 
 
 @dataclass(eq=False)
@@ -45,6 +45,8 @@ class Engine:
     models: tuple[str, ...] = ()
     failures: int = 0  # in a row
     retry: float = float("-inf")  # when a broken circuit is tried again
+    added: float = float("-inf")  # since when it is here
+    answered: bool = False  # at least once: before that it may still be starting
     family: str = ""
     note: str = ""  # what its metrics lack, or why it is down
     requests: int = 0

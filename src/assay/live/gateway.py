@@ -22,7 +22,7 @@ from assay.live import admin, api, keys
 from assay.live.access_log import EVERY, AccessLog, Line
 from assay.live.admission import Queue
 from assay.live.counters import Counters
-from assay.live.engines import DOWN, UP, Engine, LiveFleet
+from assay.live.engines import DOWN, STARTING, UP, Engine, LiveFleet
 from assay.live.outbox import Outbox
 from assay.live.prefix_index import PrefixIndex
 from assay.live.relay import LEFT, Relay, hash_ids
@@ -271,7 +271,14 @@ class Gateway:
 
     def _patience(self, relay: Relay, now: float) -> float:
         """Until when it may wait: for its turn as long as it likes, for some engine to come up only so long."""
-        return relay.deadline if self.able(relay) else min(relay.deadline, now + self.settings.wait)
+        if self.able(relay):
+            return relay.deadline
+        return min(relay.deadline, now + (self.settings.start if self.starting else self.settings.wait))
+
+    @property
+    def starting(self) -> bool:
+        """Whether some engine has never answered and still may."""
+        return any(engine.state == STARTING for engine in self.fleet.engines)
 
     def assign(self) -> None:
         """Let a router that chooses from a pool assign what it will: one pool for what the same engines can take."""
@@ -316,7 +323,7 @@ class Gateway:
     def began(self, relay: Relay) -> None:
         """Its first token is there."""
         engine = relay.engine
-        if engine is not None and engine.failures:
+        if engine is not None:
             engine.failures = 0
         if self.shadow is not None:
             self.shadow.began(relay)
@@ -329,6 +336,9 @@ class Gateway:
 
     def suspect(self, engine: Engine, why: str) -> None:
         """An engine failed a request; enough of that in a row breaks its circuit."""
+        if not engine.answered and self.now() - engine.added < self.settings.start:
+            engine.state, engine.note = STARTING, f"has not answered yet: {why}"
+            return
         engine.errors += 1
         engine.failures += 1
         if engine.failures >= self.settings.failures and engine.state == UP:
@@ -344,7 +354,7 @@ class Gateway:
         for relay in [relay for relay in self.relays if relay.engine is engine]:
             if not relay.exchange.started and relay.upstream is not None:
                 relay.abandon(why)
-        if not any(e.state == UP for e in self.fleet.engines):
+        if not any(e.state in (UP, STARTING) for e in self.fleet.engines):
             for relay in (*self.queue, *self.held.values()):
                 relay.due = min(relay.due, now + self.settings.wait)
 

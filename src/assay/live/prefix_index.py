@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import carray, njit  # type: ignore[attr-defined,unused-ignore]
+from numba import carray  # type: ignore[attr-defined,unused-ignore]
 from numpy.typing import NDArray
 
 from assay.sim.addresses import pointer
 from assay.sim.block_hash import chain
+from assay.sim.compiled import njit
 
 Hashes = NDArray[np.uint64]
 

@@ -121,6 +121,8 @@ class Relay:
 
     def answered(self, head: ResponseHead) -> None:
         """The head of the answer."""
+        if self.engine is not None:
+            self.engine.answered = True
         if head.status in RETRIED and self._another():
             self._drop_upstream()
             self.retry(f"the engine answered {head.line.decode('latin-1')}", blame=head.status != STUMBLED)
@@ -272,6 +274,10 @@ class Relay:
             self.failed.clear()  # all have failed it: whoever is up gets a second chance
         if self.tries < self.gateway.settings.attempts and self.gateway.able(self):
             self.gateway.counters.retries += 1
+            self.gateway.admit(self, again=True)
+        elif self.gateway.starting and not self.gateway.able(self):  # nobody is up yet, and somebody may be soon
+            self.failed.clear()
+            self.tries = 0
             self.gateway.admit(self, again=True)
         else:
             self.give_up(502, f"the engine failed, and there is no other to ask: {why}")

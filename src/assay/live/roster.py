@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from assay.live import signals
-from assay.live.engines import DOWN, DRAINING, UP, Engine
+from assay.live.engines import DOWN, DRAINING, STARTING, UP, Engine
 from assay.live.http1 import ResponseHead
 from assay.live.kv_events import Batch, Mirror, Subscriber
 from assay.live.prefix_index import Corrections
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from assay.live.gateway import Gateway
 
 _PAGE = 4 << 20  # bytes of an engine's page that are read
+_STARTS = 0.25  # seconds between two looks at an engine that has not answered yet
 
 
 class Fetch:
@@ -118,6 +119,7 @@ class Roster:
             self._name(settings, address), _key(settings),
             settings.tp, _cost(settings.layout), settings.events, limit=settings.limit or gateway.settings.inflight,
             blocks=gateway.settings.blocks, corrections=Corrections(gateway.settings.blocks, gateway.index.block),
+            added=gateway.now(),
         )  # fmt: skip
         if settings.events:  # first: it may fail, and then there is no such engine
             self._subscribe(engine, settings)
@@ -195,7 +197,7 @@ class Roster:
         while engine.number >= 0:
             now = self._gateway.now()
             try:
-                if now >= next_probe:
+                if now >= next_probe or engine.state == STARTING:
                     await self._probe(engine)
                     next_probe = now + settings.probe
                 if engine.state == UP:
@@ -205,10 +207,10 @@ class Roster:
             if engine.state == UP:
                 engine.note = self._of_no_use(engine) or engine.note
             self.settle(engine)
-            await asyncio.sleep(min(settings.scrape, settings.probe))
+            await asyncio.sleep(min(settings.scrape, settings.probe, _STARTS if engine.state == STARTING else math.inf))
 
     async def _probe(self, engine: Engine) -> None:
-        """Is it there? Two failures in a row, or a broken circuit, and it gets nothing until it answers again."""
+        """Is it there? It gets nothing until it first answers, nor after enough failures until it answers again."""
         gateway = self._gateway
         try:
             status, _ = await Fetch(engine, b"/health").within(max(gateway.settings.connect, gateway.settings.probe))
@@ -216,7 +218,10 @@ class Roster:
             why = f"/health answers {status}"
         except OSError as error:
             well, why = False, str(error) or "no answer to /health"
-        if engine.state == DOWN:
+        engine.answered |= well
+        if engine.state == STARTING:
+            self._starts(engine, well, why)
+        elif engine.state == DOWN:
             if well and gateway.now() >= engine.retry:
                 engine.state, engine.note, engine.failures = UP, "", 0
                 engine.models = ()
@@ -229,6 +234,17 @@ class Roster:
             gateway.suspect(engine, why)
         if well and engine.state == UP and not engine.models:
             await self._ask_models(engine)
+
+    def _starts(self, engine: Engine, well: bool, why: str) -> None:
+        """An engine that has never answered: perhaps it loads weights or compiles, and will."""
+        gateway = self._gateway
+        if well:
+            engine.state, engine.note = UP, ""
+            gateway.fleet_changed()
+        elif gateway.now() - engine.added >= gateway.settings.start:
+            gateway.mark_down(engine, why)
+        else:
+            engine.note = f"has not answered yet: {why}"
 
     async def _ask_models(self, engine: Engine) -> None:
         try:

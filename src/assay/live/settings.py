@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 
 from assay.live.server import Limits
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -62,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connect: _Positive = 2.0
     attempts: _Count = 3
     wait: _Positive = 5.0  # for some engine to come up, where none is
+    start: _Positive = 120.0  # for an engine that has never answered: it may be compiling or loading weights
     probe: _Positive = 2.0  # between two health checks of an engine
     scrape: _Positive = 1.0  # between two readings of its metrics
     failures: _Count = 3  # in a row: then its circuit is broken
@@ -99,7 +100,7 @@ def read_file(path: Path) -> Settings:
     try:
         return read(path.read_bytes(), str(path))
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+        raise unreadable(path, error) from error
 
 
 def read(content: bytes, name: str = "gateway.toml") -> Settings:

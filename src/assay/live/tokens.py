@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.record.extras import missing_module
 
 Tokens = NDArray[np.uint32]
@@ -230,7 +230,7 @@ class TokenizerTokens:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
-            raise BadInput(f"cannot read {path}: {error.strerror}") from None
+            raise unreadable(path, error) from None
         except UnicodeDecodeError:
             raise BadInput(f"{path} is not text; expected a tokenizer.json") from None
         try:

@@ -112,6 +112,23 @@ class Source:
         raise AssayError(f"what answers at {self.url} is not an assay gateway (status {response.status})")
 
 
+def wait(source: Source, seconds: float) -> None:
+    """Return when a gateway answers there and one of its engines is up; AssayError where that takes too long."""
+    until = monotonic() + seconds
+    while True:
+        try:
+            if any(engine.state == "up" for engine in source.page().engines):
+                return
+            why = f"no engine of the gateway at {source.url} is up"
+        except BadInput:
+            raise
+        except AssayError as error:
+            why = str(error)
+        if monotonic() >= until:
+            raise AssayError(f"not ready after {seconds:g} s: {why}")
+        sleep(0.2)
+
+
 def once(source: Source, console: Console) -> None:
     """One frame, of one reading: rates need two."""
     console.print(frame(Reading(monotonic(), source.page()), (), console.width, title=source.url))

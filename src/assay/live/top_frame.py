@@ -35,7 +35,7 @@ COLUMNS = {
     "req/s": 42, "err": 60, "note": WIDE,
 }  # fmt: skip
 
-SIGNS = {"up": ("●", "green"), "down": ("✗", "red"), "draining": ("◌", "yellow")}
+SIGNS = {"up": ("●", "green"), "down": ("✗", "red"), "draining": ("◌", "yellow"), "starting": ("○", "yellow")}
 
 
 class EngineRow(msgspec.Struct):

@@ -49,7 +49,8 @@ avoid_when = (
     "The series has no cycle worth the name: then the median of the last weeks forecasts as well (the public cloud "
     "benchmarks here are such). It needs two full periods of a cycle, and it knows no cause."
 )
-own_input = "assay decompose latency.csv --forecast 30d --plot parts.svg"
+own_input = "assay decompose examples/latency.csv --forecast 30d --plot parts.svg"
+replays = ("azure-vm-noise",)
 references = (
     "STL: Cleveland, Cleveland, McRae and Terpenning, Journal of Official Statistics 1990.",
     "MSTL: Bandara, Hyndman and Bergmeir, arXiv:2107.13462.",
@@ -70,9 +71,7 @@ def study(lab: Lab) -> pl.DataFrame:
     record = {"experiment": "planted", "days": 420, "step": 7200.0}
     quicker = lab.pick(quick=[name for name in simple if name != "mstl"], full=simple)
     tables.append(_rows(lab.with_seeds(quick=3, full=10), planted, [record], quicker))
-    try:
-        lab.trace(FOLDER)
-    except NotMeasured:
+    if lab.trace_or_none(FOLDER) is None:
         return _together(tables)
     months = [{"month": month, "step": STEP} for month in range(2)]
     cases = [{"experiment": "held-out months", "benchmark": one, **month} for one in BENCHMARKS for month in months]

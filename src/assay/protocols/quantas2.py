@@ -60,7 +60,7 @@ avoid_when = (
     "You need packet-level networks or the speed of a compiled handler: nodes are Python, and a round knows no "
     "bandwidth. Shares of a withholding coalition depend on how long the run is; do not read them as a limit."
 )
-own_input = "assay protocol run mine.py:Node --n 7 --faults equivocate:2 [--live]"
+own_input = "assay protocol experiment examples/pbft.json"
 references = (
     "The first version: Oglio, Hood, Nesterenko and Tixeuil, QUANTAS, arXiv:2205.04930.",
     "Withholding blocks: Eyal and Sirer, Majority Is Not Enough, FC 2014.",

@@ -150,15 +150,29 @@ def offers(key: str) -> frozenset[str]:
     >>> sorted(offers("lmetric")), sorted(offers("div"))
     (['router'], [])
     """
+    value = _assigned(key, "offers")
+    keys = value.keys if isinstance(value, ast.Dict) else []
+    return frozenset(str(k.value) for k in keys if isinstance(k, ast.Constant))
+
+
+@cache
+def declared(key: str, name: str) -> tuple[str, ...]:
+    """The words of a tuple that a paper's module declares, read off its source; empty where it declares none.
+
+    >>> declared("lmetric", "replays"), declared("div", "needs")
+    (('mooncake-conversation',), ())
+    """
+    value = _assigned(key, name)
+    return () if value is None else tuple(ast.literal_eval(value))
+
+
+def _assigned(key: str, name: str) -> ast.expr | None:
+    """What a paper's module assigns to a name at its top level."""
     path = _file(paper(key))
     for node in ast.parse(path.read_bytes()).body if path else ():
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Dict)
-            and ast.unparse(node.targets[0]) == "offers"
-        ):
-            return frozenset(str(k.value) for k in node.value.keys if isinstance(k, ast.Constant))
-    return frozenset()
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return node.value
+    return None
 
 
 def offering(kind: str, room: str) -> list[str]:

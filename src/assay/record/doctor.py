@@ -41,6 +41,22 @@ def examine() -> list[Finding]:
     return [*findings, _browser(), _traces(), _store()]
 
 
+def cures(findings: list[Finding]) -> dict[str, str]:
+    """How to get what is missing, by what: each cure once, and one command for all extras.
+
+    >>> torch, ray = (Finding(f"extra {name}", False, "missing", cure="…") for name in ("torch", "ray"))
+    >>> cures([torch, ray, Finding("gpu", False, "none", cure="get one")])["gpu"]
+    'get one'
+    """
+    missing = [finding for finding in findings if not finding.ok]
+    extras = [finding.name.removeprefix("extra ") for finding in missing if finding.name.startswith("extra ")]
+    found = {finding.name: finding.cure for finding in missing if not finding.name.startswith("extra ")}
+    if extras:
+        which = "the extras, or some of those in brackets" if len(extras) > 1 else f"the extra {extras[0]}"
+        found[which] = install_command(",".join(extras))
+    return found
+
+
 def _gpu(gpus: list[str]) -> Finding:
     enables = "GPU kernels and claims about them"
     if gpus:
@@ -63,14 +79,16 @@ def _browser() -> Finding:
 
 
 def _traces() -> Finding:
-    folder = traces.folder()
-    if folder is None:
-        return Finding(
-            "traces", False, "no folder", "studies that replay public traces",
-            "download the traces docs/traces.md names and set ASSAY_TRACES to their folder",
-        )  # fmt: skip
-    names = sorted(path.name for path in folder.iterdir() if path.name != "README.md")
-    return Finding("traces", True, f"{folder}: {', '.join(names)}", "studies that replay public traces")
+    enables = "studies that replay public traces"
+    known = traces.published()
+    here = [trace.name for trace in known if trace.path is not None]
+    lacking = [trace.name for trace in known if trace.fetchable and trace.path is None]
+    found = f"{len(here)} of {len(known)}: {', '.join(here)}" if here else "none at hand"
+    where = ", ".join(map(str, traces.folders()))
+    return Finding(
+        "traces", not lacking, f"{found} (in {where})" if where else found, enables,
+        f"assay traces get {'--all' if len(lacking) > 3 else ' '.join(lacking)}" if lacking else "",
+    )  # fmt: skip
 
 
 def _store() -> Finding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +20,17 @@ class BadInput(AssayError):  # noqa: N818 - read as a sentence: raise BadInput("
     """The user's input is wrong: unknown key, unreadable file, missing extra."""
 
     exit_code = 2
+
+
+def unreadable(path: object, error: OSError | None = None, right: str = "") -> BadInput:
+    """A file that is not there or cannot be read, in the one phrase that all of assay has for it.
+
+    >>> raise unreadable("mine.csv", right="time,value expected")
+    Traceback (most recent call last):
+    assay.record.errors.BadInput: cannot read mine.csv: No such file or directory; time,value expected
+    """
+    why = os.strerror(errno.ENOENT) if error is None else error.strerror or " ".join(str(error).split())
+    return BadInput(f"cannot read {path}: {why}{'; ' if right else ''}{right}")
 
 
 class StudyFailed(AssayError):  # noqa: N818

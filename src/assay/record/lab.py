@@ -13,6 +13,7 @@ import polars as pl
 from assay.record import machine, pool, traces
 from assay.record.errors import StudyFailed
 from assay.record.journal import Journal
+from assay.record.types import NotMeasured
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -35,11 +36,12 @@ class Lab:
     workers: int = 0  # 0: in this process
     journal: Journal | None = None
     artefacts: Path = Path()
-    compiled: Path | None = None  # where workers keep compiled code of exactly this version
     progress: Progress = lambda done, total: None
     crew: pool.Crew | None = None  # workers that are kept between the calls of `run`
     machine: dict[str, Any] = field(default_factory=machine.facts)
     used: set[int] = field(default_factory=set)  # the seeds that cases really ran with
+    lacking: set[str] = field(default_factory=set)  # the traces that a study went without
+    cases: set[str] = field(default_factory=set)  # the columns that say which case a row is; the others are measured
 
     def pick(self, quick: T, full: T) -> T:
         """The value for this run's size. Both sizes run the same code."""
@@ -56,6 +58,18 @@ class Lab:
     def trace(self, name: str) -> Path:
         """A public trace by file name; raises NotMeasured with the cure where it is not at hand."""
         return traces.find(name)
+
+    def trace_or_none(self, name: str) -> Path | None:
+        """A public trace by file name; None where it is not at hand.
+
+        The study measures what it can without it. A claim that then finds nothing in the table is not measured, and
+        says how to get the trace.
+        """
+        try:
+            return traces.find(name)
+        except NotMeasured:
+            self.lacking.add(name)
+            return None
 
     def run(
         self,
@@ -74,6 +88,7 @@ class Lab:
         name = f"{function.__module__}:{function.__qualname__}"
         tasks = [pool.Task(name, {**case, "seed": seed}) for case in cases for seed in self.seeds]
         self.used.update(self.seeds if tasks else ())
+        self.cases.update(*cases, [per] if per else [])
         outcomes: list[Any] = [self.journal.get(_identity(task)) if self.journal else None for task in tasks]
         waiting = [position for position, outcome in enumerate(outcomes) if outcome is None]
         done = len(tasks) - len(waiting)
@@ -98,12 +113,7 @@ class Lab:
         if self.crew is not None and self.workers and not alone:
             return self.crew.run(tasks, self.workers)
         # What is timed runs in a new process: one that has worked before has other memory.
-        return pool.local(tasks, min(self.workers, 1) if alone else self.workers, environment(self.compiled))
-
-
-def environment(compiled: Path | None) -> dict[str, str]:
-    """What workers find set. Numba's own cache does not notice a change in a function that another kernel calls."""
-    return {"NUMBA_CACHE_DIR": str(compiled)} if compiled else {}
+        return pool.local(tasks, min(self.workers, 1) if alone else self.workers)
 
 
 def _identity(task: pool.Task) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from assay.record import intervals
-from assay.record.types import Estimate, NotMeasured
+from assay.record.types import Estimate, NoRows, NotMeasured
 
 Measure = Callable[[pl.DataFrame], Estimate]
 
@@ -30,7 +30,7 @@ def rows(table: pl.DataFrame, where: Mapping[str, Any]) -> pl.DataFrame:
     found = table.filter(*(pl.col(column) == value for column, value in where.items())).sort("seed")
     if found.is_empty():
         case = ", ".join(f"{column}={value}" for column, value in where.items())
-        raise NotMeasured(f"no row of the table has {case}")
+        raise NoRows(f"no row of the table has {case}")
     return found
 
 
@@ -110,10 +110,11 @@ def share(column: str, **where: Any) -> Measure:
     return measure
 
 
-def best(measures: Mapping[str, Measure], choose: Callable[..., Any] = max) -> Measure:
+def best(measures: Mapping[str, Measure], choose: Callable[..., Any] = max, *, every: bool = False) -> Measure:
     """The best of several cases (or the worst, with `min`), which says over which it was sought: "up to" in a paper.
 
-    Cases that were not measured are left out, and the answer says how many there were.
+    Cases that were not measured are left out, and the answer says how many there were; unless the sentence is about
+    `every` one of them.
 
     >>> table = pl.DataFrame({"load": [1, 2, 1, 2], "seed": [0, 0, 1, 1], "gain": [1.5, 3.0, 1.4, 2.8]})
     >>> found = best({f"load {x}": mean("gain", load=x) for x in (1, 2)})(table)
@@ -128,6 +129,8 @@ def best(measures: Mapping[str, Measure], choose: Callable[..., Any] = max) -> M
             try:
                 found[name] = one(table)
             except NotMeasured as reason:
+                if every:
+                    raise
                 reasons.append(str(reason))
         if not found:
             raise NotMeasured(reasons[0] if reasons else "no case was measured")

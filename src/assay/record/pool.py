@@ -15,11 +15,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from assay.record.errors import BadInput, StudyFailed
@@ -100,8 +99,8 @@ class Crew:
     What a worker imports and compiles takes seconds, and a study asks for several tables.
     """
 
-    def __init__(self, workers: int, environment: Mapping[str, str] = MappingProxyType({})) -> None:
-        self.workers, self._environment = workers, {**ONE_THREAD, **environment}
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
         self._free: list[tuple[Any, Any]] = []  # pipe, process
 
     def __enter__(self) -> Crew:
@@ -143,20 +142,18 @@ class Crew:
                 return pipe, process
         context = get_context("spawn")  # a forked child would inherit locks of Numba's and Polars' threads
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, self._environment), daemon=True)
+        process = context.Process(target=_work, args=(theirs,), daemon=True)
         process.start()
         theirs.close()
         return ours, process
 
 
-def local(
-    tasks: Sequence[Task], workers: int, environment: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[tuple[int, Any]]:
+def local(tasks: Sequence[Task], workers: int) -> Iterator[tuple[int, Any]]:
     """Run tasks in `workers` new processes; yields (position, outcome) as they finish. No workers: in this process."""
     if workers < 1:
         yield from ((position, perform(task)) for position, task in enumerate(tasks))
         return
-    with Crew(workers, environment) as crew:
+    with Crew(workers) as crew:
         yield from crew.run(tasks)
 
 
@@ -178,8 +175,8 @@ def _cause(process: Any) -> str:
     return f"killed by {signal.Signals(-code).name}, out of memory?" if code and code < 0 else f"exit code {code}"
 
 
-def _work(pipe: Any, environment: Mapping[str, str]) -> None:
-    os.environ.update(environment)  # before anything that reads it is imported
+def _work(pipe: Any) -> None:
+    os.environ.update(ONE_THREAD)  # before anything that reads it is imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:

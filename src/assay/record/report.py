@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 
 from assay.record import catalogue, full_size, sources
 from assay.record.errors import AssayError
-from assay.record.fold import fold
+from assay.record.fold import Folded, folded
 from assay.record.site import typeset
 from assay.record.site.drawing import plain_svg
 from assay.record.site.forest import MARKS, forest
@@ -91,6 +91,7 @@ class Entry:
 class Table:
     """A study's table as text, cut to what a page can carry."""
 
+    name: str
     columns: list[tuple[str, bool]]  # name, and whether its cells are numbers
     rows: list[list[str]]
     cases: int
@@ -141,7 +142,7 @@ def _paper_page(entry: Entry, before: Paper | None, after: Paper | None) -> str:
         result=result,
         study=_study(entry),
         plot=_plot(entry),
-        table=_table(result.table) if result and result.table else None,
+        tables=_tables(folded(result)) if result else [],
         facts=_provenance(result) if result else [],
         command=_command(entry),
         before=before,
@@ -169,22 +170,23 @@ def _plot(entry: Entry) -> Markup | None:
     return plain_svg(drawing, f"Plot of the study of {entry.paper.key}; the table on this page holds its numbers")
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The folded table: as many cases as a page can carry."""
-    case, measured, folded = fold(rows)
-    seeded = any("seed" in row for row in rows)
-    names = [*case, *(["seeds"] if seeded else []), *measured]
-    cells = [[*row.case, *([row.seeds] if seeded else []), *row.means] for row in folded]
+def _tables(tables: Mapping[str, Folded]) -> list[Table]:
+    """The folded tables: of each as many cases as its part of a page can carry."""
+    return [_table(name, table, _TABLE // len(tables)) for name, table in tables.items()]
+
+
+def _table(name: str, table: Folded, budget: int) -> Table:
+    names = [*table.case, "seeds", *table.measured]
+    cells = [[*row.case, row.seeds, *row.means] for row in table.rows]
     columns = [[row[i] for row in cells[:_ROWS]] for i in range(len(names))]
     shown: list[list[str]] = []
-    budget = _TABLE
     for row in zip(*map(typeset.column, columns), strict=True):
         budget -= sum(len(escape(text)) + len("<td class=num></td>") for text in row)
         if budget < 0:
             break
         shown.append(list(row))
-    heads = [(name.replace("_", " "), typeset.numeric(column)) for name, column in zip(names, columns, strict=True)]
-    return Table(heads, shown, len(cells))
+    heads = [(head.replace("_", " "), typeset.numeric(column)) for head, column in zip(names, columns, strict=True)]
+    return Table(name.replace("_", " ").replace("-", " "), heads, shown, len(cells))
 
 
 def _command(entry: Entry) -> str:

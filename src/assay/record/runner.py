@@ -7,19 +7,19 @@ import os
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 
-from assay.record import catalogue, machine, sources, store, verdicts
+from assay.record import catalogue, machine, sources, store, tables, traces, verdicts
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed, StudyFailed
 from assay.record.extras import missing_module
 from assay.record.journal import Journal
-from assay.record.lab import SEEDS, Lab, Progress, environment
+from assay.record.lab import SEEDS, Lab, Progress
 from assay.record.pool import Crew
-from assay.record.types import Answer, Claim, Estimate, Evidence, NotMeasured, Result, Stated, Study, Verdict
+from assay.record.types import Answer, Claim, Estimate, Evidence, NoRows, NotMeasured, Result, Stated, Study, Verdict
 
 
 def run(
@@ -39,19 +39,18 @@ def run(
     """
     study = catalogue.study(key)
     source = sources.digest(study.paper.module)
-    compiled = sources.compiled_folder(store.home())
     started, clock = datetime.now(UTC), time.perf_counter()
     facts = machine.facts()
     many = facts["cores"] if workers is None else workers
     with (
         Journal(key, f"{source}-{size}-{_slug(facts['cpu'])}", fresh=fresh) as journal,
-        Crew(many, environment(compiled)) as crew,
+        Crew(many) as crew,
     ):
         artefacts = store.home() / "artefacts" / key
         chosen = tuple(seeds) if seeds else tuple(range(SEEDS[size]))
-        lab = Lab(key, size, chosen, on, many, journal, artefacts, compiled, progress, crew)
+        lab = Lab(key, size, chosen, on, many, journal, artefacts, progress, crew)
         table = _measure(study, lab, journal)
-        answers = judge(study, table)
+        answers = judge(study, table, lab.lacking)
         result = Result(
             key=key,
             evidence=_headline_evidence(answers, study.evidence),
@@ -67,13 +66,14 @@ def run(
             versions=machine.versions(),
             on=on,
             resumed=journal.inherited,
+            cases=tuple(column for column in table.columns if column in lab.cases),
         )
         try:
             path = store.save(result)
         except StoreFailed as error:
             error.result = result  # what was measured is still worth showing
             raise
-        _draw(study, table, path.with_suffix(".svg"))
+        _draw(study, table, path.with_suffix(".svg"), lab.lacking)
         journal.forget()
     return result
 
@@ -81,7 +81,7 @@ def run(
 def _measure(study: Study, lab: Lab, journal: Journal) -> pl.DataFrame:
     key = study.paper.key
     try:
-        table = study.run(lab)
+        table = tables.joined(study.run(lab))
     except ModuleNotFoundError as error:
         raise BadInput(missing_module(key, error)) from error
     except AssayError as error:
@@ -96,8 +96,8 @@ def _measure(study: Study, lab: Lab, journal: Journal) -> pl.DataFrame:
         at = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(at.filename).name}:{at.lineno}; ASSAY_TRACEBACK=1 shows more"
         raise StudyFailed(f"{key} failed: {_one_line(error)} ({where}){_kept(journal)}") from error
-    if not isinstance(table, pl.DataFrame) or "seed" not in table.columns or table.is_empty():
-        raise StudyFailed(f"{key}: study(lab) must return a Polars table with a 'seed' column and at least one row")
+    if "seed" not in table.columns or table.is_empty():
+        raise StudyFailed(f"{key}: study(lab) must return tables with a 'seed' column and at least one row")
     return table
 
 
@@ -106,23 +106,28 @@ def _kept(journal: Journal) -> str:
     return f"; {count} finished case{'s are' if count > 1 else ' is'} kept, and the next run resumes" if count else ""
 
 
-def judge(study: Study, table: pl.DataFrame) -> tuple[Answer, ...]:
-    """Every claim's answer, and only here the sentence's own number joins the measured one."""
+def judge(study: Study, table: pl.DataFrame, lacking: Collection[str] = ()) -> tuple[Answer, ...]:
+    """Every claim's answer, and only here the sentence's own number joins the measured one.
+
+    `lacking` are traces that the study went without: what a claim does not find in the table, they would have brought.
+    """
     stated = {claim.id: claim for claim in study.paper.claims}
+    cure = traces.lacking(lacking) if lacking else ""
     return tuple(
-        _answer(claim, table, claim.question or stated[claim.id], claim.evidence or study.evidence)
+        _answer(claim, table, claim.question or stated[claim.id], claim.evidence or study.evidence, cure)
         for claim in study.claims
     )
 
 
-def _answer(claim: Claim, table: pl.DataFrame, sentence: Stated, evidence: Evidence) -> Answer:
+def _answer(claim: Claim, table: pl.DataFrame, sentence: Stated, evidence: Evidence, cure: str) -> Answer:
     found, note, broken = None, "", False
     try:
         found = claim.measure(table)
     except NotMeasured as reason:
-        note = str(reason)
+        note = cure if cure and isinstance(reason, NoRows) else str(reason)
     except Exception as error:  # a broken claim must not cost the hours its table took
-        note, broken = f"its measure failed: {_one_line(error)}", True
+        without = bool(cure) and isinstance(error, KeyError | pl.exceptions.ColumnNotFoundError)
+        note, broken = cure if without else f"its measure failed: {_one_line(error)}", not without
     if found and not math.isfinite(found.value):
         found, note = None, "the measured value is not finite"
     if found and sentence.over and not found.cases:
@@ -160,7 +165,7 @@ def _headline_evidence(answers: Sequence[Answer], default: Evidence) -> Evidence
     return measured[0] if measured else default
 
 
-def _draw(study: Study, table: pl.DataFrame, path: Path) -> None:
+def _draw(study: Study, table: pl.DataFrame, path: Path, lacking: Collection[str] = ()) -> None:
     """The plot beside the result. A result without its picture is still a result, so a failure is only said."""
     if study.plot is None:
         return
@@ -169,7 +174,8 @@ def _draw(study: Study, table: pl.DataFrame, path: Path) -> None:
     try:
         store.write_whole(path, charts.svg(study.plot(table)).encode())
     except Exception as error:
-        warnings.warn(f"{study.paper.key}: no plot: {_one_line(error)}", store.StoreWarning, stacklevel=2)
+        why = traces.lacking(lacking) if lacking else str(error) if isinstance(error, NotMeasured) else _one_line(error)
+        warnings.warn(f"{study.paper.key}: no plot: {why}", store.StoreWarning, stacklevel=2)
 
 
 def _slug(text: str) -> str:

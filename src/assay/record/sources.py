@@ -1,82 +1,76 @@
 """The version of a study: a digest of the code it consists of.
 
-A study's numbers can change when its module, or anything of assay that the module imports, changes. Following the
-imports through the source gives exactly those files, without importing any of them. A result is "at this version"
-when its digest is today's; only then may an interrupted run be resumed.
+A study's numbers can change when its module, or anything of assay that the module runs, changes. Following the imports
+through the source gives exactly those files, without importing any of them. What is imported for type checkers only is
+not run. Of `record` itself only what turns a table into an estimate counts: the rest finds, keeps, judges and shows
+results, and changes none. A result is "at this version" when its digest is today's; only then may an interrupted run be
+resumed.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import os
-import re
-import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
+_MEASURING = ("record/intervals.py", "record/measures.py", "record/timing.py")
 
 
 def digest(module: str) -> str:
-    """Sixteen hex digits that change when the module or an assay module it leans on changes.
+    """Sixteen hex digits that change when the module or an assay module it runs changes.
 
     >>> len(digest("assay.protocols.div"))
     16
     """
-    return _hash(_closure(module))
+    return _hash(_closure(module, _measured))
 
 
-def compiled_digest() -> str:
-    """The same over all compiled code of the package, so that everything shares what is compiled.
+def compiled_version(module: str) -> tuple[str, float]:
+    """The same for a module with compiled functions, and when the latest of its sources was written.
 
-    Modules with compiled functions count, and those they import constants from. They are found by pattern, not by
-    parsing: this is on the way to a command's first answer.
+    Compiled functions call and read what their module imports, but nothing of `record`; and how code is kept does not
+    change the code.
 
-    >>> len(compiled_digest())
-    16
+    >>> compiled_version("assay.sim.caches")[0] == compiled_version("assay.sim.llm_cost")[0]
+    False
     """
-    found: set[Path] = set()
-    for path in _PACKAGE.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        if "njit" in text:
-            named = re.findall(r"^(?:from|import) (assay[\w.]*)(?: import (\w+))?", text, re.MULTILINE)
-            files = [_file(module) for parts in named for module in (parts[0], ".".join(parts))]
-            found |= {path, *(file for file in files if file is not None)}
-    return _hash(found)
+    found = _closure(module, _compiled)
+    return _hash(found), max((path.stat().st_mtime for path in found), default=0.0)
 
 
-def compiled_folder(home: Path) -> Path:
-    """Where compiled code of exactly this version is kept: beside the code if it may be written, else under `home`.
-
-    Numba's own cache does not notice a change in a function that another module's compiled function calls.
-    """
-    beside = _PACKAGE / "__pycache__"
-    ours = os.access(beside if beside.exists() else beside.parent, os.W_OK)
-    return (beside if ours else home) / "compiled" / compiled_digest()
+def _measured(path: Path) -> bool:
+    place = _place(path)
+    return not place.startswith("record/") or place in _MEASURING
 
 
-def share_compiled(home: Path) -> None:
-    """Use what any command or study of this version has compiled. Numba reads the variable when it is imported."""
-    if "numba" not in sys.modules:
-        os.environ.setdefault("NUMBA_CACHE_DIR", str(compiled_folder(home)))
+def _compiled(path: Path) -> bool:
+    place = _place(path)
+    return not place.startswith("record/") and place != "sim/compiled.py"
 
 
-def _hash(paths: set[Path]) -> str:
+def _hash(sources: dict[Path, bytes]) -> str:
     total = hashlib.blake2b(digest_size=8)
-    for path in sorted(paths):
-        total.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")
+    for path, source in sorted(sources.items()):
+        total.update(_place(path).encode() + b"\0" + source + b"\0")
     return total.hexdigest()
 
 
-def _closure(module: str) -> set[Path]:
-    found: set[Path] = set()
+def _place(path: Path) -> str:
+    return path.relative_to(_PACKAGE).as_posix()
+
+
+def _closure(module: str, counts: Callable[[Path], bool]) -> dict[Path, bytes]:
+    found: dict[Path, bytes] = {}
     waiting = [module]
     while waiting:
         path = _file(waiting.pop())
-        if path is None or path in found:
+        if path is None or path in found or not counts(path):
             continue
-        found.add(path)
-        waiting += _imports(path)
+        found[path] = path.read_bytes()
+        waiting += _imports(path, found[path])
     return found
 
 
@@ -89,11 +83,43 @@ def _file(module: str) -> Path | None:
     return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if len(parts) > 1 and p.is_file()), None)
 
 
-def _imports(path: Path) -> list[str]:
+@lru_cache(maxsize=4096)
+def _imports(path: Path, source: bytes) -> tuple[str, ...]:
+    """What a file imports when it is run."""
     names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in _run(ast.parse(source)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return names
+        elif isinstance(node, ast.ImportFrom):
+            module = _absolute(path, node)
+            names += [module, *(_home(module, alias.name) for alias in node.names)]
+    return tuple(name for name in names if name.partition(".")[0] == _PACKAGE.name)
+
+
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes of a program but what stands under `if TYPE_CHECKING`."""
+    yield node
+    if isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
+        children: Iterator[ast.AST] = iter(node.orelse)
+    else:
+        children = ast.iter_child_nodes(node)
+    for child in children:
+        yield from _run(child)
+
+
+def _absolute(path: Path, node: ast.ImportFrom) -> str:
+    """The module an import names, dots at its beginning resolved."""
+    if not node.level:
+        return node.module or ""
+    above = path.relative_to(_PACKAGE.parent).parts[: -node.level]
+    return ".".join((*above, *filter(None, [node.module])))
+
+
+def _home(module: str, name: str) -> str:
+    """Where an imported name comes from: a room's public names live where its stub says."""
+    stub = _PACKAGE.joinpath(*module.split(".")[1:], "__init__.pyi")
+    if module.partition(".")[0] == _PACKAGE.name and stub.is_file():
+        for node in ast.parse(stub.read_bytes()).body:
+            if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
+                return node.module or module
+    return f"{module}.{name}"

@@ -15,7 +15,9 @@ import secrets
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -84,7 +86,15 @@ def stored(key: str) -> Iterator[tuple[Path, Result]]:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             warnings.warn(f"skipped the corrupt result {path} ({error}); delete it", StoreWarning, stacklevel=2)
             continue
+        if not found.cases:
+            found = replace(found, cases=_leading(found.table))
         yield path, verdicts.judged_anew(found, _sentences(key), catalogue.renamed().get(key, {}))
+
+
+def _leading(table: list[dict[str, Any]]) -> tuple[str, ...]:
+    """The columns before the seed: older results tell their case's columns by that order alone."""
+    names = list(dict.fromkeys(name for row in table for name in row))
+    return tuple(names[: names.index("seed")]) if "seed" in names else ()
 
 
 def _sentences(key: str) -> tuple[Stated, ...]:

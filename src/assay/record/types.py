@@ -61,6 +61,10 @@ class NotMeasured(Exception):  # noqa: N818 - a verdict with its reason, not a f
     """Raised by a claim's measure when this machine cannot answer it; the text says why and what would."""
 
 
+class NoRows(NotMeasured):
+    """The study's table holds nothing of the case that a claim asks for: it was not run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stated:
     """A sentence to be judged, in our words: its kind, its unit, and the number it prints, if any.
@@ -218,6 +222,7 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     on: str = "local"
     resumed: int = 0  # cases taken over from an interrupted run
+    cases: tuple[str, ...] = ()  # the columns of the table that say which case a row is; older results do not tell
 
     @property
     def stated(self) -> tuple[Answer, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,6 +75,17 @@ def share_text(answer: Answer) -> str:
         return "–"
     ends = ["?" if end is None else f"{100 * end:.0f}" for end in (answer.share_low, answer.share_high)]
     return f"{100 * answer.share:.0f} % ({ends[0]} … {ends[1]})".replace("-", "−")
+
+
+def spoken(text: str) -> str:
+    """A docstring's prose for a screen: references by their names, without the marks of a documentation tool.
+
+    >>> spoken("A :class:`~assay.sim.Clock` of :mod:`assay.sim`, *not* `time`.")
+    'A Clock of assay.sim, not `time`.'
+    """
+    text = re.sub(r":[a-z]+:`~(?:[\w.]*\.)?(\w+)`", r"\1", text)
+    text = re.sub(r":[a-z]+:`([^`<]+?)(?:\s*<[^`]*>)?`", r"\1", text)
+    return re.sub(r"(?<![\w*])\*{1,2}([A-Za-z][^*\n]*[^\s*])\*{1,2}(?![\w*])", r"\1", text)
 
 
 def seeds_text(seeds: Sequence[int] | int) -> str:

@@ -16,16 +16,17 @@ from assay.record.errors import BadInput
 from assay.record.wording import listed
 from assay.serving import fleet as fleets
 from assay.serving.engine import components
+from assay.serving.engine.lead import Lead, lead
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.simulator import simulate, warm
 from assay.serving.interface import SLO
 from assay.workloads.closed_loop import closed
 from assay.workloads.requests import Requests
 
-SHOWN = (
-    "offered", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p99", "e2e_mean", "cached_ratio", "goodput",
-    "preemptions", "sim_seconds",
-)  # fmt: skip
+# The six columns that matter: who, the measure that decides, what users feel, and why.
+SHOWN = ["policy", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean", "cached_ratio"]
+SHOWN_WITH_TARGETS = ["policy", "goodput", "attainment", "ttft_p99", "tpot_p99", "cached_ratio"]
+SHOWN_AT_CAPACITY = ["policy", "capacity", "attainment", "ttft_p99", "tpot_p99", "cached_ratio"]
 GENERATED = 5000  # requests
 DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 
@@ -106,12 +107,21 @@ def beside(kind: str, key: str) -> dict[str, Any]:
 def _read(trace: str, limit: int | None, **options: Any) -> Requests:
     """A trace from a file, or a generated one."""
     if trace in ("chat", "agents") and not Path(trace).exists():
-        from assay.workloads.chat import Agents, chat
-
-        return chat(limit or GENERATED, rate=30.0, seed=0, agents=Agents() if trace == "agents" else None)
+        return generated(trace, limit or GENERATED)
     from assay.workloads.request_files import read
 
     return read(trace, limit=limit, **options)
+
+
+def generated(kind: str, count: int = GENERATED) -> Requests:
+    """Requests of people who chat, or of people and agents, 30 a second.
+
+    >>> len(generated("chat", 100))
+    100
+    """
+    from assay.workloads.chat import Agents, chat
+
+    return chat(count, rate=30.0, seed=0, agents=Agents() if kind == "agents" else None)
 
 
 def read_slo(text: str) -> SLO:
@@ -230,13 +240,41 @@ def compare(
             raise BadInput(_nothing_fits(requests, spec))
         outcomes[label] = outcome
         table.append(row | outcome.summary(slo))
+    _add_leads(table, outcomes, slo, find)
     return {
         "trace": _trace_facts(requests, next(iter(outcomes.values()))),
         "fleet": _fleet_facts(spec),
         "table": table,
         "why": _why(table, slo, find),
-        "shown": ["policy", *(["capacity"] if find else []), *SHOWN],
+        "shown": SHOWN_AT_CAPACITY if find else SHOWN_WITH_TARGETS if slo else SHOWN,
     }, outcomes
+
+
+def _add_leads(table: list[dict[str, Any]], outcomes: Mapping[str, Outcome], slo: SLO | None, find: bool) -> None:
+    """To each row by which share the winner leads it, and the 95 % interval; a capacity, found once, has none."""
+    best = ranked(table, slo, find)[0]["policy"]
+    for row in table:
+        run, other = outcomes[best], outcomes[row["policy"]]
+        found = None
+        if not find and row["policy"] != best:
+            found = lead(run, other, run.ttft, other.ttft) if slo is None else _fewer_misses(run, other, slo)
+        ends = (found.share, found.low, found.high) if found else (None, None, None)
+        row |= dict(zip(("led_by", "led_by_low", "led_by_high"), ends, strict=True))
+
+
+def _fewer_misses(best: Outcome, other: Outcome, slo: SLO) -> Lead:
+    """The share by which more requests meet the targets: 1 - theirs / ours."""
+    return lead(other, best, other.met(slo).astype(float), best.met(slo).astype(float))
+
+
+def ranked(table: Sequence[Mapping[str, Any]], slo: SLO | None = None, find: bool = False) -> list[Mapping[str, Any]]:
+    """The rows, best first: by capacity, by goodput where there are targets, else by mean time to first token."""
+    measure = _measure(slo, find)
+    return sorted(table, key=lambda row: row[measure], reverse=measure != "ttft_mean")
+
+
+def _measure(slo: SLO | None, find: bool) -> str:
+    return "capacity" if find else "goodput" if slo else "ttft_mean"
 
 
 def _nothing_fits(requests: Requests, spec: fleets.FleetSpec) -> str:
@@ -277,18 +315,30 @@ def _fleet_facts(spec: fleets.FleetSpec) -> dict[str, Any]:
 
 
 def _why(table: Sequence[Mapping[str, Any]], slo: SLO | None, find: bool) -> str:
-    """Who wins and why, in two sentences, from the numbers."""
-    measure = "capacity" if find else "goodput" if slo else "ttft_mean"
-    ranked = sorted(table, key=lambda row: row[measure], reverse=measure != "ttft_mean")
-    best, other = ranked[0], ranked[-1]
+    """Who wins, by how much and how sure that is, and why, from the numbers."""
+    measure = _measure(slo, find)
+    best, *others = ranked(table, slo, find)
     unit = "s mean time to first token" if measure == "ttft_mean" else "requests/s within the targets"
-    first = f"{best['policy']} wins with {best[measure]:.3g} {unit}"
-    if len(ranked) == 1:
-        return f"{first}. There is nobody to compare it with."
-    second = ranked[1]
-    gap = abs(best[measure] / second[measure] - 1) if second[measure] else math.inf
-    first += f", {gap:.0%} ahead of {second['policy']}; {other['policy']} is last with {other[measure]:.3g}."
-    return f"{first} {_because(best, other)}"
+    if not others:
+        return f"{best['policy']} has {best[measure]:.3g} {unit}. There is nobody to compare it with."
+    second, last = others[0], others[-1]
+    if tied := [row["policy"] for row in others if row["led_by_low"] is not None and not row["led_by_low"] > 0]:
+        names = ", ".join([best["policy"], *tied[:-1]]) + f" and {tied[-1]}"
+        first = (
+            f"{names} tie at {best[measure]:.3g} {unit}: {best['policy']} is {_lead_text(second)}, which may be nothing"
+        )
+    else:
+        first = f"{best['policy']} wins with {best[measure]:.3g} {unit}, {_lead_text(second)}"
+    said = "" if last is second else f"; {last['policy']} is last with {last[measure]:.3g}"
+    return f"{first}{said}. {_because(best, last)}"
+
+
+def _lead_text(row: Mapping[str, Any]) -> str:
+    """By how much the winner leads a row, with the interval."""
+    if row["led_by"] is None:
+        return f"before {row['policy']}"
+    ends = f"{100 * row['led_by_low']:.0f} … {100 * row['led_by_high']:.0f} %".replace("-", "−")
+    return f"{row['led_by']:.0%} ahead of {row['policy']} (95 % interval {ends} over resampled sessions)"
 
 
 def _because(best: Mapping[str, Any], other: Mapping[str, Any]) -> str:

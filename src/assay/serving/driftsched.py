@@ -147,7 +147,8 @@ avoid_when = (
     "The queue is short, or long jobs must not starve (use aging, or shares), or lengths vary as much within a kind as "
     "between kinds."
 )
-own_input = "assay compare serving --trace my.jsonl --fleet 1xl4:qwen1.5-1.8b --order sjf"
+own_input = "assay compare serving --trace examples/chats.jsonl --fleet 1xl4:qwen1.5-1.8b --order sjf"
+replays = ("alpaca-eval-qwen",)
 references = (
     "Start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996.",
     "The author's code, for keywords, factors and the experiment: github.com/kpalania1/driftsched.",
@@ -176,19 +177,14 @@ def study(lab: Lab) -> pl.DataFrame:
     ]  # fmt: skip
     every = [(counting, engine, prompts) for counting in COUNT for engine in PLANS for prompts in PROMPTS]
     settings = lab.pick(quick=some, full=[where for where in every if where != ("tokens", "continuous", "natural")])
-    judged = [("tokens", "continuous", "natural"), *[("tokens", "continuous", "people's")] * _at_hand()]
+    judged = [
+        ("tokens", "continuous", "natural"),
+        *[("tokens", "continuous", "people's")] * (lab.trace_or_none(PEOPLE) is not None),
+    ]
     once = lab.pick(quick=(400, 800, 1), full=(1000, 2000, 1))
     sized = [(*where, 1000, 2000, FLOODS) for where in judged] + [where + once for where in settings]
     names = ("counting", "engine", "prompts", "learning", "flood", "floods")
     return lab.run(compare_at, [dict(zip(names, case, strict=True)) for case in sized], per="policy")
-
-
-def _at_hand() -> bool:
-    try:
-        traces.find(PEOPLE)
-    except NotMeasured:
-        return False
-    return True
 
 
 def phases(prompts: str, learning: int, flood: int, floods: int, seed: int) -> tuple[Prompts, list[Prompts]]:
@@ -340,7 +336,7 @@ def shortest(column: str, where: dict[str, str], order: str = "sjf") -> measures
 def of_people(table: pl.DataFrame) -> Estimate:
     """The median on AlpacaEval's prompts, where they are at hand."""
     if "people's" not in table["prompts"]:
-        raise NotMeasured(f"it takes AlpacaEval's answers of Qwen1.5-1.8B as '{PEOPLE}' among the traces")
+        raise NotMeasured(traces.lacking([PEOPLE]))
     return shortest("e2e_p50", NATURAL | {"prompts": "people's"})(table)
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from assay.sim.compiled import njit
 from assay.sim.random import bits
 
 KEY = 0x2545F4914F6CDD1D

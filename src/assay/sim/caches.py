@@ -24,8 +24,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from assay.sim.compiled import njit
 
 NOTHING = -1
 JIT: dict[str, Any] = {"cache": True, "nogil": True, "forceinline": True}

@@ -24,9 +24,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
+from assay.sim.compiled import njit
 from assay.sim.online_changes import MAD_TO_SIGMA, Floats, bocpd, cusum, mad_z, noise, series
 from assay.sim.random import stream
 

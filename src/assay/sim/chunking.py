@@ -24,9 +24,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from assay.sim.compiled import njit
 from assay.sim.random import bits
 
 WINDOW = 32  # elements a cut depends on: 64 bits, two shifted out per element

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.llm_cost import COEFFICIENTS, StepCost
 
 FITTED = "fitted"  # what a fleet calls such a file by
@@ -53,7 +53,7 @@ def read(path: Path) -> StepCost:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+        raise unreadable(path, error) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: {error}") from error
     notes = content.pop("notes", [])

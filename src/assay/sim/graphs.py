@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from assay.sim.compiled import njit
 from assay.sim.random import Word, below, bits, key, stream
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.models import Experts, Latent, Linear, Model
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text")
@@ -60,7 +60,7 @@ def load(path: Path) -> Mapping[str, Any]:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     except json.JSONDecodeError as error:
         raise BadInput(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
     except (UnicodeDecodeError, RecursionError) as error:

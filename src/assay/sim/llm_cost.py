@@ -27,8 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from assay.sim.compiled import njit
 
 FOREVER = 1 << 60  # iterations
 

@@ -13,8 +13,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
+
+from assay.sim.compiled import njit
 
 Floats = NDArray[np.float64]
 MAD_TO_SIGMA = 1.4826  # the median absolute deviation of a normal law, as its standard deviation

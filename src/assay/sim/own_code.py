@@ -4,7 +4,7 @@
 2
 >>> load("no_such_file.py:Mine")
 Traceback (most recent call last):
-assay.record.errors.BadInput: cannot read no_such_file.py: there is no such file
+assay.record.errors.BadInput: cannot read no_such_file.py: No such file or directory
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 
 
 def load(name: str) -> Any:
@@ -40,7 +40,7 @@ def _module(name: str) -> Any:
 
 def _file(path: Path) -> Any:
     if not path.is_file():
-        raise BadInput(f"cannot read {path}: there is no such file")
+        raise unreadable(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from assay.sim.compiled import njit
 from assay.sim.streams import key, stream
 
 __all__ = ["Word", "below", "bits", "digit", "key", "stream"]

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.random import stream
 
 Prompt = NDArray[np.int64]
@@ -238,7 +238,7 @@ def read_chats(path: str | PathLike[str], unit: str = "words") -> list[Session]:
     try:
         lines = file.read_bytes().splitlines()
     except OSError as error:
-        raise BadInput(f"cannot read {file}: {error.strerror}") from None
+        raise unreadable(file, error) from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

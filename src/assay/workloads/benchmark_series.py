@@ -31,7 +31,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.telemetry import Frame
 
 LARGEST = 200_000_000  # bytes of one file
@@ -85,7 +85,7 @@ def _outcomes(path: Path, repairs: dict[str, int]) -> list[Outcome]:
             raise BadInput(f"{path}: larger than {LARGEST:,} bytes")
         content = path.read_bytes()
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+        raise unreadable(path, error) from None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

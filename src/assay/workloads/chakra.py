@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.record.store import write_whole
 from assay.workloads import chakra_attributes as attributes
 from assay.workloads import chakra_encode as encoder
@@ -88,7 +88,7 @@ def _read_file(path: Path) -> list[Graph]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
     content = _unpacked(content, str(path))
     if content[257:262] == b"ustar":
         return _read_archive(content, str(path))

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from assay.record.errors import BadInput
+from assay.sim.compiled import njit
 from assay.workloads.chakra_wire import ATTR, FIXED32, FIXED64, SIZED, VARINT, Bytes, field, varint
 
 _NAME, _DOC = 1, 2

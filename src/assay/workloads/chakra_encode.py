@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from assay.sim.compiled import njit
 from assay.workloads.chakra_wire import CTRL, DATA, DURATION, ID, NAME, SIZED, START, TYPE, VARINT, Bytes, Word
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from assay.sim.compiled import njit
 
 Bytes = npt.NDArray[np.uint8]
 Word = Any  # uint64 or int64 in compiled code, int outside

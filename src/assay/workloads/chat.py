@@ -272,6 +272,20 @@ def chat(requests: int, rate: float, seed: int, **settings: Any) -> Requests:
     return Chat(rate=rate, **settings).generate(requests, seed)
 
 
+def hour(seed: int) -> Requests:
+    """An hour of single prompts, about as many and as long as in Azure's conversations of November 2023.
+
+    It stands in for that trace where it is not at hand: means of lengths and the rate are alike, nothing else is.
+
+    >>> trace = hour(0)
+    >>> len(trace), round(trace.rate, 1), trace.session is None
+    (19000, 5.5, True)
+    """
+    single: dict[str, Any] = {"stay": np.array([0.0]), "shared": 0.0, "prefixes": False, "context": 8192}
+    made = chat(19_000, rate=5.5, seed=seed, opening=Lengths.lognormal(1155, 211, sigma=0.9), **single)
+    return Requests.of(made.arrival, made.prompt, made.output)
+
+
 def fit(requests: Requests) -> Chat:
     """The traffic that a trace is a sample of; see :mod:`assay.workloads.chat_fit`.
 

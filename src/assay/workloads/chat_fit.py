@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from scipy import stats
 
+from assay.sim.compiled import njit
 from assay.workloads.chat import DAY, Chat, Lengths
 from assay.workloads.closed_loop import closed
 from assay.workloads.conversations import BLOCK

@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
+from assay.sim.compiled import njit
 from assay.workloads.prefixes import turns
 from assay.workloads.requests import Ints, Requests
 

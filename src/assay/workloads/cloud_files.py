@@ -16,6 +16,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.record.errors import unreadable
+
 Cloud = NDArray[np.float32] | NDArray[np.float64]
 
 
@@ -48,7 +50,7 @@ def read_cloud(path: str | os.PathLike[str]) -> Cloud:
     try:
         cloud = reader(path)
     except OSError as error:
-        raise _bad(path, "file", error.strerror or str(error), "a readable file") from error
+        raise ValueError(str(unreadable(path, error))) from error
     if len(cloud) == 0:
         raise _bad(path, "body", "no points", "at least one")
     finite = np.isfinite(cloud).all(axis=1)

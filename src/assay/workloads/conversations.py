@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from assay.sim.compiled import njit
 
 BLOCK = 16
 Column = NDArray[Any]

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.telemetry import Frame
 from assay.workloads import plain_pickle
 
@@ -74,6 +74,8 @@ def read(folder: Path | str, progress: Callable[[int, int], None] = lambda done,
         BadInput: there is none, two are of one rank, or one cannot be read; the message says which and where.
     """
     folder = Path(folder)
+    if not folder.exists():
+        raise unreadable(folder)
     if not folder.is_dir():
         raise BadInput(f"{folder}: a folder with the Flight Recorder dumps of all ranks would be right")
     files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))

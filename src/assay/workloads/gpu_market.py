@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.hardware import device
 from assay.sim.random import stream
 
@@ -203,7 +203,9 @@ def read(path: str | os.PathLike[str]) -> Market:
     """
     try:
         table = pl.read_csv(Path(path), infer_schema_length=None)
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except pl.exceptions.PolarsError as error:
         raise BadInput(f"cannot read {path}: {str(error).splitlines()[0]}") from error
     missing = [name for name in COLUMNS if name not in table.columns]
     if missing:

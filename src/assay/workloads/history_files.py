@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.record.store import write_whole
 from assay.workloads import edn
 from assay.workloads.histories import FORMATS, Operation
@@ -37,7 +37,7 @@ def read(path: Path, format: str | None = None) -> list[Operation]:
             raise BadInput(f"{path} is compressed; unpack it first: gunzip -k {path}") from None
         raise BadInput(f"{path}: not text (byte {error.start}); a history is JSON lines, EDN or a log") from None
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+        raise unreadable(path, error) from None
     chosen = format or _sniff(text)
     if chosen is None:
         raise BadInput(f"{path}: not a history in any format known ({', '.join(FORMATS)})")

@@ -17,7 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from assay.sim.compiled import njit
 
 MORE = -1
 DEEPEST = 60

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.workloads.json_scan import MISSING, key_end, skip_value
 from assay.workloads.kineto_scan import FIELDS, Strings, scan
 from assay.workloads.kineto_window import Progress, Stream, Unpacked, Window
@@ -119,7 +119,7 @@ def read_file(path: Path, progress: Progress | None = None) -> Recording:
             told = progress and (lambda done, _: progress(raw.tell(), size))
             return read_stream(Unpacked(raw), str(path), packed=size, progress=told)
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}; a profiler trace would be right") from None
+        raise unreadable(path, error, "a profiler trace would be right") from None
 
 
 def read_stream(stream: Stream, name: str, *, packed: int | None = None, progress: Progress | None = None) -> Recording:

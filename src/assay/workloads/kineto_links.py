@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import NDArray
 
+from assay.sim.compiled import njit
 from assay.workloads.json_scan import JIT
 
 _PER_STEP = 1 << 20  # numbers that the collectives of one step may take

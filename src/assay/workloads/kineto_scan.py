@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from assay.sim.compiled import njit
 from assay.workloads.json_scan import (
     JIT,
     MISSING,

@@ -30,7 +30,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.telemetry import Frame
 
 Floats = NDArray[np.float64]
@@ -119,7 +119,7 @@ def _table(file: Path) -> pl.DataFrame:
             raise BadInput(f"{file}: {size / 1e9:.1f} GB is too much for one table; cut it to {LARGEST / 1e9:.1f} GB")
         data = file.read_bytes()
     except OSError as error:
-        raise BadInput(f"{file}: cannot be read: {error.strerror}") from None
+        raise unreadable(file, error) from None
     try:
         table = pl.read_csv(data, infer_schema=False, encoding="utf8-lossy", truncate_ragged_lines=True)
     except (pl.exceptions.PolarsError, ValueError, OverflowError) as error:

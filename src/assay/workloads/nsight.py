@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.telemetry import Frame
 from assay.workloads.kineto_names import category, point_to_point
 
@@ -90,7 +90,7 @@ def _rows(path: Path, repairs: dict[str, int]) -> pl.DataFrame:
     except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
         raise BadInput(f"{path}: cannot be read as an Nsight export: {error}") from None
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
 
 
 def _everything(database: sqlite3.Connection, path: Path, repairs: dict[str, int]) -> pl.DataFrame:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from assay.sim.compiled import njit
 from assay.sim.random import bits
 from assay.workloads.requests import Ints, Prefixes, Requests
 

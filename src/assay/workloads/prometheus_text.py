@@ -28,7 +28,7 @@ from decimal import Decimal, InvalidOperation
 from itertools import chain
 from pathlib import Path
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.telemetry import Frame
 from assay.workloads import prometheus_query
 from assay.workloads.labelled_series import LATEST, Labelled
@@ -110,7 +110,7 @@ def unpacked(file: Path) -> bytes:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadInput(f"{file}: damaged gzip data: {error}") from None
     except OSError as error:
-        raise BadInput(f"{file}: {error.strerror or error}; scraped text or query_range JSON would be right") from None
+        raise unreadable(file, error, "scraped text or query_range JSON would be right") from None
     if len(content) > _LARGEST:
         raise BadInput(f"{file}: unpacks to more than {_LARGEST >> 30} GiB; split it")
     return content

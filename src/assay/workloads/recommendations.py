@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.record.errors import unreadable
 from assay.sim.random import stream
 
 Ints = NDArray[np.int32]
@@ -107,7 +108,7 @@ def read_interactions(path: str | PathLike[str]) -> Interactions:
                 )
                 rows.append((who, what, time))
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}; a readable CSV of user,item,time expected") from None
+        raise ValueError(str(unreadable(path, error, "a CSV of user,item,time expected"))) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: {error}; UTF-8 text with the columns user,item,time expected") from None
     if not rows:

@@ -20,7 +20,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
+from assay.record.traces import lacking
 from assay.sim.random import stream
 from assay.workloads import prefixes as trees
 from assay.workloads.closed_loop import closed
@@ -83,8 +84,7 @@ def _find(path: str | os.PathLike[str]) -> Path:
     file = Path(path)
     if public and not file.exists():
         if public.path is None:
-            where = f"published at {public.published}; put {public.file} into a folder and set ASSAY_TRACES to it"
-            raise BadInput(f"the trace '{public.name}' is not at hand: {where}")
+            raise BadInput(lacking([public.file]))
         return public.path
     if not file.exists() and not file.suffix and os.sep not in str(path):
         raise BadInput(f"no file or trace '{path}'; traces by name: {', '.join(p.name for p in PUBLIC)}")
@@ -135,7 +135,7 @@ def _text(path: Path, size: int) -> Iterator[bytes]:
             f"{path.name}: cannot unpack it ({' '.join(str(error).split())[:100]}); expected a whole file"
         ) from error
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror or ' '.join(str(error).split())}") from error
+        raise unreadable(path, error) from error
 
 
 def _unzstd(path: Path) -> Iterator[bytes]:

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from assay.sim.compiled import njit
 from assay.workloads.request_formats import LABELS, Layout
 from assay.workloads.request_rows import LENGTH, LENGTH_MAX, TIME, Rows, length, moment, show
 

@@ -24,7 +24,7 @@ from typing import Literal, get_args
 
 import polars as pl
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.telemetry import Frame
 
 Kind = Literal["prometheus", "otlp", "kineto", "chakra", "nsight", "flight recorder", "benchmarks", "series"]
@@ -103,7 +103,7 @@ def _head(path: Path, right: str) -> tuple[bytes, bool]:
             head = file.read(_HEAD)
             whole = len(head) < _HEAD
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}; {right}") from None
+        raise unreadable(path, error, right) from None
     if head[:2] == b"\x1f\x8b":
         try:
             head, whole = zlib.decompressobj(wbits=31).decompress(head, _HEAD), False
@@ -236,7 +236,7 @@ def _flight_recorder(files: list[Path]) -> Frame:
         try:
             parts.append(flight_recorder.parse(file.read_bytes(), rank or 0, str(file)))
         except OSError as error:
-            raise BadInput(f"{file}: {error.strerror or error}") from None
+            raise unreadable(file, error) from None
     return flight_recorder.merge(parts, ", ".join(map(str, files[:3]))).frame()
 
 

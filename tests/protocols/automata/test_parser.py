@@ -147,7 +147,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match="not a text file"):
         read(path)
-    with pytest.raises(BadInput, match="no such file"):
+    with pytest.raises(BadInput, match="No such file"):
         read(tmp_path / "absent.ta")
 
 

@@ -9,7 +9,7 @@ from assay.protocols.interface import Node
 from assay.protocols.kernel.launch import own
 
 
-@pytest.mark.parametrize("name", dir(nodes))
+@pytest.mark.parametrize("name", nodes.__all__)
 def test_every_name_is_a_node(name: str) -> None:
     assert issubclass(getattr(nodes, name), Node)
 
@@ -19,5 +19,5 @@ def test_a_node_is_made_from_its_name() -> None:
 
 
 def test_a_name_that_is_not_there_is_told_those_that_are() -> None:
-    with pytest.raises(AttributeError, match="no node 'Brahca'; there are ABA"):
+    with pytest.raises(AttributeError, match="no attribute 'Brahca'; there are ABA"):
         nodes.Brahca  # noqa: B018

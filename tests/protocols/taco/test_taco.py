@@ -94,7 +94,7 @@ class TestGivenFiles:
         found = answers(asked()[1])
         for claim in taco.CLAIMED:
             assert found[claim].verdict is Verdict.NOT_MEASURED
-            assert f"put {taco.CLAIMED[claim][1][0]}.ta" in found[claim].note and "cispa/TACO" in found[claim].note
+            assert f"not at hand: {taco.CLAIMED[claim][1][0]}.ta; run: assay traces get taco" in found[claim].note
 
     def test_all_safety_of_a_file_makes_its_verdict(self, files: Path) -> None:
         assert taco.checking("strb.ta", "zcs", 10.0, 0)["verdict"] == "safe"

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import ArrayLike
 
 from assay.kernels.radius_fps import fps
@@ -60,6 +59,7 @@ from assay.kernels.radius_fps.sphere_tree import (
 from assay.record import measures
 from assay.record.timing import interleave, median
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
+from assay.sim.compiled import njit
 from assay.sim.random import stream
 from assay.workloads import clouds
 
@@ -77,7 +77,7 @@ avoid_when = (
     "A voxel-grid or random sample is good enough (both are far cheaper), the cloud is small, or the points have many "
     "dimensions: spheres prune by geometry, and in high dimensions everything is near everything."
 )
-own_input = "assay compare kernels --cloud scan.ply -k 1% --out picks.npy"
+own_input = "assay compare kernels --cloud examples/scan.ply -k 1% --out picks.npy"
 references = (
     "QuickFPS, the bucket sampler behind PyPI's fpsample: Han et al., IEEE TCAD 2023.",
     "Farthest point sampling in point networks: Qi, Yi, Su and Guibas, PointNet++, NeurIPS 2017.",
@@ -373,21 +373,22 @@ claims = [
     Claim(
         "over-plain",
         on_lidar(measures.ratio("seconds", of={"sampler": "plain"}, to={"sampler": SAMPLER})),
-        asks="Plain farthest point sampling takes longer than ours on a LiDAR sweep thinned to 1 %, one CPU thread.",
+        asks="Plain farthest point sampling takes longer than RadiusFPS on a LiDAR sweep thinned to 1 %, one "
+        "CPU thread.",
         kind=Kind.RATIO,
         toward="up",
     ),
     Claim(
         "over-fpsample",
         on_lidar(over_best_peer),
-        asks="PyPI's fpsample at its best height takes longer than ours on the same sweep, one CPU thread.",
+        asks="PyPI's fpsample at its best height takes longer than RadiusFPS on the same sweep, one CPU thread.",
         kind=Kind.RATIO,
         toward="up",
     ),
     Claim(
         "visited",
         on_lidar(measures.mean("visited_ratio", sampler=SAMPLER)),
-        asks="At most 10 % of the n·k point distances are computed on that sweep.",
+        asks="RadiusFPS computes at most 10 % of the n·k point distances on that sweep.",
         kind=Kind.AT_MOST,
         value=0.1,
         unit="share",

@@ -20,10 +20,10 @@ import operator
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from assay.kernels.radius_fps.sphere_tree import JIT, bounds, sweep
+from assay.sim.compiled import njit
 
 Indices = NDArray[np.int64]
 Counted = tuple[Indices, int]

@@ -29,8 +29,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit
 from numba.extending import intrinsic
+
+from assay.sim.compiled import njit
 
 # No NaN can occur (inputs are finite) and the sign of zero is never looked at.  'contract' and
 # 'reassoc' would change results, so the flags are named one by one.

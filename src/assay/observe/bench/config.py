@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 
 T = TypeVar("T", bound=msgspec.Struct)
 DEEPEST = 16  # files in a chain
@@ -144,7 +144,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise BadInput(f"{path}: larger than {LARGEST:,} bytes; that is no configuration")
         return tomllib.loads(content.decode("utf-8"))
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}; 'assay bench --help' shows what to write") from None
+        raise unreadable(path, error, "'assay bench --help' shows what to write") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not UTF-8 at byte {error.start}") from None
     except tomllib.TOMLDecodeError as error:

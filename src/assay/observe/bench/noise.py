@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from assay.sim.compiled import njit
 
 Floats = NDArray[np.float64]
 LAGS = 10  # distances that the fit looks at

@@ -31,7 +31,6 @@ CCL-Bench 1.0, arXiv:2605.06544. Here: `assay.observe.traces`, its `metrics`, `w
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace as changed
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -39,7 +38,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from assay.observe.ccl_bench import trials
-from assay.record import intervals, measures
+from assay.record import intervals, measures, traces
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
@@ -58,7 +57,8 @@ avoid_when = (
     "Only the step time matters, or profiling changes it: the recorder costs time, and more of it the smaller the "
     "operations. Metrics of one rank's file say nothing of the others."
 )
-own_input = "assay trace my_run --metrics   # a folder with rank-*.json and card.yaml"
+own_input = "assay trace examples/run --metrics"
+replays = ("ccl-bench",)
 references = (
     "Rows, cards and tools: github.com/cornell-sysphotonics/ccl-bench.",
     "Tree-structured Parzen estimator: Bergstra et al., NeurIPS 2011. Halving: Jamieson and Talwalkar, AISTATS 2016.",
@@ -71,9 +71,9 @@ def study(lab: Lab) -> pl.DataFrame:
     """Rows of two engines and a search in each; pairs of the published table; links twice as fast on two machines."""
     here = changed(lab, workers=0)  # starts processes itself
     tables = [here.run(trials.doubled, [{"size": size} for size in trials.SIZES], per="run")]
-    with suppress(NotMeasured):  # without the published table its claim says so
-        found = [{"table": str(lab.trace(trials.PUBLISHED))}]
-        tables.append(here.with_seeds(quick=1, full=1).run(trials.published, found, per="run").drop("table"))
+    if found := lab.trace_or_none(trials.PUBLISHED):
+        pairs = here.with_seeds(quick=1, full=1).run(trials.published, [{"table": str(found)}], per="run")
+        tables.append(pairs.drop("table"))
     if find_spec("torch") is not None:
         launch = {
             "workloads": lab.pick(quick=["middle"], full=list(trials.WORKLOADS)),
@@ -127,10 +127,7 @@ def _some(table: pl.DataFrame, experiment: str, without: str) -> pl.DataFrame:
 
 
 NO_TORCH = "nothing was recorded here: install the extra torch"
-NO_TABLE = (
-    "the published table is not at hand: put website/benchmark_data.json of github.com/cornell-sysphotonics/ccl-bench "
-    "into a folder ccl-bench below $ASSAY_TRACES"
-)
+NO_TABLE = traces.lacking([trials.PUBLISHED])
 
 
 def _final(table: pl.DataFrame, engine: str, method: str, workload: str | None = None) -> list[float]:

@@ -54,7 +54,7 @@ use_when = (
 avoid_when = (
     "Ranks do not work in step (then durations do not say who waits for whom), or a fault lasts less than a few rounds."
 )
-own_input = "assay hang DIR    (a folder with the Flight Recorder dumps of all ranks)"
+own_input = "assay hang examples/dumps"
 references = (
     "Flight Recorder: torch's ring buffer of collective calls, and its analyzer.",
     "NCCL RAS: a state poll of all ranks; C4 (Dong et al.): connection statistics; Greyhound: fail-slow validation.",

@@ -37,7 +37,7 @@ import polars as pl
 
 from assay.observe.chakra import trials
 from assay.observe.graphs import replay
-from assay.record import intervals, measures
+from assay.record import intervals, measures, traces
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ avoid_when = (
     "The change alters which operations run (another batch size, another cut of the model): the graph is then another "
     "one. Also where recordings lack dependencies: a replay is only as right as its edges."
 )
-own_input = "assay trace job.0.et job.1.et --json"
+own_input = "assay trace examples/job.0.et examples/job.1.et --json"
+replays = ("chakra",)
 references = (
     "The format and its tools: github.com/mlcommons/chakra, schema 1.0.",
     "The collectives' closed forms: Thakur, Rabenseifner and Gropp, IJHPCA 2005.",
@@ -130,7 +131,8 @@ def serves(table: pl.DataFrame) -> Estimate:
     """Over a recorded job, the published trace and a generated job."""
     uses = measures.rows(table, {"experiment": "use", "layout": "protobuf"})
     if lacking := [source for source in SOURCES if source not in uses["source"].to_list()]:
-        raise NotMeasured(f"not all sources are at hand: {', '.join(lacking)} is missing")
+        cures = {"torch job": "install the extra torch", "sample chakra.0.et": traces.lacking(["chakra"])}
+        raise NotMeasured("; ".join(cures[source] for source in lacking))
     return _served(uses)
 
 

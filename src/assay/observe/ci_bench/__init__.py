@@ -55,7 +55,7 @@ from assay.observe.bench.processes import Bench
 from assay.observe.ci_bench import lab as bench_lab
 from assay.observe.ci_bench.step_cases import METHODS, PEERS, UNTUNED, contest, of_clouds, recorded
 from assay.observe.series.trials import FOLDER
-from assay.record import charts, intervals, measures
+from assay.record import charts, intervals, measures, traces
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.sim.random import stream
 
@@ -73,7 +73,8 @@ avoid_when = (
     "One run takes minutes (ten pairs of processes are the least that can decide), the code waits for a network or a "
     "disk that nobody controls, or a change below one per cent must be seen in time and cannot be in instructions."
 )
-own_input = "assay bench compare main .    assay bench run --last 20    assay bench watch --html bench.html"
+own_input = "assay bench compare HEAD . --config examples/bench.toml"
+replays = ("azure-vm-noise",)
 references = (
     "Predecessor: Albers et al., A modular workflow for performance benchmarking of neuronal networks, 2022.",
     "Steps in series: Fleming et al., Hunter: using change point detection to hunt for performance regressions, 2023.",
@@ -224,11 +225,7 @@ def study(lab: Lab) -> pl.DataFrame:
 
 def _clouds(lab: Lab) -> tuple[str, ...]:
     """The public record of cloud machines, if it is at hand."""
-    try:
-        lab.trace(FOLDER)
-    except NotMeasured:
-        return ()
-    return ("clouds",)
+    return ("clouds",) if lab.trace_or_none(FOLDER) else ()
 
 
 def plot(table: pl.DataFrame) -> alt.VConcatChart:
@@ -294,7 +291,7 @@ def again_alike(table: pl.DataFrame) -> Estimate:
     return replace(measures.share("same")(rows), cases=cases)
 
 
-NO_CLOUDS = f"the noise of cloud machines is not at hand: see docs/traces.md, {FOLDER}"
+NO_CLOUDS = traces.lacking([FOLDER])
 
 
 def _steps(table: pl.DataFrame, method: str) -> pl.DataFrame:

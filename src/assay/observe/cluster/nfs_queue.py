@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba import njit
+from assay.sim.compiled import njit
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from assay.record.errors import BadInput
+from assay.sim.compiled import njit
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from assay.sim.compiled import njit
 
 Int64s = npt.NDArray[np.int64]
 

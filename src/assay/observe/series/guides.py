@@ -31,7 +31,7 @@ from assay.observe.series import decompose
 from assay.observe.series.cycle_search import CALENDAR
 from assay.observe.series.cycles import SHAPES
 from assay.observe.series.decompose import Decomposition
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.workloads.long_series import Grid
 
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -84,7 +84,7 @@ def read(path: str | Path) -> Guide:
     try:
         said = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(f"{file}: cannot be read: {error.strerror}") from None
+        raise unreadable(file, error) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"{file}: is no TOML: {error}") from None
     _only(file, said, "the guide", ("cycle", "shifts", "scale"))

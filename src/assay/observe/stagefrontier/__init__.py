@@ -64,7 +64,8 @@ avoid_when = (
     "Ranks do not wait for each other in every step, stages overlap on a device without its own timing, or the job "
     "hangs (see ccl-d). It routes a profiler; it names no cause."
 )
-own_input = "assay watch"
+needs = ("torch",)
+own_input = "assay watch run -- torchrun --nproc-per-node 2 examples/train.py"
 references = (
     "Where the wait is recorded apart: PyTorch's DDP communication hooks, one call for each gradient bucket.",
 )
@@ -216,8 +217,8 @@ claims = [
     ),
     Claim(
         "best-dashboard", better("top1", trials.APART, *DASHBOARDS), kind=Kind.DIFFERENCE, toward="up", unit="share",
-        asks="The first suspect is the right rank and stage more often than that of the best of five dashboards, where "
-        "the wait for gradients is recorded apart.",
+        asks="StageFrontier's first suspect is the right rank and stage more often than that of the best of five "
+        "dashboards, where the wait for gradients is recorded apart.",
     ),
     Claim(
         "means", better("stage_top1", trials.WITHIN, "mean"), kind=Kind.DIFFERENCE, toward="up", unit="share",
@@ -236,7 +237,7 @@ claims = [
     ),
     Claim(
         "healthy", silent, kind=Kind.PROPORTION, value=1.0, toward="up",
-        asks="In 100 % of healthy windows, to within 5 %, nobody is confirmed.",
+        asks="In all healthy windows, to within 5 %, StageFrontier confirms nobody.",
     ),
     Claim(
         "sum-of-maxima", measures.mean("maxima", method="frontier", experiment="faults", recording=trials.APART),
@@ -244,6 +245,7 @@ claims = [
     ),
     Claim(
         "scale", measures.share("top2", experiment="scale", ranks=1000), kind=Kind.EVERY, evidence=Evidence.MODEL,
-        asks="Every fault from a tenth to half of a step on one of 1,000 modelled ranks is among the top two suspects.",
+        asks="Every fault from a tenth to half of a step on one of 1,000 modelled ranks is among StageFrontier's top "
+        "two suspects.",
     ),
 ]  # fmt: skip

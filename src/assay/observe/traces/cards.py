@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 
 if TYPE_CHECKING:
     from yaml.nodes import Node
@@ -169,7 +169,7 @@ def read(path: Path) -> Card:
         with path.open("rb") as file:
             held = file.read(LARGEST + 1)
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
     if len(held) > LARGEST:
         raise BadInput(f"{path}: larger than {LARGEST >> 20} MiB; a workload card has a page of YAML")
     try:

@@ -30,12 +30,12 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import NDArray
 
 from assay.observe.traces import host_lanes
 from assay.observe.traces.breakdown import device_spans, ranks, steps
 from assay.record.errors import BadInput
+from assay.sim.compiled import njit
 from assay.sim.telemetry import Frame
 
 SLACK = 10_000  # ns that a kernel may sit between its launch and its start for no reason

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import NDArray
+
+from assay.sim.compiled import njit
 
 
 def pieces(spans: pl.DataFrame, asks: NDArray[np.bool_]) -> pl.DataFrame:

@@ -21,7 +21,7 @@ import polars as pl
 
 from assay.observe.traces import breakdown, cards
 from assay.observe.traces.cards import Card
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.telemetry import Frame
 from assay.workloads import kineto
 
@@ -98,6 +98,8 @@ def operation(name: str) -> str | None:
 
 def trace_files(folder: Path) -> list[Path]:
     """The traces of a folder: `.json` and `.json.gz`, by name."""
+    if not folder.exists():
+        raise unreadable(folder)
     if not folder.is_dir():
         raise BadInput(f"{folder}: not a folder; one with the profiler's traces and a card would be right")
     found = [path for path in sorted(folder.iterdir()) if path.name.endswith((".json", ".json.gz"))]

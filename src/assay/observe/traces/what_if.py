@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import NDArray
 
 from assay.observe.traces.kernel_path import KINDS, Links
+from assay.sim.compiled import njit
 
 _JIT: dict[str, Any] = {"cache": True, "nogil": True}
 _COMM = KINDS.index("comm")

@@ -56,10 +56,7 @@ avoid_when = (
     "large and nodes a few dozen: at 64 kB hash-Bracha's digests weigh little too. Or the network may be scheduled by "
     "the enemy and the optimistic path is on: it then delivers different messages."
 )
-own_input = (
-    'World(n=16, node=Chained, inputs=[[b"one", b"two"]]).run("async").decisions, or a single message: '
-    "assay protocol run assay.protocols.amortized_brb:Chained --n 16 --inputs '[[\"one\"]]' --mode async"
-)
+own_input = "assay protocol run assay.protocols.amortized_brb:Chained --n 16 --inputs '[[\"one\"]]' --mode async"
 references = (
     "The base: Bracha, Asynchronous Byzantine Agreement Protocols, Information and Computation 1987.",
     "Erasure-coded broadcast: Cachin and Tessaro, Asynchronous Verifiable Information Dispersal, SRDS 2005.",

@@ -25,7 +25,7 @@ from pathlib import Path
 from assay.protocols.automata.automaton import Automaton, Rule
 from assay.protocols.automata.expressions import Source, Token, Words, formula, sum_of
 from assay.protocols.automata.linear import Dnf, Formula, Linear, dnf, is_state, variable
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 
 LARGEST_FILE = 8_000_000  # bytes; the largest published automaton has about half a megabyte
 HEADS = ("skel", "ta", "threshAuto", "thresholdAutomaton")
@@ -39,7 +39,7 @@ def read(path: Path) -> Automaton:
             raise BadInput(f"{path}: larger than {LARGEST_FILE:,} bytes; that is no threshold automaton")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise unreadable(path, error) from None
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not a text file (byte {error.start} is no UTF-8)") from None
     return parse(text, str(path))

@@ -45,7 +45,9 @@ avoid_when = (
     "A registry that you can keep alive will do: it answers in one round trip and costs a tenth. Queries are more than "
     "a name (ranges, similarity), nodes may lie, or they leave within seconds."
 )
-own_input = "assay compare protocols --nodes chord,pastry,kademlia --agents agents.csv --churn sessions.csv"
+own_input = (
+    "assay compare protocols --nodes chord,pastry,kademlia --agents examples/agents.csv --churn examples/sessions.csv"
+)
 references = (
     "Chord: Stoica et al., SIGCOMM 2001. Pastry: Rowstron and Druschel, Middleware 2001; Castro et al., DSN 2004.",
     "Kademlia: Maymounkov and Mazières, IPTPS 2002.",

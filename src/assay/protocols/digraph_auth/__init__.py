@@ -60,7 +60,7 @@ avoid_when = (
     "Links are two-way and all pairs connected (then n > 2f, or n > 3f in asynchrony, says it all), or the network is "
     "not known in advance; the check looks at all sets of f nodes, so it is for networks of tens of nodes."
 )
-own_input = "assay compare protocols --digraph links.txt --f 1, or in Python: verdict(from_edges(n, links), f)"
+own_input = "assay compare protocols --digraph examples/links.txt --f 1"
 references = (
     "Conditions without signatures: Tseng and Vaidya, Fault-Tolerant Consensus in Directed Graphs, PODC 2015.",
     "Witnesses: Abraham, Amit and Dolev, Optimal Resilience Asynchronous Approximate Agreement, OPODIS 2004.",

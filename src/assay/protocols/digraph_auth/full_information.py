@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from assay.protocols.digraph_auth.digraphs import Digraph, edges, incoming
+from assay.sim.compiled import njit
 
 Words = npt.NDArray[np.uint64]
 _MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -50,7 +50,9 @@ avoid_when = (
     "The graph has a bottleneck or a hub (the result then leans towards well-connected nodes and may miss the "
     "average), nodes can lie, an exact or real-valued mean is needed, or n² interactions are too many."
 )
-own_input = "assay compare protocols --graph edges.txt --opinions opinions.csv --rules div,pull,median"
+own_input = (
+    "assay compare protocols --graph examples/edges.txt --opinions examples/opinions.csv --rules div,pull,median"
+)
 references = (
     "The process: Cooper, Radzik and Shiraga, Discrete Incremental Voting, OPODIS 2023.",
     "The median rule: Doerr, Goldberg, Minder, Sauerwald and Scheideler, SPAA 2011.",

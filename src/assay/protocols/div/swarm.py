@@ -39,8 +39,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from assay.sim.compiled import njit
 from assay.sim.graphs import Complete, Floats, Graph, Int32s, Int64s
 from assay.sim.random import Word, bits, digit, key
 

@@ -30,11 +30,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from assay.protocols.judges.judgement import effective, frozen, owners
+from assay.sim.compiled import njit
 from assay.workloads.histories import Operation
 
 Ints = npt.NDArray[np.int64]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.protocols.judges.judgement import frozen
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.workloads.histories import Operation
 
 State = Any
@@ -302,7 +302,7 @@ def load(name: str) -> Specification:
     if not file.endswith(".py"):
         raise BadInput(f"no specification '{name}'; there are {', '.join(SPECIFICATIONS)}, or FILE.py:Spec")
     if not Path(file).is_file():
-        raise BadInput(f"no file {file}")
+        raise unreadable(file)
     description = importlib.util.spec_from_file_location("assay_user_specification", file)
     if description is None or description.loader is None:
         raise BadInput(f"{file} is not Python")

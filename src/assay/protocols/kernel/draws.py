@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from assay.sim.compiled import njit
 from assay.sim.random import Word, bits, key
 
 Source = npt.NDArray[np.uint64]

@@ -45,7 +45,7 @@ from assay.protocols.kernel.asynchronous import (
 )
 from assay.protocols.kernel.explore import Identity, Judge
 from assay.protocols.kernel.run import Outcome
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.random import stream
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def load(path: str | Path) -> Trace:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}; a trace that `save` wrote expected") from None
+        raise unreadable(path, error, "a trace that `save` wrote expected") from None
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not JSON ({error}); a trace that `save` wrote expected") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("events"), list):

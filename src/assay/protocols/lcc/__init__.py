@@ -69,7 +69,7 @@ avoid_when = (
     "You ask for isolation of transactions (use the list-append judges), for freshness in seconds, or for real-time "
     "guarantees from per-process data: those need a clock that no single observer has."
 )
-own_input = "assay check history.edn --model strongest"
+own_input = "assay check examples/history.edn --model strongest"
 references = (
     "Session guarantees: Terry et al., PDIS 1994; causal models by bad patterns: Bouajjani et al., POPL 2017.",
     "The catalogue of models by visibility and arbitration: Viotti and Vukolić, ACM Computing Surveys 49, 2016.",

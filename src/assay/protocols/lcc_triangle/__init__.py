@@ -60,7 +60,7 @@ avoid_when = (
     "You need isolation of transactions or Byzantine copies, or an availability figure of a certain product: the "
     "store here shows what is possible, not how fast yours is."
 )
-own_input = "assay check history.jsonl --model strongest"
+own_input = "assay check examples/history.jsonl --model strongest"
 references = (
     "CAP: Gilbert and Lynch, SIGACT News 33, 2002. FLP: Fischer, Lynch and Paterson, JACM 32, 1985.",
     "The catalogue's names: Viotti and Vukolić, ACM Computing Surveys 49, 2016, and the sources in its rows.",

@@ -7,24 +7,6 @@
 so ``assay protocol run assay.protocols.nodes:Bracha`` runs one; its module is imported when it is asked for.
 """
 
-from __future__ import annotations
+from assay.record import surface
 
-from importlib import import_module
-from typing import Any
-
-_HOMES = {
-    "ABA": "agreement", "AlternatingBit": "data_links", "Bracha": "broadcast", "Chord": "chord",
-    "IdealCoin": "agreement", "Kademlia": "kademlia", "Miner": "chain", "NumberedLink": "data_links", "Pbft": "pbft",
-    "PbftClient": "pbft", "Raft": "raft", "RaftClient": "raft", "Replica": "stores", "Session": "stores",
-    "SignedBroadcast": "broadcast", "StabilisingLink": "data_links",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"no node '{name}'; there are {', '.join(_HOMES)}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*_HOMES]
+__all__, __dir__, __getattr__ = surface.of(__name__, __file__)

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from assay.protocols.kernel.draws import Source, binomial, hypergeometric, integer, log_ratio, source, uniform
 from assay.protocols.ordered_pp.population import APPROXIMATE_MAJORITY, Rule, Table, tabulate
+from assay.sim.compiled import njit
 
 if TYPE_CHECKING:
     import polars

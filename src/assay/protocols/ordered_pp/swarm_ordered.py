@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from assay.protocols.kernel.draws import Source, integer, source
+from assay.sim.compiled import njit
 from assay.sim.random import bits
 
 Rule = Callable[[Any, Any, int], tuple[Any, Any] | None]

@@ -30,7 +30,7 @@ from assay.protocols.kernel.net import Floats, Latency, Net, Poisson
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.world import Maker, World
 from assay.protocols.quantas.peers import PEERS, Cast, Figures, Scene
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.streams import stream
 
 Casting = Callable[[Scene], Cast]
@@ -149,7 +149,7 @@ def read(path: str | Path, own: Mapping[str, Maker] | None = None) -> list[Exper
     try:
         text = Path(path).read_bytes()
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+        raise unreadable(path, error) from None
     try:
         return parse(text, own)
     except ValueError as error:

@@ -53,7 +53,7 @@ avoid_when = (
     "points by gossip is cheaper), the leaders are a hair apart (the outcome is then a coin), more voters lie than the "
     "lead is wide, a sample can only come from one's own neighbourhood, or a proof of the count is needed."
 )
-own_input = "assay compare protocols --ballots election.soc --rule chb --sample 21"
+own_input = "assay compare protocols --ballots examples/election.soc --rule chb --sample 21"
 references = (
     "Snowball: Rocket, Yin, Sekniqi, van Renesse and Sirer, Scalable and Probabilistic Leaderless BFT, 2019.",
     "Gossip averaging: Boyd, Ghosh, Prabhakar and Shah, IEEE Trans. Information Theory 52, 2006.",

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from assay.protocols.kernel.draws import Source, integer, source
 from assay.protocols.snowveil.voting_rules import DEFAULT, Weights, elected, number
+from assay.sim.compiled import njit
 from assay.sim.random import stream
 
 Positions = npt.NDArray[np.int16]

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from assay.sim.compiled import njit
 
 RULES = {"chb": 0, "borda": 1, "plurality": 2, "copeland": 3}
 _CHB, _BORDA, _PLURALITY, _COPELAND = range(4)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from assay.sim.compiled import njit
 from assay.sim.random import below, bits, key
 
 Integers = npt.NDArray[np.int32]

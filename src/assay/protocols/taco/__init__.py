@@ -62,7 +62,9 @@ avoid_when = (
     "Messages carry values that matter beyond their count, identities or signatures decide, time or probability is "
     "part of the argument, or counters are reset: then the answer may be 'unknown'."
 )
-own_input = "assay verify protocol.ta --algorithm all"
+needs = ("protocols",)
+own_input = "assay verify examples/broadcast.ta --algorithm all"
+replays = ("taco", "taco-large")
 references = (
     "Threshold automata: Konnov, Veith and Widder, CONCUR 2014; the short-run argument behind smt: CAV 2015.",
     "Intervals and resets (acs, zcs): Baumeister, Eichler, Jacobs, Sakr and Völp, FM 2024.",
@@ -215,11 +217,9 @@ def _automaton(name: str) -> Automaton:
 
 def given() -> list[str]:
     """The files at hand, wherever they lie below the folder `taco` of the traces; none where there is no folder."""
-    base = traces.folder()
-    if base is None:
-        return []
-    found = [path for path in (base / "taco").rglob("*") if path.suffix in (".ta", ".eta")]
-    return sorted(str(path.relative_to(base / "taco")) for path in found)
+    bases = [folder / "taco" for folder in traces.folders()]
+    found = ((path, base) for base in bases for path in base.rglob("*") if path.suffix in (".ta", ".eta"))
+    return sorted({str(path.relative_to(base)) for path, base in found})
 
 
 def claimed() -> dict[str, str]:
@@ -295,7 +295,7 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 # ------------------------------------------------------------------------------------------ the claims
 
 
-WHERE = "of benchmarks/TACO in github.com/cispa/TACO into the folder taco of $ASSAY_TRACES"
+BRING = "not at hand: {}.ta; run: assay traces get taco taco-large"
 
 
 def on_file(claim: str) -> measures.Measure:
@@ -307,7 +307,7 @@ def on_file(claim: str) -> measures.Measure:
         mine = table.filter(stems.is_in(names) & pl.col("automaton").str.contains(r"\.e?ta$")).sort("rules")
         timed = mine.filter(pl.col("experiment") == ("prove" if algorithm == "all" else "claimed"))
         if mine.is_empty():
-            raise NotMeasured(f"put {names[0]}.ta {WHERE}")
+            raise NotMeasured(BRING.format(names[0]))
         if timed.is_empty():
             raise NotMeasured(f"{mine['automaton'][0]} is at hand and large: run with --full")
         file = timed["automaton"][0]
@@ -364,7 +364,7 @@ def as_published(table: pl.DataFrame) -> Estimate:
         if published(automaton, rules)
     ]
     if not told:
-        raise NotMeasured(f"put .ta files {WHERE}")
+        raise NotMeasured(BRING.format("strb"))
     wrong = [f"{name}: {theirs} as published, {ours} here" for name, theirs, ours in told if theirs != ours]
     found = intervals.clopper_pearson(len(told) - len(wrong), len(told))
     return replace(found, cases=wrong[0] if wrong else ", ".join(PurePath(name).stem for name, _, _ in told))

@@ -160,27 +160,42 @@ def curly(text: str) -> str:
     return re.sub(r"(?<=\w)'(?=\w)", "’", text)
 
 
-_INLINE = re.compile(r"``(?P<code2>[^`]+)``|`(?P<code>[^`]+)`|(?P<url>https?://[^\s<>\"')\]]+[^\s<>\"')\].,;:])"
+_INLINE = re.compile(r"(?::[a-z]+:)?``(?P<code2>[^`]+)``|:[a-z]+:`(?P<role>[^`]+)`|`(?P<code>[^`]+)`"
+                     r"|\*\*(?P<strong>[^\s*](?:[^*]*[^\s*])?)\*\*|(?<![\w*])\*(?P<em>[^\s*](?:[^*]*[^\s*])?)\*(?![\w*])"
+                     r"|(?P<url>https?://[^\s<>\"')\]]+[^\s<>\"')\].,;:])"
                      r"|arXiv:(?P<arxiv>\d{4}\.\d{4,5})")  # fmt: skip
 
 
 def inline(text: str) -> Markup:
-    """A line of prose: `code`, addresses and arXiv numbers are set as such, all else is escaped.
+    """A line of prose: `code`, *stress*, roles, addresses and arXiv numbers are set as such, all else is escaped.
 
     >>> str(inline("a `b` < c"))
     'a <code>b</code> &lt; c'
+    >>> str(inline("*one* :class:`~assay.sim.Clock`, 2 * 3 * 4"))
+    '<em>one</em> <code>Clock</code>, 2 * 3 * 4'
     """
     out, end = Markup(), 0
     for found in _INLINE.finditer(text):
         out += escape(curly(text[end : found.start()]))
-        if code := found["code"] or found["code2"]:
+        if code := found["code"] or found["code2"] or _target(found["role"]):
             out += Markup("<code>{}</code>").format(code)
+        elif stressed := found["strong"] or found["em"]:
+            tag = "strong" if found["strong"] else "em"
+            out += Markup("<{0}>{1}</{0}>").format(Markup(tag), curly(stressed))
         elif found["url"]:
             out += Markup('<a href="{0}">{0}</a>').format(found["url"])
         else:
             out += Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>').format(found["arxiv"])
         end = found.end()
     return out + escape(curly(text[end:]))
+
+
+def _target(role: str | None) -> str:
+    """What a role such as :class:`~assay.sim.Clock` or :func:`its name <assay.sim.run>` shows."""
+    if not role:
+        return ""
+    shown = role.split("<")[0].strip()
+    return shown.removeprefix("~").rsplit(".", 1)[-1] if shown.startswith("~") else shown
 
 
 def prose(text: str) -> Markup:

@@ -46,6 +46,7 @@ import polars as pl
 
 from assay.record import measures
 from assay.record.errors import BadInput
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.serving.balanceroute.aboard import Aboard
 from assay.serving.balanceroute.gap_filling import fill
@@ -207,7 +208,10 @@ avoid_when = (
     "Workers step on their own (uneven load then costs little), the pool is usually empty (nothing to choose from), or "
     "reading KV is a small part of a step: evening it out then saves as little."
 )
-own_input = "assay compare serving --trace my.jsonl --fleet lockstep.toml --policies balanceroute,vllm-v1"
+own_input = (
+    "assay compare serving --trace examples/chats.jsonl --fleet examples/lockstep.toml --policies balanceroute,vllm-v1"
+)
+replays = ("azure-2023-conv", "mooncake-conversation")
 references = (
     "vLLM's data-parallel balancing: 4 x waiting + running.",
     "Azure LLM inference trace 2023, conversations: Patel et al., ISCA 2024.",
@@ -253,25 +257,29 @@ def routers(trace: Requests, slots: int) -> dict[str, Any]:
     }
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Two traces in backlog and one without, beside the rules that engines ship; then the decisions by the clock."""
     slots = 24
     traces = {"azure": (AZURE, 9500), "mooncake": (MOONCAKE, 6000)}  # half of each: seeds should see different parts
+    files = {name: lab.trace_or_none(file) for name, (file, _) in traces.items()}
     turns = lab.pick(quick=3, full=4)  # so many times the slots are filled, where the trace has as many requests
     cases = [
         {
-            "trace": str(lab.trace(traces[name][0])), "workers": group, "slots": slots, "load": load,
+            "trace": str(files[name]), "workers": group, "slots": slots, "load": load,
             "count": min(turns * group * slots, traces[name][1]),
             "all": lab.size == "full",
         }
         for group in lab.pick(quick=(32,), full=(16, 32, 64, 144))
         for name, load in (("azure", BACKLOG), ("mooncake", BACKLOG), ("azure", LIGHT))
+        if files[name]
     ]  # fmt: skip
-    served = lab.run(compare_at, cases, per="policy").drop("all")
-    names = {str(lab.trace(file)): name for name, (file, _) in traces.items()}
-    served = served.with_columns(trace=pl.col("trace").replace(names))
+    served = lab.run(compare_at, cases, per="policy")
+    if cases:
+        served = served.drop("all").with_columns(
+            trace=pl.col("trace").replace({str(path): name for name, path in files.items()})
+        )
     timed = lab.run(decide, [{"workers": 64, "waiting": 512, "slots": 64}], per="policy", alone=True)
-    return pl.concat([served, timed.with_columns(trace=pl.lit("none"))], how="diagonal")
+    return {"served": served, "timed": timed.with_columns(trace=pl.lit("none"))}
 
 
 def compare_at(trace: str, workers: int, slots: int, load: float, count: int, all: bool, seed: int) -> dict[str, Any]:
@@ -346,7 +354,7 @@ def plot(table: pl.DataFrame) -> alt.FacetChart:
     """Load gap and tokens a second of every router on the largest group, a panel a trace."""
     import altair as alt
 
-    served = table.filter(pl.col("load") == BACKLOG)
+    served = measures.rows(table, {"load": BACKLOG})
     served = served.filter(pl.col("workers") == pl.col("workers").max())
     means = served.group_by("trace", "policy", maintain_order=True).agg(
         pl.col("load_gap").mean(), pl.col("tokens_per_second").mean()
@@ -383,7 +391,9 @@ def _change(
 
 def _weaker(column: str, choose: Any, **rules: Any) -> measures.Measure:
     """What holds on both traces: the smaller effect of the two."""
-    return measures.best({trace: _change(column, trace, **rules) for trace in ("azure", "mooncake")}, choose)
+    return measures.best(
+        {trace: _change(column, trace, **rules) for trace in ("azure", "mooncake")}, choose, every=True
+    )
 
 
 claims = [
@@ -393,24 +403,24 @@ claims = [
     Claim(
         "same-pool",
         _weaker("tokens_per_second", min, old="least-kv, pooled"),
-        asks="Throughput in backlog rises against sending each request to the worker with the least KV out of the same "
-        "pool, on the trace where it rises less.",
+        asks="BalanceRoute serves more tokens a second in backlog than sending each request of the same pool to the "
+        "worker with the least KV, on the trace where it gains less.",
         kind=Kind.CHANGE,
         toward="up",
     ),
     Claim(
         "look-ahead",
         _weaker("tokens_per_second", min, new="br-h", old="br-0"),
-        asks="Throughput in backlog rises where the router looks 32 steps ahead (BR-H) and not at the present only, on "
-        "the trace where it rises less.",
+        asks="BalanceRoute serves more tokens a second in backlog if it looks 32 steps ahead (BR-H) than if it looks "
+        "at the present only, on the trace where it gains less.",
         kind=Kind.CHANGE,
         toward="up",
     ),
     Claim(
         "light-load",
         _change("e2e_mean", "azure", load=LIGHT),
-        asks="At 60 % load, where hardly anybody waits, mean time to the last token is at most 5 % longer than with "
-        "vLLM's routing.",
+        asks="At 60 % load, where hardly anybody waits, BalanceRoute's mean time to the last token is at most 5 % "
+        "longer than that of vLLM's routing.",
         kind=Kind.AT_MOST,
         value=0.05,
         unit="change",

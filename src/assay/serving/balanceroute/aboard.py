@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from assay.serving.baselines.length_estimates import Survival
 from assay.serving.engine.prefix_cache import JIT
 from assay.serving.interface import Fleet, Floats, Ints, Request
+from assay.sim.compiled import njit
 
 
 class Aboard:

@@ -14,9 +14,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from assay.serving.engine.prefix_cache import JIT
+from assay.sim.compiled import njit
 
 
 @njit(**JIT)

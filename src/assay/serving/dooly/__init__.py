@@ -64,6 +64,7 @@ avoid_when = (
     "One model on one GPU is all there is, operations overlap or are fused across boundaries a trace cannot see "
     "(compiled graphs), or the engine's own overheads dominate the iteration."
 )
+needs = ("torch",)
 own_input = ""
 references = (
     "Profiling per model, the baseline: Agrawal et al., Vidur, MLSys 2024, arXiv:2405.05465.",
@@ -351,7 +352,8 @@ claims = [
         "ttft-nearest",
         beside("ttft_error", "nearest"),
         evidence=_HOW,
-        asks="Time to first token is predicted better than from the nearest profiled model, equally calibrated.",
+        asks="Dooly's error in time to first token is smaller than that of the nearest profiled model's times, equally "
+        "calibrated.",
         kind=Kind.RATIO,
         toward="down",
     ),
@@ -359,7 +361,8 @@ claims = [
         "tpot-nearest",
         beside("tpot_error", "nearest"),
         evidence=_HOW,
-        asks="Time per output token is predicted better than from the nearest profiled model, equally calibrated.",
+        asks="Dooly's error in time per output token is smaller than that of the nearest profiled model's times, "
+        "equally calibrated.",
         kind=Kind.RATIO,
         toward="down",
     ),
@@ -367,7 +370,7 @@ claims = [
         "ttft-roofline",
         beside("ttft_error", "roofline"),
         evidence=_HOW,
-        asks="Time to first token is predicted better than by a roofline that saw no calibration.",
+        asks="Dooly's error in time to first token is smaller than that of a roofline that saw no calibration.",
         kind=Kind.RATIO,
         toward="down",
     ),

@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from assay.serving.engine import views as v
 from assay.serving.engine.prefix_cache import JIT
 from assay.serving.engine.state import NONE, TOUCHED, Records
 from assay.sim.block_hash import block_word
+from assay.sim.compiled import njit
 
 NAME = np.dtype(
     [

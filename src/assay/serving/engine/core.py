@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from assay.serving.engine import instance as one
 from assay.serving.engine import views as v
@@ -53,6 +52,7 @@ from assay.serving.engine.state import (
     STOPPED,
     TTFT,
 )
+from assay.sim.compiled import njit
 from assay.sim.llm_cost import FOREVER
 
 

@@ -13,7 +13,6 @@ them nothing can change.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from assay.serving.engine import views as v
 from assay.serving.engine.prefix_cache import JIT, clear, extend, hold, idle_blocks, match, release, store, take
@@ -32,6 +31,7 @@ from assay.serving.engine.state import (
     VLLM_V1,
     WAITING,
 )
+from assay.sim.compiled import njit
 from assay.sim.llm_cost import FOREVER, chunk_line, decode_line
 
 # Why someone still waits: no blocks; no look, because another had to give way; no blocks, some being pinned by a hit.

@@ -25,7 +25,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from assay.record.errors import BadInput
@@ -53,6 +52,7 @@ from assay.serving.engine.world import build, new_entries
 from assay.serving.fleet import FleetSpec, Instance, check
 from assay.serving.interface import Finished, Order, Request
 from assay.sim.block_hash import KEY
+from assay.sim.compiled import njit
 from assay.workloads.requests import Requests
 
 Slots = NDArray[np.int32]

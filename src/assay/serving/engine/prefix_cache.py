@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from assay.serving.engine import views as v
 from assay.serving.engine.state import ENTRIES_LEFT, FREE_ENTRY, NONE, ON_PATH, TOUCHED
+from assay.sim.compiled import njit
 
 JIT: Any = {"cache": True, "error_model": "numpy"}
 

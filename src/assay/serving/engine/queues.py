@@ -8,11 +8,10 @@ Links live in the request records, so nothing has a size to outgrow.
 
 from __future__ import annotations
 
-from numba import njit
-
 from assay.serving.engine import views as v
 from assay.serving.engine.prefix_cache import JIT
 from assay.serving.engine.state import NONE
+from assay.sim.compiled import njit
 
 
 @njit(**JIT)

@@ -6,8 +6,6 @@ instance, then its host tier), per request, and per cache entry (the resident pa
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -192,19 +190,7 @@ class World(NamedTuple):
     handle: np.void  # one record of addresses and sizes: what compiled functions take
 
 
-def _source_digest() -> str:
-    """A digest of the compiled core's sources.
-
-    Numba keys its disk cache by the file a function is in and by the types of its arguments; it does not notice a
-    change in what the function calls. The digest is part of the handle's type, so old code never meets new records.
-    """
-    here = Path(__file__).parent
-    core = ("state", "views", "queues", "prefix_cache", "instance", "core", "../../sim/llm_cost", "../../sim/addresses")
-    names = (*core, "block_names", "../../sim/block_hash")
-    return hashlib.blake2b(b"".join((here / f"{name}.py").read_bytes() for name in names), digest_size=6).hexdigest()
-
-
-HANDLE = np.dtype([(name, "i8") for name in (*World._fields[:-1], *SIZES, f"sources_{_source_digest()}")], align=True)
+HANDLE = np.dtype([(name, "i8") for name in (*World._fields[:-1], *SIZES)], align=True)
 
 
 def handle_of(world: World) -> np.void:

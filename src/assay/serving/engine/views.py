@@ -10,10 +10,11 @@ of the time of a run. The addresses are valid as long as the `World` they were t
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit  # type: ignore[attr-defined,unused-ignore]
+from numba import carray  # type: ignore[attr-defined,unused-ignore]
 
 from assay.serving.engine.state import CACHE, ENTRY, FINISHING, GROUP, INSTANCE, LONGEST, REQUEST, SPAN
 from assay.sim.addresses import pointer
+from assay.sim.compiled import njit
 
 
 @njit(cache=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.serving.engine.state import PLANS, ROLES
 from assay.sim import cost_file
 from assay.sim.cost_file import FITTED
@@ -140,7 +140,7 @@ def _from_toml(path: Path, block: int) -> FleetSpec:
     try:
         content = tomllib.loads(path.read_text())
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+        raise unreadable(path, error) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: {error}") from error
     instances: list[Instance] = []

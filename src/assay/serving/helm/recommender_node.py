@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from assay.sim.caches import Lru, insert, insert_oldest, lru, oldest, remove, touch
+from assay.sim.compiled import njit
 from assay.workloads.recommender_traffic import Traffic
 
 Floats = NDArray[np.float64]

@@ -43,6 +43,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import intervals, measures, timing
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured, Stated, Verdict
 from assay.record.verdicts import judge
 from assay.serving.interface import Hit, Request
@@ -70,7 +71,10 @@ avoid_when = (
     "run, or keys are rotated over their whole width (GQA: 16 times the work). Consistency was measured on small "
     "stand-in models: check it on yours before relying on it."
 )
-own_input = "python -c \"from assay.serving.irminsul import recovery; print(recovery('chats.jsonl').sum())\""
+needs = ("torch",)
+own_input = (
+    "python -c \"from assay.serving.irminsul import recovery; print(recovery('examples/transcripts.jsonl').sum())\""
+)
 references = (
     "Multi-head latent attention: DeepSeek-AI, DeepSeek-V2, arXiv:2405.04434.",
     "Selective recomputation: Yao et al., CacheBlend, EuroSys 2025, arXiv:2405.16444.",
@@ -292,7 +296,7 @@ def trial(experiment: str, seed: int, **case: Any) -> dict[str, dict[str, Any]]:
     return EXPERIMENTS[experiment](**case, seed=seed)
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Recovery on six kinds of traffic, consistency of three models, and what it costs.
 
     The quick size answers the claims, and leaves other kinds, the other methods and the timings to the full size.
@@ -314,15 +318,16 @@ def study(lab: Lab) -> pl.DataFrame:
         {"experiment": "recovery", "style": style, "kind": kind, "capacity": size, **found}
         for style, kind, size in sizes
     ]
-    parts = [
-        lab.with_seeds(quick=5, full=6).run(trial, spoken, per="method").drop("calls", "weights", "methods"),
-        lab.run(trial, cases, per="method").drop("turns", "methods"),
-    ]
+    few = lab.with_seeds(quick=5, full=6)
+    tables = {
+        "consistency": few.run(trial, spoken, per="method").drop("calls", "weights", "methods"),
+        "recovery": lab.run(trial, cases, per="method").drop("turns", "methods"),
+    }
     if lab.size == "full":
         clocked = [{"experiment": "seconds", "weights": str(weights), "rounds": 15}]
         clocked += [{"experiment": "turning", "rounds": 15}]
-        parts += [lab.run(trial, clocked, per="method", alone=True).drop("weights", "rounds")]
-    return pl.concat(parts, how="diagonal_relaxed")
+        tables["clocked"] = lab.run(trial, clocked, per="method", alone=True).drop("weights", "rounds")
+    return tables
 
 
 def plot(table: pl.DataFrame) -> alt.Chart:
@@ -428,8 +433,8 @@ claims = [
     Claim(
         "all-disturbed",
         farther_where_all_moves,
-        asks="Predictions are farther from those of uncached runs where tools, notes and history move as well than "
-        "where only the header changes.",
+        asks="Irminsul's predictions are farther from those of uncached runs where tools, notes and history move as "
+        "well than where only the header changes.",
         kind=Kind.DIFFERENCE,
         unit="nats",
         toward="up",
@@ -437,8 +442,8 @@ claims = [
     Claim(
         "over-fixed-blocks",
         over_fixed_blocks,
-        asks="Content-defined cuts find more tokens again than fixed blocks of the same mean length, over all agent "
-        "loops with long prompts.",
+        asks="Irminsul's content-defined cuts find more tokens again than fixed blocks of the same mean length, over "
+        "all agent loops with long prompts.",
         kind=Kind.RATIO,
         toward="up",
     ),

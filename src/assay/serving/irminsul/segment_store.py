@@ -30,10 +30,10 @@ from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from assay.sim.chunking import cuts
+from assay.sim.compiled import njit
 from assay.sim.random import bits
 
 Ids = NDArray[np.int64]

@@ -63,6 +63,7 @@ avoid_when = (
     "by a restart, change it by the hour, not by the minute."
 )
 own_input = ""
+replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., Splitwise, ISCA 2024.",)
 
 AGREE = 0.01  # seconds in which the members of a group agree on the step of a switch
@@ -303,6 +304,14 @@ def offered(path: str, mix: str) -> list[float]:
     return [largest(lambda rate, name=name: works(rate, MIXES[name]), 16.0) for name in KINDS[mix]]  # type: ignore[misc]
 
 
+def _whole(path: str) -> Requests:
+    """The trace; where it is not at hand, generated requests of about its lengths and rate."""
+    from assay.workloads.chat import hour
+    from assay.workloads.request_files import read
+
+    return read(path) if path else hour(seed=0)
+
+
 def usual(path: str, mix: str, load: float, rates: list[float]) -> dict[str, Demand]:
     """What the traffic of a mix asks for in the long run: what an operator knows who plans once."""
     return _shared(path, [load * rate for rate in rates], [MIXES[name] for name in KINDS[mix]])
@@ -310,9 +319,7 @@ def usual(path: str, mix: str, load: float, rates: list[float]) -> dict[str, Dem
 
 def _shared(path: str, rates: list[float], shares: list[tuple[float, ...]]) -> dict[str, Demand]:
     """The mean over phases, each with its rate and its shares of the tiers; lengths are those of the whole trace."""
-    from assay.workloads.request_files import read
-
-    whole = read(path)
+    whole = _whole(path)
     prompt = whole.prompt.astype(float)
     one = Demand(1.0, float(prompt.mean()), float(prompt.std() / prompt.mean()), float(whole.output.mean())).rounded()
     mean = np.asarray(rates) @ np.asarray(shares) / len(rates)
@@ -327,9 +334,7 @@ def workload(
     `shifting` alternates between the strict and the relaxed mix; `steady` keeps the even one. `rates` are
     requests a second in each of them, of which `load` is a share.
     """
-    from assay.workloads.request_files import read
-
-    whole = read(path)
+    whole = _whole(path)
     random = stream(seed, "nitsum", use, mix)
     start, parts = int(random.integers(len(whole))), []
     for phase in range(phases):
@@ -454,7 +459,8 @@ def _filled(rows: dict[str, dict[str, Any]], requests: Requests) -> dict[str, di
 
 def study(lab: Lab) -> pl.DataFrame:
     """Nitsum beside prior systems on a mix that shifts (and one that does not), and beside restarts; 8 H200."""
-    path = str(lab.trace("AzureLLMInferenceTrace_conv.csv"))
+    found = lab.trace_or_none("AzureLLMInferenceTrace_conv.csv")
+    path, made = (str(found), "") if found else ("", ", generated requests")
     rates = {mix: offered(path, mix) for mix in lab.pick(quick=["shifting"], full=list(KINDS))}
     common = {"path": path, "phases": 3}
     shapes = [("shifting", load, 40.0) for load in lab.pick(quick=LOADS[1:3], full=LOADS)]
@@ -469,7 +475,7 @@ def study(lab: Lab) -> pl.DataFrame:
         "prior": lab.run(compare_on, one.run(tune, prior).drop("seed").to_dicts(), per="system"),
         "restart": lab.run(compare_restarts, one.run(tune_restarts, dear).drop("seed").to_dicts(), per="system"),
     }
-    parts = [table.with_columns(experiment=pl.lit(name)) for name, table in tables.items()]
+    parts = [table.with_columns(experiment=pl.lit(f"{name}{made}")) for name, table in tables.items()]
     columns = ("experiment", "mix", "load", "phases", "seconds", "system", "seed", "offered", "goodput")
     return pl.concat(parts, how="diagonal_relaxed").select(*columns, "switches", "paused")
 
@@ -530,8 +536,8 @@ claims = [
     Claim(
         "true-mean",
         beside_restarts("planned once, true mean"),
-        asks="Where it is compared with restarts, more requests are served in time than by a plan that is made once, "
-        "on the true mean demand.",
+        asks="Where it is compared with restarts, Nitsum serves more requests in time than a plan that is made once, "
+        "for the true mean demand.",
         kind=Kind.RATIO,
         toward="up",
     ),

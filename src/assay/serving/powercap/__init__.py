@@ -33,6 +33,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import intervals, measures
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, NotMeasured
 from assay.serving.powercap import power_profile
 from assay.sim.hardware import device
@@ -252,15 +253,12 @@ def model_rows() -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """What is stored of the real card; the fitted model under caps and clocks; a served trace with each policy."""
     kinds = lab.pick(quick=("chat",), full=("chat", "reasoning"))
     traces = lab.run(serve, [{"kind": kind} for kind in kinds], per="policy")
-    traces = traces.with_columns(experiment=pl.lit("trace"), evidence=pl.lit("model"))
-    parts = [part for part in (traces, measured_rows(), model_rows()) if not part.is_empty()]
-    table = pl.concat(parts, how="diagonal_relaxed")
-    case = [name for name in CASE if name in table.columns]
-    return table.select(*case, "seed", pl.exclude(*case, "seed"))
+    lab.cases.update(CASE)
+    return {"trace": traces.with_columns(evidence=pl.lit("model")), "stored": measured_rows(), "model": model_rows()}
 
 
 def plot(table: pl.DataFrame) -> alt.Chart:

@@ -65,7 +65,10 @@ avoid_when = (
     "Prompts continue one another (a prefix cache is exact and free then), pieces are new each time, answers must be "
     "those of full computation to the last bit, or the network is slower than computing again."
 )
-own_input = ""
+needs = ("torch",)
+own_input = (
+    "python -c \"from assay.serving.rcllm import place; print(place('examples/clicks.csv', nodes=4).local_share)\""
+)
 references = (
     "Selective recomputation of reused blocks: Yao et al., CacheBlend, EuroSys 2025, arXiv:2405.16444.",
     "Rotary positions: Su et al., RoFormer, arXiv:2104.09864.",
@@ -116,7 +119,7 @@ def place(
 
     >>> place("no-such-file.csv", nodes=4)
     Traceback (most recent call last):
-    ValueError: no-such-file.csv: No such file or directory; a readable CSV of user,item,time expected
+    ValueError: cannot read no-such-file.csv: No such file or directory; a CSV of user,item,time expected
     """
     log = recommendations.read_interactions(interactions_csv)
     seeds = (2 * seed, 2 * seed + 1)
@@ -430,7 +433,7 @@ claims = [
         "no-repair",
         hits_lost("full reuse"),
         evidence=Evidence.REAL,
-        asks="The chosen item is less often among the first ten where no token is repaired than with full computation.",
+        asks="The chosen item is less often among the first ten if RcLLM repairs no token than with full computation.",
         kind=Kind.DIFFERENCE,
         unit="share",
         toward="up",

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy import sparse
 
+from assay.sim.compiled import njit
 from assay.sim.random import stream
 
 Ints = NDArray[np.int32]

@@ -35,6 +35,7 @@ import polars as pl
 
 from assay.record import intervals, measures
 from assay.record.errors import BadInput
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.serving.sidp import offline, weight_pool
 from assay.serving.sidp.offline import Done, Pace
@@ -196,13 +197,13 @@ def overlap_rows(path: Path = OVERLAP) -> pl.DataFrame:
         return pl.DataFrame()
     table = pl.read_csv(path, infer_schema_length=None)
     return table.select(
-        experiment=pl.lit("overlap"), evidence=pl.lit("real"), group="group", rate="rate", tokens="batch",
+        evidence=pl.lit("real"), group="group", rate="rate", tokens="batch",
         slots="slots", seed=pl.lit(0), compute="compute", fetch="fetch", overlap="overlap", overlap_ratio="ratio",
         equal="equal",
     )  # fmt: skip
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Offline jobs on machines of eight GPUs; real processes that share a model; the overlap measured on a GPU."""
     requests = lab.pick(quick=3_000, full=6_000)
     cases = [{"on": on, "name": name, "workload": "long", "requests": requests} for on in DEVICES for name in MODELS]
@@ -211,29 +212,14 @@ def study(lab: Lab) -> pl.DataFrame:
         for on in DEVICES
         for workload in ("short", "reasoning")
     ]
-    jobs = lab.run(trial, cases, per="system").with_columns(experiment=pl.lit("job"), evidence=pl.lit("model"))
+    jobs = lab.run(trial, cases, per="system").with_columns(evidence=pl.lit("model"))
     shown = [
-        {"experiment": "processes", "evidence": "real", "system": mode, "group": group, "seed": seed,
+        {"evidence": "real", "system": mode, "group": group, "seed": seed,
          "equal": weight_pool.demonstrate(group, mode, seed=seed).equal}
         for seed, (group, mode) in enumerate([(2, "stream"), (3, "send"), (4, "stream")])
     ]  # fmt: skip
-    parts = [part for part in (jobs, pl.DataFrame(shown), overlap_rows()) if not part.is_empty()]
-    table = pl.concat(parts, how="diagonal_relaxed")
-    names = (
-        "experiment",
-        "evidence",
-        "on",
-        "name",
-        "workload",
-        "requests",
-        "group",
-        "rate",
-        "tokens",
-        "slots",
-        "system",
-    )
-    case = [name for name in names if name in table.columns]
-    return table.select(*case, "seed", pl.exclude(*case, "seed"))
+    lab.cases.update(("evidence", "group", "rate", "tokens", "slots"))
+    return {"job": jobs, "processes": pl.DataFrame(shown), "overlap": overlap_rows()}
 
 
 def plot(table: pl.DataFrame) -> alt.Chart:
@@ -305,14 +291,16 @@ claims = [
     Claim(
         "own-cut",
         largest_gain("tokens_per_second", "sidp-best-cut", "dp"),
-        asks="At its best tensor-parallel cut it outruns data parallelism at the smallest cut that fits, in some job.",
+        asks="In some job SiDP at its best tensor-parallel cut generates more tokens a second than data parallelism at "
+        "the smallest cut that fits.",
         kind=Kind.RATIO,
         toward="up",
     ),
     Claim(
         "best-cuts",
         largest_gain("tokens_per_second", "sidp-best-cut", "dp-best-cut"),
-        asks="It outruns data parallelism in some job where each has its own best tensor-parallel cut.",
+        asks="In some job SiDP generates more tokens a second than data parallelism where each has its own best "
+        "tensor-parallel cut.",
         kind=Kind.RATIO,
         toward="up",
     ),

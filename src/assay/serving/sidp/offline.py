@@ -19,8 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from assay.sim.compiled import njit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -35,7 +35,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import measures, traces
-from assay.record.types import Claim, Evidence, NotMeasured
+from assay.record.types import Claim, Evidence
 from assay.serving.taper.branch_engine import Served, serve
 from assay.serving.taper.branch_state import EAGER, OFF, Policy
 from assay.sim.random import stream
@@ -58,6 +58,7 @@ avoid_when = (
     "is so low that starting every branch at once does no harm either."
 )
 own_input = ""
+replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., ISCA 2024.",)
 
 TAPER = Policy("taper", regulated=True)
@@ -195,7 +196,7 @@ def study(lab: Lab) -> pl.DataFrame:
         cases += [limit("poisson", share) for share in (0.2, 1.0)]
         cases += [limit("poisson", 0.5, tpot=tpot) for tpot in (0.035, 0.1)]
         cases += [limit("poisson", 0.5, reads="once")]
-        cases += [limit("azure", 0.5)] if _azure() else []
+        cases += [limit("azure", 0.5)] if lab.trace_or_none(AZURE) else []
     # The claims are about the main case; around it a few seeds show the trend.
     few = lab.with_seeds(quick=3, full=3)
     capacities = [lab.run(limits, [limit("poisson", 0.5)], per="policy"), few.run(limits, cases, per="policy")]
@@ -216,14 +217,6 @@ def study(lab: Lab) -> pl.DataFrame:
     table = pl.concat(parts, how="diagonal_relaxed").drop("policies")
     case = ["experiment", "arrivals", "share", "requests", "tpot", "prefix_reads", "rate", "policy", "seed"]
     return table.select(*case, pl.exclude(*case))
-
-
-def _azure() -> bool:
-    try:
-        traces.find(AZURE)
-    except NotMeasured:
-        return False
-    return True
 
 
 def best_cap(table: pl.DataFrame) -> str:

@@ -34,7 +34,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from assay.serving.taper.branch_state import (
@@ -78,6 +77,7 @@ from assay.serving.taper.branch_state import (
     State,
     Work,
 )
+from assay.sim.compiled import njit
 from assay.sim.llm_cost import StepCost, chunk_line, decode_line
 from assay.sim.random import bits, key
 from assay.workloads.branches import Branching

@@ -1,0 +1,147 @@
+"""Write the pages of the documentation's site below `.cache/docs`: `make docs` then turns them into HTML.
+
+Pages under `docs/` are taken as they are. Three kinds are made here: every command with its help and the real output of
+its examples, run in a copy of `examples/`; the plots of the results in the store; and the public names of each room.
+
+    python docs/build.py            # all
+    python docs/build.py --no-runs  # commands without their output, in seconds
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from assay.cli.main import assay
+from assay.record import catalogue, store
+from assay.record.types import ROOMS
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / ".cache" / "docs"
+SERVING = ("gateway", "engine", "top", "watch run", "protocol maelstrom")  # these run until they are stopped
+LONGEST = 60  # lines of output on a page
+
+
+def main(runs: bool) -> None:
+    """All pages."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    (PAGES / "api").mkdir(parents=True)
+    for path in (ROOT / "docs").glob("*.md"):
+        (PAGES / path.name).write_text(linked(path.read_text(), path.parent))
+    for name, page in (("README", "index"), ("CONTRIBUTING", "contributing"), ("CHANGELOG", "changelog")):
+        (PAGES / f"{page}.md").write_text(linked((ROOT / f"{name}.md").read_text(), ROOT))
+    (PAGES / "commands.md").write_text(commands(runs))
+    (PAGES / "gallery.md").write_text(gallery())
+    for room in ROOMS:
+        if (stub := ROOT / "src" / "assay" / room / "__init__.pyi").exists():
+            (PAGES / "api" / f"{room}.md").write_text(names(room, stub))
+
+
+def linked(text: str, folder: Path) -> str:
+    """A page with its links to other pages as they are on the site; a link to any other file becomes plain code."""
+    pages = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+
+    def one(found: re.Match[str]) -> str:
+        label, target = found[1], found[2]
+        if re.match(r"https?:|#|mailto:", target):
+            return found[0]
+        name, _, anchor = target.partition("#")
+        path = (folder / name).resolve()
+        if path.parent == ROOT / "docs" and path.suffix == ".md":
+            return f"[{label}]({path.name}{'#' + anchor if anchor else ''})"
+        return f"[{label}]({pages[path.name]})" if path.name in pages and path.parent == ROOT else f"{label} (`{name}`)"
+
+    return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", one, text)
+
+
+def leaves(group: click.Group, path: str = "assay") -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, with what is typed to get there."""
+    context = click.Context(group, info_name=path)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group) and name != "compare":
+            yield from leaves(command, f"{path} {name}")
+        elif isinstance(command, click.Group):
+            yield from ((f"{path} compare {key}", part) for key in command.list_commands(context)
+                        if (part := command.get_command(context, key)) is not None)  # fmt: skip
+        elif command is not None:
+            yield f"{path} {name}", command
+
+
+def examples(command: click.Command) -> list[str]:
+    """The command lines in a command's epilog: they stand apart by two spaces, or by a semicolon."""
+    said = re.split(r"\s{2,}|;\s", command.epilog or "")
+    return [part.strip() for part in said if part.strip().startswith(("assay ", "eval "))]
+
+
+def commands(runs: bool) -> str:
+    """Every command: its help, then its examples with what they really print."""
+    parts = ["# Commands\n\nThe examples ran in a copy of `examples/`; long outputs are cut.\n"]
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Path(folder) / "examples"
+        shutil.copytree(ROOT / "examples", bench)
+        environment = os.environ | {"ASSAY_HOME": str(Path(folder) / "home"), "COLUMNS": "110", "NO_COLOR": "1"}
+        for path, command in leaves(assay):
+            text = command.get_help(click.Context(command, info_name=path))
+            parts.append(f"## {path}\n\n{block(text)}")
+            serves = any(path == f"assay {name}" for name in SERVING)
+            lines = examples(command) if runs and not serves else []
+            parts += [f"```sh\n{line}\n```\n\n{block(output(line, bench, environment))}" for line in lines]
+    return "\n".join(parts)
+
+
+def block(text: str) -> str:
+    """Text as it is on a screen, cut to what a page can carry."""
+    lines = text.rstrip().splitlines()
+    shown = lines[:LONGEST] + ([f"… {len(lines) - LONGEST} more lines"] if len(lines) > LONGEST else [])
+    return "<pre>" + html.escape("\n".join(shown)).replace("*", "&#42;").replace("_", "&#95;") + "</pre>\n"
+
+
+def output(line: str, folder: Path, environment: dict[str, str]) -> str:
+    """What a command line prints; a failure stops the build, since an example that fails teaches the wrong thing."""
+    shell = f'assay() {{ "{sys.executable}" -m assay.cli.main "$@"; }}; {line}'
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )  # fmt: skip
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr:  # 1: a check that failed is an answer
+        sys.exit(f"'{line}' ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout or done.stderr
+
+
+def gallery() -> str:
+    """The plot of every result in the store, and what its study found."""
+    parts = ["# Gallery\n\nWhat each study drew when it last ran here.\n"]
+    (PAGES / "plots").mkdir()
+    for key, paper in catalogue.papers().items():
+        newest = store.latest(key)
+        if newest is None or not (drawing := newest[0].with_suffix(".svg")).exists():
+            continue
+        shutil.copy(drawing, PAGES / "plots" / f"{key}.svg")
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in newest[1].tally.items())
+        parts.append(f"## {key}\n\n{paper.line} *{verdicts}.*\n\n![The plot of {key}](plots/{key}.svg)\n")
+    if len(parts) == 1:
+        parts.append("No result is stored here yet: `make report` runs every study once.\n")
+    return "\n".join(parts)
+
+
+def names(room: str, stub: Path) -> str:
+    """The public names of a room, each with its docstring."""
+    parts = [f"# assay.{room}\n\n```python\nfrom assay.{room} import …\n```\n"]
+    for node in ast.parse(stub.read_bytes()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            parts += [f"::: {node.module}.{alias.name}\n" for alias in node.names]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    main(runs="--no-runs" not in sys.argv)

@@ -1,0 +1,418 @@
+"""Make every generated file of this folder: small inputs in the published formats, with nobody else's data in them.
+
+    python examples/make.py            # writes them beside this file
+    python examples/make.py OTHER      # or into another folder
+
+The same files come out every time; a test makes them again and compares. The Python files here are written by hand.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+Rows = list[list[Any]]
+FILES: dict[str, Callable[[Random], str | bytes]] = {}
+
+
+def makes(name: str) -> Callable[[Callable[[Random], str | bytes]], Callable[[Random], str | bytes]]:
+    """Note that a function makes the file of this name."""
+
+    def note(function: Callable[[Random], str | bytes]) -> Callable[[Random], str | bytes]:
+        FILES[name] = function
+        return function
+
+    return note
+
+
+def lines(rows: Iterator[Any] | list[Any]) -> str:
+    """JSON, one value a line."""
+    return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+
+
+def table(rows: Rows) -> str:
+    """CSV."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+# ------------------------------------------------------------------------------------------ requests to language models
+
+
+def conversations(random: Random, requests: int) -> Iterator[dict[str, Any]]:
+    """Chats of several turns: each prompt holds all that was said before, and openings share a few system prompts."""
+    block, fresh, clock, number = 16, 100_000, 0.0, 0
+    systems = [list(range(1000 * k, 1000 * k + 8 + 6 * k)) for k in range(4)]  # blocks
+    chats: list[tuple[float, int, int, list[int]]] = []  # when it goes on, turn, parent, blocks
+    while number < requests:
+        clock += random.expovariate(4.0)
+        chats.sort()
+        if chats and chats[0][0] <= clock:
+            _, turn, parent, blocks = chats.pop(0)
+        else:
+            turn, parent, blocks = 1, -1, list(random.choice(systems))
+        added = 1 + min(int(random.expovariate(1 / 6)), 40)
+        answer = 1 + min(int(random.expovariate(1 / 10)), 60)
+        blocks = blocks + list(range(fresh, fresh + added))
+        fresh += added
+        yield {
+            "chat_id": number, "parent_chat_id": parent, "timestamp": round(clock, 3), "turn": turn, "type": "text",
+            "input_length": block * len(blocks) - random.randrange(block), "output_length": block * answer,
+            "hash_ids": blocks,
+        }  # fmt: skip
+        if random.random() < 0.6 and len(blocks) < 120:
+            said = list(range(fresh, fresh + answer))
+            fresh += answer
+            chats.append((clock + 2 + random.expovariate(1 / 20), turn + 1, number, blocks + said))
+        number += 1
+
+
+@makes("chats.jsonl")
+def chats(random: Random) -> str:
+    """Requests with the blocks of their prompts and their sessions, as Bailian publishes them."""
+    return lines(conversations(random, 400))
+
+
+@makes("azure.csv")
+def azure(random: Random) -> str:
+    """Arrivals and lengths, as Azure publishes them."""
+    clock, rows = datetime(2026, 1, 5, 9, 0, tzinfo=UTC), [["TIMESTAMP", "ContextTokens", "GeneratedTokens"]]
+    for _ in range(600):
+        clock += timedelta(microseconds=int(1e6 * random.expovariate(5.0)))
+        prompt, output = (int(scale * random.expovariate(1.0)) + 8 for scale in (1100, 200))
+        rows.append([clock.strftime("%Y-%m-%d %H:%M:%S.%f") + "0", min(prompt, 8000), min(output, 1000)])
+    return table(rows)
+
+
+@makes("gateway.jsonl")
+def gateway(random: Random) -> str:
+    """The log of `assay gateway` in front of one engine whose steps take 8 ms, and more for what they compute."""
+    step, token, kept = 8e-3, 2.5e-5, 2e-8  # seconds a step, a token computed, a token of KV read
+    clock, rows = 1_767_600_000.0, []
+    for number in range(300):
+        clock += 0.2 + random.expovariate(2.0)
+        prompt, output = 32 + int(random.expovariate(1 / 900)), 8 + int(random.expovariate(1 / 60))
+        ttft = step + token * prompt + kept * prompt
+        rest = (output - 1) * (step + token + kept * (prompt + output / 2))
+        rows.append({
+            "time": round(clock, 6), "id": f"r{number}", "endpoint": "chat", "status": 200, "engine": "127.0.0.1:8001",
+            "model": "qwen3-8b", "session": f"s{number % 40}", "stream": True, "prompt_tokens": prompt,
+            "completion_tokens": output, "cached_tokens": 0, "tries": 1, "ttft": round(ttft, 6),
+            "e2e": round(ttft + rest, 6), "block": 16.0, "hash_ids": [7_000_000 + number],
+        })  # fmt: skip
+        clock += ttft + rest
+    return lines(rows)
+
+
+@makes("transcripts.jsonl")
+def transcripts(random: Random) -> str:
+    """OpenAI chats of an agent whose prompts hold the same tool's answer in different places."""
+    words = "the a of to queue token cache node shard route batch step commit replica lease".split()
+
+    def text(count: int) -> str:
+        return " ".join(random.choice(words) for _ in range(count))
+
+    manual, rows = text(400), []
+    for chat in range(12):
+        messages = [{"role": "system", "content": f"Session {chat} {text(5)}. {manual}"}]
+        for _ in range(3):
+            messages += [
+                {"role": "user", "content": text(12)},
+                {"role": "tool", "content": manual[: 600 + 40 * random.randrange(10)]},
+                {"role": "assistant", "content": text(30)},
+            ]
+        rows.append({"messages": messages})
+    return lines(rows)
+
+
+@makes("clicks.csv")
+def clicks(random: Random) -> str:
+    """Who looked at what, and when: a shop's log."""
+    rows: Rows = []
+    for second in range(3000):
+        user = random.randrange(150)
+        liked = (user * 7) % 20 * 10
+        item = liked + random.randrange(10) if random.random() < 0.7 else int(200 * random.random() ** 2)
+        rows.append([user, f"item{item}", second])
+    return table([["user", "item", "time"], *rows])
+
+
+@makes("fleet.toml")
+def fleet(_: Random) -> str:
+    """Two kinds of instances."""
+    return (
+        '[[instance]]\nlayout = "h200:qwen3-32b"\ncount = 6\n\n'
+        '[[instance]]\nlayout = "h100:qwen3-32b:tp2"\ncount = 2\nmax_seqs = 128\n'
+    )
+
+
+@makes("lockstep.toml")
+def lockstep(_: Random) -> str:
+    """Data-parallel workers that step together."""
+    return 'lockstep = [8]\n\n[[instance]]\nlayout = "910b:qwen3-30b-a3b"\ncount = 8\nmax_seqs = 24\n'
+
+
+# ------------------------------------------------------------------------------------------------------------ protocols
+
+
+def neighbours(random: Random, nodes: int = 60) -> list[tuple[int, int]]:
+    """A ring with chords: connected, and far from complete."""
+    edges = {(i, (i + 1) % nodes) for i in range(nodes)}
+    while len(edges) < 3 * nodes:
+        a, b = random.sample(range(nodes), 2)
+        edges.add((min(a, b), max(a, b)))
+    return sorted(edges)
+
+
+@makes("edges.txt")
+def edges(random: Random) -> str:
+    """An edge list."""
+    return "".join(f"{a} {b}\n" for a, b in neighbours(random))
+
+
+@makes("opinions.csv")
+def opinions(random: Random) -> str:
+    """What each node thinks at first."""
+    return table([["node", "opinion"], *([node, random.randrange(9)] for node in range(60))])
+
+
+@makes("agents.csv")
+def agents(random: Random) -> str:
+    """Agents, what they can do and where they are."""
+    able = ("translate", "plan", "search", "draw", "code", "book")
+    rows = [[f"did:example:{k:03d}", ";".join(sorted(random.sample(able, 2))), f"10.0.0.{k}:7000"] for k in range(48)]
+    return table([["did", "capabilities", "endpoint"], *rows])
+
+
+@makes("sessions.csv")
+def sessions(random: Random) -> str:
+    """When nodes come and go, in seconds."""
+    rows: Rows = []
+    for node in range(48):
+        up = 0.0
+        while up < 400:
+            down = up + 60 + random.expovariate(1 / 200)
+            rows.append([node, round(up, 1), round(down, 1)])
+            up = down + 5 + random.expovariate(1 / 30)
+    return table([["node", "up", "down"], *rows])
+
+
+@makes("election.soc")
+def election(random: Random) -> str:
+    """Ballots in PrefLib's format: five candidates, the first two close."""
+    names, counts = ("Ada", "Bela", "Chen", "Dora", "Emil"), {}
+    for _ in range(400):
+        liking = {k: -0.5 * k + random.gauss(0, 1.2) for k in range(5)}
+        order = tuple(sorted(range(1, 6), key=lambda k: -liking[k - 1]))
+        counts[order] = counts.get(order, 0) + 1
+    head = [
+        "# FILE NAME: election.soc", "# TITLE: A made-up election", "# DATA TYPE: soc", "# NUMBER ALTERNATIVES: 5",
+        f"# NUMBER VOTERS: {sum(counts.values())}", f"# NUMBER UNIQUE ORDERS: {len(counts)}",
+        *(f"# ALTERNATIVE NAME {k}: {name}" for k, name in enumerate(names, 1)),
+    ]  # fmt: skip
+    body = [
+        f"{n}: {','.join(map(str, order))}" for order, n in sorted(counts.items(), key=lambda row: (-row[1], row[0]))
+    ]
+    return "\n".join([*head, *body]) + "\n"
+
+
+@makes("links.txt")
+def links(_: Random) -> str:
+    """One-way links of seven nodes: everyone hears from the three before it."""
+    return "".join(f"{(node - back) % 7} {node}\n" for node in range(7) for back in (1, 2, 3))
+
+
+def register(random: Random) -> Iterator[dict[str, Any]]:
+    """Three clients of one register that is right until, near the end, somebody reads what was overwritten."""
+    clock, value, last = 0, 0, 0
+    for number in range(120):
+        process, write = random.randrange(3), random.random() < 0.4 or number == 0
+        clock += 1000 + random.randrange(3000)
+        said = number + 1 if write else None
+        yield {"process": process, "type": "invoke", "f": "write" if write else "read", "value": said, "time": clock}
+        clock += 500 + random.randrange(2000)
+        if write:
+            last, value = value, number + 1
+        read = last if number > 110 and not write else value
+        yield {
+            "process": process, "type": "ok", "f": "write" if write else "read", "value": said if write else read,
+            "time": clock,
+        }  # fmt: skip
+
+
+@makes("history.edn")
+def history_edn(random: Random) -> str:
+    """A history as Jepsen writes it."""
+
+    def event(row: dict[str, Any]) -> str:
+        value = "nil" if row["value"] is None else row["value"]
+        return (
+            f"{{:process {row['process']}, :type :{row['type']}, :f :{row['f']}, :value {value}, :time {row['time']}}}"
+        )
+
+    return "\n".join(event(row) for row in register(random)) + "\n"
+
+
+@makes("history.jsonl")
+def history_lines(random: Random) -> str:
+    """The like as JSON lines."""
+    return lines(register(random))
+
+
+@makes("broadcast.ta")
+def broadcast(_: Random) -> bytes:
+    """A threshold automaton: one of those that come with assay."""
+    library = Path(__file__).parents[1] / "src" / "assay" / "protocols" / "taco" / "library"
+    return (library / "broadcast.ta").read_bytes()
+
+
+@makes("pbft.json")
+def pbft(_: Random) -> str:
+    """A QUANTAS experiment: PBFT in two sizes, with delays."""
+    kinds = [
+        {
+            "logFile": f"PBFT{n}.txt", "tests": 3, "rounds": 60,
+            "distribution": {"type": "UNIFORM", "minDelay": 1, "maxDelay": 3, "maxMsgsRec": 100},
+            "topology": {"type": "complete", "initialPeers": n, "initialPeerType": "PBFTPeer"},
+        }
+        for n in (4, 7)
+    ]  # fmt: skip
+    return json.dumps({"algorithms": ["PBFTPeer/PBFTPeer.cpp"], "experiments": kinds}, indent=1) + "\n"
+
+
+# -------------------------------------------------------------------------------------------------------------- kernels
+
+
+def surface(random: Random, points: int = 6000) -> Iterator[tuple[float, float, float]]:
+    """A ground with a house on it."""
+    for _ in range(points):
+        x, y = random.uniform(-20, 20), random.uniform(-20, 20)
+        z = random.uniform(0, 6) if max(abs(x), abs(y)) < 5 else 0.2 * random.random()
+        yield x, y, z
+
+
+@makes("scan.ply")
+def scan(random: Random) -> bytes:
+    """A point cloud."""
+    cloud = [struct.pack("<3f", *point) for point in surface(random)]
+    head = f"ply\nformat binary_little_endian 1.0\nelement vertex {len(cloud)}\n"
+    return (head + "".join(f"property float {axis}\n" for axis in "xyz") + "end_header\n").encode() + b"".join(cloud)
+
+
+# -------------------------------------------------------------------------------------------------------------- observe
+
+
+@makes("latency.csv")
+def latency(random: Random) -> str:
+    """Half a year of a service's latency: slowly up, a day's and a week's cycle, a jump, gaps."""
+    begin, rows = datetime(2026, 1, 1, tzinfo=UTC), [["time", "value"]]
+    for hour in range(0, 24 * 180, 2):
+        if 1500 < hour < 1560:
+            continue
+        day, week = math.sin(2 * math.pi * hour / 24), math.sin(2 * math.pi * hour / 168)
+        value = 20 + 0.002 * hour + 3 * day + 2 * week + (4 if hour > 2400 else 0) + random.gauss(0, 0.6)
+        rows.append([(begin + timedelta(hours=hour)).strftime("%Y-%m-%dT%H:%M:%SZ"), round(value, 3)])
+    return table(rows)
+
+
+def flight_recorder(rank: int) -> str:
+    """A dump of torch's Flight Recorder: rank 2 never calls the fourth all-reduce, for which the others wait."""
+    calls = []
+    for seq in range(1, 4 if rank == 2 else 5):
+        done = seq < 4
+        calls.append({
+            "frames": [{"name": "all_reduce", "filename": "distributed.py", "line": 3},
+                       {"name": "train", "filename": "train.py", "line": 41}],
+            "process_group": ["0", "default_pg"], "pg_id": 0, "collective_seq_id": seq, "p2p_seq_id": 0, "op_id": seq,
+            "profiling_name": "nccl:all_reduce", "time_created_ns": 1_000_000_000 + 50_000_000 * seq,
+            "input_sizes": [[1024, 1024]], "input_dtypes": ["Float"], "output_sizes": [[1024, 1024]],
+            "output_dtypes": ["Float"], "state": "completed" if done else "started", "retired": done, "is_p2p": False,
+            "time_discovered_completed_ns": 1_000_000_000 + 50_000_000 * seq + 900_000 if done else None,
+        })  # fmt: skip
+    group = {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}
+    return json.dumps({"version": "2.10", "pg_config": {"0": group}, "entries": calls}, indent=1) + "\n"
+
+
+for _rank in range(4):
+    FILES[f"dumps/rank_{_rank}.json"] = lambda _, rank=_rank: flight_recorder(rank)  # type: ignore[misc]
+
+
+@makes("run/card.yaml")
+def card(_: Random) -> str:
+    """What ran, for `assay trace --metrics`."""
+    return """version: 1
+description: Two ranks of a small model, generated
+workload:
+  model: {phase: training, model_family: tiny, precision: bf16, model_arch: {num_params: 2.0e7, num_layers: 4}}
+  data: {batch_size: 8, seq_len: 512}
+  hardware:
+    xpu_spec: {type: GPU, model: nvidia_a100, total_count: 2, count_per_node: 2}
+Model-executor:
+  framework: {name: torch}
+  model_plan_parallelization: {dp_replicate: 2, tp: 1, pp: 1}
+  communication_library: {name: NCCL}
+metric_source:
+  traces: [json]
+"""
+
+
+def profiled(folder: Path) -> None:
+    """The profiler's traces of two ranks, of which the second is slow."""
+    from assay.workloads.kineto_generate import Job, write
+
+    made = write(Job(ranks=2, steps=3, layers=4, slow_rank=1, slow_by=1.4), folder)
+    for rank, path in enumerate(made):
+        path.replace(folder / f"rank-{rank}.json")
+
+
+def graphs(folder: Path) -> None:
+    """Chakra execution traces of two data-parallel ranks."""
+    from assay.observe.graphs.generate import Job, device, generate
+    from assay.workloads.chakra import write
+
+    job = Job(layers=2, hidden=512, heads=8, seq=256, batch=2, dp=2)
+    for rank, graph in enumerate(generate(job, device("h100"))):
+        write(graph, folder / f"job.{rank}.et")
+
+
+# ----------------------------------------------------------------------------------------------------------- the record
+
+
+@makes("listing.bib")
+def listing(_: Random) -> str:
+    """Three papers: two that the record holds, and one that nobody has written."""
+    from assay.record.catalogue import papers
+
+    known = [paper for paper in papers().values() if paper.key in ("lmetric", "taco") and paper.arxiv]
+    rows = [(paper.key.replace("-", ""), paper.title, paper.arxiv) for paper in known]
+    rows.append(("unwritten", "A paper that nobody has written yet", "2699.00001"))
+    return "".join(
+        f"@misc{{{key},\n  title = {{{title}}},\n  eprint = {{{number}}},\n  archivePrefix = {{arXiv}},\n"
+        "  primaryClass = {cs.DC}\n}\n"
+        for key, title, number in rows
+    )
+
+
+def make(folder: Path) -> None:
+    """Write every file."""
+    for name, function in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = function(Random(name))
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    profiled(folder / "run")
+    graphs(folder)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)

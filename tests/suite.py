@@ -1,0 +1,146 @@
+"""The quick tests, in the order that tells most soonest: `python -m tests.suite [--touched]`.
+
+The examples in docstrings come first: what they compile, all later processes share. Then the tests, on all cores, the
+tests of a file in one process. Then those marked `alone`, which measure time or fill the machine, one by one. With
+`--touched` the rooms that the last change touched go first, and if they fail, nothing else is tried. The last line
+names the rooms that failed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from assay.record import catalogue, pool
+from tests import ledger
+
+ROOT = Path(__file__).parents[1]
+QUICK = "not slow and not timed"
+MOST = 60.0  # processor seconds a file
+PAPER = 8.0  # processor seconds a paper
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the tests; 0 if all passed and no file was too dear."""
+    began, everything = time.monotonic(), rooms()
+    first = touched() & everything if "--touched" in arguments else set()
+    with tempfile.TemporaryDirectory() as folder:
+        book = Path(folder, "ledger")
+        passed = True
+        for chosen in (first, everything - first):
+            if chosen and passed:
+                print(f"== {'touched: ' if chosen == first else ''}{', '.join(sorted(chosen))}", flush=True)
+                passed = sum(not _pytest(book, *stage) for stage in stages(chosen)) == 0  # all, whatever the first says
+        costs = ledger.read(book)
+    print("\n".join(summary(costs)))
+    print(f"{time.monotonic() - began:.0f} s, of the processor {ledger.processor_seconds():.0f} s")
+    print(verdict(costs, passed))
+    return 0 if passed and not too_dear(costs) else 1
+
+
+def rooms() -> set[str]:
+    """The parts of the package that have examples or tests, and the single test files at the top."""
+    folders = [path for base in ("src/assay", "tests") for path in (ROOT / base).iterdir() if path.is_dir()]
+    return {path.name for path in folders if path.name not in ("__pycache__", "oracles")} | {"house"}
+
+
+def stages(chosen: Iterable[str]) -> list[list[str]]:
+    """What pytest is called with, one list a call."""
+    examples = [path for room in sorted(chosen) for path in places(room, "src/assay")]
+    tests = [path for room in sorted(chosen) for path in places(room, "tests")]
+    files = [path for place in tests for path in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])]
+    alone = [path for path in files if "mark.alone" in path.read_text(encoding="utf-8")]
+    spread = ["-n", "auto", "--dist", "loadfile"]
+    calls = [
+        (examples, [*spread, "-m", QUICK]),
+        (tests, [*spread, "-m", f"{QUICK} and not alone"]),
+        (alone, ["-m", f"{QUICK} and alone"]),
+    ]
+    return [[*options, *map(str, paths)] for paths, options in calls if paths]
+
+
+def places(room: str, base: str) -> list[Path]:
+    """Where a room's examples or tests lie."""
+    if room == "house":
+        return sorted((ROOT / base).glob("*.py" if base == "src/assay" else "test_*.py"))
+    return [path for path in [ROOT / base / room] if path.is_dir()]
+
+
+def room_of(path: str) -> str:
+    """The room that a file belongs to.
+
+    >>> room_of("src/assay/serving/lmetric.py"), room_of("tests/sim/test_x.py"), room_of("tests/test_layout.py")
+    ('serving', 'sim', 'house')
+    """
+    parts = Path(path).parts
+    below = parts[2:] if parts[:2] == ("src", "assay") else parts[1:] if parts[:1] == ("tests",) else ()
+    return below[0] if len(below) > 1 else "house"
+
+
+def touched() -> set[str]:
+    """The rooms of the files that differ from what this branch grew from, or else from the commit before."""
+    for before in ("origin/main", "main", "HEAD~1"):
+        base = _git("merge-base", "HEAD", before)
+        if base and base != _git("rev-parse", "HEAD"):
+            return {room_of(path) for path in _git("diff", "--name-only", base, "HEAD").splitlines()}
+    return set()
+
+
+def summary(costs: Sequence[ledger.Cost]) -> list[str]:
+    """The ten dearest files, and the papers over their budget."""
+    lines = ["", "the dearest files, in seconds of processor time"]
+    lines += [f"{cost.seconds:8.1f}  {cost.file}" for cost in costs[:10]]
+    over = {key: seconds for key, seconds in by_paper(costs).items() if seconds > PAPER}
+    dear = ", ".join(f"{key} {seconds:.0f}" for key, seconds in sorted(over.items(), key=lambda pair: -pair[1]))
+    return [*lines, f"papers over {PAPER:.0f} s: {dear or 'none'}"]
+
+
+def by_paper(costs: Iterable[ledger.Cost]) -> dict[str, float]:
+    """Seconds of each paper's own tests. Examples are left out: whichever comes first compiles for all others."""
+    papers = {(paper.room, paper.key.replace("-", "_")): paper.key for paper in catalogue.papers().values()}
+    total: dict[str, float] = defaultdict(float)
+    for cost in (cost for cost in costs if cost.file.startswith("tests")):
+        names = {part.removesuffix(".py").removeprefix("test_") for part in Path(cost.file).parts}
+        for name in names:
+            if key := papers.get((room_of(cost.file), name)):
+                total[key] += cost.seconds
+    return dict(total)
+
+
+def too_dear(costs: Iterable[ledger.Cost]) -> list[ledger.Cost]:
+    """The files over the limit."""
+    return [cost for cost in costs if cost.seconds > MOST]
+
+
+def verdict(costs: Sequence[ledger.Cost], passed: bool) -> str:
+    """The last line: which rooms failed, or that none did."""
+    failed: dict[str, int] = defaultdict(int)
+    for cost in costs:
+        failed[room_of(cost.file)] += cost.failed
+    if rooms := [f"{room} ({count})" for room, count in sorted(failed.items()) if count]:
+        return f"failed: {', '.join(rooms)}"
+    if dear := too_dear(costs):
+        names = ", ".join(f"{cost.file} ({cost.seconds:.0f} s)" for cost in dear)
+        return f"too dear, over {MOST:.0f} s of processor time: {names}; mark what is dear 'slow', with a smaller twin"
+    return f"{sum(cost.tests for cost in costs)} tests passed" if passed else "failed: pytest itself, see above"
+
+
+def _pytest(book: Path, *arguments: str) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "--ledger", str(book), *arguments]
+    environment = os.environ | (pool.ONE_THREAD if "auto" in arguments else {})  # a worker a core, a thread a worker
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode in (0, 5)  # 5: all deselected
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,61 @@
+"""The documentation: pages that link to what is there, and examples that can be told from their surroundings."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def build() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "docs" / "build.py"), run_name="build")
+
+
+def anchors(text: str) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = page.parent / name if name else page
+        assert path.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(path.read_text()), f"{page.name} links to {target}"
+
+
+def test_links_between_pages_are_those_of_the_site(build: dict[str, Any]) -> None:
+    text = "[a](docs/serving.md#x) [b](CONTRIBUTING.md) [c](LICENSE) [d](https://x.org) ![e](p.svg)"
+    found = build["linked"](text, ROOT)
+    assert found == "[a](serving.md#x) [b](contributing.md) c (`LICENSE`) [d](https://x.org) ![e](p.svg)"
+
+
+def test_every_command_has_an_example_and_its_examples_are_found(build: dict[str, Any]) -> None:
+    command = click.Command("x", epilog="Examples:  assay run div    or    assay run --json;  assay list  (all)")
+    assert build["examples"](command) == ["assay run div", "assay run --json", "assay list"]
+    lines = {path: build["examples"](leaf) for path, leaf in build["leaves"](build["assay"])}
+    without = [path for path, found in lines.items() if not found and path.count(" ") == 1]
+    assert without == []
+    assert len(lines) > 25
+
+
+def test_output_on_a_page_is_escaped_and_cut(build: dict[str, Any]) -> None:
+    assert build["block"]("<b> *x*") == "<pre>&lt;b&gt; &#42;x&#42;</pre>\n"
+    assert build["block"]("\n".join("x" * 100)).endswith("… 40 more lines</pre>\n")
+
+
+def test_the_public_names_of_a_room_are_listed(build: dict[str, Any]) -> None:
+    page = build["names"]("serving", ROOT / "src" / "assay" / "serving" / "__init__.pyi")
+    assert "::: assay.serving.engine.simulator.simulate" in page

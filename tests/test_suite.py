@@ -1,0 +1,85 @@
+"""How the quick tests are run: in which order, what a file may cost, and what the last line says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ledger, suite
+from tests.ledger import Cost
+
+BUSY = "import time\nwhile time.process_time() < {seconds}: pass\n"
+PARENT = f"""
+import subprocess, sys
+def test_busy_child():
+    subprocess.run([sys.executable, "-c", {BUSY.format(seconds=0.5)!r}], check=True)
+def test_fails():
+    assert False
+"""
+
+
+def test_the_ledger_counts_children_and_adds_up_over_workers_and_runs(tmp_path: Path) -> None:
+    for name in ("test_one.py", "test_two.py"):
+        (tmp_path / name).write_text(PARENT)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    book = tmp_path / "ledger"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.ledger", "--ledger", str(book)]
+    environment = os.environ | {
+        "PYTHONPATH": f"{suite.ROOT}:{suite.ROOT / 'src'}",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    for spread in (["-p", "xdist.plugin", "-n", "2", "--dist", "loadfile"], []):
+        subprocess.run(
+            [*command, *spread], cwd=tmp_path, env=environment, capture_output=True, timeout=120, check=False
+        )
+    costs = ledger.read(book)
+    assert [(cost.tests, cost.failed) for cost in costs] == [(4, 2), (4, 2)]
+    assert {cost.file for cost in costs} == {"test_one.py", "test_two.py"}
+    assert all(cost.seconds > 2 * 0.5 for cost in costs)
+
+
+def test_examples_come_first_and_what_wants_the_machine_alone_last() -> None:
+    examples, tests, alone = suite.stages(["live"])
+    assert str(suite.ROOT / "src/assay/live") in examples and "auto" in examples
+    assert str(suite.ROOT / "tests/live") in tests and "auto" in tests
+    assert "auto" not in alone and all("test_" in path for path in alone[2:])
+
+
+def test_every_test_file_is_in_some_room() -> None:
+    called = [Path(part) for stage in suite.stages(suite.rooms()) for part in stage if part.startswith("/")]
+    files = [*(suite.ROOT / "tests").rglob("test_*.py"), *(suite.ROOT / "src/assay").rglob("*.py")]
+    lost = [path for path in files if not any(path == place or place in path.parents for place in called)]
+    assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("path", "room"),
+    [
+        ("src/assay/serving/lmetric.py", "serving"), ("tests/sim/test_x.py", "sim"), ("tests/test_layout.py", "house"),
+        ("src/assay/__init__.py", "house"), ("Makefile", "house"), ("docs/design.md", "house"),
+    ],
+)  # fmt: skip
+def test_a_change_touches_the_room_it_lies_in(path: str, room: str) -> None:
+    assert suite.room_of(path) == room
+
+
+def test_a_papers_cost_is_that_of_its_tests() -> None:
+    costs = [
+        Cost("tests/serving/test_coral.py", 3.0), Cost("src/assay/serving/coral/a.py", 7.0),
+        Cost("tests/serving/coral/test_x.py", 2.0),
+        Cost("tests/protocols/div/test_swarm.py", 1.0), Cost("tests/serving/test_engine.py", 9.0),
+    ]  # fmt: skip
+    assert suite.by_paper(costs) == {"coral": 5.0, "div": 1.0}
+
+
+def test_the_last_line_names_what_failed() -> None:
+    fine, dear = Cost("tests/sim/test_x.py", 1.0, tests=3), Cost("tests/live/test_y.py", 61.0, tests=2)
+    assert suite.verdict([fine], True) == "3 tests passed"
+    assert suite.verdict([fine, Cost("tests/live/test_z.py", 1.0, 1, failed=2)], False) == "failed: live (2)"
+    assert "tests/live/test_y.py (61 s)" in suite.verdict([fine, dear], True)
+    assert suite.too_dear([fine, dear]) == [dear]
+    assert "papers over 8 s: none" in "\n".join(suite.summary([fine, dear]))
