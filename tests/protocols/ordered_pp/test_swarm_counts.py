@@ -153,13 +153,6 @@ def test_equal_seeds_give_equal_runs_and_replicas_differ() -> None:
     assert len(set(runs[0].interactions.tolist())) > 1
 
 
-def test_a_trajectory_looks_at_equal_times_and_ends_with_the_run() -> None:
-    path = swarm_counts.trajectory(APPROXIMATE_MAJORITY, {"A": 6000, "B": 4000}, every=0.5, seed=3)
-    assert (np.diff(path.interactions[:-1]) == 5000).all()
-    assert path.counts[-1].max() == 10_000
-    assert (path.counts.sum(axis=1) == 10_000).all()
-
-
 @pytest.mark.parametrize(
     ("rule", "counts", "keywords", "word"),
     [
