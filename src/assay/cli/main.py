@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import codecs
+import difflib
 import importlib
 import io
 import os
