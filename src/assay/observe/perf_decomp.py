@@ -69,7 +69,7 @@ def study(lab: Lab) -> pl.DataFrame:
     simple = lab.pick(quick=SIMPLE[:3], full=SIMPLE)
     tables = [_scaled_table(lab)]  # timed: before anything else is under way
     record = {"experiment": "planted", "days": 420, "step": 7200.0}
-    tables.append(_rows(lab.with_seeds(quick=3, full=10), planted, [record], simple))
+    tables.append(_rows(lab.with_seeds(quick=3, full=6), planted, [record], simple))
     try:
         lab.trace(FOLDER)
     except NotMeasured:
