@@ -24,6 +24,23 @@ with scratch() as folder:
     sys.stdin.read()
 """
 
+STUDY = """
+import sys, tempfile, time
+tempfile.tempdir = sys.argv[1]
+from assay.cli.main import main
+from assay.record import runner
+from assay.sim.scratch import scratch
+
+def run(*_, **__):
+    with scratch() as folder:
+        print(folder, flush=True)
+        time.sleep(60)
+
+runner.run = run
+sys.argv = ["assay", "run", "div"]
+main()
+"""
+
 
 @pytest.fixture(autouse=True)
 def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +84,14 @@ def test_one_that_is_swept_before_it_is_locked_is_made_anew(tmp_path: Path, monk
     monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
     with scratch() as folder:
         assert folder.exists() and str(folder) not in swept
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_study_that_is_told_to_end_takes_its_folder_along(number: signal.Signals, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", STUDY, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert Path(process.stdout.readline().strip()).exists()
+        process.send_signal(number)
+        process.communicate(timeout=30)
+    assert process.returncode == 130 and not list(tmp_path.iterdir())

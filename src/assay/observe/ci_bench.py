@@ -37,7 +37,6 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -58,6 +57,7 @@ from assay.observe.series.trials import FOLDER
 from assay.record import charts, intervals, measures
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.sim.random import stream
+from assay.sim.scratch import scratch
 
 if TYPE_CHECKING:
     import altair as alt
@@ -99,9 +99,9 @@ def comparisons(change: float, replicas: int, pairs: int, rounds: int, seed: int
     resolved: list[float] = []
     random = stream(seed, "ci-bench", "comparisons", round(1000 * change))
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as name:
+    with scratch() as place:
         for replica in range(replicas):
-            repository = Path(name) / f"r{replica}"
+            repository = place / f"r{replica}"
             commits = bench_lab.history(repository, [change], int(random.integers(1 << 62)))
             config = bench_config.load(repository / "bench.toml")
             config = msgspec.structs.replace(config, instructions="never", pairs=pairs, rounds=rounds)
@@ -134,8 +134,8 @@ def counts(hash_seeds: int, seed: int) -> dict[str, dict[str, Any]]:
         return {change: dict(missing) for change in ("0", "0.02")}
     hashes = stream(seed, "ci-bench", "hashes").integers(1 << 32, size=hash_seeds).tolist()
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as name:
-        repository = Path(name) / "repository"
+    with scratch() as place:
+        repository = place / "repository"
         commits = bench_lab.history(repository, [0.0, 0.02], seed)
         config = bench_config.load(repository / "bench.toml")
         refs = [commit.name for commit in commits]
@@ -159,14 +159,14 @@ def again(seed: int) -> dict[str, Any]:
     """Two people, two homes, two time zones: each runs the same layered configuration. Do they get the same?"""
     random = stream(seed, "ci-bench", "people")
     people, zones, tongues = (random.permutation(some)[:2].tolist() for some in (PEOPLE, ZONES, TONGUES))
-    with tempfile.TemporaryDirectory() as name:
-        asked = [(Path(name) / who, zone, tongue) for who, zone, tongue in zip(people, zones, tongues, strict=True)]
+    with scratch() as place:
+        asked = [(place / who, zone, tongue) for who, zone, tongue in zip(people, zones, tongues, strict=True)]
         with ThreadPoolExecutor(max_workers=2) as pool:  # what is stored matters here, not how long it took
             stored = list(pool.map(lambda one: _as_user(one[0], one[1], one[2], seed), asked))
         counts = [float(one.pop("counted") or math.nan) for one in stored]
         unlike = [key for key in stored[0] if stored[0][key] != stored[1][key]]
         rebuilt = msgspec.convert(stored[0]["config"], bench_config.Config)
-        homes = str(Path(name)) in json.dumps(stored)
+        homes = str(place) in json.dumps(stored)
     off = abs(math.log(counts[0] / counts[1]))
     same = not unlike and rebuilt.digest == stored[0]["digest"] and not homes and not off > rebuilt.min_change
     return {"same": same, "unlike": ", ".join(unlike), "counts_off": None if math.isnan(off) else off}
