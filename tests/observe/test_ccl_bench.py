@@ -241,6 +241,21 @@ def test_the_best_setup_is_the_best_of_all_that_run_and_not_what_a_few_trials_me
         assert len(rows) == 18 and [row["why"] for row in rows.values() if row["step"] is None] == ["out of memory"]
 
 
+def test_a_lucky_step_makes_no_best_setup() -> None:
+    lucky = {"bucket": 25.0, "pieces": 4, "half": True}
+    told: list[Setup] = []
+
+    class Lucky(Timed):
+        def seconds(self, engine: str, setup: Setup, steps: int) -> list[float]:
+            told.append(setup)
+            first = setup == lucky and told.count(lucky) == 1
+            return [0.001] * steps if first else super().seconds(engine, setup, steps)
+
+    bench: Any = Lucky()
+    assert trials._best(bench, "ddp", {}, stream(5, "test")) == {"bucket": 2.0, "pieces": 1, "half": True}
+    assert told.count(lucky) > 1  # it was among those that were timed again
+
+
 def _finals(fsdp: float, ddp: float) -> list[dict[str, Any]]:
     return [{"experiment": "final", "workload": "wide", "seed": 4, "turn": turn, "engine": engine, "method": method,
              "step": step * (1 + turn / 100), "granted": 1.0}

@@ -94,7 +94,8 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     if "compute_comm_overlap" not in table.columns:
         raise NotMeasured("nothing was recorded here: torch is missing")
     named = {"more": "DDP, the pair's setup with more overlap", "less": "DDP, the pair's setup with less"}
-    rows = table.filter(pl.col("experiment").is_in(["pair", "chosen", "trial"])).with_columns(
+    recorded = pl.col("experiment").is_in(["pair", "chosen", "trial"]) & pl.col("avg_step_time").is_not_null()
+    rows = table.filter(recorded).with_columns(
         pl.when(pl.col("experiment") == "pair").then(pl.col("method").replace(named)).otherwise(
             pl.col("engine").str.to_uppercase() + pl.when(pl.col("experiment") == "trial").then(pl.lit(
                 ", trials of a search")).otherwise(pl.lit(", default and best"))).alias("row"),
@@ -170,7 +171,7 @@ def times_the_step(table: pl.DataFrame) -> Estimate:
     """The step of the setup that was named for more overlap over that of the other, turn by turn."""
     rows = _timed(table, "pair")
     more, less = (rows.filter(pl.col("method") == name).sort("seed", "turn") for name in ("more", "less"))
-    gap = intervals.bootstrap((more["compute_comm_overlap"] - less["compute_comm_overlap"]).to_list())
+    gap = intervals.bootstrap((more["compute_comm_overlap"] - less["compute_comm_overlap"]).drop_nulls().to_list())
     if gap.low <= 0:
         raise NotMeasured("the two setups overlap alike here: on fewer than two idle cores little runs beside compute")
     return intervals.ratio(more["step"].to_list(), less["step"].to_list())

@@ -25,8 +25,9 @@ from assay.sim.scratch import scratch
 
 Rows = dict[str, dict[str, Any]]
 STEPS, LOOKED_AT = 2, 3  # that a row of a search records, and any other
-TIMED = 8  # steps at once: other work only makes them longer, so the shortest counts
-CONFIRMED, TURNS = 4, 3  # setups that are timed again once all have been, and how often
+TIMED = 6  # steps at once: other work only makes them longer, so the shortest counts
+LOOKS = 3  # turns in which the pair is recorded too
+HEATS = ((6, 2), (3, 5))  # once all setups have been timed: how many of the best are again, and in how many turns
 WORKLOADS = {  # many narrow layers, some, a few wide ones
     "narrow": Workload(layers=12, width=192), "middle": Workload(layers=6, width=384),
     "wide": Workload(layers=3, width=768),
@@ -71,10 +72,13 @@ def _session(bench: Bench, workloads: tuple[str, ...], rounds: int, budget: int,
 
 
 def _pair(bench: Bench, turn: int, random: np.random.Generator) -> Rows:
-    """A turn of the pair: overlap off a recording, the step without the profiler, which costs more the more runs."""
+    """A turn of the pair: overlap off a recording, the step without the profiler, which costs more the more runs.
+
+    What overlaps varies little from turn to turn, so the later ones are timed only.
+    """
     rows: Rows = {}
     for method in map(str, random.permutation(list(PAIR))):
-        found = _metrics(bench.record("ddp", PAIR[method], LOOKED_AT, f"{method} {turn}"))
+        found = _metrics(bench.record("ddp", PAIR[method], LOOKED_AT, f"{method} {turn}")) if turn < LOOKS else {}
         rows[f"{method} {turn}"] = {
             "experiment": "pair", "engine": "ddp", "method": method, "setup": _words(PAIR[method]), "turn": turn,
             **found, "step": min(bench.seconds("ddp", PAIR[method], TIMED)),
@@ -107,14 +111,14 @@ def _metrics(folder: Path) -> dict[str, float | None]:
 def _chosen(
     bench: Bench, budget: int, seed: int, random: np.random.Generator
 ) -> tuple[dict[tuple[str, str], Setup], Rows]:  # fmt: skip
-    """The default and the best setup of each engine, and what a search finds; each recorded once."""
+    """The default and the best setup of each engine; with a budget what a search finds too, and a row of each."""
     rows: Rows = {}
     chosen = {(engine, "default"): setup for engine, setup in DEFAULTS.items()}
     for engine in SPACES:
         chosen[engine, "best"] = _best(bench, engine, rows, random)
         if budget:
             chosen[engine, "tpe"] = _searched(bench, engine, budget, seed, rows)
-    for (engine, method), setup in chosen.items():
+    for (engine, method), setup in chosen.items() if budget else ():
         found = _metrics(bench.record(engine, setup, LOOKED_AT, f"{bench.workload.width} {engine} {method}"))
         rows[f"{engine} {method}"] = {
             "experiment": "chosen", "engine": engine, "method": method, "setup": _words(setup), **found,
@@ -123,23 +127,23 @@ def _chosen(
 
 
 def _best(bench: Bench, engine: str, rows: Rows, random: np.random.Generator) -> Setup:
-    """Of all setups the one with the shortest step: all are timed, then the best of them again, turn by turn."""
-    timed: list[tuple[float, Setup]] = []
+    """Of all setups the one with the shortest step: all are timed, then ever fewer of them ever better, in turns."""
+    shortest: dict[int, float] = {}
     space = setups(SPACES[engine])
-    for at in random.permutation(len(space)):
-        seconds, why = _shortest(bench, engine, space[at], 2)
+    for at in random.permutation(len(space)).tolist():
+        seconds, why = _shortest(bench, engine, space[at], 1)
         name = f"{engine} setup {at}"
         rows[name] = {"experiment": "setup", "engine": engine, "setup": _words(space[at]), "step": seconds, "why": why}
         if seconds is not None:
-            timed.append((seconds, space[at]))
-    if not timed:
+            shortest[at] = seconds
+    if not shortest:
         raise BadInput(f"{engine}: no setup could be run: {next(iter(rows.values()))['why']}")
-    short = [setup for _, setup in sorted(timed, key=lambda one: one[0])[:CONFIRMED]]
-    shortest = dict.fromkeys(range(len(short)), math.inf)
-    for _ in range(TURNS):
-        for at, setup in enumerate(short):
-            shortest[at] = min(shortest[at], *bench.seconds(engine, setup, 2))
-    return short[min(shortest, key=lambda at: shortest[at])]
+    for kept, turns in HEATS:
+        best_of = sorted(shortest, key=shortest.__getitem__)[:kept]
+        shortest = dict.fromkeys(best_of, math.inf)  # a lucky step of before counts no more
+        for at in best_of * turns:
+            shortest[at] = min(shortest[at], *bench.seconds(engine, space[at], 3))
+    return space[min(shortest, key=shortest.__getitem__)]
 
 
 def _shortest(bench: Bench, engine: str, setup: Setup, steps: int) -> tuple[float | None, str]:
