@@ -128,6 +128,8 @@ def test_a_planted_change_is_judged_by_what_was_measured_of_it_beside_equal_code
     found, verdict = answered("time", compared([0.05, 0.06, 0.055], [0.0, 0.005, -0.005], 0.05, "compare"))
     assert verdict is Verdict.REPRODUCED and found.value == pytest.approx(0.055) and found.n == 3
     assert answered("time", compared([0.02, 0.025, 0.022], [0.0, 0.0, 0.0], 0.05, "compare"))[1] is Verdict.DIRECTION
+    longer = compared([0.05, 0.06, 0.055], [0.0, 0.005, -0.005, 0.001, -0.001], 0.05, "compare")
+    assert answered("time", longer)[0] == found and answered("equal-code", longer)[0].n == 5  # each seed by its own
     drift = compared([0.05, 0.06, 0.055], [0.05, 0.055, 0.06], 0.05, "compare")  # a machine that slows down meanwhile
     assert answered("time", drift)[1] is Verdict.NOT_REPRODUCED
     assert answered("equal-code", drift)[1] is Verdict.NOT_REPRODUCED

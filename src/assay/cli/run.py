@@ -140,9 +140,10 @@ def _seeds(seeds: tuple[int, ...] | int | None, first: int, size: str) -> tuple[
 
 
 def _run(key: str, size: str, seeds: tuple[int, ...], on: str, fresh: bool) -> Result:
+    from assay.observe.bench.children import interruptible
     from assay.record.runner import run
 
-    with progress_bar(key) as progress:
+    with interruptible(), progress_bar(key) as progress:  # what a study started and wrote goes with it
         return run(key, size=size, seeds=seeds, on=on, fresh=fresh, progress=progress)
 
 

@@ -275,7 +275,8 @@ def study(lab: Lab) -> pl.DataFrame:
          "count": lab.pick(quick=8, full=500), "again": lab.pick(quick=False, full=True)}
         for model, near, backend in (("llama-3-8b", "qwen3-8b", "paged"), ("qwen3-1.7b", "qwen3-0.6b", "sdpa"))
     ]  # fmt: skip
-    here = lab.run(experiment, [saved, *served[: lab.pick(quick=1, full=2)]], per="method", alone=True)
+    few = lab.with_seeds(quick=len(lab.seeds), full=3)  # what seeds change is small beside what models do
+    here = few.run(experiment, [saved, *served[: lab.pick(quick=1, full=2)]], per="method", alone=True)
     chat = pl.when(pl.col("experiment") == "serving").then(pl.lit("chat"))
     here = here.with_columns(substrate=pl.lit("cpu"), workload=chat)
     stored = dooly_h200.rows()

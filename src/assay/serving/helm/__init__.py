@@ -294,7 +294,7 @@ def study(lab: Lab) -> pl.DataFrame:
     if lab.size == "full":
         weights = str(lab.artefacts / "helm.npz")
         train(TRAINING_STEPS, TRAINING_SEED, Path(weights))
-    served = serve(lab, lab.pick(quick=3, full=8), lab.pick(quick=390.0, full=630.0), weights)
+    served = serve(lab, lab.pick(quick=3, full=4), lab.pick(quick=390.0, full=630.0), weights)
     decided = lab.run(timed, [{"rounds": lab.pick(quick=15, full=101)}], per="policy", alone=True)
     both = [served.with_columns(experiment=pl.lit("traffic")), decided.with_columns(experiment=pl.lit("decision"))]
     return pl.concat(both, how="diagonal")

@@ -463,17 +463,17 @@ def study(lab: Lab) -> pl.DataFrame:
     path, made = (str(found), "") if found else ("", ", generated requests")
     rates = {mix: offered(path, mix) for mix in lab.pick(quick=["shifting"], full=list(KINDS))}
     common = {"path": path, "phases": 3}
-    shapes = [("shifting", load, 40.0) for load in lab.pick(quick=LOADS[1:3], full=LOADS)]
+    shapes = [("shifting", load, 40.0) for load in lab.pick(quick=LOADS[2:3], full=LOADS)]
     shapes += lab.pick(quick=[], full=[("shifting", 0.9, 120.0), ("steady", 0.8, 40.0)])
     prior = [common | {"mix": mix, "load": x, "seconds": s, "rates": rates[mix]} for mix, x, s in shapes]
     dear = [
         common | {"load": load, "seconds": s, "rates": rates["shifting"]}
-        for load, s in lab.pick(quick=[(0.9, 80.0)], full=[(0.7, 80.0), (0.7, 300.0), (0.9, 80.0), (0.9, 300.0)])
+        for load, s in lab.pick(quick=[(0.9, 80.0)], full=[(0.7, 80.0), (0.9, 80.0), (0.9, 300.0)])
     ]
-    one = lab.with_seeds(quick=1, full=1)
+    one, four = lab.with_seeds(quick=1, full=1), lab.with_seeds(quick=4, full=10)
     tables = {
         "prior": lab.run(compare_on, one.run(tune, prior).drop("seed").to_dicts(), per="system"),
-        "restart": lab.run(compare_restarts, one.run(tune_restarts, dear).drop("seed").to_dicts(), per="system"),
+        "restart": four.run(compare_restarts, one.run(tune_restarts, dear).drop("seed").to_dicts(), per="system"),
     }
     parts = [table.with_columns(experiment=pl.lit(f"{name}{made}")) for name, table in tables.items()]
     columns = ("experiment", "mix", "load", "phases", "seconds", "system", "seed", "offered", "goodput")
