@@ -13,6 +13,7 @@ import click
 import numpy as np
 
 from assay.record.errors import BadInput
+from assay.record.intervals import ratio
 from assay.record.wording import listed
 from assay.serving import fleet as fleets
 from assay.serving.engine import components
@@ -113,7 +114,7 @@ def _read(trace: str, limit: int | None, **options: Any) -> Requests:
     return read(trace, limit=limit, **options)
 
 
-def generated(kind: str, count: int = GENERATED) -> Requests:
+def generated(kind: str, count: int = GENERATED, seed: int = 0) -> Requests:
     """Requests of people who chat, or of people and agents, 30 a second.
 
     >>> len(generated("chat", 100))
@@ -121,7 +122,7 @@ def generated(kind: str, count: int = GENERATED) -> Requests:
     """
     from assay.workloads.chat import Agents, chat
 
-    return chat(count, rate=30.0, seed=0, agents=Agents() if kind == "agents" else None)
+    return chat(count, rate=30.0, seed=seed, agents=Agents() if kind == "agents" else None)
 
 
 def read_slo(text: str) -> SLO:
@@ -277,6 +278,35 @@ def _measure(slo: SLO | None, find: bool) -> str:
     return "capacity" if find else "goodput" if slo else "ttft_mean"
 
 
+def over_traces(
+    traces: Sequence[Requests],
+    spec: fleets.FleetSpec,
+    policies: Sequence[str],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[list[dict[str, Any]], dict[str, Outcome]]:
+    """The policies on several traces of a kind, best first, with the winner's lead and its interval; the first runs.
+
+    Traces differ in how much work they bring, and so in how long everybody waits: an interval over traces knows of
+    that, one over the sessions of a single run does not.
+    """
+    warm()
+    seconds: dict[str, list[float]] = {name: [] for name in policies}
+    first: dict[str, Outcome] = {}
+    for done, (trace, name) in enumerate((trace, name) for trace in traces for name in policies):
+        progress(done, len(traces) * len(policies))
+        outcome = simulate(trace, spec, components.router(name))
+        seconds[name].append(float(outcome.ttft.mean()))
+        first.setdefault(name, outcome)
+    order = sorted(policies, key=lambda name: sum(seconds[name]))
+    table = []
+    for name in order:
+        found = None if name == order[0] else ratio(seconds[order[0]], seconds[name])
+        ends = (1 - found.value, 1 - found.high, 1 - found.low) if found else (None, None, None)
+        row = {"policy": name, "ttft_mean": sum(seconds[name]) / len(traces)}
+        table.append(row | dict(zip(("led_by", "led_by_low", "led_by_high"), ends, strict=True)))
+    return table, first
+
+
 def _nothing_fits(requests: Requests, spec: fleets.FleetSpec) -> str:
     room = max(instance.room for instance in spec.instances)
     least = int((requests.prompt.astype(np.int64) + requests.output).min())
@@ -338,7 +368,7 @@ def _lead_text(row: Mapping[str, Any]) -> str:
     if row["led_by"] is None:
         return f"before {row['policy']}"
     ends = f"{100 * row['led_by_low']:.0f} … {100 * row['led_by_high']:.0f} %".replace("-", "−")
-    return f"{row['led_by']:.0%} ahead of {row['policy']} (95 % interval {ends} over resampled sessions)"
+    return f"{row['led_by']:.0%} ahead of {row['policy']} (95 % interval {ends}, sessions of this run resampled)"
 
 
 def _because(best: Mapping[str, Any], other: Mapping[str, Any]) -> str:
