@@ -506,7 +506,7 @@ def test_claims_say_what_is_missing_where_it_is() -> None:
     from assay.observe import chakra as paper
 
     table = _uses(generated=None)
-    with pytest.raises(NotMeasured, match="torch job"):
+    with pytest.raises(NotMeasured, match="assay traces get chakra"):
         paper.serves(table)
     with pytest.raises(NotMeasured, match="extra torch"):
         paper.times_the_error("timeline")(table)

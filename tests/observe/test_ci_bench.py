@@ -25,6 +25,7 @@ from assay.observe.ci_bench import step_cases as bench_steps
 from assay.observe.ci_bench.step_cases import UNTUNED
 from assay.record import catalogue
 from assay.record.lab import Lab
+from assay.record.tables import joined
 from assay.record.types import Estimate, NotMeasured, Verdict
 from assay.record.verdicts import judge
 from assay.sim.random import stream
@@ -151,7 +152,7 @@ def test_what_was_not_run_at_this_size_or_not_at_hand_is_said() -> None:
     with pytest.raises(NotMeasured, match="--full"):
         answered("instructions", few)
     for id in ("misplaced", "neighbours", "usual-threshold"):
-        with pytest.raises(NotMeasured, match="azure_vm_noise"):
+        with pytest.raises(NotMeasured, match="assay traces get azure-vm-noise"):
             answered(id, few)
 
 
@@ -236,7 +237,7 @@ def test_every_experiment_runs_with_the_seeds_that_were_given() -> None:
     assert {seed for name, seed in lab.asked if name in ("comparisons", "steps")} == {1000, 7, 12345}
     assert {seed for name, seed in lab.asked if name == "again"} == {1000}  # dear: the first
     lab = Asked("ci-bench", "full", seeds=(1000, 7, 12345))
-    table = ci_bench.study(lab)
+    table = joined(ci_bench.study(lab))
     assert {seed for name, seed in lab.asked if name == "counts"} == {1000, 7, 12345}
     assert set(table["noise"].drop_nulls()) == {"machine", "clouds"}
 

@@ -39,6 +39,7 @@ import polars as pl
 
 from assay.observe.ccl_bench import trials
 from assay.record import intervals, measures, traces
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
@@ -67,24 +68,22 @@ references = (
 )
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Rows of two engines and a search in each; pairs of the published table; links twice as fast on two machines."""
     here = changed(lab, workers=0)  # starts processes itself
-    tables = [here.run(trials.doubled, [{"size": size} for size in trials.SIZES], per="run")]
+    lab.cases.update(("workload", "engine", "method", "setup", "turn", "machine", "cut"))
+    tables = {"doubled": here.run(trials.doubled, [{"size": size} for size in trials.SIZES], per="run")}
     if found := lab.trace_or_none(trials.PUBLISHED):
         pairs = here.with_seeds(quick=1, full=1).run(trials.published, [{"table": str(found)}], per="run")
-        tables.append(pairs.drop("table"))
+        tables["published"] = pairs.drop("table")
     if find_spec("torch") is not None:
         launch = {
             "workloads": lab.pick(quick=["middle"], full=list(trials.WORKLOADS)),
             "rounds": lab.pick(quick=7, full=12), "budget": lab.pick(quick=0, full=10),
         }  # fmt: skip
         launches = here.with_seeds(quick=1, full=2)
-        tables.append(launches.run(trials.recorded, [launch], per="run").drop(*launch))
-    whole = pl.concat([table for table in tables if len(table)], how="diagonal_relaxed")
-    first = ["experiment", "workload", "engine", "method", "setup", "turn", "machine", "size", "cut", "run", "seed"]
-    kept = [column for column in first if column in whole.columns]
-    return whole.select(*kept, pl.exclude(kept))
+        tables["recorded"] = launches.run(trials.recorded, [launch], per="run").drop(*launch)
+    return tables
 
 
 def plot(table: pl.DataFrame) -> alt.Chart:

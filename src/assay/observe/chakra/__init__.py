@@ -39,6 +39,7 @@ import polars as pl
 from assay.observe.chakra import trials
 from assay.observe.graphs import replay
 from assay.record import intervals, measures, traces
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
@@ -65,24 +66,22 @@ references = (
 )
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """A recorded job with and without late ranks, published samples, and generated jobs of up to a thousand ranks."""
     here = changed(lab, workers=0)  # recordings start processes themselves, and what is timed runs alone
     launches = here.with_seeds(quick=1, full=8)
     sizes = [{"ranks": ranks} for ranks in lab.pick(quick=(128,), full=(128, 1024))]
     few = here.with_seeds(quick=1, full=5)
-    tables = [
-        few.run(trials.samples, [{}], per="run"),
-        few.run(trials.generated, [{"ranks": 16}], per="run"),
-        here.with_seeds(quick=3, full=5).run(trials.generated, sizes, per="run"),
-    ]
+    lab.cases.update(("method", "source"))
+    tables = {
+        "samples": few.run(trials.samples, [{}], per="run"),
+        "small": few.run(trials.generated, [{"ranks": 16}], per="run"),
+        "large": here.with_seeds(quick=3, full=5).run(trials.generated, sizes, per="run"),
+    }
     if find_spec("torch") is not None:
         windows = {"windows": 6, "steps": 4}
-        tables.append(launches.run(trials.recorded, [windows], per="run").drop("windows", "steps"))
-    whole = pl.concat([table for table in tables if len(table)], how="diagonal_relaxed")
-    first = ["experiment", "method", "source", "run", "seed"]
-    kept = [column for column in first if column in whole.columns]
-    return whole.select(*kept, pl.exclude(kept))
+        tables["recorded"] = launches.run(trials.recorded, [windows], per="run").drop("windows", "steps")
+    return tables
 
 
 def plot(table: pl.DataFrame) -> alt.LayerChart:

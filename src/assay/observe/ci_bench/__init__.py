@@ -55,6 +55,7 @@ from assay.observe.ci_bench import lab as bench_lab
 from assay.observe.ci_bench.step_cases import METHODS, PEERS, UNTUNED, contest, of_clouds, recorded
 from assay.observe.series.trials import FOLDER
 from assay.record import charts, intervals, measures, traces
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.sim.random import stream
 from assay.sim.scratch import scratch
@@ -198,7 +199,7 @@ def steps(noise: str, commits: int, histories: int, seed: int) -> dict[str, dict
     return {method: {**asdict(score), "f1": score.f1} for method, score in contest(noises, histories, seed).items()}
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Comparisons with and without a planted change, by time and by count; two users; steps in histories."""
     size = {"pairs": lab.pick(quick=10, full=24), "rounds": lab.pick(quick=10, full=20)}
     changes = lab.pick(quick=(0.05,), full=(0.02, 0.05, 0.1))
@@ -223,11 +224,7 @@ def study(lab: Lab) -> pl.DataFrame:
     noises = [*lab.pick(quick=(), full=("machine",)), *_clouds(lab)]
     if noises:
         parts["steps"] = lab.run(steps, [{"noise": noise, **histories} for noise in noises], per="method")
-    tables = [table.select(pl.lit(name).alias("experiment"), pl.all()) for name, table in parts.items()]
-    table = pl.concat(tables, how="diagonal_relaxed")
-    first = ("experiment", "change", "noise", "method", *size, "replicas", "hash_seeds", *histories, "seed")
-    case = [name for name in first if name in table.columns]
-    return table.select(*case, pl.exclude(case))
+    return parts
 
 
 def _clouds(lab: Lab) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import measures
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.serving.baselines.routers import LeastRequests
 from assay.serving.engine.control import Control, Withdrawn
@@ -457,7 +458,7 @@ def _filled(rows: dict[str, dict[str, Any]], requests: Requests) -> dict[str, di
     return {name: rest | row for name, row in rows.items()}
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Nitsum beside prior systems on a mix that shifts (and one that does not), and beside restarts; 8 H200."""
     found = lab.trace_or_none("AzureLLMInferenceTrace_conv.csv")
     path, made = (str(found), "") if found else ("", ", generated requests")
@@ -475,9 +476,8 @@ def study(lab: Lab) -> pl.DataFrame:
         "prior": lab.run(compare_on, one.run(tune, prior).drop("seed").to_dicts(), per="system"),
         "restart": four.run(compare_restarts, one.run(tune_restarts, dear).drop("seed").to_dicts(), per="system"),
     }
-    parts = [table.with_columns(experiment=pl.lit(f"{name}{made}")) for name, table in tables.items()]
-    columns = ("experiment", "mix", "load", "phases", "seconds", "system", "seed", "offered", "goodput")
-    return pl.concat(parts, how="diagonal_relaxed").select(*columns, "switches", "paused")
+    shown = {"mix", "load", "phases", "seconds", "system", "seed", "offered", "goodput", "switches", "paused"}
+    return {f"{name}{made}": table.select(c for c in table.columns if c in shown) for name, table in tables.items()}
 
 
 def plot(table: pl.DataFrame) -> alt.FacetChart:

@@ -42,6 +42,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import intervals, measures, timing
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.serving.rcllm import block_cluster as cluster
 from assay.serving.rcllm import block_reuse, ranking_lm
@@ -330,7 +331,7 @@ def trial(experiment: str, seed: int, **case: Any) -> dict[str, dict[str, Any]]:
     return parts[experiment](**case, seed=seed)
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Accuracy of the trained recommender, time to first token of a modelled cluster, and of this machine."""
     lists = {"prompts": lab.pick(quick=250, full=1000), "ablations": lab.pick(quick=20, full=300), "candidates": 24}
     size = {"requests": lab.pick(quick=240, full=900), "ablations": lab.size == "full"}
@@ -340,13 +341,11 @@ def study(lab: Lab) -> pl.DataFrame:
         trial, [{"experiment": "cluster", **shop, **size} for shop in shops], per="run"
     )
     ranked = lab.with_seeds(quick=4, full=10).run(trial, [{"experiment": "accuracy", **lists}], per="method")
-    parts = [ranked, served.drop("run")]
-    parts = [part.drop("ablations") for part in parts]
+    tables = {"accuracy": ranked.drop("ablations"), "cluster": served.drop("run", "ablations")}
     if lab.size == "full":
-        parts.append(
-            lab.run(trial, [{"experiment": "clock", "layers": 8, "candidates": 40, "rounds": 25}], per="method")
-        )
-    return pl.concat(parts, how="diagonal_relaxed")
+        clock = {"experiment": "clock", "layers": 8, "candidates": 40, "rounds": 25}
+        tables["clock"] = lab.run(trial, [clock], per="method")
+    return tables
 
 
 def plot(table: pl.DataFrame) -> alt.HConcatChart:

@@ -35,6 +35,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import measures, traces
+from assay.record.tables import Tables
 from assay.record.types import Claim, Evidence
 from assay.serving.taper.branch_engine import Served, serve
 from assay.serving.taper.branch_state import EAGER, OFF, Policy
@@ -183,7 +184,7 @@ def limits(
     return rows
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Capacity of every policy by bisection, then goodput over loads; generated traffic and, where at hand, Azure's."""
     names, requests = list(lab.pick(quick=QUICK, full=tuple(POLICIES))), lab.pick(quick=800, full=800)
 
@@ -200,7 +201,7 @@ def study(lab: Lab) -> pl.DataFrame:
     # The claims are about the main case; around it a few seeds show the trend.
     few = lab.with_seeds(quick=2, full=3)
     capacities = [lab.run(limits, [limit("poisson", 0.5)], per="policy"), few.run(limits, cases, per="policy")]
-    parts = [part.with_columns(experiment=pl.lit("capacity")) for part in capacities if not part.is_empty()]
+    capacity = pl.concat([part.drop("policies") for part in capacities if not part.is_empty()], how="diagonal_relaxed")
     rates = lab.pick(quick=(0.4, 2.0, 2.4), full=(0.3, 1.0, 1.6, 2.0, 2.4, 3.2))
     loads = [
         {
@@ -212,10 +213,7 @@ def study(lab: Lab) -> pl.DataFrame:
         }  # of about one duration
         for rate in rates
     ]
-    parts.append(few.run(sweep, loads, per="policy").with_columns(experiment=pl.lit("load")))
-    table = pl.concat(parts, how="diagonal_relaxed").drop("policies")
-    case = ["experiment", "arrivals", "share", "requests", "tpot", "prefix_reads", "rate", "policy", "seed"]
-    return table.select(*case, pl.exclude(*case))
+    return {"capacity": capacity, "load": few.run(sweep, loads, per="policy").drop("policies")}
 
 
 def best_cap(table: pl.DataFrame) -> str:
