@@ -177,6 +177,8 @@ def _print(result: Result, wide: bool) -> None:
         screen.print(Text(line), no_wrap=True)
     for line in full_size_lines(result):
         screen.print(Text(line, style="yellow"))
+    if result.trust:
+        screen.print(Text(f"\n{result.trust}", style="yellow"))
     resumed = f", {result.resumed} cases resumed" if result.resumed else ""
     facts = (
         f"{result.size}, {seeds_text(result.seeds)}, {result.seconds:.1f} s{resumed}; evidence {result.evidence.value}",

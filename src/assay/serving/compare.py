@@ -21,6 +21,8 @@ from assay.serving.engine.lead import Lead, lead
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.simulator import simulate, warm
 from assay.serving.interface import SLO
+from assay.sim import trust
+from assay.sim.cost_file import FITTED
 from assay.workloads.closed_loop import closed
 from assay.workloads.requests import Requests
 
@@ -247,6 +249,7 @@ def compare(
         "fleet": _fleet_facts(spec),
         "table": table,
         "why": _why(table, slo, find),
+        "trust": _trust(spec),
         "shown": SHOWN_AT_CAPACITY if find else SHOWN_WITH_TARGETS if slo else SHOWN,
     }, outcomes
 
@@ -342,6 +345,16 @@ def _fleet_facts(spec: fleets.FleetSpec) -> dict[str, Any]:
         "name": spec.name, "instances": len(spec), "gpus": spec.gpus, "kv_tokens": max(rooms), "usd_per_hour": price,
         "block": spec.block, "notes": "; ".join(notes),
     }  # fmt: skip
+
+
+def _trust(spec: fleets.FleetSpec) -> str:
+    """How far the fleet's step times are off measured hardware, as far as that is known."""
+    if all(instance.name.startswith(FITTED) for instance in spec.instances):
+        return "step times are those that assay calibrate fitted to your own engines, which told its error"
+    measured = trust.measured()["roofline"].gpu
+    gpus = {instance.name.partition(":")[0] for instance in spec.instances} - {measured, FITTED}
+    others = f" On {', '.join(sorted(gpus))} nothing was measured." if gpus else ""
+    return trust.sentence("roofline") + others
 
 
 def _why(table: Sequence[Mapping[str, Any]], slo: SLO | None, find: bool) -> str:

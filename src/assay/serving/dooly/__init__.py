@@ -289,6 +289,11 @@ def study(lab: Lab) -> Tables:
     }
 
 
+def stored_runs() -> pl.DataFrame | None:
+    """What was measured on an H200 beside every way to predict it; None where nothing is stored."""
+    return dooly_h200.rows()
+
+
 def plot(table: pl.DataFrame) -> alt.HConcatChart:
     """Seconds of profiling, and the errors of simulated times."""
     import altair as alt

@@ -76,6 +76,7 @@ avoid_when = (
     "Traffic is steady (a swept static split is as good and cannot misbehave), everything fits, or the link to the "
     "host has no idle time to refill what a moved border empties."
 )
+trust = "How long a node takes is a model; no measured node was at hand to say how far off it is."
 own_input = ""
 references = (
     "PPO: Schulman, Wolski, Dhariwal, Radford and Klimov, arXiv:1707.06347.",

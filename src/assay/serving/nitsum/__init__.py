@@ -47,6 +47,7 @@ from assay.serving.nitsum import tier_plan
 from assay.serving.nitsum.tier_plan import Plan, Sort, best_plan, name_of
 from assay.serving.nitsum.tiers import Demand, StrictestFirst, Window, strict_first
 from assay.sim.random import stream
+from assay.sim.trust import sentence
 from assay.workloads.requests import Requests
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ avoid_when = (
     "All requests want the same, or the mix is steady: plan once and leave it. And where a layout can only be changed "
     "by a restart, change it by the hour, not by the minute."
 )
+trust = sentence("roofline")
 own_input = ""
 replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., Splitwise, ISCA 2024.",)

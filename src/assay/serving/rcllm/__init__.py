@@ -50,6 +50,7 @@ from assay.serving.rcllm.item_placement import Placement, by_co_occurrence, by_h
 from assay.sim import tiny_lm
 from assay.sim.random import stream
 from assay.sim.roofline import layout
+from assay.sim.trust import sentence
 from assay.workloads import recommendations
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ avoid_when = (
     "those of full computation to the last bit, or the network is slower than computing again."
 )
 needs = ("torch",)
+trust = sentence("roofline")
 own_input = (
     "python -c \"from assay.serving.rcllm import place; print(place('examples/clicks.csv', nodes=4).local_share)\""
 )

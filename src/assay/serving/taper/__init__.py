@@ -41,6 +41,7 @@ from assay.serving.taper.branch_engine import Served, serve
 from assay.serving.taper.branch_state import EAGER, OFF, Policy
 from assay.sim.random import stream
 from assay.sim.roofline import layout
+from assay.sim.trust import sentence
 from assay.workloads import branches, request_files
 from assay.workloads.branches import Branching
 
@@ -58,6 +59,7 @@ avoid_when = (
     "Nothing branches; the step is already as long as the target allows, so that there is no slack to spend; or load "
     "is so low that starting every branch at once does no harm either."
 )
+trust = sentence("roofline")
 own_input = ""
 replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., ISCA 2024.",)
