@@ -180,7 +180,7 @@ def test_disconnected_graphs_run_to_a_cap() -> None:
 def test_the_next_process_compiles_nothing() -> None:
     run(star(4), [0, 1, 2, 3])
     code = (
-        "from assay.protocols import swarm; from assay.sim.graphs import *\n"
+        "from assay.protocols.div import swarm; from assay.sim.graphs import *\n"
         "for rule in swarm.RULES:\n"
         "  for graph in (star(4), cycle(4), complete(4)): swarm.run(graph, [0, 1, 2, 3], rule)\n"
         "print(sum(swarm._advance.stats.cache_misses.values()), len(swarm._advance.signatures))"
