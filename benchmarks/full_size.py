@@ -4,6 +4,8 @@
     python benchmarks/full_size.py KEY …       # only these
     python benchmarks/full_size.py --keep      # run nothing, keep what the store has
 
+Papers of which the store has no full-size result keep the entry that the file has.
+
 Results are estimates with their machine; verdicts are made when they are read. A full size takes at most ten minutes on
 two cores.
 """
@@ -43,8 +45,10 @@ def main(words: list[str]) -> None:
     for key in [] if "--keep" in words else words or built:
         measure(key)
     results = [result for key in built if (result := newest(key))]
-    write_whole(full_size.FILE, full_size.as_toml(results).encode())
-    print(f"{len(results)} of {len(built)} papers in {full_size.FILE.name}")
+    before = full_size.FILE.read_text(encoding="utf-8") if full_size.FILE.exists() else ""
+    write_whole(full_size.FILE, full_size.as_toml(results, before).encode())
+    full_size.runs.cache_clear()
+    print(f"{len(full_size.runs())} of {len(built)} papers in {full_size.FILE.name}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import click
@@ -72,6 +73,7 @@ def written(page: Path) -> list[str]:
     return found
 
 
+@cache
 def own_inputs() -> dict[str, str]:
     """The command of every paper that takes a user's input, read off its source."""
     values = {key: catalogue._assigned(key, "own_input") for key in BUILT}
@@ -79,6 +81,7 @@ def own_inputs() -> dict[str, str]:
     return {key: text for key, text in texts.items() if text}
 
 
+@cache
 def shown() -> list[str]:
     """Every command, once."""
     return list(dict.fromkeys([*(c for page in PAGES for c in written(page)), *own_inputs().values()]))
@@ -101,7 +104,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def perform(command: str) -> int:
     """Run one command in this process; its exit code."""
     words = shlex.split(ENDING.get(command, command))
-    words = [str(name) for word in words for name in (sorted(Path().glob(word)) if "*" in word else [word])]
+    words = [
+        str(name) for word in words for name in (sorted(Path().glob(word)) if "/*" in word or "-*" in word else [word])
+    ]
     if words[:2] == ["python", "-c"]:
         exec(words[2], {})
         return 0
@@ -200,8 +205,11 @@ def test_engines_and_gateway_answer_the_curl_that_follows_them(page: str, tmp_pa
     assert gateway
     block = block.replace("--policy lmetric &", f"--policy lmetric --port {gateway[1]} &")
     block = block.replace("assay top ", f"assay top http://127.0.0.1:{gateway[1]} ")
-    shell = f'assay() {{ "{sys.executable}" -m assay.cli.main "$@"; }}\n{block}\nkill $(jobs -p)\nwait\n'
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    own = tmp_path / "assay"
+    own.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m assay.cli.main "$@"\n')
+    own.chmod(0o755)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    shell = f"trap 'kill $(jobs -p); wait' EXIT\n{block}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=400, env=environment)
     assert "[DONE]" in done.stdout, done.stdout + done.stderr
     assert "502" not in done.stdout

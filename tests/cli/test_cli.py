@@ -117,3 +117,9 @@ def test_a_slip_of_the_hand_gets_a_suggestion(package: Package, words: list[str]
 def test_doctor_says_each_cure_once(package: Package) -> None:
     shown = package.assay("doctor").stdout
     assert shown.count("pip install") <= 1
+
+
+def test_a_terminal_without_unicode_gets_ascii(package: Package) -> None:
+    said = package.assay("show", "lmetric", PYTHONIOENCODING="ascii").stdout
+    assert said.isascii()
+    assert "lmetric . serving . arXiv:2603.15202" in said

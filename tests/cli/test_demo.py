@@ -17,11 +17,11 @@ RESULT = Result("div", Evidence.REAL, "quick", 1.0, {}, [], (ANSWER,))
 
 def answer(low: float) -> dict[str, Any]:
     rows = [
-        {"policy": "slow", "ttft_mean": 0.9, "led_by": 0.67, "led_by_low": 0.6, "led_by_high": 0.7},
         {"policy": "mine", "ttft_mean": 0.3, "led_by": None, "led_by_low": None, "led_by_high": None},
         {"policy": "theirs", "ttft_mean": 0.4, "led_by": 0.25, "led_by_low": low, "led_by_high": 0.31},
+        {"policy": "slow", "ttft_mean": 0.9, "led_by": 0.67, "led_by_low": 0.6, "led_by_high": 0.7},
     ]
-    return {"trace": {"used": 5000}, "fleet": {}, "table": rows, "why": ""}
+    return {"requests": 25_000, "traces": 5, "table": rows}
 
 
 def screen(low: float = 0.18, width: int = 80, plain: bool = False) -> str:
@@ -33,7 +33,7 @@ def test_it_says_who_won_by_how_much_and_how_sure_that_is() -> None:
     said = screen()
     assert "mine: answers begin 25 % sooner than with theirs, the next best." in " ".join(said.split())
     assert "the lead would be 18 to 31 % (95 % interval)" in " ".join(said.split())
-    assert "the same 5,000 requests" in " ".join(said.split())
+    assert "the same 25,000 requests" in " ".join(said.split())
 
 
 def test_a_difference_inside_the_interval_is_a_tie() -> None:

@@ -20,8 +20,10 @@ from assay.observe.traces import metrics
 from assay.record import catalogue
 from assay.record.errors import BadInput
 from assay.record.lab import Lab
+from assay.record.tables import joined
 from assay.record.types import Estimate, NotMeasured, Verdict
 from assay.record.verdicts import judge
+from assay.sim.random import stream
 
 SPACE = {"a": (1, 2, 3, 4), "b": ("x", "y"), "c": (False, True)}
 
@@ -151,11 +153,11 @@ def test_without_the_table_and_torch_the_study_runs_and_its_claims_say_what_is_m
     monkeypatch.setenv("ASSAY_TRACES", str(tmp_path))
     monkeypatch.setattr(ccl_bench, "find_spec", lambda name: None)
     lab = Lab("ccl-bench", seeds=(1000, 7, 12345))
-    table = ccl_bench.study(lab)
+    table = joined(ccl_bench.study(lab))
     assert set(table["experiment"]) == {"doubled"}
     assert set(table["seed"]) == lab.used == {1000, 7, 12345}
     assert ccl_bench.tpu_to_gpu("v6e torus")(table).n == 3
-    with pytest.raises(NotMeasured, match=r"benchmark_data\.json"):
+    with pytest.raises(NotMeasured, match="assay traces get ccl-bench"):
         ccl_bench.shorter(table)
     for measure in (ccl_bench.slow_to_fast("wide"), ccl_bench.times_the_step, ccl_bench.gained("ddp")):
         with pytest.raises(NotMeasured, match="extra torch"):
@@ -199,9 +201,9 @@ def _answered(id: str, table: pl.DataFrame) -> tuple[Estimate, Verdict]:
 
 
 def _pairs(step: float, overlap: float) -> pl.DataFrame:
-    rows = [{"experiment": "pair", "seed": 9, "window": window, "method": method, "step": took * (1 + window / 50),
-             "compute_comm_overlap": hidden}
-            for window in range(8)
+    rows = [{"experiment": "pair", "seed": 9, "turn": turn, "method": method, "step": took * (1 + turn / 50),
+             "compute_comm_overlap": hidden, "granted": 1.0}
+            for turn in range(8)
             for method, took, hidden in (("less", 0.05, 0.02), ("more", step, overlap))]  # fmt: skip
     return pl.DataFrame(rows)
 
@@ -223,10 +225,43 @@ def test_the_pair_is_not_the_easy_one() -> None:
     assert more["half"] == less["half"] and more != less
 
 
+class Timed:
+    """A bench that times setups by what a test says of them; one cannot run."""
+
+    def seconds(self, engine: str, setup: Setup, steps: int) -> list[float]:
+        if setup == {"bucket": 2.0, "pieces": 1, "half": False}:
+            raise CannotRun("out of memory")
+        return [1.0 + abs(setup["bucket"] - 2.0) + setup["pieces"] + setup["half"] / 2] * steps
+
+
+def test_the_best_setup_is_the_best_of_all_that_run_and_not_what_a_few_trials_met() -> None:
+    bench: Any = Timed()
+    for seed in (0, 1000, 77_000):
+        rows: dict[str, dict[str, Any]] = {}
+        found = trials._best(bench, "ddp", rows, stream(seed, "test"))
+        assert found == {"bucket": 2.0, "pieces": 1, "half": True}
+        assert len(rows) == 18 and [row["why"] for row in rows.values() if row["step"] is None] == ["out of memory"]
+
+
+def test_a_lucky_step_makes_no_best_setup() -> None:
+    lucky = {"bucket": 25.0, "pieces": 4, "half": True}
+    told: list[Setup] = []
+
+    class Lucky(Timed):
+        def seconds(self, engine: str, setup: Setup, steps: int) -> list[float]:
+            told.append(setup)
+            first = setup == lucky and told.count(lucky) == 1
+            return [0.001] * steps if first else super().seconds(engine, setup, steps)
+
+    bench: Any = Lucky()
+    assert trials._best(bench, "ddp", {}, stream(5, "test")) == {"bucket": 2.0, "pieces": 1, "half": True}
+    assert told.count(lucky) > 1  # it was among those that were timed again
+
+
 def _finals(fsdp: float, ddp: float) -> list[dict[str, Any]]:
-    return [{"experiment": "final", "workload": "wide", "seed": 4, "window": turn, "engine": engine, "method": method,
-             "step": step * (1 + turn / 100)}
-            for turn in range(6) for method in ("default", "tpe")
+    return [{"experiment": "final", "workload": "wide", "seed": 4, "turn": turn, "engine": engine, "method": method,
+             "step": step * (1 + turn / 100), "granted": 1.0}
+            for turn in range(6) for method in ("default", "best")
             for engine, step in (("fsdp", fsdp), ("ddp", ddp))]  # fmt: skip
 
 
@@ -239,6 +274,14 @@ def test_the_slow_engine_is_named_before_the_measurement(fsdp: float, verdict: V
     assert judged is verdict
     assert found.value == pytest.approx(fsdp / 0.1)
     assert found.cases == "wide, of 1 cases"
+
+
+def test_steps_timed_beside_other_work_tell_nothing() -> None:
+    busy = pl.DataFrame(_finals(0.3, 0.1)).with_columns(granted=pl.lit(0.6))
+    with pytest.raises(NotMeasured, match="60% of a processor"):
+        _answered("frameworks", busy)
+    with pytest.raises(NotMeasured, match="idle"):
+        _answered("overlap", _pairs(0.1, 0.2).with_columns(granted=pl.lit(0.5)))
 
 
 # -------------------------------------------------------------------------------------------------- real rows

@@ -21,6 +21,7 @@ from assay.observe.ccl_d.job import RingJob
 from assay.observe.ccl_d.model import modelled
 from assay.observe.interface import Diagnosis, Suspect
 from assay.record.lab import Lab
+from assay.record.tables import joined
 from assay.record.types import Claim, NotMeasured
 from assay.sim.random import stream
 from tests.observe.test_ring import wait_for
@@ -381,7 +382,7 @@ def test_the_given_seeds_are_the_ones_that_run(monkeypatch: pytest.MonkeyPatch, 
     launch.__module__, launch.__qualname__ = trials.__name__, "launch"
     monkeypatch.setattr(trials, "launch", launch)
     job = Lab("ccl-d", seeds=seeds)
-    table = ccl_d.study(job)
+    table = joined(ccl_d.study(job))
     assert tuple(ran) == seeds[:2] and job.used == set(seeds[:2])
     assert table.select("experiment", "fault", "method", "turn", "seed").row(0)[:4] == ("incident", H1, "ccl-d", "0")
 

@@ -22,6 +22,7 @@ from assay.observe.graphs.link import linked
 from assay.observe.graphs.replay import Link, Network, Plan, critical_path, longest_chain, replay
 from assay.record import catalogue
 from assay.record.errors import BadInput
+from assay.record.lab import Lab
 from assay.record.types import NotMeasured, Verdict
 from assay.record.verdicts import judge
 from assay.workloads import chakra, chakra_json, kineto_generate
@@ -505,7 +506,7 @@ def test_claims_say_what_is_missing_where_it_is() -> None:
     from assay.observe import chakra as paper
 
     table = _uses(generated=None)
-    with pytest.raises(NotMeasured, match="torch job"):
+    with pytest.raises(NotMeasured, match="assay traces get chakra"):
         paper.serves(table)
     with pytest.raises(NotMeasured, match="extra torch"):
         paper.times_the_error("timeline")(table)
@@ -562,6 +563,38 @@ def test_a_rival_is_judged_beside_the_replay_on_late_windows_only() -> None:
     verdicts = [judge(asked[id].question, estimate).verdict for id, estimate in found.items()]
     assert verdicts == [Verdict.REPRODUCED, Verdict.NOT_REPRODUCED]
     assert found["timeline"].n == 6
+
+
+@pytest.mark.parametrize("size", ["quick", "full"])
+def test_both_sizes_replay_the_job_whose_speed_is_claimed(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from assay.observe import chakra as paper
+
+    asked: list[Any] = []
+
+    def run(lab: Lab, function: Any, cases: list[dict[str, Any]], per: str) -> pl.DataFrame:
+        asked.extend(case.get("ranks") for case in cases)
+        return pl.DataFrame([{**case, "seed": 7} for case in cases])
+
+    monkeypatch.setattr(Lab, "run", run)
+    paper.study(Lab("chakra", size=size))
+    assert 128 in asked
+
+
+def test_in_every_late_window_each_rank_is_late_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[Any] = []
+
+    def record(job: et_record.Job, windows: list[Any]) -> None:
+        planned.extend(windows)
+        raise NotMeasured("nothing is recorded here")
+
+    monkeypatch.setattr(et_record, "record", record)
+    for seed in (0, 1000, 31_337):
+        with pytest.raises(NotMeasured):
+            trials.recorded(windows=5, steps=4, seed=seed)
+    late = [window for window in planned if window is not None]
+    assert len(late) == 15 == len(planned) - 15
+    assert all(sum(second > 0 for second in one.of(rank)) == 2 for one in late for rank in range(2))
+    assert len({tuple(one.of(0)) for one in late}) == 15  # drawn anew
 
 
 def test_every_sentence_of_the_paper_is_answered() -> None:

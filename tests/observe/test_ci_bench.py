@@ -25,6 +25,7 @@ from assay.observe.ci_bench import step_cases as bench_steps
 from assay.observe.ci_bench.step_cases import UNTUNED
 from assay.record import catalogue
 from assay.record.lab import Lab
+from assay.record.tables import joined
 from assay.record.types import Estimate, NotMeasured, Verdict
 from assay.record.verdicts import judge
 from assay.sim.random import stream
@@ -128,6 +129,8 @@ def test_a_planted_change_is_judged_by_what_was_measured_of_it_beside_equal_code
     found, verdict = answered("time", compared([0.05, 0.06, 0.055], [0.0, 0.005, -0.005], 0.05, "compare"))
     assert verdict is Verdict.REPRODUCED and found.value == pytest.approx(0.055) and found.n == 3
     assert answered("time", compared([0.02, 0.025, 0.022], [0.0, 0.0, 0.0], 0.05, "compare"))[1] is Verdict.DIRECTION
+    longer = compared([0.05, 0.06, 0.055], [0.0, 0.005, -0.005, 0.001, -0.001], 0.05, "compare")
+    assert answered("time", longer)[0] == found and answered("equal-code", longer)[0].n == 5  # each seed by its own
     drift = compared([0.05, 0.06, 0.055], [0.05, 0.055, 0.06], 0.05, "compare")  # a machine that slows down meanwhile
     assert answered("time", drift)[1] is Verdict.NOT_REPRODUCED
     assert answered("equal-code", drift)[1] is Verdict.NOT_REPRODUCED
@@ -149,7 +152,7 @@ def test_what_was_not_run_at_this_size_or_not_at_hand_is_said() -> None:
     with pytest.raises(NotMeasured, match="--full"):
         answered("instructions", few)
     for id in ("misplaced", "neighbours", "usual-threshold"):
-        with pytest.raises(NotMeasured, match="azure_vm_noise"):
+        with pytest.raises(NotMeasured, match="assay traces get azure-vm-noise"):
             answered(id, few)
 
 
@@ -234,7 +237,7 @@ def test_every_experiment_runs_with_the_seeds_that_were_given() -> None:
     assert {seed for name, seed in lab.asked if name in ("comparisons", "steps")} == {1000, 7, 12345}
     assert {seed for name, seed in lab.asked if name == "again"} == {1000}  # dear: the first
     lab = Asked("ci-bench", "full", seeds=(1000, 7, 12345))
-    table = ci_bench.study(lab)
+    table = joined(ci_bench.study(lab))
     assert {seed for name, seed in lab.asked if name == "counts"} == {1000, 7, 12345}
     assert set(table["noise"].drop_nulls()) == {"machine", "clouds"}
 

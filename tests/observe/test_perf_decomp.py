@@ -166,5 +166,13 @@ def test_variability_is_paired_by_turn_and_the_bound_is_the_papers() -> None:
     assert answered("variability", table(0.24))[1] is Verdict.NOT_REPRODUCED
 
 
+def test_the_plot_is_drawn_of_planted_records_where_the_machines_are_not_at_hand() -> None:
+    errors = pl.DataFrame([{"experiment": "planted", "method": method, "seed": seed, "mase": mase}
+                           for method, mase in (("automatic", 0.5), ("classical", 0.9), ("spectrum", None))
+                           for seed in (7, 8, 9)])  # fmt: skip
+    drawn = paper.plot(errors).to_dict()
+    assert {row["method"] for rows in drawn["datasets"].values() for row in rows} == {"automatic", "classical"}
+
+
 def test_every_sentence_of_the_paper_is_answered() -> None:
     assert {one.id for one in paper.claims if not one.asks} == {one.id for one in catalogue.paper("perf-decomp").claims}

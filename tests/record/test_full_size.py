@@ -36,3 +36,14 @@ def test_what_is_written_is_read_again() -> None:
     entry = tomllib.loads(full_size.as_toml([result]))[key]
     assert (entry["machine"], entry["seeds"], entry["seconds"]) == ('a "cpu", 2 cores', 2, 12.0)
     assert entry["claims"][run.answers[0].id].get("measured") == run.answers[0].measured
+
+
+def test_entries_of_other_papers_are_kept() -> None:
+    import tomllib
+
+    before = full_size.FILE.read_text(encoding="utf-8")
+    (key, run), *others = full_size.runs().items()
+    result = Result(key, Evidence.MODEL, "full", 12.0, {"cpu": "one", "cores": 2}, [], run.answers, seeds=(3, 4))
+    after = tomllib.loads(full_size.as_toml([result], before))
+    assert after[key]["seconds"] == 12.0
+    assert {name: after[name] for name, _ in others} == {name: tomllib.loads(before)[name] for name, _ in others}

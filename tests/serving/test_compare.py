@@ -13,7 +13,7 @@ import pytest
 
 from assay.cli.main import main
 from assay.serving.baselines.routers import LeastRequests, RoundRobin
-from assay.serving.compare import at_rate, compare, read_slo
+from assay.serving.compare import at_rate, compare, over_traces, read_slo
 from assay.serving.engine import timeline
 from assay.serving.engine.capacity import find
 from assay.serving.engine.plots import comparison
@@ -134,6 +134,17 @@ def test_who_wins_says_how_sure_that_is_and_a_tie_is_called_one(trace: Path) -> 
         run("--trace", trace, "--fleet", "1xh200:qwen3-8b", "--policies", "round-robin,lmetric", "--json")
     )
     assert same["why"].startswith("round-robin and lmetric tie at")  # one instance leaves no choice
+
+
+def test_several_traces_tell_how_far_a_lead_reaches() -> None:
+    traces = [chat(200, rate=20.0, seed=seed) for seed in range(4)]
+    table, runs = over_traces(traces, parse(FLEET), ["round-robin", "lmetric"])
+    winner, other = table
+    assert set(runs) == {"round-robin", "lmetric"}
+    assert winner["ttft_mean"] < other["ttft_mean"]
+    assert winner["led_by"] is None
+    assert other["led_by"] == pytest.approx(1 - winner["ttft_mean"] / other["ttft_mean"])
+    assert other["led_by_low"] <= other["led_by"] <= other["led_by_high"]
 
 
 def test_pictures_and_timeline_are_written(trace: Path, tmp_path: Path) -> None:

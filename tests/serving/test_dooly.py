@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from assay.record.catalogue import paper
 from assay.record.lab import Lab
+from assay.record.tables import joined
 from assay.serving import dooly
 from assay.serving.dooly import graph_pieces
 from assay.serving.dooly import h200 as dooly_h200
@@ -273,7 +274,7 @@ def test_a_model_with_experts_is_not_cut_into_pieces() -> None:
 @pytest.mark.slow
 def test_the_study_answers_its_claims() -> None:
     pytest.importorskip("torch")
-    table = dooly.study(Lab("dooly", seeds=(0,)))
+    table = joined(dooly.study(Lab("dooly", seeds=(0,))))
     for claim in dooly.claims:
         assert np.isfinite(claim.measure(table).value)
     dooly.plot(table).to_dict()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from assay.record import catalogue
 from assay.record.lab import Lab
+from assay.record.tables import joined
 from assay.serving import rcllm
 from assay.serving.rcllm import block_cluster, item_placement, ranking_lm
 from assay.sim.random import stream
@@ -353,7 +354,7 @@ def test_quick_study_has_all_parts_and_a_chart() -> None:
         def pick(self, quick, full):
             return 20 if isinstance(quick, int) and quick > 20 else quick
 
-    table = rcllm.study(Small("rcllm", seeds=(7,)))
+    table = joined(rcllm.study(Small("rcllm", seeds=(7,))))
     assert table["experiment"].unique(maintain_order=True).to_list() == ["accuracy", "cluster"]
     assert table.filter(experiment="cluster").select(*rcllm.GRID).unique().height == len(rcllm.CORNERS)
     assert rcllm.plot(table).to_dict()["hconcat"]

@@ -22,7 +22,9 @@ CAPS = ("cap-2", "batch-8", "batch-32")
 def capacities() -> pl.DataFrame:
     """The main case of the study, on fewer seeds."""
     case = {"arrivals": "poisson", "share": 0.5, "requests": 500, "tpot": taper.TPOT, "prefix_reads": "each"}
-    table = Lab("taper", seeds=(0, 1, 2)).run(taper.limits, [{**case, "policies": list(QUICK)}], per="policy")
+    table = Lab("taper", seeds=(0, 1, 2)).run(
+        taper.limits, [{**case, "policies": ["irp-off", "irp-eager", *CAPS, "taper"]}], per="policy"
+    )
     return table.with_columns(experiment=pl.lit("capacity"))
 
 

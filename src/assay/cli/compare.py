@@ -2,9 +2,9 @@
 
 A room, or a paper that is a folder, fills this hook with a module `compare.py` that holds a click command named
 `command`. The command has options of its own and returns its answer: facts about the input by name, a `table` (a list
-of rows) and `why`, who wins in a sentence or two. Printing it, as tables or JSON, happens here; `shown` names the six
-columns that people get to see without `--wide`, else it is the first six. `click.get_current_context().obj` is a
-`Progress` it may call.
+of rows) and `why`, who wins in a sentence or two; a modelled answer also `trust`, how far off the model is. Printing
+it, as tables or JSON, happens here; `shown` names the six columns that people get to see without `--wide`, else it is
+the first six. `click.get_current_context().obj` is a `Progress` it may call.
 
 The name of a room without a comparison of its own stands for its papers': the options that are given decide which. A
 paper without one that offers a component of its room is compared by the room's command; `beside(kind, key)` of the
@@ -170,6 +170,8 @@ def _print(answer: dict[str, Any], shown: list[str] | None, wide: bool) -> None:
     if len(columns) < len(every):
         screen.print(Text(f"{len(every) - len(columns)} more columns: --wide", style="bright_black"))
     screen.print(Text(f"\n{answer['why']}"))
+    if "trust" in answer:
+        screen.print(Text(answer["trust"], style="yellow"))
 
 
 @click.group(cls=Comparisons, epilog="Example:  assay compare radius-fps --cloud scan.ply -k 4096")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FLEET = "8xh200:qwen3-32b"
 STUDIES = ("div", "radius-fps")
+TRACES = 5
 OWN = Path("examples/chats.jsonl")
 
 
@@ -61,14 +62,15 @@ def _compare(html: Path) -> tuple[dict[str, Any], Path]:
     from assay.serving import fleet
     from assay.serving.engine.plots import comparison
 
-    requests = serving.generated("agents")
-    policies = {name: name for name in serving.DEFAULT.split(",")}
-    _say(f"comparing {len(policies)} routers on {len(requests):,} requests (the first time the simulator is compiled)")
+    traces = [serving.generated("agents", seed=seed) for seed in range(TRACES)]
+    policies = serving.DEFAULT.split(",")
+    many = sum(map(len, traces))
+    _say(f"comparing {len(policies)} routers on {many:,} requests (the first time the simulator is compiled)")
     with progress_bar("compare") as progress:
-        answer, outcomes = serving.compare(requests, fleet.parse(FLEET), policies, progress=progress)
+        table, runs = serving.over_traces(traces, fleet.parse(FLEET), policies, progress)
     picture = html / "compare.svg"
-    charts.write(comparison(outcomes), picture)
-    return answer, picture
+    charts.write(comparison(runs), picture)
+    return {"requests": many, "traces": len(traces), "table": table}, picture
 
 
 def _study(key: str) -> Result:
@@ -83,20 +85,19 @@ def screen(
     answer: dict[str, Any], results: Sequence[Result], pictures: Sequence[Path], width: int, plain: bool
 ) -> list[str]:
     """What was compared, who won and how sure that is, where the picture is, what to type next."""
-    from assay.serving.compare import ranked
-
-    best, second, *_ = rows = ranked(answer["table"])
+    best, second, *_ = rows = answer["table"]
     gap = f"{100 * second['led_by']:.0f} %"
     sure = f"{100 * second['led_by_low']:.0f} to {100 * second['led_by_high']:.0f} %".replace("-", "−")
     if second["led_by_low"] > 0:
         won = f"{best['policy']}: answers begin {gap} sooner than with {second['policy']}, the next best."
-        certain = f"With other conversations of the same kind the lead would be {sure} (95 % interval)."
+        certain = f"With other traces of the same kind the lead would be {sure} (95 % interval)."
     else:
         won = f"Nobody: {best['policy']} and {second['policy']} tie."
-        certain = f"The difference of {gap} could as well be {sure} with other conversations (95 % interval)."
+        certain = f"The difference of {gap} could as well be {sure} with other traces (95 % interval)."
     parts = {
         "compared": f"{len(rows)} ways to choose which of 8 GPUs gets the next question to a language model. A "
-        f"simulator ({FLEET}) sent each of them the same {answer['trace']['used']:,} requests.",
+        f"simulator ({FLEET}) sent each of them the same {answer['requests']:,} requests of chats and agents, in "
+        f"{answer['traces']} traces.",
         "won": won,
         "sure": certain,
         "also run": "the studies of two papers, on this machine: "
@@ -143,10 +144,10 @@ def _next(width: int) -> list[str]:
         f"{program} show lmetric": "one paper explained",
     }
     wide = max(map(len, lines))
-    commands = [f"{line:<{wide}}  {what}" for line, what in lines.items()]
-    if max(map(len, commands)) + _HEAD > width:  # what can be copied matters more than what explains it
-        commands = list(lines)
-    return [f"{head:<{_HEAD}}{command}" for head, command in zip(["TYPE NEXT", "", ""], commands, strict=True)]
+    said = [f"{line:<{wide}}  {what}" for line, what in lines.items()]
+    if max(map(len, said)) + _HEAD > width:
+        said = [part for line, what in lines.items() for part in (f"{what}:", f"  {line}")]
+    return [f"{'TYPE NEXT' if at == 0 else '':<{_HEAD}}{line}" for at, line in enumerate(said)]
 
 
 def _program() -> str:

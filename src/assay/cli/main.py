@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import importlib
+import io
 import os
 import re
 import sys
@@ -55,6 +57,7 @@ def assay() -> None:
 def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 the check failed, 2 bad input, 130 interrupted."""
     warnings.showwarning = _warn
+    _spell_out_signs()
     try:
         code = assay.main(prog_name="assay", standalone_mode=False)
         sys.stdout.flush()
@@ -88,6 +91,26 @@ def _meant(error: click.UsageError) -> str:
         return ""
     close = difflib.get_close_matches(found[1], error.ctx.command.list_commands(error.ctx), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+_SPELLED = {
+    "…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "·": ".", "✓": "+", "✗": "x", "’": "'", "→": "->", "←": "<-",
+    "≤": "<=", "≥": ">=", "²": "^2", "µ": "u", "█": "#",
+}  # fmt: skip
+
+
+def _spell_out_signs() -> None:
+    """On a terminal that knows only ASCII or Latin-1, write signs as letters instead of dying at the first one."""
+
+    def spelled(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return "".join(_SPELLED.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("spelled", spelled)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="spelled")
 
 
 def _say(line: str, code: int) -> int:

@@ -140,9 +140,10 @@ def _seeds(seeds: tuple[int, ...] | int | None, first: int, size: str) -> tuple[
 
 
 def _run(key: str, size: str, seeds: tuple[int, ...], on: str, fresh: bool) -> Result:
+    from assay.observe.bench.children import interruptible
     from assay.record.runner import run
 
-    with progress_bar(key) as progress:
+    with interruptible(), progress_bar(key) as progress:  # what a study started and wrote goes with it
         return run(key, size=size, seeds=seeds, on=on, fresh=fresh, progress=progress)
 
 
@@ -176,6 +177,8 @@ def _print(result: Result, wide: bool) -> None:
         screen.print(Text(line), no_wrap=True)
     for line in full_size_lines(result):
         screen.print(Text(line, style="yellow"))
+    if result.trust:
+        screen.print(Text(f"\n{result.trust}", style="yellow"))
     resumed = f", {result.resumed} cases resumed" if result.resumed else ""
     facts = (
         f"{result.size}, {seeds_text(result.seeds)}, {result.seconds:.1f} s{resumed}; evidence {result.evidence.value}",

@@ -33,6 +33,7 @@ import polars as pl
 
 from assay.observe.series.trials import BENCHMARKS, FOLDER, deep, held_out, planted, scaled
 from assay.record import intervals, measures
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
@@ -58,43 +59,34 @@ references = (
 )
 
 STEP = 6 * 3600.0  # of the held-out months: the machines were measured every hour or two
+# The first three alone at quick size: the others' libraries take seconds to import.
 SIMPLE = ("seasonal-naive", "recent-median", "classical", "stl", "mstl", "holt-winters", "auto-arima", "prophet")
 
 
 # ------------------------------------------------------------------------------------------------- the study
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Held-out months of real machines, planted cycles, and a real function that is scaled ahead."""
-    simple = lab.pick(quick=("seasonal-naive", "recent-median", "classical", "mstl"), full=SIMPLE)
-    tables = [_scaled_table(lab)]  # timed: before anything else is under way
-    record = {"experiment": "planted", "days": 420, "step": 7200.0}
-    quicker = lab.pick(quick=[name for name in simple if name != "mstl"], full=simple)
-    tables.append(_rows(lab.with_seeds(quick=3, full=10), planted, [record], quicker))
+    simple = lab.pick(quick=SIMPLE[:3], full=SIMPLE)
+    tables = {"scaling": _scaled_table(lab)}  # timed: before anything else is under way
+    few = lab.with_seeds(quick=3, full=6)
+    tables["planted"] = _rows(few, planted, [{"days": 420, "step": 7200.0}], simple)
     if lab.trace_or_none(FOLDER) is None:
-        return _together(tables)
+        return tables
     months = [{"month": month, "step": STEP} for month in range(2)]
-    cases = [{"experiment": "held-out months", "benchmark": one, **month} for one in BENCHMARKS for month in months]
-    tables.append(_rows(lab.with_seeds(quick=3, full=6), held_out, cases, simple))
+    cases = [{"benchmark": one, **month} for one in BENCHMARKS for month in months]
+    held = [_rows(few, held_out, cases, simple)]
     if lab.size == "full" and find_spec("torch") is not None:
-        made = lab.with_seeds(quick=3, full=6).run(deep, [m | {"rounds": 600} for m in months], per="benchmark")
-        tables.append(made.drop("rounds").with_columns(experiment=pl.lit("held-out months"), method=pl.lit("lstm")))
-    return _together(tables)
-
-
-def _together(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """One table; what tells the cases apart stands before the seed, what was measured behind it."""
-    table = pl.concat(tables, how="diagonal_relaxed")
-    case = ("experiment", "benchmark", "month", "days", "step", "method")
-    first = [name for name in (*case, "seed") if name in table.columns]
-    return table.select(*first, *(name for name in table.columns if name not in first))
+        made = few.run(deep, [m | {"rounds": 600} for m in months], per="benchmark")
+        held.append(made.drop("rounds").with_columns(method=pl.lit("lstm")))
+    tables["held-out months"] = pl.concat(held, how="diagonal_relaxed")
+    return tables
 
 
 def _rows(lab: Lab, function: Any, cases: Sequence[dict[str, Any]], methods: Sequence[str]) -> pl.DataFrame:
     """One row for each case, seed and method; what only steers the trial is left out of the table."""
-    plain = [{k: v for k, v in case.items() if k != "experiment"} | {"methods": list(methods)} for case in cases]
-    made = lab.run(function, plain, per="method").drop("methods")
-    return made.with_columns(experiment=pl.lit(cases[0]["experiment"]))
+    return lab.run(function, [case | {"methods": list(methods)} for case in cases], per="method").drop("methods")
 
 
 def _scaled_table(lab: Lab) -> pl.DataFrame:
@@ -102,7 +94,7 @@ def _scaled_table(lab: Lab) -> pl.DataFrame:
     cycle, learn, rounds = lab.pick(quick=(0.3, 5, 3), full=(0.8, 6, 12))
     case = {"cycle": cycle, "learn": learn, "rounds": rounds}
     made = lab.with_seeds(quick=1, full=2).run(scaled, [case], per="run", alone=True)
-    return made.drop("cycle", "learn", "rounds", "run").with_columns(experiment=pl.lit("scaling"))
+    return made.drop("cycle", "learn", "rounds", "run")
 
 
 def plot(table: pl.DataFrame) -> alt.LayerChart:
@@ -110,7 +102,7 @@ def plot(table: pl.DataFrame) -> alt.LayerChart:
     import altair as alt
 
     name = "held-out months" if "held-out months" in table["experiment"].to_list() else "planted"
-    chosen = table.filter(pl.col("experiment") == name)
+    chosen = table.filter((pl.col("experiment") == name) & pl.col("mase").is_not_null())
     order = chosen.group_by("method").agg(pl.col("mase").mean()).sort("mase")["method"].to_list()
     bounds = []
     for method in order:
@@ -158,10 +150,7 @@ def error_ratio(other: str, experiment: str) -> measures.Measure:
         ours, theirs = (means.filter(pl.col("method") == name).drop("method") for name in ("automatic", other))
         both = ours.join(theirs, on=unit, suffix="_other").sort(unit)
         if both.is_empty():
-            at = " at this size" if other == "lstm" else ""
-            raise NotMeasured(
-                f"{other} was not run here{at}; the full size has it where assay[observe,torch] is installed"
-            )
+            raise NotMeasured(f"{other} was not run at this size; --full does where assay[observe,torch] is installed")
         return intervals.ratio(both["mase"].to_list(), both["mase_other"].to_list())
 
     return measure

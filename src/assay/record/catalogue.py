@@ -232,6 +232,7 @@ def _read_study(entry: Paper, module: ModuleType) -> Study:
         use_when=getattr(module, "use_when", ""),
         avoid_when=getattr(module, "avoid_when", ""),
         references=tuple(getattr(module, "references", ())),
+        trust=getattr(module, "trust", ""),
     )
 
 

@@ -17,7 +17,7 @@ class Signs:
     """What the parts of a line are drawn with."""
 
     measured: str
-    ends: str  # of the interval
+    ends: tuple[str, str]  # of the interval
     inside: str
     paper: str
     region: str  # what counts as reproduced
@@ -26,8 +26,8 @@ class Signs:
     cut: str
 
 
-UNICODE = Signs("●", "├┤", "─", "◆", "░", "│", " ", "…")
-ASCII = Signs("o", "[]", "-", "x", ".", "|", " ", "~")
+UNICODE = Signs("●", ("├", "┤"), "─", "◆", "░", "│", " ", "…")
+ASCII = Signs("o", ("[", "]"), "-", "x", ".", "|", " ", "~")
 
 
 def signs(encoding: str | None) -> Signs:

@@ -17,8 +17,9 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
+from io import BufferedRandom
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import quote, urlsplit
 
 from assay.record.errors import AssayError, BadInput, StoreFailed
@@ -68,7 +69,7 @@ def fetch(
         if not _right(place, file):
             url = f"{mirror.rstrip('/')}/{quote(file.path)}" if mirror else file.url
             part = base / ".partial" / file.sha256
-            _whole(opener, url, file, part, timeout, lambda done, start=before: progress(start + done, trace.size))
+            _whole(opener, url, file, part, timeout, partial(_told, progress, before, trace.size))
             parts.append((part, place))
         before += file.size
         progress(before, trace.size)
@@ -78,6 +79,10 @@ def fetch(
             part.replace(place)
             _sync(place.parent)
     return base / trace.file
+
+
+def _told(progress: Progress, before: int, total: int, done: int) -> None:
+    progress(before + done, total)
 
 
 def _right(place: Path, file: File) -> bool:
@@ -139,7 +144,7 @@ def _go_on(
     opener: urllib.request.OpenerDirector,
     url: str,
     file: File,
-    kept: BinaryIO,
+    kept: BufferedRandom,
     timeout: float,
     progress: Callable[[int], None],
 ) -> None:
@@ -162,7 +167,7 @@ def _go_on(
 
 
 @contextlib.contextmanager
-def _held(part: Path) -> Iterator[BinaryIO]:
+def _held(part: Path) -> Iterator[BufferedRandom]:
     """The partial file, ours alone until closed."""
     part.parent.mkdir(parents=True, exist_ok=True)
     with part.open("a+b") as kept:

@@ -7,6 +7,7 @@ writes it from stored results.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -65,16 +66,22 @@ def contradictions(result: Result) -> dict[str, Answer]:
     return {a.id: a for a in kept.answers if a.id in here and a.verdict is not here[a.id]}
 
 
-def as_toml(results: Iterable[Result]) -> str:
-    """Full-size results as `full_size.toml` keeps them."""
-    parts = ["# Written by benchmarks/full_size.py: what each study measured at full size, and on which machine.\n"]
-    for result in results:
-        cpu, cores = result.machine.get("cpu", "unknown"), result.machine.get("cores", "?")
-        seeds = result.seeds if isinstance(result.seeds, int) else len(result.seeds)
-        parts.append(f"\n[{result.key}]\nstarted = {_text(result.started)}\nmachine = {_text(f'{cpu}, {cores} cores')}")
-        parts.append(f"\nseconds = {result.seconds:.1f}\nseeds = {seeds}\n")
-        parts += [_claim(result.key, answer) for answer in result.stated]
-    return "".join(parts)
+def as_toml(results: Iterable[Result], kept: str = "") -> str:
+    """Full-size results as `full_size.toml` keeps them, beside those of other papers in the text `kept`."""
+    head = "# Written by benchmarks/full_size.py: what each study measured at full size, and on which machine.\n"
+    entries = dict(re.findall(r"^(?=\[([^].]+)\]$)((?:.+\n?|\n(?!\[[^].]+\]$))+)", kept, re.MULTILINE))
+    entries |= {result.key: _entry(result) for result in results}
+    place = {key: position for position, key in enumerate(catalogue.papers())}
+    ordered = sorted(entries, key=lambda key: place.get(key, len(place)))
+    return "\n".join([head, *(entries[key].rstrip("\n") + "\n" for key in ordered)])
+
+
+def _entry(result: Result) -> str:
+    cpu, cores = result.machine.get("cpu", "unknown"), result.machine.get("cores", "?")
+    seeds = result.seeds if isinstance(result.seeds, int) else len(result.seeds)
+    head = f"[{result.key}]\nstarted = {_text(result.started)}\nmachine = {_text(f'{cpu}, {cores} cores')}"
+    numbers = f"\nseconds = {result.seconds:.1f}\nseeds = {seeds}\n"
+    return head + numbers + "".join(_claim(result.key, answer) for answer in result.stated)
 
 
 def _claim(key: str, answer: Answer) -> str:

@@ -218,6 +218,7 @@ def _provenance(result: Result) -> list[tuple[str, str]]:
         ("size", result.size),
         ("seeds", seeds_text(result.seeds)),
         ("evidence", f"{result.evidence.value}: {EVIDENCE[result.evidence.value][1]}"),
+        *([("trust", result.trust)] if result.trust else []),
         ("started", result.started or "unknown"),
         ("took", typeset.seconds(result.seconds)),
         ("machine", typeset.machine(facts) or "unknown"),

@@ -66,6 +66,7 @@ def run(
             versions=machine.versions(),
             on=on,
             resumed=journal.inherited,
+            trust=study.trust,
             cases=tuple(column for column in table.columns if column in lab.cases),
         )
         try:

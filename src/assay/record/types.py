@@ -168,6 +168,7 @@ class Study:
     use_when: str = ""
     avoid_when: str = ""
     references: tuple[str, ...] = ()
+    trust: str = ""  # of a model: how far it is off measured hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,7 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     on: str = "local"
     resumed: int = 0  # cases taken over from an interrupted run
+    trust: str = ""  # of a model: how far it is off measured hardware
     cases: tuple[str, ...] = ()  # the columns of the table that say which case a row is; older results do not tell
 
     @property

@@ -13,6 +13,7 @@ import click
 import numpy as np
 
 from assay.record.errors import BadInput
+from assay.record.intervals import ratio
 from assay.record.wording import listed
 from assay.serving import fleet as fleets
 from assay.serving.engine import components
@@ -20,6 +21,8 @@ from assay.serving.engine.lead import Lead, lead
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.simulator import simulate, warm
 from assay.serving.interface import SLO
+from assay.sim import trust
+from assay.sim.cost_file import FITTED
 from assay.workloads.closed_loop import closed
 from assay.workloads.requests import Requests
 
@@ -113,7 +116,7 @@ def _read(trace: str, limit: int | None, **options: Any) -> Requests:
     return read(trace, limit=limit, **options)
 
 
-def generated(kind: str, count: int = GENERATED) -> Requests:
+def generated(kind: str, count: int = GENERATED, seed: int = 0) -> Requests:
     """Requests of people who chat, or of people and agents, 30 a second.
 
     >>> len(generated("chat", 100))
@@ -121,7 +124,7 @@ def generated(kind: str, count: int = GENERATED) -> Requests:
     """
     from assay.workloads.chat import Agents, chat
 
-    return chat(count, rate=30.0, seed=0, agents=Agents() if kind == "agents" else None)
+    return chat(count, rate=30.0, seed=seed, agents=Agents() if kind == "agents" else None)
 
 
 def read_slo(text: str) -> SLO:
@@ -246,6 +249,7 @@ def compare(
         "fleet": _fleet_facts(spec),
         "table": table,
         "why": _why(table, slo, find),
+        "trust": _trust(spec),
         "shown": SHOWN_AT_CAPACITY if find else SHOWN_WITH_TARGETS if slo else SHOWN,
     }, outcomes
 
@@ -275,6 +279,35 @@ def ranked(table: Sequence[Mapping[str, Any]], slo: SLO | None = None, find: boo
 
 def _measure(slo: SLO | None, find: bool) -> str:
     return "capacity" if find else "goodput" if slo else "ttft_mean"
+
+
+def over_traces(
+    traces: Sequence[Requests],
+    spec: fleets.FleetSpec,
+    policies: Sequence[str],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[list[dict[str, Any]], dict[str, Outcome]]:
+    """The policies on several traces of a kind, best first, with the winner's lead and its interval; the first runs.
+
+    Traces differ in how much work they bring, and so in how long everybody waits: an interval over traces knows of
+    that, one over the sessions of a single run does not.
+    """
+    warm()
+    seconds: dict[str, list[float]] = {name: [] for name in policies}
+    first: dict[str, Outcome] = {}
+    for done, (trace, name) in enumerate((trace, name) for trace in traces for name in policies):
+        progress(done, len(traces) * len(policies))
+        outcome = simulate(trace, spec, components.router(name))
+        seconds[name].append(float(outcome.ttft.mean()))
+        first.setdefault(name, outcome)
+    order = sorted(policies, key=lambda name: sum(seconds[name]))
+    table = []
+    for name in order:
+        found = None if name == order[0] else ratio(seconds[order[0]], seconds[name])
+        ends = (1 - found.value, 1 - found.high, 1 - found.low) if found else (None, None, None)
+        row = {"policy": name, "ttft_mean": sum(seconds[name]) / len(traces)}
+        table.append(row | dict(zip(("led_by", "led_by_low", "led_by_high"), ends, strict=True)))
+    return table, first
 
 
 def _nothing_fits(requests: Requests, spec: fleets.FleetSpec) -> str:
@@ -314,6 +347,16 @@ def _fleet_facts(spec: fleets.FleetSpec) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _trust(spec: fleets.FleetSpec) -> str:
+    """How far the fleet's step times are off measured hardware, as far as that is known."""
+    if all(instance.name.startswith(FITTED) for instance in spec.instances):
+        return "step times are those that assay calibrate fitted to your own engines, which told its error"
+    measured = trust.measured()["roofline"].gpu
+    gpus = {instance.name.partition(":")[0] for instance in spec.instances} - {measured, FITTED}
+    others = f" On {', '.join(sorted(gpus))} nothing was measured." if gpus else ""
+    return trust.sentence("roofline") + others
+
+
 def _why(table: Sequence[Mapping[str, Any]], slo: SLO | None, find: bool) -> str:
     """Who wins, by how much and how sure that is, and why, from the numbers."""
     measure = _measure(slo, find)
@@ -338,7 +381,7 @@ def _lead_text(row: Mapping[str, Any]) -> str:
     if row["led_by"] is None:
         return f"before {row['policy']}"
     ends = f"{100 * row['led_by_low']:.0f} … {100 * row['led_by_high']:.0f} %".replace("-", "−")
-    return f"{row['led_by']:.0%} ahead of {row['policy']} (95 % interval {ends} over resampled sessions)"
+    return f"{row['led_by']:.0%} ahead of {row['policy']} (95 % interval {ends}, sessions of this run resampled)"
 
 
 def _because(best: Mapping[str, Any], other: Mapping[str, Any]) -> str:

@@ -54,6 +54,7 @@ from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import FleetSpec, Instance
 from assay.serving.interface import Finished, Request
+from assay.sim.trust import sentence
 from assay.workloads.prompts import EVERYDAY, HEAVY, Prompts, generate, natural, sample, tokens, words
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ avoid_when = (
     "The queue is short, or long jobs must not starve (use aging, or shares), or lengths vary as much within a kind as "
     "between kinds."
 )
+trust = sentence("roofline")
 own_input = "assay compare serving --trace examples/chats.jsonl --fleet 1xl4:qwen1.5-1.8b --order sjf"
 replays = ("alpaca-eval-qwen",)
 references = (

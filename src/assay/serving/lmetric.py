@@ -41,6 +41,7 @@ from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import parse
 from assay.serving.interface import Fleet, Request
 from assay.sim.random import stream
+from assay.sim.trust import sentence
 from assay.workloads.requests import Requests
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ avoid_when = (
     "Prompts share nothing (any load-only rule does as well), or one prefix alone outgrows an instance: switch the "
     "guard on, or replicate that prefix on purpose."
 )
+trust = sentence("roofline")
 own_input = (
     "assay compare serving --trace examples/chats.jsonl --fleet 16xh200:qwen3-32b --policies lmetric,vllm-v1,linear"
 )

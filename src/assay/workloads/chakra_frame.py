@@ -29,7 +29,7 @@ def positions(graph: Graph, wanted: npt.NDArray[np.uint64]) -> Int64s:
         return np.full(len(wanted), -1, np.int64)
     if numbered_through(graph.id):
         place = wanted - graph.id[0]  # smaller ones wrap round and are too large
-        return np.where(place < len(graph), place, -1).astype(np.int64)
+        return np.where(place < len(graph), place.astype(np.int64), -1)  # NumPy 2.5 refuses -1 among unsigned ones
     order = np.argsort(graph.id, kind="stable")
     at = np.minimum(np.searchsorted(graph.id, wanted, sorter=order), len(order) - 1)
     found = order[at]

@@ -78,6 +78,8 @@ class TestTheFourProperties:
     def test_a_vote_that_was_overtaken_does_not_make_a_node_forget_the_later_one(self) -> None:
         """In the last of these runs a node once heard of a tip, then of the one before, and forgot the first."""
         assert amortized_brb.safety("safety", 4, "equivocating-and-silent", "dividing", runs=7, seed=0) == {"kept": 7}
+        # Here it learnt what the old vote was for from others, and never had a question for that voter.
+        assert amortized_brb.safety("safety", 16, "colluding", "dividing", runs=3, seed=9) == {"kept": 3}
 
     def test_and_not_with_one_more(self) -> None:
         assert amortized_brb.safety("safety", 10, "one-too-many", "random", runs=10, seed=100)["kept"] < 5

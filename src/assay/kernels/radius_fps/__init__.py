@@ -312,7 +312,8 @@ def study(lab: Lab) -> pl.DataFrame:
     cases = [{"cloud": kind, "n": 100_000, "k": 1_000, "rounds": lab.pick(quick=5, full=7)} for kind in kinds]
     if lab.size == "full":
         cases.append({"cloud": "lidar", "n": 1_000_000, "k": 10_000, "rounds": 3})
-    return lab.run(trial, cases, per="sampler", alone=True)
+    some = lab.with_seeds(quick=len(lab.seeds), full=6)
+    return some.run(trial, cases, per="sampler", alone=True)
 
 
 def plot(table: pl.DataFrame) -> alt.LayerChart:

@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from assay.observe.bench import children
 from assay.observe.bench.judge import Judgement, judge_counts
+from assay.sim.scratch import scratch
 
 if TYPE_CHECKING:
     from assay.observe.bench.processes import Bench
@@ -47,8 +47,7 @@ class Counter:
 
     def count(self, command: Sequence[str], env: dict[str, str], cwd: Path, stdin: bytes, timeout: float) -> int:
         """Instructions in user mode of a command and all it starts."""
-        with tempfile.TemporaryDirectory(prefix="assay-count-") as name:
-            folder = Path(name)
+        with scratch() as folder:
             words, read = _WAYS[self.source]([str(word) for word in command], folder)
             _run(words, _within(folder, env), cwd, stdin, timeout)
             return read(folder)
@@ -63,8 +62,7 @@ class Counter:
 
         if self.source == "perf":
             return self.count(command(times), env, cwd, job, timeout) - self.count(command(0), env, cwd, job, timeout)
-        with tempfile.TemporaryDirectory(prefix="assay-count-") as name:
-            folder = Path(name)
+        with scratch() as folder:
             words, read = _cachegrind(command(times), folder)
             said = _run(words, _within(folder, env), cwd, job, timeout)
             start = _summary(folder / f"count.{json.loads(said)['before']}")

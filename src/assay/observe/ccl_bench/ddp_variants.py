@@ -12,7 +12,6 @@ Nothing sleeps: compute is compute. On two cores gloo's threads and the ranks sh
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -24,6 +23,7 @@ from typing import Any
 from assay.observe.traces import cards
 from assay.record.store import write_whole
 from assay.sim.ranks import Rank, Ranks
+from assay.sim.scratch import scratch
 
 Setup = dict[str, Any]
 PATIENCE = 120.0  # seconds that ranks wait for one another; torch alone may take 20 to import on a busy machine
@@ -141,17 +141,29 @@ class Bench:
         return [_timed(step) for _ in range(steps)]
 
 
+def granted(seconds: float = 0.02) -> float:
+    """The share of a processor that this process gets if it wants all of one: near 1 on an idle machine.
+
+    >>> 0.0 < granted(0.005) <= 1.01
+    True
+    """
+    wall, own = time.perf_counter(), time.thread_time()
+    while (passed := time.perf_counter() - wall) < seconds:
+        pass
+    return (time.thread_time() - own) / passed
+
+
 def run(workload: Workload, folder: Path, plan: Callable[..., Any], *arguments: Any, timeout: float = 300.0) -> Any:
     """Start the ranks, run `plan(bench, *arguments)` on rank 0, and give what it returned. Rows lie in the folder."""
     with (
-        tempfile.TemporaryDirectory(prefix="assay-ccl-") as scratch,
-        Ranks(workload.ranks, _work, workload, str(folder), scratch, plan, arguments) as ranks,
+        scratch() as store,
+        Ranks(workload.ranks, _work, workload, str(folder), str(store), plan, arguments) as ranks,
     ):
         return ranks.wait(timeout=PATIENCE + timeout)[0]
 
 
 def _work(
-    rank: Rank, workload: Workload, folder: str, scratch: str, plan: Callable[..., Any], arguments: tuple[Any, ...]
+    rank: Rank, workload: Workload, folder: str, store: str, plan: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> Any:
     os.environ["KINETO_LOG_LEVEL"] = "99"  # it would tell stderr of every start and stop
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
@@ -162,7 +174,7 @@ def _work(
     torch.set_num_threads(1)
     rank.meet(PATIENCE)
     dist.init_process_group(
-        "gloo", init_method=f"file://{scratch}/store", rank=rank.index, world_size=rank.size,
+        "gloo", init_method=f"file://{store}/store", rank=rank.index, world_size=rank.size,
         timeout=timedelta(seconds=PATIENCE),
     )  # fmt: skip
     try:

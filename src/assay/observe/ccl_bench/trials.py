@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,19 +14,21 @@ import msgspec
 import numpy as np
 
 from assay.observe.ccl_bench import ddp_variants
-from assay.observe.ccl_bench.ddp_variants import DEFAULTS, SPACES, Bench, Setup, Workload
-from assay.observe.ccl_bench.search import Tpe, Trial, search
+from assay.observe.ccl_bench.ddp_variants import DEFAULTS, SPACES, Bench, CannotRun, Setup, Workload
+from assay.observe.ccl_bench.search import Tpe, best, search, setups
 from assay.observe.graphs.generate import Job, generate
 from assay.observe.graphs.replay import Link, Network, Plan, replay
 from assay.observe.traces import metrics
 from assay.record.errors import BadInput
 from assay.sim.hardware import Device, device
 from assay.sim.random import stream
+from assay.sim.scratch import scratch
 
 Rows = dict[str, dict[str, Any]]
-STEPS, LOOKED_AT = 2, 3  # that a row of a search records, and one of the pair
-TIMED = 4  # steps at once: other work only makes them longer, so the shortest counts
-CONFIRMED, TURNS = 3, 2  # setups that are timed again after a search, without the profiler, and how often
+STEPS, LOOKED_AT = 2, 3  # that a row of a search records, and any other
+TIMED = 6  # steps at once: other work only makes them longer, so the shortest counts
+LOOKS = 3  # turns in which the pair is recorded too
+HEATS = ((6, 2), (3, 5))  # once all setups have been timed: how many of the best are again, and in how many turns
 WORKLOADS = {  # many narrow layers, some, a few wide ones
     "narrow": Workload(layers=12, width=192), "middle": Workload(layers=6, width=384),
     "wide": Workload(layers=3, width=768),
@@ -42,41 +43,61 @@ KEPT = ("avg_step_time", "compute_comm_overlap", "collective_volume", "exposed_c
 # ------------------------------------------------------------------------------------------------ real engines
 
 
-def recorded(workloads: Sequence[str], windows: int, budget: int, rounds: int, seed: int) -> Rows:
-    """A pair of setups, window by window; a search in each engine for each workload, its winner beside the default."""
-    with tempfile.TemporaryDirectory(prefix="assay-rows-") as folder:
-        plan = (tuple(workloads), windows, budget, rounds, seed)
-        return dict(ddp_variants.run(Workload(), Path(folder), _session, *plan))
+def recorded(workloads: Sequence[str], rounds: int, budget: int, seed: int) -> Rows:
+    """For each workload and engine the best of all setups beside the default, and the pair, turn by turn.
+
+    With a `budget`, beside what a search of so many recorded trials finds, too.
+    """
+    with scratch() as folder:
+        plan = (tuple(workloads), rounds, budget, seed)
+        return dict(ddp_variants.run(Workload(), folder, _session, *plan))
 
 
-def _session(
-    bench: Bench, workloads: tuple[str, ...], windows: int, budget: int, rounds: int, seed: int
-) -> Rows:  # fmt: skip
+def _session(bench: Bench, workloads: tuple[str, ...], rounds: int, budget: int, seed: int) -> Rows:
     random = stream(seed, "ccl-bench", "turns")
-    bench.workload = replace(WORKLOADS["middle"], seed=seed)
-    rows = _paired(bench, windows, random)
+    rows: Rows = {}
+    chosen: dict[str, dict[tuple[str, str], Setup]] = {}
     for name in workloads:
         bench.workload = replace(WORKLOADS[name], seed=seed)
-        winners: dict[str, Setup] = {}
-        found: Rows = {}
-        for engine in SPACES:
-            found |= _searched(bench, engine, budget, seed, winners)
-        found |= _compared(bench, winners, rounds, random)
+        chosen[name], found = _chosen(bench, budget, seed, random)
         rows |= {f"{name} {key}": {"workload": name, **row} for key, row in found.items()}
+    for turn in range(rounds):  # all take turns, for as long as it lasts: other work on the machine comes and goes
+        idle = {"granted": ddp_variants.granted()}
+        bench.workload = replace(WORKLOADS["middle"], seed=seed)
+        rows |= {key: row | idle for key, row in _pair(bench, turn, random).items()}
+        for name in workloads:
+            bench.workload = replace(WORKLOADS[name], seed=seed)
+            found = _turn(bench, chosen[name], turn, random)
+            rows |= {f"{name} {key}": {"workload": name, **row, **idle} for key, row in found.items()}
     return rows
 
 
-def _paired(bench: Bench, windows: int, random: np.random.Generator) -> Rows:
-    """The pair in turns: overlap off a recording, the step without the profiler, which costs more the more runs."""
+def _pair(bench: Bench, turn: int, random: np.random.Generator) -> Rows:
+    """A turn of the pair: overlap off a recording, the step without the profiler, which costs more the more runs.
+
+    What overlaps varies little from turn to turn, so the later ones are timed only.
+    """
     rows: Rows = {}
-    for window in range(windows):
-        for method in map(str, random.permutation(list(PAIR))):
-            found = _metrics(bench.record("ddp", PAIR[method], LOOKED_AT, f"{method} {window}"))
-            rows[f"{method} {window}"] = {
-                "experiment": "pair", "engine": "ddp", "method": method, "setup": _words(PAIR[method]),
-                "window": window, **found, "step": min(bench.seconds("ddp", PAIR[method], TIMED)),
-            }  # fmt: skip
+    for method in map(str, random.permutation(list(PAIR))):
+        found = _metrics(bench.record("ddp", PAIR[method], LOOKED_AT, f"{method} {turn}")) if turn < LOOKS else {}
+        rows[f"{method} {turn}"] = {
+            "experiment": "pair", "engine": "ddp", "method": method, "setup": _words(PAIR[method]), "turn": turn,
+            **found, "step": min(bench.seconds("ddp", PAIR[method], TIMED)),
+        }  # fmt: skip
     return rows
+
+
+def _turn(
+    bench: Bench, chosen: dict[tuple[str, str], Setup], turn: int, random: np.random.Generator
+) -> Rows:  # fmt: skip
+    """A turn of the chosen setups, without the profiler, in an order drawn anew."""
+    return {
+        f"{engine} {method} turn {turn}": {
+            "experiment": "final", "engine": engine, "method": method, "setup": _words(chosen[engine, method]),
+            "turn": turn, "step": min(bench.seconds(engine, chosen[engine, method], TIMED)),
+        }
+        for engine, method in random.permutation(list(chosen)).tolist()
+    }  # fmt: skip
 
 
 def _words(setup: Setup) -> str:
@@ -88,9 +109,54 @@ def _metrics(folder: Path) -> dict[str, float | None]:
     return dict(table.select("metric", "value").iter_rows())
 
 
-def _searched(bench: Bench, engine: str, budget: int, seed: int, winners: dict[str, Setup]) -> Rows:
-    """Every trial a row: recorded, then measured from what was recorded."""
+def _chosen(
+    bench: Bench, budget: int, seed: int, random: np.random.Generator
+) -> tuple[dict[tuple[str, str], Setup], Rows]:  # fmt: skip
+    """The default and the best setup of each engine; with a budget what a search finds too, and a row of each."""
     rows: Rows = {}
+    chosen = {(engine, "default"): setup for engine, setup in DEFAULTS.items()}
+    for engine in SPACES:
+        chosen[engine, "best"] = _best(bench, engine, rows, random)
+        if budget:
+            chosen[engine, "tpe"] = _searched(bench, engine, budget, seed, rows)
+    for (engine, method), setup in chosen.items() if budget else ():
+        found = _metrics(bench.record(engine, setup, LOOKED_AT, f"{bench.workload.width} {engine} {method}"))
+        rows[f"{engine} {method}"] = {
+            "experiment": "chosen", "engine": engine, "method": method, "setup": _words(setup), **found,
+        }  # fmt: skip
+    return chosen, rows
+
+
+def _best(bench: Bench, engine: str, rows: Rows, random: np.random.Generator) -> Setup:
+    """Of all setups the one with the shortest step: all are timed, then ever fewer of them ever better, in turns."""
+    shortest: dict[int, float] = {}
+    space = setups(SPACES[engine])
+    for at in random.permutation(len(space)).tolist():
+        seconds, why = _shortest(bench, engine, space[at], 1)
+        name = f"{engine} setup {at}"
+        rows[name] = {"experiment": "setup", "engine": engine, "setup": _words(space[at]), "step": seconds, "why": why}
+        if seconds is not None:
+            shortest[at] = seconds
+    if not shortest:
+        raise BadInput(f"{engine}: no setup could be run: {next(iter(rows.values()))['why']}")
+    for kept, turns in HEATS:
+        best_of = sorted(shortest, key=shortest.__getitem__)[:kept]
+        shortest = dict.fromkeys(best_of, math.inf)  # a lucky step of before counts no more
+        for at in best_of * turns:
+            shortest[at] = min(shortest[at], *bench.seconds(engine, space[at], 3))
+    return space[min(shortest, key=shortest.__getitem__)]
+
+
+def _shortest(bench: Bench, engine: str, setup: Setup, steps: int) -> tuple[float | None, str]:
+    """The shortest of some steps, or why there is none."""
+    try:
+        return min(bench.seconds(engine, setup, steps)), ""
+    except CannotRun as error:
+        return None, str(error)
+
+
+def _searched(bench: Bench, engine: str, budget: int, seed: int, rows: Rows) -> Setup:
+    """What a search finds in which every trial is a row: recorded, then measured from what was recorded."""
 
     def run(setup: Setup, effort: float) -> float:
         name = f"{engine} trial {len(rows)}"
@@ -101,40 +167,7 @@ def _searched(bench: Bench, engine: str, budget: int, seed: int, winners: dict[s
             raise BadInput(f"{name}: no step was recorded")
         return found["avg_step_time"]
 
-    trials = search(SPACES[engine], run, Tpe(), budget, seed=seed, default=DEFAULTS[engine])
-    winners[engine] = _confirmed(bench, engine, trials)
-    return rows
-
-
-def _confirmed(bench: Bench, engine: str, trials: list[Trial]) -> Setup:
-    """Few recorded steps are a noisy judge: the best setups and the default are timed again, turn by turn.
-
-    What else runs on the machine only makes steps longer, so the shortest of each counts. The default may win.
-    """
-    done = sorted((trial for trial in trials if trial.cost is not None), key=lambda trial: (-trial.effort, trial.cost))
-    chosen = [trial for trial in done if trial.given or trial in done[:CONFIRMED]]
-    if not chosen:
-        raise BadInput(f"{engine}: no setup could be run: {trials[0].failure}")
-    shortest = dict.fromkeys(range(len(chosen)), math.inf)
-    for _ in range(TURNS):
-        for at, trial in enumerate(chosen):
-            shortest[at] = min(shortest[at], *bench.seconds(engine, trial.setup, 1))
-    return chosen[min(shortest, key=lambda at: shortest[at])].setup
-
-
-def _compared(bench: Bench, winners: dict[str, Setup], rounds: int, random: np.random.Generator) -> Rows:
-    """Default and found, in an order drawn anew for each turn, without the profiler."""
-    chosen = {(engine, "default"): setup for engine, setup in DEFAULTS.items()}
-    chosen |= {(engine, "tpe"): setup for engine, setup in winners.items()}
-    rows: Rows = {}
-    for turn in range(rounds):
-        for engine, method in random.permutation(list(chosen)).tolist():
-            setup = chosen[engine, method]
-            rows[f"{engine} {method} turn {turn}"] = {
-                "experiment": "final", "engine": engine, "method": method, "setup": _words(setup), "window": turn,
-                "step": min(bench.seconds(engine, setup, TIMED)),
-            }  # fmt: skip
-    return rows
+    return best(search(SPACES[engine], run, Tpe(), budget, seed=seed, default=DEFAULTS[engine])).setup
 
 
 # ------------------------------------------------------------------------------------------- the published table

@@ -39,6 +39,7 @@ import polars as pl
 from assay.observe.ccl_d import baselines, trials
 from assay.observe.ccl_d.trials import OURS
 from assay.record import intervals, measures
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ references = (
 # -------------------------------------------------------------------------------------------------------- the study
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Six kinds of fault on real ranks, beside six tools; then jobs without a fault; then the decision at size."""
     launches = replace(lab.with_seeds(quick=2, full=10), workers=0)  # each starts processes of its own
     case = {
@@ -73,8 +74,8 @@ def study(lab: Lab) -> pl.DataFrame:
     first = ["experiment", "fault", "method", "turn"]
     parts = pl.col("row").str.split_exact("/", 3).struct
     named = table.with_columns(parts[place].alias(name) for place, name in enumerate(first))
-    first = [*first, "ranks", "seed"]
-    return named.select(*first, pl.exclude(*first, "row", "teams", "hang_after", "watched")).sort(first)
+    lab.cases.update(first)
+    return named.drop("row", "teams", "hang_after", "watched").sort(*first, "ranks", "seed")
 
 
 def plot(table: pl.DataFrame) -> alt.LayerChart:

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -56,6 +56,7 @@ from assay.observe.ccl_d.rank import (
     work,
 )  # fmt: skip
 from assay.sim.ranks import RankFailed, Ranks
+from assay.sim.scratch import scratch
 
 COMPUTE = 0.01  # seconds of a rank's own work in a round
 RATE = 20e6  # bytes a second that a healthy rank puts on the wire
@@ -65,27 +66,29 @@ class RingJob:
     """`n` ranks on one machine; use it in a `with` block."""
 
     def __init__(self, n: int, seed: int, *, compute: float = COMPUTE, rate: float = RATE) -> None:
-        self.n, self.seed, self.rate = n, seed, rate
-        orders = np.zeros((n, ORDERS))
-        orders[:, WIRE] = rate
-        self._folder = tempfile.TemporaryDirectory(prefix="assay-ring-")
-        arrays = {
-            "records": np.zeros((n, WORDS), np.int64), "control": np.zeros(WORDS_OF_CONTROL, np.int64),
-            "orders": orders, "state": np.zeros((n, STATES), np.int64), "seconds": np.zeros(n), "computed": np.zeros(n),
-        }  # fmt: skip
-        self._ranks = Ranks(n, work, seed, compute, self._folder.name, arrays=arrays, imports=[work.__module__])
+        self.n, self.seed, self.rate, self._compute = n, seed, rate, compute
         self._stopped: set[int] = set()
         self.dead: set[int] = set()
 
     def __enter__(self) -> RingJob:
-        self._ranks.__enter__()
+        n = self.n
+        orders = np.zeros((n, ORDERS))
+        orders[:, WIRE] = self.rate
+        arrays = {
+            "records": np.zeros((n, WORDS), np.int64), "control": np.zeros(WORDS_OF_CONTROL, np.int64),
+            "orders": orders, "state": np.zeros((n, STATES), np.int64), "seconds": np.zeros(n), "computed": np.zeros(n),
+        }  # fmt: skip
+        with ExitStack() as opened:  # a rank that does not start leaves no folder either
+            self._folder = opened.enter_context(scratch())
+            given = (self.seed, self._compute, str(self._folder))
+            self._ranks = opened.enter_context(Ranks(n, work, *given, arrays=arrays, imports=[work.__module__]))
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ranks.__exit__(kind, error, trace)
-        self._folder.cleanup()
+        self._opened.__exit__(kind, error, trace)
 
     # ------------------------------------------------------------------------------------------- a run of rounds
 
@@ -214,7 +217,7 @@ class RingJob:
 
     def stacks(self, wait: float = 0.2) -> dict[int, tuple[str, ...]]:
         """What every rank's Python stack looks like, innermost first; who does not answer in time has none."""
-        files = {rank: Path(self._folder.name) / str(rank) for rank in range(self.n)}
+        files = {rank: self._folder / str(rank) for rank in range(self.n)}
         before = {rank: file.stat().st_size for rank, file in files.items()}
         asked = [row["rank"] for row in self._ranks.table if row["alive"]]
         for row in self._ranks.table:

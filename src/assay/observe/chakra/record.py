@@ -8,7 +8,6 @@ ask one rank of each step to be late by so much more. Needs the extra `torch`.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 from assay.observe.graphs.events import HostGraph, Profile, read_host, read_profile
 from assay.sim.ranks import Rank, Ranks
+from assay.sim.scratch import scratch
 
 PATIENCE = 120.0  # seconds that ranks wait for one another; torch alone may take 20 to import on a busy machine
 AFTER = 0.03  # seconds for gloo's threads to leave the recorder before it is freed: one that has not crashes the rank
@@ -63,9 +63,9 @@ class Window:
 
 def record(job: Job, windows: Sequence[Late | None], *, keep: Path | None = None) -> list[Window]:
     """Run the job once and record each window; `keep` is a folder for the files (`device.0.1.json`: window, rank)."""
-    with tempfile.TemporaryDirectory(prefix="assay-et-") as scratch:
-        folder = keep if keep is not None else Path(scratch)
-        with Ranks(job.ranks, _work, job, tuple(windows), str(folder), scratch) as ranks:
+    with scratch() as own:
+        folder = keep if keep is not None else own
+        with Ranks(job.ranks, _work, job, tuple(windows), str(folder), str(own)) as ranks:
             ranks.wait(timeout=PATIENCE + 10.0 * len(windows))
         return [
             Window(
@@ -77,7 +77,7 @@ def record(job: Job, windows: Sequence[Late | None], *, keep: Path | None = None
         ]
 
 
-def _work(rank: Rank, job: Job, windows: tuple[Late | None, ...], folder: str, scratch: str) -> int:
+def _work(rank: Rank, job: Job, windows: tuple[Late | None, ...], folder: str, own: str) -> int:
     os.environ["KINETO_LOG_LEVEL"] = "99"  # it would tell stderr of every start and stop
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     import torch
@@ -88,7 +88,7 @@ def _work(rank: Rank, job: Job, windows: tuple[Late | None, ...], folder: str, s
     rank.meet(PATIENCE)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # loopback only
     dist.init_process_group(
-        "gloo", init_method=f"file://{scratch}/store", rank=rank.index, world_size=rank.size,
+        "gloo", init_method=f"file://{own}/store", rank=rank.index, world_size=rank.size,
         timeout=timedelta(seconds=PATIENCE),
     )  # fmt: skip
     try:

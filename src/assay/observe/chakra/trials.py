@@ -31,16 +31,13 @@ NETWORK = Network(Link(2e-6, 450e9), Link(5e-6, 50e9), per_node=8)  # NVLink wit
 def recorded(windows: int, steps: int, seed: int) -> Rows:
     """A real job: does its replay take the time that was measured, and that of a run whose ranks are late in turn?
 
-    In every other window some rank is late in each step; who and by how much is drawn, and the prediction is told.
+    In every other window a rank is late in each step, all as often; which and by how much is drawn, and told.
     """
     random = stream(seed, "chakra", "late")
     job = record.Job(steps=steps, rest=REST, seed=seed)
-    late = [
-        record.Late(
-            tuple(random.integers(job.ranks, size=steps).tolist()), tuple(random.uniform(*LATE, steps).tolist())
-        )
-        for _ in range(windows)
-    ]
+    turns = np.tile(np.arange(steps) % job.ranks, (windows, 1))
+    who, when = random.permuted(turns, axis=1).tolist(), random.uniform(*LATE, (windows, steps)).tolist()
+    late = [record.Late(tuple(ranks), tuple(seconds)) for ranks, seconds in zip(who, when, strict=True)]
     every = record.record(job, [one for some in late for one in (None, some)])
     out: Rows = {}
     before, healthy = every[0], _link(every[0])

@@ -11,12 +11,10 @@ dial of asv is that very size.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +29,7 @@ from assay.observe.series.trials import BENCHMARKS, FOLDER, MACHINES
 from assay.record.traces import find
 from assay.sim.changepoints import bic, pelt
 from assay.sim.random import stream
+from assay.sim.scratch import scratch
 from assay.workloads import long_series
 
 SAMPLES = 5  # timed pieces of one process
@@ -45,8 +44,8 @@ Detect = Callable[[Matrix, float], list[int]]
 
 def recorded(commits: int, seed: int) -> Matrix:
     """Seconds of so many fresh processes of one commit, some samples each: the noise of this machine, as it is."""
-    with tempfile.TemporaryDirectory() as name, checkouts.session() as folder:
-        repository = Path(name) / "repository"
+    with scratch() as place, checkouts.session() as folder:
+        repository = place / "repository"
         lab.history(repository, [], seed)
         config = bench_config.load(repository / "bench.toml")
         checkout = checkouts.working_tree(repository)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,7 +119,7 @@ def reactive(last: float, left: int, phases: int) -> int:
     return round(min(last * left / phases, MOST_WORKERS))
 
 
-def compare(cycle: float, learn: int, rounds: int, seed: int) -> list[dict[str, float | str | int]]:
+def compare(cycle: float, learn: int, rounds: int, seed: int) -> list[dict[str, Any]]:
     """Record, take apart, forecast, and then let three ways of scaling take turns; a row for each cycle and way."""
     seconds = cycle * (learn + rounds * len(WAYS)) + 20.0  # planning takes its time; the burners go on meanwhile
     random = stream(seed, "prescaling")
@@ -129,14 +130,13 @@ def compare(cycle: float, learn: int, rounds: int, seed: int) -> list[dict[str, 
             _drive(function, begin + k * cycle, cycle, random, _policy("fixed", ()))
         plan = schedule(_predicted(function.done, begin, cycle, learn))
         first = int((time.monotonic() - begin) / cycle) + 1
-        rows: list[dict[str, float | str | int]] = []
+        rows: list[dict[str, Any]] = []
         for k in range(rounds):
             for way in map(str, random.permutation(WAYS)):  # in an order drawn anew
                 start = begin + (first + len(rows)) * cycle
                 used = _drive(function, start, cycle, random, _policy(way, plan))
-                row: dict[str, float | str | int] = {"method": way, "turn": k, "workers": float(np.mean(used))}
-                row["most_workers"] = max(used)
-                rows.append(row | _measured(start, function.done, cycle))
+                set_to = {"method": way, "turn": k, "workers": float(np.mean(used)), "most_workers": max(used)}
+                rows.append({**set_to, **_measured(start, function.done, cycle)})
     return rows
 
 
@@ -194,7 +194,7 @@ def _phase_means(done: Sequence[tuple[float, float]], begin: float, step: float,
     return np.array([part.mean() if len(part) else np.nan for part in inside])
 
 
-def _measured(start: float, done: Sequence[tuple[float, float]], cycle: float) -> dict[str, float | str | int]:
+def _measured(start: float, done: Sequence[tuple[float, float]], cycle: float) -> dict[str, float]:
     """The spread of the latency over the phases of a cycle, and its worst."""
     latency = [took for when, took in done if start <= when < start + cycle]
     if not latency:

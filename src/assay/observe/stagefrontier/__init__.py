@@ -47,6 +47,7 @@ from assay.observe.stagefrontier import ddp, trials
 from assay.observe.stagefrontier.dashboards import DASHBOARDS
 from assay.record import intervals, measures
 from assay.record.errors import BadInput
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.telemetry import Frame
 
@@ -106,7 +107,7 @@ class StageFrontier(Attributor):
 # ------------------------------------------------------------------------------------------- the study
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Hidden faults in a real job beside five dashboards and a profiler; modelled clusters; the recorder's cost."""
     here = replace(lab, workers=0)  # a launch starts four processes itself
     runs = {
@@ -115,14 +116,12 @@ def study(lab: Lab) -> pl.DataFrame:
     }  # fmt: skip
     scale = [{"ranks": 128, "steps": 100}, {"ranks": 1000, "steps": lab.pick(quick=50, full=200)}]
     launches = here.with_seeds(quick=1, full=3).run(trials.hidden_faults, [runs], per="run")
-    tables = [
-        launches.drop("rounds", "deltas", "profiled"),
-        here.with_seeds(quick=2, full=3).run(trials.many_ranks, scale, per="run"),
-        here.run(trials.recorder_cost, [{"steps": 40}], per="run"),
-    ]
-    whole = pl.concat([table.drop("steps") for table in tables], how="diagonal_relaxed")
-    first = ["experiment", "recording", "method", "stage", "rank", "delta", "run", "seed"]
-    return whole.select(*first, pl.exclude(first))
+    lab.cases.update(("recording", "method", "stage", "rank", "delta"))
+    return {
+        "faults": launches.drop("rounds", "deltas", "profiled", "steps"),
+        "many ranks": here.with_seeds(quick=2, full=3).run(trials.many_ranks, scale, per="run").drop("steps"),
+        "cost": here.run(trials.recorder_cost, [{"steps": 40}], per="run").drop("steps"),
+    }
 
 
 def plot(table: pl.DataFrame) -> alt.FacetChart:

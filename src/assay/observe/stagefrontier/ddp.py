@@ -23,7 +23,6 @@ A schedule can be a TOML file::
 from __future__ import annotations
 
 import shutil
-import tempfile
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from assay.observe.frontier.vectors import Vectors, Window, frame
 from assay.observe.stagefrontier import ddp_job
 from assay.record.errors import BadInput
 from assay.sim.ranks import RankFailed, Ranks
+from assay.sim.scratch import scratch
 
 SLOW = ("data", "forward", "backward", "optimizer", "checkpoint")  # faults that cost `delay` seconds a step
 FATAL = ("stop", "kill", "absent", "mismatch")  # faults after which the job does not go on
@@ -160,15 +160,16 @@ def record(job: Job, schedule: Sequence[Stretch], *, traces: Path | None = None,
         "where": np.zeros((job.ranks, 3), np.int64),
     }  # fmt: skip
     failure = ""
-    with tempfile.TemporaryDirectory(prefix="assay-ddp-") as folder:
-        with Ranks(job.ranks, ddp_job.work, job, stretches, folder, arrays=arrays, imports=ddp_job.IMPORTS) as ranks:
+    with scratch() as folder:
+        given = (job, stretches, str(folder))
+        with Ranks(job.ranks, ddp_job.work, *given, arrays=arrays, imports=ddp_job.IMPORTS) as ranks:
             try:
                 ranks.wait(timeout)
             except RankFailed as failed:
                 failure = str(failed).splitlines()[0]
             found = {name: ranks.array(name).copy() for name in arrays}
         if traces is not None:
-            for path in sorted(Path(folder).glob("trace-*.json")):
+            for path in sorted(folder.glob("trace-*.json")):
                 shutil.move(path, traces / path.name)
     durations = np.ascontiguousarray(found["durations"].transpose(1, 0, 2))
     return Recording(stretches, durations, found["reported"], found["where"], failure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from assay.observe.stagefrontier import profiled as profiled_stages
 from assay.observe.stagefrontier.dashboards import DASHBOARDS
 from assay.record.errors import StudyFailed
 from assay.sim.random import stream
+from assay.sim.scratch import scratch
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -80,11 +80,11 @@ def hidden_faults(rounds: int, deltas: Sequence[float], steps: int, profiled: Se
         ddp.Stretch(TRACED, (ddp.Fault(kind, int(random.integers(job.ranks)), 0.5 * job.step),), profile=True)
         for kind in profiled
     ]
-    with tempfile.TemporaryDirectory(prefix="assay-traces-") as folder:
-        recording = ddp.record(job, (*planned, *traced), traces=Path(folder))
+    with scratch() as folder:
+        recording = ddp.record(job, (*planned, *traced), traces=folder)
         if recording.failure:
             raise StudyFailed(f"stagefrontier: the training job ended early: {recording.failure}")
-        rows = _beside_profiler(recording, len(planned), Path(folder))
+        rows = _beside_profiler(recording, len(planned), folder)
     healthy = [i for i, stretch in enumerate(planned) if not stretch.faults]
     for i, stretch in enumerate(planned):
         reference, known = pooled([recording.window(j) for j in healthy if j != i])

@@ -329,16 +329,16 @@ def study(lab: Lab) -> pl.DataFrame:
 
     All sizes are 3f + 1: there every correct vote is needed, which is the worst that optimal resilience can ask for.
     """
-    sizes = lab.pick(quick=(16, 31, 64, 100), full=(16, 31, 64, 127, 256))
+    sizes = lab.pick(quick=(16, 31, 64, 85), full=(16, 31, 64, 127, 256))
     bits = [
-        {"experiment": "bits", "method": method, "n": n, "message": message, "stream": lab.pick(quick=12, full=64)}
+        {"experiment": "bits", "method": method, "n": n, "message": message, "stream": lab.pick(quick=10, full=64)}
         for n in reversed(sizes)
         for method in ("chained", "hashed-bracha", "avid", "sampled")
         for message in lab.pick(quick=(SMALL, LARGE), full=(SMALL, 8_192, LARGE))
     ]
     rounds = [
         {"experiment": "latency", "method": method, "n": n, "faults": faults}
-        for n in reversed(lab.pick(quick=(16, 31, 64, 127, 190), full=(16, 31, 64, 127, 256, 511)))
+        for n in reversed(lab.pick(quick=(16, 31, 64, 127, 160), full=(16, 31, 64, 127, 256, 511)))
         for method, faults in (("chained", "silent"), ("chained", "none"), ("optimistic", "none"))
     ]
     runs = lab.pick(quick=1, full=10)

@@ -168,6 +168,8 @@ class Chained(Node):
         """Votes for tips this node does not know yet."""
         self.vague: dict[tuple[str, NodeId], bytes] = {}
         """The same by voter: one tip each, so that nobody can fill the memory."""
+        self.doubted: set[NodeId] = set()
+        """Voters of whose votes one was forgotten for another: which of them was newer cannot be seen."""
         self.asked: set[tuple[NodeId, bytes]] = set()
         self.served: set[tuple[NodeId, bytes]] = set()
         self.missed: set[bytes] = set()
@@ -202,6 +204,8 @@ class Chained(Node):
             case ("want", bytes(name)) if name in self.bodies and (src, name) not in self.served:
                 self.served.add((src, name))
                 ctx.send(src, ("body", self.bodies[name]))
+            case ("again",):
+                ctx.send(src, ("vouch", self.chain[-1], self.ready))
             case ("body", bytes(body)) if (name := digest(body)) in self.missed:
                 self.bodies[name] = body
                 self._deliver(ctx)
@@ -282,9 +286,11 @@ class Chained(Node):
             self._listen(tip)
 
     def _put_off(self, kind: str, who: NodeId, tip: bytes) -> None:
-        """Remembers the voter's latest unknown tip, and forgets the one before."""
+        """Remembers the voter's latest unknown tip, and forgets the one before, which an old vote may come after."""
         before = self.vague.get((kind, who))
         if before is not None:
+            if before != tip:
+                self.doubted.add(who)
             self.waiting[before].discard((kind, who))
             if not self.waiting[before]:
                 del self.waiting[before]
@@ -354,6 +360,8 @@ class Chained(Node):
         for who, tip in questions[:ASKS]:
             self.asked.add((who, tip))
             ctx.send(who, ("ask", self.done, tip))
+        ctx.broadcast(("again",), to=sorted(self.doubted))
+        self.doubted.clear()
         for link in self.links.path(self.done, self.ready) or ():
             name = self.links.known[link].message
             if name in self.bodies:
@@ -373,8 +381,6 @@ class Chained(Node):
             self.served.add((src, tip))
             names = tuple(self.links.known[link].message for link in path)
             ctx.send(src, ("links", start, names))
-            # An old vote that came late took the place of the newest one (`_put_off`); who asks hears it again.
-            ctx.send(src, ("vouch", self.chain[-1], self.ready))
 
     def _learn(self, ctx: Ctx, src: NodeId, start: bytes, names: tuple[Any, ...]) -> None:
         """Takes links only if they lead to a tip that was asked for; then they are what the voter vouched for."""

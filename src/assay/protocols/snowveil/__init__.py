@@ -255,11 +255,11 @@ def study(lab: Lab) -> pl.DataFrame:
         return {"experiment": experiment, "culture_name": culture_name, "n": n or usual, "replicas": few} | given | what
 
     usual = lab.pick(quick=601, full=1001)
-    few, many = lab.pick(quick=4, full=40), lab.pick(quick=20, full=50)
+    few, many = lab.pick(quick=4, full=10), lab.pick(quick=20, full=50)
     top = lab.pick(quick=4.5, full=6.0)
     kinds = [(name, rule) for name in CULTURES for rule in ("chb", "plurality")]
     tunings = [{"culture_name": name, "n": usual, "rule": rule, "replicas": few} for name, rule in kinds]
-    best = tuned(lab.run(tune, tunings, per="setting"))
+    best = tuned(lab.with_seeds(quick=3, full=10).run(tune, tunings, per="setting"))
     sizes = [case("size", n=round(10**p), replicas=1) for p in np.arange(top, 2.9, -0.5).tolist()]
     samples = [case("sample", n=501, sample=k, margin=0.02, replicas=many) for k in (*SAMPLES, 20)]
     leads = [case("lead", margin=lead) for lead in (0.0, 0.01, 0.02, LEAD, 0.1)]

@@ -68,7 +68,7 @@ avoid_when = (
     "A trusted dealer for threshold signatures is at hand (n² messages then do), every single toss must be common, or "
     "n is small: at every size counted here one strong coin by everybody is cheaper, some seven times at 27 parties."
 )
-own_input = "assay protocol run assay.protocols.subcubic_coin:StrongCoin --n 11 --f 2 --seeds 100"
+own_input = "assay protocol run assay.protocols.subcubic_coin:StrongCoin --n 11 --f 2 --seeds 20"
 references = (
     "Agreement with a pluggable coin: Mostefaoui, Moumen and Raynal, JACM 2015.",
     "Local coins: Ben-Or, Another Advantage of Free Choice, PODC 1983.",
@@ -343,7 +343,7 @@ def study(lab: Lab) -> pl.DataFrame:
     ]
     # At these n a sixteenth of the root of the number of committees is hardly rounded.
     common = [
-        {"experiment": "commonness", "n": n, "tosses": lab.pick(quick=30, full=60)}
+        {"experiment": "commonness", "n": n, "tosses": lab.pick(quick=20, full=40)}
         for n in lab.pick(quick=(300, 170, 64), full=(512, 300, 170, 64))
     ]
     greedy = [{"experiment": "greedy", "n": n} for n in lab.pick(quick=(1000, 512), full=(4096, 2048, 1000, 512))]
@@ -351,10 +351,9 @@ def study(lab: Lab) -> pl.DataFrame:
         {"experiment": "inner", "n": n, "runs": lab.pick(quick=runs, full=10 * runs)}
         for n, runs in ((13, 1), (11, 2), (8, 3), (6, 4))
     ]
-    runs = lab.pick(quick=2, full=20)
-    locals_ = lab.pick(quick=(16, 11, 6), full=(21, 16, 11, 6))
+    runs = lab.pick(quick=1, full=8)
     agree: list[dict[str, Any]] = [
-        *({"method": "local", "n": n, "scheduler": "splitting", "runs": 4 * runs} for n in locals_),
+        *({"method": "local", "n": n, "scheduler": "splitting", "runs": 4 * runs} for n in (16, 11, 6)),
         *({"method": "committees", "n": n, "scheduler": "splitting", "runs": runs} for n in (16, 11, 6)),
         *({"method": method, "n": 6, "scheduler": "splitting", "runs": runs} for method in ("setup", "strong")),
         {"method": "committees", "n": 11, "scheduler": "random", "runs": runs},

@@ -56,6 +56,7 @@ from assay.serving.baselines.routers import BASELINES
 from assay.serving.engine.simulator import simulate
 from assay.serving.interface import Cacheless, Finished, Fleet, Floats, Ints, Request
 from assay.sim.random import stream
+from assay.sim.trust import sentence
 from assay.workloads.requests import Requests
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ avoid_when = (
     "Workers step on their own (uneven load then costs little), the pool is usually empty (nothing to choose from), or "
     "reading KV is a small part of a step: evening it out then saves as little."
 )
+trust = sentence("roofline")
 own_input = (
     "assay compare serving --trace examples/chats.jsonl --fleet examples/lockstep.toml --policies balanceroute,vllm-v1"
 )

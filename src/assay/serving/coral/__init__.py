@@ -49,6 +49,7 @@ from assay.serving.engine import components
 from assay.serving.interface import SLO
 from assay.sim.models import model
 from assay.sim.random import stream
+from assay.sim.trust import sentence
 from assay.workloads import gpu_market
 from assay.workloads.gpu_market import Config, Market, Offer
 from assay.workloads.requests import Requests
@@ -67,6 +68,7 @@ avoid_when = (
     "One model on one kind of GPU (counting is enough), or demand that moves faster than weights load: then keep "
     "spare replicas instead of re-planning."
 )
+trust = sentence("roofline")
 own_input = ""
 replays = ("azure-2023-conv",)
 references = (

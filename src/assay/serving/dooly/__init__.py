@@ -39,6 +39,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import intervals, measures
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.serving.dooly import h200 as dooly_h200
 from assay.serving.dooly.replayed import errors
@@ -265,7 +266,7 @@ def experiment(experiment: str, seed: int, **case: Any) -> dict[str, dict[str, f
     return profiling(**case, seed=seed) if experiment == "profiling" else serving(**case, seed=seed)
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Profiling of twelve models with and without the database; then predicted against measured serving."""
     saved = {"experiment": "profiling", "factor": lab.pick(quick=64, full=16),
              "reach": lab.pick(quick=(8, 64, 64), full=(128, 512, 8192))}  # fmt: skip
@@ -275,12 +276,22 @@ def study(lab: Lab) -> pl.DataFrame:
          "count": lab.pick(quick=8, full=500), "again": lab.pick(quick=False, full=True)}
         for model, near, backend in (("llama-3-8b", "qwen3-8b", "paged"), ("qwen3-1.7b", "qwen3-0.6b", "sdpa"))
     ]  # fmt: skip
-    here = lab.run(experiment, [saved, *served[: lab.pick(quick=1, full=2)]], per="method", alone=True)
+    few = lab.with_seeds(quick=len(lab.seeds), full=3)  # what seeds change is small beside what models do
+    here = few.run(experiment, [saved, *served[: lab.pick(quick=1, full=2)]], per="method", alone=True)
     chat = pl.when(pl.col("experiment") == "serving").then(pl.lit("chat"))
     here = here.with_columns(substrate=pl.lit("cpu"), workload=chat)
-    stored = dooly_h200.rows()
-    table = here if stored is None else pl.concat([here, stored], how="diagonal_relaxed")
-    return table.select(COLUMNS)
+    lab.cases.update(("substrate", "workload"))
+    tables = {"here": here, "h200": dooly_h200.rows()}
+    return {
+        name: table.select(c for c in COLUMNS if c in table.columns)
+        for name, table in tables.items()
+        if table is not None
+    }
+
+
+def stored_runs() -> pl.DataFrame | None:
+    """What was measured on an H200 beside every way to predict it; None where nothing is stored."""
+    return dooly_h200.rows()
 
 
 def plot(table: pl.DataFrame) -> alt.HConcatChart:

@@ -2,6 +2,10 @@
 
 Requests of a session share their prompts, and sessions that begin together share a queue. So neither requests nor
 single sessions are drawn, but stretches of whole sessions that began one after the other.
+
+It is the certainty of one trace at its own load. Another trace of the kind brings more or less work, and everybody
+waits longer or shorter: over 60 generated traces the intervals held the mean lead in 87 % of the runs for routers that
+keep up, but in 23 % for two that do not (vllm-v1 beside round-robin). Who has several traces should run them all.
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ from assay.serving.fleet.gpu_pool import Group, Pool, spread
 from assay.serving.interface import Fleet, Request
 from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
+from assay.sim.trust import sentence
 from assay.workloads.requests import Requests
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ avoid_when = (
     "The load hardly changes (the right static layout is as good and simpler), the model needs all GPUs anyway, or "
     "contexts are so long that computing their KV again at a switch costs more than the wrong layout."
 )
+trust = sentence("roofline")
 own_input = ""
 references = ("The engine's own figures: README of the authors' public fork of vLLM.",)
 

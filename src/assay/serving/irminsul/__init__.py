@@ -53,6 +53,7 @@ from assay.serving.irminsul.segment_store import Ids, Plan, PrefixCache, Segment
 from assay.sim import hardware, models
 from assay.sim.roofline import MEMORY_EFFICIENCY, layout
 from assay.sim.tiny_lm import nll, rotate, rotation
+from assay.sim.trust import sentence
 from assay.workloads import agents
 from assay.workloads.agents import Session, Style
 
@@ -72,6 +73,7 @@ avoid_when = (
     "stand-in models: check it on yours before relying on it."
 )
 needs = ("torch",)
+trust = sentence("roofline")
 own_input = (
     "python -c \"from assay.serving.irminsul import recovery; print(recovery('examples/transcripts.jsonl').sum())\""
 )

@@ -35,6 +35,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import measures
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.serving.baselines.routers import LeastRequests
 from assay.serving.engine.control import Control, Withdrawn
@@ -46,6 +47,7 @@ from assay.serving.nitsum import tier_plan
 from assay.serving.nitsum.tier_plan import Plan, Sort, best_plan, name_of
 from assay.serving.nitsum.tiers import Demand, StrictestFirst, Window, strict_first
 from assay.sim.random import stream
+from assay.sim.trust import sentence
 from assay.workloads.requests import Requests
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ avoid_when = (
     "All requests want the same, or the mix is steady: plan once and leave it. And where a layout can only be changed "
     "by a restart, change it by the hour, not by the minute."
 )
+trust = sentence("roofline")
 own_input = ""
 replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., Splitwise, ISCA 2024.",)
@@ -457,27 +460,26 @@ def _filled(rows: dict[str, dict[str, Any]], requests: Requests) -> dict[str, di
     return {name: rest | row for name, row in rows.items()}
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Nitsum beside prior systems on a mix that shifts (and one that does not), and beside restarts; 8 H200."""
     found = lab.trace_or_none("AzureLLMInferenceTrace_conv.csv")
     path, made = (str(found), "") if found else ("", ", generated requests")
     rates = {mix: offered(path, mix) for mix in lab.pick(quick=["shifting"], full=list(KINDS))}
     common = {"path": path, "phases": 3}
-    shapes = [("shifting", load, 40.0) for load in lab.pick(quick=LOADS[1:3], full=LOADS)]
+    shapes = [("shifting", load, 40.0) for load in lab.pick(quick=LOADS[2:3], full=LOADS)]
     shapes += lab.pick(quick=[], full=[("shifting", 0.9, 120.0), ("steady", 0.8, 40.0)])
     prior = [common | {"mix": mix, "load": x, "seconds": s, "rates": rates[mix]} for mix, x, s in shapes]
     dear = [
         common | {"load": load, "seconds": s, "rates": rates["shifting"]}
-        for load, s in lab.pick(quick=[(0.9, 80.0)], full=[(0.7, 80.0), (0.7, 300.0), (0.9, 80.0), (0.9, 300.0)])
+        for load, s in lab.pick(quick=[(0.9, 80.0)], full=[(0.7, 80.0), (0.9, 80.0), (0.9, 300.0)])
     ]
-    one = lab.with_seeds(quick=1, full=1)
+    one, four = lab.with_seeds(quick=1, full=1), lab.with_seeds(quick=4, full=10)
     tables = {
         "prior": lab.run(compare_on, one.run(tune, prior).drop("seed").to_dicts(), per="system"),
-        "restart": lab.run(compare_restarts, one.run(tune_restarts, dear).drop("seed").to_dicts(), per="system"),
+        "restart": four.run(compare_restarts, one.run(tune_restarts, dear).drop("seed").to_dicts(), per="system"),
     }
-    parts = [table.with_columns(experiment=pl.lit(f"{name}{made}")) for name, table in tables.items()]
-    columns = ("experiment", "mix", "load", "phases", "seconds", "system", "seed", "offered", "goodput")
-    return pl.concat(parts, how="diagonal_relaxed").select(*columns, "switches", "paused")
+    shown = {"mix", "load", "phases", "seconds", "system", "seed", "offered", "goodput", "switches", "paused"}
+    return {f"{name}{made}": table.select(c for c in table.columns if c in shown) for name, table in tables.items()}
 
 
 def plot(table: pl.DataFrame) -> alt.FacetChart:

@@ -42,6 +42,7 @@ import numpy as np
 import polars as pl
 
 from assay.record import intervals, measures, timing
+from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.serving.rcllm import block_cluster as cluster
 from assay.serving.rcllm import block_reuse, ranking_lm
@@ -49,6 +50,7 @@ from assay.serving.rcllm.item_placement import Placement, by_co_occurrence, by_h
 from assay.sim import tiny_lm
 from assay.sim.random import stream
 from assay.sim.roofline import layout
+from assay.sim.trust import sentence
 from assay.workloads import recommendations
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ avoid_when = (
     "those of full computation to the last bit, or the network is slower than computing again."
 )
 needs = ("torch",)
+trust = sentence("roofline")
 own_input = (
     "python -c \"from assay.serving.rcllm import place; print(place('examples/clicks.csv', nodes=4).local_share)\""
 )
@@ -330,22 +333,21 @@ def trial(experiment: str, seed: int, **case: Any) -> dict[str, dict[str, Any]]:
     return parts[experiment](**case, seed=seed)
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Accuracy of the trained recommender, time to first token of a modelled cluster, and of this machine."""
-    lists = {"prompts": lab.pick(quick=200, full=2000), "ablations": lab.pick(quick=20, full=2000), "candidates": 24}
-    size = {"requests": lab.pick(quick=300, full=900), "ablations": lab.size == "full"}
+    lists = {"prompts": lab.pick(quick=250, full=1000), "ablations": lab.pick(quick=20, full=300), "candidates": 24}
+    size = {"requests": lab.pick(quick=240, full=900), "ablations": lab.size == "full"}
     part = ("candidates", "history", "users", "store")  # the rest of the grid is gone through inside
     shops = [dict(zip(part, values, strict=True)) for values in itertools.product(*(GRID[name] for name in part))]
-    served = lab.with_seeds(quick=5, full=5).run(
+    served = lab.with_seeds(quick=3, full=5).run(
         trial, [{"experiment": "cluster", **shop, **size} for shop in shops], per="run"
     )
-    parts = [lab.run(trial, [{"experiment": "accuracy", **lists}], per="method"), served.drop("run")]
-    parts = [part.drop("ablations") for part in parts]
+    ranked = lab.with_seeds(quick=4, full=10).run(trial, [{"experiment": "accuracy", **lists}], per="method")
+    tables = {"accuracy": ranked.drop("ablations"), "cluster": served.drop("run", "ablations")}
     if lab.size == "full":
-        parts.append(
-            lab.run(trial, [{"experiment": "clock", "layers": 8, "candidates": 40, "rounds": 25}], per="method")
-        )
-    return pl.concat(parts, how="diagonal_relaxed")
+        clock = {"experiment": "clock", "layers": 8, "candidates": 40, "rounds": 25}
+        tables["clock"] = lab.run(trial, [clock], per="method")
+    return tables
 
 
 def plot(table: pl.DataFrame) -> alt.HConcatChart:

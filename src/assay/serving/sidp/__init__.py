@@ -41,6 +41,7 @@ from assay.serving.sidp import offline, weight_pool
 from assay.serving.sidp.offline import Done, Pace
 from assay.serving.sidp.pool_pace import MAX_SEQS, MAX_TOKENS, Pool, offloaded, pipelined, replicated, shared
 from assay.sim.random import stream
+from assay.sim.trust import sentence
 
 if TYPE_CHECKING:
     import altair as alt
@@ -56,6 +57,7 @@ avoid_when = (
     "Someone waits for the tokens; KV cache is plentiful (a small model, short outputs); or replicas may be cut "
     "differently: a wider tensor-parallel cut or a pipeline frees as much memory and streams nothing."
 )
+trust = sentence("roofline")
 own_input = ""
 references = (
     "Continuous batching: Yu et al., Orca, OSDI 2022; paged KV: Kwon et al., SOSP 2023.",

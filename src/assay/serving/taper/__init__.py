@@ -35,11 +35,13 @@ import numpy as np
 import polars as pl
 
 from assay.record import measures, traces
+from assay.record.tables import Tables
 from assay.record.types import Claim, Evidence
 from assay.serving.taper.branch_engine import Served, serve
 from assay.serving.taper.branch_state import EAGER, OFF, Policy
 from assay.sim.random import stream
 from assay.sim.roofline import layout
+from assay.sim.trust import sentence
 from assay.workloads import branches, request_files
 from assay.workloads.branches import Branching
 
@@ -57,6 +59,7 @@ avoid_when = (
     "Nothing branches; the step is already as long as the target allows, so that there is no slack to spend; or load "
     "is so low that starting every branch at once does no harm either."
 )
+trust = sentence("roofline")
 own_input = ""
 replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., ISCA 2024.",)
@@ -66,7 +69,7 @@ BLIND = Policy("taper-blind", regulated=True, order="least")  # does not know ho
 PER_REQUEST = tuple(Policy(f"cap-{cap}", per_request=cap) for cap in (2, 4, 8))
 PER_BATCH = tuple(Policy(f"batch-{cap}", per_batch=cap) for cap in (2, 4, 8, 16, 32, 64, 128))
 POLICIES = {policy.name: policy for policy in (OFF, EAGER, *PER_REQUEST, *PER_BATCH, TAPER, BLIND)}
-QUICK = ("irp-off", "irp-eager", "cap-2", "batch-8", "batch-32", "taper")
+QUICK = ("irp-off", "irp-eager", "batch-32", "taper")
 
 LAYOUT = "h200:qwen3-32b"
 TTFT, TPOT = 2.0, 0.05  # seconds: targets of every request (assumed)
@@ -183,9 +186,9 @@ def limits(
     return rows
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Capacity of every policy by bisection, then goodput over loads; generated traffic and, where at hand, Azure's."""
-    names, requests = list(lab.pick(quick=QUICK, full=tuple(POLICIES))), lab.pick(quick=500, full=800)
+    names, requests = list(lab.pick(quick=QUICK, full=tuple(POLICIES))), lab.pick(quick=800, full=800)
 
     def limit(arrivals: str, share: float, tpot: float = TPOT, reads: str = "each") -> dict[str, Any]:
         return {"arrivals": arrivals, "share": share, "requests": requests, "tpot": tpot, "prefix_reads": reads,
@@ -198,9 +201,9 @@ def study(lab: Lab) -> pl.DataFrame:
         cases += [limit("poisson", 0.5, reads="once")]
         cases += [limit("azure", 0.5)] if lab.trace_or_none(AZURE) else []
     # The claims are about the main case; around it a few seeds show the trend.
-    few = lab.with_seeds(quick=3, full=3)
+    few = lab.with_seeds(quick=2, full=3)
     capacities = [lab.run(limits, [limit("poisson", 0.5)], per="policy"), few.run(limits, cases, per="policy")]
-    parts = [part.with_columns(experiment=pl.lit("capacity")) for part in capacities if not part.is_empty()]
+    capacity = pl.concat([part.drop("policies") for part in capacities if not part.is_empty()], how="diagonal_relaxed")
     rates = lab.pick(quick=(0.4, 2.0, 2.4), full=(0.3, 1.0, 1.6, 2.0, 2.4, 3.2))
     loads = [
         {
@@ -212,11 +215,7 @@ def study(lab: Lab) -> pl.DataFrame:
         }  # of about one duration
         for rate in rates
     ]
-    shown = lab if lab.size == "quick" else few
-    parts.append(shown.run(sweep, loads, per="policy").with_columns(experiment=pl.lit("load")))
-    table = pl.concat(parts, how="diagonal_relaxed").drop("policies")
-    case = ["experiment", "arrivals", "share", "requests", "tpot", "prefix_reads", "rate", "policy", "seed"]
-    return table.select(*case, pl.exclude(*case))
+    return {"capacity": capacity, "load": few.run(sweep, loads, per="policy").drop("policies")}
 
 
 def best_cap(table: pl.DataFrame) -> str:
