@@ -102,7 +102,7 @@ def test_the_answer_has_the_shape_the_readme_shows(trace: Path) -> None:
             "--json",
         )
     )
-    assert list(answer) == ["trace", "fleet", "table", "why"]
+    assert list(answer) == ["trace", "fleet", "table", "why", "trust"]
     assert [row["policy"] for row in answer["table"]] == ["lmetric", "round-robin"]
     wanted = (
         "requests ttft_mean ttft_p50 ttft_p99 tpot_mean tpot_p99 e2e_mean cached_ratio goodput preemptions sim_seconds"
