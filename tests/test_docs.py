@@ -43,9 +43,7 @@ def test_links_between_pages_are_those_of_the_site(build: dict[str, Any]) -> Non
 
 
 def test_every_command_has_an_example_and_its_examples_are_found(build: dict[str, Any]) -> None:
-    command = click.Command(
-        "x", epilog="Examples:  assay run div    or    assay run --json;  assay list  (all)"
-    )
+    command = click.Command("x", epilog="Examples:  assay run div    or    assay run --json;  assay list  (all)")
     assert build["examples"](command) == ["assay run div", "assay run --json", "assay list"]
     lines = {path: build["examples"](leaf) for path, leaf in build["leaves"](build["assay"])}
     without = [path for path, found in lines.items() if not found and path.count(" ") == 1]
