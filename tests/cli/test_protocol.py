@@ -142,12 +142,47 @@ def test_the_search_takes_a_node_of_the_user_s_own(package: Package, flood: str)
 
 
 def test_a_search_that_had_nothing_to_judge_does_not_say_that_all_is_well(package: Package, flood: str) -> None:
-    bracha = "assay.protocols.nodes.bracha:Bracha"
+    bracha = "assay.protocols.nodes:Bracha"
     silent = package.assay("protocol", "search", bracha, "--schedules", "20", code=2).stderr
     assert "nobody decided anything in 20 schedules" in silent and len(silent.strip().splitlines()) == 1
     for faulty in ("4", "9"):
         alone = package.assay("protocol", "search", "broadcast", "--faulty", faulty, code=2).stderr
         assert "leaves nobody to be judged" in alone and len(alone.strip().splitlines()) == 1
+
+
+def test_every_schedule_of_a_few_nodes_is_tried(package: Package) -> None:
+    bracha = ("protocol", "explore", "assay.protocols.nodes:Bracha", "--n", "4", "--inputs", "a")
+    safe = package.json(*bracha, "--faulty", "1", "--lie", '["send", "a"]', "--lie", '["send", "b"]')
+    assert safe["complete"] and safe["violation"] is None and safe["decisions"] > 1
+    broken = package.json(*bracha, "--faulty", "2", code=1)
+    assert "nodes 2 and 3 decided" in broken["violation"] and broken["events"] == 4 and not broken["complete"]
+    shown = package.assay(*bracha, "--faulty", "2", code=1).stdout
+    assert "violation in 4 deliveries" in shown and "('ready', 'a')" in shown
+    assert "no schedule goes wrong: all were tried" in package.assay(*bracha, "--judge", "integrity").stdout
+
+
+def test_a_bound_that_ends_the_exploration_is_named(package: Package, flood: str) -> None:
+    cut = package.assay("protocol", "explore", f"{flood}:Flood", "--inputs", "1", "--states", "3").stdout
+    assert "not all was tried: 3 states" in cut
+    torn = package.json("protocol", "explore", f"{flood}:Torn", code=1)
+    assert torn["violation"] == "nodes 0 and 1 decided 0 and 1" and torn["events"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["assay.protocols.nodes:Bracha"], "nobody decided anything"),
+        (["assay.protocols.nodes:Nobody"], "has no attribute 'Nobody'; there are ABA"),
+        (["{flood}:Flood", "--faulty", "3"], "leaves nobody to be judged"),
+        (["{flood}:Flood", "--faulty", "1", "--lie", "[1"], "is no JSON"),
+        (["{flood}:Flood", "--faulty", "1", "--lie", "7"], "begins with the message's kind"),
+        (["{flood}:Flood", "--judge", "proposed"], "needs an input for each of 3 nodes"),
+        (["{flood}:Dead"], "the node failed: ZeroDivisionError: oh"),
+    ],
+)
+def test_what_cannot_be_explored_gets_one_line(package: Package, flood: str, arguments: list[str], why: str) -> None:
+    told = package.assay("protocol", "explore", *(part.format(flood=flood) for part in arguments), code=2).stderr
+    assert why in told and len(told.strip().splitlines()) == 1
 
 
 def test_an_experiment_file_of_quantas_runs_as_it_is(package: Package, tmp_path) -> None:

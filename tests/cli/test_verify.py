@@ -12,11 +12,11 @@ pytest.importorskip("z3", reason="extra protocols")
 pytest.importorskip("dd", reason="extra protocols")
 
 from assay.cli.verify import command
-from assay.protocols.taco import builtin
+from assay.protocols import taco
 from assay.record.errors import BadInput
 from tests.conftest import Package
 
-LIBRARY = Path(builtin.__file__).parent / "library"
+LIBRARY = Path(taco.__file__).parent / "library"
 BROADCAST = str(LIBRARY / "broadcast.ta")
 
 

@@ -171,9 +171,9 @@ class TestAUsersAgents:
         [
             (("--nodes", "gnutella"), "no node 'gnutella'"),
             (("--nodes", ","), "no node given"),
-            (("--nodes", "chord", "--rules", "div"), "--rules goes with --graph"),
-            (("--nodes", "chord", "--graph", "x"), "exactly one of"),
-            ((), "--nodes"),
+            (("--nodes", "chord", "--rules", "div"), "no comparison of protocols takes --nodes and --rules together"),
+            (("--nodes", "chord", "--graph", "x"), "takes --graph and --nodes together"),
+            ((), "name one: assay compare dht-discovery"),
             (("--nodes", "chord", "--churn", "-3"), "--churn"),
             (("--nodes", "chord", "--churn", "missing.csv"), "missing.csv"),
             (("--nodes", "chord", "--agents", "bad.csv"), "bad.csv:3"),

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from assay.protocols import digraph_auth
 from assay.protocols.digraph_auth import answer, approximate, attack, digraphs, settled, stage, verdict
 from assay.protocols.digraph_auth.digraphs import all_digraphs, apart, edges, from_edges, holds, members, reach, source
-from assay.protocols.digraph_auth.directed import SignedFlooding, TwoFaced
+from assay.protocols.digraph_auth.directed import SignedFlooding
 from assay.protocols.digraph_auth.full_information import impossible
 from assay.protocols.faults import Crash
+from assay.protocols.faults.two_faced import TwoFaced
 from assay.protocols.kernel.asynchronous import Random
 from assay.protocols.kernel.world import World
 from assay.record.catalogue import study

@@ -11,7 +11,7 @@ from assay.cli.output import console, json_option, print_json, quiet_table
 
 if TYPE_CHECKING:
     from assay.protocols.judges.judgement import Judgement
-    from assay.protocols.judges.strongest import Ladder
+    from assay.protocols.judges.lattice import Ladder
     from assay.workloads.histories import Operation
 
 SIGNS = {"holds": ("✓", "green"), "violated": ("✗", "red"), "unknown": ("?", "yellow")}
@@ -40,24 +40,24 @@ def command(history: Path, model: str, spec: str | None, format: str | None, ste
 
     Exit code 0: the model holds; 1: it is violated, or nobody knows; 2: the input is wrong.
     """
-    from assay.protocols.judges import strongest
+    from assay.protocols.judges import lattice
     from assay.protocols.judges.judgement import ENOUGH, Budget
     from assay.record.errors import BadInput
     from assay.workloads import histories
 
-    if model != "strongest" and model not in strongest.MODELS:
-        raise BadInput(f"no model '{model}'; there are strongest, {', '.join(strongest.MODELS)}")
+    if model != "strongest" and model not in lattice.MODELS:
+        raise BadInput(f"no model '{model}'; there are strongest, {', '.join(lattice.MODELS)}")
     operations = histories.read(history, format)
     chosen = _specification(spec, operations)
     budget = ENOUGH if steps is None else Budget(nodes=steps)
     if model != "strongest":
-        judgement = strongest.judge(operations, model, chosen, budget)
+        judgement = lattice.judge(operations, model, chosen, budget)
         if as_json:
             print_json(_row(judgement))
         else:
             _print(operations, judgement)
         raise click.exceptions.Exit(0 if judgement.holds else 1)
-    ladder = strongest.strongest(operations, chosen, budget)
+    ladder = lattice.strongest(operations, chosen, budget)
     if as_json:
         print_json({"maximal": ladder.maximal, "models": [_row(judgement) for judgement in ladder.judgements]})
     else:
@@ -118,7 +118,7 @@ def _print_ladder(operations: list[Operation], ladder: Ladder) -> None:
 
 
 def _draw(operations: list[Operation], judgement: Judgement) -> None:
-    from assay.protocols.judges.drawing import draw
+    from assay.protocols.judges.judgement import draw
 
     if judgement.witness:
         click.echo(draw(operations, judgement.witness, console().width))

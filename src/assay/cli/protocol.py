@@ -27,7 +27,7 @@ def command() -> None:
 
 
 @command.command(
-    epilog="Example:  assay protocol run assay.protocols.nodes.bracha:Bracha --n 7 --inputs hello "
+    epilog="Example:  assay protocol run assay.protocols.nodes:Bracha --n 7 --inputs hello "
     "--faults equivocate:2 --net lognormal --seeds 100"
 )
 @click.argument("node", metavar="FILE.py:Node")
@@ -47,7 +47,7 @@ def command() -> None:
 @click.option("--seeds", type=click.IntRange(1), help="Run so many, from --seed on, and summarise.")
 @json_option
 def run(node: str, seed: int, seeds: int | None, as_json: bool, **words: Any) -> None:
-    """Run NODE, a class of yours (file.py:Class) or of the library (assay.protocols.nodes.raft:Raft).
+    """Run NODE, a class of yours (file.py:Class) or of the library (assay.protocols.nodes:Raft).
 
     Ends with 1 where correct nodes contradict each other or do not decide.
     """
@@ -127,7 +127,7 @@ def _kill(text: str, n: int) -> tuple[int, float]:
 
 
 def _guarded(act: Any) -> Any:
-    from assay.protocols.kernel import failure
+    from assay.protocols.kernel.run import blame, place
     from assay.protocols.tcp import Death
 
     try:
@@ -137,9 +137,9 @@ def _guarded(act: Any) -> Any:
     except Death as error:
         raise BadInput(str(error).splitlines()[0]) from None
     except (Exception, SystemExit) as error:  # the user's own code; where, in one line
-        if isinstance(error, ValueError) and failure.place(error) is None:
+        if isinstance(error, ValueError) and place(error) is None:
             raise BadInput(str(error)) from None
-        raise BadInput(f"the node failed: {failure.blame(error)}") from None
+        raise BadInput(f"the node failed: {blame(error)}") from None
 
 
 def _told(outcome: Outcome, plan: Plan) -> dict[str, Any]:
@@ -302,6 +302,84 @@ def _searched(told: dict[str, Any]) -> None:
     shrunk = f", shrunk from {told['before_shrinking']}" if "before_shrinking" in told else ""
     out.print(f"[red]violation[/red] in {told['events']} deliveries{shrunk}:")
     out.print(told["trace"], highlight=False, markup=False)
+
+
+@command.command(
+    epilog="Examples:  assay protocol explore assay.protocols.nodes:Bracha --n 4 --inputs a --faulty 1;  "
+    """assay protocol explore mine.py:Node --n 3 --inputs 0,1,1 --faulty 1 --lie '["vote", 0]' --timers 1"""
+)
+@click.argument("node", metavar="FILE.py:Node")
+@click.option("--n", type=click.IntRange(1, 8), default=3, show_default=True, help="How many nodes.")
+@click.option("--f", type=click.IntRange(0), help="Faults the protocol is to bear.  [(n - 1) // 3]")
+@click.option("--inputs", default="", help="What the nodes are given, in order: a,b,c or a JSON list.")
+@click.option("--option", "options", multiple=True, metavar="NAME=JSON", help="An argument of the node's class.")
+@click.option("--faulty", type=click.IntRange(0), default=0, show_default=True, help="So many nodes, from 0 on, lie.")
+@click.option("--lie", "lies", multiple=True, metavar="JSON", help="A message that liars may send.  [all of their own]")
+@click.option("--judge", type=click.Choice(["agreement", "integrity", "proposed"]), multiple=True, help="[agreement]")
+@click.option("--timers", type=click.IntRange(0), default=0, show_default=True, help="How often a node's may fire.")
+@click.option("--depth", type=click.IntRange(1), help="Steps of a schedule at most.")
+@click.option("--states", type=click.IntRange(1), default=1_000_000, show_default=True, help="Looked at, at most.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="At most.")
+@json_option
+def explore(
+    node: str, n: int, f: int | None, inputs: str, options: tuple[str, ...], faulty: int, lies: tuple[str, ...],
+    judge: tuple[str, ...], as_json: bool, **bounds: Any,
+) -> None:  # fmt: skip
+    """Try every schedule of a few nodes, with liars that may say anything of theirs to anybody at any time.
+
+    Where no bound ends the search, what it does not find is not there. Ends with 1 where a judge objects, with the
+    deliveries that it takes.
+    """
+    from assay.protocols.judges import safety
+    from assay.protocols.kernel import launch
+
+    world = launch.Plan(launch.own(node, _options(options)), n, f, inputs=_inputs(inputs)).world(0)
+    if "proposed" in judge and len(world.inputs or ()) < n:
+        raise BadInput(f"--judge proposed needs an input for each of {n} nodes; --inputs with {n} values expected")
+    judges = [safety.JUDGES[name] for name in judge or ("agreement",)]
+    said = [_lie(text) for text in lies] or None
+    found, trace = _guarded(lambda: safety.exhaust(world, safety.all_of(*judges), faulty=faulty, lies=said, **bounds))
+    if not found.decisions:
+        raise BadInput(
+            f"nobody decided anything in {found.states} states, so nothing was judged; --inputs, --timers, or larger "
+            "bounds expected"
+        )
+    told = {
+        "states": found.states, "transitions": found.transitions, "decisions": found.decisions,
+        "complete": found.complete, "bound": "" if trace else found.why, "seconds": found.seconds,
+        "violation": trace.why if trace else None, "events": len(trace.events) if trace else None,
+        "trace": str(trace) if trace else None,
+    }  # fmt: skip
+    print_json(told) if as_json else _explored(told)
+    if trace:
+        raise click.exceptions.Exit(1)
+
+
+def _lie(text: str) -> tuple[Any, ...]:
+    try:
+        message = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadInput(f"--lie '{text}' is no JSON: {error.msg} at column {error.colno}") from None
+    if not (isinstance(message, list) and message and isinstance(message[0], str)):
+        raise BadInput(f"--lie '{text}': a list that begins with the message's kind expected, as [\"vote\", 0]")
+    return _tuples(message)  # type: ignore[no-any-return]
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _explored(told: dict[str, Any]) -> None:
+    out = console()
+    seen = f"{number(told['states'])} states, {number(told['transitions'])} steps between them"
+    out.print(f"{seen}, {number(told['decisions'])} different sets of decisions, {told['seconds']:.1f} s")
+    if told["violation"]:
+        out.print(f"[red]violation[/red] in {told['events']} deliveries:")
+        out.print(told["trace"], highlight=False, markup=False)
+    elif told["complete"]:
+        out.print("[green]no schedule goes wrong[/green]: all were tried")
+    else:
+        out.print(f"[yellow]no violation found, but not all was tried[/yellow]: {told['bound']}")
 
 
 @command.command(epilog="Example:  assay protocol experiment BitcoinParasite.json --json")

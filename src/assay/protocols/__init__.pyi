@@ -11,7 +11,7 @@ from assay.protocols.faults import (
     compose as compose,
 )
 from assay.protocols.interface import Ctx as Ctx, Fault as Fault, Node as Node, Parent as Parent
-from assay.protocols.judges.strongest import strongest as strongest
+from assay.protocols.judges.lattice import strongest as strongest
 from assay.protocols.kernel.run import Outcome as Outcome
 from assay.protocols.kernel.world import World as World
 from assay.workloads.histories import read as read

@@ -4,7 +4,8 @@ An algorithm is written once, against an interface through which it sends, recei
 counts rounds and real sockets both stand behind that interface, so the code that was explored is the code that runs.
 Faults stand there too: they see what a node sends, receives and does, and pass on what they like. The paper shows this
 with miners that withhold blocks (:mod:`assay.protocols.quantas.parasite`), PBFT replicas that equivocate
-(:mod:`assay.protocols.faults.two_faced`), Raft servers that crash, and links that lose, double and reorder.
+(:func:`assay.protocols.nodes.pbft_proofs.equivocators`), Raft servers that crash, and links that lose, double and
+reorder.
 
 Here its experiment files run unchanged (:mod:`assay.protocols.quantas`), on nodes of our own. The parasite does
 what the paper says: it publishes once its chain is so many blocks higher than the public one. In the public code the
@@ -30,13 +31,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from assay.protocols.faults.two_faced import equivocators
 from assay.protocols.interface import Ctx, Fault
 from assay.protocols.kernel.net import Net, Uniform
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes import chain, data_links
 from assay.protocols.nodes.pbft import Pbft, PbftClient
+from assay.protocols.nodes.pbft_proofs import equivocators
 from assay.protocols.nodes.raft import Raft, RaftClient
 from assay.protocols.quantas import parse
 from assay.protocols.quantas.parasite import coalition
@@ -131,7 +132,7 @@ def replication(experiment: str, n: int, faulty: int, rounds: int, seed: int) ->
         honest = range(n)
     else:
         make = partial(Pbft, patience=12)
-        faults = equivocators(range(faulty))
+        faults = equivocators(range(faulty), n)
         world = World(n, make, (n - 1) // 3, None, [PbftClient(asks, patience=24)], net=net, faults=faults, seed=seed)
         honest = range(faulty, n)
     outcome = world.run("rounds", limit=rounds, metered=False)

@@ -27,7 +27,7 @@ def of(package: str, file: str) -> tuple[list[str], Callable[[], list[str]], Cal
 
     def get(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+            raise AttributeError(f"module '{package}' has no attribute '{name}'; there are {', '.join(names)}")
         module, original = homes[name]
         return getattr(importlib.import_module(module), original)
 

@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 pytest.importorskip("z3", reason="extra protocols")
 pytest.importorskip("dd", reason="extra protocols")
 
-from assay.protocols.automata import acs, explicit, liveness, smt, zcs
+from assay.protocols.automata import acs, explicit, smt, zcs
 from assay.protocols.automata.automaton import Automaton
-from assay.protocols.automata.counterexample import Counterexample, Inconclusive, Outcome, Proved, Unsupported
-from assay.protocols.automata.specification import Stall, Violation
+from assay.protocols.automata.specification import (
+    Counterexample,
+    Inconclusive,
+    Outcome,
+    Proved,
+    Stall,
+    Unsupported,
+    Violation,
+)
 from tests.protocols.automata.random_automata import automata, resting_automata, stalls, violations
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -46,7 +53,7 @@ def test_no_algorithm_contradicts_another_nor_plain_search(data: st.DataObject) 
 
 def agree_on_liveness(automaton: Automaton, stall: Stall) -> None:
     """A proof means that plain search finds no such run at small sizes; a run is one that search finds too."""
-    answer = liveness.check(automaton, stall, seconds=20)
+    answer = smt.check_liveness(automaton, stall, seconds=20)
     plain = explicit.check(automaton, stall, up_to=4, most=20_000)
     if isinstance(answer, Proved):
         assert not isinstance(plain, Counterexample), plain
@@ -90,7 +97,7 @@ def test_random_automata_are_proved_and_violated_alike() -> None:
         automaton = data.draw(automata())
         safe = smt.check(automaton, data.draw(violations(automaton)), seconds=20)
         resting = data.draw(resting_automata())
-        live = liveness.check(resting, data.draw(stalls(resting)), seconds=20)
+        live = smt.check_liveness(resting, data.draw(stalls(resting)), seconds=20)
         seen["safe"] += isinstance(safe, Proved)
         seen["unsafe"] += isinstance(safe, Counterexample)
         seen["live"] += isinstance(live, Proved)

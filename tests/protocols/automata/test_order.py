@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("z3", reason="extra protocols")
 
+from assay.protocols import taco
 from assay.protocols.automata.automaton import Automaton, Configuration
 from assay.protocols.automata.explicit import instances
 from assay.protocols.automata.linear import Linear, holds
 from assay.protocols.automata.order import Cut, Order, guard, orders
 from assay.protocols.automata.solver import Unrolling
-from assay.protocols.taco import builtin
 
 
 def value(cut: Cut, parameters: dict[str, int]) -> int:
@@ -43,7 +43,7 @@ def configurations(automaton: Automaton, parameters: dict[str, int]) -> list[dic
 
 @pytest.mark.parametrize("name", ["broadcast", "agreement", "folklore", "commit"])
 def test_every_choice_of_parameters_obeys_exactly_one_order(name: str) -> None:
-    automaton = builtin.load(name)
+    automaton = taco.load(name)
     found = list(orders(automaton, (), 10))
     for parameters in instances(automaton, 7):
         assert [obeys(order, parameters) for order in found].count(True) == 1, parameters
@@ -51,7 +51,7 @@ def test_every_choice_of_parameters_obeys_exactly_one_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["broadcast", "agreement", "folklore", "commit"])
 def test_a_guard_holds_in_the_intervals_if_it_holds_for_the_numbers(name: str) -> None:
-    automaton = builtin.load(name)
+    automaton = taco.load(name)
     found = list(orders(automaton, (), 10))
     for parameters in instances(automaton, 5):
         order = next(order for order in found if obeys(order, parameters))
@@ -63,7 +63,7 @@ def test_a_guard_holds_in_the_intervals_if_it_holds_for_the_numbers(name: str) -
 
 @pytest.mark.parametrize("name", ["broadcast", "agreement", "rounds"])
 def test_a_step_ends_in_intervals_that_the_order_foresees(name: str) -> None:
-    automaton = builtin.load(name)
+    automaton = taco.load(name)
     found = list(orders(automaton, (), 10))
     for parameters in instances(automaton, 5):
         order = next(order for order in found if obeys(order, parameters))
@@ -76,7 +76,7 @@ def test_a_step_ends_in_intervals_that_the_order_foresees(name: str) -> None:
 
 
 def test_the_conditions_of_an_order_are_those_that_parameters_meet() -> None:
-    automaton = builtin.load("agreement")
+    automaton = taco.load("agreement")
     for order in orders(automaton, (), 10):
         run = Unrolling(automaton, (), 10)
         order.fix(run, ())

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.protocols import taco
 from assay.protocols.automata.automaton import Automaton, weaken
 from assay.protocols.automata.parser import condition, parse, read
-from assay.protocols.taco import builtin
 from assay.record.errors import BadInput
 
-LIBRARY = Path(builtin.__file__).parent / "library"
+LIBRARY = Path(taco.__file__).parent / "library"
 TEXTS = [path.read_text() for path in sorted(LIBRARY.iterdir())]
 SMALL = """skel Proc {
   local pc;
@@ -153,21 +153,21 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 class TestWeakening:
     def test_replaces_the_assumption_with_the_same_factors(self) -> None:
-        broadcast = builtin.load("broadcast")
+        broadcast = taco.load("broadcast")
         weak = weaken(broadcast, condition("n >= 3*t", broadcast))
         assert {str(cases[0][0]) for cases in weak.assumptions} == {"n >= 3*t", "t >= f", "t > 0"}
 
     def test_else_the_one_over_the_same_parameters(self) -> None:
-        broadcast = builtin.load("broadcast")
+        broadcast = taco.load("broadcast")
         weak = weaken(broadcast, condition("n >= 2*t", broadcast))
         assert {str(cases[0][0]) for cases in weak.assumptions} == {"n >= 2*t", "t >= f", "t > 0"}
 
     def test_says_which_assumptions_there_are_where_none_fits(self) -> None:
-        broadcast = builtin.load("broadcast")
+        broadcast = taco.load("broadcast")
         with pytest.raises(BadInput, match=r"replaces no assumption of Broadcast; there are: n > 3\*t; t >= f; t > 0"):
             weaken(broadcast, condition("n >= 3*f", broadcast))
 
     @pytest.mark.parametrize("text", ["n >=", "n + 1", "n != 3", "n > 1 && t > 1", "copies >= 1", "n > 1; t > 2"])
     def test_takes_one_comparison_of_parameters(self, text: str) -> None:
         with pytest.raises(BadInput):
-            condition(text, builtin.load("broadcast"))
+            condition(text, taco.load("broadcast"))

@@ -11,12 +11,13 @@ import pytest
 pytest.importorskip("z3", reason="extra protocols")
 pytest.importorskip("dd", reason="extra protocols")
 
+from assay.protocols import taco
 from assay.protocols.automata import parser
 from assay.protocols.automata.automaton import Automaton, configuration, simulate, steps, weaken
-from assay.protocols.automata.preprocess import simplify
+from assay.protocols.automata.solver import simplify
 from assay.protocols.automata.specification import Asked, Violation, question
 from assay.protocols.automata.verify import Finding, Verdict, verify
-from assay.protocols.taco import builtin, node
+from assay.protocols.taco import node
 from assay.protocols.taco.noticed import noticing
 from assay.record.errors import BadInput
 from assay.record.traces import folder
@@ -37,7 +38,7 @@ def answers(automaton: Automaton, *specifications: str, algorithms: tuple[str, .
 
 
 def weakened(name: str, text: str) -> Automaton:
-    automaton = published(name) if name in PUBLISHED else builtin.load(name)
+    automaton = published(name) if name in PUBLISHED else taco.load(name)
     return weaken(automaton, parser.condition(text, automaton))
 
 
@@ -57,39 +58,39 @@ def published_answers(name: str) -> tuple[Finding, ...]:
 class TestBuiltIn:
     @pytest.mark.parametrize(("name", "specification"), SAFE)
     def test_safety_is_proved_by_every_algorithm(self, name: str, specification: str) -> None:
-        found = answers(builtin.load(name), specification, algorithms=("smt", "acs", "zcs"))
+        found = answers(taco.load(name), specification, algorithms=("smt", "acs", "zcs"))
         assert [row.verdict for row in found] == [Verdict.PROVED] * 3
 
     def test_one_step_consensus_is_proved_by_one_formula(self) -> None:
-        assert {row.verdict for row in answers(builtin.load("one_step"))} == {Verdict.PROVED}
+        assert {row.verdict for row in answers(taco.load("one_step"))} == {Verdict.PROVED}
 
     @pytest.mark.slow
     def test_one_step_consensus_is_proved_by_every_algorithm(self) -> None:
-        found = answers(builtin.load("one_step"), algorithms=("smt", "acs", "zcs"))
+        found = answers(taco.load("one_step"), algorithms=("smt", "acs", "zcs"))
         assert {row.verdict for row in found} == {Verdict.PROVED}
 
     def test_relay_is_proved_and_needs_more_than_three_times_the_faults(self) -> None:
-        assert answers(builtin.load("broadcast"), "relay")[0].verdict is Verdict.PROVED
+        assert answers(taco.load("broadcast"), "relay")[0].verdict is Verdict.PROVED
         broken = answers(weakened("broadcast", "n >= 3*t"), "relay")[0]
         assert broken.verdict is Verdict.VIOLATED
         assert broken.counterexample is not None
         assert broken.counterexample.parameters["n"] == 3 * broken.counterexample.parameters["t"]
 
     def test_resets_are_for_acs_and_zcs(self) -> None:
-        found = answers(builtin.load("rounds"), "unforgeability", algorithms=("smt", "acs", "zcs"))
+        found = answers(taco.load("rounds"), "unforgeability", algorithms=("smt", "acs", "zcs"))
         assert [row.verdict for row in found] == [Verdict.UNSUPPORTED, Verdict.PROVED, Verdict.PROVED]
-        found = answers(builtin.load("rounds"), "silence", algorithms=("acs", "zcs"))
+        found = answers(taco.load("rounds"), "silence", algorithms=("acs", "zcs"))
         assert {row.verdict for row in found} == {Verdict.VIOLATED}
 
     def test_what_an_algorithm_does_not_take_is_said_in_one_line(self) -> None:
-        found = answers(builtin.load("folklore"), "crash_budget", algorithms=("smt", "acs", "zcs"))
+        found = answers(taco.load("folklore"), "crash_budget", algorithms=("smt", "acs", "zcs"))
         assert [row.verdict for row in found] == [Verdict.PROVED, Verdict.UNSUPPORTED, Verdict.UNSUPPORTED]
         assert "counters" in found[1].note
-        found = answers(builtin.load("broadcast"), "relay", algorithms=("acs", "zcs"))
+        found = answers(taco.load("broadcast"), "relay", algorithms=("acs", "zcs"))
         assert {row.verdict for row in found} == {Verdict.UNSUPPORTED}
 
     def test_explicit_search_claims_no_proof(self) -> None:
-        (row,) = verify(builtin.load("commit"), specifications=["agreement"], algorithms=["explicit"])
+        (row,) = verify(taco.load("commit"), specifications=["agreement"], algorithms=["explicit"])
         assert row.verdict is Verdict.CHECKED
         assert "no proof" in row.note
 
@@ -110,7 +111,7 @@ class TestBuiltIn:
         assert "no run starts" in row.note or "admit no parameters" in row.note
 
     def test_a_solver_out_of_time_is_unknown_not_proved(self) -> None:
-        (row,) = verify(noticing(builtin.load("bracha")), specifications=["unforgeability"], seconds=0.001)
+        (row,) = verify(noticing(taco.load("bracha")), specifications=["unforgeability"], seconds=0.001)
         assert row.verdict is Verdict.UNKNOWN
 
 
@@ -193,7 +194,7 @@ class TestPublished:
 
 class TestSemantics:
     def test_random_runs_keep_what_is_proved(self) -> None:
-        broadcast = builtin.load("broadcast")
+        broadcast = taco.load("broadcast")
         start = configuration(broadcast, {"n": 4, "t": 1, "f": 1}, {"without": 3})
         for seed in range(20):
             fired = list(simulate(broadcast, start, seed=seed))
@@ -201,7 +202,7 @@ class TestSemantics:
             assert all(now.values["accepted"] == 0 for now in trail)
 
     def test_processes_are_neither_made_nor_lost(self) -> None:
-        agreement = builtin.load("agreement")
+        agreement = taco.load("agreement")
         start = configuration(agreement, {"n": 7, "t": 2, "f": 2}, {"zero": 2, "one": 3})
         fired = list(simulate(agreement, start, seed=1))
         trail = list(steps(agreement, start, tuple((name, 1) for name in fired)))
@@ -210,13 +211,13 @@ class TestSemantics:
         assert all(a.values["echoes"] <= b.values["echoes"] for a, b in pairwise(trail))
 
     def test_a_schedule_of_another_automaton_is_refused(self) -> None:
-        broadcast = builtin.load("broadcast")
+        broadcast = taco.load("broadcast")
         start = configuration(broadcast, {"n": 4, "t": 1, "f": 1}, {"without": 3})
         with pytest.raises(ValueError, match="rule 2 is not enabled at entry 1"):
             list(steps(broadcast, start, (("2", 1),)))
 
     def test_simplifying_keeps_names_and_drops_what_cannot_matter(self) -> None:
-        broadcast = builtin.load("broadcast")
+        broadcast = taco.load("broadcast")
         asked = question(broadcast, broadcast.specifications["unforgeability"])
         assert isinstance(asked, Asked)
         (violation,) = asked.questions
@@ -225,7 +226,7 @@ class TestSemantics:
         assert [rule.name for rule in small.rules] == ["1", "2"]  # nobody has the message, waiting changes nothing
 
     def test_noticing_lags_behind_but_is_as_safe(self) -> None:
-        large = noticing(builtin.load("broadcast"))
+        large = noticing(taco.load("broadcast"))
         assert {row.verdict for row in answers(large, "unforgeability", algorithms=("smt", "acs"))} == {Verdict.PROVED}
         weak = weaken(large, parser.condition("f <= t + 1", large))
         (row,) = answers(weak, "unforgeability")
@@ -233,10 +234,10 @@ class TestSemantics:
 
     def test_noticing_needs_thresholds_that_stay_passed(self) -> None:
         with pytest.raises(BadInput, match="can become false again"):
-            noticing(builtin.load("folklore"))
+            noticing(taco.load("folklore"))
 
     def test_wrong_names_are_refused_with_those_that_are_right(self) -> None:
-        broadcast = builtin.load("broadcast")
+        broadcast = taco.load("broadcast")
         with pytest.raises(BadInput, match="no specification 'x' in Broadcast; there are unforgeability, relay"):
             answers(broadcast, "x")
         with pytest.raises(BadInput, match="no algorithm 'magic'"):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from assay.protocols.judges import causal, drawing, linearizable, list_append, sequential, sessions, specifications
-from assay.protocols.judges.judgement import HOLDS, UNKNOWN, VIOLATED, Budget, explain, name
-from assay.protocols.judges.strongest import judge, strongest
+from assay.protocols.judges import causal, linearizable, list_append, sequential, sessions, specifications
+from assay.protocols.judges.judgement import HOLDS, UNKNOWN, VIOLATED, Budget, draw, explain, name
+from assay.protocols.judges.lattice import judge, strongest
 from assay.record.errors import BadInput
 from assay.sim.random import stream
 from assay.workloads.histories import Operation
@@ -101,7 +101,7 @@ def test_a_specification_of_ones_own_is_loaded_from_a_file(tmp_path: Path) -> No
     assert judgement.verdict == VIOLATED and judgement.prefix == 4
     for bad, what in (
         (f"{path}:Switch", "a class with 'initial' and 'step"),
-        ("own.py:Toggle", "no file own.py"),
+        ("own.py:Toggle", "cannot read own.py"),
         ("switch", "no specification 'switch'; there are register"),
         (f"{path}:Heap", r"\[\] cannot be remembered; a tuple or a frozenset would be right"),
     ):
@@ -172,7 +172,7 @@ def test_transactions_and_sets_are_told_without_the_names_of_types() -> None:
 
 def test_a_drawing_shows_what_overlaps() -> None:
     history = [write(0, 1, 0, 4), read(1, 1, 2, 6), Operation(0, "write", "x", 2, None, 5, math.inf, "info")]
-    first, second = drawing.draw(history, [0, 1, 2]).splitlines()
+    first, second = draw(history, [0, 1, 2]).splitlines()
     assert first.startswith("p0") and second.startswith("p1")
     assert "#0 write x 1" in first and "#2 write x 2" in first and first.endswith("┄")
     assert second.index("├") < first.index("┤") < second.index("┤")
@@ -181,7 +181,7 @@ def test_a_drawing_shows_what_overlaps() -> None:
 @pytest.mark.parametrize(("width", "label"), [(90, "#3 write x 103"), (60, "#3 write"), (45, "#3"), (12, "…")])
 def test_a_drawing_says_less_where_it_is_narrow_and_still_shows_all(width: int, label: str) -> None:
     history = [write(i % 2, 100 + i, 2 * i, 2 * i + 1) for i in range(4)]
-    lines = drawing.draw(history, range(4), width).splitlines()
+    lines = draw(history, range(4), width).splitlines()
     assert len(lines) == 2 and all(len(line) <= width for line in lines) and label in lines[1]
     assert width == 12 or all(f"├#{i}" in lines[i % 2] for i in range(4))
 

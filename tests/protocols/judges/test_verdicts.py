@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from assay.protocols.judges import causal, linearizable, list_append, sequential, sessions
 from assay.protocols.judges.judgement import HOLDS, UNKNOWN, VIOLATED, Judgement, cut, relax, returned
+from assay.protocols.judges.lattice import STRONGER, strongest
 from assay.protocols.judges.snapshots import clash
 from assay.protocols.judges.specifications import SPECIFICATIONS, Specification, bank
-from assay.protocols.judges.strongest import STRONGER, strongest
 from assay.workloads.histories import Operation
 from tests.oracles import histories as oracle
 from tests.protocols.judges import small

@@ -7,7 +7,7 @@ import signal
 import time
 
 from assay.protocols.interface import Node, Parent
-from assay.protocols.nodes.bracha import Bracha
+from assay.protocols.nodes.broadcast import Bracha
 
 
 class Gossip(Node):

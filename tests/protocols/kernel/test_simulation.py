@@ -21,7 +21,7 @@ from assay.protocols.kernel.asynchronous import DelayVictim, Fifo, QuorumStarver
 from assay.protocols.kernel.net import Constant, Exponential, Lognormal, Net, Poisson, Regions, Uniform
 from assay.protocols.kernel.run import all_decided
 from assay.protocols.kernel.world import World
-from assay.protocols.nodes.bracha import Bracha
+from assay.protocols.nodes.broadcast import Bracha
 from tests.oracles.naive_kernel import NaiveTimed
 from tests.protocols.kernel.nodes import Counter, Gossip, Memory, Signer, Soliloquist, TwoBroadcasts
 

@@ -10,14 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.protocols.faults import Chaos, Crash, Delay, Omit, Silence, When, compose
+from assay.protocols.faults.two_faced import twins
 from assay.protocols.interface import Fault
 from assay.protocols.judges.safety import agreement
-from assay.protocols.kernel import search as searching
 from assay.protocols.kernel.asynchronous import Random
-from assay.protocols.kernel.trace import Trace, byzantine, delta, happened, is_benign, load, replay, save, shrink
-from assay.protocols.kernel.twins import twins
+from assay.protocols.kernel.trace import (
+    Trace,
+    byzantine,
+    delta,
+    happened,
+    is_benign,
+    load,
+    replay,
+    save,
+    search,
+    shrink,
+)
 from assay.protocols.kernel.world import World
-from assay.protocols.nodes.bracha import Bracha
+from assay.protocols.nodes.broadcast import Bracha
 from assay.record.errors import BadInput
 
 
@@ -33,7 +43,7 @@ def test_a_run_with_liars_replays_without_their_code() -> None:
 
 
 def test_a_shrunk_trace_is_wrong_and_nothing_can_be_left_out() -> None:
-    found = searching.search(two_liars, agreement, 20)
+    found = search(two_liars, agreement, 20)
     assert found.trace is not None and len(found.trace.events) < found.length
     world, events = two_liars(found.seed), found.trace.events
     assert agreement(world, replay(world, events)) == found.trace.why

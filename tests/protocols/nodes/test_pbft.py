@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.protocols.faults import Chaos, Crash, Equivocate, Lie, Replayed, Silence
+from assay.protocols.faults.two_faced import twins
 from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId
 from assay.protocols.judges.safety import agreement, all_of, asked, linearizable
 from assay.protocols.kernel.net import parse
-from assay.protocols.kernel.twins import twins
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes import pbft_proofs as proofs
 from assay.protocols.nodes.kv import finished

@@ -15,7 +15,7 @@ the optimistic path, which does decide by samples.
 Hu, Yao and Li, arXiv:2605.10372.
 
 >>> from assay.protocols.kernel.world import World
->>> world = World(n=16, f=5, node=Chained, inputs=[[b"one", b"two"]], faults=two_faced(16, 5), seed=3)
+>>> world = World(n=16, f=5, node=Chained, inputs=[[b"one", b"two"]], faults=forked(16, 5), seed=3)
 >>> kept(world.run("async"), sent=None)
 True
 """
@@ -30,11 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from assay.protocols.amortized_brb.avid import Avid
-from assay.protocols.amortized_brb.chained import Chained
-from assay.protocols.amortized_brb.hashed_bracha import HashedBracha
-from assay.protocols.amortized_brb.sampled_broadcast import SampledBroadcast
-from assay.protocols.amortized_brb.vouching import GENESIS, Links, digest
+from assay.protocols.amortized_brb.chained import GENESIS, Chained, Links, digest
+from assay.protocols.amortized_brb.rivals import Avid, HashedBracha, SampledBroadcast
 from assay.protocols.faults import Crash
 from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId
 from assay.protocols.kernel.asynchronous import Asynchronous, Event, QuorumStarver, Random, Scheduler
@@ -59,9 +56,7 @@ avoid_when = (
     "large and nodes a few dozen: at 64 kB hash-Bracha's digests weigh little too. Or the network may be scheduled by "
     "the enemy and the optimistic path is on: it then delivers different messages."
 )
-own_input = (
-    "assay protocol run assay.protocols.amortized_brb.chained:Chained --n 16 --inputs '[[\"one\"]]' --mode async"
-)
+own_input = "assay protocol run assay.protocols.amortized_brb:Chained --n 16 --inputs '[[\"one\"]]' --mode async"
 references = (
     "The base: Bracha, Asynchronous Byzantine Agreement Protocols, Information and Computation 1987.",
     "Erasure-coded broadcast: Cachin and Tessaro, Asynchronous Verifiable Information Dispersal, SRDS 2005.",
@@ -100,7 +95,7 @@ def lie(body: bytes) -> bytes:
 
 
 @dataclass
-class TwoFaced(Fault):
+class Forked(Fault):
     """Keeps up two chains: the real one for some, a forged one for a camp; claims to be ready for both at once.
 
     As the sender's fault it splits the correct nodes; the others who have it vouch for whatever a node was told.
@@ -136,10 +131,10 @@ class TwoFaced(Fault):
         return ()  # nobody gets links or messages from it
 
 
-def two_faced(n: int, faults: int) -> dict[NodeId, Fault]:
+def forked(n: int, faults: int) -> dict[NodeId, Fault]:
     """The sender and so many nodes in all, two-faced; every second correct node is in the camp of the forged chain."""
     camp = frozenset(range(faults, n, 2))
-    return {node: TwoFaced(camp) for node in range(faults)}
+    return {node: Forked(camp) for node in range(faults)}
 
 
 @dataclass
@@ -270,9 +265,9 @@ def latency(experiment: str, method: str, n: int, faults: str, seed: int) -> dic
 
 ATTACKS: dict[str, Callable[[int], dict[NodeId, Fault]]] = {
     "silent": _silent,
-    "equivocating-and-silent": lambda n: two_faced(n, 1) | dict(list(_silent(n).items())[1:]),  # f in all
-    "colluding": lambda n: two_faced(n, (n - 1) // 3),
-    "one-too-many": lambda n: two_faced(n, (n - 1) // 3 + 1),
+    "equivocating-and-silent": lambda n: forked(n, 1) | dict(list(_silent(n).items())[1:]),  # f in all
+    "colluding": lambda n: forked(n, (n - 1) // 3),
+    "one-too-many": lambda n: forked(n, (n - 1) // 3 + 1),
 }
 
 
@@ -308,7 +303,7 @@ def adversary(experiment: str, method: str, scheduler: str, n: int, runs: int, s
     for run in range(runs):
         word = key(seed, "adversary", method, scheduler, run)
         messages = _messages(2 if method in STREAMS else 1, 16, word)
-        chosen: dict[NodeId, Fault] = two_faced(n, (n - 1) // 3) if method == "optimistic" else {}
+        chosen: dict[NodeId, Fault] = forked(n, (n - 1) // 3) if method == "optimistic" else {}
         if method == "sampled":
             chosen = {node: TwoVoiced(_camps(n)[0], messages[0]) for node in range((n - 1) // 3)}
         camps = _camps(n) if chosen else [set(range(0, n, 2)), set(range(1, n, 2))]

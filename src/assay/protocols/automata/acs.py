@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from assay.protocols.automata.automaton import Automaton, Rule
-from assay.protocols.automata.counterexample import Outcome, Unsupported
 from assay.protocols.automata.linear import Conjunction
-from assay.protocols.automata.order import Order, Vector
-from assay.protocols.automata.paths import ErrorGraph, Late, Place, decide
+from assay.protocols.automata.order import ErrorGraph, Late, Order, Place, Vector, decide
 from assay.protocols.automata.solver import State, Unrolling
-from assay.protocols.automata.specification import Violation, occupancy
+from assay.protocols.automata.specification import Outcome, Unsupported, Violation, occupancy
 
 if TYPE_CHECKING:
     import numpy.typing as npt

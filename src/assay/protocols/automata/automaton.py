@@ -3,11 +3,14 @@
 All correct processes run the same small automaton. What they have sent is counted in shared variables; a rule may
 fire when the counts pass a threshold over the parameters (how many processes, how many may be faulty). A
 configuration says how many processes are in each location and what the counts are; the parameters never change.
+
+Then the graph of its locations (which can be reached, which lie on a cycle together), and the way from counts to a
+schedule: an order in which rules fire so and so often, while no guard changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -165,3 +168,85 @@ def weaken(automaton: Automaton, condition: Linear) -> Automaton:
         raise BadInput(f"'{condition}' replaces no assumption of {automaton.name}; there are: {told}")
     kept = tuple(cases for cases in automaton.assumptions if not (len(cases) == 1 and set(cases[0]) & set(replaced)))
     return replace(automaton, assumptions=(*kept, ((condition,),)))
+
+
+def reached(start: Iterable[str], rules: Iterable[Rule]) -> frozenset[str]:
+    """The locations that a process can come to from these by some of the rules, guards aside."""
+    known = set(start)
+    moves = [(rule.source, rule.target) for rule in rules]
+    waiting = list(known)
+    while waiting:
+        here = waiting.pop()
+        for source, target in moves:
+            if source == here and target not in known:
+                known.add(target)
+                waiting.append(target)
+    return frozenset(known)
+
+
+def components(automaton: Automaton) -> dict[str, int]:
+    """A number for each location, the same for two that can reach each other, rising along the rules.
+
+    >>> from assay.protocols.automata.automaton import Rule
+    >>> moves = [("a", "b"), ("b", "a"), ("b", "c")]
+    >>> rules = tuple(Rule(str(i), *move) for i, move in enumerate(moves))
+    >>> components(Automaton("x", (), (), ("c", "a", "b"), (), (), rules))
+    {'c': 1, 'a': 0, 'b': 0}
+    """
+    below = {location: reached([location], automaton.rules) for location in automaton.locations}
+    same = {a: frozenset(b for b in below[a] if a in below[b]) for a in automaton.locations}
+    # What reaches more lies earlier; two with equal reach are one component or unrelated.
+    groups = sorted(dict.fromkeys(same.values()), key=lambda group: (-len(below[min(group)]), min(group)))
+    return {location: groups.index(same[location]) for location in automaton.locations}
+
+
+def comes_to_rest(automaton: Automaton) -> bool:
+    """Whether no process can go round for ever, but for rules that change nothing.
+
+    >>> from assay.protocols.taco import load
+    >>> comes_to_rest(load("broadcast")), comes_to_rest(load("rounds"))
+    (True, False)
+    """
+    component = components(automaton)
+    return all(rule.idle or component[rule.source] != component[rule.target] for rule in automaton.rules)
+
+
+def in_order(start: Configuration, firings: Sequence[tuple[Rule, int]]) -> list[Rule]:
+    """The rules, as often as they are to fire, in an order that can be fired from the start.
+
+    A rule fires next if what remains can still be fired afterwards: every rule left finds its source occupied, or fed
+    by others that are. With such a rule at hand there always is another, until none is left.
+    """
+    counts = {name: value for name, value in start.values.items() if value}
+    left = {position: times for position, (_, times) in enumerate(firings) if times}
+    rules = [rule for rule, _ in firings]
+    order: list[Rule] = []
+    while left:
+        position = next((p for p in left if _may_fire(p, left, rules, counts)), None)
+        if position is None:
+            raise ValueError("these counts cannot be fired in any order")
+        _fire(rules[position], position, left, counts)
+        order.append(rules[position])
+    return order
+
+
+def _fire(rule: Rule, position: int, left: dict[int, int], counts: dict[str, int]) -> None:
+    counts[rule.source] = counts.get(rule.source, 0) - 1
+    counts[rule.target] = counts.get(rule.target, 0) + 1
+    left[position] -= 1
+    if not left[position]:
+        del left[position]
+
+
+def _may_fire(position: int, left: Mapping[int, int], rules: Sequence[Rule], counts: Mapping[str, int]) -> bool:
+    rule = rules[position]
+    if counts.get(rule.source, 0) < 1:
+        return False
+    remaining, after = dict(left), dict(counts)
+    _fire(rule, position, remaining, after)
+    fed = {name for name, count in after.items() if count > 0}
+    waiting = set(remaining)
+    while supported := {p for p in waiting if rules[p].source in fed}:
+        fed |= {rules[p].target for p in supported}
+        waiting -= supported
+    return not waiting

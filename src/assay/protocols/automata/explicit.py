@@ -8,11 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 
-from assay.protocols.automata.automaton import Automaton, Configuration, Rule, Schedule, blocks
-from assay.protocols.automata.counterexample import Counterexample, Inconclusive, Outcome, Unsupported
+from assay.protocols.automata.automaton import Automaton, Configuration, Rule, Schedule, blocks, comes_to_rest
 from assay.protocols.automata.linear import Linear, holds
-from assay.protocols.automata.specification import Passed, Question, Stall
-from assay.protocols.automata.structure import comes_to_rest
+from assay.protocols.automata.specification import (
+    Counterexample,
+    Inconclusive,
+    Outcome,
+    Passed,
+    Question,
+    Stall,
+    Unsupported,
+)
 
 MOST_STATES = 300_000
 LARGEST_SUM = 6  # of a parameter, when none are given

@@ -23,9 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from assay.protocols.automata.automaton import Automaton, Rule
-from assay.protocols.automata.expressions import Words, formula, sum_of
+from assay.protocols.automata.expressions import Source, Token, Words, formula, sum_of
 from assay.protocols.automata.linear import Dnf, Formula, Linear, dnf, is_state, variable
-from assay.protocols.automata.tokens import Source, Token
 from assay.record.errors import BadInput, unreadable
 
 LARGEST_FILE = 8_000_000  # bytes; the largest published automaton has about half a megabyte

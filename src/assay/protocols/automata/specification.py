@@ -5,15 +5,17 @@ configuration that it then reaches. Liveness says what happens at last, under fa
 automaton are processes that stay where they are, every run comes to rest, and the negation is a run that comes to
 rest in the wrong place: it keeps some conditions all along, passes some moments, and ends in a fair configuration.
 A run rests where a rule that changes nothing can be taken for ever, or where no rule can be taken at all.
+
+An algorithm answers such a question by one of four outcomes; a counterexample can be replayed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import accumulate, product
 
-from assay.protocols.automata.automaton import Automaton, Configuration
+from assay.protocols.automata.automaton import Automaton, Configuration, Schedule, steps
 from assay.protocols.automata.linear import (
     LARGEST_DNF,
     Always,
@@ -134,7 +136,7 @@ class Beyond:
 def question(automaton: Automaton, formula: Formula) -> Asked | Beyond:
     """The questions of a specification.
 
-    >>> from assay.protocols.taco.builtin import load
+    >>> from assay.protocols.taco import load
     >>> broadcast = load("broadcast")
     >>> asked = question(broadcast, broadcast.specifications["unforgeability"])
     >>> [(list(map(str, v.start)), [list(map(str, goal)) for goal in v.goals]) for v in asked.questions]
@@ -312,3 +314,57 @@ def occupancy(automaton: Automaton, goal: Conjunction) -> tuple[dict[str, int], 
         else:
             return None
     return least, frozenset(empty)
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """There is no such run, for any parameters that the assumptions admit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """The algorithm does not take this question; `why` is one line."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inconclusive:
+    """The algorithm ended without an answer; `why` is one line."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """Parameters, a start and a schedule that break the specification."""
+
+    parameters: Mapping[str, int]
+    start: Configuration
+    schedule: Schedule
+    trail: tuple[Configuration, ...]  # after each entry of the schedule, the start first
+
+    @classmethod
+    def of(cls, automaton: Automaton, question: Question, start: Configuration, schedule: Schedule) -> Counterexample:
+        """The counterexample, replayed step by step in the automaton as it was given; RuntimeError if it is none."""
+        parameters = {name: start.values[name] for name in automaton.parameters}
+        run = list(steps(automaton, start, schedule))
+        if not (automaton.admits(parameters) and automaton.starts_in(start) and shows(question, run)):
+            raise RuntimeError("a counterexample does not show what it should; this is a defect of assay")
+        ends = accumulate((times for _, times in schedule), initial=0)
+        return cls(parameters, start, schedule, tuple(run[end] for end in ends))
+
+    def rows(self, automaton: Automaton) -> list[dict[str, object]]:
+        """One row for each entry of the schedule: the rule, how often, and what is where afterwards."""
+        named = [("start", 0), *self.schedule]
+        rows: list[dict[str, object]] = []
+        for (name, times), now in zip(named, self.trail, strict=True):
+            rules = automaton.rules_named(name)
+            where = {place: now.values[place] for place in automaton.locations if now.values[place]}
+            counts = {variable: now.values[variable] for variable in automaton.shared}
+            move = f"{rules[0].source} -> {rules[0].target}" if rules else ""
+            rows.append({"rule": name, "move": move, "times": times, "processes": where, "shared": counts})
+        return rows
+
+
+Outcome = Proved | Counterexample | Unsupported | Inconclusive

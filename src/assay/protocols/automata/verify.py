@@ -1,6 +1,6 @@
 """All specifications of an automaton, by one algorithm or several, as rows of a table.
 
->>> from assay.protocols.taco.builtin import load
+>>> from assay.protocols.taco import load
 >>> [(row.specification, row.verdict.value) for row in verify(load("broadcast"), algorithms=["smt"])]
 [('unforgeability', 'proved'), ('relay', 'proved')]
 """
@@ -13,11 +13,19 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from assay.protocols.automata import acs, explicit, liveness, smt, zcs
+from assay.protocols.automata import acs, explicit, smt, zcs
 from assay.protocols.automata.automaton import Automaton
-from assay.protocols.automata.counterexample import Counterexample, Inconclusive, Unsupported
 from assay.protocols.automata.solver import Unrolling
-from assay.protocols.automata.specification import Asked, Beyond, Question, Violation, question
+from assay.protocols.automata.specification import (
+    Asked,
+    Beyond,
+    Counterexample,
+    Inconclusive,
+    Question,
+    Unsupported,
+    Violation,
+    question,
+)
 from assay.record.errors import BadInput
 
 ALGORITHMS: Mapping[str, Callable[..., Any]] = {
@@ -113,7 +121,7 @@ def _ask(automaton: Automaton, question: Question, algorithm: str, limits: Mappi
     if isinstance(question, Violation) or algorithm == "explicit":
         return ALGORITHMS[algorithm](automaton, question, **limits)
     if algorithm == "smt":
-        return liveness.check(automaton, question, **limits)
+        return smt.check_liveness(automaton, question, **limits)
     return Unsupported(f"{algorithm} takes safety only; smt and explicit take liveness too")
 
 

@@ -12,11 +12,9 @@ from math import ceil, log2
 from typing import Any
 
 from assay.protocols.automata.automaton import Automaton, Rule
-from assay.protocols.automata.counterexample import Outcome, Unsupported
-from assay.protocols.automata.order import Order, Vector
-from assay.protocols.automata.paths import ErrorGraph, Late, Place, decide
+from assay.protocols.automata.order import ErrorGraph, Late, Order, Place, Vector, decide
 from assay.protocols.automata.solver import State, Unrolling
-from assay.protocols.automata.specification import Violation, occupancy
+from assay.protocols.automata.specification import Outcome, Unsupported, Violation, occupancy
 
 Diagram = Any
 """A node of a binary decision diagram."""

@@ -46,8 +46,7 @@ avoid_when = (
     "a name (ranges, similarity), nodes may lie, or they leave within seconds."
 )
 own_input = (
-    "assay compare protocols --nodes chord,pastry,kademlia --agents examples/agents.csv --churn "
-    "examples/sessions.csv"
+    "assay compare protocols --nodes chord,pastry,kademlia --agents examples/agents.csv --churn examples/sessions.csv"
 )
 references = (
     "Chord: Stoica et al., SIGCOMM 2001. Pastry: Rowstron and Druschel, Middleware 2001; Castro et al., DSN 2004.",

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from assay.protocols.dht_discovery import churn as churning
 from assay.protocols.dht_discovery import directory
-from assay.protocols.kernel import churn as churning
 from assay.protocols.nodes.overlay import Agent, Settings
 from assay.record import machine, pool
 from assay.record.wording import listed

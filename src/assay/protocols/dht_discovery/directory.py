@@ -23,11 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from assay.protocols.dht_discovery.flooding import Flooding, RandomWalk
+from assay.protocols.dht_discovery import churn
+from assay.protocols.dht_discovery.flooding import Flooding, RandomWalk, Registry
 from assay.protocols.dht_discovery.pastry import Pastry
-from assay.protocols.dht_discovery.registry import Registry
 from assay.protocols.interface import Node, NodeId
-from assay.protocols.kernel import churn
 from assay.protocols.kernel.net import Net, Regions
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.world import World

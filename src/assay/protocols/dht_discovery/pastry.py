@@ -26,8 +26,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from assay.protocols.interface import Ctx, Message, NodeId
-from assay.protocols.nodes.overlay import BITS, MASK, Settings, Then, ident
-from assay.protocols.nodes.routed import Routed
+from assay.protocols.nodes.overlay import BITS, MASK, Routed, Settings, Then, ident
 
 B = 4
 LEAVES = 16

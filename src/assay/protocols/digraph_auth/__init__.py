@@ -35,8 +35,9 @@ import polars as pl
 
 from assay.protocols.digraph_auth import digraphs
 from assay.protocols.digraph_auth.digraphs import CONDITIONS, Apart, Digraph, apart, holds, members
-from assay.protocols.digraph_auth.directed import SignedApproximate, SignedFlooding, TrimmedMean, TwoFaced
+from assay.protocols.digraph_auth.directed import SignedApproximate, SignedFlooding, TrimmedMean
 from assay.protocols.faults import Crash, Lie, Silence
+from assay.protocols.faults.two_faced import TwoFaced
 from assay.protocols.interface import Node, NodeId
 from assay.protocols.kernel.asynchronous import Asynchronous, DelayVictim, Event, QuorumStarver, Random, SplitBrain
 from assay.protocols.kernel.run import Outcome

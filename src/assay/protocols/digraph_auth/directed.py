@@ -1,8 +1,8 @@
 """Agreement on one-way networks with signatures: exact in rounds, approximate in asynchrony; and the usual trimming.
 
-All nodes know the network (a digraph of :mod:`assay.protocols.digraph_auth.digraphs`) and f. `TwoFaced` is the
-traitor that matters here: it plays one honest node towards some and another towards the rest, and forges nobody's
-signature.
+All nodes know the network (a digraph of :mod:`assay.protocols.digraph_auth.digraphs`) and f. The
+traitor that matters here is :class:`assay.protocols.faults.two_faced.TwoFaced`: it plays one honest node towards some
+and another towards the rest, and forges nobody's signature.
 
 The approximate protocol, in rounds p = 1, 2, …: everybody floods its signed value; everybody floods a signed
 acknowledgement of the first value it hears of each node. A value is *certified* once all of reach_w(F) have
@@ -16,7 +16,6 @@ remainders overlap, and the range of the correct values at least halves in every
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import defaultdict
 from collections.abc import Iterable
@@ -25,7 +24,7 @@ from itertools import pairwise
 from typing import Any
 
 from assay.protocols.digraph_auth.digraphs import Digraph, members, reach, sets, source
-from assay.protocols.interface import Ctx, Message, Node, NodeId, Tag, Through
+from assay.protocols.interface import Ctx, Message, Node, NodeId, Tag
 from assay.protocols.kernel import wire
 
 
@@ -270,68 +269,3 @@ class TrimmedMean(Node):
             ctx.decide(self.value)
         else:
             self._say(ctx)
-
-
-class _Face(Through):
-    """The world as one face of a traitor sees it: an input of its own, and only its own audience."""
-
-    __slots__ = ("audience", "given", "place")
-
-    def __init__(self, under: Ctx, place: int, given: Any, audience: frozenset[NodeId]) -> None:
-        super().__init__(under)
-        self.place, self.given, self.audience = place, given, audience
-
-    @property
-    def input(self) -> Any:
-        return self.given
-
-    def send(self, to: NodeId, msg: Message) -> None:
-        if to in self.audience:
-            self.under.send(to, msg)
-
-    def broadcast(self, msg: Message, to: Iterable[NodeId] | None = None) -> None:
-        for target in self.under.peers if to is None else to:
-            self.send(target, msg)
-
-    def timer(self, delay: float, tag: Tag) -> None:
-        self.under.timer(delay, (self.place, tag))
-
-    def decide(self, value: Any, slot: Any = 0) -> None:
-        pass
-
-
-class TwoFaced(Node):
-    """Plays an honest node towards each audience, with an input and ears for that audience only.
-
-    `faces` are (input, audience, in-neighbours that this face never hears).
-    """
-
-    def __init__(self, honest: Node, faces: Iterable[tuple[Any, Iterable[NodeId], Iterable[NodeId]]]) -> None:
-        self.faces = [(given, frozenset(audience), frozenset(deaf)) for given, audience, deaf in faces]
-        self.played = [copy.deepcopy(honest) for _ in self.faces]
-
-    def _each(self, ctx: Ctx) -> Iterable[tuple[Node, Ctx, frozenset[NodeId]]]:
-        for place, (given, audience, deaf) in enumerate(self.faces):
-            yield self.played[place], _Face(ctx, place, given, audience), deaf
-
-    def start(self, ctx: Ctx) -> None:
-        """All faces start."""
-        for node, face, _ in self._each(ctx):
-            node.start(face)
-
-    def recv(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
-        """All faces hear it that want to."""
-        for node, face, deaf in self._each(ctx):
-            if src not in deaf:
-                node.recv(face, src, msg)
-
-    def tick(self, ctx: Ctx, inbox: list[tuple[NodeId, Message]]) -> None:
-        """All faces hear a round."""
-        for node, face, deaf in self._each(ctx):
-            node.tick(face, [(src, msg) for src, msg in inbox if src not in deaf])
-
-    def timeout(self, ctx: Ctx, tag: Tag) -> None:
-        """The face that set it."""
-        place, inner = tag
-        node, face, _ = list(self._each(ctx))[place]
-        node.timeout(face, inner)

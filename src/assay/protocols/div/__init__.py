@@ -51,8 +51,7 @@ avoid_when = (
     "average), nodes can lie, an exact or real-valued mean is needed, or n² interactions are too many."
 )
 own_input = (
-    "assay compare protocols --graph examples/edges.txt --opinions examples/opinions.csv --rules "
-    "div,pull,median"
+    "assay compare protocols --graph examples/edges.txt --opinions examples/opinions.csv --rules div,pull,median"
 )
 references = (
     "The process: Cooper, Radzik and Shiraga, Discrete Incremental Voting, OPODIS 2023.",

@@ -3,7 +3,7 @@
 >>> parse("crash:at=3")
 Crash(at=3.0, recover=inf, amnesia=False)
 >>> compose(When(lambda ctx: ctx.now > 50, Crash()), Equivocate(kinds=("prepare",)))  # doctest: +ELLIPSIS
-Composed(faults=(When(...), Equivocate(kinds=('prepare',), half=None, forge=<function flip at ...>)))
+Composed(faults=(When(...), Equivocate(kinds=('prepare',), half=None, ...)))
 
 Faults are plain values: the same objects run in simulation and over sockets.
 """
@@ -131,18 +131,24 @@ def _other(value: Any) -> Any:
 
 @dataclass
 class Equivocate(Fault):
-    """Says one thing to some and another to the rest: `half` (the upper half of all nodes) gets a forged copy."""
+    """Says one thing to some and another to the rest: `half` (the upper half of all nodes) gets a forged copy.
+
+    A forgery that is to hold up to scrutiny is `signed` instead: it may use the node's context, and its key.
+    """
 
     kinds: Collection[str] | None = None
     half: Collection[NodeId] | None = None
     forge: Callable[[Message], Message] = flip
+    signed: Callable[[Ctx, Message], Message] | None = None
 
     def on_send(self, ctx: Ctx, to: NodeId, msg: Message) -> Pairs:
         """Forged for the half."""
         if self.kinds is not None and kind_of(msg) not in self.kinds:
             return ((to, msg),)
         lied_to = to in self.half if self.half is not None else to >= (ctx.n + 1) // 2
-        return ((to, self.forge(msg) if lied_to and to != ctx.id else msg),)
+        if not lied_to or to == ctx.id:
+            return ((to, msg),)
+        return ((to, self.signed(ctx, msg) if self.signed is not None else self.forge(msg)),)
 
 
 @dataclass

@@ -1,59 +1,117 @@
-"""PBFT replicas that equivocate in earnest: each half of the others hears another story, properly signed.
+"""The two-faced node: copies of the correct code under one name and one key, each with a part of the world to itself.
 
-To one half they tell what the replica inside says. To the other half they say, with their own valid signature, that the
-request which does nothing stands at that place, and vouch for another state. All of them tell the same two stories,
-and each other the first. A forged copy that fails its signature would be noise; these do not fail.
+Each copy talks to its own audience and does not know of the others; copies of different two-faced nodes on one side
+talk to each other. Out of nothing but correct code this makes equivocation, double votes and amnesia, in any protocol
+(Bano et al., Twins: BFT systems made robust, OPODIS 2021).
 
 >>> from assay.protocols.kernel.world import World
->>> from assay.protocols.nodes.pbft import Pbft, PbftClient
->>> def conflicts(liars):
-...     client = PbftClient([("write", "x", number) for number in range(9)], patience=20)
-...     replicas = [Pbft(patience=10) for _ in range(7)]
-...     world = World(n=7, f=2, node=replicas, clients=[client], faults=equivocators(range(liars)))
-...     return len(world.run("rounds", limit=60, metered=False).conflicts)
->>> conflicts(2), conflicts(3) > 0  # f of them can do no harm, one more can
-(0, True)
+>>> from assay.protocols.nodes.broadcast import Bracha
+>>> world = twins(World(n=4, f=1, node=Bracha, inputs=["a"]), {0: ("a", "b")}, half={2, 3})
+>>> world.run("timed").decided()  # 2, 3 and the second copy are a quorum; 1 follows
+{1: 'b', 2: 'b', 3: 'b'}
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import copy
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from assay.protocols.interface import Ctx, Fault, Message, NodeId
-from assay.protocols.nodes.pbft_proofs import digest, signed
+from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId, Tag, Through
 
-NOTHING: Message = ()
+if TYPE_CHECKING:
+    from assay.protocols.kernel.world import World
 
-
-@dataclass
-class TwoFaced(Fault):
-    """A replica with two stories: correct nodes with an odd number hear the second."""
-
-    members: frozenset[NodeId]
-
-    def on_send(self, ctx: Ctx, to: NodeId, msg: Message) -> Iterable[tuple[NodeId, Message]]:
-        """The story for this listener."""
-        return ((to, other_story(ctx, msg) if to % 2 == 1 and to not in self.members else msg),)
+FACE = "face"
+Face = tuple[Any, Collection[NodeId], Collection[NodeId]]
+"""The input of one copy, whom it talks to, and whom it never hears."""
 
 
-def equivocators(members: Iterable[NodeId]) -> dict[NodeId, Fault]:
-    """The faults of a world in which these replicas tell two stories."""
-    everyone = frozenset(members)
-    return {member: TwoFaced(everyone) for member in everyone}
+class _Behind(Through):
+    """What one copy sees: an input of its own, its audience, and the fellows' copies of the same side."""
+
+    __slots__ = ("node", "place")
+
+    def __init__(self, under: Ctx, node: TwoFaced, place: int) -> None:
+        super().__init__(under)
+        self.node, self.place = node, place
+
+    @property
+    def input(self) -> Any:
+        return self.node.faces[self.place][0]
+
+    def send(self, to: NodeId, msg: Message) -> None:
+        if to in self.node.fellows:
+            self.under.send(to, (FACE, self.place, msg))
+        elif to in self.node.faces[self.place][1]:
+            self.under.send(to, msg)
+
+    def broadcast(self, msg: Message, to: Iterable[NodeId] | None = None) -> None:
+        for other in (*self.under.peers, self.under.id) if to is None else to:
+            self.send(other, msg)
+
+    def timer(self, delay: float, tag: Tag) -> None:
+        self.under.timer(delay, (FACE, self.place, tag))
+
+    def decide(self, value: Any, slot: Any = 0) -> None:
+        """Nobody asks what it decides."""
 
 
-def other_story(ctx: Ctx, msg: Message) -> Message:
-    """The same kind of message about the same place, with another content and this node's signature."""
-    match msg:
-        case ("pre-prepare", view, place, _, _):
-            return ("pre-prepare", view, place, NOTHING, ctx.sign(signed("pre-prepare", view, place, digest(NOTHING))))
-        case ("prepare", view, place, _, _):
-            name = digest(NOTHING)
-            return ("prepare", view, place, name, ctx.sign(signed("prepare", view, place, name)))
-        case ("commit", view, place, _):
-            return ("commit", view, place, digest(NOTHING))
-        case ("checkpoint", place, name, _):
-            other = digest(name)
-            return ("checkpoint", place, other, ctx.sign(signed("checkpoint", place, other)))
-    return msg
+class TwoFaced(Node):
+    """Plays an honest node towards each audience. `fellows` are the other two-faced nodes, and this one, if they plot.
+
+    Without fellows it is on its own, and takes its name for granted: what it forges, it forges in its own name.
+    """
+
+    def __init__(self, honest: Node, faces: Iterable[Face], fellows: Collection[NodeId] = ()) -> None:
+        self.faces = [(given, frozenset(audience), frozenset(deaf)) for given, audience, deaf in faces]
+        self.copies = [copy.deepcopy(honest) for _ in self.faces]
+        self.fellows = frozenset(fellows)
+
+    def _heard(self, place: int, src: NodeId, msg: Message) -> Message | None:
+        """What this copy hears of it: fellows say which side they speak to."""
+        if src in self.fellows:
+            return msg[2] if msg[1] == place else None
+        return None if src in self.faces[place][2] else msg
+
+    def start(self, ctx: Ctx) -> None:
+        """All copies start."""
+        for place, node in enumerate(self.copies):
+            node.start(_Behind(ctx, self, place))
+
+    def recv(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        """All copies that are to hear it do."""
+        for place, node in enumerate(self.copies):
+            heard = self._heard(place, src, msg)
+            if heard is not None:
+                node.recv(_Behind(ctx, self, place), src, heard)
+
+    def tick(self, ctx: Ctx, inbox: list[tuple[NodeId, Message]]) -> None:
+        """The same, a round at once."""
+        for place, node in enumerate(self.copies):
+            heard = [(src, self._heard(place, src, msg)) for src, msg in inbox]
+            node.tick(_Behind(ctx, self, place), [(src, msg) for src, msg in heard if msg is not None])
+
+    def timeout(self, ctx: Ctx, tag: Tag) -> None:
+        """The copy that set it."""
+        _, place, inner = tag
+        self.copies[place].timeout(_Behind(ctx, self, place), inner)
+
+
+def twins(world: World, inputs: Mapping[NodeId, tuple[Any, Any]], half: Collection[NodeId]) -> World:
+    """The world with two-faced nodes in these places: the second copy, with the second input, has `half` to itself.
+
+    Clients are in a half or not too.
+    """
+    everybody = range(world.n + len(world.clients))
+    sides = [node for node in everybody if node not in half], list(half)
+
+    def make(node: NodeId) -> Node:
+        made = world.make(node)
+        if node not in inputs:
+            return made
+        return TwoFaced(made, zip(inputs[node], sides, sides[::-1], strict=True), inputs)
+
+    kept = {node: fault for node, fault in world.faults.items() if node >= world.n}
+    return replace(world, node=make, faults={**kept, **{node: Fault() for node in inputs}})

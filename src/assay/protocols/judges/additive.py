@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from assay.protocols.judges.judgement import Budget
-from assay.protocols.judges.registers import Answer
+from assay.protocols.judges.objects import Answer
 from assay.protocols.judges.specifications import balances
 from assay.workloads.histories import Operation
 

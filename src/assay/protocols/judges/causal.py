@@ -33,7 +33,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from assay.protocols.judges import saturation
-from assay.protocols.judges.cycles import Edges, behind, behind_cycle, path
 from assay.protocols.judges.judgement import (
     HOLDS,
     UNKNOWN,
@@ -44,7 +43,18 @@ from assay.protocols.judges.judgement import (
     names,
     returned,
 )  # fmt: skip
-from assay.protocols.judges.reads_from import NO_READ, NOWHERE, Ambiguous, Ints, ReadsFrom, reads_from
+from assay.protocols.judges.saturation import (
+    NO_READ,
+    NOWHERE,
+    Ambiguous,
+    Edges,
+    Ints,
+    ReadsFrom,
+    behind,
+    behind_cycle,
+    path,
+    reads_from,
+)
 from assay.workloads.histories import Operation
 
 MODELS = ("causal", "causal-memory", "causal-convergent", "pram")

@@ -14,17 +14,26 @@ else by the general search, within a budget. An operation that never returned ma
 ('violated', (0, 1, 2), 2)
 >>> judgement.reason
 'must each come before the other: #0 p0 write x 1; #1 p0 write x 2; #2 p1 read x → 1'
+
+The general search for a legal order (Wing and Gong) remembers where it has been (Lowe). Two partial orders of the same
+operations that end in the same state have the same future, so each pair of (operations done, state) is entered once. An
+operation without effect that fits now is taken at once: it changes nothing and only sets others free, so an order that
+takes it later can be changed into one that takes it now.
+
+- Wing and Gong, Testing and verifying concurrent objects, JPDC 1993.
+- Lowe, Testing for linearizability, Concurrency and Computation 2017.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from assay.protocols.judges import additive, containers, registers
+from assay.protocols.judges import additive, objects
 from assay.protocols.judges.judgement import (
     ENOUGH,
     HOLDS,
@@ -36,13 +45,13 @@ from assay.protocols.judges.judgement import (
     effective,
     explain,
     frozen,
+    is_pure,
     longest_prefix,
     names,
     returned,
-)  # fmt: skip
-from assay.protocols.judges.registers import Answer
-from assay.protocols.judges.search import by_time, search
-from assay.protocols.judges.specifications import SPECIFICATIONS, Specification, check, guess, settle
+)
+from assay.protocols.judges.objects import Answer
+from assay.protocols.judges.specifications import SPECIFICATIONS, Specification, State, check, guess, settle
 from assay.workloads.histories import Operation
 
 MODEL = "linearizable"
@@ -105,12 +114,12 @@ def parts(history: Sequence[Operation], specification: Specification) -> list[li
 def _part(operations: Sequence[Operation], specification: Specification, budget: Budget) -> Answer:
     """Judge one part by the fastest method that is exact for it."""
     name, initial = specification.name, specification.initial
-    if name in ("register", "cas-register") and registers.applies(operations, initial):
-        return registers.judge(operations, initial)
-    if name == "set" and containers.set_applies(operations):
-        return containers.judge_set(operations)
-    if name == "queue" and containers.queue_applies(operations):
-        return containers.judge_queue(operations)
+    if name in ("register", "cas-register") and objects.applies(operations, initial):
+        return objects.judge(operations, initial)
+    if name == "set" and objects.set_applies(operations):
+        return objects.judge_set(operations)
+    if name == "queue" and objects.queue_applies(operations):
+        return objects.judge_queue(operations)
     if name == "counter":
         return additive.judge(operations, {None: specification.initial}, budget)
     if name == "bank":
@@ -176,3 +185,110 @@ def _first_violation(history: Sequence[Operation], specification: Specification,
         if check(cut(local, known)) != HOLDS:
             first = ends[longest_prefix(local, check, 0, known)]
     return first
+
+
+Next = Callable[[int], list[int]]
+"""Which operations may come next, given the set of those done (as bits)."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """How a search ended."""
+
+    order: tuple[int, ...] | None
+    """Positions in a legal order; None: there is none, or the budget ran out."""
+    exhausted: bool
+    """The budget ran out."""
+    nodes: int
+
+
+def search(
+    operations: Sequence[Operation], specification: Specification, candidates: Next, budget: Budget
+) -> Found:  # fmt: skip
+    """A legal order of all operations that returned, and of those others that help."""
+    required = sum(1 << i for i, operation in enumerate(operations) if operation.status == "ok")
+    pure = [is_pure(operation) for operation in operations]
+    seen: set[tuple[int, Hashable]] = set()
+    remembered = 0
+    order: list[int] = []
+
+    def ways(done: int, state: State) -> Iterator[tuple[int, int, State]]:
+        options = []
+        for i in candidates(done):
+            fits, after = specification.step(state, operations[i])
+            if fits and pure[i]:
+                yield i, done | 1 << i, after
+                return
+            if fits and (after != state or required >> i & 1):
+                options.append((i, done | 1 << i, after))
+        # What may never have happened is tried last.
+        yield from sorted(options, key=lambda option: not required >> option[0] & 1)
+
+    nodes = 0
+    stack = [ways(0, specification.initial)]
+    if required == 0:
+        return Found((), False, 0)
+    while stack:
+        step = next(stack[-1], None)
+        if step is None:
+            stack.pop()
+            if order:
+                order.pop()
+            continue
+        i, done, state = step
+        place = (done, state)
+        if place in seen:
+            continue
+        nodes += 1
+        remembered += (done.bit_length() >> 3) + 200
+        if nodes > budget.nodes or remembered > budget.memory:
+            return Found(None, True, nodes)
+        seen.add(place)
+        order.append(i)
+        if done & required == required:
+            return Found(tuple(order), False, nodes)
+        stack.append(ways(done, state))
+    return Found(None, False, nodes)
+
+
+def by_time(operations: Sequence[Operation]) -> Next:
+    """What real time allows: no operation that is not done returned before it began. Sorted by invocation."""
+    count = len(operations)
+    invoke = [operation.invoke for operation in operations]
+    complete = [operation.complete for operation in operations]
+
+    def candidates(done: int) -> list[int]:
+        found: list[int] = []
+        at = (~done & (done + 1)).bit_length() - 1  # the first that is not done
+        bound = float("inf")
+        while at < count and invoke[at] <= bound:
+            if not done >> at & 1:
+                found.append(at)
+                bound = min(bound, complete[at])
+            at += 1
+        return found
+
+    return candidates
+
+
+def by_process(owner: Sequence[int], follows: Sequence[int]) -> Next:
+    """What program order allows, by the owners of operations in the order of their calls: the next one of each, if the
+    one that it follows is done.
+    """
+    queues: dict[int, list[int]] = {}
+    for i, process in enumerate(owner):
+        queues.setdefault(process, []).append(i)
+    rows = list(queues.values())
+
+    def candidates(done: int) -> list[int]:
+        found: list[int] = []
+        for row in rows:
+            low, high = 0, len(row)
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (middle + 1, high) if done >> row[middle] & 1 else (low, middle)
+            if low < len(row) and (follows[row[low]] < 0 or done >> follows[row[low]] & 1):
+                found.append(row[low])
+        return found
+
+    return candidates

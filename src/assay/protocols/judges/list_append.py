@@ -35,7 +35,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from assay.protocols.judges.graph import components, short_cycle, short_path, successors
 from assay.protocols.judges.judgement import (
     HOLDS,
     UNKNOWN,
@@ -48,7 +47,7 @@ from assay.protocols.judges.judgement import (
     names,
     returned,
 )  # fmt: skip
-from assay.protocols.judges.snapshots import STEPS, clash
+from assay.protocols.judges.snapshots import STEPS, clash, components, short_cycle, short_path, successors
 from assay.protocols.judges.specifications import SPECIFICATIONS, check
 from assay.workloads.histories import Operation
 

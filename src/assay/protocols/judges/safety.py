@@ -15,26 +15,23 @@ nodes ... and ... decided ... and ...
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from assay.protocols.faults import Chaos, Crash, Delay, Equivocate, Lie, Omit, Replayed, Silence, compose
-from assay.protocols.interface import Fault, NodeId
-from assay.protocols.kernel.explore import Judge
+from assay.protocols.faults import Chaos, Crash, Equivocate, Lie, Omit, Replayed, Silence, compose, flip
+from assay.protocols.faults.two_faced import FACE, twins
+from assay.protocols.interface import Fault, Message, NodeId
+from assay.protocols.kernel.explore import Explored, Judge, arsenal, explore
 from assay.protocols.kernel.run import Outcome, contradict
-from assay.protocols.kernel.search import Searched, search
-from assay.protocols.kernel.trace import Trace, replay
-from assay.protocols.kernel.twins import twins
+from assay.protocols.kernel.trace import Searched, Trace, replay, search, shrink
 from assay.protocols.kernel.world import World
-from assay.protocols.nodes.aba import ABA
-from assay.protocols.nodes.bracha import Bracha
-from assay.protocols.nodes.coins import IdealCoin
+from assay.protocols.nodes.agreement import ABA, IdealCoin
+from assay.protocols.nodes.broadcast import Bracha
 from assay.protocols.nodes.kv import Client, finished
 from assay.protocols.nodes.pbft import Pbft, PbftClient
 from assay.protocols.nodes.raft import Raft, RaftClient
-from assay.protocols.nodes.signed_broadcast import SignedBroadcast
 from assay.sim.random import stream
 
 # ------------------------------------------------------------------------------------------------------------ judges
@@ -176,25 +173,6 @@ def broadcast_world(seed: int) -> World:
     return World(n=4, f=1, node=Bracha, inputs=["a", None, None, None], seed=seed)
 
 
-def signed_world(seed: int, n: int = 4, f: int = 1) -> World:
-    """Signed broadcast, in rounds."""
-    return World(n=n, f=f, node=SignedBroadcast, inputs=["a"] + [None] * (n - 1), seed=seed)
-
-
-def conspire(world: World, faulty: int, seed: int) -> World:
-    """The sender has two faces, perhaps one for its accomplices only; these pass on to whom and when they like."""
-    rng = stream(seed, "conspire")
-    accomplices = (1 + rng.permutation(world.n - 1)[: faulty - 1]).tolist()
-    half = [node for node in range(1, world.n) if rng.random() < (0.8 if node in accomplices else 0.3)]
-    faults: dict[NodeId, Fault] = {}
-    for node in accomplices:
-        shunned = [other for other in range(world.n) if rng.random() < 0.5 and other not in accomplices]
-        late = (Delay(1.0),) if rng.random() < 0.2 else ()
-        faults[node] = compose(Silence(to=shunned), *late, Fault())
-    two_faced = twins(world, {0: ("a", "b")}, half)
-    return replace(two_faced, faults={**two_faced.faults, **faults})
-
-
 def agreement_world(seed: int) -> World:
     """Binary agreement among four, with inputs and coins by the seed."""
     inputs = stream(seed, "inputs").integers(0, 2, 4).tolist()
@@ -291,9 +269,65 @@ def attack(name: str, faulty: int, schedules: int, *, first: int = 0, seconds: f
 def own_scenario(world: Callable[[int], World], judge: Judge = agreement, limit: int = 2_000) -> Scenario:
     """Anybody's protocol as a scenario: `world` makes it, by the seed, with all nodes correct.
 
-    >>> from assay.protocols.nodes.bracha import Bracha
+    >>> from assay.protocols.nodes.broadcast import Bracha
     >>> scene = own_scenario(lambda seed: World(n=3, f=0, node=Bracha, inputs=["a"], seed=seed))
     >>> Hunt(scene, faulty=1, schedules=500).run().trace is not None  # with f = 0 one liar is one too many
     True
     """
     return Scenario(world, corrupt, judge, None, limit)
+
+
+# ------------------------------------------------------------------------------------------------------ every schedule
+
+JUDGES: dict[str, Judge] = {"agreement": agreement, "integrity": integrity, "proposed": proposed}
+"""The judges that need no end of a run: what they object to in the middle stays wrong."""
+
+
+def repertoire(world: World, liars: Iterable[NodeId]) -> list[Message]:
+    """What these nodes might say: all that they send in runs in which they have two faces, all being on either side.
+
+    Where no liar has an input both faces say the same, so they say it forged as well.
+
+    >>> repertoire(World(n=4, f=1, node=Bracha, inputs=["a"]), [0])
+    [('echo', 'a'), ('echo', 'not a'), ('ready', 'a'), ('ready', 'not a'), ('send', 'a'), ('send', 'not a')]
+    >>> repertoire(World(n=4, f=1, node=Bracha, inputs=["a"]), [3])
+    [('echo', "a'"), ('echo', 'a'), ('ready', "a'"), ('ready', 'a')]
+    """
+    inputs = [*(world.inputs or ()), *[None] * world.n]
+    faces = {node: (inputs[node], _another(inputs[node])) for node in liars}
+    said: set[Message] = set()
+    for half in ((), range(world.n + len(world.clients))):
+        outcome = twins(world, faces, half).run("async", metered=False, traced=True, limit=2_000)
+        for _, src, _, msg in outcome.trace:
+            if src in faces:
+                said.add(msg[2] if msg[0] == FACE else msg)
+    if all(first is None for first, _ in faces.values()):
+        said |= {flip(msg) for msg in said}
+    return sorted(said, key=repr)
+
+
+def exhaust(
+    world: World, judge: Judge, *, faulty: int = 0, lies: Sequence[Message] | None = None, timers: int = 0,
+    depth: int | None = None, states: int = 1_000_000, seconds: float = 60.0,
+) -> tuple[Explored, Trace | None]:  # fmt: skip
+    """Every schedule of a small world whose first nodes lie; what was seen, and the shortest way found to a violation.
+
+    A liar may send any of `lies` (its :func:`repertoire`, unless told otherwise) to anybody, at any time or never.
+
+    >>> found, trace = exhaust(World(n=4, f=1, node=Bracha, inputs=["a"]), agreement, faulty=1)
+    >>> found.complete, trace
+    (True, None)
+    """
+    if faulty >= world.n:
+        raise ValueError(f"{faulty} of {world.n} nodes faulty leaves nobody to be judged; fewer expected")
+    corrupted = replace(world, faults={node: Fault() for node in range(faulty)})
+    said = repertoire(world, range(faulty)) if lies is None else lies
+    found = explore(
+        corrupted, judge, arsenal(corrupted, said), timers=timers, depth=depth, states=states, seconds=seconds
+    )
+    if found.violation is None:
+        return found, None
+    try:
+        return found, shrink(corrupted, judge, found.violation)
+    except ValueError:  # what a node does with the time, which stands still in the search, is not repeated
+        return found, Trace(found.violation, found.why, world.seed)

@@ -1,4 +1,18 @@
-"""Orders of reads and writes as clocks, and the orders that they force: the compiled core of the causal judges.
+"""What reads and writes force: relations, the reasons behind them, and the clocks on which the causal judges work.
+
+Reads and writes as arrays: who wrote what everyone read. What the causal judges and the sessions work on.
+
+Operations that matter are numbered process by process, in program order: an operation is (process, place in it), and
+`order` leads back to the history. The reads-from relation is read off the values, so every value may be written to a
+key only once.
+
+Edges between reads and writes with the reason for each, and the few operations behind a contradiction.
+
+An edge is either given (a read from a write) or forced (a write before another, because of a reader that saw the
+first and read the second). A forced edge rests on a path that was there before it, which may hold forced edges itself:
+`behind` unfolds them down to what was given.
+
+Orders of reads and writes as clocks, and the orders that they force: the compiled core of the causal judges.
 
 Every process is a chain, so the past of an operation is, per process, how many of its operations lie in it: a *clock*.
 `clocks` computes them along the edges. `force` then asks what a set of readers implies: a write before a read, to its
@@ -8,12 +22,257 @@ whether the readers' views exist (Bouajjani, Enea, Guerraoui and Hamza, On verif
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from assay.protocols.judges.reads_from import INITIAL, NO_READ, Ints, ReadsFrom
+from assay.protocols.judges.judgement import effective, frozen, owners
 from assay.sim.compiled import njit
+from assay.workloads.histories import Operation
+
+Ints = npt.NDArray[np.int64]
+
+NO_READ, INITIAL, NOWHERE = -1, -2, -3
+"""In place of a writer: the operation does not read; it read what was there at first; nobody wrote what it read."""
+
+
+@dataclass(frozen=True)
+class ReadsFrom:
+    """A history of reads, writes and compare-and-sets; entry v of each array is about node v."""
+
+    order: Ints
+    """Which operation of the history a node is."""
+    process: Ints
+    place: Ints
+    """How many operations its process did before."""
+    key: Ints
+    writes: npt.NDArray[np.bool_]
+    source: Ints
+    """The node that wrote what this one read, or NO_READ, INITIAL, NOWHERE."""
+    processes: int
+    starts: Ints
+    """The first node of each process, and the number of nodes."""
+    follows: Ints
+    """Of a call that its process left behind, and that is a process of its own: the node it comes after; else -1."""
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+class Ambiguous(ValueError):  # noqa: N818 - read as a sentence
+    """Reads-from cannot be told from the values: the sentence says why."""
+
+
+def reads_from(history: Sequence[Operation], initial: Any = None) -> ReadsFrom:
+    """Find who wrote what everyone read.
+
+    A write that never returned is there only if someone read it.
+
+    Raises:
+        Ambiguous: a value written twice to one key, or operations other than read, write and cas.
+
+    """
+    session, follows = owners(history)
+    nodes = sorted(_happened(history), key=lambda i: (session[i], history[i].invoke))
+    keys: dict[Any, int] = {}
+    writer: dict[tuple[int, Any], int] = {}
+    key = [keys.setdefault(frozen(history[i].key), len(keys)) for i in nodes]
+    for v, i in enumerate(nodes):
+        value = _written(history[i])
+        if value is _NOTHING:
+            continue
+        if value == initial:
+            raise Ambiguous(f"operation #{i} writes {value!r}, which was there at first: nobody can tell who read it")
+        if (key[v], value) in writer:
+            raise Ambiguous(f"operations #{nodes[writer[key[v], value]]} and #{i} write the same value to one key")
+        writer[key[v], value] = v
+    source = [_source(history[i], key[v], writer, initial) for v, i in enumerate(nodes)]
+    node = {i: v for v, i in enumerate(nodes)}
+    return _arrays(history, nodes, [session[i] for i in nodes], key, source, [node.get(follows[i], -1) for i in nodes])
+
+
+_NOTHING = object()
+
+
+def _happened(history: Sequence[Operation]) -> list[int]:
+    """Operations that surely happened or were read from."""
+    chosen = effective(history)
+    for i in chosen:
+        if history[i].f not in ("read", "write", "cas"):
+            raise Ambiguous(f"operation #{i} is '{history[i].f}'; causal models are judged for read, write and cas")
+        if history[i].f == "cas" and history[i].result is False:
+            raise Ambiguous(f"operation #{i} found another value than it expected: nobody can tell which")
+    seen = {(frozen(history[i].key), _read(history[i])) for i in chosen if history[i].status == "ok"}
+    while True:
+        happened = [
+            i for i in chosen
+            if history[i].status == "ok" or (frozen(history[i].key), _written(history[i])) in seen
+        ]  # fmt: skip
+        more = {(frozen(history[i].key), _read(history[i])) for i in happened} - seen
+        if not more:
+            return happened
+        seen |= more
+
+
+def _written(operation: Operation) -> Any:
+    if operation.f == "write":
+        return frozen(operation.value)
+    return frozen(operation.value[1]) if operation.f == "cas" else _NOTHING
+
+
+def _read(operation: Operation) -> Any:
+    if operation.f == "read":
+        return frozen(operation.result)
+    return frozen(operation.value[0]) if operation.f == "cas" else _NOTHING
+
+
+def _source(operation: Operation, key: int, writer: dict[tuple[int, Any], int], initial: Any) -> int:
+    value = _read(operation)
+    if value is _NOTHING:
+        return NO_READ
+    if value == initial:
+        return INITIAL
+    return writer.get((key, value), NOWHERE)
+
+
+def _arrays(
+    history: Sequence[Operation], nodes: list[int], session: list[int], key: list[int], source: list[int],
+    follows: list[int],
+) -> ReadsFrom:  # fmt: skip
+    names: dict[int, int] = {}
+    process = np.array([names.setdefault(number, len(names)) for number in session], np.int64)
+    starts = np.searchsorted(process, np.arange(len(names) + 1))
+    place = np.arange(len(nodes)) - starts[process] if nodes else process
+    return ReadsFrom(
+        np.array(nodes, np.int64), process, place.astype(np.int64), np.array(key, np.int64),
+        np.array([_written(history[i]) is not _NOTHING for i in nodes], bool), np.array(source, np.int64),
+        len(names), starts.astype(np.int64), np.array(follows, np.int64),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges tail → head; `why` is the reader that forced it, -1 where it is given; `round` when it was found."""
+
+    tail: Ints
+    head: Ints
+    why: Ints
+    round: Ints
+
+    @staticmethod
+    def given(tail: Ints, head: Ints) -> Edges:
+        """Edges without a reader behind them."""
+        return Edges(tail, head, np.full(len(tail), -1), np.zeros(len(tail), np.int64))
+
+    @staticmethod
+    def read(rf: ReadsFrom, readers: Ints) -> Edges:
+        """From what these read to them; and from what a process had done to the calls that it left behind."""
+        readers, behind = readers[rf.source[readers] >= 0], np.flatnonzero(rf.follows >= 0)
+        tail = np.concatenate((rf.source[readers], rf.follows[behind]))
+        return Edges.given(tail, np.concatenate((readers, behind)))
+
+    def more(self, tail: Ints, head: Ints, why: Ints) -> Edges:
+        """With the edges of one more round."""
+        number = np.full(len(tail), (self.round.max() if len(self.round) else 0) + 1)
+        pairs = ((self.tail, tail), (self.head, head), (self.why, why), (self.round, number))
+        return Edges(*(np.concatenate(pair).astype(np.int64) for pair in pairs))
+
+
+def behind_cycle(rf: ReadsFrom, edges: Edges) -> list[int]:
+    """The nodes behind some cycle, one that is short."""
+    n = len(rf)
+    chain = np.flatnonzero(rf.place[1:] > 0)
+    tail, head = np.concatenate((edges.tail, chain)), np.concatenate((edges.head, chain + 1))
+    graph = coo_array((np.ones(len(tail), np.int8), (tail, head)), shape=(n, n))
+    _, component = connected_components(graph, connection="strong")
+    sizes = np.bincount(component)
+    inside = component == np.argmin(np.where(sizes > 1, sizes, n + 1))
+    start = int(np.flatnonzero(inside)[0])
+    before = _Before(rf, edges)
+    path: list[int] | None = None
+    for last, number, _ in before.edges(start):
+        if inside[last]:
+            found = before.path(start, last, number + 1 if number else 1 << 60, inside)
+            if found is not None and (path is None or len(found) < len(path)):
+                path = found
+    return behind(rf, edges, [] if path is None else [[*path, start]])
+
+
+def behind(rf: ReadsFrom, edges: Edges, paths: Iterable[list[int]]) -> list[int]:
+    """The nodes that these paths rest on."""
+    before = _Before(rf, edges)
+    nodes: set[int] = set()
+    todo = list(paths)
+    told: set[tuple[int, int]] = set()
+    while todo:
+        path = todo.pop()
+        nodes |= {path[0], path[-1]}
+        for a, b in pairwise(path):
+            reason = before.reason(a, b)
+            if reason is None:  # program order
+                continue
+            nodes |= {a, b}
+            number, reader = reason
+            if reader >= 0 and (a, b) not in told:
+                told.add((a, b))
+                more = before.path(a, reader, number)
+                todo += [more] if more is not None else []
+    return sorted(nodes)
+
+
+def path(rf: ReadsFrom, edges: Edges, start: int, end: int) -> list[int]:
+    """A short path; there must be one."""
+    found = _Before(rf, edges).path(start, end, 1 << 60)
+    return [start, end] if found is None else found
+
+
+class _Before:
+    """Who is directly before whom."""
+
+    def __init__(self, rf: ReadsFrom, edges: Edges) -> None:
+        self.place = rf.place
+        self.into: dict[int, list[tuple[int, int, int]]] = {}
+        rows = (edges.tail.tolist(), edges.head.tolist(), edges.round.tolist(), edges.why.tolist())
+        for tail, head, number, why in zip(*rows, strict=True):
+            self.into.setdefault(head, []).append((tail, number, why))
+
+    def edges(self, v: int) -> list[tuple[int, int, int]]:
+        """(node before, round, reader) of everything directly before v."""
+        found = self.into.get(v, [])
+        return [*found, (v - 1, 0, -1)] if self.place[v] > 0 else found
+
+    def reason(self, a: int, b: int) -> tuple[int, int] | None:
+        """The oldest edge from a to b: its round and reader; None where program order is enough."""
+        if a == b - 1 and self.place[b] > 0:
+            return None
+        return min(((number, why) for tail, number, why in self.into.get(b, []) if tail == a), default=None)
+
+    def path(self, start: int, end: int, below: int, inside: Ints | None = None) -> list[int] | None:
+        """A shortest path over edges of rounds below this one."""
+        if start == end:
+            return [start]
+        after = {end: end}
+        queue = deque([end])
+        while queue:
+            v = queue.popleft()
+            for u, number, _ in self.edges(v):
+                if number < below and u not in after and (inside is None or inside[u]):
+                    after[u] = v
+                    if u == start:
+                        found = [u]
+                        while found[-1] != end:
+                            found.append(after[found[-1]])
+                        return found
+                    queue.append(u)
+        return None
+
 
 Array = Any  # an int64 array, in compiled code and outside
 

@@ -27,7 +27,6 @@ from dataclasses import replace
 import numpy as np
 
 from assay.protocols.judges import saturation
-from assay.protocols.judges.cycles import Edges, behind, behind_cycle, path
 from assay.protocols.judges.judgement import (
     HOLDS,
     UNKNOWN,
@@ -38,7 +37,18 @@ from assay.protocols.judges.judgement import (
     names,
     returned,
 )  # fmt: skip
-from assay.protocols.judges.reads_from import INITIAL, NO_READ, NOWHERE, Ambiguous, ReadsFrom, reads_from
+from assay.protocols.judges.saturation import (
+    INITIAL,
+    NO_READ,
+    NOWHERE,
+    Ambiguous,
+    Edges,
+    ReadsFrom,
+    behind,
+    behind_cycle,
+    path,
+    reads_from,
+)
 from assay.workloads.histories import Operation
 
 MODELS = ("read-your-writes", "monotonic-reads", "monotonic-writes", "writes-follow-reads")

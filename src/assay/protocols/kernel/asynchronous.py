@@ -4,7 +4,7 @@ There is no time: `now` counts deliveries, and a timer is an event like any othe
 likes. A run is determined by the seed and the picks, so it can be replayed, cut short and shrunk.
 
 >>> from assay.protocols.kernel.world import World
->>> from assay.protocols.nodes.bracha import Bracha
+>>> from assay.protocols.nodes.broadcast import Bracha
 >>> world = World(n=4, f=1, node=Bracha, inputs=["hello"])
 >>> outcome = world.run("async", scheduler=Random(seed=3))
 >>> sorted(outcome.decided().values()), outcome.stopped

@@ -5,7 +5,7 @@ are under way from the start, and each may arrive at any time or never. That cov
 
 >>> from assay.protocols.faults import Chaos
 >>> from assay.protocols.kernel.world import World
->>> from assay.protocols.nodes.bracha import Bracha
+>>> from assay.protocols.nodes.broadcast import Bracha
 >>> world = World(n=4, f=1, node=Bracha, faults={0: Chaos()})
 >>> lies = [("send", "a"), ("send", "b"), ("echo", "a"), ("echo", "b"), ("ready", "a"), ("ready", "b")]
 >>> found = explore(world, lambda world, outcome: "split" if outcome.conflicts else None, arsenal(world, lies))
@@ -68,7 +68,7 @@ class Explored:
     """The judge's sentence, or which bound ended the search."""
     seconds: float
     decisions: int
-    """Different sets of decisions that were reached."""
+    """Different sets of decisions that were reached, where anything was decided: 0 says that nothing was judged."""
 
 
 def arsenal(world: World, messages: Iterable[Message]) -> list[Identity]:
@@ -448,7 +448,8 @@ class _Search:
         )  # fmt: skip
         return Explored(
             len(self.seen), self.transitions, not self.bound and why is None, trace if why is not None else None,
-            why or self.bound, time.perf_counter() - begun, len(self.judged),
+            why or self.bound, time.perf_counter() - begun,
+            sum(any(decided) for decided in self.judged),
         )  # fmt: skip
 
     def _enter(self, state: State, move: Move | None, sleep: set[Move], steps: int) -> _Frame | None:

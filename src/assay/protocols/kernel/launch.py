@@ -1,6 +1,6 @@
 """Run a protocol by name, once or over many seeds, and say how it went.
 
->>> plan = Plan(own("assay.protocols.nodes.bracha:Bracha"), n=7, f=2, inputs=("a",), faults=("equivocate:1",))
+>>> plan = Plan(own("assay.protocols.nodes:Bracha"), n=7, f=2, inputs=("a",), faults=("equivocate:1",))
 >>> answer = plan.repeat(20)
 >>> answer["runs"], answer["conflicts"]
 (20, 0)

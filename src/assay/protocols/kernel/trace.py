@@ -1,13 +1,30 @@
-"""A schedule that went wrong: replayed, cut down to what it takes, kept in a small file.
+"""A schedule that goes wrong: looked for, replayed, cut down to what it takes, kept in a small file.
 
 What Byzantine nodes said in the run is part of the trace: in a replay they are silent themselves, and their messages
 are under way from the start. So the rest can be cut without changing their minds.
+
+`search` tries adversarial schedules by the thousand: many seeds, several schedulers, until a judge objects.
+
+>>> from assay.protocols.faults.two_faced import twins
+>>> from assay.protocols.kernel.world import World
+>>> from assay.protocols.nodes.broadcast import Bracha
+>>> def two_liars(seed):
+...     return twins(World(n=4, f=1, node=Bracha, seed=seed), {0: ("a", "b"), 1: (None, None)}, half={2})
+>>> found = search(two_liars, lambda world, outcome: "split" if outcome.conflicts else None, schedules=100)
+>>> print(found.trace)
+step  from  to  message
+   1     0   2  ('ready', 'b')
+   2     1   2  ('ready', 'b')
+   3     0   3  ('ready', 'a')
+   4     1   3  ('ready', 'a')
+split
 """
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +33,24 @@ from typing import TYPE_CHECKING, Any
 from assay.protocols.faults import Composed, Crash, Delay, Eclipse, Omit, Silence, When
 from assay.protocols.interface import Fault, NodeId
 from assay.protocols.kernel import wire
-from assay.protocols.kernel.asynchronous import Asynchronous, Replay
+from assay.protocols.kernel.asynchronous import (
+    Asynchronous,
+    DelayVictim,
+    Fifo,
+    QuorumStarver,
+    Random,
+    Replay,
+    Scheduler,
+    SplitBrain,
+)
 from assay.protocols.kernel.explore import Identity, Judge
 from assay.protocols.kernel.run import Outcome
 from assay.record.errors import BadInput, unreadable
+from assay.sim.random import stream
 
 if TYPE_CHECKING:
     from assay.protocols.kernel.world import World
+
 
 FORMAT = "assay-trace-1"
 
@@ -194,3 +222,66 @@ def _unhex(value: Any) -> Any:
     if isinstance(value, dict) and list(value) == ["hex"]:
         return bytes.fromhex(value["hex"])
     return [_unhex(item) for item in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class Searched:
+    """How far the search came, and what it found."""
+
+    schedules: int
+    deliveries: int
+    finished: int
+    """Runs that came to their end (quiet, or `until`) before the limit."""
+    decided: int
+    """Runs in which a node that is not Byzantine put something out; in the others there was little to judge."""
+    seconds: float
+    trace: Trace | None = None
+    """The first violation, shrunk."""
+    seed: int = -1
+    """Of the world in which it happens."""
+    length: int = 0
+    """Deliveries before shrinking."""
+
+
+def scheduler(world: World, seed: int) -> Scheduler:
+    """One of the built-in schedulers, by the seed, with victims and halves drawn at random."""
+    rng = stream(seed, "search")
+    total = world.n + len(world.clients)
+    chosen = frozenset(rng.permutation(total)[: int(rng.integers(1, max(2, total)))].tolist())
+    match seed % 6:
+        case 0 | 1:
+            return Random(seed, timers=float(10.0 ** rng.uniform(-3, 0)))
+        case 2:
+            return DelayVictim(sorted(chosen)[:1], seed)
+        case 3:
+            return SplitBrain(chosen, seed)
+        case 4:
+            return QuorumStarver(seed)
+    return Fifo() if rng.random() < 0.1 else DelayVictim(chosen, seed)
+
+
+def search(
+    make: Callable[[int], World], judge: Judge, schedules: int, *, first: int = 0, limit: int = 2_000,
+    until: Callable[[Outcome], bool] | None = None, seconds: float = 3600.0,
+) -> Searched:  # fmt: skip
+    """Run `make(seed)` under `scheduler` for so many seeds; stop at the first run that the judge objects to."""
+    begun = time.perf_counter()
+    deliveries = finished = decided = 0
+    for seed in range(first, first + schedules):
+        world = make(seed)
+        outcome = world.run("async", scheduler=scheduler(world, seed), until=until, limit=limit, metered=False)
+        deliveries += outcome.meter.deliveries
+        finished += outcome.stopped != "limit"
+        liars = byzantine(world)
+        decided += any(entry.node not in liars for entry in outcome.log)
+        done = seed + 1 - first
+        if judge(world, outcome) is not None:
+            again = world.run(
+                "async", scheduler=scheduler(world, seed), until=until, limit=limit, metered=False, traced=True
+            )
+            events = happened(world, again)
+            trace = shrink(world, judge, events)
+            return Searched(done, deliveries, finished, decided, time.perf_counter() - begun, trace, seed, len(events))
+        if time.perf_counter() - begun > seconds:
+            break
+    return Searched(done, deliveries, finished, decided, time.perf_counter() - begun)

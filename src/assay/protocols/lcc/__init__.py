@@ -42,7 +42,7 @@ import polars as pl
 from assay.protocols.judges import causal, lattice, linearizable, sequential, sessions, specifications
 from assay.protocols.kernel import net as nets
 from assay.protocols.kernel.world import World
-from assay.protocols.lcc import definitions, executions, metadata, planted, rivals
+from assay.protocols.lcc import definitions, executions, placement, planted, rivals
 from assay.protocols.lcc.placement import JUDGED, Placement, place
 from assay.protocols.nodes.kv import finished
 from assay.protocols.nodes.raft import Raft, RaftClient
@@ -289,8 +289,8 @@ def metadata_trial(experiment: str, keeps: str, runs: int, seed: int) -> dict[st
         world = World(3, replicas, clients=clients, net=sites([0, 1, 2] * 3), seed=name)
         outcome = world.run("timed", limit=30.0, metered=False)
         writes = list(outcome.nodes[0].known.values())  # type: ignore[attr-defined]
-        truth = metadata.inverted(writes, metadata.stamps(writes))
-        proved, prevented = metadata.detected(writes, keeps), metadata.prevented(writes, keeps)
+        truth = placement.inverted(writes, placement.stamps(writes))
+        proved, prevented = placement.detected(writes, keeps), placement.prevented(writes, keeps)
         inversions += len(truth)
         found += len(proved)
         avoided += len(prevented)
@@ -347,7 +347,7 @@ def study(lab: Lab) -> pl.DataFrame:
         {"experiment": "migration", "first": a, "second": b, "third": c, "runs": lab.pick(quick=3, full=20)}
         for a, b, c in product(WAITS, WAITS, WAITS[1:])  # readers of a store that waits for nothing can lose nothing
     ]
-    kept = [{"experiment": "metadata", "keeps": keeps, "runs": runs} for keeps in metadata.KEEPS]
+    kept = [{"experiment": "metadata", "keeps": keeps, "runs": runs} for keeps in placement.KEEPS]
     tables = [
         lab.run(migration_trial, paths),
         lab.run(store_trial, stores),

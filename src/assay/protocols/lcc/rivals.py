@@ -24,7 +24,8 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import permutations
 from typing import Any
 
-from assay.protocols.judges import specifications, strongest
+from assay.protocols.judges import specifications
+from assay.protocols.judges.lattice import STRONGER, judge, strongest
 from assay.workloads.histories import Operation
 
 Edge = tuple[int, int]
@@ -41,7 +42,7 @@ class Told:
 
 def lattice(history: Sequence[Operation]) -> Told:
     """Climb the order of models from the top: what a stronger one gives, a weaker one has for free."""
-    judgements = strongest.strongest(history).judgements
+    judgements = strongest(history).judgements
     broken = frozenset(one.model for one in judgements if one.verdict == "violated")
     return Told(broken, sum(not one.reason.startswith("as it is ") for one in judgements))
 
@@ -49,13 +50,13 @@ def lattice(history: Sequence[Operation]) -> Told:
 def flat(history: Sequence[Operation]) -> Told:
     """Every model by its own judge."""
     guess = specifications.guess(history)
-    judged = {model: strongest.judge(history, model, guess, prefix=False) for model in strongest.STRONGER}
+    judged = {model: judge(history, model, guess, prefix=False) for model in STRONGER}
     return Told(frozenset(model for model, found in judged.items() if found.verdict == "violated"), len(judged))
 
 
 def linearizability(history: Sequence[Operation]) -> Told:
     """Linearizable or not, and nothing else."""
-    found = strongest.judge(history, "linearizable", specifications.guess(history))
+    found = judge(history, "linearizable", specifications.guess(history))
     return Told(frozenset({"linearizable"} if found.verdict == "violated" else ()), 1)
 
 

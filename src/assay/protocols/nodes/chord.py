@@ -31,8 +31,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from assay.protocols.interface import Ctx, Message, NodeId
-from assay.protocols.nodes.overlay import BITS, KEY_BYTES, MASK, Settings, Then, ident
-from assay.protocols.nodes.routed import Routed
+from assay.protocols.nodes.overlay import BITS, KEY_BYTES, MASK, Routed, Settings, Then, ident
 
 
 class Chord(Routed):

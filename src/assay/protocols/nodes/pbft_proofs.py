@@ -1,6 +1,7 @@
 """What PBFT's replicas prove to each other with signatures: prepared requests, checkpoints, changes of view.
 
 Everything here came over the network and may be anything: each function says whether it is what it claims to be.
+Last come replicas that abuse it: they tell two stories and sign both.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any
 
-from assay.protocols.interface import Ctx, NodeId
+from assay.protocols.faults import Equivocate
+from assay.protocols.interface import Ctx, Fault, Message, NodeId
 from assay.protocols.kernel import wire
 from assay.protocols.nodes.kv import is_command
 
@@ -103,3 +105,46 @@ def carried_over(changes: Iterable[Change]) -> tuple[int, tuple[Request, ...]]:
             best[at] = certificate
     last = max(best, default=place)
     return place, tuple(best[at][2] if at in best else () for at in range(place + 1, last + 1))
+
+
+# ------------------------------------------------------------------------------------------------ two signed stories
+
+NOTHING: Request = ()
+
+
+def equivocators(members: Iterable[NodeId], n: int) -> dict[NodeId, Fault]:
+    """The faults of a world of n replicas in which these equivocate in earnest, properly signed.
+
+    Correct replicas with an odd number hear that the request which does nothing stands at each place, and are vouched
+    another state; the others, and the members among themselves, hear what the replica inside says. A forged copy that
+    fails its signature would be noise; these do not fail.
+
+    >>> from assay.protocols.kernel.world import World
+    >>> from assay.protocols.nodes.pbft import Pbft, PbftClient
+    >>> def conflicts(liars):
+    ...     client = PbftClient([("write", "x", number) for number in range(9)], patience=20)
+    ...     replicas = [Pbft(patience=10) for _ in range(7)]
+    ...     world = World(n=7, f=2, node=replicas, clients=[client], faults=equivocators(range(liars), 7))
+    ...     return len(world.run("rounds", limit=60, metered=False).conflicts)
+    >>> conflicts(2), conflicts(3) > 0  # f of them can do no harm, one more can
+    (0, True)
+    """
+    liars = frozenset(members)
+    misled = frozenset(range(1, n, 2)) - liars
+    return {member: Equivocate(half=misled, signed=other_story) for member in liars}
+
+
+def other_story(ctx: Ctx, msg: Message) -> Message:
+    """The same kind of message about the same place, with another content and this node's signature."""
+    match msg:
+        case ("pre-prepare", view, place, _, _):
+            return ("pre-prepare", view, place, NOTHING, ctx.sign(signed("pre-prepare", view, place, digest(NOTHING))))
+        case ("prepare", view, place, _, _):
+            name = digest(NOTHING)
+            return ("prepare", view, place, name, ctx.sign(signed("prepare", view, place, name)))
+        case ("commit", view, place, _):
+            return ("commit", view, place, digest(NOTHING))
+        case ("checkpoint", place, name, _):
+            other = digest(name)
+            return ("checkpoint", place, other, ctx.sign(signed("checkpoint", place, other)))
+    return msg

@@ -7,7 +7,7 @@ is not an end after all asks for a *restart*, which walks to the left end and be
 sends *yes* along the row; one that rejects, or that guessed wrong, restarts. So in the long run there is one token, on
 the true tape, and the row agrees on yes exactly when some run of the machine accepts: nondeterministic linear space.
 
->>> from assay.protocols.ordered_pp.ordered_check import check
+>>> from assay.protocols.ordered_pp.swarm_ordered import check
 >>> equal = Simulation(EQUAL_HALVES)
 >>> [check(equal.rule, equal.row(word), equal.output).output for word in ("ab", "ba", "aab")]
 [True, False, False]

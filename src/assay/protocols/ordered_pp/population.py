@@ -6,6 +6,8 @@ random: a dict ``{(p', q'): probability}``. States are anything hashable. What a
 >>> table = tabulate({("A", "B"): ("U", "U"), ("A", "U"): ("A", "A"), ("B", "U"): ("B", "B")}, ["A", "B"])
 >>> table.states, int(table.reactive.sum())
 (('A', 'B', 'U'), 6)
+
+`census` is the rival of agents that see order: all that blind meetings can find out is how often a letter occurs.
 """
 
 from __future__ import annotations
@@ -26,6 +28,35 @@ LARGEST = 600  # states; the table has a row for every ordered pair
 
 #: Angluin, Aspnes, Eisenstat, "A simple population protocol for fast robust approximate majority", DISC 2007.
 APPROXIMATE_MAJORITY = {("A", "B"): ("U", "U"), ("A", "U"): ("A", "A"), ("B", "U"): ("B", "B")}
+
+MOST = 2
+"""How far a census counts: it tells none, one and more apart."""
+Census = tuple[tuple[int, int], ...]
+"""For each letter, the part of the count that the agent holds, and how many it knows of."""
+
+
+def enrolled(letter: str, alphabet: str) -> Census:
+    """How an agent with this letter begins."""
+    return tuple((int(letter == other), int(letter == other)) for other in alphabet)
+
+
+def census(p: Census, q: Census) -> tuple[Census, Census]:
+    """Agents that meet blindly count every letter up to `MOST`: one hands its part to the other, both know the larger.
+
+    >>> alice, bob = enrolled("a", "ab"), enrolled("a", "ab")
+    >>> census(alice, bob)[1], census(alice, enrolled("b", "ab"))[1]
+    (((0, 2), (0, 0)), ((0, 1), (1, 1)))
+    """
+    first, second = [], []
+    for (mine, known), (yours, heard) in zip(p, q, strict=True):
+        both = min(MOST, max(known, heard, mine + yours))
+        if both == MOST:  # nothing is left to count
+            mine = yours = 0
+        elif mine and yours:
+            mine, yours = mine + yours, 0
+        first.append((mine, both))
+        second.append((yours, both))
+    return tuple(first), tuple(second)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +33,9 @@ from assay.protocols.kernel.draws import Source, binomial, hypergeometric, integ
 from assay.protocols.ordered_pp.population import APPROXIMATE_MAJORITY, Rule, Table, tabulate
 from assay.sim.compiled import njit
 
-if TYPE_CHECKING:
-    import polars
-
 Counts = npt.NDArray[np.int64]
 
-__all__ = ["APPROXIMATE_MAJORITY", "Outcome", "Trajectory", "run", "trajectory"]
+__all__ = ["APPROXIMATE_MAJORITY", "Outcome", "run"]
 
 _CHUNK = 1 << 17  # batches between two looks at the keyboard: less than a second for a few states
 _JUMPS = 256  # jumps before the engine asks again whether batches would pay
@@ -71,24 +68,6 @@ class Outcome:
         """The counts of one replica, by state; only states that are present."""
         return {state: int(count) for state, count in zip(self.states, self.counts[replica], strict=True) if count}
 
-    @property
-    def table(self) -> polars.DataFrame:
-        """One row a replica."""
-        import polars
-
-        columns = {"time": self.time, "interactions": self.interactions, "silent": self.silent, "settled": self.settled}
-        present = {f"count:{state}": self.counts[:, index] for index, state in enumerate(self.states)}
-        return polars.DataFrame(columns | present).with_row_index("replica")
-
-
-@dataclass(frozen=True, eq=False)
-class Trajectory:
-    """One replica, looked at now and then: ``counts`` has a row a look and a column a state."""
-
-    states: tuple[Any, ...]
-    interactions: npt.NDArray[np.int64]
-    counts: Counts
-
 
 def run(
     rule: Rule | Table, counts: Mapping[Any, int] | npt.ArrayLike, *, outputs: Mapping[Any, Any] | None = None,
@@ -118,30 +97,6 @@ def run(
         ends.append((swarm.interactions, swarm.reason == _SILENT, bool(_agree(swarm.counts, labels))))
     interactions, silent, settled = np.array(ends, np.int64).reshape(-1, 3).T.copy()
     return Outcome(table.states, finals, interactions, silent.astype(bool), settled.astype(bool))
-
-
-def trajectory(
-    rule: Rule | Table, counts: Mapping[Any, int] | npt.ArrayLike, *, every: float = 1.0,
-    max_time: float | None = None, seed: int = 0, replica: int = 0, symmetric: bool = True,
-) -> Trajectory:  # fmt: skip
-    """Follow one replica, looking at the start, after each ``every`` units of parallel time, and at the end.
-
-    >>> path = trajectory(APPROXIMATE_MAJORITY, {"A": 600, "B": 400}, every=0.5, seed=3)
-    >>> path.counts[0].tolist(), sorted(path.counts[-1].tolist()), int(path.interactions[1])
-    ([600, 400, 0], [0, 0, 1000], 500)
-    """
-    if not every > 0:
-        raise ValueError(f"every is {every}; a positive parallel time expected")
-    table = _table(rule, counts, symmetric)
-    start = table.counts(counts)
-    cap = _cap(int(start.sum()), max_time)
-    swarm = _Swarm(table, start, _labels(table, None), seed, replica)
-    step = max(1, int(every * start.sum()))
-    looks = [(0, swarm.counts.copy())]
-    while swarm.reason == _RUNNING and swarm.interactions < cap:
-        swarm.advance(min(cap, swarm.interactions + step))
-        looks.append((swarm.interactions, swarm.counts.copy()))
-    return Trajectory(table.states, np.array([at for at, _ in looks]), np.array([seen for _, seen in looks]))
 
 
 def _table(rule: Rule | Table, counts: Any, symmetric: bool) -> Table:

@@ -241,7 +241,7 @@ def _topology(shape: Shape, seed: int) -> Any:
     if shape.identifiers != "random" or kind == "complete":
         return rows
     if isinstance(rows, str):
-        from assay.protocols.kernel.topology import neighbours
+        from assay.protocols.kernel.net import neighbours
 
         rows = neighbours(rows, n) or []
     place = stream(seed, "identifiers").permutation(n).tolist()

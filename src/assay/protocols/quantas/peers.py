@@ -14,7 +14,6 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from assay.protocols.faults.two_faced import equivocators
 from assay.protocols.interface import Ctx, Fault, Node, NodeId, Tag
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.world import Maker
@@ -23,6 +22,7 @@ from assay.protocols.nodes.chord import Chord
 from assay.protocols.nodes.kademlia import Kademlia
 from assay.protocols.nodes.overlay import Agent, Load, Settings
 from assay.protocols.nodes.pbft import Pbft, PbftClient
+from assay.protocols.nodes.pbft_proofs import equivocators
 from assay.protocols.nodes.raft import Raft, RaftClient
 from assay.protocols.quantas.parasite import coalition
 from assay.sim.streams import stream
@@ -118,7 +118,7 @@ def pbft(scene: Scene) -> Cast:
     nodes = [Pbft(patience=10 * scene.unit) for _ in range(scene.n)]
     client = PbftClient([("write", "x", number) for number in range(scene.rounds)], patience=20 * scene.unit)
     honest = range(len(liars), scene.n)
-    return Cast(nodes, partial(_log_figures, honest), (scene.n - 1) // 3, [client], faults=equivocators(liars))
+    return Cast(nodes, partial(_log_figures, honest), (scene.n - 1) // 3, [client], faults=equivocators(liars, scene.n))
 
 
 def raft(scene: Scene) -> Cast:

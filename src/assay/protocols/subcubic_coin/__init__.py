@@ -45,8 +45,7 @@ from assay.protocols.kernel.meter import Meter
 from assay.protocols.kernel.net import Net, Uniform
 from assay.protocols.kernel.run import all_decided
 from assay.protocols.kernel.world import World
-from assay.protocols.nodes.aba import ABA
-from assay.protocols.nodes.coins import IdealCoin
+from assay.protocols.nodes.agreement import ABA, IdealCoin
 from assay.protocols.subcubic_coin.ben_or import BenOr
 from assay.protocols.subcubic_coin.committee_coin import CommitteeCoin, ideal
 from assay.protocols.subcubic_coin.committees import Bits, Integers, Plan, Tally, corrupt, fallen
@@ -69,7 +68,7 @@ avoid_when = (
     "A trusted dealer for threshold signatures is at hand (n² messages then do), every single toss must be common, or "
     "n is small: at every size counted here one strong coin by everybody is cheaper, some seven times at 27 parties."
 )
-own_input = "assay protocol run assay.protocols.subcubic_coin.strong_coin:StrongCoin --n 11 --f 2 --seeds 10"
+own_input = "assay protocol run assay.protocols.subcubic_coin:StrongCoin --n 11 --f 2 --seeds 10"
 references = (
     "Agreement with a pluggable coin: Mostefaoui, Moumen and Raynal, JACM 2015.",
     "Local coins: Ben-Or, Another Advantage of Free Choice, PODC 1983.",

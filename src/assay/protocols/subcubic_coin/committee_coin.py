@@ -22,9 +22,9 @@ from functools import lru_cache
 from typing import Any
 
 from assay.protocols.interface import Ctx, Message, Node, NodeId, Parent, Tag, Through
-from assay.protocols.nodes.coins import IdealCoin
+from assay.protocols.nodes.agreement import IdealCoin
+from assay.protocols.subcubic_coin.ben_or import Crusader
 from assay.protocols.subcubic_coin.committees import Plan
-from assay.protocols.subcubic_coin.crusader import Crusader
 from assay.sim.random import key
 
 Inner = Callable[[Any], Node]

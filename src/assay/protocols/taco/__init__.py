@@ -16,7 +16,7 @@ tools that read program code do. Liveness is left out of the comparison, as TACO
 
 Eichler, Baumeister, Sakr, Kalateh Dowlati, Völp and Jacobs, arXiv:2605.06118.
 
->>> from assay.protocols.taco.builtin import load
+>>> from assay.protocols.taco import load
 >>> from assay.protocols.automata.parser import condition
 >>> from assay.protocols.automata.automaton import weaken
 >>> broadcast = load("broadcast")
@@ -24,23 +24,24 @@ Eichler, Baumeister, Sakr, Kalateh Dowlati, Völp and Jacobs, arXiv:2605.06118.
 [('unforgeability', 'proved'), ('relay', 'proved')]
 >>> [(row.verdict.value, row.note) for row in verify(weaken(broadcast, condition("n >= 3*t", broadcast)))]
 [('proved', ''), ('violated', 'at n=3, t=1, f=1')]
+
+The folder `library` holds well-known protocols, encoded from their descriptions.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from assay.protocols.automata.automaton import Automaton, weaken
-from assay.protocols.automata.counterexample import Counterexample
 from assay.protocols.automata.parser import condition, read
-from assay.protocols.automata.specification import Asked, question
+from assay.protocols.automata.specification import Asked, Counterexample, question
 from assay.protocols.automata.verify import Verdict, verify
-from assay.protocols.taco import builtin, node
+from assay.protocols.taco import node
 from assay.protocols.taco.noticed import noticing
 from assay.record import intervals, measures, traces
 from assay.record.errors import BadInput
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from assay.record.lab import Lab
+
 
 evidence = Evidence.REAL  # the tool itself runs, on the published files that are at hand
 use_when = (
@@ -105,6 +107,32 @@ WEAKENED = (  # a resilience condition one too weak, and the specification that 
     ("bracha", "f <= t + 1", "unforgeability"),
     ("one_step", "f <= t + 1", "carried_over"),
 )
+
+
+# ------------------------------------------------------------------------------------ automata that are at hand
+
+_FOLDER = Path(__file__).parent / "library"
+
+
+def names() -> list[str]:
+    """The automata at hand.
+
+    >>> names()
+    ['agreement', 'bracha', 'broadcast', 'commit', 'folklore', 'one_step', 'rounds']
+    """
+    return sorted(path.stem for path in _FOLDER.iterdir() if path.suffix in (".ta", ".eta"))
+
+
+def load(name: str) -> Automaton:
+    """One of them.
+
+    >>> load("broadcast").locations
+    ('without', 'having', 'relayed', 'accepted')
+    """
+    for suffix in (".ta", ".eta"):
+        if (path := _FOLDER / f"{name}{suffix}").is_file():
+            return read(path)
+    raise BadInput(f"no built-in automaton '{name}'; there are {', '.join(names())}")
 
 
 # ------------------------------------------------------------------------------------------- the study
@@ -184,7 +212,7 @@ def _automaton(name: str) -> Automaton:
     if name.endswith((".ta", ".eta")):
         return read(traces.find(f"taco/{name}"))
     base, _, kind = name.partition(":")
-    return noticing(builtin.load(base)) if kind == "noticing" else builtin.load(base)
+    return noticing(load(base)) if kind == "noticing" else load(base)
 
 
 def given() -> list[str]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from assay.protocols.automata.automaton import Automaton, Configuration, Rule, Schedule
-from assay.protocols.automata.counterexample import Counterexample
 from assay.protocols.automata.linear import Linear
+from assay.protocols.automata.specification import Counterexample
 from assay.protocols.interface import Ctx, Fault, Message, Node, NodeId, Tag
 from assay.protocols.kernel.asynchronous import Asynchronous, Event, Scheduler
 from assay.protocols.kernel.run import Outcome
@@ -72,7 +72,7 @@ class Process(Node):
 def counts_forged(form: Linear, automaton: Automaton, forgers: str) -> bool:
     """Whether the guard adds one possible forged message for every faulty process.
 
-    >>> from assay.protocols.taco.builtin import load
+    >>> from assay.protocols.taco import load
     >>> broadcast = load("broadcast")
     >>> [counts_forged(form, broadcast, "f") for rule in broadcast.rules for form in rule.guard]
     [True, True]

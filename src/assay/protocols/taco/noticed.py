@@ -35,7 +35,7 @@ Widened = Callable[[str], Linear]
 def noticing(automaton: Automaton) -> Automaton:
     """The automaton in which a process knows which guards it has seen come true, and acts on those alone.
 
-    >>> from assay.protocols.taco.builtin import load
+    >>> from assay.protocols.taco import load
     >>> small = load("broadcast")
     >>> large = noticing(small)
     >>> len(small.rules), len(large.rules), len(large.locations)

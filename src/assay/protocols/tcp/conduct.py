@@ -12,12 +12,13 @@ import multiprocessing
 import pickle
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from assay.protocols.interface import NodeId
 from assay.protocols.kernel.meter import Meter
@@ -34,6 +35,8 @@ START = 60.0
 CALM, IDLE = 0.3, 3.0
 """Seconds without news after which nothing more will come: where all that was sent has arrived, and where a process was
 killed and nobody knows."""
+REREAD = 86
+"""How a process ends that came to start processes itself while it read the script that started it."""
 
 
 class Death(RuntimeError):  # noqa: N818 - what befell a process
@@ -50,6 +53,8 @@ def run(
     so many seconds after the start, whatever it is doing, and the run does not end before; at 0, it never starts.
     Latencies and losses of the world's network come on top of the real ones, at the sender.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(REREAD)  # without a word: whoever started this process says what is wrong, once
     if world.churn:
         raise ValueError("churn is for simulated runs; over sockets, kill processes or use Crash faults")
     total = world.n + len(world.clients)
@@ -73,6 +78,14 @@ def run(
         return conductor.listen(until, limit, {home: at for home, at in ends.items() if at > 0})
     finally:
         conductor.clear()
+
+
+def _unguarded() -> NoReturn:
+    """One line instead of a traceback from every process: the mistake is in the script, not in the run."""
+    script = getattr(sys.modules["__main__"], "__file__", "the script")
+    cure = 'put what it does below a line `if __name__ == "__main__":`'
+    print(f"{script}: a live run starts processes, and each reads this file again; {cure}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 @dataclass
@@ -145,6 +158,9 @@ class Conductor:
                     raise Death(f"process {index} did not come up within {START:g} s")
                 told = line.recv()
             except (EOFError, ConnectionError):
+                self.workers[index].join(1.0)
+                if self.workers[index].exitcode == REREAD:
+                    _unguarded()
                 raise Death(f"process {index} died before it was up") from None
             if told[0] == what:
                 return told

@@ -15,10 +15,9 @@ import numpy as np
 
 from assay.protocols.interface import Ctx, Message, NodeId, Tag
 from assay.protocols.kernel import wire
-from assay.protocols.kernel.failure import blame
 from assay.protocols.kernel.meter import Meter
 from assay.protocols.kernel.net import Net, Sampler, sampler
-from assay.protocols.kernel.run import ENDLESS, endless
+from assay.protocols.kernel.run import ENDLESS, blame, endless
 from assay.protocols.kernel.signatures import Ed25519, Scheme
 from assay.protocols.tcp.links import Incoming, Outgoing, call
 from assay.sim.streams import stream
