@@ -30,7 +30,7 @@ from assay.sim.telemetry import CATEGORIES, Frame
 from assay.workloads.json_scan import MISSING
 from assay.workloads.kineto_file import Recording, phases, read_file
 from assay.workloads.kineto_links import launches, paired_ends, pairs, places
-from assay.workloads.kineto_names import category, element_size, gathers, is_device, point_to_point
+from assay.workloads.kineto_names import category, element_size, gathers, is_device, point_to_point, process
 from assay.workloads.kineto_scan import WORDS
 from assay.workloads.kineto_window import Progress
 
@@ -105,7 +105,21 @@ class _Tables:
         known = [*recording.strings, ""]  # -1: not named
         made = [category(known[pair // len(known) - 1], known[pair % len(known) - 1]) for pair in pairs.tolist()]
         self.device = np.array([is_device(known[p // len(known) - 1]) for p in pairs.tolist()], bool)[inverse]
-        return np.array([CATEGORIES.index(cat) for cat in made], np.int8)[inverse]
+        codes = np.array([CATEGORIES.index(cat) for cat in made], np.int8)[inverse]
+        self._by_process(codes)
+        return codes
+
+    def _by_process(self, codes: NDArray[np.int8]) -> None:
+        """Put right what a process's name tells of its events: Ascend's have no categories."""
+        recording = self.recording
+        for pid, kind in _processes(recording).items():
+            rows = np.flatnonzero(recording["pid"] == pid)
+            names, inverse = np.unique(recording["name"][rows], return_inverse=True)
+            made = [category("kernel", [*recording.strings, ""][at]) for at in names.tolist()]
+            if kind != "device":  # planes and groups tell once more what the collective's own row does
+                made = [cat if kind == "collectives" and cat == "comm" else "annotation" for cat in made]
+            codes[rows] = np.array([CATEGORIES.index(cat) for cat in made], np.int8)[inverse]
+            self.device[rows] = True if kind == "device" else codes[rows] == CATEGORIES.index("comm")
 
     def _spans_of(self, codes: NDArray[np.int8]) -> tuple[Ints, Ints]:
         """The events that are spans with their durations: whole ones, and beginnings paired with their ends."""
@@ -264,6 +278,17 @@ def _word(recording: Recording, code: int) -> str:
 
 def _group(recording: Recording, code: int) -> str:
     return "" if code == MISSING else _word(recording, code)
+
+
+def _processes(recording: Recording) -> dict[int, str]:
+    """Processes whose name tells what their rows are."""
+    named = np.flatnonzero(phases(recording, "M") & (recording["label"] >= 0) & (recording["name"] >= 0))
+    found = {
+        int(recording["pid"][i]): process(recording.strings[recording["label"][i]])
+        for i in named
+        if recording.strings[recording["name"][i]] == "process_name"
+    }
+    return {pid: kind for pid, kind in found.items() if kind}
 
 
 def _labels(recording: Recording) -> dict[tuple[int, int], str]:

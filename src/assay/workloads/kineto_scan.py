@@ -44,7 +44,7 @@ _EVENT = {
     "ph": _LETTER, "cat": _TEXT, "name": _TEXT, "pid": _EITHER, "tid": _EITHER, "ts": _TIME, "dur": _TIME,
 }  # fmt: skip
 _ARGS = {
-    "correlation": ("correlation", _WHOLE), "External id": ("external", _WHOLE), "external id": ("external", _WHOLE),
+    "correlation": ("correlation", _WHOLE), "connection_id": ("correlation", _WHOLE), "External id": ("external", _WHOLE), "external id": ("external", _WHOLE),
     "stream": ("stream", _WHOLE), "Seq": ("seq", _WHOLE), "Process Group Name": ("group", _EITHER),
     "Collective name": ("collective", _TEXT), "dtype": ("dtype", _TEXT), "Data Type": ("dtype", _TEXT),
     "In msg nelems": ("sent", _WHOLE), "Out msg nelems": ("received", _WHOLE), "bytes": ("bytes", _WHOLE),

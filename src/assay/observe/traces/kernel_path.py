@@ -34,7 +34,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from assay.observe.traces import host_lanes
-from assay.observe.traces.breakdown import device_spans, ranks, steps
+from assay.observe.traces.breakdown import device_spans, steps
+from assay.observe.traces.host_waits import host_waits
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
 
@@ -54,6 +55,8 @@ class Links:
     too.
     """
 
+    frame: Frame
+    """What they are of, its clocks set."""
     ops: pl.DataFrame
     first: int
     last: int
@@ -92,9 +95,9 @@ def links(frame: Frame) -> Links:
     """
     frame = frame.aligned() if len(frame.clocks) > 1 else frame
     calls = frame.edges.filter(pl.col("kind") == "calls").select(span=pl.col("dst"), call=pl.col("src"))
-    began = frame.spans.select(call=pl.col("span"), called=pl.col("start"))
+    began = frame.spans.select(call=pl.col("span"), called=pl.col("start"), caller=pl.col("entity"), by="name")
     ops = device_spans(frame).join(
-        calls.join(began, on="call").select("span", "called").unique("span"), on="span", how="left"
+        calls.join(began, on="call").select("span", "called", "caller", "by").unique("span"), on="span", how="left"
     )
     streams = frame.entities.filter(pl.col("kind") == "stream")["id"]
     ops = ops.with_columns(host=~pl.col("entity").is_in(streams.implode()))
@@ -113,12 +116,12 @@ def links(frame: Frame) -> Links:
     slack[host & (producer >= 0)] = np.iinfo(np.int64).max  # who asked for a collective of the host is known
     crowd = _crowds(rank, host, kind, start, end)
     other = _others(rank, start, end, called, before, producer, by_end, slack, crowd)
-    sync = _syncs(frame, ops, rank, end, by_end)
+    sync = _syncs(frame, ops, rank)
     keyed = ops.select(key=pl.struct(pl.col("group").cast(pl.String).fill_null(""), "seq").rank("dense"), seq="seq")
     collective = np.where(
         (kind == _COMM) & keyed["seq"].is_not_null().to_numpy(), keyed["key"].to_numpy().astype(np.int64), -1
     )
-    return Links(ops, *_bounds(frame, ops), rank, host, kind.astype(np.int64), start, end, called, before, other,
+    return Links(frame, ops, *_bounds(frame, ops), rank, host, kind.astype(np.int64), start, end, called, before, other,
                  crowd, _after(sync, rank, called), collective, *sync[1:])  # fmt: skip
 
 
@@ -196,22 +199,12 @@ def _others(
     return np.where(waited, ended, producer)
 
 
-def _syncs(frame: Frame, ops: pl.DataFrame, rank: Ints, end: Ints, by_end: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Calls that waited for the device: rank, start, end, the op that ended last before them, the sync before."""
+def _syncs(frame: Frame, ops: pl.DataFrame, rank: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Calls that waited for the device: rank, start, end, the op that each waited for, the sync before."""
     codes = ops.select("rank", code=pl.Series(rank)).unique("rank")
-    called = frame.spans.filter(pl.col("name").cast(pl.String).str.contains("Synchronize"))
-    placed = called.join(ranks(frame).select("entity", "rank"), on="entity").join(codes, on="rank")
-    placed = placed.select("code", "start", end=pl.col("start") + pl.col("dur")).sort("code", "end")
-    of, start, stop = (placed[name].to_numpy().astype(np.int64) for name in ("code", "start", "end"))
-    waited = np.full(len(of), -1, np.int64)
-    ranks_of, ends = rank[by_end], end[by_end]
-    for i in range(len(of)):
-        first, last = np.searchsorted(ranks_of, of[i]), np.searchsorted(ranks_of, of[i], side="right")
-        at = first + np.searchsorted(ends[first:last], stop[i], side="right") - 1
-        if at >= first and ends[at] >= start[i]:
-            waited[i] = by_end[at]
-    real = waited >= 0
-    return of[real], start[real], stop[real], waited[real], _previous(of[real])
+    waits = host_waits(frame, ops).join(codes, on="rank").sort("code", "end", maintain_order=True)
+    of, start, end, op = (waits[name].to_numpy().astype(np.int64) for name in ("code", "start", "end", "op"))
+    return of, start, end, op, _previous(of)
 
 
 def _after(sync: tuple[Ints, ...], rank: Ints, when: Ints) -> Ints:
@@ -229,14 +222,16 @@ def _after(sync: tuple[Ints, ...], rank: Ints, when: Ints) -> Ints:
 def critical_path(links: Links, start: int | None = None, end: int | None = None) -> pl.DataFrame:
     """The chain of waits that ends last in a window (else in the whole run), first piece first.
 
-    Columns: `kind` (one of `KINDS`), `rank`, `name`, `start`, `end`. The pieces fill the window.
+    Columns: `kind` (one of `KINDS`), `rank`, `name`, `start`, `end`; `lane`, the stream or, of the host's pieces, the
+    thread (null where it is not known). The pieces fill the window.
     """
     first = links.first if start is None else start
     last = links.last if end is None else end
     inside = np.flatnonzero(links.end <= last)
     if not len(inside):
         words, times = ("kind", "rank", "name"), ("start", "end")
-        return pl.DataFrame(schema=dict.fromkeys(words, pl.String) | dict.fromkeys(times, pl.Int64))
+        schema = dict.fromkeys(words, pl.String) | dict.fromkeys(times, pl.Int64) | {"lane": pl.UInt32}
+        return pl.DataFrame(schema=schema)
     final = int(inside[np.argmax(links.end[inside])])
     arrivals = _arrivals(links.collective, links.start)
     pieces = _walk(
@@ -244,12 +239,16 @@ def critical_path(links: Links, start: int | None = None, end: int | None = None
         links.crowd, links.after_sync, arrivals, links.sync_end, links.sync_op,
     )[::-1]  # fmt: skip
     named = links.ops[pieces[:, 1]]
-    return pl.DataFrame(
-        {
-            "kind": pl.Series(KINDS).gather(pieces[:, 0]), "rank": named["rank"],
-            "name": named["name"].cast(pl.String), "start": pieces[:, 2].copy(), "end": pieces[:, 3].copy(),
-        }
-    ).with_columns(name=pl.when(pl.col("kind").is_in(KINDS[:3])).then("name").otherwise(pl.lit("")))  # fmt: skip
+    kind = pl.Series(KINDS).gather(pieces[:, 0])
+    worked, launched = kind.is_in(KINDS[:3]), kind == "launch"
+    thread = pl.when(pl.col("host")).then("entity").otherwise("caller")
+    return named.with_columns(kind=kind, worked=worked, launched=launched).select(
+        "kind", "rank",
+        name=pl.when("worked").then(pl.col("name").cast(pl.String)).when("launched").then(
+            pl.col("by").cast(pl.String)).otherwise(None).fill_null(""),
+        start=pl.Series(pieces[:, 2].copy()), end=pl.Series(pieces[:, 3].copy()),
+        lane=pl.when("worked").then("entity").otherwise(thread),
+    )  # fmt: skip
 
 
 def _arrivals(collective: Ints, start: Ints) -> Ints:

@@ -32,10 +32,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """From the first start to the last end, in ns: as recorded, and with the change."""
+    """From the first start to the last end, in ns: as recorded, and with the change.
+
+    `changed` is None where the recording does not decide it; the note says why.
+    """
 
     recorded: int
-    changed: int
+    changed: int | None
     note: str = ""
 
 
@@ -57,20 +60,27 @@ class _Pace:
 
 def what_if(links: Links, *, bandwidth: float = 1.0, stragglers: bool = True) -> Answer:
     """The run with the network so many times as fast, or (`stragglers=False`) with every rank as fast as the median."""
-    pace = _recorded(links)
+    pace, recorded = _recorded(links), links.last - links.first
     notes = []
-    if not stragglers:
-        pace, note = _alike(links, pace)
-        notes.append(note)
-    if bandwidth != 1.0:
-        pace, note = _faster(links, pace, bandwidth)
-        notes.append(note)
+    try:
+        if not stragglers:
+            pace, note = _alike(links, pace)
+            notes.append(note)
+        if bandwidth != 1.0:
+            pace, note = _faster(links, pace, bandwidth)
+            notes.append(note)
+    except Undecided as why:
+        return Answer(recorded, None, str(why))
     _, end = _play(links, pace)
-    inside, recorded = links.end <= links.last, links.last - links.first
+    inside = links.end <= links.last
     if not inside.any():
-        return Answer(recorded, recorded, "nothing ended in it")
+        return Answer(recorded, None, "nothing ended in it")
     said = "; ".join(note for note in notes if note)
     return Answer(recorded, recorded + int(end[inside].max()) - int(links.end[inside].max()), said)
+
+
+class Undecided(Exception):  # noqa: N818 - an answer with its reason, not a failure
+    """Raised where the recording does not hold what the question asks for."""
 
 
 def _together(links: Links) -> tuple[Ints, Ints]:
@@ -113,13 +123,15 @@ def _faster(links: Links, pace: _Pace, bandwidth: float) -> tuple[_Pace, str]:
     )
     rows = rows.filter("comm").with_columns(quick=pl.col("length").min().over("name", "bytes"))
     if rows.is_empty():
-        return pace, "no communication in it"
+        raise Undecided("no communication is recorded")
     quick = rows["quick"].to_numpy()
     sizes = rows["bytes"].to_numpy().astype(float)
     known = ~np.isnan(sizes)
     note, fixed = "one size of message only: all of a transfer counts as bandwidth", 0.0
+    if not known.any() and not _met(links):
+        raise Undecided("of one rank, and without the messages' sizes, transfers cannot be told from waiting for others")
     if not known.any():
-        note = "no message's size is recorded: every transfer counts as the quickest of its kind"
+        note = "no message's size is recorded: every transfer counts as the quickest of its kind, so more may be won"
     elif len(np.unique(sizes[known])) > 1:
         fixed = float(np.polyfit(sizes[known], quick[known].astype(float), 1)[1])
         fixed, note = float(np.clip(fixed, 0.0, quick[known].min())), ""
@@ -127,6 +139,12 @@ def _faster(links: Links, pace: _Pace, bandwidth: float) -> tuple[_Pace, str]:
     saved = np.maximum(quick - fixed, 0.0) * (1.0 - 1.0 / bandwidth)
     length[rows["row"].to_numpy()] -= np.round(saved).astype(np.int64)
     return _Pace(length, pace.delay, pace.offset, pace.sync_work, pace.sync_delay), note
+
+
+def _met(links: Links) -> bool:
+    """Whether any collective is recorded of two ranks: the last to come then shows where waiting ends."""
+    shared = pl.DataFrame({"key": links.collective, "rank": links.rank}).filter(pl.col("key") >= 0)
+    return bool((shared.group_by("key").agg(pl.col("rank").n_unique())["rank"] > 1).any())
 
 
 def _alike(links: Links, pace: _Pace) -> tuple[_Pace, str]:
@@ -153,9 +171,9 @@ def _alike(links: Links, pace: _Pace) -> tuple[_Pace, str]:
                 taken = places is syncs or counted
                 values[places[code]] = np.where(taken, middle, values[places[code]])
     own = len(codes) - alike
-    note = f"{own} of {len(codes)} ranks run a program of their own: kept as they are" if own else ""
-    note = "one rank only" if len(codes) == 1 else note
-    return _Pace(**made), note
+    if not alike:
+        raise Undecided("one rank only" if len(codes) == 1 else "every rank runs a program of its own")
+    return _Pace(**made), f"{own} of {len(codes)} ranks run a program of their own: kept as they are" if own else ""
 
 
 def _program(links: Links, code: int) -> Ints:
