@@ -260,7 +260,12 @@ def test_all_metrics_of_a_folder(files: list[Path], tmp_path: Path) -> None:
 
 def test_a_what_if_that_the_trace_does_not_decide_is_not_called_zero(files: list[Path], tmp_path: Path) -> None:
     """One rank whose messages have no sizes: a slow transfer looks like waiting for somebody else."""
-    kernels = [("gemm", 0, 100), ("ncclKernel_AllReduce", 100, 80), ("gemm", 180, 100), ("ncclKernel_AllReduce", 280, 30)]
+    kernels = [
+        ("gemm", 0, 100),
+        ("ncclKernel_AllReduce", 100, 80),
+        ("gemm", 180, 100),
+        ("ncclKernel_AllReduce", 280, 30),
+    ]
     events = [{"ph": "X", "cat": "kernel", "name": name, "ts": ts, "dur": dur, "pid": 0, "tid": 7}
               for name, ts, dur in kernels]  # fmt: skip
     path = tmp_path / "rank-0.json"

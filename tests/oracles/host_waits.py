@@ -56,6 +56,8 @@ def _waited(at: int, call: Call, ops: list[Op]) -> int | None:
     if dry and (says or (long and call.end - max(dry) <= RETURN)):
         return max(dry)
     ended = max((op.end for op in ops if op.end <= call.end), default=-1)
-    if ended > call.start and (says or (long and call.end - ended <= RETURN and re.search("wait|finish|sync", call.name, re.I))):
+    if ended > call.start and (
+        says or (long and call.end - ended <= RETURN and re.search("wait|finish|sync", call.name, re.I))
+    ):
         return ended
     return None

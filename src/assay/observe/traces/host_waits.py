@@ -73,7 +73,9 @@ def _calls(frame: Frame) -> pl.DataFrame:
 def _own(frame: Frame, calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Calls that returned when all that they had launched was over."""
     launched = frame.edges.filter(pl.col("kind") == "calls").select(call="src", span="dst")
-    last = launched.join(rows.select("span", "op", over="end"), on="span").sort("over", "op").unique("call", keep="last")
+    last = (
+        launched.join(rows.select("span", "op", over="end"), on="span").sort("over", "op").unique("call", keep="last")
+    )
     both = calls.join(last, left_on="span", right_on="call")
     return both.filter((pl.col("over") <= pl.col("end")) & (pl.col("over") > pl.col("start"))).select(
         "rank", "start", "end", "op"
@@ -91,8 +93,10 @@ def _silent(calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     waited = np.where((op >= 0) & (near | says), op, -1)
     anyhow = (waited < 0) & (ended > start) & (says | (may_say & (end - start > SHORT) & (end - ended <= RETURN)))
     waited = np.where(anyhow, other, waited)
-    return calls.select("rank", "start", "end").with_columns(op=pl.Series(waited, dtype=pl.Int64)).filter(
-        pl.col("op") >= 0
+    return (
+        calls.select("rank", "start", "end")
+        .with_columns(op=pl.Series(waited, dtype=pl.Int64))
+        .filter(pl.col("op") >= 0)
     )
 
 

@@ -13,7 +13,12 @@ def summed(pieces: pl.DataFrame, named: pl.DataFrame, total: float) -> dict[str,
     Of `longest` the first five are the longest of all; behind them stands the longest of each kind that is not there.
     """
     kinds, ranks = (
-        dict(pieces.group_by(column).agg(pl.col("seconds").sum()).sort("seconds", column, descending=[True, False]).iter_rows())
+        dict(
+            pieces.group_by(column)
+            .agg(pl.col("seconds").sum())
+            .sort("seconds", column, descending=[True, False])
+            .iter_rows()
+        )
         for column in ("kind", "rank")
     )
     ordered = named.sort("seconds", "name", descending=[True, False])
