@@ -38,6 +38,7 @@ from assay.workloads.csv_table import SECOND
 Floats = NDArray[np.float64]
 VALUES = ("value", "y", "latency", "duration", "seconds", "mean", "median")
 NAMES = (*csv_table.MACHINES, "series", "unique_id", "function", "name")
+LEAST = 8  # samples of what is a series
 MOST = 400_000  # bins of a grid: 45 years of hours
 STEPS = (
     1e-3, 1e-2, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0,
@@ -143,8 +144,8 @@ def _numbers(file: Path, table: pl.DataFrame, name: str) -> pl.Series:
     return numbers.fill_null(math.nan)
 
 
-def split(frame: Frame) -> list[Series]:
-    """The series of a frame, one for each entity and metric.
+def split(frame: Frame, telling: bool = False) -> list[Series]:
+    """The series of a frame, one for each entity and metric; named by both where there are several, or if `telling`.
 
     >>> frame = Frame.of([{"id": 0, "kind": "other", "name": "a"}],
     ...     [{"t": 5, "entity": 0, "metric": "value", "value": 2.0}])
@@ -152,12 +153,41 @@ def split(frame: Frame) -> list[Series]:
     [('a', [2.0])]
     """
     parts = frame.samples.partition_by("entity", "metric", as_dict=True, maintain_order=True)
-    several = frame.samples["metric"].n_unique() > 1
+    several = telling or frame.samples["metric"].n_unique() > 1
     made = []
     for (entity, metric), rows in sorted(parts.items(), key=lambda part: str(part[0])):
         name = frame.name(int(str(entity))) + (f" {metric}" if several else "")
         made.append(Series(name, rows["t"].to_numpy().astype(np.int64), rows["value"].to_numpy().astype(np.float64)))
     return made
+
+
+def of_telemetry(frame: Frame, metric: str | None = None) -> list[Series]:
+    """The series of monitoring data: its samples, counters as rates a second; and how long the spans of each name took.
+
+    `metric` chooses by name, with or without labels. A series needs `LEAST` samples to be one.
+
+    >>> spans = [{"entity": 0, "name": "GET", "start": i * SECOND, "dur": SECOND // 4} for i in range(LEAST)]
+    >>> of_telemetry(Frame.of([{"id": 0, "kind": "service", "name": "api"}], spans=spans))[0].values.tolist()[:2]
+    [0.25, 0.25]
+    """
+    found = [_rate(one) for one in split(frame, telling=True)]
+    timed = frame.spans.filter(pl.col("start").is_not_null() & pl.col("dur").is_not_null()).sort("start")
+    for (entity, name), rows in timed.partition_by("entity", "name", as_dict=True, maintain_order=True).items():
+        last = rows.unique("start", keep="last", maintain_order=True)
+        called = f"{frame.name(int(str(entity)))} {name}"
+        found.append(Series(called, last["start"].to_numpy(), last["dur"].to_numpy().astype(np.float64) / SECOND))
+    if metric is not None:
+        found = [one for one in found if metric in (one.name, *re.split(r"[ {]", one.name))]
+    return [one for one in found if len(one.times) >= LEAST]
+
+
+def _rate(series: Series) -> Series:
+    """A counter as what it rises by in a second; where it fell it was started again, and nothing is known."""
+    if not re.search(r"_(total|count|sum|bucket)(\{.*)?$", series.name) or len(series.times) < 2:
+        return series
+    rise, seconds = np.diff(series.values), np.diff(series.times) / SECOND
+    up = rise >= 0
+    return Series(f"rate of {series.name}", series.times[1:][up], (rise / seconds)[up])
 
 
 def natural_step(series: Series) -> float:
