@@ -281,4 +281,4 @@ def test_the_contest_plants_several_steps_in_a_history() -> None:
         stands = [int(at) for at in np.flatnonzero(np.diff(history_[:, 0])) + 1]
         assert stands == truth
         assert all(b - a >= bench_steps.EDGE for a, b in zip(truth, truth[1:], strict=False))
-        assert bench_steps.EDGE <= truth[0] and truth[-1] <= bench_steps.LENGTH - bench_steps.EDGE
+        assert truth[0] >= bench_steps.EDGE and truth[-1] <= bench_steps.LENGTH - bench_steps.EDGE
