@@ -31,7 +31,6 @@ from assay.workloads.json_scan import MISSING
 from assay.workloads.kineto_file import Recording, phases, read_file
 from assay.workloads.kineto_links import launches, paired_ends, pairs, places
 from assay.workloads.kineto_names import category, element_size, gathers, is_device, point_to_point, process
-from assay.workloads.kineto_scan import WORDS
 from assay.workloads.kineto_window import Progress
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
@@ -181,9 +180,9 @@ class _Tables:
         table = [{"id": first, "kind": "rank", "name": str(self.rank), "parent": None}]
         for i, (pid, tid) in enumerate(places, 1):
             kind = "stream" if streams[i] else "thread"
-            word = _word(recording, tid)
+            word = recording.word(tid)
             if streams[i] and len(devices) > 1:
-                word = f"{word} of device {_word(recording, pid)}"
+                word = f"{word} of device {recording.word(pid)}"
             elif not streams[i] and (label := labels.get((pid, tid))):
                 word = f"{word} ({label})"
             table.append({"id": first + i, "kind": kind, "name": f"{self.rank}/{kind} {word}", "parent": first})
@@ -269,15 +268,8 @@ def _nullable(values: Ints) -> pl.Series:
     return pl.Series(values).set(pl.Series(values == MISSING), None)
 
 
-def _word(recording: Recording, code: int) -> str:
-    """A process or thread id, which may be a number or a word."""
-    if code == MISSING:
-        return "?"
-    return recording.strings[WORDS - code] if code <= WORDS else str(code)
-
-
 def _group(recording: Recording, code: int) -> str:
-    return "" if code == MISSING else _word(recording, code)
+    return "" if code == MISSING else recording.word(code)
 
 
 def _processes(recording: Recording) -> dict[int, str]:
