@@ -93,8 +93,8 @@ def test_a_line_is_no_merit_of_the_parts_either(tmp_path: Path) -> None:
     values = 10 + 0.02 * np.arange(24 * 40) + np.random.default_rng(5).normal(0, 0.2, 24 * 40)
     file = tmp_path / "line.csv"
     file.write_text("time,value\n" + "".join(f"{3600 * i},{v}\n" for i, v in enumerate(values)))
-    tested = json.loads(CliRunner().invoke(command, [str(file), "--forecast", "4d", "--json"]).stdout)["series"][0]["backtest"]
-    assert tested["best_simple"] == "drift"
+    ended = CliRunner().invoke(command, [str(file), "--forecast", "4d", "--json"])
+    assert json.loads(ended.stdout)["series"][0]["backtest"]["best_simple"] == "drift"
 
 
 T0 = 1_700_000_000
@@ -102,7 +102,8 @@ WAVE = [20 + 4 * np.sin(2 * np.pi * i / 24) for i in range(24 * 12)]
 
 
 def prometheus_text() -> str:
-    return "# TYPE heat gauge\n" + "".join(f'heat{{instance="n1"}} {v} {(T0 + 3600 * i) * 1000}\n' for i, v in enumerate(WAVE))
+    lines = [f'heat{{instance="n1"}} {v} {(T0 + 3600 * i) * 1000}\n' for i, v in enumerate(WAVE)]
+    return "# TYPE heat gauge\n" + "".join(lines)
 
 
 def prometheus_answer() -> str:
@@ -125,7 +126,8 @@ def otlp_metrics() -> str:
 def otlp_traces() -> str:
     spans = [
         {"traceId": f"{i:032x}", "spanId": f"{i + 1:016x}", "name": "heat",
-         "startTimeUnixNano": str((T0 + 3600 * i) * 10**9), "endTimeUnixNano": str((T0 + 3600 * i) * 10**9 + int(v * 1e9))}
+         "startTimeUnixNano": str((T0 + 3600 * i) * 10**9),
+         "endTimeUnixNano": str((T0 + 3600 * i) * 10**9 + int(v * 1e9))}
         for i, v in enumerate(WAVE)
     ]  # fmt: skip
     return json.dumps({"resourceSpans": [{"resource": {}, "scopeSpans": [{"spans": spans}]}]})

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -261,8 +262,10 @@ def test_a_series_too_long_to_be_searched_whole_is_said_to_be(tmp_path: Path) ->
 def test_machines_of_a_file_are_series_of_their_own_and_no_benchmarks(tmp_path: Path, column: str) -> None:
     """Two machines of which one is three times as slow, in turns: merged they would be noise, or a step."""
     path = tmp_path / "series.csv"
-    rows = [f"2026-01-{1 + day:02},{name},{value},main\n" for day in range(28)
-            for name, value in (("7", 1.0 + 0.001 * (day % 3)), ("12", (3.0 if day < 14 else 3.6) + 0.001 * (day % 5)))]  # fmt: skip
+    rows = []
+    for day in range(28):
+        rows.append(f"2026-01-{1 + day:02},7,{1.0 + 0.001 * (day % 3)},main\n")
+        rows.append(f"2026-01-{1 + day:02},12,{(3.0 if day < 14 else 3.6) + 0.001 * (day % 5)},main\n")
     path.write_text(f"time,{column},parse_ms,branch\n" + "".join(rows))
     seen = watch.watch([path], tmp_path / "none.toml", 0.03, False, lambda done, total: None)
     assert [(one.benchmark, one.machine, len(one.points)) for one in seen.series] == [
@@ -280,5 +283,5 @@ def test_the_contest_plants_several_steps_in_a_history() -> None:
     for history_, truth in made:
         stands = [int(at) for at in np.flatnonzero(np.diff(history_[:, 0])) + 1]
         assert stands == truth
-        assert all(b - a >= bench_steps.EDGE for a, b in zip(truth, truth[1:], strict=False))
+        assert all(b - a >= bench_steps.EDGE for a, b in pairwise(truth))
         assert truth[0] >= bench_steps.EDGE and truth[-1] <= bench_steps.LENGTH - bench_steps.EDGE

@@ -1,4 +1,4 @@
-"""Waits of the host, in the words of several vendors: the same program gives the same path, whatever its calls' names."""
+"""Waits of the host, in the words of several vendors: the same program has the same path, whatever its calls' names."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ VENDORS = {
                      {7: "Python", 8: "CANN", 0: "Ascend Hardware", 9: "Overlap Analysis"}),
 }  # fmt: skip
 
-# what, its number, start, end in µs: a launch, a copy that blocks, memory asked for, a launch and a wait for it, a launch
+# what, its number, start and end in µs: a launch, a copy that blocks, memory, a launch and a wait for it, a launch
 PROGRAM = [
     ("launch", 1, 0, 5), ("kernel", 1, 5, 205), ("copy call", 2, 10, 220), ("copy", 2, 205, 215),
     ("malloc", 0, 220, 320), ("launch", 3, 325, 330), ("kernel", 3, 332, 532), ("sync", 0, 335, 540),

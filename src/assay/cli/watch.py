@@ -60,12 +60,8 @@ def command(
     page = None if metrics_port is None else MetricsPage(metrics_port, lambda: watch.latest)
     if page is not None:
         click.echo(f"metrics: http://127.0.0.1:{page.port}/metrics", err=True)
-    code = 0
     try:
-        if job:
-            code = _run(watch, job, once, seconds, as_json)
-        else:
-            code = _watch(watch, once, seconds, as_json)
+        code = _run(watch, job, once, seconds, as_json) if job else _watch(watch, once, seconds, as_json)
     finally:
         source.close()
         if page is not None:

@@ -124,7 +124,7 @@ def named(table: pl.DataFrame, telling: Sequence[str]) -> str | None:
 
 
 def times(file: Path, table: pl.DataFrame, name: str, repairs: dict[str, int]) -> pl.Series:
-    """Nanoseconds since 1970 of a column of dates, or of numbers in any unit; null where a cell is no time (counted)."""
+    """Nanoseconds since 1970 of a column of dates, or of numbers in any unit; null (counted) where a cell is none."""
     text = table[name]
     counted = text.cast(pl.Float64, strict=False)
     sized = counted.filter(counted.is_finite())
@@ -132,11 +132,9 @@ def times(file: Path, table: pl.DataFrame, name: str, repairs: dict[str, int]) -
     whole = text.cast(pl.Int64, strict=False)  # exact, where a float would round nanoseconds
     fits = (counted.is_finite() & (counted.abs() < 9.2e18 / unit)).fill_null(False)
     cells = pl.DataFrame({"n": counted, "w": whole, "fits": fits, "date": _dates(text)})
-    found = cells.select(
-        pl.when("fits")
-        .then(pl.coalesce(pl.col("w") * unit, (pl.when("fits").then("n").otherwise(0.0) * unit).cast(pl.Int64, strict=False)))
-        .otherwise("date")
-    ).to_series()  # fmt: skip
+    rounded = (pl.when("fits").then("n").otherwise(0.0) * unit).cast(pl.Int64, strict=False)
+    number = pl.coalesce(pl.when("fits").then("w") * unit, rounded)
+    found = cells.select(pl.when("fits").then(number).otherwise("date").alias("t")).to_series()
     lost = found.null_count()
     if lost * 2 > len(found):
         at = int(found.is_null().arg_max() or 0)

@@ -213,9 +213,7 @@ def _decoded(value: bytes) -> Any:
 def _events(window: Window, columns: _Columns) -> bool:
     """Read the array whose bracket was just passed; False if the stream ends within."""
     while True:
-        found = scan(
-            window.text, window.at, window.end, columns.rows, columns.count, columns.strings, columns.detailed
-        )
+        found = scan(window.text, window.at, window.end, columns.rows, columns.count, columns.strings, columns.detailed)
         window.at, columns.count = found.position, found.rows
         if found.fault is not None:
             window.refuse(found.fault)

@@ -166,7 +166,7 @@ def of_telemetry(frame: Frame, metric: str | None = None) -> list[Series]:
 
     `metric` chooses by name, with or without labels. A series needs `LEAST` samples to be one.
 
-    >>> spans = [{"entity": 0, "name": "GET", "start": i * SECOND, "dur": SECOND // 4} for i in range(LEAST)]
+    >>> spans = [{"entity": 0, "name": "GET", "cat": "rpc", "start": i * SECOND, "dur": SECOND // 4} for i in range(9)]
     >>> of_telemetry(Frame.of([{"id": 0, "kind": "service", "name": "api"}], spans=spans))[0].values.tolist()[:2]
     [0.25, 0.25]
     """

@@ -211,7 +211,8 @@ def worth(summary: Summary) -> list[Named]:
 def _suspect(place: int, one: Named, width: int) -> list[Text]:
     sure = one.label in ("confirmed", "shared", HANG)
     line = Text(f"{place}  ").append(f"rank {one.rank} · {one.stage}", style="bold red" if sure else "bold yellow")
-    line.append(f"  for {seconds(one.score)}  " if one.label == HANG else f"  +{seconds(one.score)} a step ({one.share:.0%})  ")
+    lost = f"for {seconds(one.score)}" if one.label == HANG else f"+{seconds(one.score)} a step ({one.share:.0%})"
+    line.append(f"  {lost}  ")
     line.append(one.label, style="red" if sure else "yellow")
     if width >= WIDE and one.label in LABELS:
         line.append(f": {LABELS[one.label]}", style="dim")

@@ -229,7 +229,8 @@ def _mean_where(values: NDArray[np.generic], valid: Bools) -> Floats:
 def _typical(rows: Rows, front: Frontier, roles: Sequence[str] | None) -> Floats:
     """What a rank of its role takes for a stage in each row: the median, of two the quicker one.
 
-    Where ranks wait, only what was not waiting: a rank that enters a synchronising stage early by its slack has waited at most that long in it.
+    Where ranks wait, only what was not waiting: a rank that enters a synchronising stage early by its slack has waited
+    at most that long in it.
     """
     own = rows.durations.astype(float)
     for s in np.nonzero(np.array(rows.synchronising))[0].tolist():

@@ -53,7 +53,8 @@ def linked(profile: Profile, host: HostGraph | None, source: str = "") -> Graph:
     if host is not None:
         known = {op.record: op for op in host.nodes if op.record is not None}
         for node in nodes:
-            node.op = known.pop(node.event.args.record, None) if node.event else None
+            record = node.event.args.record if node.event else None
+            node.op = known.pop(record, None) if record is not None else None
         if not any(node.op for node in nodes):
             raise BadInput(f"{source}: no operation of the host graph is in it: record both over the same steps")
     lanes = _in_lanes(nodes)

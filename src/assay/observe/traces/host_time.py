@@ -22,8 +22,9 @@ SCHEMA: dict[str, Any] = {"name": pl.String, "pieces": pl.Int64, "dur": pl.Int64
 def host_time(frame: Frame, path: pl.DataFrame) -> pl.DataFrame:
     """What fills the path's pieces of kind `host`: `name` ('': nothing is recorded), `pieces`, `dur`; the most first.
 
-    >>> frame = Frame.of([{"id": 0, "kind": "rank", "name": "0"}, {"id": 1, "kind": "thread", "name": "t", "parent": 0}],
-    ...                  spans=[{"entity": 1, "name": "cudaMalloc", "cat": "other", "start": 10, "dur": 70}])
+    >>> places = [{"id": 0, "kind": "rank", "name": "0"}, {"id": 1, "kind": "thread", "name": "t", "parent": 0}]
+    >>> malloc = {"entity": 1, "name": "cudaMalloc", "cat": "other", "start": 10, "dur": 70}
+    >>> frame = Frame.of(places, spans=[malloc])
     >>> path = pl.DataFrame({"kind": ["host"], "start": [0], "end": [100], "lane": [1]})
     >>> host_time(frame, path).rows()
     [('cudaMalloc', 1, 70), ('', 1, 30)]

@@ -30,19 +30,15 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import NDArray
 
+from assay.observe.graphs.path import COMM, KERNEL, KINDS, MEMCPY, SLACK, arrivals, walk_back
 from assay.observe.traces import host_lanes
 from assay.observe.traces.breakdown import device_spans, steps
 from assay.observe.traces.host_waits import host_waits
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
 
-SLACK = 10_000  # ns that a kernel may sit between its launch and its start for no reason
-KINDS = ("kernel", "comm", "memcpy", "gap", "launch", "host", "sync")
-_KERNEL, _COMM, _MEMCPY, _GAP, _LAUNCH, _HOST, _SYNC = range(len(KINDS))
-_JIT: dict[str, Any] = {"cache": True, "nogil": True}
 Ints = NDArray[np.int64]
 
 
@@ -108,8 +104,8 @@ def links(frame: Frame) -> Links:
     start, end = ops["start"].to_numpy(), ops["end"].to_numpy()
     called = np.minimum(ops["called"].fill_null(np.iinfo(np.int64).max).to_numpy(), start)
     called[ops["called"].is_null().to_numpy()] = -1
-    kind = ops["cat"].cast(pl.String).replace_strict({"kernel": _KERNEL, "comm": _COMM, "memcpy": _MEMCPY}).to_numpy()
-    before = _before(ops["entity"].to_numpy().astype(np.int64), host & (kind == _COMM), start, end)
+    kind = ops["cat"].cast(pl.String).replace_strict({"kernel": KERNEL, "comm": COMM, "memcpy": MEMCPY}).to_numpy()
+    before = _before(ops["entity"].to_numpy().astype(np.int64), host & (kind == COMM), start, end)
     by_end = np.lexsort((end, rank))
     producer = np.where(host, host_lanes.producers(frame, ops), _producers(rank, called, kind, start, end))
     slack = np.where(host, host_lanes.PAUSE, SLACK)
@@ -119,7 +115,7 @@ def links(frame: Frame) -> Links:
     sync = _syncs(frame, ops, rank)
     keyed = ops.select(key=pl.struct(pl.col("group").cast(pl.String).fill_null(""), "seq").rank("dense"), seq="seq")
     collective = np.where(
-        (kind == _COMM) & keyed["seq"].is_not_null().to_numpy(), keyed["key"].to_numpy().astype(np.int64), -1
+        (kind == COMM) & keyed["seq"].is_not_null().to_numpy(), keyed["key"].to_numpy().astype(np.int64), -1
     )
     return Links(frame, ops, *_bounds(frame, ops), rank, host, kind.astype(np.int64), start, end, called, before, other,
                  crowd, _after(sync, rank, called), collective, *sync[1:])  # fmt: skip
@@ -161,11 +157,11 @@ def _before(lane: Ints, aside: NDArray[np.bool_], start: Ints, end: Ints) -> Int
 def _producers(rank: Ints, called: Ints, kind: NDArray[Any], start: Ints, end: Ints) -> Ints:
     """For each collective the kernel that its rank launched last before it, unless that was still running."""
     order = np.lexsort((called, rank))
-    launched = (called[order] >= 0) & (kind[order] == _KERNEL)
+    launched = (called[order] >= 0) & (kind[order] == KERNEL)
     last = np.maximum.accumulate(np.where(launched, np.arange(len(order)), -1))
     found = np.full(len(order), -1, np.int64)
     found[order] = np.where(last >= 0, order[last], -1)
-    wrong = (found < 0) | (kind != _COMM) | (called < 0) | (rank[found] != rank) | (end[found] > start)
+    wrong = (found < 0) | (kind != COMM) | (called < 0) | (rank[found] != rank) | (end[found] > start)
     return np.where(wrong, -1, found)
 
 
@@ -173,7 +169,7 @@ def _crowds(rank: Ints, host: NDArray[np.bool_], kind: NDArray[Any], start: Ints
     """For each kernel the one that was running on the same device when it began; collectives take little room."""
     found = np.full(len(start), -1, np.int64)
     for code in np.unique(rank):
-        rows = np.flatnonzero((rank == code) & ~host & (kind == _KERNEL))
+        rows = np.flatnonzero((rank == code) & ~host & (kind == KERNEL))
         latest = np.maximum.accumulate(end[rows])
         holder = np.maximum.accumulate(np.where(end[rows] == latest, np.arange(len(rows)), 0))
         there = rows[holder[:-1]]
@@ -233,81 +229,19 @@ def critical_path(links: Links, start: int | None = None, end: int | None = None
         schema = dict.fromkeys(words, pl.String) | dict.fromkeys(times, pl.Int64) | {"lane": pl.UInt32}
         return pl.DataFrame(schema=schema)
     final = int(inside[np.argmax(links.end[inside])])
-    arrivals = _arrivals(links.collective, links.start)
-    pieces = _walk(
+    pieces = walk_back(
         final, first, last, links.host, links.kind, links.start, links.end, links.called, links.before, links.other,
-        links.crowd, links.after_sync, arrivals, links.sync_end, links.sync_op,
+        links.crowd, links.after_sync, arrivals(links.collective, links.start), links.sync_end, links.sync_op, False,
     )[::-1]  # fmt: skip
     named = links.ops[pieces[:, 1]]
     kind = pl.Series(KINDS).gather(pieces[:, 0])
     worked, launched = kind.is_in(KINDS[:3]), kind == "launch"
     thread = pl.when(pl.col("host")).then("entity").otherwise("caller")
-    return named.with_columns(kind=kind, worked=worked, launched=launched).select(
+    found: pl.DataFrame = named.with_columns(kind=kind, worked=worked, launched=launched).select(
         "kind", "rank",
         name=pl.when("worked").then(pl.col("name").cast(pl.String)).when("launched").then(
             pl.col("by").cast(pl.String)).otherwise(None).fill_null(""),
         start=pl.Series(pieces[:, 2].copy()), end=pl.Series(pieces[:, 3].copy()),
         lane=pl.when("worked").then("entity").otherwise(thread),
     )  # fmt: skip
-
-
-def _arrivals(collective: Ints, start: Ints) -> Ints:
-    """For each op of a collective the one that came to it last; otherwise itself."""
-    found = np.arange(len(start))
-    joined = np.flatnonzero(collective >= 0)
-    order = joined[np.lexsort((start[joined], collective[joined]))]
-    closes = np.append(collective[order][1:] != collective[order][:-1], True)[: len(order)]
-    latest = order[closes]
-    found[order] = latest[np.searchsorted(collective[latest], collective[order])]
     return found
-
-
-@njit(**_JIT)
-def _walk(
-    i: int, first: int, last: int, host: Any, kind: Any, start: Any, end: Any, called: Any, before: Any, other: Any,
-    crowd: Any, after_sync: Any, arrivals: Any, sync_end: Any, sync_op: Any,
-) -> Any:  # fmt: skip
-    """Back from op i to the window's start: rows of (kind, op, start, end), the last piece first."""
-    room = 5 * len(start) + 8
-    pieces = np.empty((room, 4), np.int64)
-    count, now = _add(pieces, 0, _HOST, i, max(end[i], first), last)  # from the last op to the window's end
-    for _ in range(len(start) + len(sync_end) + 1):  # no op is met twice
-        if now <= first or count + 5 > room:
-            break
-        if start[arrivals[i]] < now:
-            i = arrivals[i]
-        count, now = _add(pieces, count, kind[i], i, max(start[i], first), now)
-        ready, source, reason = called[i], -1, _GAP
-        if before[i] >= 0 and end[before[i]] >= ready:
-            ready, source = end[before[i]], before[i]
-        if other[i] >= 0 and end[other[i]] > ready:
-            ready, source = end[other[i]], other[i]
-        j = crowd[i]
-        if j >= 0 and now - ready > SLACK:
-            count, now = _add(pieces, count, kind[j], j, max(start[j], ready, first), now)
-            if start[j] > ready:
-                i = j
-                continue
-        if source < 0 and called[i] >= 0:  # the host was late: back to what it waited for
-            k = after_sync[i]
-            count, now = _add(pieces, count, _LAUNCH, i, max(called[i], first), now)
-            count, now = _add(pieces, count, _HOST, i, max(sync_end[k], first) if k >= 0 else first, now)
-            if k >= 0:
-                source, reason = sync_op[k], _SYNC
-        if source < 0:
-            break
-        if host[i]:
-            reason = _LAUNCH if kind[i] == _COMM else _SYNC if kind[source] == _COMM else _HOST
-        i = source
-        count, now = _add(pieces, count, reason, i, max(end[i], first), now)
-    count, now = _add(pieces, count, _HOST if host[i] else _GAP, i, first, now)
-    return pieces[:count]
-
-
-@njit(**_JIT)
-def _add(pieces: Any, count: int, kind: int, op: int, until: int, now: int) -> Any:
-    """Append the piece from `until` to `now`, if it is one; the count and the time after it."""
-    if until >= now:
-        return count, now
-    pieces[count, 0], pieces[count, 1], pieces[count, 2], pieces[count, 3] = kind, op, until, now
-    return count + 1, until

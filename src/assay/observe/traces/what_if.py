@@ -22,9 +22,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from assay.observe.graphs import replay_kernels as kernels
-from assay.observe.traces.kernel_path import KINDS, Links
+from assay.observe.graphs.path import COMM
+from assay.observe.traces.kernel_path import Links
 
-_COMM = KINDS.index("comm")
 Ints = NDArray[np.int64]
 
 
@@ -117,7 +117,7 @@ def _faster(links: Links, pace: _Pace, bandwidth: float) -> tuple[_Pace, str]:
 
     A rank recorded alone shows no arrivals: what its collectives take beyond the quickest of their size is waiting.
     """
-    comm = links.kind == _COMM
+    comm = links.kind == COMM
     rows = links.ops.select(
         "bytes", "name", row=pl.int_range(pl.len()), length=pl.Series(pace.length), comm=pl.Series(comm)
     )
@@ -182,7 +182,7 @@ def _program(links: Links, code: int) -> Ints:
     """The ops of a rank, lane by lane; lanes by what runs on them, for threads have other numbers on every rank."""
     own = np.flatnonzero(links.rank == code)
     entity = links.ops["entity"].to_numpy().astype(np.int64)[own]
-    lane = np.where(links.host[own] & (links.kind[own] == _COMM), -1, entity)  # any idle thread takes one
+    lane = np.where(links.host[own] & (links.kind[own] == COMM), -1, entity)  # any idle thread takes one
     order = np.lexsort((links.start[own], lane))
     parts = np.split(own[order], np.flatnonzero(np.diff(lane[order])) + 1)
     return np.concatenate(sorted(parts, key=lambda part: links.kind[part].tobytes()))
@@ -246,7 +246,8 @@ def _play(links: Links, pace: _Pace) -> Ints:
     _, _, end, _, stuck = kernels.walk(took, *rows, source, target, itself, nobody)
     if stuck.any():
         raise Undecided("what happened at one instant waits for each other in a circle")
-    return np.round(end[ends]).astype(np.int64) + _origin(links)
+    found: Ints = np.round(end[ends]).astype(np.int64) + _origin(links)
+    return found
 
 
 def _at(places: Ints, which: Ints) -> Ints:
