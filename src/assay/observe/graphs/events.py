@@ -197,10 +197,46 @@ _OPERATIONS = (
     (r"barrier", 9), (r"reduce", 1), (r"gather", 3), (r"scatter", 4),
 )  # fmt: skip
 _COMM = re.compile(r"^(gloo|mpi|ucc|nccl):|^(nccl|rccl)\w*Kernel", re.IGNORECASE)
-SYNCS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "hipDeviceSynchronize",
-         "hipStreamSynchronize", "hipEventSynchronize", "cudaMemcpy", "cuStreamSynchronize")  # fmt: skip
-WAITS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
-RECORDS = ("cudaEventRecord", "cudaEventRecordWithFlags", "hipEventRecord", "cuEventRecord")
+_SYNC = re.compile(r"synchroni[sz]e", re.IGNORECASE)
+_WAIT = re.compile(r"StreamWaitEvent$")
+_RECORD = re.compile(r"EventRecord(WithFlags)?$")
+_RUNTIME = re.compile(r"_?(runtime|driver)$", re.IGNORECASE)
+
+
+def synchronises(name: str) -> bool:
+    """Whether a call of any vendor says that it waits for the device.
+
+    >>> synchronises("hipDeviceSynchronize"), synchronises("aclrtSynchronizeStream"), synchronises("cudaMalloc")
+    (True, True, False)
+    """
+    return _SYNC.search(name) is not None
+
+
+def makes_wait(name: str) -> bool:
+    """Whether a call lets a stream wait for an event.
+
+    >>> makes_wait("musaStreamWaitEvent"), makes_wait("cudaEventRecord")
+    (True, False)
+    """
+    return _WAIT.search(name) is not None
+
+
+def records(name: str) -> bool:
+    """Whether a call records an event behind what a stream was given.
+
+    >>> records("cudaEventRecordWithFlags"), records("cudaEventQuery")
+    (True, False)
+    """
+    return _RECORD.search(name) is not None
+
+
+def on_host(cat: str) -> bool:
+    """Whether events of this category are the host's: operators, and calls of any vendor's runtime or driver.
+
+    >>> on_host("cpu_op"), on_host("xpu_runtime"), on_host("cuda_driver"), on_host("kernel"), on_host("cuda_sync")
+    (True, True, True, False, False)
+    """
+    return cat in ("cpu_op", "operator") or _RUNTIME.search(cat) is not None
 
 
 def is_comm(name: str) -> bool:
