@@ -382,8 +382,11 @@ def test_files_of_other_steps_and_files_that_are_no_recordings_are_refused(tmp_p
     with pytest.raises(BadInput, match="record both over the same steps"):
         linked(recorded, HostGraph([Operation(1, "x")]))
     (tmp_path / "x.json").write_text('{"nodes": [')
-    with pytest.raises(BadInput, match="truncated"):
+    with pytest.raises(BadInput, match="ends at byte 11, before any 'traceEvents'"):
         link.link(tmp_path / "x.json")
+    (tmp_path / "w.json").write_text('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}, {"ph"')
+    with pytest.raises(BadInput, match="truncated at byte 54; 'assay trace FILE --convert"):
+        link.link(tmp_path / "w.json")
     (tmp_path / "y.json").write_text(json.dumps({"nodes": []}))
     with pytest.raises(BadInput, match="traceEvents"):
         link.link(tmp_path / "y.json")

@@ -232,17 +232,18 @@ def split_blocking(nodes: Sequence[Node], lanes: dict[Lane, list[Node]]) -> list
              if node.lane[0] == "host" and node.event and node.event.args.correlation}  # fmt: skip
     last: dict[int, Node] = {}
     for kernel in nodes:
-        call = calls.get(kernel.event.args.correlation) if kernel.lane[0] == "device" and kernel.event else None
-        if call is not None and (id(call) not in last or kernel.end > last[id(call)].end):
-            last[id(call)] = kernel
+        linked = kernel.event.args.correlation if kernel.lane[0] == "device" and kernel.event else None
+        asked = calls.get(linked) if linked is not None else None
+        if asked is not None and (id(asked) not in last or kernel.end > last[id(asked)].end):
+            last[id(asked)] = kernel
     made = []
     for call in calls.values():
-        kernel = last.get(id(call))
-        if kernel is None or not call.start <= kernel.start <= kernel.end <= call.end:
+        done = last.get(id(call))
+        if done is None or not call.start <= done.start <= done.end <= call.end:
             continue
-        launched = min(_LAUNCH, kernel.start - call.start, call.own)
-        wait = Node(f"{call.name} waits", call.start + launched, call.end, call.lane, own=call.end - kernel.end,
-                    parent=call, deps=[kernel])  # fmt: skip
+        launched = min(_LAUNCH, done.start - call.start, call.own)
+        wait = Node(f"{call.name} waits", call.start + launched, call.end, call.lane, own=call.end - done.end,
+                    parent=call, deps=[done])  # fmt: skip
         call.own = launched
         mine = lanes[call.lane]
         mine.insert(mine.index(call) + 1, wait)
