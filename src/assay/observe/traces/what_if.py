@@ -129,9 +129,7 @@ def _faster(links: Links, pace: _Pace, bandwidth: float) -> tuple[_Pace, str]:
     known = ~np.isnan(sizes)
     note, fixed = "one size of message only: all of a transfer counts as bandwidth", 0.0
     if not known.any() and not _met(links):
-        raise Undecided(
-            "of one rank, and without the messages' sizes, transfers cannot be told from waiting for others"
-        )
+        raise Undecided("of one rank, and without the messages' sizes, a transfer looks like waiting for others")
     if not known.any():
         note = "no message's size is recorded: every transfer counts as the quickest of its kind, so more may be won"
     elif len(np.unique(sizes[known])) > 1:
