@@ -250,7 +250,7 @@ def test_a_folder_without_a_card_gets_one_drafted_from_its_traces(tmp_path: Path
 def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no trace in it"):
         load(tmp_path)
-    with pytest.raises(BadInput, match="not a folder"):
+    with pytest.raises(BadInput, match="No such file"):
         load(tmp_path / "nowhere")
 
 
