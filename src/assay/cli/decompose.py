@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Example:  assay decompose latency.csv --forecast 30d --plot parts.svg    or    assay decompose noise.csv"
-    " --value value --time starttime --by VM_id --series 1 --period 1d,7d"
+    epilog="Example:  assay decompose latency.csv --forecast 30d --plot parts.svg    or    "
+    "assay decompose latency.csv --period 1d,7d"
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--value", help="The column of values; told from its name unless given.")
