@@ -162,8 +162,9 @@ def assert_equals_oracle(case: Case, whole: bool) -> Oracle:
     outcome, _, router = case.run("macro")
     watcher = Watcher(case.by)
     oracle = Oracle(
-        case.requests, case.fleet, watcher, case.options["order"], whole=whole, prefix_cache=case.prefix_cache
-    ).run()
+        case.requests, case.fleet, watcher, case.options["order"], whole=whole, prefix_cache=case.prefix_cache,
+        age=case.age,
+    ).run()  # fmt: skip
     assert all(s.finishes == 1 for s in oracle.sequences)
     for name in ("instance", "cached", "preemptions"):
         expected = [getattr(s, name) for s in oracle.sequences]
@@ -193,6 +194,19 @@ def test_jumping_equals_stepping_in_closed_loops(case: Case) -> None:
 def test_the_engine_equals_the_oracle_in_closed_loops(case: Case) -> None:
     oracle = assert_equals_oracle(case, whole=True)
     event("released" if oracle.requests.after.max() >= 0 else "nobody waits")  # type: ignore[union-attr]
+
+
+@many
+@given(cases(loops=True, ages=(0.005, 0.05, 0.5)))
+def test_jumping_equals_stepping_with_old_signals(case: Case) -> None:
+    for simulation in assert_same(case):
+        assert_at_rest(simulation)
+
+
+@many
+@given(cases(loops=True, ages=(0.005, 0.05, 0.5)))
+def test_the_engine_equals_the_oracle_with_old_signals(case: Case) -> None:
+    assert_equals_oracle(case, whole=True)
 
 
 def assert_turns_wait(simulation: Simulation) -> None:
