@@ -246,7 +246,7 @@ def compare(
         table.append(row | outcome.summary(slo))
     return {
         "trace": _trace_facts(requests, next(iter(outcomes.values()))),
-        "fleet": _fleet_facts(spec),
+        "fleet": _fleet_facts(spec, age),
         "table": table,
         "why": _why(table, slo, find),
         "shown": ["policy", *(["capacity"] if find else []), *SHOWN],
@@ -280,13 +280,14 @@ def _trace_facts(requests: Requests, outcome: Outcome) -> dict[str, Any]:
     return facts | {"notes": "; ".join(notes)}
 
 
-def _fleet_facts(spec: fleets.FleetSpec) -> dict[str, Any]:
+def _fleet_facts(spec: fleets.FleetSpec, age: float) -> dict[str, Any]:
     rooms = {instance.room for instance in spec.instances}
     price = sum(instance.usd_per_hour for instance in spec.instances)
     notes = dict.fromkeys(note for instance in spec.instances for note in instance.cost.notes)
     return {
         "name": spec.name, "instances": len(spec), "gpus": spec.gpus, "kv_tokens": max(rooms), "usd_per_hour": price,
-        "block": spec.block, "notes": "; ".join(notes),
+        "block": spec.block, "admission": ", ".join(dict.fromkeys(one.admission for one in spec.instances)),
+        "signals": f"read every {age:g} s" if age else "as they are", "notes": "; ".join(notes),
     }  # fmt: skip
 
 

@@ -128,6 +128,9 @@ class Simulation:
         self._columns = _Columns(self.requests)
         self._costs = list({id(instance.cost): instance.cost for instance in self.fleet.instances}.values())
         self._links = np.zeros(len(self.fleet))
+        # Columns of the records, which stay where they are: a record of its own costs more than what is read of it.
+        self._keys, self._preemptions = self.world.requests["key"], self.world.requests["preemptions"]
+        self._instances, self._plain = len(self.fleet), self.order is None and self.cache is None
         self.control = Control(self)
         self._set_eligibility()
 
@@ -239,7 +242,12 @@ class Simulation:
             self.held.append(request)
             self._assign()
             return
-        self.send(r, self._decide(self.router.route, request), request)
+        i = self._decide(self.router.route, request)
+        if self._plain:
+            self._keys[r] = self.now
+            self._post(i, r)
+        else:
+            self.send(r, i, request)
 
     def _decide(self, route: Any, request: Request) -> int:
         """Ask a policy, and trust nothing about its answer."""
@@ -249,9 +257,8 @@ class Simulation:
         except Exception as error:
             raise PolicyFailed(self._complaint(request, f"{type(error).__name__}: {error}")) from error
         self._clock(perf_counter() - began, request)
-        n = len(self.fleet)
-        if not 0 <= chosen < n:
-            raise PolicyFailed(self._complaint(request, f"it chose instance {chosen} of a fleet of {n}"))
+        if not 0 <= chosen < self._instances:
+            raise PolicyFailed(self._complaint(request, f"it chose instance {chosen} of a fleet of {self._instances}"))
         if self.view.eligible is not None and not self.view.eligible[chosen]:
             raise PolicyFailed(
                 self._complaint(request, f"it chose instance {chosen}, which cannot take it; see fleet.eligible")
@@ -268,8 +275,7 @@ class Simulation:
         self.decisions += 1
         if seconds > self._slowest[0]:
             self._slowest = (seconds, int(request.id))
-        allowed = 1.0 + self.patience * max(self.decisions, 1000)
-        if self.policy_seconds > allowed:
+        if self.policy_seconds > 1.0 + self.patience * (self.decisions if self.decisions > 1000 else 1000):
             mean = self.policy_seconds / self.decisions
             raise PolicyFailed(
                 self._complaint(
@@ -282,12 +288,16 @@ class Simulation:
     def send(self, r: int, i: int, request: Request | None = None) -> None:
         """Put request r into the queue of instance i, now."""
         record = self.world.requests[r]
-        if record["preemptions"] == 0 and r not in self.control.moved:  # else it keeps the turn it had
-            record["key"] = self.now if self.order is None else self.order.key(request or self._request(r), self.now)
+        if self._preemptions[r] == 0 and r not in self.control.moved:  # else it keeps the turn it had
+            self._keys[r] = self.now if self.order is None else self.order.key(request or self._request(r), self.now)
         if self.cache is not None and not record["ready"]:
             prefix = int(self.view.match(self._request(r))[i])
             hit = self.cache.lookup(request or self._request(r), i, prefix)
             record["reuse"], record["extra"] = hit.tokens, hit.seconds
+        self._post(i, r)
+
+    def _post(self, i: int, r: int) -> None:
+        """Request r goes to instance i with the next call of the core."""
         if self._outbox:
             waiting, first, when = self._outbox
             core.enqueue(self.world.handle, waiting, first, when)
