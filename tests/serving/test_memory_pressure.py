@@ -85,9 +85,16 @@ def test_admission_is_a_check_and_holds_nothing_back_as_in_vllm() -> None:
     assert outcome.instances["preemptions"].sum() > 0
 
 
-def test_an_unknown_admission_is_refused() -> None:
-    with pytest.raises(BadInput, match="unknown admission 'all'; there are prompt, chunk"):
-        check(uniform(1, COST, admission="all"))
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"admission": "all"}, "unknown admission 'all'; there are prompt, chunk"),
+        ({"preemption": "kill"}, "unknown preemption 'kill'; there are recompute, swap"),
+    ],
+)
+def test_an_unknown_rule_is_refused(setting: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        check(uniform(1, COST, **setting))
 
 
 def test_a_fleet_file_says_how_prompts_are_admitted(tmp_path: Any) -> None:

@@ -14,6 +14,8 @@ from assay.sim import cost_file
 from assay.sim.cost_file import FITTED
 from assay.sim.llm_cost import StepCost
 
+PREEMPTIONS = ("recompute", "swap")
+
 
 @dataclass(frozen=True)
 class Instance:
@@ -74,6 +76,8 @@ def check(fleet: FleetSpec) -> None:
             raise BadInput(f"{where}: unknown plan '{instance.plan}'; there are {', '.join(PLANS)}")
         if instance.admission not in ADMISSIONS:
             raise BadInput(f"{where}: unknown admission '{instance.admission}'; there are {', '.join(ADMISSIONS)}")
+        if instance.preemption not in PREEMPTIONS:
+            raise BadInput(f"{where}: unknown preemption '{instance.preemption}'; there are {', '.join(PREEMPTIONS)}")
         if instance.role not in ROLES:
             raise BadInput(f"{where}: unknown role '{instance.role}'; there are {', '.join(ROLES)}")
         if instance.room < fleet.block:
