@@ -122,7 +122,7 @@ class Memory:
         self.free: OrderedDict[Key, None] = OrderedDict()  # resident, held by nobody; coldest first
         self.held = 0  # blocks that somebody holds
         self.fresh = 0  # to name own blocks
-        self.evicted = self.hits = 0
+        self.evicted = self.hits = self.found = 0
 
     def unit(self, key: Key) -> Key:
         return (key[0],) if self.whole else key
@@ -204,6 +204,7 @@ class Memory:
                 del self.free[key]
                 self.held += 1
                 self.fresh += 1
+                self.found += 1
                 sequence.blocks.append(("own", self.fresh))
 
     def publish(self, sequence: Sequence, tokens: int) -> None:
@@ -280,6 +281,7 @@ class Engine:
         self.told = 0  # of them, who follows is known
         self.gaps: list[tuple[str, float]] = []  # between two tokens of a sequence, and what lies between them
         self.decoded = self.prefilled = self.preemptions = 0
+        self.kept_out = 0  # times that only the room kept for outputs was in the way
 
     # -------------------------------------------------------------------------------- what is going on
 
@@ -338,7 +340,9 @@ class Engine:
         for other in self.prompts:
             whole = other.have + other.chunk == other.target
             kept += block + (min(other.output - other.emitted, 4096) if whole else 0)
-        return s.target - have + min(s.output - s.emitted, 4096) + block <= room * block - kept
+        enough = s.target - have + min(s.output - s.emitted, 4096) + block <= room * block - kept
+        self.kept_out += not enough
+        return enough
 
     def admit(self, budget: int, now: float) -> int | None:
         s = min(self.waiting, key=lambda s: (s.key, s.number))
