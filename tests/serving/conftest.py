@@ -254,3 +254,23 @@ def tight_case(seed: int) -> Case:
         admission=str(rng.choice(["prompt", "chunk"])), plan=str(rng.choice(["vllm-v1", "vllm-v1", "sglang"])),
     )  # fmt: skip
     return Case(requests, make_fleet("one", instance, block, seed, False), "turn", bool(rng.random() < 0.5), True)
+
+
+def starved_case(seed: int) -> Case:
+    """As `tight_case`, with longer answers, other plans, several instances, loops and old signals."""
+    rng, case = stream(seed, "soak2"), tight_case(seed)
+    if rng.random() >= 0.6:
+        return case
+    plan, preemption = str(rng.choice(["vllm-v1", "sglang", "static"])), rng.choice(["recompute", "recompute", "swap"])
+    shape = str(rng.choice(SHAPES))
+    requests = with_loops(case.requests, seed) if rng.random() < 0.5 else case.requests
+    if rng.random() < 0.5:
+        longer = np.minimum(requests.output * int(rng.integers(1, 8)), 90)
+        requests = replace(requests, output=longer.astype(requests.output.dtype))
+    block = case.fleet.block
+    need = int((-(-(requests.prompt.astype(int) + requests.output) // block) + 1).max())
+    room = int(need * rng.choice([1.0, 1.2, 1.5, 2.0, 3.0])) * block
+    instance = replace(case.fleet.instances[0], plan=plan, preemption=str(preemption), kv_tokens=room)
+    by = str(rng.choice(["turn", "batch", "kv", "prefill", "cache", "free"]))
+    fleet, cached = make_fleet(shape, instance, block, seed, False), bool(rng.random() < 0.8)
+    return Case(requests, fleet, by, case.shortest_first, cached, float(rng.choice([0.0, 0.0, 0.03])))

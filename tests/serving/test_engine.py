@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from assay.sim.llm_cost import StepCost
 from assay.workloads import request_files
 from assay.workloads.requests import Prefixes, Requests
 from tests.oracles.serving import Oracle
-from tests.serving.conftest import SEEN, Case, FleetSpec, Instance, Watcher, cases, make_cost, tight_case
+from tests.serving.conftest import SEEN, Case, FleetSpec, Instance, Watcher, cases, make_cost, starved_case, tight_case
 
 TIMES = ("arrival", "routed", "admitted", "first", "finish")
 WHO = ("instance", "cached", "preemptions", "emitted", "fetched", "prefilled_by")
@@ -116,6 +117,19 @@ def test_jumping_equals_stepping_where_blocks_are_always_short(first: int) -> No
     for seed in range(first, first + (50 if first < 1000 else 3000)):
         jumping, _ = assert_same(tight_case(seed))
         assert_at_rest(jumping)
+
+
+# Each of these let a request in too late when jumping: asked for a chunk, it lost a block of its own to a decode.
+CHUNKS = (100580, 101253, 101683, 101950, 102077, 102164, 102594, 102725)
+
+
+@pytest.mark.parametrize("seeds", [CHUNKS, range(40), pytest.param(range(1000, 4000), marks=pytest.mark.slow)])
+def test_all_three_agree_where_sequences_give_way_all_the_time(seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        case = starved_case(seed)
+        jumping, _ = assert_same(case)
+        assert_at_rest(jumping)
+        assert_equals_oracle(case, whole=True)
 
 
 @many

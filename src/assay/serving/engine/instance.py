@@ -293,7 +293,8 @@ def _fits(w, i, r, hit, found, have, chunk):
     """
     instance, request, block = v.instances(w)[i], v.requests(w)[r], w.block
     target = request.prompt + request.emitted
-    whole = have + chunk if instance.plan == VLLM_V1 and instance.admission == CHUNK else max(target, have + chunk)
+    by_chunk = instance.plan == VLLM_V1 and instance.admission == CHUNK
+    whole = have + chunk if by_chunk else max(target, have + chunk)
     pinned = idle_blocks(w, r, i, hit)
     room = free_blocks(w, i) - pinned - (found - hit)
     fits = blocks_of(whole, block) - found <= room - decode_need(w, i, instance.k, 1)
@@ -301,7 +302,8 @@ def _fits(w, i, r, hit, found, have, chunk):
         kept = _share_kept(instance, instance.k) * _left_on_board(w, i) + _promised(w, i)
         fits = _asked_of_sglang(w, r, have) <= room * block - kept
     if not fits:
-        instance.blocked = PINNED if pinned > 0 else REFUSED
+        # One that asks for a chunk asks for no more where it lost a block of its own, which then pins one less.
+        instance.blocked = PINNED if pinned > 0 or (by_chunk and found > hit) else REFUSED
     return fits
 
 
