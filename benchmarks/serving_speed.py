@@ -2,10 +2,11 @@
 
 .venv/bin/python benchmarks/serving_speed.py [--rounds 3] [--vidur 500] [--million]
 
-The Mooncake conversation trace on 16 instances with prefix caches, by round robin and by cache-aware routing. Peers
-live in environments of their own under .cache/peers, which are made on first use. Every program is a process; the
-seconds are those of the whole call, the file's reading included, and start-up is told apart. --million generates a
-million requests for 64 instances and reports time and memory.
+The Mooncake conversation trace, and 4,000 requests with prompts of 15,000 tokens, on 16 instances with prefix caches:
+by round robin, by Dynamo's own rule on both sides, and by the best rule of each. Peers live in environments of their
+own under .cache/peers, which are made on first use. Every program is a process; the seconds are those of the whole
+call, the file's reading included, and start-up is told apart. Programs take turns, and a ratio is the median over
+turns of theirs to ours. --million generates a million requests for 64 instances and reports time and memory.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from assay.record import traces
+from assay.sim.random import stream
 
 HERE = Path(__file__).parent
 PEERS = HERE.parent / ".cache" / "peers"
@@ -52,13 +55,29 @@ def call(python: Path | str, script: str, *arguments: Any) -> dict[str, Any] | N
     return line
 
 
-def replay(rounds: int) -> None:
-    """Two ways to route, ours and Dynamo's by turns."""
-    trace = traces.find("mooncake_conversation_trace.jsonl")
+def long_prompts(path: Path) -> Path:
+    """4,000 requests in the Mooncake format: prompts of 15,000 tokens, three quarters of them one of 200 beginnings."""
+    random, now = stream(15, "long-prompts"), 0.0
+    with path.open("w") as out:
+        for r in range(4000):
+            now += random.exponential(1 / 20)
+            beginning, own = 1000 * (1 + int(random.integers(200))), 1_000_000 + 8 * r
+            ids = [*range(beginning, beginning + 22), *range(own, own + 8)]
+            row = {"timestamp": int(1e3 * now), "input_length": 15_000, "output_length": int(random.integers(50, 400))}
+            out.write(json.dumps(row | {"hash_ids": ids}) + "\n")
+    return path
+
+
+def replay(title: str, trace: Path, rounds: int) -> None:
+    """Three ways to route, ours and Dynamo's by turns."""
     dynamo = environment("dynamo")
-    pairs = (("round robin", "round-robin", "round_robin"), ("cache-aware", "lmetric", "kv_router"))
-    call(sys.executable, "assay_replay.py", trace, "round-robin")  # compiles, where this version never ran
-    for title, ours, theirs in pairs:
+    pairs = (
+        ("round robin", "round-robin", "round_robin"),
+        ("Dynamo's rule", "dynamo", "kv_router"),
+        ("LMetric and Dynamo's rule", "lmetric", "kv_router"),
+    )
+    for way, ours, theirs in pairs:
+        call(sys.executable, "assay_replay.py", trace, ours)  # compiles, where this version never ran
         runs: dict[str, list[dict[str, Any]]] = {"assay": [], "dynamo": []}
         for _ in range(rounds):
             for name, line in (
@@ -67,7 +86,7 @@ def replay(rounds: int) -> None:
             ):
                 if line:
                     runs[name].append(line)
-        print(f"\n{title}, 12,031 requests, 16 instances, medians of {rounds}")
+        print(f"\n{title}, {way}, 16 instances, medians of {rounds}")
         for name, lines in runs.items():
             if lines:
                 middle = {
@@ -77,9 +96,8 @@ def replay(rounds: int) -> None:
                 print(f"  {name:<8}" + "  ".join(f"{key} {value:.4f}" for key, value in middle.items()))
         if all(runs.values()):
             for key in ("seconds", "cpu"):
-                ratio = statistics.median(line[key] for line in runs["dynamo"]) / statistics.median(
-                    line[key] for line in runs["assay"]
-                )
+                turns = zip(runs["dynamo"], runs["assay"], strict=False)
+                ratio = statistics.median(peer[key] / own[key] for peer, own in turns)
                 print(f"  Dynamo takes {ratio:.1f} times our {key}")
 
 
@@ -120,7 +138,9 @@ def main() -> None:
     parser.add_argument("--vidur", type=int, default=500, help="requests of the Azure trace for Vidur; 0: leave it out")
     parser.add_argument("--million", action="store_true")
     asked = parser.parse_args()
-    replay(asked.rounds)
+    replay("conversations", traces.find("mooncake_conversation_trace.jsonl"), asked.rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        replay("prompts of 15,000 tokens", long_prompts(Path(folder) / "long.jsonl"), asked.rounds)
     if asked.vidur:
         beside_vidur(asked.vidur)
     if asked.million:

@@ -28,7 +28,8 @@ from assay.record.types import ROOMS
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / ".cache" / "docs"
-SERVING = ("gateway", "engine", "top", "watch run", "protocol maelstrom")  # these run until they are stopped
+ELSEWHERE = ("gateway", "engine", "top", "watch", "protocol maelstrom", "bench compare", "bench run", "bench watch")
+"""Their examples need what a page cannot have: they run until they are stopped, or need a repository."""
 LONGEST = 60  # lines of output on a page
 
 
@@ -94,7 +95,7 @@ def commands(runs: bool) -> str:
         for path, command in leaves(assay):
             text = command.get_help(click.Context(command, info_name=path))
             parts.append(f"## {path}\n\n{block(text)}")
-            serves = any(path == f"assay {name}" for name in SERVING)
+            serves = path.removeprefix("assay ") in ELSEWHERE
             lines = examples(command) if runs and not serves else []
             parts += [f"```sh\n{line}\n```\n\n{block(output(line, bench, environment))}" for line in lines]
     return "\n".join(parts)

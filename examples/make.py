@@ -86,7 +86,8 @@ def chats(random: Random) -> str:
 @makes("azure.csv")
 def azure(random: Random) -> str:
     """Arrivals and lengths, as Azure publishes them."""
-    clock, rows = datetime(2026, 1, 5, 9, 0, tzinfo=UTC), [["TIMESTAMP", "ContextTokens", "GeneratedTokens"]]
+    clock = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+    rows: Rows = [["TIMESTAMP", "ContextTokens", "GeneratedTokens"]]
     for _ in range(600):
         clock += timedelta(microseconds=int(1e6 * random.expovariate(5.0)))
         prompt, output = (int(scale * random.expovariate(1.0)) + 8 for scale in (1100, 200))
@@ -159,7 +160,7 @@ def fleet(_: Random) -> str:
 @makes("lockstep.toml")
 def lockstep(_: Random) -> str:
     """Data-parallel workers that step together."""
-    return 'lockstep = [8]\n\n[[instance]]\nlayout = "910b:qwen3-30b-a3b"\ncount = 8\nmax_seqs = 24\n'
+    return 'lockstep = [8]\n\n[[instance]]\nlayout = "h200:qwen3-30b-a3b"\ncount = 8\nmax_seqs = 24\n'
 
 
 # ------------------------------------------------------------------------------------------------------------ protocols
@@ -210,7 +211,8 @@ def sessions(random: Random) -> str:
 @makes("election.soc")
 def election(random: Random) -> str:
     """Ballots in PrefLib's format: five candidates, the first two close."""
-    names, counts = ("Ada", "Bela", "Chen", "Dora", "Emil"), {}
+    names = ("Ada", "Bela", "Chen", "Dora", "Emil")
+    counts: dict[tuple[int, ...], int] = {}
     for _ in range(400):
         liking = {k: -0.5 * k + random.gauss(0, 1.2) for k in range(5)}
         order = tuple(sorted(range(1, 6), key=lambda k: -liking[k - 1]))
@@ -315,7 +317,8 @@ def scan(random: Random) -> bytes:
 @makes("latency.csv")
 def latency(random: Random) -> str:
     """Half a year of a service's latency: slowly up, a day's and a week's cycle, a jump, gaps."""
-    begin, rows = datetime(2026, 1, 1, tzinfo=UTC), [["time", "value"]]
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    rows: Rows = [["time", "value"]]
     for hour in range(0, 24 * 180, 2):
         if 1500 < hour < 1560:
             continue

@@ -91,6 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Meter(None if worker else path.absolute()))
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """All cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -133,7 +133,8 @@ def verdict(costs: Sequence[ledger.Cost], passed: bool) -> str:
 
 def _pytest(book: Path, *arguments: str) -> bool:
     command = [sys.executable, "-m", "pytest", "-q", "--ledger", str(book), *arguments]
-    environment = os.environ | (pool.ONE_THREAD if "auto" in arguments else {})  # a worker a core, a thread a worker
+    environment = os.environ | {"PYTHONHASHSEED": "0"}  # all workers see the same tests in the same order
+    environment |= pool.ONE_THREAD if "auto" in arguments else {}  # a worker a core, a thread a worker
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode in (0, 5)  # 5: all deselected
 
 

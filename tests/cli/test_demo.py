@@ -21,7 +21,7 @@ def answer(low: float) -> dict[str, Any]:
         {"policy": "theirs", "ttft_mean": 0.4, "led_by": 0.25, "led_by_low": low, "led_by_high": 0.31},
         {"policy": "slow", "ttft_mean": 0.9, "led_by": 0.67, "led_by_low": 0.6, "led_by_high": 0.7},
     ]
-    return {"requests": 25_000, "traces": 5, "table": rows}
+    return {"requests": 25_000, "traces": 5, "table": rows, "trust": "The model was off by 27 %."}
 
 
 def screen(low: float = 0.18, width: int = 80, plain: bool = False) -> str:
@@ -33,6 +33,7 @@ def test_it_says_who_won_by_how_much_and_how_sure_that_is() -> None:
     said = screen()
     assert "mine: answers begin 25 % sooner than with theirs, the next best." in " ".join(said.split())
     assert "the lead would be 18 to 31 % (95 % interval)" in " ".join(said.split())
+    assert "The model was off by 27 %." in " ".join(said.split())
     assert "the same 25,000 requests" in " ".join(said.split())
 
 

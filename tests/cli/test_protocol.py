@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from assay.cli.protocol import command
+from assay.record.errors import BadInput
 from tests.conftest import Package
 
 FLOOD = '''
@@ -148,6 +152,69 @@ def test_a_search_that_had_nothing_to_judge_does_not_say_that_all_is_well(packag
     for faulty in ("4", "9"):
         alone = package.assay("protocol", "search", "broadcast", "--faulty", faulty, code=2).stderr
         assert "leaves nobody to be judged" in alone and len(alone.strip().splitlines()) == 1
+
+
+CLASSICS = str(Path(__file__).parents[1] / "protocols" / "kernel" / "classics.py")
+LAMPORT = ("protocol", "search", f"{CLASSICS}:Lamport", "--n", "3", "--faulty", "0", "--schedules", "150")
+PAXOS = ("protocol", "search", f"{CLASSICS}:Paxos", "--n", "3", "--f", "1", "--inputs", "a,b,c", "--schedules", "150")
+
+
+def test_a_protocol_is_searched_in_the_world_that_it_was_made_for(package: Package, tmp_path: Path) -> None:
+    exclusive = (*LAMPORT, "--judge", "mutual-exclusion")
+    assert "no violation found" in package.assay(*exclusive, "--fifo").stdout
+    assert "both inside" in package.assay(*exclusive, code=1).stdout
+    assert "no violation found" in package.assay(*PAXOS, "--faults", "crash").stdout
+    lied = tmp_path / "lied.json"
+    assert "violation" in package.assay(*PAXOS, "--faults", "byzantine", "--out", str(lied), code=1).stdout
+    assert package.json(*PAXOS, "--faults", "byzantine", "--replay", str(lied), code=1)["violation"]
+
+
+def test_a_judge_of_the_user_s_own_sees_decisions_deliveries_and_nodes(package: Package) -> None:
+    objected = package.json(*PAXOS, "--judge", f"{CLASSICS}:no_prepare_to_two", code=1)
+    assert (objected["violation"], objected["events"]) == ("no_prepare_to_two objects", 1)
+    inside = (*LAMPORT, "--judge", f"{CLASSICS}:alone_inside")
+    assert "no violation found" in package.assay(*inside, "--fifo").stdout
+
+
+def test_a_partition_holds_messages_back(package: Package) -> None:
+    half = (*PAXOS, "--n", "4", "--inputs", "a,b,c,d", "--faulty", "0", "--partition")
+    stalled = package.assay(*half, "0+1/2+3", code=2).stderr
+    assert "nobody decided anything" in stalled
+    assert package.json(*half, "0+1/2+3@0-40")["decided"] > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--partition", "0"], "two or more groups"),
+        (["--partition", "0/0"], "each once"),
+        (["--partition", "0/9"], "nodes 0 to 2"),
+        (["--partition", "0/1@9-3"], "FROM before TO"),
+        (["--partition", "a/b"], "as 0+1/2+3"),
+        (["--judge", "fairness"], "no judge 'fairness'; one of agreement"),
+        (["--judge", f"{CLASSICS}:nobody"], "cannot load"),
+        (["--judge", f"{CLASSICS}:broken"], "the judge failed: AttributeError"),
+        (["--judge", f"{CLASSICS}:chatty"], "answered 7"),
+        (["--judge", "absent.py:judge"], "cannot read absent.py"),
+    ],
+)
+def test_what_a_search_cannot_use_gets_one_line(arguments: list[str], why: str) -> None:
+    ended = CliRunner().invoke(command, [*PAXOS[1:], *arguments])
+    assert isinstance(ended.exception, BadInput)
+    assert why in str(ended.exception)
+    assert len(str(ended.exception).splitlines()) == 1
+
+
+@pytest.mark.parametrize("file", ["lock.jsonl", "lock.edn"])
+def test_a_run_writes_the_history_that_check_reads(package: Package, tmp_path: Path, file: str) -> None:
+    lock = str(tmp_path / file)
+    run = ("protocol", "run", f"{CLASSICS}:Lamport", "--n", "3", "--net", "lognormal,fifo", "--history", lock)
+    assert package.json(*run)["operations"] == 12
+    assert "linearizable: holds" in package.assay("check", lock, "--model", "linearizable").stdout
+    none = package.assay("protocol", "run", f"{CLASSICS}:Paxos", "--inputs", "a", "--history", lock, code=2).stderr
+    assert "no operation began" in none
+    many = package.assay(*run, "--seeds", "3", code=2).stderr
+    assert "--history is of one run" in many
 
 
 def test_every_schedule_of_a_few_nodes_is_tried(package: Package) -> None:

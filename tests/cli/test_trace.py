@@ -256,3 +256,31 @@ def test_all_metrics_of_a_folder(files: list[Path], tmp_path: Path) -> None:
     assert rows["mfu"]["value"] is None  # the card would say how large the model is
     assert "avg_step_time" in run(files[0].parent, "--metrics")
     assert "one folder" in refused(tmp_path / "none", "--metrics")
+
+
+def test_a_what_if_that_the_trace_does_not_decide_is_not_called_zero(files: list[Path], tmp_path: Path) -> None:
+    """One rank whose messages have no sizes: a slow transfer looks like waiting for somebody else."""
+    kernels = [
+        ("gemm", 0, 100),
+        ("ncclKernel_AllReduce", 100, 80),
+        ("gemm", 180, 100),
+        ("ncclKernel_AllReduce", 280, 30),
+    ]
+    events = [{"ph": "X", "cat": "kernel", "name": name, "ts": ts, "dur": dur, "pid": 0, "tid": 7}
+              for name, ts, dur in kernels]  # fmt: skip
+    path = tmp_path / "rank-0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    rows = as_json(path)["what_if"]
+    assert [(row["changed"], row["ratio"]) for row in rows] == [(None, None)] * 2
+    assert ["sizes" in rows[0]["note"], rows[1]["note"]] == [True, "one rank only"]
+    told = run(path)
+    assert told.count("cannot be told") == 2
+    assert "0.0%" not in told.split("what if")[1]
+    assert as_json(files[0])["what_if"][1]["changed"] is None  # with sizes bandwidth is told, stragglers are not
+    assert as_json(files[0])["what_if"][0]["changed"] > 0
+
+
+def test_a_chakra_trace_without_communication_leaves_bandwidth_undecided(tmp_path: Path) -> None:
+    graph = chakra.Graph.of([1], ["mm"], [chakra.COMP], data_deps=[[]], duration_micros=[5])
+    chakra.write(graph, tmp_path / "alone.et")
+    assert [row["changed"] for row in as_json(tmp_path / "alone.et")["what_if"]] == [None, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ pytest.importorskip("dd", reason="extra protocols")
 
 from assay.cli.verify import command
 from assay.protocols import taco
+from assay.protocols.automata.verify import Finding, Verdict
 from assay.record.errors import BadInput
 from tests.conftest import Package
 
@@ -40,6 +42,51 @@ def test_json_has_every_finding_with_its_run(package: Package) -> None:
     assert {row["verdict"] for row in rows} == {"violated"}
     assert all(row["counterexample"]["steps"][-1]["processes"]["accepted"] >= 1 for row in rows)
     assert "n > 3*t" in answer["automaton"]["assumptions"]
+
+
+def written(tmp_path: Path, specification: str) -> str:
+    text = (LIBRARY / "broadcast.ta").read_text()
+    path = tmp_path / "own.ta"
+    path.write_text(f"{text[: text.index('specifications')]}specifications {{ own: {specification}; }}\n}}\n")
+    return str(path)
+
+
+def test_what_is_unsupported_or_unknown_does_not_end_in_zero(tmp_path: Path) -> None:
+    nested = written(tmp_path, "[](accepted == 0 || <>([](accepted > 0 || <>(having == 0))))")
+    ended = CliRunner().invoke(command, [nested])
+    assert ended.exit_code == 1
+    assert "unsupported" in ended.output
+    ended = CliRunner().invoke(command, [BROADCAST, "--algorithm", "acs"])
+    assert (ended.exit_code, "proved" in ended.output, "unsupported" in ended.output) == (1, True, True)
+
+
+def test_an_unknown_answer_ends_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Finding("first", "safety", Verdict.PROVED, "smt", 0.5)
+    open_question = Finding("second", "safety", Verdict.UNKNOWN, "smt", 60.0, "no answer in 60 s")
+    monkeypatch.setattr("assay.protocols.automata.verify.verify", lambda *_, **__: iter([known, open_question]))
+    ended = CliRunner().invoke(command, [BROADCAST])
+    assert (ended.exit_code, "unknown" in ended.output) == (1, True)
+
+
+def test_one_algorithm_that_proves_it_is_enough() -> None:
+    ended = CliRunner().invoke(command, [BROADCAST, "--spec", "unforgeability", "--algorithm", "all"])
+    assert ended.exit_code == 0
+
+
+def test_resets_are_decided_without_being_asked_how() -> None:
+    ended = CliRunner().invoke(command, [str(LIBRARY / "rounds.eta"), "--spec", "unforgeability"])
+    assert (ended.exit_code, "proved" in ended.output, "acs" in ended.output) == (0, True, True)
+
+
+def test_answers_are_printed_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> Iterator[Finding]:
+        yield Finding("first", "safety", Verdict.PROVED, "smt", 0.5)
+        raise BadInput("and then the machine was switched off")
+
+    monkeypatch.setattr("assay.protocols.automata.verify.verify", interrupted)
+    ended = CliRunner().invoke(command, [BROADCAST])
+    assert "first" in ended.output
+    assert isinstance(ended.exception, BadInput)
 
 
 def test_one_size_can_be_searched(package: Package) -> None:

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from assay.cli.watch import command
 from assay.live.monitor import MARK, VARIABLE
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs 'torch'")
@@ -242,3 +244,56 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], said: str) -> None:
 def test_a_job_that_reports_nothing_more_ends_the_watch_after_the_seconds_given() -> None:
     done = watch("--port", "0", "--json", "--once", "--seconds", "0.2")
     assert done.returncode == 0 and json.loads(done.stdout)["reporting"] == 0
+
+
+# ------------------------------------------------------------------------------------------------ hangs
+
+# Two ranks, each a process, that agree to hang: rank 1 never leaves its data, rank 0 waits for it.
+HANG = """
+import os, sys, time
+from assay.live import monitor
+for step in range(40):
+    with monitor.stage("data"):
+        time.sleep(0.002 if step < 30 or os.environ["RANK"] == "0" else 600)
+    with monitor.stage("backward"):
+        time.sleep(0.002 if step < 30 else 600)
+    monitor.step()
+"""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job is called stuck after half a second, so that no test waits for half a minute."""
+    monkeypatch.setattr("assay.live.watch.summary._STUCK", 0.5)
+    monkeypatch.setattr("assay.live.watch.summary._FIRST", 60.0)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("form", [["--json"], []])
+def test_one_summary_of_a_job_that_hangs_names_the_rank_and_ends_in_one(tmp_path: Path, form: list[str]) -> None:
+    script, folder = job(tmp_path, HANG), tmp_path / "watch"
+    folder.mkdir()
+    ranks = [
+        subprocess.Popen([sys.executable, script],
+                         env=ENVIRONMENT | {VARIABLE: str(folder), "RANK": rank, "WORLD_SIZE": "2"})
+        for rank in "01"
+    ]  # fmt: skip
+    try:
+        done = CliRunner().invoke(command, [str(folder), "--once", *form])
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert done.exit_code == 1, done.output
+    assert "the job hangs" in done.stderr
+    if form:
+        last = json.loads(done.stdout.splitlines()[-1])
+        assert (last["hang"], last["label"], [one["rank"] for one in last["suspects"]]) == (True, "hang", [1])
+    else:
+        assert "rank 1" in done.stdout and "nobody stands out" not in done.stdout
+
+
+def test_run_ends_the_job_after_the_seconds_given(tmp_path: Path) -> None:
+    done = watch("--seconds", "1.5", "run", "--", sys.executable, "-c", "import time; time.sleep(600)")
+    assert done.returncode == 128 + signal.SIGTERM
+    assert "ended after 1.5 s" in done.stderr

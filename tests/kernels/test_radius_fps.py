@@ -22,7 +22,7 @@ from assay.record.lab import Lab
 from assay.record.runner import judge
 from assay.record.types import Answer, Verdict
 from assay.workloads import clouds
-from tests.conftest import SOURCE, Package
+from tests.conftest import Package
 
 SMALL = {"cloud": "lidar", "n": 5000, "k": 50, "rounds": 2}
 OURS = list(COUNTED)
@@ -222,23 +222,7 @@ def test_the_plot_names_every_sampler_and_cloud() -> None:
         assert text in drawing
 
 
-# -------------------------------------------------------------------- the user's own cloud, for real
-
-
-@dataclass
-class Installed(Package):
-    """The command line of the sources under test themselves, whose kernels the other tests have compiled."""
-
-    store: Path
-
-    @property
-    def home(self) -> Path:
-        return self.store
-
-
-@pytest.fixture
-def installed(tmp_path: Path) -> Installed:
-    return Installed(SOURCE.parent, tmp_path / "store")
+# ------------------------------------------------------------------------- the user's own cloud
 
 
 def write(path: Path, cloud: Any) -> Path:
@@ -256,6 +240,21 @@ def write(path: Path, cloud: Any) -> Path:
     return path
 
 
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run `assay compare kernels` on a cloud of ten points; gives the exit code and both streams."""
+    path = write(tmp_path / "ten.npy", clouds.uniform(10))
+
+    def run(*arguments: str) -> tuple[Any, str, str]:
+        cloud = () if "--cloud" in arguments else ("--cloud", str(path))
+        monkeypatch.setattr(sys, "argv", ["assay", "compare", "kernels", *cloud, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("suffix", "wanted", "k", "out"),
     [
@@ -266,13 +265,13 @@ def write(path: Path, cloud: Any) -> Path:
     ],
 )
 def test_compare_kernels(
-    installed: Installed, tmp_path: Path, suffix: str, wanted: str, k: int, out: str, peers_here: list[str]
+    command: Any, tmp_path: Path, suffix: str, wanted: str, k: int, out: str, peers_here: list[str]
 ) -> None:
     cloud = clouds.lidar(3000, seed=8)
     path = write(tmp_path / f"cloud{suffix}", cloud)
-    answer = installed.json(
-        "compare", "kernels", "--cloud", str(path), "-k", wanted, "--start", "5", "--out", str(tmp_path / out)
-    )
+    code, told, _ = command("--cloud", str(path), "-k", wanted, "--start", "5", "--out", str(tmp_path / out), "--json")
+    assert code == 0
+    answer = json.loads(told)
     assert list(answer) == ["cloud", "table", "why"]
     assert answer["cloud"] == {"points": 3000, "dtype": "float32", "picks": k, "start": 5}
     assert [row["sampler"] for row in answer["table"]] == [*OURS, *peers_here]
@@ -287,24 +286,6 @@ def test_compare_kernels(
         assert np.load(tmp_path / out).tolist() == right
     else:
         assert (tmp_path / out).read_text() == "".join(f"{index}\n" for index in right)
-
-
-# ------------------------------------------------------------ the same command line, in this process
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run `assay compare kernels` on a cloud of ten points; gives the exit code and both streams."""
-    path = write(tmp_path / "ten.npy", clouds.uniform(10))
-
-    def run(*arguments: str) -> tuple[Any, str, str]:
-        cloud = () if "--cloud" in arguments else ("--cloud", str(path))
-        monkeypatch.setattr(sys, "argv", ["assay", "compare", "kernels", *cloud, *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return run
 
 
 def test_compare_kernels_for_people(command: Any, tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def ratios_under_load(engines, salt):
     ]
 
 
+@pytest.mark.alone
 def test_under_load_no_token_is_missing_and_times_are_not_below_the_simulators(engines):
     """How late tokens are, the machine decides; earlier than the simulator says they must not be."""
     assert min(ratios_under_load(engines, salt=70)) > 0.95

@@ -9,20 +9,22 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 
 from assay.live.watch import gather
 from assay.live.watch.gather import KEPT, LAG, Gathering, process_state
 from assay.live.watch.metrics import MetricsPage, page
 from assay.live.watch.picture import frame
-from assay.live.watch.rounds import Watch
+from assay.live.watch.rounds import Watch, at_the_end
 from assay.live.watch.sources import Folder, Port
 from assay.live.watch.summary import MOST_SUSPECTS, Named, RankRow, Summary, summarise
 from assay.live.watch.wire import LARGEST, MOST_RANKS, Report, decode, encode, records
@@ -250,6 +252,115 @@ def test_where_a_hung_job_sits_is_told_by_its_heartbeats() -> None:
     seen = summarise(watched, 30.5)
     assert seen.stuck and not seen.over
     assert "rank 2 in data; ranks 0–1, 3 in backward" in drawn(seen)
+
+
+def hung(*places: str) -> Summary:
+    """Ranks that reported where they sit, half a minute after their last step."""
+    watched = job(steps=60)
+    for rank, stage in enumerate(places):
+        watched.take(report(rank, steps=60, stage=stage, since=29.0), now=30.0)
+    return summarise(watched, 30.5)
+
+
+@pytest.mark.parametrize(
+    ("places", "blamed"),
+    [
+        (("backward", "backward", "data", "backward"), [2]),
+        (("sync", "sync", "sync", "optimizer"), [3]),
+        (("forward", "data", "forward", "forward"), [1]),  # a loop that names no stage for its waiting
+        (("backward",) * 4, []),  # all are in the collective, or say so
+    ],
+)
+def test_a_hang_names_who_is_waited_for_and_nobody_else(places: tuple[str, ...], blamed: list[int]) -> None:
+    seen = hung(*places)
+    assert (seen.hang, seen.label, [one.rank for one in seen.suspects]) == (True, "hang", blamed)
+    assert all(one.label == "hang" and one.score > 10 for one in seen.suspects)
+    assert "nobody stands out" not in drawn(seen)
+    assert f"rank {blamed[0]}" in drawn(seen) if blamed else "the job hangs" in drawn(seen)
+
+
+@pytest.mark.parametrize("stage", ["other", "checkpoint"])
+def test_ranks_that_all_do_the_same_for_long_do_not_hang(stage: str) -> None:
+    seen = hung(*[stage] * 4)
+    assert (seen.stuck, seen.hang, seen.given_up) == (True, False, False)
+
+
+def test_a_job_that_hangs_before_its_first_step_is_seen_to() -> None:
+    watched = Gathering()
+    for now in (0.0, 80.0):
+        for rank in range(3):
+            watched.take(report(rank, size=3, stage="data" if rank == 1 else "backward"), now=now)
+    seen = summarise(watched, 80.5)
+    assert (seen.hang, [one.rank for one in seen.suspects]) == (True, [1])
+    assert "rank 1" in drawn(seen)
+
+
+class Played:
+    """A source of reports that come at set times, by a clock that only it moves."""
+
+    place = "nowhere"
+    refused: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, told: dict[float, list[Report]]) -> None:
+        self.told, self.now = dict(sorted(told.items())), 0.0
+
+    def read(self) -> Iterator[tuple[float, Report]]:
+        for at in [at for at in self.told if at <= self.now]:
+            yield from ((self.now - at, one) for one in self.told.pop(at))
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def played(monkeypatch: pytest.MonkeyPatch, last: float, steps: int = 20) -> Watch:
+    """Four ranks that do some steps; then rank 1 sits in data until `last`, and all end."""
+    told = {0.1: [report(rank, 0, times(steps)) for rank in range(4)]}
+    for second in range(1, int(last)):
+        told[float(second)] = [
+            report(rank, steps=steps, stage="data" if rank == 1 else "backward") for rank in range(4)
+        ]
+    told[last] = [replace(report(rank, steps=steps), last=True) for rank in range(4)]
+    source = Played(told)
+    monkeypatch.setattr("assay.live.watch.rounds.monotonic", lambda: source.now)
+    return Watch(source, Gathering(window=10))
+
+
+def test_a_hang_is_a_line_as_soon_as_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = played(monkeypatch, last=60.0)
+    lines = [(watch.source.now, due) for seen in watch.polls(lambda seen: seen.over, every=0.5) for due in watch.due()]
+    (first, line), *_ = [(at, due) for at, due in lines if due.hang]
+    assert 10.0 < first < 12.0
+    assert [(one.rank, one.stage, one.label) for one in line.suspects] == [(1, "data", "hang")]
+
+
+def test_one_summary_of_a_job_that_hangs_does_not_wait_for_ever_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = played(monkeypatch, last=600.0)
+    list(watch.polls(at_the_end, every=0.5))
+    assert 30.0 < watch.source.now < 35.0
+    assert (watch.whole().hang, watch.whole().suspects[0].rank) == (True, 1)
+
+
+def test_a_job_that_was_ended_while_it_hung_is_still_said_to_have_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a collective library does, or a launcher: by then nobody reports any more."""
+    watch = played(monkeypatch, last=20.0)
+    list(watch.polls(lambda seen: seen.over, every=0.5))
+    assert watch.latest.over and not watch.latest.hang
+    assert (watch.whole().hang, watch.whole().label, watch.whole().suspects[0].rank) == (True, "hang", 1)
+
+
+def test_a_job_that_went_on_did_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = played(monkeypatch, last=40.0)
+    watch.source.told[25.0] = [report(rank, 20, times(30)) for rank in range(4)]  # type: ignore[attr-defined]
+    del watch.source.told[40.0]  # type: ignore[attr-defined]
+    watch.source.told[26.0] = [replace(report(rank, steps=50), last=True) for rank in range(4)]  # type: ignore[attr-defined]
+    for at in range(27, 40):
+        watch.source.told.pop(float(at))  # type: ignore[attr-defined]
+    watch.source.told = dict(sorted(watch.source.told.items()))  # type: ignore[attr-defined]
+    hangs = [seen.hang for seen in watch.polls(lambda seen: seen.over, every=0.5)]
+    assert any(hangs) and not watch.whole().hang
 
 
 # ------------------------------------------------------------------------------------------------ what is judged

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -199,8 +200,10 @@ def test_the_contest_tunes_on_one_half_and_scores_on_the_other() -> None:
     noise = np.exp(stream(1, "test", "contest").normal(0, 0.01, (160, 5)))
     scores = bench_steps.contest([noise], histories=16, seed=0)
     assert set(scores) == {*bench_steps.METHODS, *bench_steps.UNTUNED}
-    assert all(score.planted == 8 and score.unchanged == 16 * bench_steps.LENGTH - 8 for score in scores.values())
-    assert scores["e-divisive"].found >= 6 and scores["e-divisive"].false <= 1
+    (planted,) = {score.planted for score in scores.values()}
+    assert 8 <= planted <= 8 * bench_steps.MOST_STEPS
+    assert all(score.unchanged == 16 * bench_steps.LENGTH - planted for score in scores.values())
+    assert scores["e-divisive"].found >= 0.75 * planted and scores["e-divisive"].false <= 1
     assert scores["threshold 10 %"].found < scores["e-divisive"].found
 
 
@@ -217,3 +220,68 @@ def test_a_chart_tells_times_in_a_unit_that_reads_well_and_the_size_of_each_step
     drawn = json.dumps(bench_page.chart(series, history.changes(series)).to_dict())
     assert f'"title": "{unit}"' in drawn
     assert re.search(r"\+(9|10|11)\.\d %", drawn)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_asking_for_larger_steps_gives_some_of_the_same(seed: int) -> None:
+    """The search does not know what was asked for: a step of 6 % is not lost because others are of 2 %."""
+    sizes = (0.02, -0.059, 0.02, 0.018, -0.02, 0.022, 0.016)
+    levels = stream(seed, "test", "many").normal(0, 0.002, 160)
+    for number, size in enumerate(sizes, 1):
+        levels[number * 20 :] += math.log1p(size)
+    found = {
+        least: history.steps(levels, min_change=least, significance=1e-3)
+        for least in (0.0, 0.005, 0.01, 0.015, 0.03, 0.05, 0.1)
+    }
+    for least, steps in found.items():
+        assert steps == [one for one in found[0.0] if abs(one[1]) >= least]
+    assert [at for at, _, _ in found[0.03]] == [40]
+    assert len(found[0.015]) == len(sizes)
+
+
+@given(st.lists(st.floats(-0.1, 0.1), min_size=1, max_size=5), st.integers(0, 9))
+@settings(max_examples=25, deadline=None)
+def test_whatever_was_planted_a_larger_least_step_only_leaves_some_out(sizes: list[float], seed: int) -> None:
+    levels = stream(seed, "test", "drawn").normal(0, 0.01, 12 * (len(sizes) + 1))
+    for number, size in enumerate(sizes, 1):
+        levels[number * 12 :] += size
+    steps = history.steps(levels, min_change=0.01, significance=1e-3)
+    for least in (0.02, 0.05):
+        larger = history.steps(levels, min_change=least, significance=1e-3)
+        assert larger == [one for one in steps if abs(one[1]) >= least]
+
+
+def test_a_series_too_long_to_be_searched_whole_is_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    path.write_text("parse_ms\n" + "".join(f"{1 + 0.01 * (i % 7)}\n" for i in range(history.MOST + 5)))
+    seen = watch.watch([path], tmp_path / "none.toml", 0.03, False, lambda done, total: None)
+    assert any(f"the latest {history.MOST:,} of {history.MOST + 5:,} points of parse_ms" in note for note in seen.notes)
+
+
+@pytest.mark.parametrize("column", ["machine", "Host", "VM_id", "runner", "node_name"])
+def test_machines_of_a_file_are_series_of_their_own_and_no_benchmarks(tmp_path: Path, column: str) -> None:
+    """Two machines of which one is three times as slow, in turns: merged they would be noise, or a step."""
+    path = tmp_path / "series.csv"
+    rows = []
+    for day in range(28):
+        rows.append(f"2026-01-{1 + day:02},7,{1.0 + 0.001 * (day % 3)},main\n")
+        rows.append(f"2026-01-{1 + day:02},12,{(3.0 if day < 14 else 3.6) + 0.001 * (day % 5)},main\n")
+    path.write_text(f"time,{column},parse_ms,branch\n" + "".join(rows))
+    seen = watch.watch([path], tmp_path / "none.toml", 0.03, False, lambda done, total: None)
+    assert [(one.benchmark, one.machine, len(one.points)) for one in seen.series] == [
+        ("parse_ms", "7", 28), ("parse_ms", "12", 28),
+    ]  # fmt: skip
+    assert [(one.machine, one.index, one.kind) for one in seen.changes] == [("12", 14, "regression")]
+    assert any("column 'branch'" in note for note in seen.notes)
+
+
+def test_the_contest_plants_several_steps_in_a_history() -> None:
+    random = stream(3, "test", "plant")
+    made = [bench_steps.plant(np.ones((bench_steps.LENGTH, 2)), random) for _ in range(60)]
+    counts = {len(truth) for _, truth in made}
+    assert counts == {1, 2, 3}
+    for history_, truth in made:
+        stands = [int(at) for at in np.flatnonzero(np.diff(history_[:, 0])) + 1]
+        assert stands == truth
+        assert all(b - a >= bench_steps.EDGE for a, b in pairwise(truth))
+        assert truth[0] >= bench_steps.EDGE and truth[-1] <= bench_steps.LENGTH - bench_steps.EDGE

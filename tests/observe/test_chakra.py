@@ -222,6 +222,21 @@ def device_traces(draw: st.DrawFn) -> Profile:
     return Profile([event("ProfilerStep#1", 0, length, "user_annotation"), *events], {"rank": 0})
 
 
+@pytest.mark.parametrize(("cat", "name"), [("cuda_runtime", "cudaMemcpyAsync"), ("xpu_runtime", "urEnqueueUSMMemcpy")])
+def test_a_call_that_blocks_is_a_launch_and_a_wait(cat: str, name: str) -> None:
+    """The host's own time of it is short: with a device twice as fast the copy comes as much earlier."""
+    events = [
+        event("launch", 0, 5, cat, correlation=1), kernel("mm", 5, 80, 7, 1),
+        event(name, 5, 90, cat, correlation=2), kernel("Memcpy DtoH", 85, 8, 7, 2), event("aten::relu", 95, 5),
+    ]  # fmt: skip
+    graph = linked(profile(*events), None)
+    assert deps(graph, f"{name} waits") == [["Memcpy DtoH", name]]
+    assert dict(durations(graph))[name] <= 5
+    assert replay(graph).makespan * 1e6 == pytest.approx(100)
+    faster = np.where(np.array(graph.names)[graph.name] == "mm", 40e-6, graph.duration)
+    assert replay(graph, took=faster).makespan * 1e6 == pytest.approx(60)
+
+
 @settings(deadline=None, max_examples=150)
 @given(device_traces())
 def test_no_guessed_wait_makes_a_replay_later_than_the_recording_or_a_circle(recorded: Profile) -> None:
@@ -368,8 +383,11 @@ def test_files_of_other_steps_and_files_that_are_no_recordings_are_refused(tmp_p
     with pytest.raises(BadInput, match="record both over the same steps"):
         linked(recorded, HostGraph([Operation(1, "x")]))
     (tmp_path / "x.json").write_text('{"nodes": [')
-    with pytest.raises(BadInput, match="truncated"):
+    with pytest.raises(BadInput, match="ends at byte 11, before any 'traceEvents'"):
         link.link(tmp_path / "x.json")
+    (tmp_path / "w.json").write_text('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}, {"ph"')
+    with pytest.raises(BadInput, match="truncated at byte 54; 'assay trace FILE --convert"):
+        link.link(tmp_path / "w.json")
     (tmp_path / "y.json").write_text(json.dumps({"nodes": []}))
     with pytest.raises(BadInput, match="traceEvents"):
         link.link(tmp_path / "y.json")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -69,7 +70,7 @@ def test_a_comparison_ends_in_one_of_its_decisions() -> None:
 def test_steps_are_contested_on_recorded_noise() -> None:
     rows = ci_bench.steps(noise="machine", commits=12, histories=4, seed=1000)
     assert {"e-divisive", "pelt", "threshold", "welch", "threshold 10 %"} <= set(rows)
-    assert all(row["planted"] == 2 and 0 <= row["f1"] <= 1 for row in rows.values())
+    assert all(2 <= row["planted"] <= 6 and 0 <= row["f1"] <= 1 for row in rows.values())
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, **modules: Any) -> None:
@@ -87,17 +88,19 @@ def test_otava_and_asv_stand_in_the_contest_where_they_are_installed(monkeypatch
     assert not {"otava", "asv"} & set(bench_steps.contest([noise], 2, seed=3)) or find_spec("otava")
 
     def change_points(values: list[float], *, max_pvalue: float, min_magnitude: float) -> Any:
-        jumps = np.abs(np.diff(np.log(values)))
-        return [SimpleNamespace(index=int(jumps.argmax()) + 1)] if jumps.max() > min_magnitude else [], []
+        return [SimpleNamespace(index=at) for at in jumps(values, min_magnitude)], []
+
+    def jumps(values: list[float], least: float) -> list[int]:
+        return [int(at) + 1 for at in np.flatnonzero(np.abs(np.diff(np.log(values))) > least)]
 
     def detect_steps(values: list[float]) -> list[tuple[int, int, float, float, float]]:
-        at = int(np.abs(np.diff(values)).argmax()) + 1
-        return [(0, at, float(np.median(values[:at])), 0.0, 0.0), (at, 40, float(np.median(values[at:])), 0.0, 0.0)]
+        edges = [0, *jumps(values, 0.03), len(values)]
+        return [(a, b, float(np.median(values[a:b])), 0.0, 0.0) for a, b in pairwise(edges)]
 
     installed(monkeypatch, otava=("analysis", "compute_change_points", change_points),
               asv=("step_detect", "detect_steps", detect_steps))  # fmt: skip
     scores = bench_steps.contest([noise], 8, seed=3)
-    assert scores["otava"].found == scores["asv"].found == scores["otava"].planted == 4
+    assert scores["otava"].found == scores["asv"].found == scores["otava"].planted >= 4
     assert scores["otava"].false == scores["asv"].false == 0
 
 
@@ -249,7 +252,7 @@ def test_on_a_hundred_histories_of_machine_like_noise_steps_are_found_near_and_s
     noise = np.exp(level[:, None] + np.abs(random.standard_t(3, (400, 5))) * 0.004)
     scores = bench_steps.contest([noise], histories=200, seed=0)
     ours = scores["e-divisive"]
-    assert ours.planted == 100
+    assert ours.planted >= 100
     assert ours.misplaced is not None and ours.misplaced <= 1
     assert ours.false <= ours.unchanged / 1000
     assert ours.f1 >= max(scores[name].f1 for name in bench_steps.METHODS)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.observe.cluster.incidents import rank_of
 from assay.observe.frontier.collector import SYNC_STAGES
 from assay.observe.frontier.diagnosis import diagnose
 from assay.observe.stagefrontier import StageFrontier
 from assay.observe.stagefrontier.ddp import FATAL, Fault, Job, Recording, Stretch, parse, read, record
+from assay.observe.stagefrontier.incidents import rank_of
 from assay.record.errors import BadInput
 
 SMALL = Job(ranks=2, data=0.002, forward=0.002, backward=0.002, optimizer=0.002, checkpoint=0.002, warm_up=3)

@@ -425,3 +425,31 @@ def test_what_noise_may_explain_is_ranked_only_where_asked_and_never_above_what_
     assert (found.suspects[0].entity, found.suspects[0].indicator) == (str(rank), stage)
     sure = [suspect for suspect in found.suspects if suspect.label != "unsure"]
     assert tuple(sure) == diagnose(late, STAGES, quiet).suspects == found.suspects[: len(sure)]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("stage", ["data", "optimizer"])
+def test_what_a_rank_costs_the_group_does_not_depend_on_how_many_there_are(ranks: int, stage: str) -> None:
+    """Of two ranks the middle lies halfway: half of the loss would be told."""
+    rng = np.random.default_rng(4)
+    own = rng.normal(20e6, 0.2e6, (40, ranks, 4)).astype(np.int64)
+    names = ["data", "forward", "sync", "optimizer"]
+    own[:, :, 2] = 1_000_000
+    own[:, ranks - 1, names.index(stage)] += 30_000_000
+    entry = own[:, :, :2].sum(2) + (np.roll(own[:, :, 3], 1, axis=0))
+    own[:, :, 2] += entry.max(1, keepdims=True) - entry  # all leave the synchronisation together
+    first = diagnose(own, names).suspects[0]
+    assert (first.entity, first.indicator, first.label) == (str(ranks - 1), stage, "confirmed")
+    assert first.score == pytest.approx(0.03, rel=0.03)
+
+
+def test_two_equal_ranks_are_seldom_blamed_for_their_noise() -> None:
+    blamed = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        own = rng.normal(20e6, 1e6, (30, 2, 3)).astype(np.int64)
+        own[:, :, 2] = 1_000_000
+        entry = own[:, :, :2].sum(2)
+        own[:, :, 2] += entry.max(1, keepdims=True) - entry
+        blamed += diagnose(own, ["data", "forward", "sync"]).label == "confirmed"
+    assert blamed <= 2

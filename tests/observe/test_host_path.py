@@ -217,7 +217,9 @@ def test_any_host_run_plays_as_recorded_and_never_longer_on_a_faster_network(
     joined = links(frame)
     times = [what_if(joined, bandwidth=factor).changed for factor in (1.0, 1.5, 2.0, 8.0)]
     assert times[0] == joined.last - joined.first
-    assert times == sorted(times, reverse=True)
+    told = [time for time in times if time is not None]
+    assert told == sorted(told, reverse=True)
+    assert len(told) in (1, 4)  # all of them can be told, or none but what was recorded
 
 
 # ------------------------------------------------------------------------------------------------- what cannot be said
@@ -238,9 +240,9 @@ def test_a_gpu_whose_collectives_the_host_carries_gets_one_line_instead() -> Non
     assert len(plot(frame).vconcat) == 2  # drawn without a path
 
 
-def test_a_job_without_communication_says_that_bandwidth_wins_nothing() -> None:
+def test_of_a_job_without_communication_nobody_can_tell_what_bandwidth_wins() -> None:
     answer = what_if(links(run_of([(MAIN, "aten::mm", 0, MS)])), bandwidth=2.0)
-    assert (answer.changed, answer.note) == (answer.recorded, "no communication in it")
+    assert (answer.changed, answer.note) == (None, "no communication is recorded")
 
 
 # ------------------------------------------------------------------------------------------------- a real job

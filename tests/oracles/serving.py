@@ -3,6 +3,8 @@
 Every block of KV is a key. A block of a prompt that others may share is named by its content: the path of prefix
 segments up to the one its last token lies in, and its place in the prompt. Everything else is a sequence's own.
 
+A sequence that gives way leaves its full blocks; until their room is taken it finds them again, and only it does.
+
 Requests that wait for another (`Requests.after`) are unknown until that one has ended and the think time is over.
 
 What cannot be compared with it: a host tier, planners, a cache layer, moving averages (`itl`, `ttft`) and energy.
@@ -111,15 +113,16 @@ class Memory:
     What is pinned together is a unit: with `whole` the resident blocks of one prefix segment, else one block.
     """
 
-    def __init__(self, capacity: int, block: int, whole: bool) -> None:
-        self.capacity, self.block, self.whole = capacity, block, whole
+    def __init__(self, capacity: int, block: int, whole: bool, caching: bool) -> None:
+        self.capacity, self.block, self.whole, self.caching = capacity, block, whole, caching
+        self.left: dict[int, list[Key]] = {}  # by sequence: what it left when it gave way, in order
         self.units: dict[Key, list[Key]] = {}  # resident, findable blocks by unit, in order
         self.holders: dict[Key, list[Sequence]] = {}
         self.writer: dict[Key, Sequence] = {}
         self.free: OrderedDict[Key, None] = OrderedDict()  # resident, held by nobody; coldest first
         self.held = 0  # blocks that somebody holds
         self.fresh = 0  # to name own blocks
-        self.evicted = self.hits = 0
+        self.evicted = self.hits = self.found = 0
 
     def unit(self, key: Key) -> Key:
         return (key[0],) if self.whole else key
@@ -169,7 +172,10 @@ class Memory:
                 key, _ = self.free.popitem(last=False)
                 self.evicted += 1
                 unit = self.unit(key)
-                if key[0] != "own":
+                if key[0] == "left":
+                    if key in self.left.get(key[1], ()):
+                        assert self.left[key[1]].pop() == key, "what was left lost a block in its middle"
+                elif key[0] != "own":
                     last = self.units[unit].pop()
                     assert last == key, "a prefix lost a block in its middle"
                     if not self.units[unit]:
@@ -183,6 +189,23 @@ class Memory:
         assert not self.held
         self.units.clear()
         self.free.clear()
+        self.left.clear()
+
+    def reach(self, sequence: Sequence, hit: int) -> int:
+        """Leading blocks that it finds, `hit` of them on its path."""
+        left = self.left.get(sequence.number)
+        return max(hit, left[0][2] + len(left)) if left and left[0][2] <= hit else hit
+
+    def reclaim(self, sequence: Sequence, hit: int) -> None:
+        """It holds again what it left beyond the first `hit` blocks; the rest is nobody's."""
+        reach = self.reach(sequence, hit)
+        for key in self.left.pop(sequence.number, []):
+            if hit <= key[2] < reach:
+                del self.free[key]
+                self.held += 1
+                self.fresh += 1
+                self.found += 1
+                sequence.blocks.append(("own", self.fresh))
 
     def publish(self, sequence: Sequence, tokens: int) -> None:
         """The first `tokens` tokens are scheduled: the blocks of the path they fill can be found from now on."""
@@ -206,9 +229,18 @@ class Memory:
 
     ends: dict[Key, int]
 
-    def release(self, sequence: Sequence, ended: bool) -> None:
-        """Its blocks are free, the last one first; an answer that completes its path can be found."""
+    def release(self, sequence: Sequence, ended: bool, computed: int = 0) -> None:
+        """Its blocks are free, the last one first; an answer that completes its path can be found.
+
+        One that gives way finds the full blocks of its first `computed` tokens again.
+        """
         own = sequence.blocks[sequence.shared :]
+        if self.caching and computed // self.block > sequence.shared:
+            full = range(sequence.shared, computed // self.block)
+            self.fresh += 1
+            left = [("left", sequence.number, number, self.fresh) for number in full]
+            own[: len(left)] = left
+            self.left[sequence.number] = left
         names: list[Key] = []
         follows = ended and sequence.answer and sequence.shared == sequence.answer[0][1]
         if follows and not any(self.resident(key) for key in sequence.answer):
@@ -235,9 +267,10 @@ class Memory:
 class Engine:
     """One instance."""
 
-    def __init__(self, number: int, spec: Instance, block: int, whole: bool) -> None:
+    def __init__(self, number: int, spec: Instance, block: int, whole: bool, caching: bool) -> None:
         self.number, self.spec, self.block = number, spec, block
-        self.memory = Memory(spec.room // block, block, whole)
+        self.memory = Memory(spec.room // block, block, whole, caching)
+        self.share = Share()
         self.running: list[Sequence] = []  # in order of admission
         self.waiting: list[Sequence] = []
         self.decode_pause = False
@@ -248,6 +281,7 @@ class Engine:
         self.told = 0  # of them, who follows is known
         self.gaps: list[tuple[str, float]] = []  # between two tokens of a sequence, and what lies between them
         self.decoded = self.prefilled = self.preemptions = 0
+        self.kept_out = 0  # times that only the room kept for outputs was in the way
 
     # -------------------------------------------------------------------------------- what is going on
 
@@ -266,12 +300,13 @@ class Engine:
 
     def accept(self, s: Sequence) -> None:
         s.instance = self.number
-        if s.ready:
-            s.expected = 0
-        else:
-            s.expected = max(s.prompt + s.emitted - self.memory.match(s.path) * self.block, 1)
+        s.expected = 0 if s.ready else self.to_compute(s)
         self.uncomputed += s.expected
         self.waiting.append(s)
+
+    def to_compute(self, s: Sequence) -> int:
+        found = self.memory.reach(s, self.memory.match(s.path))
+        return s.prompt + s.emitted - s.ready if s.ready else max(s.prompt + s.emitted - found * self.block, 1)
 
     def preempt(self) -> Sequence:
         s = self.running.pop()
@@ -281,14 +316,33 @@ class Engine:
         s.ready = s.have if swaps else 0
         if swaps:
             self.extra += s.ready * self.spec.cost.kv_bytes / self.spec.host_bandwidth
-        self.memory.release(s, ended=False)
+        computed = min(s.have, s.target) if self.spec.plan == "sglang" else s.have  # it frees what was generated
+        self.memory.release(s, ended=False, computed=0 if swaps else computed)
         s.have, s.decoding, s.key, s.interruption = 0, False, -math.inf, "preempted"
         s.preemptions += 1
         self.preemptions += 1
-        s.expected = s.prompt + s.emitted - s.ready
+        s.expected = self.to_compute(s)
         self.uncomputed += s.expected
         self.waiting.append(s)
         return s
+
+    def fits(self, s: Sequence, hit: int, found: int, have: int, chunk: int) -> bool:
+        """Whether a request may be admitted that finds so many blocks on its path, and with what it left itself."""
+        memory, block = self.memory, self.block
+        by_chunk = self.spec.plan == "vllm-v1" and self.spec.admission == "chunk"
+        wanted = have + chunk if by_chunk else s.target
+        room = memory.room - memory.idle(s.path[:hit]) - (found - hit)
+        if blocks_of(wanted, block) - found > room - self.decode_need():
+            return False
+        if self.spec.plan != "sglang":
+            return True
+        kept = self.share.now * sum(min(d.output - d.emitted, 4096) for d in self.decodes)
+        for other in self.prompts:
+            whole = other.have + other.chunk == other.target
+            kept += block + (min(other.output - other.emitted, 4096) if whole else 0)
+        enough = s.target - have + min(s.output - s.emitted, 4096) + block <= room * block - kept
+        self.kept_out += not enough
+        return enough
 
     def admit(self, budget: int, now: float) -> int | None:
         s = min(self.waiting, key=lambda s: (s.key, s.number))
@@ -296,19 +350,20 @@ class Engine:
         s.target = s.prompt + s.emitted
         hit = memory.match(s.path)
         if s.ready:
-            hit = min(hit, s.ready // block)
+            found = hit = min(hit, s.ready // block)
             have, chunk = s.ready, 0
         else:
             hit = min(hit, (s.target - 1) // block)
-            have = hit * block
+            found = memory.reach(s, hit)
+            have = found * block
             chunk = min(s.target - have, budget, self.spec.chunk_limit or self.spec.max_tokens)
-        wanted = have + chunk if self.spec.plan == "vllm-v1" else s.target
-        if blocks_of(wanted, block) - hit > memory.room - memory.idle(s.path[:hit]) - self.decode_need():
+        if not self.fits(s, hit, found, have, chunk):
             return None
         self.waiting.remove(s)
         self.running.append(s)
         memory.hold(s, hit)
-        memory.allocate(s, blocks_of(have + chunk, block) - hit)
+        memory.reclaim(s, hit)
+        memory.allocate(s, blocks_of(have + chunk, block) - found)
         if s.preemptions == 0 and not s.ready:
             s.admitted, s.cached = now, have
         self.uncomputed -= s.expected
@@ -363,8 +418,8 @@ class Engine:
             if not gave_way:
                 self.admit_waiting(left, now)
             self.decode_pause = bool(self.prompts)
-            if not self.decode_pause:
-                self.make_room_for_decodes()
+            if not self.decode_pause and self.make_room_for_decodes():
+                self.share.measure(self.decodes)
         else:
             short = self.make_room_for_decodes()
             left, gave_way = self.continue_prompts(self.spec.max_tokens - len(self.decodes), reserve=True)
@@ -375,6 +430,11 @@ class Engine:
             for s in self.decodes:
                 if s.have % self.block == 0:
                     self.memory.allocate(s, 1)
+
+    def rest(self) -> None:
+        """What happens where there is nothing to do."""
+        if not self.running:
+            self.share = Share()
 
     def seconds(self) -> float | None:
         """How long the planned iteration takes; None: there is nothing to compute."""
@@ -403,6 +463,8 @@ class Engine:
         prompts = self.prompts
         for s in self.decodes if self.decode_pause else []:
             s.interruption = s.interruption or "paused"
+        if decodes:
+            self.share.decode()
         for s in decodes:
             s.have += 1
             self.token(s, now)
@@ -435,16 +497,45 @@ class Engine:
         self.finished.append(s)
 
 
+class Share:
+    """The share of what is left of outputs for which SGLang keeps room: less with every decode."""
+
+    def __init__(self) -> None:
+        self.begin, self.steps = 0.7, 0
+
+    @property
+    def now(self) -> float:
+        if self.steps <= 0:
+            return self.begin
+        return max(self.begin - (0.7 - 0.7 * 0.14) / 600 * self.steps, 0.7 * 0.14)
+
+    def decode(self) -> None:
+        self.steps += 1
+
+    def measure(self, decodes: list[Sequence]) -> None:
+        """Somebody had to be retracted: the share that the others used, 20 tokens from now."""
+        used = sum(s.emitted for s in decodes) + 20 * len(decodes)
+        self.begin = min(used / (sum(s.output for s in decodes) + 1.0), 1.0)
+        self.steps = -1
+
+
 class OracleFleet(Fleet):
-    """What a router sees."""
+    """What a router sees: the fleet as it is, or as it was when last read."""
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
         self.age = np.zeros(len(oracle.engines))
+        self.read_at = 0.0
 
     def look(self, now: float) -> None:
-        engines = self.oracle.engines
         self.now = now
+        if not self.oracle.age:
+            self.read(now)
+        self.age[:] = now - self.read_at
+
+    def read(self, now: float) -> None:
+        engines = self.oracle.engines
+        self.read_at = now
         self.running = np.array([len(e.running) for e in engines])
         self.waiting = np.array([len(e.waiting) for e in engines])
         self.prefill_tokens = np.array([e.uncomputed for e in engines])
@@ -467,8 +558,9 @@ class Oracle:
         order: Any = None,
         whole: bool = True,
         prefix_cache: bool = True,
+        age: float = 0.0,
     ) -> None:
-        self.requests, self.fleet, self.router, self.order = requests, fleet, router, order
+        self.requests, self.fleet, self.router, self.order, self.age = requests, fleet, router, order, age
         block = fleet.block
         cached = prefix_cache and requests.prefixes is not None
         self.sequences = [
@@ -478,7 +570,7 @@ class Oracle:
             )
             for r in range(len(requests))
         ]  # fmt: skip
-        self.engines = [Engine(i, spec, block, whole) for i, spec in enumerate(fleet.instances)]
+        self.engines = [Engine(i, spec, block, whole, prefix_cache) for i, spec in enumerate(fleet.instances)]
         ends: dict[Key, int] = {}
         if cached:
             p = requests.prefixes
@@ -494,8 +586,10 @@ class Oracle:
         self.next = [math.inf] * len(self.groups)  # when the iteration in flight ends
         self.waking: set[int] = set()  # groups that plan then, having had nothing to do
         self.links = [0.0] * len(self.engines)
-        # On their way to another instance, or (-1) in the head of somebody who thinks about the answer before them.
-        self.mail: list[tuple[float, int, Sequence, int]] = []
+        # On their way to another instance, or (-1) in the head of somebody who thinks about the answer before them;
+        # or the next reading of the signals.
+        self.mail: list[tuple[float, int, Sequence | None, int]] = []
+        self.readings = 0
         self.posted = 0
         self.view = OracleFleet(self)
         self.handovers = 0
@@ -507,6 +601,8 @@ class Oracle:
             if not self.fits(s):
                 self.follow(s, s.arrival)
         arrivals = [s for s in opening if self.fits(s)]
+        if self.age:
+            self.post(self.sequences[0].arrival, None, -1)
         while True:
             t_arrival = arrivals[0].arrival if arrivals else math.inf
             t_mail = min(self.mail)[0] if self.mail else math.inf
@@ -514,12 +610,16 @@ class Oracle:
             g = min(range(len(self.groups)), key=lambda g: self.next[g])
             if self.next[g] < t:
                 self.boundary(g)
-            elif t == math.inf:
+            elif t == math.inf or (self.age and not arrivals and len(self.mail) == 1 and self.next[g] == math.inf):
                 return self
             elif t_mail <= t_arrival:
                 item = min(self.mail)
                 self.mail.remove(item)
-                if item[3] < 0:
+                if item[2] is None:
+                    self.view.read(t)
+                    self.readings += 1
+                    self.post(self.sequences[0].arrival + self.readings * self.age, None, -1)
+                elif item[3] < 0:
                     self.arrive(item[2], t)
                 else:
                     self.send(item[2], item[3], t)
@@ -536,8 +636,7 @@ class Oracle:
                 s = self.sequences[r]
                 s.arrival = when + float(self.requests.think[r])
                 if self.fits(s):
-                    self.posted += 1
-                    self.mail.append((s.arrival, self.posted, s, -1))
+                    self.post(s.arrival, s, -1)
                 else:
                     over.append((s, s.arrival))
 
@@ -591,8 +690,11 @@ class Oracle:
         seconds = fresh * cost.kv_bytes * (1.0 - self.fleet.overlap) / self.fleet.bandwidth
         begin = max(now, self.links[s.source])
         self.links[s.source] = begin + seconds
+        self.post(begin + seconds + self.fleet.latency, s, i)
+
+    def post(self, when: float, s: Sequence | None, i: int) -> None:
         self.posted += 1
-        self.mail.append((begin + seconds + self.fleet.latency, self.posted, s, i))
+        self.mail.append((when, self.posted, s, i))
 
     def plan(self, g: int, now: float) -> None:
         for e in self.groups[g]:
@@ -601,5 +703,6 @@ class Oracle:
                 e.memory.clear()
                 e.plan(now)
                 assert e.running, "an empty instance refuses a request that fits"
+            e.rest()
         times = [seconds for e in self.groups[g] if (seconds := e.seconds()) is not None]
         self.next[g] = now + max(times) if times else math.inf

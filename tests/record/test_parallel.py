@@ -97,6 +97,7 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 
 
 @needs_ray
+@pytest.mark.alone  # Ray starts a dozen processes
 def test_a_local_ray_gives_the_same_values(with_third: Package) -> None:
     here = with_third.json("run", "third-paper")
     there = with_third.json("run", "third-paper", "--on", "ray")
@@ -106,6 +107,7 @@ def test_a_local_ray_gives_the_same_values(with_third: Package) -> None:
 
 
 @needs_ray
+@pytest.mark.alone  # Ray starts a dozen processes
 @pytest.mark.slow
 def test_a_ray_cluster_behind_an_address_gives_the_same_values(with_third: Package) -> None:
     here = with_third.json("run", "third-paper")
@@ -122,6 +124,7 @@ def test_a_ray_cluster_behind_an_address_gives_the_same_values(with_third: Packa
 
 
 @needs_ray
+@pytest.mark.alone  # Ray starts a dozen processes
 def test_a_case_that_raises_on_ray_is_one_line(with_third: Package) -> None:
     said = with_third.assay("run", "third-paper", "--on", "ray", code=1, TRIAL_TROUBLE="raise").stderr.strip()
     assert "ValueError: the third case is" in said
@@ -129,6 +132,7 @@ def test_a_case_that_raises_on_ray_is_one_line(with_third: Package) -> None:
 
 
 @needs_ray
+@pytest.mark.alone  # Ray starts a dozen processes
 def test_a_ray_that_is_not_there(with_third: Package, tmp_path: Path) -> None:
     said = with_third.assay("run", "third-paper", "--on", "ray://127.0.0.1:9", code=2).stderr.strip()
     assert said.startswith("assay: cannot reach Ray at 'ray://127.0.0.1:9'")

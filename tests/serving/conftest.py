@@ -59,6 +59,7 @@ class Case:
     by: str
     shortest_first: bool
     prefix_cache: bool
+    age: float = 0.0
 
     def __repr__(self) -> str:
         q, f = self.requests, self.fleet
@@ -75,7 +76,9 @@ class Case:
             (i.plan, i.role, i.max_seqs, i.max_tokens, i.chunk_limit, i.preemption, i.room // f.block, i.host_tokens)
             for i in f.instances
         ]
+        admission, age = f.instances[0].admission, self.age
         rest = f"lockstep {f.lockstep}, by {self.by}, shortest {self.shortest_first}, cache {self.prefix_cache}"
+        rest += f", admission {admission}, age {age}"
         loop = "" if q.after is None or q.think is None else f"\nafter {q.after.tolist()} think {q.think.tolist()}"
         return f"block {f.block}\n{rows}\nsegments {segments}\n{parts}\n{rest}{loop}"
 
@@ -84,7 +87,8 @@ class Case:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"order": ShortestFirst() if self.shortest_first else None, "prefix_cache": self.prefix_cache}
+        order = ShortestFirst() if self.shortest_first else None
+        return {"order": order, "prefix_cache": self.prefix_cache, "age": self.age}
 
     def run(self, mode: str) -> tuple[Outcome, Simulation, Watcher]:
         router = Watcher(self.by)
@@ -180,7 +184,8 @@ SHAPES = ("one", "several", "lockstep", "split", "split-lockstep")
 @st.composite
 def cases(
     draw: Any, *, host: bool = False, ties: bool = False, one_block: bool | None = None, overshoot: bool = True,
-    loops: bool = False, most: int = 40, bys: tuple[str, ...] = ("turn", "batch", "kv", "prefill", "cache", "free"),
+    loops: bool = False, ages: tuple[float, ...] = (0.0,), most: int = 40,
+    bys: tuple[str, ...] = ("turn", "batch", "kv", "prefill", "cache", "free"),
 ) -> Case:  # fmt: skip
     """Small memories, so that sequences give way and blocks are evicted all the time."""
     seed = draw(st.integers(0, 2**32))
@@ -201,12 +206,14 @@ def cases(
     instance = Instance(
         make_cost(seed, 200), plan=draw(st.sampled_from(["vllm-v1", "vllm-v1", "sglang", "static"])),
         max_seqs=min(draw(st.integers(1, 12)), max_tokens), max_tokens=max_tokens,
-        chunk_limit=draw(st.sampled_from([0, 0, 5, 16])), preemption=draw(st.sampled_from(["recompute", "swap"])),
+        chunk_limit=draw(st.sampled_from([0, 0, 5, 16])), admission=draw(st.sampled_from(["prompt", "chunk"])),
+        preemption=draw(st.sampled_from(["recompute", "swap"])),
         kv_tokens=int(need.max() * room) * block, host_bandwidth=1e7,
         host_tokens=draw(st.integers(1, 30)) * block if host else 0,
     )  # fmt: skip
     fleet = make_fleet(shape, instance, block, seed, draw(st.booleans()))
-    return Case(requests, fleet, draw(st.sampled_from(bys)), draw(st.booleans()), draw(st.integers(0, 4)) > 0)
+    by, shortest, cached = draw(st.sampled_from(bys)), draw(st.booleans()), draw(st.integers(0, 4)) > 0
+    return Case(requests, fleet, by, shortest, cached, draw(st.sampled_from(ages)))
 
 
 def make_fleet(shape: str, instance: Instance, block: int, seed: int, differ: bool) -> FleetSpec:
@@ -244,5 +251,26 @@ def tight_case(seed: int) -> Case:
         make_cost(seed, 200), max_seqs=int(rng.integers(2, 8)), max_tokens=int(rng.integers(8, 60)),
         chunk_limit=int(rng.choice([0, 3, 5])), preemption=str(rng.choice(["recompute", "swap"])),
         kv_tokens=int(need * rng.choice([1.0, 1.2, 1.5, 2.0])) * block, host_bandwidth=1e7,
+        admission=str(rng.choice(["prompt", "chunk"])), plan=str(rng.choice(["vllm-v1", "vllm-v1", "sglang"])),
     )  # fmt: skip
     return Case(requests, make_fleet("one", instance, block, seed, False), "turn", bool(rng.random() < 0.5), True)
+
+
+def starved_case(seed: int) -> Case:
+    """As `tight_case`, with longer answers, other plans, several instances, loops and old signals."""
+    rng, case = stream(seed, "soak2"), tight_case(seed)
+    if rng.random() >= 0.6:
+        return case
+    plan, preemption = str(rng.choice(["vllm-v1", "sglang", "static"])), rng.choice(["recompute", "recompute", "swap"])
+    shape = str(rng.choice(SHAPES))
+    requests = with_loops(case.requests, seed) if rng.random() < 0.5 else case.requests
+    if rng.random() < 0.5:
+        longer = np.minimum(requests.output * int(rng.integers(1, 8)), 90)
+        requests = replace(requests, output=longer.astype(requests.output.dtype))
+    block = case.fleet.block
+    need = int((-(-(requests.prompt.astype(int) + requests.output) // block) + 1).max())
+    room = int(need * rng.choice([1.0, 1.2, 1.5, 2.0, 3.0])) * block
+    instance = replace(case.fleet.instances[0], plan=plan, preemption=str(preemption), kv_tokens=room)
+    by = str(rng.choice(["turn", "batch", "kv", "prefill", "cache", "free"]))
+    fleet, cached = make_fleet(shape, instance, block, seed, False), bool(rng.random() < 0.8)
+    return Case(requests, fleet, by, case.shortest_first, cached, float(rng.choice([0.0, 0.0, 0.03])))

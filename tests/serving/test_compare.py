@@ -102,7 +102,7 @@ def test_the_answer_has_the_shape_the_readme_shows(trace: Path) -> None:
             "--json",
         )
     )
-    assert list(answer) == ["trace", "fleet", "table", "why"]
+    assert list(answer) == ["trace", "fleet", "table", "why", "trust"]
     assert [row["policy"] for row in answer["table"]] == ["lmetric", "round-robin"]
     wanted = (
         "requests ttft_mean ttft_p50 ttft_p99 tpot_mean tpot_p99 e2e_mean cached_ratio goodput preemptions sim_seconds"
@@ -145,6 +145,16 @@ def test_several_traces_tell_how_far_a_lead_reaches() -> None:
     assert winner["led_by"] is None
     assert other["led_by"] == pytest.approx(1 - winner["ttft_mean"] / other["ttft_mean"])
     assert other["led_by_low"] <= other["led_by"] <= other["led_by_high"]
+
+
+def test_signals_can_be_old_and_admission_the_older_rule(trace: Path) -> None:
+    asked = ["--trace", trace, "--fleet", FLEET, "--policies", "least-requests,round-robin", "--rate", "x20", "--json"]
+    fresh, old = (json.loads(run(*asked, *more)) for more in ([], ["--age", "2", "--admission", "chunk"]))
+    assert (fresh["fleet"]["signals"], fresh["fleet"]["admission"]) == ("as they are", "prompt")
+    assert (old["fleet"]["signals"], old["fleet"]["admission"]) == ("read every 2 s", "chunk")
+    (router, blind), (router_then, blind_then) = fresh["table"], old["table"]
+    assert router["ttft_mean"] < router_then["ttft_mean"]  # it herds
+    assert blind["ttft_mean"] == blind_then["ttft_mean"]
 
 
 def test_pictures_and_timeline_are_written(trace: Path, tmp_path: Path) -> None:

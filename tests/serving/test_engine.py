@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from assay.sim.llm_cost import StepCost
 from assay.workloads import request_files
 from assay.workloads.requests import Prefixes, Requests
 from tests.oracles.serving import Oracle
-from tests.serving.conftest import SEEN, Case, FleetSpec, Instance, Watcher, cases, make_cost, tight_case
+from tests.serving.conftest import SEEN, Case, FleetSpec, Instance, Watcher, cases, make_cost, starved_case, tight_case
 
 TIMES = ("arrival", "routed", "admitted", "first", "finish")
 WHO = ("instance", "cached", "preemptions", "emitted", "fetched", "prefilled_by")
@@ -118,6 +119,19 @@ def test_jumping_equals_stepping_where_blocks_are_always_short(first: int) -> No
         assert_at_rest(jumping)
 
 
+# Each of these let a request in too late when jumping: asked for a chunk, it lost a block of its own to a decode.
+CHUNKS = (100580, 101253, 101683, 101950, 102077, 102164, 102594, 102725)
+
+
+@pytest.mark.parametrize("seeds", [CHUNKS, range(40), pytest.param(range(1000, 4000), marks=pytest.mark.slow)])
+def test_all_three_agree_where_sequences_give_way_all_the_time(seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        case = starved_case(seed)
+        jumping, _ = assert_same(case)
+        assert_at_rest(jumping)
+        assert_equals_oracle(case, whole=True)
+
+
 @many
 @given(cases(bys=("itl",)))
 def test_what_a_router_sees_of_the_time_between_tokens_is_the_same(case: Case) -> None:
@@ -162,8 +176,9 @@ def assert_equals_oracle(case: Case, whole: bool) -> Oracle:
     outcome, _, router = case.run("macro")
     watcher = Watcher(case.by)
     oracle = Oracle(
-        case.requests, case.fleet, watcher, case.options["order"], whole=whole, prefix_cache=case.prefix_cache
-    ).run()
+        case.requests, case.fleet, watcher, case.options["order"], whole=whole, prefix_cache=case.prefix_cache,
+        age=case.age,
+    ).run()  # fmt: skip
     assert all(s.finishes == 1 for s in oracle.sequences)
     for name in ("instance", "cached", "preemptions"):
         expected = [getattr(s, name) for s in oracle.sequences]
@@ -195,6 +210,19 @@ def test_the_engine_equals_the_oracle_in_closed_loops(case: Case) -> None:
     event("released" if oracle.requests.after.max() >= 0 else "nobody waits")  # type: ignore[union-attr]
 
 
+@settings(max_examples=60, deadline=None)
+@given(cases(loops=True, ages=(0.005, 0.05, 0.5)))
+def test_jumping_equals_stepping_with_old_signals(case: Case) -> None:
+    for simulation in assert_same(case):
+        assert_at_rest(simulation)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(loops=True, ages=(0.005, 0.05, 0.5)))
+def test_the_engine_equals_the_oracle_with_old_signals(case: Case) -> None:
+    assert_equals_oracle(case, whole=True)
+
+
 def assert_turns_wait(simulation: Simulation) -> None:
     """Nobody is sent before the one it waits for has ended and the think time is over."""
     after, think = simulation.requests.after, simulation.requests.think
@@ -212,6 +240,8 @@ def tally(oracle: Oracle) -> Counter[str]:
         preemptions=sum(s.preemptions for s in oracle.sequences),
         evictions=sum(e.memory.evicted for e in oracle.engines),
         hits=sum(e.memory.hits for e in oracle.engines),
+        found=sum(e.memory.found for e in oracle.engines),
+        kept_out=sum(e.kept_out for e in oracle.engines),
         handovers=oracle.handovers,
         pauses=sum(kind == "paused" for e in oracle.engines for kind, _ in e.gaps),
     )
@@ -252,8 +282,8 @@ def test_everything_happens_in_these_cases() -> None:
 
     collect()
     for what in (
-        "preemptions", "evictions", "hits", "handovers", "pauses", "lockstep", "vllm-v1", "sglang", "static",
-        "preempted: swap", "preempted: recompute",
+        "preemptions", "evictions", "hits", "found", "kept_out", "handovers", "pauses", "lockstep", "vllm-v1",
+        "sglang", "static", "preempted: swap", "preempted: recompute",
     ):  # fmt: skip
         assert total[what] > 0, what
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,13 @@ def adaptive(requests: Requests, **settings: Any) -> tuple[float, Nitsum]:
     return outcome.goodput(TARGETS), planner
 
 
+@cache
+def shifting() -> tuple[Requests, float, Nitsum, dict[str, float]]:
+    """A mix that changes three times, served with a moving cut and with every static one."""
+    requests = trace(["strict", "relaxed"] * 2, 50.0)
+    return requests, *adaptive(requests), statics(requests)
+
+
 def statics(requests: Requests) -> dict[str, float]:
     """Every static width with small and large chunks, first come first served and strictest first."""
     return {
@@ -62,9 +70,7 @@ def statics(requests: Requests) -> dict[str, float]:
 
 
 def test_goodput_on_a_shifting_mix_beats_every_static_width() -> None:
-    requests = trace(["strict", "relaxed"] * 2, 50.0)
-    goodput, planner = adaptive(requests)
-    static = statics(requests)
+    _, goodput, planner, static = shifting()
     assert goodput > 1.05 * max(static.values())  # the best in hindsight, of sixteen
     assert goodput > 1.5 * float(np.median(list(static.values())))
     assert planner.pool.switches >= 2
@@ -77,11 +83,10 @@ def test_on_a_steady_mix_it_is_about_as_good_as_the_best_static_width() -> None:
 
 
 def test_with_a_dear_switch_the_gain_vanishes() -> None:
-    requests = trace(["strict", "relaxed"] * 2, 50.0)
-    cheap, _ = adaptive(requests)
+    requests, cheap, _, static = shifting()
     dear, _ = adaptive(requests, restart=60.0)
     assert dear < 0.9 * cheap
-    assert dear < max(statics(requests).values())
+    assert dear < max(static.values())
 
 
 @settings(max_examples=8, deadline=None)

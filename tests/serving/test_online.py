@@ -94,7 +94,8 @@ def make_talk(seed: int, n: int, *, most_reused: bool, order: Any = None) -> Tal
     spec = Instance(
         make_cost(seed, 200), plan=str(rng.choice(["vllm-v1", "vllm-v1", "sglang", "static"])),
         max_seqs=min(int(rng.integers(1, 12)), max_tokens), max_tokens=max_tokens,
-        chunk_limit=int(rng.choice([0, 0, 5, 16])), preemption=str(rng.choice(["recompute", "swap"])),
+        chunk_limit=int(rng.choice([0, 0, 5, 16])), admission=str(rng.choice(["prompt", "chunk"])),
+        preemption=str(rng.choice(["recompute", "swap"])),
         kv_tokens=int(need * rng.choice([1.0, 1.0, 1.3, 2.0, 4.0])) * block, host_bandwidth=1e7,
     )  # fmt: skip
     gaps = rng.exponential(1 / rng.choice([1.0, 10.0, 100.0]), n) * (rng.random(n) < rng.choice([0.3, 1.0]))
@@ -249,7 +250,7 @@ def test_times_are_those_of_an_instance_that_names_every_block(seed: int, n: int
 
 def test_the_traces_have_what_the_comparison_is_about() -> None:
     preemptions = hits = of_answers = chunked = reused = 0
-    for seed in range(30):
+    for seed in range(40):
         talk = make_talk(seed, 60, most_reused=True)
         whole, first = simulated(talk, whole_answers=True), simulated(talk, whole_answers=False)
         preemptions += int(whole.records["preemptions"].sum())

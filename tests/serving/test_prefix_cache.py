@@ -8,10 +8,22 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from assay.serving.engine.prefix_cache import clear, extend, hold, idle_blocks, match, match_all, release, take
-from assay.serving.engine.state import World
+from assay.serving.engine.prefix_cache import (
+    clear,
+    extend,
+    hold,
+    idle_blocks,
+    match,
+    match_all,
+    reach,
+    reclaim,
+    release,
+    take,
+)
+from assay.serving.engine.state import OWN, World
 from assay.serving.engine.world import build
 from assay.sim.llm_cost import StepCost
+from assay.sim.random import stream
 from tests.oracles.serving import Memory, Oracle, Sequence, blocks_of
 from tests.serving.conftest import FleetSpec, Instance, Watcher, make_trace
 
@@ -28,21 +40,29 @@ class Pair:
         oracle = Oracle(self.trace, fleet, Watcher(), whole=not one_block)
         self.sequences, self.memory, self.block = oracle.sequences, oracle.engines[0].memory, block
         self.running: list[int] = []
+        self.found_again = 0
 
     def admit(self, r: int, chunk: int) -> None:
         """As many tokens of request r as fit, up to `chunk` beyond the hit."""
         w, s = self.world.handle, self.sequences[r]
         hit = min(self.memory.match(s.path), (s.prompt - 1) // self.block)
-        tokens = min(s.prompt, hit * self.block + chunk)
-        need = blocks_of(tokens, self.block) - hit
+        found = self.memory.reach(s, hit)
+        tokens = found * self.block + chunk
+        if found * self.block < s.prompt:
+            tokens = min(s.prompt, tokens)
+        need = blocks_of(tokens, self.block) - found
         assert idle_blocks(w, r, 0, hit) == self.memory.idle(s.path[:hit])
-        if need > self.memory.room - self.memory.idle(s.path[:hit]):
+        assert reach(w, r, 0, hit) == found
+        if need > self.memory.room - self.memory.idle(s.path[:hit]) - (found - hit):
             return
+        self.found_again += found - hit
         hold(w, r, 0, hit)
+        reclaim(w, r, 0, found - hit)
         take(w, 0, need)
-        self.world.requests[r]["private"] = need
+        self.world.requests[r]["private"] = need + found - hit
         extend(w, r, 0, tokens // self.block)
         self.memory.hold(s, hit)
+        self.memory.reclaim(s, hit)
         self.memory.allocate(s, need)
         self.memory.publish(s, tokens)
         s.have = tokens
@@ -64,9 +84,10 @@ class Pair:
     def end(self, r: int, finished: bool) -> None:
         s = self.sequences[r]
         request = self.world.requests[r]
-        answer = s.have // self.block - int(request["shared"]) if finished else 0
-        release(self.world.handle, r, 0, int(request["private"]), answer)
-        self.memory.release(s, finished)
+        full = s.have // self.block - int(request["shared"])  # of an answer, or of what it finds again itself
+        answer, own = (full, 0) if finished else (0, full)
+        release(self.world.handle, r, 0, int(request["private"]), answer, own)
+        self.memory.release(s, finished, computed=0 if finished else s.have)
         self.running.remove(r)
 
     def compare(self) -> None:
@@ -76,9 +97,15 @@ class Pair:
             assert match(w.handle, r, 0, int(w.requests[r]["path_blocks"])) == self.memory.match(s.path)
             match_all(w.handle, r, hits)
             assert hits[0] == self.memory.match(s.path) * self.block
-        assert cold_first(w) == [key[0] if key[0] == "own" else (key[0][-1], key[1]) for key in self.memory.free]
+        assert cold_first(w) == [self.name(key) for key in self.memory.free]
         assert cache["active"] == self.memory.held
         assert cache["resident"] == self.memory.held + len(self.memory.free) <= cache["capacity"]
+
+    def name(self, key: Any) -> Any:
+        """A block that nobody holds, as `cold_first` says it."""
+        if key[0] == "left" and key in self.memory.left.get(key[1], ()):
+            return key[:3]
+        return "own" if key[0] in ("own", "left") else (key[0][-1], key[1])
 
 
 def cold_first(w: World) -> list[Any]:
@@ -88,8 +115,12 @@ def cold_first(w: World) -> list[Any]:
     while e >= 0:
         entry = w.entries[e]
         s, count = int(entry["segment"]), int(entry["blocks"])
-        first = int(w.begin[s])
-        blocks += ["own"] * count if s < 0 else [(s, first + b) for b in range(count - 1, -1, -1)]
+        if s <= OWN:
+            first = int(w.requests[OWN - s]["own_begin"])
+            blocks += [("left", OWN - s, first + b) for b in range(count - 1, -1, -1)]
+        else:
+            first = int(w.begin[s])
+            blocks += ["own"] * count if s < 0 else [(s, first + b) for b in range(count - 1, -1, -1)]
         e = int(entry["warmer"])
     return blocks
 
@@ -109,7 +140,21 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 11), st.integers(1,
 def test_hits_order_and_room_equal_those_of_single_blocks(
     seed: int, block: int, capacity: int, one_block: bool, steps: list[tuple[int, int, int]]
 ) -> None:
-    pair = Pair(seed, block, capacity, one_block)
+    follow(Pair(seed, block, capacity, one_block), steps)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(6, 30), st.booleans())
+def test_what_was_left_is_found_again_until_it_is_taken(seed: int, capacity: int, one_block: bool) -> None:
+    """Three who come, give way and come again."""
+    rng = stream(seed, "give-way")
+    steps = [(int(rng.choice([0, 0, 0, 3, 3, 2])), int(rng.integers(3)), int(rng.integers(1, 12))) for _ in range(60)]
+    pair = Pair(seed, int(rng.choice([1, 2, 4])), capacity, one_block)
+    follow(pair, steps)
+    event("found again" if pair.found_again else "nothing found again")
+
+
+def follow(pair: Pair, steps: list[tuple[int, int, int]]) -> None:
     for action, r, chunk in steps:
         if action <= 1 and r not in pair.running:
             pair.admit(r, chunk)
@@ -135,7 +180,7 @@ def test_the_coldest_prefix_goes_first_and_from_its_end() -> None:
     paths = sorted(range(12), key=lambda r: -len(pair.sequences[r].path))
     pair.admit(paths[0], 100)
     pair.end(paths[0], finished=False)
-    order = [block for block in cold_first(pair.world) if block != "own"]
+    order = [block for block in cold_first(pair.world) if block != "own" and block[0] != "left"]
     depths = [number for _, number in order]
     assert len(order) >= 2
     assert depths == sorted(depths, reverse=True)

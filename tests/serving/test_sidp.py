@@ -147,7 +147,14 @@ def test_what_can_never_fit_is_refused() -> None:
 # --------------------------------------------------------------------------------------- real processes
 
 
-@pytest.mark.parametrize(("group", "mode"), [(2, "stream"), (4, "stream"), (2, "send"), (3, "send")])
+@pytest.mark.parametrize(
+    ("group", "mode"),
+    [
+        (2, "stream"),
+        (2, "send"),
+        *(pytest.param(*dear, marks=pytest.mark.slow) for dear in [(4, "stream"), (3, "send")]),
+    ],
+)
 def test_processes_that_share_a_model_compute_what_the_unsplit_model_does(group: int, mode: str) -> None:
     shown = weight_pool.demonstrate(group, mode, seed=group)
     assert shown.equal

@@ -103,8 +103,8 @@ def test_a_cut_last_row_is_left_out_and_said(tmp_path: Path) -> None:
         ("a.csv", "", "line 1 must name the columns"),
         ("a.csv", "1,2,3\n4,5,6\n", "line 1 must name the columns"),
         ("a.csv", "name,commit\nx,a\n", "needs a column 'value'"),
-        ("a.csv", "time,parse\nyesterday,1\n", "line 2: time 'yesterday'"),
-        ("a.csv", "time,parse\n1e300,1\n", "no number of seconds since 1970"),
+        ("a.csv", "time,parse\nyesterday,1\n", "line 2, column 'time': 'yesterday' is no time"),
+        ("a.csv", "time,parse\n1e300,1\n", "line 2, column 'time': '1e300' is no time"),
         ("a.csv", "commit,parse\n", "no benchmark result"),
     ],
 )

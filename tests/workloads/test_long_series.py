@@ -62,13 +62,13 @@ def test_a_gap_stays_a_gap_on_the_grid(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "CSV|header"), ("time,value\n", "header"), ("a,b,c\n1,2,3\n", "which column"),
+        ("", "line 1"), ("time,value\n", "header"), ("a,b,c\n1,2,3\n", "which column"),
         ("time,value\nyesterday,1\ntoday,2\n", "line 2.*no time"),
         ("time,value\n0,fast\n1,slow\n", "line 2.*no number"),
         ("time,value\n0,\n1,\n", "no number"), ("\x00\x01", "CSV|header"),
-        ("time;value\n2024-01-01;1,5\n", "not divided by commas"),
-        ("time\tvalue\n2024-01-01\t1.5\n", "not divided by commas"),
-        ("2024-01-01,1.5\n2024-01-02,1.6\n", "line 1: holds values, no names"),
+        ("time;value\n2024-01-01;fast\n", "no number"),
+        ("time,value,value\n0,1,2\n", "each once"),
+        ("2024-01-01,1.5\n2024-01-02,1.6\n", "line 1 must name the columns"),
         ('time,value\n2024-01-01,"1,5"\n', "1.5 would be right"),
     ],
 )  # fmt: skip
@@ -119,3 +119,19 @@ def test_the_public_record_of_cloud_machines_is_read() -> None:
     parts = long_series.split(frame)
     assert [part.name for part in parts] == ["0", "1", "2"]
     assert long_series.natural_step(parts[1]) == 7200.0
+
+
+@pytest.mark.parametrize("text", ["time;value\n2024-01-01;1,5\n", "time\tvalue\n2024-01-01\t1.5\n"])
+def test_semicolons_and_tabs_divide_as_well(tmp_path: Path, text: str) -> None:
+    (series,) = long_series.split(long_series.read(write(tmp_path, text)))
+    assert series.values.tolist() == [1.5]
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_rows_of_another_length_are_left_out_and_counted(tmp_path: Path, quote: str) -> None:
+    frame = long_series.read(write(tmp_path, f"time,value\n0,{quote}1{quote}\n\n1,2,3\n4\n5,6\n"))
+    (series,) = long_series.split(frame)
+    assert (series.values.tolist(), dict(frame.repairs)) == (
+        [1.0, 6.0],
+        {"rows with another number of fields left out": 2},
+    )

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 SIGNS = {"holds": ("✓", "green"), "violated": ("✗", "red"), "unknown": ("?", "yellow")}
 
 
-@click.command(
-    epilog="Example:  assay check history.edn    or    assay check history.jsonl --model linearizable --spec queue"
-)
+@click.command(epilog="Example:  assay check history.edn    or    assay check history.jsonl --model linearizable")
 @click.argument("history", type=click.Path(path_type=Path))
 @click.option(
     "--model", default="strongest", show_default=True,

@@ -66,7 +66,10 @@ class Comparisons(click.Group):
             return _overview(name)
         if name not in catalogue.papers() and (close := difflib.get_close_matches(name, ROOMS, n=1, cutoff=0.8)):
             raise BadInput(f"no room or paper has the name '{name}'; did you mean {close[0]}?")
-        paper = catalogue.paper(name)  # or an error that names the closest keys
+        try:
+            paper = catalogue.paper(name)
+        except BadInput as error:  # it names the closest keys
+            raise BadInput(f"no room is called '{name}', and {error}") from error
         if module := catalogue.comparisons(paper.room).get(name):
             return _printing(_load(module))
         kinds = catalogue.offers(name) if catalogue.is_built(paper) else frozenset()
@@ -108,7 +111,8 @@ def _papers(room: str) -> dict[str, click.Command]:
 
 def _taking(room: str, args: list[str]) -> str:
     """The paper of the room whose comparison takes all the options given."""
-    given = {arg.partition("=")[0] for arg in args if arg.startswith("-") and arg not in ("--json", "--wide")}
+    named = [arg.partition("=")[0] for arg in args if arg.startswith("-") and arg.strip("-")[:1].isalpha()]  # no -3
+    given = {name for name in named if name not in ("--json", "--wide")}
     known = {key: {opt for param in command.params for opt in param.opts} for key, command in _papers(room).items()}
     fits = [key for key, options in known.items() if given <= options]
     if len(fits) == 1:

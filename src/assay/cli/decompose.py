@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Example:  assay decompose latency.csv --forecast 30d --plot parts.svg    or    assay decompose noise.csv"
-    " --value value --time starttime --by VM_id --series 1 --period 1d,7d"
+    epilog="Example:  assay decompose latency.csv --forecast 30d --plot parts.svg    or    "
+    "assay decompose latency.csv --period 1d,7d"
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--value", help="The column of values; told from its name unless given.")
@@ -29,14 +29,19 @@ if TYPE_CHECKING:
 @click.option("--step", help="The grid's step (10min, 1h, 1d); else a little more than the samples' usual distance.")
 @click.option("--period", help="Periods to use instead of looking for them: 1d,7d,quarter.")
 @click.option("--analyst", type=click.Path(path_type=Path), help="A TOML guide: periods, when they ran, jumps.")
-@click.option("--forecast", "ahead", help="Forecast so long (30d), and backtest it beside the seasonal naive forecast.")
+@click.option("--forecast", "ahead", help="Forecast so long (30d), and backtest it beside simple forecasts.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw to .svg, .png, .pdf or .html.")
 @json_option
 def command(
     file: Path, value: str | None, time: str | None, by: str | None, only: str | None, step: str | None,
     period: str | None, analyst: Path | None, ahead: str | None, plot: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Take the series of FILE (a CSV table such as time,value) apart; gaps stay gaps."""
+    """Take the series of FILE apart; gaps stay gaps.
+
+    FILE is a CSV table such as time,value; Prometheus text with times, or the JSON of its query_range; or OTLP metrics
+    and traces (of traces, how long the spans of each name took). --value METRIC chooses among the latter; counters
+    become rates.
+    """
     from assay.observe.series import guides, report
     from assay.record import charts
     from assay.record.errors import BadInput
@@ -70,13 +75,35 @@ def _grids(
     from assay.record.errors import BadInput
     from assay.workloads import long_series
 
-    frame = long_series.read(file, value=value, time=time, by=by)
-    every = long_series.split(frame)
+    if _monitored(file):
+        if time or by:
+            raise BadInput(f"{file}: --time and --by are for CSV; its series have names: --value METRIC, --series NAME")
+        from assay.workloads import telemetry_files
+
+        frame = telemetry_files.read(file)
+        every = long_series.of_telemetry(frame, value)
+        if not every:
+            what = f"series of '{value}'" if value else "series"
+            raise BadInput(f"{file}: no {what} with {long_series.LEAST} samples or more; one scrape is no series")
+    else:
+        frame = long_series.read(file, value=value, time=time, by=by)
+        every = long_series.split(frame)
     chosen = [one for one in every if only is None or one.name == only]
     if not chosen:
         names = ", ".join(one.name for one in every[:12])
         raise BadInput(f"{file}: no series '{only}'; there are {names}")
     return [long_series.regular(one, step) for one in chosen], dict(frame.repairs)
+
+
+def _monitored(file: Path) -> bool:
+    """Whether it holds what a monitoring system wrote: Prometheus text or answers, OTLP."""
+    from assay.record.errors import BadInput
+    from assay.workloads import telemetry_files
+
+    try:
+        return file.is_dir() or telemetry_files.kind_of(file) in ("prometheus", "otlp")
+    except BadInput:
+        return False  # the reader of tables says what is wrong with it
 
 
 def _reports(grids: list[Grid], guide: Guide | None, horizon: float | None) -> list[Report]:
@@ -165,11 +192,10 @@ def _print_backtest(tested: Backtest) -> None:
     table = quiet_table()
     for name in (f"held out {tested.ratio.n} times", "MAPE", "interval", "MASE", "interval"):
         table.add_column(name, justify="left" if name.startswith("held") else "right")
-    for name, mape, mase in (
-        ("from the parts", tested.mape, tested.mase),
-        ("seasonal naive", tested.naive_mape, tested.naive_mase),
-    ):
-        table.add_row(name, f"{mape.value:.2%}", _span(mape, 100), f"{mase.value:.3f}", _span(mase, 1))
+    for name, one in {"from the parts": tested.ours, **tested.simple}.items():
+        mape, mase = one.mape, one.mase
+        shown = f"{name} (the best of them)" if name == tested.best else name
+        table.add_row(shown, f"{mape.value:.2%}", _span(mape, 100), f"{mase.value:.3f}", _span(mase, 1))
     console().print(table)
     click.echo(tested.sentence)
 

@@ -61,6 +61,7 @@ def _compare(html: Path) -> tuple[dict[str, Any], Path]:
     from assay.serving import compare as serving
     from assay.serving import fleet
     from assay.serving.engine.plots import comparison
+    from assay.sim import trust
 
     traces = [serving.generated("agents", seed=seed) for seed in range(TRACES)]
     policies = serving.DEFAULT.split(",")
@@ -70,7 +71,8 @@ def _compare(html: Path) -> tuple[dict[str, Any], Path]:
         table, runs = serving.over_traces(traces, fleet.parse(FLEET), policies, progress)
     picture = html / "compare.svg"
     charts.write(comparison(runs), picture)
-    return {"requests": many, "traces": len(traces), "table": table}, picture
+    told = {"requests": many, "traces": len(traces), "table": table, "trust": trust.sentence("roofline")}
+    return told, picture
 
 
 def _study(key: str) -> Result:
@@ -99,7 +101,7 @@ def screen(
         f"simulator ({FLEET}) sent each of them the same {answer['requests']:,} requests of chats and agents, in "
         f"{answer['traces']} traces.",
         "won": won,
-        "sure": certain,
+        "sure": f"{certain} {answer['trust']}",
         "also run": "the studies of two papers, on this machine: "
         + "; ".join(f"of {result.key} {result.headline} claims reproduced" for result in results),
         "pictures": ", ".join(map(str, pictures)),

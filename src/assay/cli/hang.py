@@ -17,7 +17,7 @@ SHOWN = 8  # ranks of a list before it is cut
 
 
 @click.command(
-    epilog="Example:  assay hang /tmp/dumps    (files such as nccl_trace_rank_0, nccl_trace_rank_1, … or rank_0.json)"
+    epilog="Example:  assay hang dumps    (files such as nccl_trace_rank_0, nccl_trace_rank_1, … or rank_0.json)"
 )
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @json_option

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from assay.protocols.kernel.trace import Trace
 
 
-@click.group(epilog="Example:  assay protocol run mine.py:Node --n 7 --faults equivocate:2 --live")
+@click.group(epilog="Example:  assay protocol run flood.py:Flood --n 7 --live")
 def command() -> None:
     """Run a protocol: one node file, in rounds, in simulated time, under an adversary, or over real sockets."""
 
@@ -45,15 +46,22 @@ def command() -> None:
 @click.option("--limit", type=click.FloatRange(0, min_open=True), help="Rounds, seconds or deliveries at most.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--seeds", type=click.IntRange(1), help="Run so many, from --seed on, and summarise.")
+@click.option("--history", type=click.Path(path_type=Path), help="Write the operations here, for `assay check`.")
 @json_option
-def run(node: str, seed: int, seeds: int | None, as_json: bool, **words: Any) -> None:
+def run(node: str, seed: int, seeds: int | None, history: Path | None, as_json: bool, **words: Any) -> None:
     """Run NODE, a class of yours (file.py:Class) or of the library (assay.protocols.nodes:Raft).
 
-    Ends with 1 where correct nodes contradict each other or do not decide.
+    Ends with 1 where correct nodes contradict each other or do not decide; who only begins operations (ctx.invoke)
+    need not decide.
     """
     plan = _plan(node, **words)
+    if history is not None and seeds is not None:
+        raise BadInput("--history is of one run; --seed picks it, --seeds runs many")
     if seeds is None:
-        told = _guarded(lambda: _told(plan.run(seed), plan))
+        outcome = _guarded(lambda: plan.run(seed))
+        told = _guarded(lambda: _told(outcome, plan))
+        if history is not None:
+            _write_history(history, outcome)
         print_json(told) if as_json else _show(told, plan)
         fine = not told["conflicts"] and not told["undecided"] and any(row["correct"] for row in told["nodes"])
     else:
@@ -63,6 +71,14 @@ def run(node: str, seed: int, seeds: int | None, as_json: bool, **words: Any) ->
         fine = not answer["conflicts"] and answer["decided"]["value"] == 1.0
     if not fine:
         raise click.exceptions.Exit(1)
+
+
+def _write_history(path: Path, outcome: Outcome) -> None:
+    from assay.workloads import histories
+
+    if not outcome.operations:
+        raise BadInput("no operation began, so there is no history; nodes begin one with ctx.invoke(f, key, value)")
+    histories.write(path, outcome.operations, "jepsen-edn" if path.suffix == ".edn" else "jsonl")
 
 
 def _plan(
@@ -156,7 +172,10 @@ def _told(outcome: Outcome, plan: Plan) -> dict[str, Any]:
             }
             for node in range(plan.n)
         ],
-        "undecided": [node for node in outcome.correct if not outcome.decisions[node]],
+        "undecided": [
+            node for node in outcome.correct if not outcome.decisions[node] and (outcome.log or not outcome.operations)
+        ],
+        "operations": len(outcome.operations),
         "conflicts": [list(entry) for entry in outcome.conflicts],
         "stopped": outcome.stopped,
         TIMES[plan.mode]: outcome.time,
@@ -223,10 +242,25 @@ def _summary(answer: dict[str, Any]) -> None:
 
 @command.command(
     epilog="Examples:  assay protocol search pbft --faulty 2;  "
-    "assay protocol search mine.py:Node --n 4 --f 1 --inputs a --faulty 1 --schedules 10000 --out found.json"
+    "assay protocol search flood.py:Flood --n 4 --inputs a --faulty 1 --out found.json"
 )
 @click.argument("node", metavar="SCENARIO|FILE.py:Node")
 @click.option("--faulty", type=click.IntRange(0), default=1, show_default=True, help="How many nodes lie or crash.")
+@click.option(
+    "--faults", type=click.Choice(["byzantine", "crash", "recover", "amnesia"]),
+    help="What befalls them: any lie, stopping for good, a reboot with the disk or without.  [byzantine]",
+)  # fmt: skip
+@click.option("--fifo", is_flag=True, help="What one node sends another arrives in the order of sending.")
+@click.option(
+    "--partition", metavar="GROUPS[@FROM-TO]", help="Groups that do not hear each other, as 0+1/2+3; counted in "
+    "deliveries, as 0/1+2@10-50.",
+)  # fmt: skip
+@click.option(
+    "--judge", "judges", multiple=True, metavar="NAME|FILE.py:function",
+    help="agreement, integrity, proposed, totality, linearizable, mutual-exclusion (of acquire and release), or your "
+    "own: (world, outcome) to what is wrong, or None. May be repeated.  [agreement]",
+)  # fmt: skip
+@click.option("--option", "options", multiple=True, metavar="NAME=JSON", help="An argument of the node's class.")
 @click.option("--schedules", type=click.IntRange(1), default=1000, show_default=True, help="Adversarial runs.")
 @click.option("--n", type=click.IntRange(1, 64), default=4, show_default=True, help="Of a node of your own.")
 @click.option("--f", type=click.IntRange(0), help="Faults the protocol is to bear.  [(n - 1) // 3]")
@@ -239,7 +273,7 @@ def search(node: str, out: Path | None, replay: Path | None, as_json: bool, **wo
     """Look for a schedule and faults that break a protocol, and cut what is found down to what it takes.
 
     SCENARIO is one of broadcast, aba, raft, raft-forgetful, pbft; FILE.py:Node is a node of yours, judged by
-    agreement. Ends with 1 where correct nodes contradict each other.
+    agreement unless --judge says otherwise. Ends with 1 where a judge objects.
     """
     from assay.protocols.kernel import trace as traces
 
@@ -248,10 +282,10 @@ def search(node: str, out: Path | None, replay: Path | None, as_json: bool, **wo
         told = _guarded(lambda: _replayed(hunt, traces.load(replay), replay))
     else:
         found = _guarded(hunt.run)
-        if not found.decided and found.trace is None:
+        if not found.decided and found.trace is None and not hunt.scene.traced:
             raise BadInput(
-                f"nobody decided anything in {found.schedules} schedules, so nothing was judged; --inputs, or fewer "
-                "--faulty, expected"
+                f"nobody decided anything in {found.schedules} schedules, so nothing was judged; --inputs, fewer "
+                "--faulty, or a --judge of your own that needs no decisions, expected"
             )
         if out is not None and found.trace is not None:
             traces.save(out, hunt.world(found.seed), found.trace)
@@ -268,24 +302,73 @@ def search(node: str, out: Path | None, replay: Path | None, as_json: bool, **wo
 
 
 def _hunt(
-    node: str, faulty: int, schedules: int, n: int, f: int | None, inputs: str, seconds: float
+    node: str, faulty: int, schedules: int, n: int, f: int | None, inputs: str, seconds: float, faults: str | None,
+    fifo: bool, partition: str | None, judges: tuple[str, ...], options: tuple[str, ...],
 ) -> safety.Hunt:  # fmt: skip
     from assay.protocols.judges import safety
     from assay.protocols.kernel import launch
 
-    if node in safety.SCENARIOS:
-        return safety.Hunt(safety.SCENARIOS[node], faulty, schedules, seconds)
-    if ":" not in node:
+    if node not in safety.SCENARIOS and ":" not in node:
         raise BadInput(f"no scenario '{node}'; one of {', '.join(safety.SCENARIOS)}, or FILE.py:Node expected")
-    plan = launch.Plan(launch.own(node), n, f, inputs=_inputs(inputs))
-    return safety.Hunt(safety.own_scenario(plan.world), faulty, schedules, seconds)
+    if node in safety.SCENARIOS:
+        if options or inputs:
+            raise BadInput(f"--option and --inputs are for a node of your own; '{node}' has its own")
+        scene = safety.SCENARIOS[node]
+    else:
+        plan = launch.Plan(launch.own(node, _options(options)), n, f, "async", inputs=_inputs(inputs))
+        scene = safety.own_scenario(plan.world)
+    if faults is not None:
+        scene = replace(scene, corrupt=safety.CORRUPTIONS[faults])
+    if judges:
+        chosen = [safety.SEARCHED[name] if name in safety.SEARCHED else _own_judge(name) for name in judges]
+        traced = any(name not in safety.SEARCHED for name in judges)
+        scene = replace(scene, judge=safety.all_of(*chosen), total=False, traced=traced)
+    if fifo:
+        scene = replace(scene, world=_in_order(scene.world))
+    nodes = scene.world(0).n
+    around = _partition(partition, nodes) if partition else None
+    hunt = safety.Hunt(scene, faulty, schedules, seconds)
+    return replace(hunt, around=around) if around else hunt
+
+
+def _own_judge(name: str) -> Any:
+    from assay.protocols.judges import safety
+
+    if ":" not in name:
+        raise BadInput(f"no judge '{name}'; one of {', '.join(safety.SEARCHED)}, or FILE.py:function expected")
+    return safety.own_judge(name)
+
+
+def _in_order(make: Any) -> Any:
+    def world(seed: int) -> Any:
+        made = make(seed)
+        return replace(made, net=replace(made.net, fifo=True))
+
+    return world
+
+
+def _partition(text: str, n: int) -> Any:
+    """What makes a scheduler obey the partition."""
+    from assay.protocols.kernel.asynchronous import Partitioned
+
+    parts, _, span = text.partition("@")
+    begun, _, ended = span.partition("-")
+    try:
+        groups = [[int(node) for node in part.split("+")] for part in parts.split("/")]
+        start, stop = int(begun or 0), int(ended) if ended else math.inf
+    except ValueError:
+        raise BadInput(f"--partition '{text}': groups of nodes expected, as 0+1/2+3 or 0/1+2@10-50") from None
+    named = [node for group in groups for node in group]
+    if len(groups) < 2 or len(set(named)) < len(named) or not all(0 <= node < n for node in named) or stop <= start:
+        raise BadInput(f"--partition '{text}': two or more groups of nodes 0 to {n - 1}, each once, and FROM before TO")
+    return lambda inner: Partitioned(inner, groups, start, stop)
 
 
 def _replayed(hunt: safety.Hunt, trace: Trace, path: Path) -> dict[str, Any]:
     why = hunt.replay(trace, trace.seed)
     if why is None:
         raise BadInput(
-            f"{path}: the run does not break this world; give the same node, --n, --f, --inputs and --faulty"
+            f"{path}: the run does not break this world; give the same node and options as it was found with"
         )
     return {"violation": why, "events": len(trace.events), "trace": str(trace)}
 
@@ -306,7 +389,7 @@ def _searched(told: dict[str, Any]) -> None:
 
 @command.command(
     epilog="Examples:  assay protocol explore assay.protocols.nodes:Bracha --n 4 --inputs a --faulty 1;  "
-    """assay protocol explore mine.py:Node --n 3 --inputs 0,1,1 --faulty 1 --lie '["vote", 0]' --timers 1"""
+    """assay protocol explore flood.py:Flood --n 3 --inputs a"""
 )
 @click.argument("node", metavar="FILE.py:Node")
 @click.option("--n", type=click.IntRange(1, 8), default=3, show_default=True, help="How many nodes.")
@@ -382,7 +465,7 @@ def _explored(told: dict[str, Any]) -> None:
         out.print(f"[yellow]no violation found, but not all was tried[/yellow]: {told['bound']}")
 
 
-@command.command(epilog="Example:  assay protocol experiment BitcoinParasite.json --json")
+@command.command(epilog="Example:  assay protocol experiment pbft.json --json")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--peer", "peers", multiple=True, metavar="NAME=FILE.py:Node", help="The class of a peer type of yours.")
 @click.option("--live", is_flag=True, help="Over real sockets instead of in rounds.")

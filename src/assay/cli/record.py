@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from assay.record.types import Result
 
 
-@click.command(epilog="Example:  assay record --run --html report && xdg-open report/index.html")
+@click.command(epilog="Example:  assay record --html report")
 @click.option("--run", "run_missing", is_flag=True, help="First run built studies without a result at this version.")
 @click.option("--yes", is_flag=True, help="With --run: do not ask before starting.")
 @click.option("--room", type=click.Choice(ROOMS), help="Only this room.")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from assay.sim.telemetry import Frame
 
 LONGEST = 84  # letters of a kernel's name
+NOTHING = "nothing recorded (Python?)"
+REASONS = {"gap": "the device was idle with work given to it: what it waited for is not in the trace"}
 WORDS = {
     "kernel": "compute", "comm": "communication", "memcpy": "copies", "gap": "waiting", "launch": "launching",
     "host": "host", "sync": "synchronising",
@@ -23,7 +25,7 @@ WORDS = {
 
 
 @click.command(
-    epilog="Example:  assay trace rank-*.json --plot run.svg    assay trace job.0.et --what-if bandwidth=4 --json"
+    epilog="Example:  assay trace run/rank-*.json --plot run.svg    assay trace job.0.et --what-if bandwidth=4 --json"
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--step", type=int, help="Look at this step only (the number of ProfilerStep).")
@@ -178,9 +180,16 @@ def _path(path: dict[str, Any]) -> Table:
     table.add_column("most of it", no_wrap=True)
     for kind, seconds in path["kinds"].items():
         names = [row["name"] for row in path["longest"] if row["kind"] == kind]
-        named = Text(_short(names[0]) if names else "", style="bright_black")
+        told = _host(path) if kind == "host" else _short(names[0]) if names else REASONS.get(kind, "")
+        named = Text(told, style="bright_black")
         table.add_row(WORDS[kind], _time(seconds), _share(seconds, path["total"]), named)
     return table
+
+
+def _host(path: dict[str, Any]) -> str:
+    """What the host's time went to, the three longest."""
+    whole = path["kinds"]["host"]
+    return _short(", ".join(f"{_share(row['seconds'], whole)} {row['name'] or NOTHING}" for row in path["host"][:3]))
 
 
 def _path_ranks(path: dict[str, Any]) -> str:
@@ -210,6 +219,7 @@ def _what_ifs(rows: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for row in rows:
-        recorded, changed = _time(row["recorded"]), _time(row["changed"])
-        table.add_row(row["what_if"], changed, recorded, f"{row['ratio'] - 1:+.1%}", row["note"])
+        told = row["changed"] is not None
+        changed, change = (_time(row["changed"]), f"{row['ratio'] - 1:+.1%}") if told else ("–", "cannot be told")
+        table.add_row(row["what_if"], changed, _time(row["recorded"]), change, row["note"])
     return table

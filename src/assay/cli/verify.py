@@ -19,17 +19,19 @@ COLOURS = {"proved": "green", "checked": "green", "violated": "red", "unknown": 
 
 
 @click.command(
-    epilog="Example:  assay verify strb.ta    then    assay verify strb.ta --weaken 'N >= 3*T'    for what needs it"
+    epilog="Example:  assay verify broadcast.ta    then    "
+    "assay verify broadcast.ta --weaken 'N >= 3*T'    for what needs it"
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--spec", "specifications", multiple=True, help="Only this specification; may be given more than once.")
 @click.option(
-    "--algorithm", type=click.Choice([*ALGORITHMS, "all"]), default="smt", show_default=True,
-    help="smt: one formula; acs: backward from the goal; zcs: empty or not; explicit: all runs at fixed parameters.",
+    "--algorithm", type=click.Choice(["auto", *ALGORITHMS, "all"]), default="auto", show_default=True,
+    help="auto: the one that can decide; smt: one formula; acs: backward from the goal; zcs: empty or not; "
+    "explicit: all runs at fixed parameters.",
 )  # fmt: skip
 @click.option("--weaken", multiple=True, metavar="CONDITION", help='Replace an assumption, e.g. "N >= 3*T".')
 @click.option("--parameters", metavar="N=4,T=1", help="For explicit: the one size to search.  [all small ones]")
-@click.option("--seconds", type=click.FloatRange(0.1), default=60.0, show_default=True, help="For one answer.")
+@click.option("--seconds", type=click.FloatRange(0.1), default=60.0, show_default=True, help="For all answers.")
 @json_option
 def command(
     file: Path, specifications: tuple[str, ...], algorithm: str, weaken: tuple[str, ...], parameters: str | None,
@@ -37,7 +39,10 @@ def command(
 ) -> None:  # fmt: skip
     """Check the specifications of a threshold automaton FILE (.ta or .eta) for all parameters it admits.
 
-    Exit code 0: what the algorithm takes is proved (explicit: not violated); 1: something is violated or unknown.
+    Division is that of whole numbers, rounded down: 7 / 2 is 3. Answers are printed as they come.
+
+    Exit code 0: every specification is proved (explicit: not violated at the sizes searched); 1: one is violated,
+    unknown or unsupported; 2: the file or an option cannot be used.
     """
     from assay.protocols.automata import automaton as automata
     from assay.protocols.automata import parser
@@ -52,16 +57,20 @@ def command(
         automaton = automata.weaken(automaton, parser.condition(text, automaton))
     chosen = ALGORITHMS if algorithm == "all" else (algorithm,)
     size = None if parameters is None else _parameters(parameters)
+    found: list[Finding] = []
     try:
-        found = list(
-            verify(automaton, specifications=specifications, algorithms=chosen, parameters=size, seconds=seconds)
-        )
+        answers = verify(automaton, specifications=specifications, algorithms=chosen, parameters=size, seconds=seconds)
+        shown = Lines(specifications or tuple(automaton.specifications))
+        for finding in answers:
+            found.append(finding)
+            if not as_json:
+                shown.show(finding)
     except ModuleNotFoundError as error:
         raise BadInput(missing_module("assay verify", error)) from None
     if as_json:
         print_json({"file": str(file), "automaton": _facts(automaton), "findings": [_row(f, automaton) for f in found]})
     else:
-        _print(found, automaton)
+        _print_runs(found, automaton)
     raise SystemExit(_exit_code(found))
 
 
@@ -78,8 +87,15 @@ def _parameters(text: str) -> dict[str, int]:
 
 
 def _exit_code(found: list[Finding]) -> int:
-    verdicts = {finding.verdict.value for finding in found}
-    return 1 if verdicts & {"violated", "unknown"} or not verdicts & {"proved", "checked"} else 0
+    """0 where every specification has a proof, or nothing but a search was asked for and it found nothing."""
+    by_name: dict[str, set[str]] = {}
+    for finding in found:
+        by_name.setdefault(finding.specification, set()).add(finding.verdict.value)
+    return 0 if by_name and all(_settled(verdicts) for verdicts in by_name.values()) else 1
+
+
+def _settled(verdicts: set[str]) -> bool:
+    return verdicts == {"checked"} or ("proved" in verdicts and "violated" not in verdicts)
 
 
 def _facts(automaton: Automaton) -> dict[str, Any]:
@@ -106,19 +122,35 @@ def _row(finding: Finding, automaton: Automaton) -> dict[str, Any]:
     }
 
 
-def _print(found: list[Finding], automaton: Automaton) -> None:
-    from rich.text import Text
+class Lines:
+    """A table that is printed line by line: its widths are known before its last row."""
 
-    table = quiet_table()
-    for name in ("specification", "kind", "verdict", "algorithm"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("seconds", justify="right")
-    table.add_column("note", overflow="fold")
-    for finding in found:
-        verdict = Text(finding.verdict.value, style=COLOURS[finding.verdict.value])
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.widths = (max(map(len, ("specification", *names))), 8, 11, 9, 7)
+        self.begun = False
+
+    def show(self, finding: Finding) -> None:
+        """One row; the head goes before the first."""
+        if not self.begun:
+            self._row(("specification", "kind", "verdict", "algorithm", "seconds", "note"), "bold")
+            self.begun = True
         seconds = "–" if finding.algorithm == "–" else f"{finding.seconds:.2f}"
-        table.add_row(finding.specification, finding.kind, verdict, finding.algorithm, seconds, Text(finding.note))
-    console().print(table)
+        cells = (finding.specification, finding.kind, finding.verdict.value, finding.algorithm, seconds, finding.note)
+        self._row(cells, COLOURS[finding.verdict.value])
+
+    def _row(self, cells: tuple[str, ...], style: str) -> None:
+        from rich.text import Text
+
+        *fitted, note = cells
+        line = Text()
+        for place, (cell, width) in enumerate(zip(fitted, self.widths, strict=True)):
+            padded = cell.rjust(width) if place == 4 else cell.ljust(width)
+            line.append(f"{padded}  ", style if place == 2 or style == "bold" else "")
+        line.append(note, "bold" if style == "bold" else "")
+        console().print(line, soft_wrap=True)
+
+
+def _print_runs(found: list[Finding], automaton: Automaton) -> None:
     for finding in found:
         if finding.counterexample is not None:
             _draw(finding, automaton)

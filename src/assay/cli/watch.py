@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=9099, show_default=True, help="UDP port; 0: any free.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for other nodes.")
 @click.option("--once", is_flag=True, help="One summary when the job is over, instead of a view.")
-@click.option("--seconds", type=click.FloatRange(0.0), help="End after so many seconds.")
+@click.option("--seconds", type=click.FloatRange(0.0), help="End after so many seconds; with run, the job as well.")
 @click.option("--window", default=50, show_default=True, help="Steps that are judged together.")
 @click.option(
     "--reference", type=int, default=0, metavar="STEPS",
@@ -42,7 +42,9 @@ def command(
 
     The job imports `assay.live.monitor` and finds this watcher by ASSAY_WATCH=HOST:PORT. Where ranks cannot reach a
     port, they write into a shared folder DIR. `assay watch run -- COMMAND` starts the job itself, and ends with its
-    exit code. With --json, a line for every window and for every change in a rank's state.
+    exit code. With --json, a line for every window, for every change in a rank's state, and for a hang.
+
+    Exit code 1: the job hangs, or ended while it hung; --once waits for its end, or until it has hung for long.
     """
     from assay.live.watch.gather import SILENCE, Gathering
     from assay.live.watch.metrics import MetricsPage
@@ -58,12 +60,8 @@ def command(
     page = None if metrics_port is None else MetricsPage(metrics_port, lambda: watch.latest)
     if page is not None:
         click.echo(f"metrics: http://127.0.0.1:{page.port}/metrics", err=True)
-    code = 0
     try:
-        if job:
-            code = _run(watch, job, once, seconds, as_json)
-        else:
-            _watch(watch, once, seconds, as_json)
+        code = _run(watch, job, once, seconds, as_json) if job else _watch(watch, once, seconds, as_json)
     finally:
         source.close()
         if page is not None:
@@ -71,7 +69,7 @@ def command(
     raise click.exceptions.Exit(code)
 
 
-def _watch(watch: Watch, once: bool, seconds: float | None, as_json: bool) -> None:
+def _watch(watch: Watch, once: bool, seconds: float | None, as_json: bool) -> int:
     from assay.live.watch.rounds import at_the_end, endless, follow
 
     live = sys.stdout.isatty() and not once and not as_json
@@ -88,13 +86,16 @@ def _watch(watch: Watch, once: bool, seconds: float | None, as_json: bool) -> No
         pass  # the way to end it
     if not live:
         _tell(watch, as_json)
+    return int(watch.whole().hang)
 
 
 def _run(watch: Watch, command: Sequence[str], once: bool, seconds: float | None, as_json: bool) -> int:
-    """The job and the view side by side; the watcher lasts as long as the job."""
+    """The job and the view side by side; the watcher lasts as long as the job, and the job `seconds` at most."""
+    from time import monotonic
+
     from assay.live.watch.job import Job
 
-    del seconds  # a job is never cut short by who watches it
+    end = None if seconds is None else monotonic() + seconds
     live = sys.stdout.isatty() and not once and not as_json
     screen = console()
     job = Job(
@@ -106,13 +107,15 @@ def _run(watch: Watch, command: Sequence[str], once: bool, seconds: float | None
     before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
 
     def over(_: Summary) -> bool:
-        return not job.running
+        return not job.running or (end is not None and monotonic() >= end)
 
     try:
         if live:
             _beside(watch, screen, over)
         else:
             _gather(watch, over, None, as_json and not once)
+        if job.running:
+            click.echo(f"the job is ended after {seconds:g} s", err=True)
     finally:
         job.end()
         for number, handler in before.items():
@@ -120,7 +123,7 @@ def _run(watch: Watch, command: Sequence[str], once: bool, seconds: float | None
     code = job.code()
     watch.poll(0.0)  # last words
     _tell(watch, as_json)
-    return code
+    return 1 if watch.whole().hang else code
 
 
 def _beside(watch: Watch, screen: Any, over: Over) -> None:
@@ -136,9 +139,13 @@ def _beside(watch: Watch, screen: Any, over: Over) -> None:
 
 
 def _gather(watch: Watch, over: Over, seconds: float | None, lines: bool) -> None:
-    for _ in watch.polls(over, seconds, every=0.5):
+    hung = False
+    for seen in watch.polls(over, seconds, every=0.5):
+        if seen.hang and not hung:
+            click.echo(f"the job hangs: {seen.why}", err=True)
+        hung = seen.hang
         for due in watch.due() if lines else ():
-            _line("window" if due is not watch.latest else "ranks", due)
+            _line("window" if due is not watch.latest else "hang" if due.hang else "ranks", due)
 
 
 def _tell(watch: Watch, as_json: bool) -> None:

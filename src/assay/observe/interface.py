@@ -1,8 +1,7 @@
 """What every component of the room speaks: a frame of telemetry goes in, a diagnosis comes out.
 
-An :class:`Attributor` says which entity, and which of its indicators, a symptom should be blamed on; a
-:class:`Detector` says when something began. Neither acts. Suspects are ranked, best first; a split of the symptom
-(`accounting`) must add up to it.
+An :class:`Attributor` says which entity, and which of its indicators, a symptom should be blamed on; it does not act.
+Suspects are ranked, best first; a split of the symptom (`accounting`) must add up to it.
 
 >>> class Tallest(Attributor):
 ...     "Blames whoever has the highest sample: the simplest component of the room."
@@ -82,21 +81,3 @@ class Attributor(ABC):
     @abstractmethod
     def explain(self, frame: Frame) -> Diagnosis:
         """Who, and what about them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """Something began: when (ns), with whom, what, and how far out of the ordinary."""
-
-    t: int
-    entity: str
-    indicator: str
-    score: float
-
-
-class Detector(ABC):
-    """Says when something began; fed piece by piece, offline as online."""
-
-    @abstractmethod
-    def update(self, frame: Frame) -> list[Alarm]:
-        """The alarms of the next piece."""

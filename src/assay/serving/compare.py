@@ -20,6 +20,7 @@ from assay.serving.engine import components
 from assay.serving.engine.lead import Lead, lead
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.simulator import simulate, warm
+from assay.serving.engine.state import ADMISSIONS
 from assay.serving.interface import SLO
 from assay.sim import trust
 from assay.sim.cost_file import FITTED
@@ -35,7 +36,7 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 
 
 @click.command(
-    epilog="Example:  assay compare serving --trace my.jsonl --fleet 16xh200:qwen3-32b --slo ttft=1,tpot=0.05"
+    epilog="Example:  assay compare serving --trace chats.jsonl --fleet 4xh200:qwen3-32b --slo ttft=1,tpot=0.05"
 )
 @click.option(
     "--trace", default="agents", show_default=True,
@@ -60,6 +61,15 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
     help="closed: a turn of a session is sent when the one before has ended and its think time is over; inferred: "
     "also where the trace names no sessions, by prompts that continue others; open: at the trace's arrivals.",
 )  # fmt: skip
+@click.option(
+    "--admission", type=click.Choice(list(ADMISSIONS)),
+    help="What must fit of a prompt before a vLLM batch takes it: all of it, or the next chunk. "
+    "Without it: what the fleet says, else prompt.",
+)  # fmt: skip
+@click.option(
+    "--age", type=click.FloatRange(0.0), default=0.0, show_default=True,
+    help="Seconds between two readings of the instances' signals: routers see them up to so old.",
+)  # fmt: skip
 @click.option("--slo", help="Targets in seconds: ttft=1,tpot=0.05,e2e=30.")
 @click.option("--find", type=click.Choice(["capacity"]), help="Bisect the highest rate at which 95 % meet --slo.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
@@ -70,7 +80,8 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write the first policy's run for Perfetto.")
 def command(
     trace: str, fleet_text: str, policies: str, more: tuple[str, ...], order: str | None, cache: str, rate: str,
-    loop: str, slo: str | None, find: str | None, limit: int | None, dejitter: bool, skip_bad: bool, block: int,
+    loop: str, admission: str | None, age: float, slo: str | None, find: str | None, limit: int | None,
+    dejitter: bool, skip_bad: bool, block: int,
     plot: Path | None, timeline: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Routers on your own trace and fleet: who serves it best, and why."""
@@ -79,12 +90,14 @@ def command(
     if find and target is None:
         raise BadInput("--find capacity needs --slo, for example --slo ttft=1,tpot=0.05")
     spec = fleets.parse(fleet_text, block=block)
+    if admission is not None:
+        spec = replace(spec, instances=tuple(replace(one, admission=admission) for one in spec.instances))
     requests = in_loop(_read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), loop)
     requests = served_here(at_rate(requests, rate), spec)
     made = {_label(name, names): name for name in names}
     answer, outcomes = compare(
         requests, spec, made, order=order, prefix_cache=cache == "prefix", slo=target, find=find is not None,
-        loop="open" if loop == "open" else "closed", progress=click.get_current_context().obj,
+        loop="open" if loop == "open" else "closed", age=age, progress=click.get_current_context().obj,
     )  # fmt: skip
     if plot is not None:
         from assay.record import charts
@@ -216,6 +229,7 @@ def compare(
     slo: SLO | None = None,
     find: bool = False,
     loop: str = "closed",
+    age: float = 0.0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[dict[str, Any], dict[str, Outcome]]:
     """The policies on one trace and one fleet: facts, a table and who wins; and the runs themselves."""
@@ -227,7 +241,7 @@ def compare(
     outcomes, table = {}, []
     for done, (label, name) in enumerate(policies.items()):
         progress(done, len(policies))
-        options: dict[str, Any] = {"prefix_cache": prefix_cache, "loop": loop}
+        options: dict[str, Any] = {"prefix_cache": prefix_cache, "loop": loop, "age": age}
         if order is not None:
             options["order"] = components.order(order)
         row: dict[str, Any] = {"policy": label}
@@ -246,7 +260,7 @@ def compare(
     _add_leads(table, outcomes, slo, find)
     return {
         "trace": _trace_facts(requests, next(iter(outcomes.values()))),
-        "fleet": _fleet_facts(spec),
+        "fleet": _fleet_facts(spec, age),
         "table": table,
         "why": _why(table, slo, find),
         "trust": _trust(spec),
@@ -337,13 +351,14 @@ def _trace_facts(requests: Requests, outcome: Outcome) -> dict[str, Any]:
     return facts | {"notes": "; ".join(notes)}
 
 
-def _fleet_facts(spec: fleets.FleetSpec) -> dict[str, Any]:
+def _fleet_facts(spec: fleets.FleetSpec, age: float) -> dict[str, Any]:
     rooms = {instance.room for instance in spec.instances}
     price = sum(instance.usd_per_hour for instance in spec.instances)
     notes = dict.fromkeys(note for instance in spec.instances for note in instance.cost.notes)
     return {
         "name": spec.name, "instances": len(spec), "gpus": spec.gpus, "kv_tokens": max(rooms), "usd_per_hour": price,
-        "block": spec.block, "notes": "; ".join(notes),
+        "block": spec.block, "admission": ", ".join(dict.fromkeys(one.admission for one in spec.instances)),
+        "signals": f"read every {age:g} s" if age else "as they are", "notes": "; ".join(notes),
     }  # fmt: skip
 
 

@@ -101,7 +101,7 @@ class Fleet(ABC):
         if self.eligible is not None:
             score = np.where(self.eligible, score, np.inf)
         # Lists: for the fleets there are, a reduction of an array costs more than it saves.
-        values = np.asarray(score).tolist()
+        values = score if isinstance(score, list) else np.asarray(score).tolist()
         least = min(values)
         if values.count(least) == 1:
             return int(values.index(least))

@@ -9,7 +9,8 @@ that are missing or no numbers are left out, never zero.
     3f2a…,2026-01-05T10:00:00Z,0.0124
 
 A CSV with columns `benchmark` and `value` (and perhaps `unit`) holds one result a row; otherwise each numeric column is
-a benchmark. Without a column `time` the order of the rows is the order of time.
+a benchmark, but for one that names machines (`machine`, `host`, `VM_id` …): each of them has series of its own. Without
+a column `time` the order of the rows is the order of time.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -21,8 +22,7 @@ a benchmark. Without a column `time` the order of the rows is the order of time.
 
 from __future__ import annotations
 
-import csv
-import io
+import codecs
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,11 +31,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from assay.record.errors import BadInput, unreadable
 from assay.sim.telemetry import Frame
+from assay.workloads import csv_table
 
 LARGEST = 200_000_000  # bytes of one file
-COMMITS, TIMES = ("commit", "hash", "sha", "revision", "commit_hash"), ("time", "date", "timestamp", "commit_time")
+COMMITS = ("commit", "hash", "sha", "revision", "commit_hash")
 NAMES, VALUES = ("benchmark", "name", "test"), ("value", "seconds", "mean", "median")
 UNITS = ("unit", "units")
 ASV_METRICS = {
@@ -55,6 +58,8 @@ class Outcome:
     commit: str
     t: int
     value: float
+    machine: str = ""
+    """Where it was measured, if the file tells."""
 
 
 def read(paths: Sequence[Path] | Path) -> Frame:
@@ -70,12 +75,19 @@ def read(paths: Sequence[Path] | Path) -> Frame:
 
 
 def _frame(outcomes: Sequence[Outcome], repairs: Mapping[str, int], source: str) -> Frame:
-    names = list(dict.fromkeys(outcome.benchmark for outcome in outcomes))
-    ids = {name: number for number, name in enumerate(names)}
-    samples = [{"t": o.t, "entity": ids[o.benchmark], "metric": o.metric, "value": o.value} for o in outcomes]
-    named = dict.fromkeys((o.benchmark, o.t, o.commit) for o in outcomes if o.commit)
-    events = [{"t": t, "entity": ids[name], "name": "commit", "text": commit} for name, t, commit in named]
-    entities = [{"id": number, "kind": "benchmark", "name": name} for name, number in ids.items()]
+    keys = list(dict.fromkeys((outcome.benchmark, outcome.machine) for outcome in outcomes))
+    ids = {key: number for number, key in enumerate(keys)}
+    machines = {name: len(keys) + number for number, name in enumerate(dict.fromkeys(name for _, name in keys if name))}
+    samples = [
+        {"t": o.t, "entity": ids[o.benchmark, o.machine], "metric": o.metric, "value": o.value} for o in outcomes
+    ]
+    named = dict.fromkeys((ids[o.benchmark, o.machine], o.t, o.commit) for o in outcomes if o.commit)
+    events = [{"t": t, "entity": entity, "name": "commit", "text": commit} for entity, t, commit in named]
+    entities = [
+        {"id": number, "kind": "benchmark", "name": name, "parent": machines.get(machine)}
+        for (name, machine), number in ids.items()
+    ]
+    entities += [{"id": number, "kind": "node", "name": name, "parent": None} for name, number in machines.items()]
     return Frame.of(entities, samples, events=events or None, source=source, repairs=repairs)
 
 
@@ -86,13 +98,13 @@ def _outcomes(path: Path, repairs: dict[str, int]) -> list[Outcome]:
         content = path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from None
+    if content.removeprefix(codecs.BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
+        return list(_from_csv(path, repairs))
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not UTF-8 at byte {error.start}; it must be JSON or CSV") from None
-    if text.lstrip()[:1] in ("{", "["):
-        return list(_from_json(path, text, repairs))
-    return list(_from_csv(path, text, repairs))
+    return list(_from_json(path, text, repairs))
 
 
 # ------------------------------------------------------------------------------------------------ JSON
@@ -164,43 +176,33 @@ def _labels(params: Sequence[Any]) -> list[str]:
 # ------------------------------------------------------------------------------------------------- CSV
 
 
-def _from_csv(path: Path, text: str, repairs: dict[str, int]) -> Iterator[Outcome]:
-    lines = text.splitlines()
-    delimiter = max(",;\t", key=lines[0].count) if lines else ","
-    try:
-        rows = list(csv.reader(io.StringIO(text), delimiter=delimiter))
-    except csv.Error as error:
-        raise BadInput(f"{path}: {error}; it must be CSV with a header") from None
-    head = [name.strip() for name in rows[0]] if rows else []
-    if len(head) < 1 or len(set(head)) != len(head) or all(_number(name) is not None for name in head):
-        raise BadInput(f"{path}: line 1 must name the columns, each once: commit, time, and the benchmarks")
-    time_at, commit_at, name_at = _column(head, TIMES), _column(head, COMMITS), _column(head, NAMES)
-    value_at, unit_at = (_column(head, names) if name_at is not None else None for names in (VALUES, UNITS))
-    if name_at is not None and value_at is None:
-        raise BadInput(f"{path}: a column '{head[name_at]}' needs a column 'value' beside it")
-    own = {time_at, commit_at, name_at}
-    measured = [value_at] if value_at is not None else [i for i in range(len(head)) if i not in own]
-    for number, row in enumerate(rows[1:], 2):
-        if not row:
+def _from_csv(path: Path, repairs: dict[str, int]) -> Iterator[Outcome]:
+    table = csv_table.read(path, repairs)
+    when, commit, name = (csv_table.named(table, words) for words in (csv_table.TIMES, COMMITS, NAMES))
+    machine = csv_table.named(table, csv_table.MACHINES)
+    value, unit = (csv_table.named(table, words) if name is not None else None for words in (VALUES, UNITS))
+    if name is not None and value is None:
+        raise BadInput(f"{path}: a column '{name}' needs a column 'value' beside it")
+    own = {when, commit, name, machine, csv_table.LINE}
+    times = table[csv_table.LINE] if when is None else csv_table.times(path, table, when, repairs)
+    blank = pl.Series([""] * len(table), dtype=pl.String)
+    for column in [value] if value is not None else [one for one in table.columns if one not in own]:
+        numbers = csv_table.numbers(table[column])
+        if numbers.null_count() == len(numbers):
+            _count(repairs, f"column '{column}' without a number left out")
             continue
-        if len(row) != len(head):
-            _count(repairs, "rows with another number of fields left out")
-            continue
-        t = number if time_at is None else _time(path, row[time_at].strip(), number)
-        commit = row[commit_at].strip() if commit_at is not None else ""
-        for at in measured:
-            value = _number(row[at])
-            if value is None:
-                _count(repairs, "results without a number left out")
-                continue
-            name = row[name_at].strip() if name_at is not None else head[at]
-            unit = row[unit_at].strip() if unit_at is not None else ""
-            yield Outcome(name, unit or head[at], commit, t, value)
-
-
-def _column(head: Sequence[str], names: Sequence[str]) -> int | None:
-    found = [position for position, column in enumerate(head) if column.lower() in names]
-    return found[0] if found else None
+        if lost := numbers.null_count():
+            _count(repairs, "results without a number left out", lost)
+        rows = pl.DataFrame(
+            {
+                "benchmark": table[name] if name is not None else [column] * len(table),
+                "metric": table[unit] if unit is not None else blank, "commit": table[commit] if commit else blank,
+                "t": times, "value": numbers, "machine": table[machine] if machine else blank,
+            }
+        ).with_columns(metric=pl.when(pl.col("metric") == "").then(pl.lit(column)).otherwise("metric"))  # fmt: skip
+        yield from (
+            Outcome(*row) for row in rows.filter(pl.col("value").is_not_null() & pl.col("t").is_not_null()).rows()
+        )
 
 
 # ---------------------------------------------------------------------------------------------- values
@@ -237,5 +239,5 @@ def _commit(raw: Any, dirty: Any) -> str:
     return f"{raw}{'+dirty' if dirty else ''}" if isinstance(raw, str) else ""
 
 
-def _count(repairs: dict[str, int], what: str) -> None:
-    repairs[what] = repairs.get(what, 0) + 1
+def _count(repairs: dict[str, int], what: str, times: int = 1) -> None:
+    repairs[what] = repairs.get(what, 0) + times

@@ -30,8 +30,7 @@ from assay.sim.telemetry import CATEGORIES, Frame
 from assay.workloads.json_scan import MISSING
 from assay.workloads.kineto_file import Recording, phases, read_file
 from assay.workloads.kineto_links import launches, paired_ends, pairs, places
-from assay.workloads.kineto_names import category, element_size, gathers, is_device, point_to_point
-from assay.workloads.kineto_scan import WORDS
+from assay.workloads.kineto_names import category, element_size, gathers, is_device, point_to_point, process
 from assay.workloads.kineto_window import Progress
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
@@ -105,7 +104,21 @@ class _Tables:
         known = [*recording.strings, ""]  # -1: not named
         made = [category(known[pair // len(known) - 1], known[pair % len(known) - 1]) for pair in pairs.tolist()]
         self.device = np.array([is_device(known[p // len(known) - 1]) for p in pairs.tolist()], bool)[inverse]
-        return np.array([CATEGORIES.index(cat) for cat in made], np.int8)[inverse]
+        codes = np.array([CATEGORIES.index(cat) for cat in made], np.int8)[inverse]
+        self._by_process(codes)
+        return codes
+
+    def _by_process(self, codes: NDArray[np.int8]) -> None:
+        """Put right what a process's name tells of its events: Ascend's have no categories."""
+        recording = self.recording
+        for pid, kind in _processes(recording).items():
+            rows = np.flatnonzero(recording["pid"] == pid)
+            names, inverse = np.unique(recording["name"][rows], return_inverse=True)
+            made = [category("kernel", [*recording.strings, ""][at]) for at in names.tolist()]
+            if kind != "device":  # planes and groups tell once more what the collective's own row does
+                made = [cat if kind == "collectives" and cat == "comm" else "annotation" for cat in made]
+            codes[rows] = np.array([CATEGORIES.index(cat) for cat in made], np.int8)[inverse]
+            self.device[rows] = True if kind == "device" else codes[rows] == CATEGORIES.index("comm")
 
     def _spans_of(self, codes: NDArray[np.int8]) -> tuple[Ints, Ints]:
         """The events that are spans with their durations: whole ones, and beginnings paired with their ends."""
@@ -167,9 +180,9 @@ class _Tables:
         table = [{"id": first, "kind": "rank", "name": str(self.rank), "parent": None}]
         for i, (pid, tid) in enumerate(places, 1):
             kind = "stream" if streams[i] else "thread"
-            word = _word(recording, tid)
+            word = recording.word(tid)
             if streams[i] and len(devices) > 1:
-                word = f"{word} of device {_word(recording, pid)}"
+                word = f"{word} of device {recording.word(pid)}"
             elif not streams[i] and (label := labels.get((pid, tid))):
                 word = f"{word} ({label})"
             table.append({"id": first + i, "kind": kind, "name": f"{self.rank}/{kind} {word}", "parent": first})
@@ -255,15 +268,19 @@ def _nullable(values: Ints) -> pl.Series:
     return pl.Series(values).set(pl.Series(values == MISSING), None)
 
 
-def _word(recording: Recording, code: int) -> str:
-    """A process or thread id, which may be a number or a word."""
-    if code == MISSING:
-        return "?"
-    return recording.strings[WORDS - code] if code <= WORDS else str(code)
-
-
 def _group(recording: Recording, code: int) -> str:
-    return "" if code == MISSING else _word(recording, code)
+    return "" if code == MISSING else recording.word(code)
+
+
+def _processes(recording: Recording) -> dict[int, str]:
+    """Processes whose name tells what their rows are."""
+    named = np.flatnonzero(phases(recording, "M") & (recording["label"] >= 0) & (recording["name"] >= 0))
+    found = {
+        int(recording["pid"][i]): process(recording.strings[recording["label"][i]])
+        for i in named
+        if recording.strings[recording["name"][i]] == "process_name"
+    }
+    return {pid: kind for pid, kind in found.items() if kind}
 
 
 def _labels(recording: Recording) -> dict[tuple[int, int], str]:

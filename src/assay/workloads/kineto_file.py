@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 from assay.record.errors import BadInput, unreadable
 from assay.workloads.json_scan import MISSING, key_end, skip_value
-from assay.workloads.kineto_scan import FIELDS, Strings, scan
+from assay.workloads.kineto_scan import DETAILS, FIELDS, WORDS, Strings, scan
 from assay.workloads.kineto_window import Progress, Stream, Unpacked, Window
 
 _ROWS = 1 << 16  # of one flush
 _NARROW = {"ph": np.int8, "cat": np.int32, "name": np.int32, "collective": np.int32, "dtype": np.int32,
-           "label": np.int32, "ranks": np.int32}  # fmt: skip
-_KEPT = ("distributedInfo", "schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "traceName")
+           "label": np.int32, "ranks": np.int32, "given": np.int32, "grid": np.int32}  # fmt: skip
+_KEPT = ("distributedInfo", "deviceProperties", "schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "traceName")
 _RANK = tuple(re.compile(text, re.IGNORECASE) for text in (r"rank[-_. ]?(\d+)", r"worker[-_. ]?(\d+)", r"^(\d+)[._-]"))
 
 
@@ -59,6 +59,12 @@ class Recording:
     def __len__(self) -> int:
         return len(self.columns["ph"])
 
+    def word(self, code: int) -> str:
+        """A process, thread or stream, which may be a number or a word."""
+        if code == MISSING:
+            return "?"
+        return self.strings[WORDS - code] if code <= WORDS else str(code)
+
     @property
     def rank(self) -> int | None:
         """What the file says, else its name."""
@@ -81,7 +87,9 @@ class Recording:
 class _Columns:
     """Rows as they come, packed into columns piece by piece."""
 
-    def __init__(self) -> None:
+    def __init__(self, detailed: bool = False) -> None:
+        self.detailed = detailed
+        self.fields = [name for name in FIELDS if detailed or name not in DETAILS]
         self.rows = np.empty((_ROWS, len(FIELDS)), np.int64)
         self.count = 0
         self.strings = Strings()
@@ -89,13 +97,13 @@ class _Columns:
 
     def flush(self) -> None:
         taken = self.rows[: self.count]
-        self.parts.append({name: _packed(name, taken[:, i]) for i, name in enumerate(FIELDS)})
+        self.parts.append({name: _packed(name, taken[:, FIELDS.index(name)]) for name in self.fields})
         self.count = 0
 
     def all(self) -> dict[str, NDArray[Any]]:
         self.flush()
         made = {}
-        for name in FIELDS:
+        for name in self.fields:
             made[name] = np.concatenate([part.pop(name) for part in self.parts])  # popped: never two copies of all
         return made
 
@@ -107,24 +115,27 @@ def _packed(name: str, values: NDArray[np.int64]) -> NDArray[Any]:
     return np.where(values == MISSING, 0 if name == "ph" else -1, values).astype(kind)
 
 
-def read_file(path: Path, progress: Progress | None = None) -> Recording:
-    """Read a `.json` or `.json.gz` file; gzip is told by its first bytes."""
+def read_file(path: Path, progress: Progress | None = None, detailed: bool = False) -> Recording:
+    """Read a `.json` or `.json.gz` file; gzip is told by its first bytes. `detailed`: with `kineto_scan.DETAILS`."""
     try:
         size = path.stat().st_size
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             if not packed:
-                return read_stream(raw, str(path), progress=progress and (lambda done, _: progress(done, size)))
+                at = progress and (lambda done, _: progress(done, size))
+                return read_stream(raw, str(path), progress=at, detailed=detailed)
             told = progress and (lambda done, _: progress(raw.tell(), size))
-            return read_stream(Unpacked(raw), str(path), packed=size, progress=told)
+            return read_stream(Unpacked(raw), str(path), packed=size, progress=told, detailed=detailed)
     except OSError as error:
         raise unreadable(path, error, "a profiler trace would be right") from None
 
 
-def read_stream(stream: Stream, name: str, *, packed: int | None = None, progress: Progress | None = None) -> Recording:
+def read_stream(
+    stream: Stream, name: str, *, packed: int | None = None, progress: Progress | None = None, detailed: bool = False
+) -> Recording:
     """Read an open file. `packed`: how many bytes it unpacks from."""
-    window, columns = Window(stream, name, packed, progress), _Columns()
+    window, columns = Window(stream, name, packed, progress), _Columns(detailed)
     about: dict[str, Any] = {}
     first = window.next()
     if window.text[window.at : min(window.at + 3, window.end)].tobytes() == codecs.BOM_UTF8:  # editors put it there
@@ -202,7 +213,7 @@ def _decoded(value: bytes) -> Any:
 def _events(window: Window, columns: _Columns) -> bool:
     """Read the array whose bracket was just passed; False if the stream ends within."""
     while True:
-        found = scan(window.text, window.at, window.end, columns.rows, columns.count, columns.strings)
+        found = scan(window.text, window.at, window.end, columns.rows, columns.count, columns.strings, columns.detailed)
         window.at, columns.count = found.position, found.rows
         if found.fault is not None:
             window.refuse(found.fault)

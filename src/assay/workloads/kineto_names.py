@@ -7,10 +7,15 @@ import re
 _DEVICE = {
     "kernel", "concurrent_kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset", "mtia_ccp_events",
 }  # fmt: skip
-_LIBRARY = re.compile(r"^(nccl|rccl|hccl).*Kernel")
-_COPY = re.compile(r"^(Memcpy|Memset|dma)")
+_LIBRARY = re.compile(r"^(nccl|rccl|hccl|mccl).*Kernel|^hcom_|oneccl")
+_COPY = re.compile(r"^(Memcpy|Memset|dma|Copy(Device|Host)To)|^(MEMCPY|MEMSET)_")
+_HELD_UP = re.compile(r"(event|notify)_?\s?(wait|record)$", re.IGNORECASE)  # a queue that waits for another one
 _CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
 _POINT_TO_POINT = re.compile(r"SendRecv|:(send|recv)", re.IGNORECASE)
+_PROCESSES = {
+    "Ascend Hardware": "device", "Communication": "collectives", "HCCL": "collectives", "Overlap Analysis": "derived",
+    "AI Core Freq": "derived",
+}  # fmt: skip
 _SIZES = {
     "double": 8, "long": 8, "int64": 8, "float64": 8, "complexfloat": 8, "float": 4, "int": 4, "float32": 4,
     "int32": 4, "half": 2, "bfloat16": 2, "float16": 2, "short": 2, "int16": 2, "byte": 1, "char": 1, "bool": 1,
@@ -37,15 +42,19 @@ def category(cat: str, name: str) -> str:
     ('memcpy', 'step')
     >>> category("cpu_op", "aten::mm"), category("cuda_runtime", "cudaLaunchKernel")
     ('cpu_op', 'other')
+    >>> category("mtia_ccp_events", "pe_exe"), category("mtia_ccp_events", "event_wait")
+    ('kernel', 'other')
     >>> category("user_annotation", "gloo:all_reduce"), category("gpu_user_annotation", "gloo:all_reduce")
     ('comm', 'annotation')
     """
     cat = cat.lower()
     if cat in _DEVICE:
-        if _LIBRARY.match(name):
+        if _LIBRARY.search(name):
             return "comm"
+        if _HELD_UP.match(name):
+            return "other"
         return "memcpy" if _COPY.match(name) or "mem" in cat else "kernel"
-    if cat in ("gpu_user_annotation", "python_function"):  # a host span's shadow on the device, gloo's too
+    if cat in ("gpu_user_annotation", "python_function", "cuda_sync"):  # a host span's shadow on the device
         return "annotation"
     if _CPU_COMM.match(name):
         return "comm"
@@ -54,6 +63,18 @@ def category(cat: str, name: str) -> str:
     if name.startswith("enumerate(DataLoader)"):
         return "io"
     return {"cpu_op": "cpu_op", "operator": "cpu_op", "user_annotation": "annotation"}.get(cat, "other")
+
+
+def process(name: str) -> str:
+    """What the rows of a process are, where its name tells: `device`, `collectives`, `derived`; else ''.
+
+    Ascend's profiler writes no categories, but a process for the hardware, one for the collectives of HCCL, and one
+    with what it worked out from them.
+
+    >>> process("Ascend Hardware"), process("Communication"), process("Overlap Analysis"), process("python3")
+    ('device', 'collectives', 'derived', '')
+    """
+    return _PROCESSES.get(name, "")
 
 
 def point_to_point(name: str) -> bool:

@@ -36,20 +36,28 @@ from assay.workloads.json_scan import (
 
 FIELDS = (
     "ph", "cat", "name", "pid", "tid", "ts", "dur", "correlation", "external", "stream", "seq", "group", "collective",
-    "dtype", "sent", "received", "bytes", "label", "ranks",
+    "dtype", "sent", "received", "bytes", "label", "ranks", "record", "wait_on", "recorded_by", "given", "grid",
 )  # fmt: skip
+DETAILS = FIELDS[-5:]
+"""Fields that are read only where they are asked for: few need them, and the text of arguments is long."""
 _LETTER, _TEXT, _WHOLE, _TIME, _EITHER, _SHAPES, _FIRST = range(7)  # how a value is read
 _AT = {field: at for at, field in enumerate(FIELDS)}
 _EVENT = {
     "ph": _LETTER, "cat": _TEXT, "name": _TEXT, "pid": _EITHER, "tid": _EITHER, "ts": _TIME, "dur": _TIME,
 }  # fmt: skip
 _ARGS = {
-    "correlation": ("correlation", _WHOLE), "External id": ("external", _WHOLE), "external id": ("external", _WHOLE),
-    "stream": ("stream", _WHOLE), "Seq": ("seq", _WHOLE), "Process Group Name": ("group", _EITHER),
+    "correlation": ("correlation", _WHOLE), "connection_id": ("correlation", _WHOLE),  # the latter is Ascend's
+    "External id": ("external", _WHOLE), "external id": ("external", _WHOLE),
+    "stream": ("stream", _EITHER), "Seq": ("seq", _WHOLE), "Process Group Name": ("group", _EITHER),
     "Collective name": ("collective", _TEXT), "dtype": ("dtype", _TEXT), "Data Type": ("dtype", _TEXT),
     "In msg nelems": ("sent", _WHOLE), "Out msg nelems": ("received", _WHOLE), "bytes": ("bytes", _WHOLE),
     "name": ("label", _TEXT), "labels": ("label", _TEXT), "Process Group Ranks": ("ranks", _TEXT),
     "Input Dims": ("sent", _SHAPES), "Input type": ("dtype", _FIRST),  # of gloo's collectives nothing else is told
+}  # fmt: skip
+_OF_DETAILS = {
+    "Record function id": ("record", _WHOLE), "wait_on_stream": ("wait_on", _EITHER),
+    "wait_on_cuda_event_record_corr_id": ("recorded_by", _WHOLE), "Concrete Inputs": ("given", _TEXT),
+    "grid": ("grid", _TEXT),
 }  # fmt: skip
 _ARGS_CODE = len(FIELDS)  # of the key `args` of an event
 _MANY = 1 << 50  # elements: more than any message has
@@ -77,7 +85,9 @@ def _keys(codes: dict[str, tuple[int, int]]) -> tuple[NDArray[np.uint64], NDArra
 
 _OF_EVENT = _keys({key: (_AT[key], how) for key, how in _EVENT.items()} | {"args": (_ARGS_CODE, 0)})
 _OF_ARGS = _keys({key: (_AT[field], how) for key, (field, how) in _ARGS.items()})
+_OF_ALL_ARGS = _keys({key: (_AT[field], how) for key, (field, how) in (_ARGS | _OF_DETAILS).items()})
 _HASHES, _CODES = (np.stack(both) for both in zip(_OF_EVENT, _OF_ARGS, strict=True))
+_ALL_HASHES, _ALL_CODES = (np.stack(both) for both in zip(_OF_EVENT, _OF_ALL_ARGS, strict=True))
 
 
 class Strings:
@@ -138,12 +148,14 @@ class Found(NamedTuple):
     full: bool  # no room for another row: call again
 
 
-def scan(text: NDArray[np.uint8], p: int, end: int, rows: NDArray[np.int64], row: int, strings: Strings) -> Found:
+def scan(
+    text: NDArray[np.uint8], p: int, end: int, rows: NDArray[np.int64], row: int, strings: Strings,
+    detailed: bool = False,
+) -> Found:  # fmt: skip
     """Read events from `p`, where one or the closing bracket begins, into `rows` from `row` on."""
+    hashes, codes = (_ALL_HASHES, _ALL_CODES) if detailed else (_HASHES, _CODES)
     while True:
-        p, row, answer = _events(
-            text, p, end, rows, row, strings.slots, strings.bounds, strings.letters, _HASHES, _CODES
-        )
+        p, row, answer = _events(text, p, end, rows, row, strings.slots, strings.bounds, strings.letters, hashes, codes)
         if answer != _CROWDED:
             break
         strings.grow(end - p)

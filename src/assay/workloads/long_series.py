@@ -30,15 +30,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput, unreadable
+from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
+from assay.workloads import csv_table
+from assay.workloads.csv_table import SECOND
 
 Floats = NDArray[np.float64]
-TIMES = ("time", "timestamp", "starttime", "start_time", "datetime", "date", "ds", "t", "ts")
 VALUES = ("value", "y", "latency", "duration", "seconds", "mean", "median")
-NAMES = ("vm_id", "series", "unique_id", "machine", "host", "instance", "function", "name")
-SECOND = 1_000_000_000
-LARGEST = 1 << 30  # bytes of a file that are read
+NAMES = (*csv_table.MACHINES, "series", "unique_id", "function", "name")
+LEAST = 8  # samples of what is a series
 MOST = 400_000  # bins of a grid: 45 years of hours
 STEPS = (
     1e-3, 1e-2, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0,
@@ -46,7 +46,6 @@ STEPS = (
     365.25 * 86400.0,
 )  # fmt: skip
 DAY = 86400
-_UNITS = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000), (0.0, SECOND))  # a number this large counts these nanoseconds
 
 
 @dataclass(frozen=True)
@@ -92,126 +91,61 @@ def read(path: str | Path, *, value: str | None = None, time: str | None = None,
     BadInput names the file, the column and the line of what cannot be read.
     """
     file = Path(path)
-    table = _table(file)
-    when = _column(file, table, time, TIMES, "time")
+    repairs: dict[str, int] = {}
+    table = csv_table.read(file, repairs)
+    if table.is_empty() or table.width < 3:
+        raise BadInput(f"{file}: a header such as 'time,value' and rows of numbers would be right")
+    when = _column(file, table, time, csv_table.TIMES, "time")
     what = _column(file, table, value, VALUES, "value", besides=[when])
-    who = by if by is not None else next((c for c in table.columns if c.strip().lower() in NAMES), None)
+    who = by if by is not None else csv_table.named(table, NAMES)
     if who is not None and who not in table.columns:
-        raise BadInput(f"{file}: there is no column '{who}'; it has {', '.join(table.columns)}")
+        raise BadInput(f"{file}: there is no column '{who}'; it has {', '.join(table.columns[:-1])}")
     if who in (when, what):
         who = None
-    names = table[who].str.strip_chars() if who else pl.Series([file.stem] * len(table), dtype=pl.String)
-    repairs: dict[str, int] = {}
-    times, numbers = _times(file, table[when], repairs), _numbers(file, table[what])
+    names = table[who] if who else pl.Series([file.stem] * len(table), dtype=pl.String)
+    times, numbers = csv_table.times(file, table, when, repairs), _numbers(file, table, what)
     rows = pl.DataFrame({"name": names, "t": times, "value": numbers}).filter(pl.col("t").is_not_null())
     entities = rows.select("name").unique(maintain_order=True).sort("name").with_row_index("id")
     samples = rows.join(entities, on="name", maintain_order="left").select(
-        "t", "value", entity="id", metric=pl.lit(what.strip() or "value")
+        "t", "value", entity="id", metric=pl.lit(what or "value")
     )
     kinds = entities.select(id="id", kind=pl.lit("other"), name="name")
     return Frame.of(kinds, samples, source=str(file), repairs=repairs)
-
-
-def _table(file: Path) -> pl.DataFrame:
-    try:
-        size = file.stat().st_size
-        if size > LARGEST:
-            raise BadInput(f"{file}: {size / 1e9:.1f} GB is too much for one table; cut it to {LARGEST / 1e9:.1f} GB")
-        data = file.read_bytes()
-    except OSError as error:
-        raise unreadable(file, error) from None
-    try:
-        table = pl.read_csv(data, infer_schema=False, encoding="utf8-lossy", truncate_ragged_lines=True)
-    except (pl.exceptions.PolarsError, ValueError, OverflowError) as error:
-        raise BadInput(f"{file}: is no CSV table: {str(error).splitlines()[0][:120]}") from None
-    if table.width < 2 and re.search(r"[;\t]", table.columns[0]):
-        raise BadInput(f"{file}: line 1 is not divided by commas; 'time,value', and 1.5 for a number, would be right")
-    if table.is_empty() or table.width < 2:
-        raise BadInput(f"{file}: a header such as 'time,value' and rows of numbers would be right")
-    if all(re.match(r"[+-]?\.?\d", name.strip()) for name in table.columns):
-        raise BadInput(f"{file}, line 1: holds values, no names; a header such as 'time,value' would be right")
-    return table.fill_null("")
 
 
 def _column(
     file: Path, table: pl.DataFrame, asked: str | None, telling: Sequence[str], what: str, besides: Sequence[str] = ()
 ) -> str:
     """The asked column, else the one with a telling name, else the only other one."""
+    there = [name for name in table.columns if name != csv_table.LINE]
     if asked is not None:
-        if asked in table.columns:
+        if asked in there:
             return asked
-        raise BadInput(f"{file}: there is no column '{asked}'; it has {', '.join(table.columns)}")
-    plain = {name.strip().lower(): name for name in reversed(table.columns)}
-    if found := next((plain[name] for name in telling if name in plain), None):
+        raise BadInput(f"{file}: there is no column '{asked}'; it has {', '.join(there)}")
+    if found := csv_table.named(table, telling):
         return found
-    rest = [name for name in table.columns if name not in besides]
+    rest = [name for name in there if name not in besides]
     if len(rest) == 1:
         return rest[0]
-    raise BadInput(f"{file}: which column is the {what}? It has {', '.join(table.columns)[:200]}; say --{what} COLUMN")
+    raise BadInput(f"{file}: which column is the {what}? It has {', '.join(there)[:200]}; say --{what} COLUMN")
 
 
-def _times(file: Path, column: pl.Series, repairs: dict[str, int]) -> pl.Series:
-    """Nanoseconds since 1970; null where a cell is no time, which is counted."""
-    text = column.str.strip_chars()
-    numbers = text.cast(pl.Float64, strict=False)
-    if numbers.is_finite().sum() * 2 > len(text):
-        sized = numbers.filter(numbers.is_finite())
-        unit = next(unit for least, unit in _UNITS if float(sized.abs().median() or 0.0) >= least)  # type: ignore[arg-type]
-        whole = text.cast(pl.Int64, strict=False)  # exact, where a float would round nanoseconds
-        fits = (numbers.is_finite() & (numbers.abs() < 9.2e18 / unit)).fill_null(False)
-        found = pl.DataFrame({"n": numbers, "w": whole, "fits": fits}).select(
-            pl.when(~pl.col("fits")).then(None).when(pl.col("w").is_not_null()).then(pl.col("w") * unit)
-            .otherwise((pl.when(pl.col("fits")).then(pl.col("n")).otherwise(0.0) * unit).cast(pl.Int64, strict=False))
-        ).to_series()  # fmt: skip
-    else:
-        found = _dates(text)
-    lost = found.null_count()
-    if lost * 2 > len(found):
-        line = int(found.is_null().arg_max() or 0) + 2
-        raise BadInput(
-            f"{file}, line {line}, column '{column.name}': '{str(text[line - 2])[:40]}' is no time; "
-            "2024-01-31 13:45:00 or seconds since 1970 would be right"
-        )
-    if lost:
-        repairs["rows without a time left out"] = lost
-    return found.cast(pl.Int64)
-
-
-def _dates(text: pl.Series) -> pl.Series:
-    """ISO dates and times; a zone's offset is honoured, none means UTC."""
-    plain = text.str.replace("T", " ", literal=True).str.replace(r"Z$", "+00:00")
-    plain = plain.str.replace(r"^(\d{4}-\d{2}-\d{2})$", "$1 00:00").str.replace(r" UTC$", "")
-    cells = pl.DataFrame({"cell": plain}).with_columns(
-        offset=pl.col("cell").str.extract(r"([+-]\d{2}:?\d{2})$"),
-        local=pl.col("cell").str.replace(r"\s*[+-]\d{2}:?\d{2}$", ""),
-    )
-    local = pl.coalesce(
-        *(pl.col("local").str.to_datetime(form, time_unit="ns", strict=False)
-          for form in ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y/%m/%d %H:%M:%S%.f", "%Y/%m/%d %H:%M"))
-    ).dt.epoch("ns")  # fmt: skip
-    sign = pl.when(pl.col("offset").str.starts_with("-")).then(-1).otherwise(1)
-    hours = pl.col("offset").str.slice(1, 2).cast(pl.Int64, strict=False)
-    minutes = pl.col("offset").str.slice(-2).cast(pl.Int64, strict=False)
-    shift = (sign * (hours * 60 + minutes) * 60 * SECOND).fill_null(0)
-    return cells.select((local - shift).alias("t")).to_series()
-
-
-def _numbers(file: Path, column: pl.Series) -> pl.Series:
+def _numbers(file: Path, table: pl.DataFrame, name: str) -> pl.Series:
     """Values; NaN where a cell holds none. Text in most cells is a wrong column, not a blemish."""
-    text = column.str.strip_chars()
-    numbers = text.cast(pl.Float64, strict=False)
+    text = table[name]
+    numbers = csv_table.numbers(text)
     empty = text.str.to_lowercase().is_in(["", "nan", "na", "null", "none", "inf", "-inf"])
     odd = numbers.is_null() & ~empty
-    if int(odd.sum()) * 2 > len(text) or not numbers.is_finite().any():
-        line = int((odd if odd.any() else numbers.is_null()).arg_max() or 0) + 2
-        cell = str(text[line - 2])[:40]
+    if int(odd.sum()) * 2 > len(text) or numbers.null_count() == len(numbers):
+        at = int((odd if odd.any() else numbers.is_null()).arg_max() or 0)
+        cell = str(text[at])[:40]
         cure = f"; {cell.replace(',', '.')} would be right" if re.fullmatch(r"[+-]?\d+,\d+", cell) else ""
-        raise BadInput(f"{file}, line {line}, column '{column.name}': '{cell}' is no number{cure}")
-    return numbers.fill_null(math.nan).replace([math.inf, -math.inf], [math.nan, math.nan])
+        raise BadInput(f"{file}, line {table[csv_table.LINE][at]}, column '{name}': '{cell}' is no number{cure}")
+    return numbers.fill_null(math.nan)
 
 
-def split(frame: Frame) -> list[Series]:
-    """The series of a frame, one for each entity and metric.
+def split(frame: Frame, telling: bool = False) -> list[Series]:
+    """The series of a frame, one for each entity and metric; named by both where there are several, or if `telling`.
 
     >>> frame = Frame.of([{"id": 0, "kind": "other", "name": "a"}],
     ...     [{"t": 5, "entity": 0, "metric": "value", "value": 2.0}])
@@ -219,12 +153,41 @@ def split(frame: Frame) -> list[Series]:
     [('a', [2.0])]
     """
     parts = frame.samples.partition_by("entity", "metric", as_dict=True, maintain_order=True)
-    several = frame.samples["metric"].n_unique() > 1
+    several = telling or frame.samples["metric"].n_unique() > 1
     made = []
     for (entity, metric), rows in sorted(parts.items(), key=lambda part: str(part[0])):
         name = frame.name(int(str(entity))) + (f" {metric}" if several else "")
         made.append(Series(name, rows["t"].to_numpy().astype(np.int64), rows["value"].to_numpy().astype(np.float64)))
     return made
+
+
+def of_telemetry(frame: Frame, metric: str | None = None) -> list[Series]:
+    """The series of monitoring data: its samples, counters as rates a second; and how long the spans of each name took.
+
+    `metric` chooses by name, with or without labels. A series needs `LEAST` samples to be one.
+
+    >>> spans = [{"entity": 0, "name": "GET", "cat": "rpc", "start": i * SECOND, "dur": SECOND // 4} for i in range(9)]
+    >>> of_telemetry(Frame.of([{"id": 0, "kind": "service", "name": "api"}], spans=spans))[0].values.tolist()[:2]
+    [0.25, 0.25]
+    """
+    found = [_rate(one) for one in split(frame, telling=True)]
+    timed = frame.spans.filter(pl.col("start").is_not_null() & pl.col("dur").is_not_null()).sort("start")
+    for (entity, name), rows in timed.partition_by("entity", "name", as_dict=True, maintain_order=True).items():
+        last = rows.unique("start", keep="last", maintain_order=True)
+        called = f"{frame.name(int(str(entity)))} {name}"
+        found.append(Series(called, last["start"].to_numpy(), last["dur"].to_numpy().astype(np.float64) / SECOND))
+    if metric is not None:
+        found = [one for one in found if metric in (one.name, *re.split(r"[ {]", one.name))]
+    return [one for one in found if len(one.times) >= LEAST]
+
+
+def _rate(series: Series) -> Series:
+    """A counter as what it rises by in a second; where it fell it was started again, and nothing is known."""
+    if not re.search(r"_(total|count|sum|bucket)(\{.*)?$", series.name) or len(series.times) < 2:
+        return series
+    rise, seconds = np.diff(series.values), np.diff(series.times) / SECOND
+    up = rise >= 0
+    return Series(f"rate of {series.name}", series.times[1:][up], (rise / seconds)[up])
 
 
 def natural_step(series: Series) -> float:

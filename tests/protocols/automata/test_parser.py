@@ -98,11 +98,10 @@ def test_brackets_of_one_kind_may_be_deep() -> None:
     assert parse(text).specifications
 
 
-def test_a_fraction_is_compared_exactly() -> None:
+def test_a_quotient_is_rounded_down() -> None:
     rule = parse(SMALL.replace("x + 1 >= MOST || y < 2", "x >= ((N + T) / 2) + 1")).rules[0]
-    assert str(rule.guard[0]) == "2*x >= N + T + 2"
-    with pytest.raises(BadInput, match="a fraction may stand in a comparison only"):
-        parse(SMALL.replace("N - T; /*", "N / 2; /*"))
+    assert str(rule.guard[0]) == "(N + T) mod 2 + 2*x >= N + T + 2"
+    assert parse(SMALL.replace("N - T; /*", "N / 2; /*")).rules
     with pytest.raises(BadInput, match="divide by a whole number from 1"):
         parse(SMALL.replace("x + 1 >= MOST", "x / y >= MOST"))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from assay.protocols import taco
 from assay.protocols.automata import parser
 from assay.protocols.automata.automaton import Automaton, configuration, simulate, steps, weaken
 from assay.protocols.automata.solver import simplify
-from assay.protocols.automata.specification import Asked, Violation, question
+from assay.protocols.automata.specification import Asked, Inconclusive, Proved, Violation, late, question
 from assay.protocols.automata.verify import Finding, Verdict, verify
 from assay.protocols.taco import node
 from assay.protocols.taco.noticed import noticing
@@ -113,6 +115,68 @@ class TestBuiltIn:
     def test_a_solver_out_of_time_is_unknown_not_proved(self) -> None:
         (row,) = verify(noticing(taco.load("bracha")), specifications=["unforgeability"], seconds=0.001)
         assert row.verdict is Verdict.UNKNOWN
+
+
+class TestTime:
+    """One budget for everything, on a clock of the test's own."""
+
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+        now = [0.0]
+        monkeypatch.setattr("time.monotonic", lambda: now[0])
+        return now
+
+    def test_all_answers_together_take_no_longer_than_asked(
+        self, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+    ) -> None:
+        def too_slow(*_: object) -> Inconclusive:
+            clock[0] += float(str(_[-1]))
+            return late(1.0)
+
+        monkeypatch.setattr("assay.protocols.automata.verify._ask_one", too_slow)
+        found = list(verify(taco.load("commit"), seconds=6))
+        assert {row.verdict for row in found} == {Verdict.UNKNOWN}
+        assert len(found) == 3
+        assert clock[0] <= 6.001
+
+    def test_what_needs_more_gets_what_the_others_leave(
+        self, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+    ) -> None:
+        asked: list[object] = []
+
+        def first_is_hard(automaton: object, question: object, *rest: object) -> Proved | Inconclusive:
+            asked.append(question)
+            seconds = float(str(rest[-1]))
+            if question != asked[0] or seconds >= 4:
+                return Proved()
+            clock[0] += seconds
+            return late(seconds)
+
+        monkeypatch.setattr("assay.protocols.automata.verify._ask_one", first_is_hard)
+        found = list(verify(taco.load("commit"), seconds=6))
+        assert {row.verdict for row in found} == {Verdict.PROVED}
+        names = list(taco.load("commit").specifications)
+        assert [row.specification for row in found] == [*names[1:], names[0]]
+
+    @pytest.mark.parametrize("algorithm", ["smt", "acs", "zcs", "explicit"])
+    def test_no_time_at_all_is_unknown_never_proved(self, algorithm: str) -> None:
+        (row,) = verify(taco.load("commit"), specifications=["agreement"], algorithms=[algorithm], seconds=0.0)
+        assert row.verdict is Verdict.UNKNOWN
+        assert "give more --seconds" in row.note
+
+
+class TestByDefault:
+    def test_counters_that_fall_get_an_algorithm_that_takes_them(self) -> None:
+        found = list(verify(taco.load("rounds")))
+        assert [(row.verdict.value, row.algorithm) for row in found] == [("proved", "acs"), ("violated", "acs")]
+
+    def test_where_acs_declines_zcs_is_asked(self) -> None:
+        automaton = taco.load("rounds")
+        text = Path(taco.__file__).parent.joinpath("library", "rounds.eta").read_text()
+        wanted = text.replace("specifications {", "specifications { empty: [](accepted == 0 || having > 0);")
+        (row,) = verify(parser.parse(wanted), specifications=["empty"])
+        assert automaton.specifications.keys() < parser.parse(wanted).specifications.keys()
+        assert (row.verdict, row.algorithm) == (Verdict.VIOLATED, "zcs")
 
 
 class TestWeakened:
@@ -222,7 +286,7 @@ class TestSemantics:
         assert isinstance(asked, Asked)
         (violation,) = asked.questions
         assert isinstance(violation, Violation)
-        small = simplify(broadcast, violation.start, violation.goals)
+        small = simplify(broadcast, violation.start, violation.goals, until=inf)
         assert [rule.name for rule in small.rules] == ["1", "2"]  # nobody has the message, waiting changes nothing
 
     def test_noticing_lags_behind_but_is_as_safe(self) -> None:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.live.top_frame import seconds
-from assay.live.watch.summary import Named, RankRow, Summary
+from assay.live.watch.summary import HANG, Named, RankRow, Summary
 from assay.observe.frontier.advances import WAIT
 
 WIDE = 112  # columns from which on everything has room
@@ -30,6 +30,7 @@ SIGNS = {
     "gone": ("✗", "red"), "stopped": ("‖", "red"), "missing": ("○", "yellow"),
 }  # fmt: skip
 LABELS = {
+    "hang": "the others wait for this rank",
     "confirmed": "this rank holds the others up",
     "shared": "all ranks are slower",
     "co-critical": "another rank is about as late",
@@ -48,10 +49,11 @@ def frame(summary: Summary, width: int, height: int = 40, title: str = "") -> Re
         return Group(*head, *_how(title))
     parts: list[RenderableType] = [*(_one_line(line) for line in head)]
     used = len(head)
-    if summary.steps:
-        split, found = _split(summary, width), _suspects(summary, width)
-        parts += [Text(), *split, Text(), *found]
-        used += len(split) + len(found) + 2
+    if summary.steps or summary.hang:
+        split = [Text(), *_split(summary, width)] if summary.steps else []
+        found = _suspects(summary, width)
+        parts += [*split, Text(), *found]
+        used += len(split) + len(found) + 1
     parts += [Text(), _ranks(summary, width, max(height - used - 4, 3))]
     return Group(*parts)
 
@@ -135,6 +137,8 @@ def _stuck(summary: Summary) -> list[Text]:
     for row in summary.ranks:
         if row.state in ("reports", "behind", "stopped"):
             places.setdefault(row.stage or "no stage", []).append(row.rank)
+    if not places:
+        return []
     said = "; ".join(f"{listed(ranks)} in {stage}" for stage, ranks in sorted(places.items(), key=lambda p: len(p[1])))
     return [Text(f"✗ no step was finished for {seconds(summary.idle)}: {said}", style="bold red")]
 
@@ -184,6 +188,8 @@ def _colours(stages: Iterable[object]) -> list[str]:
 
 
 def _suspects(summary: Summary, width: int) -> list[Text]:
+    if not summary.suspects and summary.hang:
+        return [_one_line(Text("✗ the job hangs", style="bold red").append(f": {summary.why}", style="dim"))]
     if not summary.suspects:
         line = Text("✓ ", style="green").append("nobody stands out", style="bold")
         return [_one_line(line.append(f": {summary.why}" if summary.why else "", style="dim"))]
@@ -198,13 +204,15 @@ def _suspects(summary: Summary, width: int) -> list[Text]:
 
 def worth(summary: Summary) -> list[Named]:
     """The suspects worth a line: the first, and the next ones as far as a person would feel them."""
-    return [one for place, one in enumerate(summary.suspects[:SHOWN]) if not place or one.share >= FELT]
+    first = summary.suspects[:SHOWN]
+    return [one for place, one in enumerate(first) if not place or one.share >= FELT or one.label == HANG]
 
 
 def _suspect(place: int, one: Named, width: int) -> list[Text]:
-    sure = one.label in ("confirmed", "shared")
+    sure = one.label in ("confirmed", "shared", HANG)
     line = Text(f"{place}  ").append(f"rank {one.rank} · {one.stage}", style="bold red" if sure else "bold yellow")
-    line.append(f"  +{seconds(one.score)} a step ({one.share:.0%})  ")
+    lost = f"for {seconds(one.score)}" if one.label == HANG else f"+{seconds(one.score)} a step ({one.share:.0%})"
+    line.append(f"  {lost}  ")
     line.append(one.label, style="red" if sure else "yellow")
     if width >= WIDE and one.label in LABELS:
         line.append(f": {LABELS[one.label]}", style="dim")

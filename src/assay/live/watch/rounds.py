@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from assay.live.watch.gather import KEPT, Gathering
 from assay.live.watch.picture import frame
 from assay.live.watch.sources import Source
@@ -25,8 +27,8 @@ def endless(_: Summary) -> bool:
 
 
 def at_the_end(seen: Summary) -> bool:
-    """Until no rank reports any more."""
-    return seen.over
+    """Until no rank reports any more, or the job has hung for too long to go on."""
+    return seen.over or seen.given_up
 
 
 class Watch:
@@ -38,6 +40,7 @@ class Watch:
         self._window = -1  # the last one that was told
         self._restarts = 0
         self._states: tuple[object, ...] = ()
+        self._hung: Summary | None = None  # since when no step was finished
 
     def poll(self, seconds: float = EVERY) -> Summary:
         """Listen for some seconds, then summarise."""
@@ -50,11 +53,19 @@ class Watch:
                 break
             self.source.wait(left)
         self.latest = summarise(self.watched, monotonic(), self.source.refused)
+        if self.latest.hang:
+            self._hung = self.latest
+        elif self._hung is not None and _farthest(self.latest) > _farthest(self._hung):
+            self._hung = None  # it went on
         return self.latest
 
     def whole(self) -> Summary:
-        """All steps that are still known, at the end of a job."""
-        return summarise(self.watched, monotonic(), self.source.refused, window=KEPT)
+        """All steps that are still known, at the end of a job; of one that ended while it hung, the hang."""
+        found = summarise(self.watched, monotonic(), self.source.refused, window=KEPT)
+        hung = self._hung
+        if hung is None or found.hang:
+            return found
+        return replace(found, stuck=True, hang=True, label=hung.label, why=hung.why, suspects=hung.suspects)
 
     def polls(self, over: Over = endless, seconds: float | None = None, every: float = EVERY) -> Iterator[Summary]:
         """A summary every second, until it is over or so many seconds have passed."""
@@ -79,10 +90,14 @@ class Watch:
                 told = True
                 yield one
         self._window = max(self._window, newest)
-        states = tuple((row.rank, row.state, row.restarts) for row in seen.ranks)
-        if states != self._states and not told:
+        states = (seen.hang, seen.stuck, *((row.rank, row.state, row.restarts) for row in seen.ranks))
+        if states != self._states and (not told or seen.hang):
             yield seen
         self._states = states
+
+
+def _farthest(seen: Summary) -> int:
+    return max((row.last_step for row in seen.ranks), default=-1)
 
 
 def follow(watch: Watch, console: Console, over: Over = endless, seconds: float | None = None) -> None:

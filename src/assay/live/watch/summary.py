@@ -17,19 +17,24 @@ True
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from assay.live.watch.gather import Gathering, RankState
-from assay.observe.frontier.advances import between_syncs, synchronising_in
+from assay.observe.frontier.advances import WAIT, between_syncs, synchronising_in
 from assay.observe.frontier.diagnosis import diagnose
 from assay.observe.frontier.vectors import Window
 
 MOST_SUSPECTS = 20
 ON_DEVICE = ("forward", "backward", "optimizer")  # stages that a job with a GPU only launches
 _STUCK = 10.0  # seconds without a finished step, and twenty usual steps, after which a job is called stuck
+_FIRST = 60.0  # seconds that the first step may take: it compiles, allocates, starts workers
+_GIVEN_UP = 3.0  # times as long, and nobody waits any longer for the job to go on
+HANG = "hang"
+WAITING = ("backward", WAIT)  # stages in which a rank waits for the others, told apart or not
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -88,6 +93,12 @@ class Summary(msgspec.Struct, frozen=True):
     idle: float = 0.0
     """Seconds since any rank finished a step."""
     stuck: bool = False
+    """No step was finished for much longer than one takes."""
+    hang: bool = False
+    """It is stuck, and not because all ranks do the same, as in an evaluation: `suspects` are whom the others wait for,
+    and `label` is hang."""
+    given_up: bool = False
+    """It has hung for so long that it will not go on."""
     over: bool = False
     """No rank will report any more, as far as anybody can tell."""
     reports: int = 0
@@ -113,9 +124,12 @@ def summarise(
         block = watched.block(ranks, first, last)
         means = _means(block)
         about = _judged(watched, block, states)
-    idle = max(watched.idle(now), 0.0)
-    usual = about.get("step", 0.0)
-    alive = [one for one in states if one.state in ("reports", "behind", "stopped")]
+    idle, usual = max(watched.idle(now), 0.0), about.get("step", 0.0)
+    patience = max(_STUCK, 20 * usual) if isinstance(usual, float) and usual > 0 else _FIRST
+    stuck = idle > patience and any(one.state in ("reports", "behind", "stopped") for one in states)
+    blamed = _held_up_by(states, watched.stages) if stuck else None
+    if blamed is not None:
+        about |= _hang(blamed, states, idle)
     left_aside = watched.refused + type(watched.refused)(refused or {})
     return Summary(
         expected=watched.size,
@@ -123,12 +137,58 @@ def summarise(
         ranks=[_row(one, means.get(one.rank, {})) for one in states],
         stages=watched.stages,
         idle=idle,
-        stuck=bool(alive) and isinstance(usual, float) and usual > 0 and idle > max(_STUCK, 20 * usual),
+        stuck=stuck,
+        hang=blamed is not None,
+        given_up=blamed is not None and idle > _GIVEN_UP * patience,
         over=_over(states, watched.silence),
         reports=watched.reports,
         refused=dict(left_aside),
         **about,  # type: ignore[arg-type]
     )
+
+
+def _held_up_by(states: Sequence[RankState], stages: Sequence[str]) -> list[RankState] | None:
+    """Of a job that is stuck, the ranks that the others wait for; none: nobody can tell; None: it does not hang.
+
+    Who died, is frozen or fell silent; else who is a step behind; else who is not where ranks wait for each other, or
+    sits elsewhere than most. Where all do the same and it is no waiting (an evaluation, a checkpoint), nobody waits.
+    """
+    alive = [one for one in states if one.state not in ("ended", "missing")]
+    if lost := [one for one in alive if one.state in ("gone", "stopped", "silent")]:
+        return lost
+    last = max((one.last_step for one in alive), default=-1)
+    if behind := [one for one in alive if one.last_step < last]:
+        return behind
+    waits = {*(synchronising_in(stages) if stages else ()), *WAITING}
+    places = Counter(one.stage for one in alive)
+    if not waits & places.keys() and len(places) == 1:
+        return None
+    if missing := [one for one in states if one.state == "missing"]:
+        return missing
+    if waits & places.keys():
+        return [one for one in alive if one.stage not in waits]
+    (most, count), (_, next_count) = places.most_common(2)
+    return [one for one in alive if one.stage != most] if count > next_count else []
+
+
+def _hang(blamed: Sequence[RankState], states: Sequence[RankState], idle: float) -> dict[str, object]:
+    """What a summary says of a job that hangs, instead of how its steps went before."""
+    suspects = [
+        Named(one.rank, one.stage, idle, 0.0, HANG, _ask(one), one.host, one.pid) for one in blamed[:MOST_SUSPECTS]
+    ]
+    waiting = sum(one not in blamed and one.state in ("reports", "behind") for one in states)
+    why = f"no step was finished for {idle:.0f} s; {waiting} rank{'s wait' if waiting != 1 else ' waits'}"
+    if not blamed:
+        why += ", for whom cannot be told: 'assay hang' on the Flight Recorder's dumps tells who did not come"
+    return {"label": HANG, "why": why, "suspects": suspects}
+
+
+def _ask(one: RankState) -> str:
+    if one.state == "missing":
+        return "it never reported: did it start?"
+    if one.state in ("gone", "silent"):
+        return "its log, and its machine's: it says nothing any more"
+    return f"py-spy dump --pid {one.pid}; 'assay hang' on the Flight Recorder's dumps"
 
 
 def _over(states: Sequence[RankState], silence: float) -> bool:

@@ -196,19 +196,23 @@ def steps(
     Candidates come from E-divisive with a loose permutation test, which takes points for exchangeable. On a shared
     machine they are not: slow noise gives many. So the weakest one is taken out, again and again; the noise is fitted
     anew each time. From where the series is described best (many steps in fast noise, or few in slow), the first set is
-    kept whose steps are all large enough and stand a test between their own segments, in noise as correlated as theirs.
-    Before all that cycles are taken out of a long series, and lone values that are far off pulled in: a busy night a
-    week, or one bad run, would otherwise hide a step from a test of means.
+    kept whose steps all stand a test between their own segments, in noise as correlated as theirs. Before all that
+    cycles are taken out of a long series, and lone values that are far off pulled in: a busy night a week, or one bad
+    run, would otherwise hide a step from a test of means.
+
+    `min_change` has no part in the search: of the steps found, the smaller ones are not given. So who asks for larger
+    steps gets some of the same, and never loses one that is large enough.
     """
     values = _without_lone(_without_cycles(np.asarray(levels, float)))
     cuts = e_divisive(values, min_size=MIN_SIZE, significance=0.05, permutations=99, seed=seed)
-    sets = list(_thinned(values, cuts, min_change))
+    sets = list(_thinned(values, cuts))
     best = min(range(len(sets)), key=lambda at: sets[at][0])
-    return next(found for _, worst, found in sets[best:] if worst <= significance)
+    found = next(found for _, worst, found in sets[best:] if worst <= significance)
+    return [(at, change, p) for at, change, p in found if abs(change) >= min_change]
 
 
 def _thinned(
-    values: np.ndarray[Any, Any], cuts: Sequence[int], min_change: float
+    values: np.ndarray[Any, Any], cuts: Sequence[int]
 ) -> Iterator[tuple[float, float, list[tuple[int, float, float]]]]:
     """(cost of the description, weakest p, steps) with all candidates, without the weakest, and so on to none."""
     left = list(cuts)
@@ -216,7 +220,7 @@ def _thinned(
         parts = np.split(values, left)
         around = noise.fit(parts)
         found = [(cut, *_step(*sides, around)) for cut, sides in zip(left, pairwise(parts), strict=True)]
-        worst, at = max((p if abs(change) >= min_change else 2.0, i) for i, (_, change, p) in enumerate(found))
+        worst, at = max((p, i) for i, (_, _, p) in enumerate(found))
         yield noise.cost(parts, around), worst, found
         del left[at]
     yield noise.cost([values], noise.fit([values])) if cuts else 0.0, 0.0, []

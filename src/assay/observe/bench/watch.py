@@ -58,12 +58,21 @@ def watch(
             )
     else:
         seen = own(path)
+    seen.notes += [
+        f"only the latest {history.MOST:,} of {len(one.points):,} points of {_called(one)} are searched for steps"
+        for one in seen.series
+        if len(one.points) > history.MOST
+    ]
     for done, series in enumerate(seen.series):
         seen.changes += history.changes(series, min_change=min_change)
         progress(done + 1, len(seen.series))
     if bisect:
         seen.changes = [narrowed(change, path, seen.notes, progress) for change in seen.changes]
     return seen
+
+
+def _called(series: Series) -> str:
+    return series.benchmark + (f" on {series.machine}" if series.machine else "")
 
 
 def own(path: Path) -> Seen:
@@ -81,7 +90,9 @@ def own(path: Path) -> Seen:
 def from_frame(frame: Frame, better: str = "") -> list[Series]:
     """The series of foreign results, in the order of time; a point without a commit is named by its place."""
     made = []
-    for entity, name in frame.entities.select("id", "name").iter_rows():
+    machines = dict(frame.entities.filter(pl.col("kind") != "benchmark").select("id", "name").iter_rows())
+    benchmarks = frame.entities.filter(pl.col("kind") == "benchmark")
+    for entity, name, parent in benchmarks.select("id", "name", "parent").iter_rows():
         own_events = frame.events.filter(pl.col("entity") == entity)
         commits = dict(zip(own_events["t"].to_list(), own_events["text"].to_list(), strict=True))
         every = frame.samples.filter(pl.col("entity") == entity).sort("t")
@@ -90,7 +101,7 @@ def from_frame(frame: Frame, better: str = "") -> list[Series]:
         rows = samples.select("t", "value").iter_rows()
         points = [Point(commits.get(t) or f"#{at}", value, at) for at, (t, value) in enumerate(rows)]
         less_or_more = better or measure.better or benchmark_units.told(name).better
-        made.append(Series(name, "", tuple(points), unit=measure.unit, better=less_or_more))
+        made.append(Series(name, machines.get(parent, ""), tuple(points), unit=measure.unit, better=less_or_more))
     return made
 
 

@@ -11,22 +11,20 @@ Nothing sleeps: compute is compute. On two cores gloo's threads and the ranks sh
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from assay.observe.traces import cards
 from assay.record.store import write_whole
+from assay.sim.gloo_ranks import PATIENCE, joined
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 
 Setup = dict[str, Any]
-PATIENCE = 120.0  # seconds that ranks wait for one another; torch alone may take 20 to import on a busy machine
 SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "ddp": {"bucket": (0.5, 2.0, 25.0), "pieces": (1, 2, 4), "half": (False, True)},
     "fsdp": {"unit": (1, 3, 12), "reshard": (True, False), "pieces": (1, 2, 4)},  # 12 layers: all there are
@@ -165,19 +163,7 @@ def run(workload: Workload, folder: Path, plan: Callable[..., Any], *arguments: 
 def _work(
     rank: Rank, workload: Workload, folder: str, store: str, plan: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> Any:
-    os.environ["KINETO_LOG_LEVEL"] = "99"  # it would tell stderr of every start and stop
-    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # loopback only
-    import torch
-    from torch import distributed as dist
-
-    torch.set_num_threads(1)
-    rank.meet(PATIENCE)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}/store", rank=rank.index, world_size=rank.size,
-        timeout=timedelta(seconds=PATIENCE),
-    )  # fmt: skip
-    try:
+    with joined(rank, store):
         bench = Bench(rank.index, workload, Path(folder))
         if rank.index:
             bench.follow()
@@ -185,8 +171,6 @@ def _work(
         found = plan(bench, *arguments)
         bench.finish()
         return found
-    finally:
-        dist.destroy_process_group()
 
 
 # ---------------------------------------------------------------------------------------------------- engines

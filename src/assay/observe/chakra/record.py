@@ -7,19 +7,17 @@ ask one rank of each step to be late by so much more. Needs the extra `torch`.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from assay.observe.graphs.events import HostGraph, Profile, read_host, read_profile
+from assay.sim.gloo_ranks import PATIENCE, joined
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 
-PATIENCE = 120.0  # seconds that ranks wait for one another; torch alone may take 20 to import on a busy machine
 AFTER = 0.03  # seconds for gloo's threads to leave the recorder before it is freed: one that has not crashes the rank
 
 
@@ -78,20 +76,10 @@ def record(job: Job, windows: Sequence[Late | None], *, keep: Path | None = None
 
 
 def _work(rank: Rank, job: Job, windows: tuple[Late | None, ...], folder: str, own: str) -> int:
-    os.environ["KINETO_LOG_LEVEL"] = "99"  # it would tell stderr of every start and stop
-    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-    import torch
-    import torch.distributed as dist
+    with joined(rank, own):
+        import torch
 
-    torch.set_num_threads(1)
-    torch.manual_seed(job.seed)
-    rank.meet(PATIENCE)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # loopback only
-    dist.init_process_group(
-        "gloo", init_method=f"file://{own}/store", rank=rank.index, world_size=rank.size,
-        timeout=timedelta(seconds=PATIENCE),
-    )  # fmt: skip
-    try:
+        torch.manual_seed(job.seed)
         step = _step(job)
         for _ in range(3):  # DDP rebuilds its buckets after the first
             step(0.0)
@@ -100,8 +88,6 @@ def _work(rank: Rank, job: Job, windows: tuple[Late | None, ...], folder: str, o
             rank.meet(PATIENCE)
             _record(rank.index, number, delays, Path(folder), step)
         rank.meet(PATIENCE)
-    finally:
-        dist.destroy_process_group()
     return len(windows)
 
 

@@ -37,7 +37,8 @@ LENGTH = 40  # commits of a history
 SIZES = (0.05, 0.1, 0.2)  # of planted steps
 NEAR = 2  # commits a found step may be off
 ALLOWED = 0.001  # unchanged commits that may be taken for a step while a dial is set
-EDGE = 8  # commits from either end in which no step is planted
+EDGE = 8  # commits from either end, and from another step, in which no step is planted
+MOST_STEPS = 3  # planted in one history
 Matrix = NDArray[np.float64]  # a row for each commit, a column for each sample
 Detect = Callable[[Matrix, float], list[int]]
 
@@ -196,11 +197,15 @@ def cut(noise: Matrix, random: np.random.Generator) -> Matrix:
 
 
 def plant(history: Matrix, random: np.random.Generator) -> tuple[Matrix, list[int]]:
-    """The history with one step up or down, and where it is."""
-    at = int(random.integers(EDGE, len(history) - EDGE))
-    size = float(random.choice(SIZES))
-    history[at:] *= 1 + size if random.random() < 0.7 else 1 / (1 + size)
-    return history, [at]
+    """The history with one to three steps, each up or down, and where they are; none within `EDGE` of another."""
+    room = len(history) - 2 * EDGE + 1
+    count = int(random.integers(1, MOST_STEPS + 1))
+    spread = np.sort(random.choice(room - (count - 1) * (EDGE - 1), count, replace=False))
+    places = [EDGE + int(at) + number * (EDGE - 1) for number, at in enumerate(spread)]
+    for at in places:
+        size = float(random.choice(SIZES))
+        history[at:] *= 1 + size if random.random() < 0.7 else 1 / (1 + size)
+    return history, places
 
 
 def score(trials: Sequence[tuple[list[int], list[int], int]]) -> Score:

@@ -175,7 +175,8 @@ def _not_only_the_slowest(rows: Rows, front: Frontier, beyond: Floats, excess: F
     there = rows.valid.any(1)
     leaders = front.leaders[there]
     counts = np.stack([((leaders == r) & (beyond > 0)).sum(0) for r in range(rows.durations.shape[1])])
-    much = (excess > NOISE * float(front.advances[there].sum(1).mean())) & ~np.array(rows.synchronising)
+    noise = NOISE * (2 if len(counts) == 2 else 1)  # of two, the slower one is behind the other, not behind the middle
+    much = (excess > noise * float(front.advances[there].sum(1).mean())) & ~np.array(rows.synchronising)
     found: Bools = much | one_of_many(counts.max(0), counts.sum(0), len(counts))
     return found
 
@@ -226,9 +227,10 @@ def _mean_where(values: NDArray[np.generic], valid: Bools) -> Floats:
 
 
 def _typical(rows: Rows, front: Frontier, roles: Sequence[str] | None) -> Floats:
-    """What a rank of its role takes for a stage in each row: the median. Where ranks wait, only what was not waiting.
+    """What a rank of its role takes for a stage in each row: the median, of two the quicker one.
 
-    A rank that enters a synchronising stage early by its slack has waited at most that long in it.
+    Where ranks wait, only what was not waiting: a rank that enters a synchronising stage early by its slack has waited
+    at most that long in it.
     """
     own = rows.durations.astype(float)
     for s in np.nonzero(np.array(rows.synchronising))[0].tolist():
@@ -240,7 +242,10 @@ def _typical(rows: Rows, front: Frontier, roles: Sequence[str] | None) -> Floats
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a row that nobody of the group reported
         for group in np.unique(groups):
-            typical[:, groups == group] = np.nan_to_num(np.nanmedian(own[:, groups == group], axis=1))[:, None]
+            some = own[:, groups == group]
+            two = (~np.isnan(some)).sum(1) == 2  # the middle of two is half of what one of them loses
+            middle = np.where(two, np.nanmin(some, axis=1), np.nanmedian(some, axis=1))
+            typical[:, groups == group] = np.nan_to_num(middle)[:, None]
     return typical
 
 

@@ -9,42 +9,43 @@ import codecs
 import gzip
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from assay.record.errors import BadInput
+from assay.workloads.json_scan import MISSING
+from assay.workloads.kineto_file import Recording, phases, read_file
+from assay.workloads.kineto_scan import WORDS
 
 LARGEST = 2 << 30  # bytes, unpacked
-T = TypeVar("T")
-Name = int | float | str | None  # what profilers name streams and calls by
+Name = int | str | None  # what profilers name streams and threads by
 
 
-class Args(msgspec.Struct, rename={
-    "external": "External id", "record": "Record function id", "group": "Process Group Name",
-    "collective": "Collective name", "sent": "In msg nelems", "received": "Out msg nelems", "size": "Group size",
-    "wait_on": "wait_on_stream", "recorded_by": "wait_on_cuda_event_record_corr_id", "given": "Concrete Inputs",
-}):  # fmt: skip
+@dataclass(slots=True)
+class Args:
     """What the profiler says of an event, as far as the linker asks."""
 
-    external: Any = None
-    record: Any = None
-    correlation: Name = None
+    external: int | None = None
+    record: int | None = None
+    correlation: int | None = None
     stream: Name = None
     wait_on: Name = None  # the stream that was waited for, and the call that recorded the event
-    recorded_by: Name = None
-    group: Any = None
-    collective: Any = None
-    sent: Any = None
-    received: Any = None
-    size: Any = None
-    dtype: Any = None
+    recorded_by: int | None = None
+    group: Name = None
+    collective: str | None = None
+    sent: int | None = None
+    received: int | None = None
+    dtype: str | None = None
     given: Any = None  # the values of its arguments, tensors left blank
 
 
-class Event(msgspec.Struct):
+@dataclass(slots=True)
+class Event:
     """One event; times are microseconds."""
 
     ph: str = ""
@@ -52,16 +53,17 @@ class Event(msgspec.Struct):
     name: str = ""
     ts: float = 0.0
     dur: float = 0.0
-    pid: Any = None
-    tid: Any = None
-    args: Args = msgspec.field(default_factory=Args)
+    pid: Name = None
+    tid: Name = None
+    args: Args = field(default_factory=Args)
 
 
-class Profile(msgspec.Struct):
-    """A profiler's file."""
+@dataclass
+class Profile:
+    """A profiler's file: its spans, and what it says of the job."""
 
-    events: list[Event] = msgspec.field(name="traceEvents")
-    about: dict[str, Any] = msgspec.field(name="distributedInfo", default_factory=dict)
+    events: list[Event]
+    about: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rank(self) -> int | None:
@@ -125,16 +127,54 @@ class HostGraph(msgspec.Struct):
 
 
 def read_profile(path: str | Path) -> Profile:
-    """A Kineto JSON file, gzipped or not."""
-    return _read(Path(path), Profile, "a profiler's trace has a list 'traceEvents'")
+    """A Kineto JSON file, gzipped or not, by the reader of all of them (:mod:`assay.workloads.kineto_file`)."""
+    recording = read_file(Path(path), detailed=True)
+    if recording.cut is not None:
+        cure = "'assay trace FILE --convert whole.json' keeps the events before it"
+        raise BadInput(f"{path}: truncated at byte {recording.cut}; {cure}")
+    about = recording.about.get("distributedInfo")
+    return Profile(list(_spans(recording)), about if isinstance(about, dict) else {})
+
+
+def _spans(recording: Recording) -> Iterator[Event]:
+    """Every whole span, as an object: the linker puts them together one by one."""
+    rows = np.flatnonzero(phases(recording, "X") & (recording["ts"] != MISSING))
+    texts = [*recording.strings, None]  # -1: not named
+
+    def words(name: str) -> Iterator[str | None]:
+        return (texts[code] for code in recording[name][rows].tolist())
+
+    def numbers(name: str) -> Iterator[int | None]:
+        return (None if code == MISSING else code for code in recording[name][rows].tolist())
+
+    def either(name: str) -> Iterator[Name]:
+        codes = recording[name][rows].tolist()
+        return (None if code == MISSING else recording.word(code) if code <= WORDS else code for code in codes)
+
+    given = {text: _decoded(text) for text in {texts[code] for code in np.unique(recording["given"][rows]).tolist()}}
+    said = zip(
+        numbers("external"), numbers("record"), numbers("correlation"), either("stream"), either("wait_on"),
+        numbers("recorded_by"), either("group"), words("collective"), numbers("sent"), numbers("received"),
+        words("dtype"), (given[text] for text in words("given")), strict=True,
+    )  # fmt: skip
+    times = zip(recording["ts"][rows].tolist(), recording["dur"][rows].tolist(), strict=True)
+    for cat, name, (ts, dur), pid, tid, args in zip(
+        words("cat"), words("name"), times, either("pid"), either("tid"), said, strict=True
+    ):
+        lasted = 0 if dur == MISSING else dur
+        yield Event("X", cat or "", name or "", ts / 1000, lasted / 1000, pid, tid, Args(*args))
+
+
+def _decoded(text: str | None) -> Any:
+    try:
+        return None if text is None else msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        return None
 
 
 def read_host(path: str | Path) -> HostGraph:
     """The JSON file of an `ExecutionTraceObserver`, gzipped or not."""
-    return _read(Path(path), HostGraph, "an execution trace of PyTorch has a list 'nodes'")
-
-
-def _read(path: Path, kind: type[T], right: str) -> T:
+    path = Path(path)
     try:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
@@ -142,11 +182,11 @@ def _read(path: Path, kind: type[T], right: str) -> T:
     except (OSError, zlib.error, gzip.BadGzipFile) as error:
         raise BadInput(f"{path}: {error}") from None
     try:
-        return msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8), type=kind)
+        return msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8), type=HostGraph)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if "truncated" in str(error):
-            cure = "; 'assay trace FILE --convert whole.json' keeps the events before it" if kind is Profile else ""
-            raise BadInput(f"{path}: truncated at byte {len(content)}{cure}") from None
+            raise BadInput(f"{path}: truncated at byte {len(content)}") from None
+        right = "an execution trace of PyTorch has a list 'nodes'"
         raise BadInput(f"{path}: {str(error)[:160]}; {right}") from None
 
 
@@ -157,10 +197,46 @@ _OPERATIONS = (
     (r"barrier", 9), (r"reduce", 1), (r"gather", 3), (r"scatter", 4),
 )  # fmt: skip
 _COMM = re.compile(r"^(gloo|mpi|ucc|nccl):|^(nccl|rccl)\w*Kernel", re.IGNORECASE)
-SYNCS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "hipDeviceSynchronize",
-         "hipStreamSynchronize", "hipEventSynchronize", "cudaMemcpy", "cuStreamSynchronize")  # fmt: skip
-WAITS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
-RECORDS = ("cudaEventRecord", "cudaEventRecordWithFlags", "hipEventRecord", "cuEventRecord")
+_SYNC = re.compile(r"synchroni[sz]e", re.IGNORECASE)
+_WAIT = re.compile(r"StreamWaitEvent$")
+_RECORD = re.compile(r"EventRecord(WithFlags)?$")
+_RUNTIME = re.compile(r"_?(runtime|driver)$", re.IGNORECASE)
+
+
+def synchronises(name: str) -> bool:
+    """Whether a call of any vendor says that it waits for the device.
+
+    >>> synchronises("hipDeviceSynchronize"), synchronises("aclrtSynchronizeStream"), synchronises("cudaMalloc")
+    (True, True, False)
+    """
+    return _SYNC.search(name) is not None
+
+
+def makes_wait(name: str) -> bool:
+    """Whether a call lets a stream wait for an event.
+
+    >>> makes_wait("musaStreamWaitEvent"), makes_wait("cudaEventRecord")
+    (True, False)
+    """
+    return _WAIT.search(name) is not None
+
+
+def records(name: str) -> bool:
+    """Whether a call records an event behind what a stream was given.
+
+    >>> records("cudaEventRecordWithFlags"), records("cudaEventQuery")
+    (True, False)
+    """
+    return _RECORD.search(name) is not None
+
+
+def on_host(cat: str) -> bool:
+    """Whether events of this category are the host's: operators, and calls of any vendor's runtime or driver.
+
+    >>> on_host("cpu_op"), on_host("xpu_runtime"), on_host("cuda_driver"), on_host("kernel"), on_host("cuda_sync")
+    (True, True, True, False, False)
+    """
+    return cat in ("cpu_op", "operator") or _RUNTIME.search(cat) is not None
 
 
 def is_comm(name: str) -> bool:

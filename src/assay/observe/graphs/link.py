@@ -24,14 +24,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from assay.observe.graphs.events import SYNCS, Event, HostGraph, Profile, is_comm, is_step, read_host, read_profile
+from assay.observe.graphs.events import (
+    Event,
+    HostGraph,
+    Profile,
+    is_comm,
+    is_step,
+    on_host,
+    read_host,
+    read_profile,
+    synchronises,
+)
 from assay.observe.graphs.nodes import Node, assemble, steps
-from assay.observe.graphs.waits import order_streams
+from assay.observe.graphs.waits import order_streams, split_blocking
 from assay.record.errors import BadInput
 from assay.workloads.chakra import Graph
 from assay.workloads.kineto_names import is_device
 
-_HOST = ("cpu_op", "operator", "cuda_runtime", "cuda_driver")
 _SHADOWS = ("gpu_user_annotation",)  # of host spans on the device: a host-run collective would be there twice
 __all__ = ["link", "linked", "steps"]
 
@@ -53,11 +62,13 @@ def linked(profile: Profile, host: HostGraph | None, source: str = "") -> Graph:
     if host is not None:
         known = {op.record: op for op in host.nodes if op.record is not None}
         for node in nodes:
-            node.op = known.pop(node.event.args.record, None) if node.event else None
+            record = node.event.args.record if node.event else None
+            node.op = known.pop(record, None) if record is not None else None
         if not any(node.op for node in nodes):
             raise BadInput(f"{source}: no operation of the host graph is in it: record both over the same steps")
     lanes = _in_lanes(nodes)
     crowded = order_streams(nodes, [event for event in profile.events if event.cat == "cuda_sync"])
+    nodes += split_blocking(nodes, lanes)
     _tie_collectives(nodes, lanes)
     for lane, mine in lanes.items():
         if lane[0] == "host":
@@ -86,7 +97,7 @@ def _nodes(events: Sequence[Event], low: float, high: float) -> list[Node]:
         if event.ph != "X" or not low <= event.ts < high or event.dur < 0 or event.cat in _SHADOWS:
             continue
         on_device = is_device(event.cat)
-        if on_device or event.cat in _HOST or is_comm(event.name):
+        if on_device or on_host(event.cat) or is_comm(event.name):
             stream = event.args.stream if event.args.stream is not None else event.tid
             lane = ("device", stream) if on_device else ("host", event.tid)
             start, end = round(event.ts - low), round(event.ts + event.dur - low)
@@ -151,7 +162,7 @@ def _behind_inputs(nodes: Sequence[Node]) -> dict[int, Node]:
         comm = node.parent
         if comm is None or not comm.is_comm:
             continue
-        if node.name in SYNCS and id(comm) not in last:
+        if synchronises(node.name) and id(comm) not in last:
             comm.deps.append(node)
         else:
             last[id(comm)] = node

@@ -31,6 +31,7 @@ import polars as pl
 from assay.observe.graphs import replay_kernels as kernels
 from assay.observe.graphs.cycles import break_cycles
 from assay.observe.graphs.network import Network
+from assay.observe.graphs.path import KERNEL, arrivals, walk_back
 from assay.observe.graphs.plan import Plan
 from assay.sim.collectives import Link
 from assay.workloads import chakra
@@ -127,8 +128,7 @@ def critical_path(outcome: Outcome) -> pl.DataFrame:
     busy), `start` (nothing). A collective stands there with the rank that came last.
     """
     plan, graphs = outcome.plan, outcome.plan.graphs
-    last = int(outcome.end.argmax())
-    nodes = kernels.path(last, outcome.ready, outcome.because, plan.source, *plan.met)[::-1]
+    nodes = _nodes_back(outcome)[::-1]
     edge = outcome.because[nodes]
     why = np.where(edge < 0, 0, np.where(plan.by_lane[edge], 1, 2)) if len(plan.source) else np.zeros(len(nodes), int)
     trace = np.searchsorted(plan.first, nodes, side="right") - 1
@@ -141,6 +141,22 @@ def critical_path(outcome: Outcome) -> pl.DataFrame:
         "start": outcome.start[nodes], "seconds": outcome.end[nodes] - outcome.start[nodes],
         "because": pl.Series(("start", "lane", "data")).gather(why.astype(np.uint32)),
     })  # fmt: skip
+
+
+def _nodes_back(outcome: Outcome) -> npt.NDArray[np.int64]:
+    """The nodes that led to the end, the last first; of a meeting, whoever was ready last."""
+    plan, n = outcome.plan, outcome.plan.n
+    ticks = min(1e12, 4e18 / max(outcome.makespan, 1e-9))  # of a second, as fine as whole numbers have room for
+    ready, end = (np.round(times * ticks).astype(np.int64) for times in (outcome.ready, outcome.end))
+    nothing, none, meeting = np.full(n, -1, np.int64), np.zeros(0, np.int64), np.full(n, -1, np.int64)
+    meeting[plan.meetings.nodes] = np.repeat(np.arange(len(plan.meetings)), np.diff(plan.meetings.at))
+    waited = outcome.because >= 0
+    before = np.where(waited, plan.source[outcome.because], -1) if len(plan.source) else nothing
+    last = int(outcome.end.argmax())
+    pieces = walk_back(last, -1, int(end[last]), np.zeros(n, bool), np.zeros(n, np.int64), ready, end, nothing, before,
+                       nothing, nothing, nothing, arrivals(meeting, ready), none, none, True)  # fmt: skip
+    found: npt.NDArray[np.int64] = pieces[pieces[:, 0] == KERNEL, 1]
+    return found
 
 
 # ------------------------------------------------------------------------------------------------- what it costs

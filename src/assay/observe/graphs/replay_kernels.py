@@ -145,19 +145,3 @@ def walk(
                     size += 1
             member = following[member]
     return ready, start, end, because, stuck
-
-
-@njit(cache=True, nogil=True)
-def path(last: int, ready: Any, because: Int64s, source: Int64s, head: Int64s, following: Int64s) -> Any:
-    """The nodes that led to the end of this one, last to first; of a meeting, whoever was ready last."""
-    out, size, node = np.empty(len(head), np.int64), 0, last
-    while node >= 0:
-        latest = member = head[node]
-        while member >= 0:
-            if ready[member] > ready[latest]:
-                latest = member
-            member = following[member]
-        out[size] = latest
-        size += 1
-        node = source[because[latest]] if because[latest] >= 0 else -1
-    return out[:size]

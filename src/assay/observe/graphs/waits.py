@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from assay.observe.graphs.events import RECORDS, SYNCS, WAITS, Event
+from assay.observe.graphs.events import Event, makes_wait, records, synchronises
 from assay.observe.graphs.nodes import Node
 
 Lane = tuple[str, Any]
@@ -99,7 +99,7 @@ def order_streams(nodes: Sequence[Node], syncs: Sequence[Event]) -> list[Node]:
     if not _told(streams, syncs, calls):
         _called(streams, host)
         _seen(streams)
-    _synchronise(streams, [node for node in host if node.name in SYNCS], _awaited(streams, syncs, calls))
+    _synchronise(streams, [node for node in host if synchronises(node.name)], _awaited(streams, syncs, calls))
     return _crowded(streams)
 
 
@@ -132,11 +132,12 @@ def _called(streams: Streams, host: Sequence[Node]) -> None:
     given: dict[Lane, Node] = {}  # by stream: what it was given last
     events: dict[Lane, Node] = {}  # by stream: what its newest event stands for; the newest of all is last
     waits: dict[Lane, list[list[Node]]] = defaultdict(list)  # by thread: for each wait, the events there were
-    calls = [node for node in [*host, *streams.kernels] if id(node) in launched or node.name in (*RECORDS, *WAITS)]
+    calls = [node for node in [*host, *streams.kernels]
+             if id(node) in launched or records(node.name) or makes_wait(node.name)]  # fmt: skip
     for call in sorted(calls, key=lambda node: node.start):
-        if call.name in RECORDS and call.lane in latest:
+        if records(call.name) and call.lane in latest:
             _newest(events, latest[call.lane])
-        elif call.name in WAITS:
+        elif makes_wait(call.name):
             waits[call.lane].append([*events.values()])
         for node in launched.get(id(call), ()):
             others = [next((other for other in reversed(there) if other.lane != node.lane), None)
@@ -218,3 +219,33 @@ def _synchronise(streams: Streams, calls: Sequence[Node], awaited: dict[int, Nod
         if node is not None:
             call.deps.append(node)
             call.own = min(call.own, call.end - max(node.end, call.start))
+
+
+def split_blocking(nodes: Sequence[Node], lanes: dict[Lane, list[Node]]) -> list[Node]:
+    """Calls that launched something and returned when it was over, as two: the launch, and behind it the wait.
+
+    A copy to pageable memory is one (`cudaMemcpyAsync`, whatever its name says), every launch of a job that blocks on
+    them is. As one node it would be the host's own time, however fast the device got. Gives the waits; they are put
+    into their lanes.
+    """
+    calls = {node.event.args.correlation: node for node in nodes
+             if node.lane[0] == "host" and node.event and node.event.args.correlation}  # fmt: skip
+    last: dict[int, Node] = {}
+    for kernel in nodes:
+        linked = kernel.event.args.correlation if kernel.lane[0] == "device" and kernel.event else None
+        asked = calls.get(linked) if linked is not None else None
+        if asked is not None and (id(asked) not in last or kernel.end > last[id(asked)].end):
+            last[id(asked)] = kernel
+    made = []
+    for call in calls.values():
+        done = last.get(id(call))
+        if done is None or not call.start <= done.start <= done.end <= call.end:
+            continue
+        launched = min(_LAUNCH, done.start - call.start, call.own)
+        wait = Node(f"{call.name} waits", call.start + launched, call.end, call.lane, own=call.end - done.end,
+                    parent=call, deps=[done])  # fmt: skip
+        call.own = launched
+        mine = lanes[call.lane]
+        mine.insert(mine.index(call) + 1, wait)
+        made.append(wait)
+    return made

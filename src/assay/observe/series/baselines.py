@@ -50,6 +50,22 @@ def recent_median(grid: Grid, horizon: int, past: float = 1.0) -> Floats:
     return np.full(horizon, float(value))
 
 
+def drift(grid: Grid, horizon: int, past: float = 2.0) -> Floats:
+    """On along the line through the medians of the two halves of the last stretch, `past` horizons long.
+
+    >>> drift(Grid("a", 0.0, 1.0, np.arange(20.0)), 3, past=4.0).tolist()
+    [20.0, 21.0, 22.0]
+    """
+    part = grid.values[-max(8, round(past * horizon)) :]
+    half = len(part) // 2
+    first, last = part[:half], part[len(part) - half :]
+    if not half or np.isnan(first).all() or np.isnan(last).all():
+        return recent_median(grid, horizon)
+    slope = float(np.nanmedian(last) - np.nanmedian(first)) / (len(part) - half)
+    middle = len(part) - half / 2 - 0.5
+    return np.asarray(float(np.nanmedian(last)) + slope * (len(part) + np.arange(horizon) - middle))
+
+
 def classical(grid: Grid, horizon: int, period: float = DAY) -> Floats:
     """Classical additive decomposition: a moving mean over one period, phase means, the last level carried on."""
     steps = season(grid, period)

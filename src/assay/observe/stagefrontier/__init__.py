@@ -236,7 +236,7 @@ claims = [
     ),
     Claim(
         "healthy", silent, kind=Kind.PROPORTION, value=1.0, toward="up",
-        asks="In all healthy windows, to within 5 %, StageFrontier confirms nobody.",
+        asks="In 100 % of healthy windows, to within 5 %, StageFrontier confirms nobody.",
     ),
     Claim(
         "sum-of-maxima", measures.mean("maxima", method="frontier", experiment="faults", recording=trials.APART),

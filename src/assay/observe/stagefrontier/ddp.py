@@ -34,10 +34,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.observe.cluster.incidents import Incident, Truth
 from assay.observe.frontier.collector import SYNC_STAGES
 from assay.observe.frontier.vectors import Vectors, Window, frame
 from assay.observe.stagefrontier import ddp_job
+from assay.observe.stagefrontier.incidents import Incident, Truth
 from assay.record.errors import BadInput
 from assay.sim.ranks import RankFailed, Ranks
 from assay.sim.scratch import scratch

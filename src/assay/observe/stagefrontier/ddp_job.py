@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from datetime import timedelta
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from assay.observe.frontier.collector import SYNC_STAGES, Collector
+from assay.sim.gloo_ranks import joined
 from assay.sim.ranks import Rank
 
 if TYPE_CHECKING:
@@ -85,17 +85,11 @@ def until(seconds: float, work: Callable[[], object]) -> None:
 
 def work(rank: Rank, job: Job, schedule: tuple[Stretch, ...], folder: str) -> int:
     """All stretches of a schedule on one rank; durations and signs of life go into the shared arrays."""
-    import torch
-    import torch.distributed as dist
+    with joined(rank, folder, patience=job.patience, importing=IMPORTING, leave=False):
+        return _train(rank, job, schedule, folder)
 
-    torch.set_num_threads(1)
-    rank.meet(IMPORTING)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # loopback only
-    # Gloo has no file lock of its own to clean up: the store's file lies in a folder that the lab removes.
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank.index, world_size=rank.size,
-        timeout=timedelta(seconds=job.patience),
-    )  # fmt: skip
+
+def _train(rank: Rank, job: Job, schedule: tuple[Stretch, ...], folder: str) -> int:
     trouble = Trouble(rank.index, Path(folder))
     collector = Collector(rank.index, rank.size, SYNC_STAGES)
     threading.Thread(target=_beat, args=(collector, rank), daemon=True).start()
@@ -222,7 +216,6 @@ def profiled(stretch: Stretch, folder: Path, number: int, rank: int) -> Any:
     """PyTorch's own profiler around a stretch that asks for it; its trace lies in the folder afterwards."""
     if not stretch.profile:
         return nullcontext()
-    os.environ["KINETO_LOG_LEVEL"] = "99"  # it would tell stderr of every start and stop
     import torch
 
     return torch.profiler.profile(

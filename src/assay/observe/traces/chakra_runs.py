@@ -14,12 +14,14 @@ import numpy as np
 import polars as pl
 
 from assay.observe.graphs.replay import Outcome, break_cycles, critical_path, replay
+from assay.observe.traces.path_sums import summed
 from assay.observe.traces.what_if import Answer
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
 from assay.workloads import chakra
 
 LONGEST = 1e9  # seconds of a replay, thirty years: beyond it nanoseconds do not fit
+_COMM = (chakra.COLL, chakra.SEND, chakra.RECV)
 _KINDS = {"COMP": "kernel", "COMM_COLL": "comm", "COMM_SEND": "comm", "COMM_RECV": "comm",
           "MEM_LOAD": "memcpy", "MEM_STORE": "memcpy"}  # fmt: skip
 
@@ -71,15 +73,9 @@ def path(outcome: Outcome) -> dict[str, Any]:
     """The replay's critical path in the words of :mod:`assay.observe.traces.report`."""
     kind = pl.col("type").replace_strict(_KINDS, default="host")
     pieces = critical_path(outcome).with_columns(kind=kind, rank=pl.col("rank").cast(pl.String))
-
-    def summed(column: str) -> dict[str, float]:
-        rows = pieces.group_by(column).agg(pl.col("seconds").sum()).sort("seconds", column, descending=[True, False])
-        return dict(rows.iter_rows())
-
-    longest = pieces.group_by("name", "kind").agg(pieces=pl.len(), seconds=pl.col("seconds").sum())
-    longest = longest.sort("seconds", "name", descending=[True, False]).head(5)
-    return {"total": outcome.makespan, "kinds": summed("kind"), "ranks": summed("rank"),
-            "longest": longest.to_dicts(), "pieces": len(pieces)}  # fmt: skip
+    named = pieces.group_by("name", "kind").agg(pieces=pl.len().cast(pl.Int64), seconds=pl.col("seconds").sum())
+    host = named.filter(pl.col("kind") == "host").sort("seconds", "name", descending=[True, False])
+    return summed(pieces, named, outcome.makespan) | {"host": host.select("name", "seconds").head(10).to_dicts()}
 
 
 def what_if(replayed: Replayed, *, bandwidth: float = 1.0, stragglers: bool = True) -> Answer:
@@ -89,21 +85,20 @@ def what_if(replayed: Replayed, *, bandwidth: float = 1.0, stragglers: bool = Tr
     """
     graphs = list(replayed.graphs)
     durations = [graph.duration.copy() for graph in graphs]
-    note = ""
+    recorded, note = round(replayed.outcome.makespan * 1e9), ""
     if not stragglers:
-        same = {graph.type.tobytes() for graph in graphs}
-        if len(graphs) > 1 and len(same) == 1:
-            middle = np.median(np.stack([durations[i] for i in _odd(replayed.outcome)]), axis=0)
-            comm = np.isin(graphs[0].type, (chakra.COLL, chakra.SEND, chakra.RECV))
-            durations = [np.where(comm, own, middle) for own in durations]
-        else:
-            note = "ranks run different programs: kept as they are" if len(graphs) > 1 else "one rank only"
+        if len(graphs) == 1 or len({graph.type.tobytes() for graph in graphs}) > 1:
+            return Answer(recorded, None, "one rank only" if len(graphs) == 1 else "ranks run different programs")
+        middle = np.median(np.stack([durations[i] for i in _odd(replayed.outcome)]), axis=0)
+        durations = [np.where(np.isin(graphs[0].type, _COMM), own, middle) for own in durations]
     if bandwidth != 1.0:
+        if not any(np.isin(graph.type, _COMM).any() for graph in graphs):
+            return Answer(recorded, None, "no communication is recorded")
         note = "all of a transfer counts as bandwidth"
         for graph, own in zip(graphs, durations, strict=True):
-            own[np.isin(graph.type, (chakra.COLL, chakra.SEND, chakra.RECV))] /= bandwidth
+            own[np.isin(graph.type, _COMM)] /= bandwidth
     changed = replay(replayed.outcome.plan, took=np.concatenate(durations))
-    return Answer(round(replayed.outcome.makespan * 1e9), round(changed.makespan * 1e9), note)
+    return Answer(recorded, round(changed.makespan * 1e9), note)
 
 
 def _odd(outcome: Outcome) -> list[int]:

@@ -133,4 +133,6 @@ def scale_up_bw_utility(row: Row) -> float:
         raise NotApplicable(f"no what-if: {error}") from None
     if not answer.recorded:
         raise NotApplicable("nothing took any time")
+    if answer.changed is None:
+        raise NotApplicable(f"no what-if: {answer.note}")
     return 1.0 - answer.changed / answer.recorded

@@ -32,16 +32,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from assay.observe.graphs.path import COMM, KERNEL, KINDS, MEMCPY, SLACK, arrivals, walk_back
 from assay.observe.traces import host_lanes
-from assay.observe.traces.breakdown import device_spans, ranks, steps
+from assay.observe.traces.breakdown import device_spans, steps
+from assay.observe.traces.host_waits import host_waits
 from assay.record.errors import BadInput
-from assay.sim.compiled import njit
 from assay.sim.telemetry import Frame
 
-SLACK = 10_000  # ns that a kernel may sit between its launch and its start for no reason
-KINDS = ("kernel", "comm", "memcpy", "gap", "launch", "host", "sync")
-_KERNEL, _COMM, _MEMCPY, _GAP, _LAUNCH, _HOST, _SYNC = range(len(KINDS))
-_JIT: dict[str, Any] = {"cache": True, "nogil": True}
 Ints = NDArray[np.int64]
 
 
@@ -54,6 +51,8 @@ class Links:
     too.
     """
 
+    frame: Frame
+    """What they are of, its clocks set."""
     ops: pl.DataFrame
     first: int
     last: int
@@ -92,9 +91,9 @@ def links(frame: Frame) -> Links:
     """
     frame = frame.aligned() if len(frame.clocks) > 1 else frame
     calls = frame.edges.filter(pl.col("kind") == "calls").select(span=pl.col("dst"), call=pl.col("src"))
-    began = frame.spans.select(call=pl.col("span"), called=pl.col("start"))
+    began = frame.spans.select(call=pl.col("span"), called=pl.col("start"), caller=pl.col("entity"), by="name")
     ops = device_spans(frame).join(
-        calls.join(began, on="call").select("span", "called").unique("span"), on="span", how="left"
+        calls.join(began, on="call").select("span", "called", "caller", "by").unique("span"), on="span", how="left"
     )
     streams = frame.entities.filter(pl.col("kind") == "stream")["id"]
     ops = ops.with_columns(host=~pl.col("entity").is_in(streams.implode()))
@@ -105,20 +104,20 @@ def links(frame: Frame) -> Links:
     start, end = ops["start"].to_numpy(), ops["end"].to_numpy()
     called = np.minimum(ops["called"].fill_null(np.iinfo(np.int64).max).to_numpy(), start)
     called[ops["called"].is_null().to_numpy()] = -1
-    kind = ops["cat"].cast(pl.String).replace_strict({"kernel": _KERNEL, "comm": _COMM, "memcpy": _MEMCPY}).to_numpy()
-    before = _before(ops["entity"].to_numpy().astype(np.int64), host & (kind == _COMM), start, end)
+    kind = ops["cat"].cast(pl.String).replace_strict({"kernel": KERNEL, "comm": COMM, "memcpy": MEMCPY}).to_numpy()
+    before = _before(ops["entity"].to_numpy().astype(np.int64), host & (kind == COMM), start, end)
     by_end = np.lexsort((end, rank))
     producer = np.where(host, host_lanes.producers(frame, ops), _producers(rank, called, kind, start, end))
     slack = np.where(host, host_lanes.PAUSE, SLACK)
     slack[host & (producer >= 0)] = np.iinfo(np.int64).max  # who asked for a collective of the host is known
     crowd = _crowds(rank, host, kind, start, end)
     other = _others(rank, start, end, called, before, producer, by_end, slack, crowd)
-    sync = _syncs(frame, ops, rank, end, by_end)
+    sync = _syncs(frame, ops, rank)
     keyed = ops.select(key=pl.struct(pl.col("group").cast(pl.String).fill_null(""), "seq").rank("dense"), seq="seq")
     collective = np.where(
-        (kind == _COMM) & keyed["seq"].is_not_null().to_numpy(), keyed["key"].to_numpy().astype(np.int64), -1
+        (kind == COMM) & keyed["seq"].is_not_null().to_numpy(), keyed["key"].to_numpy().astype(np.int64), -1
     )
-    return Links(ops, *_bounds(frame, ops), rank, host, kind.astype(np.int64), start, end, called, before, other,
+    return Links(frame, ops, *_bounds(frame, ops), rank, host, kind.astype(np.int64), start, end, called, before, other,
                  crowd, _after(sync, rank, called), collective, *sync[1:])  # fmt: skip
 
 
@@ -158,11 +157,11 @@ def _before(lane: Ints, aside: NDArray[np.bool_], start: Ints, end: Ints) -> Int
 def _producers(rank: Ints, called: Ints, kind: NDArray[Any], start: Ints, end: Ints) -> Ints:
     """For each collective the kernel that its rank launched last before it, unless that was still running."""
     order = np.lexsort((called, rank))
-    launched = (called[order] >= 0) & (kind[order] == _KERNEL)
+    launched = (called[order] >= 0) & (kind[order] == KERNEL)
     last = np.maximum.accumulate(np.where(launched, np.arange(len(order)), -1))
     found = np.full(len(order), -1, np.int64)
     found[order] = np.where(last >= 0, order[last], -1)
-    wrong = (found < 0) | (kind != _COMM) | (called < 0) | (rank[found] != rank) | (end[found] > start)
+    wrong = (found < 0) | (kind != COMM) | (called < 0) | (rank[found] != rank) | (end[found] > start)
     return np.where(wrong, -1, found)
 
 
@@ -170,7 +169,7 @@ def _crowds(rank: Ints, host: NDArray[np.bool_], kind: NDArray[Any], start: Ints
     """For each kernel the one that was running on the same device when it began; collectives take little room."""
     found = np.full(len(start), -1, np.int64)
     for code in np.unique(rank):
-        rows = np.flatnonzero((rank == code) & ~host & (kind == _KERNEL))
+        rows = np.flatnonzero((rank == code) & ~host & (kind == KERNEL))
         latest = np.maximum.accumulate(end[rows])
         holder = np.maximum.accumulate(np.where(end[rows] == latest, np.arange(len(rows)), 0))
         there = rows[holder[:-1]]
@@ -196,22 +195,12 @@ def _others(
     return np.where(waited, ended, producer)
 
 
-def _syncs(frame: Frame, ops: pl.DataFrame, rank: Ints, end: Ints, by_end: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Calls that waited for the device: rank, start, end, the op that ended last before them, the sync before."""
+def _syncs(frame: Frame, ops: pl.DataFrame, rank: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Calls that waited for the device: rank, start, end, the op that each waited for, the sync before."""
     codes = ops.select("rank", code=pl.Series(rank)).unique("rank")
-    called = frame.spans.filter(pl.col("name").cast(pl.String).str.contains("Synchronize"))
-    placed = called.join(ranks(frame).select("entity", "rank"), on="entity").join(codes, on="rank")
-    placed = placed.select("code", "start", end=pl.col("start") + pl.col("dur")).sort("code", "end")
-    of, start, stop = (placed[name].to_numpy().astype(np.int64) for name in ("code", "start", "end"))
-    waited = np.full(len(of), -1, np.int64)
-    ranks_of, ends = rank[by_end], end[by_end]
-    for i in range(len(of)):
-        first, last = np.searchsorted(ranks_of, of[i]), np.searchsorted(ranks_of, of[i], side="right")
-        at = first + np.searchsorted(ends[first:last], stop[i], side="right") - 1
-        if at >= first and ends[at] >= start[i]:
-            waited[i] = by_end[at]
-    real = waited >= 0
-    return of[real], start[real], stop[real], waited[real], _previous(of[real])
+    waits = host_waits(frame, ops).join(codes, on="rank").sort("code", "end", maintain_order=True)
+    of, start, end, op = (waits[name].to_numpy().astype(np.int64) for name in ("code", "start", "end", "op"))
+    return of, start, end, op, _previous(of)
 
 
 def _after(sync: tuple[Ints, ...], rank: Ints, when: Ints) -> Ints:
@@ -229,86 +218,30 @@ def _after(sync: tuple[Ints, ...], rank: Ints, when: Ints) -> Ints:
 def critical_path(links: Links, start: int | None = None, end: int | None = None) -> pl.DataFrame:
     """The chain of waits that ends last in a window (else in the whole run), first piece first.
 
-    Columns: `kind` (one of `KINDS`), `rank`, `name`, `start`, `end`. The pieces fill the window.
+    Columns: `kind` (one of `KINDS`), `rank`, `name`, `start`, `end`; `lane`, the stream or, of the host's pieces, the
+    thread (null where it is not known). The pieces fill the window.
     """
     first = links.first if start is None else start
     last = links.last if end is None else end
     inside = np.flatnonzero(links.end <= last)
     if not len(inside):
         words, times = ("kind", "rank", "name"), ("start", "end")
-        return pl.DataFrame(schema=dict.fromkeys(words, pl.String) | dict.fromkeys(times, pl.Int64))
+        schema = dict.fromkeys(words, pl.String) | dict.fromkeys(times, pl.Int64) | {"lane": pl.UInt32}
+        return pl.DataFrame(schema=schema)
     final = int(inside[np.argmax(links.end[inside])])
-    arrivals = _arrivals(links.collective, links.start)
-    pieces = _walk(
+    pieces = walk_back(
         final, first, last, links.host, links.kind, links.start, links.end, links.called, links.before, links.other,
-        links.crowd, links.after_sync, arrivals, links.sync_end, links.sync_op,
+        links.crowd, links.after_sync, arrivals(links.collective, links.start), links.sync_end, links.sync_op, False,
     )[::-1]  # fmt: skip
     named = links.ops[pieces[:, 1]]
-    return pl.DataFrame(
-        {
-            "kind": pl.Series(KINDS).gather(pieces[:, 0]), "rank": named["rank"],
-            "name": named["name"].cast(pl.String), "start": pieces[:, 2].copy(), "end": pieces[:, 3].copy(),
-        }
-    ).with_columns(name=pl.when(pl.col("kind").is_in(KINDS[:3])).then("name").otherwise(pl.lit("")))  # fmt: skip
-
-
-def _arrivals(collective: Ints, start: Ints) -> Ints:
-    """For each op of a collective the one that came to it last; otherwise itself."""
-    found = np.arange(len(start))
-    joined = np.flatnonzero(collective >= 0)
-    order = joined[np.lexsort((start[joined], collective[joined]))]
-    closes = np.append(collective[order][1:] != collective[order][:-1], True)[: len(order)]
-    latest = order[closes]
-    found[order] = latest[np.searchsorted(collective[latest], collective[order])]
+    kind = pl.Series(KINDS).gather(pieces[:, 0])
+    worked, launched = kind.is_in(KINDS[:3]), kind == "launch"
+    thread = pl.when(pl.col("host")).then("entity").otherwise("caller")
+    found: pl.DataFrame = named.with_columns(kind=kind, worked=worked, launched=launched).select(
+        "kind", "rank",
+        name=pl.when("worked").then(pl.col("name").cast(pl.String)).when("launched").then(
+            pl.col("by").cast(pl.String)).otherwise(None).fill_null(""),
+        start=pl.Series(pieces[:, 2].copy()), end=pl.Series(pieces[:, 3].copy()),
+        lane=pl.when("worked").then("entity").otherwise(thread),
+    )  # fmt: skip
     return found
-
-
-@njit(**_JIT)
-def _walk(
-    i: int, first: int, last: int, host: Any, kind: Any, start: Any, end: Any, called: Any, before: Any, other: Any,
-    crowd: Any, after_sync: Any, arrivals: Any, sync_end: Any, sync_op: Any,
-) -> Any:  # fmt: skip
-    """Back from op i to the window's start: rows of (kind, op, start, end), the last piece first."""
-    room = 5 * len(start) + 8
-    pieces = np.empty((room, 4), np.int64)
-    count, now = _add(pieces, 0, _HOST, i, max(end[i], first), last)  # from the last op to the window's end
-    for _ in range(len(start) + len(sync_end) + 1):  # no op is met twice
-        if now <= first or count + 5 > room:
-            break
-        if start[arrivals[i]] < now:
-            i = arrivals[i]
-        count, now = _add(pieces, count, kind[i], i, max(start[i], first), now)
-        ready, source, reason = called[i], -1, _GAP
-        if before[i] >= 0 and end[before[i]] >= ready:
-            ready, source = end[before[i]], before[i]
-        if other[i] >= 0 and end[other[i]] > ready:
-            ready, source = end[other[i]], other[i]
-        j = crowd[i]
-        if j >= 0 and now - ready > SLACK:
-            count, now = _add(pieces, count, kind[j], j, max(start[j], ready, first), now)
-            if start[j] > ready:
-                i = j
-                continue
-        if source < 0 and called[i] >= 0:  # the host was late: back to what it waited for
-            k = after_sync[i]
-            count, now = _add(pieces, count, _LAUNCH, i, max(called[i], first), now)
-            count, now = _add(pieces, count, _HOST, i, max(sync_end[k], first) if k >= 0 else first, now)
-            if k >= 0:
-                source, reason = sync_op[k], _SYNC
-        if source < 0:
-            break
-        if host[i]:
-            reason = _LAUNCH if kind[i] == _COMM else _SYNC if kind[source] == _COMM else _HOST
-        i = source
-        count, now = _add(pieces, count, reason, i, max(end[i], first), now)
-    count, now = _add(pieces, count, _HOST if host[i] else _GAP, i, first, now)
-    return pieces[:count]
-
-
-@njit(**_JIT)
-def _add(pieces: Any, count: int, kind: int, op: int, until: int, now: int) -> Any:
-    """Append the piece from `until` to `now`, if it is one; the count and the time after it."""
-    if until >= now:
-        return count, now
-    pieces[count, 0], pieces[count, 1], pieces[count, 2], pieces[count, 3] = kind, op, until, now
-    return count + 1, until

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from assay.observe.traces import breakdown
+from assay.observe.traces.host_time import host_time
 from assay.observe.traces.kernel_path import Links, critical_path, links
+from assay.observe.traces.path_sums import summed
 from assay.observe.traces.what_if import Answer, what_if
 from assay.record.errors import BadInput
 from assay.sim.telemetry import Frame
@@ -134,19 +136,13 @@ def _kernels(device: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _path(joined: Links) -> dict[str, Any]:
     pieces = critical_path(joined).with_columns(seconds=(pl.col("end") - pl.col("start")) / 1e9)
-    kinds, ranks = (
-        pieces.group_by(column).agg(pl.col("seconds").sum()).sort("seconds", column, descending=[True, False])
-        for column in ("kind", "rank")
-    )
-    longest = pieces.filter(pl.col("name") != "").group_by("name", "kind").agg(
-        pieces=pl.len(), seconds=pl.col("seconds").sum()
-    ).sort("seconds", "name", descending=[True, False]).head(5)  # fmt: skip
-    return {
-        "total": (joined.last - joined.first) / 1e9,
-        "kinds": dict(kinds.iter_rows()),
-        "ranks": dict(ranks.iter_rows()),
-        "longest": longest.to_dicts(),
-        "pieces": len(pieces),
+    host = host_time(joined.frame, pieces).with_columns(seconds=pl.col("dur") / 1e9)
+    named = pieces.filter((pl.col("name") != "") & (pl.col("kind") != "host")).group_by("name", "kind").agg(
+        pieces=pl.len().cast(pl.Int64), seconds=pl.col("seconds").sum()
+    )  # fmt: skip
+    of_host = host.filter(pl.col("name") != "").select("name", "pieces", "seconds", kind=pl.lit("host"))
+    return summed(pieces, pl.concat([named, of_host.select(named.columns)]), (joined.last - joined.first) / 1e9) | {
+        "host": host.select("name", "seconds").head(10).to_dicts()
     }
 
 
@@ -158,6 +154,8 @@ def _of_replay(replayed: Replayed, asked: dict[str, dict[str, Any]]) -> dict[str
 
 
 def _answer(answer: Answer, text: str) -> dict[str, Any]:
-    ratio = answer.changed / answer.recorded if answer.recorded else 1.0
-    return {"what_if": text, "recorded": answer.recorded / 1e9, "changed": answer.changed / 1e9,
-            "ratio": ratio, "note": answer.note}  # fmt: skip
+    changed = answer.changed if answer.recorded else None
+    return {
+        "what_if": text, "recorded": answer.recorded / 1e9, "changed": None if changed is None else changed / 1e9,
+        "ratio": None if changed is None else changed / answer.recorded, "note": answer.note,
+    }  # fmt: skip

@@ -8,15 +8,14 @@ Beside the frame a row holds what the frame has no column for: the grid of every
 
 from __future__ import annotations
 
-import gzip
-import zlib
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import msgspec
+import numpy as np
 import polars as pl
 
 from assay.observe.traces import breakdown, cards
@@ -24,12 +23,12 @@ from assay.observe.traces.cards import Card
 from assay.record.errors import BadInput, unreadable
 from assay.sim.telemetry import Frame
 from assay.workloads import kineto
+from assay.workloads.kineto_file import Recording, phases, read_file
 
 OPERATIONS = {
     "all_reduce": r"(?i)all_?reduce", "all_gather": r"(?i)all_?gather", "reduce_scatter": r"(?i)reduce_?scatter",
     "all_to_all": r"(?i)all_?to_?all", "broadcast": r"(?i)broadcast", "send": r"(?i)send_?recv|:send$|:recv$",
 }  # fmt: skip
-LARGEST = 1 << 30  # bytes of a file, unpacked, of which details are read
 Metric = Callable[["Row"], float]
 
 
@@ -111,8 +110,9 @@ def trace_files(folder: Path) -> list[Path]:
 def load(folder: Path, progress: Callable[[int, int], None] | None = None) -> Row:
     """Read a row. Without a card in the folder one is drafted from the traces."""
     paths = trace_files(folder)
-    frame = kineto.read(paths, progress)
-    known = tuple(found for path in paths if (found := details(path)) is not None)
+    recordings = [read_file(path, progress, detailed=True) for path in paths]
+    frame = kineto.frame(recordings)
+    known = tuple(details(recording) for recording in recordings)
     at = cards.find(folder)
     card = cards.read(at) if at is not None else draft(frame, known)
     return Row(card, frame, known, folder.name)
@@ -142,56 +142,30 @@ def draft(frame: Frame, known: tuple[Details, ...] = ()) -> Card:
     )
 
 
-class _Args(msgspec.Struct):
-    grid: Any = None
-
-
-class _Event(msgspec.Struct):
-    cat: str = ""
-    name: str = ""
-    dur: float = 0.0
-    args: _Args = msgspec.field(default_factory=_Args)
-
-
-class _File(
-    msgspec.Struct, rename={"events": "traceEvents", "about": "distributedInfo", "devices": "deviceProperties"}
-):
-    events: list[_Event] = []
-    about: dict[str, Any] = {}
-    devices: list[dict[str, Any]] = []
-
-
-def details(path: Path) -> Details | None:
-    """What a file says beyond its spans; None where it cannot be read as a whole (cut short, too large)."""
-    try:
-        held = path.read_bytes()
-        if held.startswith(b"\x1f\x8b"):
-            with gzip.open(path) as file:
-                held = file.read(LARGEST + 1)
-        file_ = msgspec.json.decode(held, type=_File, strict=False) if len(held) <= LARGEST else None
-    except (OSError, EOFError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    if file_ is None:
-        return None
-    rank, size = file_.about.get("rank"), file_.about.get("world_size")
-    first = file_.devices[0] if file_.devices else {}
-    count = first.get("numSms")
-    size = size if isinstance(size, int) and size > 0 else None
+def details(recording: Recording) -> Details:
+    """What a file that was read with all its details says beyond its spans."""
+    about, devices = (recording.about.get(name) for name in ("distributedInfo", "deviceProperties"))
+    about = about if isinstance(about, dict) else {}
+    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    rank, size, count = about.get("rank"), about.get("world_size"), first.get("numSms")
     return Details(
-        rank if isinstance(rank, int) else None, size, str(file_.about.get("backend") or ""),
-        str(first.get("name") or ""), count if isinstance(count, int) and count > 0 else None,
-        _kernels(file_.events),
+        rank if isinstance(rank, int) else None, size if isinstance(size, int) and size > 0 else None,
+        str(about.get("backend") or ""), str(first.get("name") or ""),
+        count if isinstance(count, int) and count > 0 else None, _kernels(recording),
     )  # fmt: skip
 
 
-def _kernels(events: list[_Event]) -> pl.DataFrame:
-    rows = [
-        (event.name, round(event.dur * 1000), int(event.args.grid[0] * event.args.grid[1] * event.args.grid[2]))
-        for event in events
-        if event.cat == "kernel" and _numbers(event.args.grid) and len(event.args.grid) == 3
-    ]
-    return pl.DataFrame(rows, schema={"name": pl.String, "dur": pl.Int64, "blocks": pl.Int64}, orient="row")
+def _kernels(recording: Recording) -> pl.DataFrame:
+    strings = recording.strings
+    kernel = np.array([*(text == "kernel" for text in strings), False])
+    blocks = np.array([*(_blocks(text) for text in strings), -1], np.int64)[recording["grid"]]
+    rows = np.flatnonzero(phases(recording, "X") & kernel[recording["cat"]] & (blocks >= 0))
+    names = pl.Series([*strings, ""], dtype=pl.String).gather(recording["name"][rows] % (len(strings) + 1))
+    return pl.DataFrame({"name": names, "dur": np.maximum(recording["dur"][rows], 0), "blocks": blocks[rows]})
 
 
-def _numbers(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(v, int) and 0 <= v < 1 << 31 for v in values)
+def _blocks(text: str) -> int:
+    """How many blocks a grid written as `[64, 2, 1]` has; -1 for any other text."""
+    found = re.fullmatch(r"\[\s*(\d{1,10})\s*,\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\]", text)
+    sides = [int(side) for side in found.groups()] if found else []
+    return math.prod(sides) if found and max(sides) < 1 << 31 and math.prod(sides) < 1 << 62 else -1

@@ -16,26 +16,27 @@ Answer(recorded=100, changed=70, note='one size of message only: all of a transf
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from assay.observe.traces.kernel_path import KINDS, Links
-from assay.sim.compiled import njit
+from assay.observe.graphs import replay_kernels as kernels
+from assay.observe.graphs.path import COMM
+from assay.observe.traces.kernel_path import Links
 
-_JIT: dict[str, Any] = {"cache": True, "nogil": True}
-_COMM = KINDS.index("comm")
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """From the first start to the last end, in ns: as recorded, and with the change."""
+    """From the first start to the last end, in ns: as recorded, and with the change.
+
+    `changed` is None where the recording does not decide it; the note says why.
+    """
 
     recorded: int
-    changed: int
+    changed: int | None
     note: str = ""
 
 
@@ -57,20 +58,27 @@ class _Pace:
 
 def what_if(links: Links, *, bandwidth: float = 1.0, stragglers: bool = True) -> Answer:
     """The run with the network so many times as fast, or (`stragglers=False`) with every rank as fast as the median."""
-    pace = _recorded(links)
+    pace, recorded = _recorded(links), links.last - links.first
     notes = []
-    if not stragglers:
-        pace, note = _alike(links, pace)
-        notes.append(note)
-    if bandwidth != 1.0:
-        pace, note = _faster(links, pace, bandwidth)
-        notes.append(note)
-    _, end = _play(links, pace)
-    inside, recorded = links.end <= links.last, links.last - links.first
+    try:
+        if not stragglers:
+            pace, note = _alike(links, pace)
+            notes.append(note)
+        if bandwidth != 1.0:
+            pace, note = _faster(links, pace, bandwidth)
+            notes.append(note)
+        end = _play(links, pace)
+    except Undecided as why:
+        return Answer(recorded, None, str(why))
+    inside = links.end <= links.last
     if not inside.any():
-        return Answer(recorded, recorded, "nothing ended in it")
+        return Answer(recorded, None, "nothing ended in it")
     said = "; ".join(note for note in notes if note)
     return Answer(recorded, recorded + int(end[inside].max()) - int(links.end[inside].max()), said)
+
+
+class Undecided(Exception):  # noqa: N818 - an answer with its reason, not a failure
+    """Raised where the recording does not hold what the question asks for."""
 
 
 def _together(links: Links) -> tuple[Ints, Ints]:
@@ -87,12 +95,14 @@ def _together(links: Links) -> tuple[Ints, Ints]:
 def _recorded(links: Links) -> _Pace:
     never = np.iinfo(np.int64).min
     host = np.where(links.called >= 0, links.called, never)
-    before = np.where(links.before >= 0, links.end[links.before], never)
+    before = np.where(links.end[links.before] <= links.start, links.end[links.before], links.start[links.before])
+    before = np.where(links.before >= 0, before, never)
     other = np.where(links.other >= 0, links.end[links.other], never)
     ready = np.maximum(np.maximum(before, other), host)
-    ready = np.where(ready == never, 0, ready)
-    base = np.where(links.after_sync >= 0, links.sync_end[links.after_sync] if len(links.sync_end) else 0, 0)
-    earlier = np.where(links.sync_before >= 0, links.sync_end[links.sync_before], 0)
+    zero = _origin(links)
+    ready = np.where(ready == never, zero, ready)
+    base = np.where(links.after_sync >= 0, links.sync_end[links.after_sync] if len(links.sync_end) else zero, zero)
+    earlier = np.where(links.sync_before >= 0, links.sync_end[links.sync_before], zero)
     return _Pace(
         length=links.end - _together(links)[1],
         delay=links.start - ready,
@@ -107,19 +117,21 @@ def _faster(links: Links, pace: _Pace, bandwidth: float) -> tuple[_Pace, str]:
 
     A rank recorded alone shows no arrivals: what its collectives take beyond the quickest of their size is waiting.
     """
-    comm = links.kind == _COMM
+    comm = links.kind == COMM
     rows = links.ops.select(
         "bytes", "name", row=pl.int_range(pl.len()), length=pl.Series(pace.length), comm=pl.Series(comm)
     )
     rows = rows.filter("comm").with_columns(quick=pl.col("length").min().over("name", "bytes"))
     if rows.is_empty():
-        return pace, "no communication in it"
+        raise Undecided("no communication is recorded")
     quick = rows["quick"].to_numpy()
     sizes = rows["bytes"].to_numpy().astype(float)
     known = ~np.isnan(sizes)
     note, fixed = "one size of message only: all of a transfer counts as bandwidth", 0.0
+    if not known.any() and not _met(links):
+        raise Undecided("of one rank, and without the messages' sizes, a transfer looks like waiting for others")
     if not known.any():
-        note = "no message's size is recorded: every transfer counts as the quickest of its kind"
+        note = "no message's size is recorded: every transfer counts as the quickest of its kind, so more may be won"
     elif len(np.unique(sizes[known])) > 1:
         fixed = float(np.polyfit(sizes[known], quick[known].astype(float), 1)[1])
         fixed, note = float(np.clip(fixed, 0.0, quick[known].min())), ""
@@ -127,6 +139,12 @@ def _faster(links: Links, pace: _Pace, bandwidth: float) -> tuple[_Pace, str]:
     saved = np.maximum(quick - fixed, 0.0) * (1.0 - 1.0 / bandwidth)
     length[rows["row"].to_numpy()] -= np.round(saved).astype(np.int64)
     return _Pace(length, pace.delay, pace.offset, pace.sync_work, pace.sync_delay), note
+
+
+def _met(links: Links) -> bool:
+    """Whether any collective is recorded of two ranks: the last to come then shows where waiting ends."""
+    shared = pl.DataFrame({"key": links.collective, "rank": links.rank}).filter(pl.col("key") >= 0)
+    return bool((shared.group_by("key").agg(pl.col("rank").n_unique())["rank"] > 1).any())
 
 
 def _alike(links: Links, pace: _Pace) -> tuple[_Pace, str]:
@@ -153,16 +171,16 @@ def _alike(links: Links, pace: _Pace) -> tuple[_Pace, str]:
                 taken = places is syncs or counted
                 values[places[code]] = np.where(taken, middle, values[places[code]])
     own = len(codes) - alike
-    note = f"{own} of {len(codes)} ranks run a program of their own: kept as they are" if own else ""
-    note = "one rank only" if len(codes) == 1 else note
-    return _Pace(**made), note
+    if not alike:
+        raise Undecided("one rank only" if len(codes) == 1 else "every rank runs a program of its own")
+    return _Pace(**made), f"{own} of {len(codes)} ranks run a program of their own: kept as they are" if own else ""
 
 
 def _program(links: Links, code: int) -> Ints:
     """The ops of a rank, lane by lane; lanes by what runs on them, for threads have other numbers on every rank."""
     own = np.flatnonzero(links.rank == code)
     entity = links.ops["entity"].to_numpy().astype(np.int64)[own]
-    lane = np.where(links.host[own] & (links.kind[own] == _COMM), -1, entity)  # any idle thread takes one
+    lane = np.where(links.host[own] & (links.kind[own] == COMM), -1, entity)  # any idle thread takes one
     order = np.lexsort((links.start[own], lane))
     parts = np.split(own[order], np.flatnonzero(np.diff(lane[order])) + 1)
     return np.concatenate(sorted(parts, key=lambda part: links.kind[part].tobytes()))
@@ -195,70 +213,47 @@ def _sync_ranks(links: Links) -> Ints:
     return links.rank[links.sync_op]
 
 
-def _play(links: Links, pace: _Pace) -> tuple[Ints, Ints]:
-    """When each op starts and ends."""
-    n = len(links)
-    lasting = np.flatnonzero(links.end > links.start)
-    times = np.concatenate([links.start, links.end[lasting]])
-    which = np.concatenate([np.arange(n), -1 - lasting])  # a start, or (negative) an end
-    order = np.lexsort((which, times))  # at one instant ends come first, then starts as they are numbered
-    found: tuple[Ints, Ints] = _forward(
-        which[order], links.start, links.called, links.before, links.other, links.after_sync, links.collective,
-        _together(links)[0], links.sync_op, links.sync_before, pace.length, pace.delay, pace.offset,
-        pace.sync_work, pace.sync_delay,
-    )  # fmt: skip
+def _play(links: Links, pace: _Pace) -> Ints:
+    """When each op ends, by the replay of all graphs (:mod:`assay.observe.graphs.replay_kernels`).
+
+    What an op waits for are nodes before it, and so is every time that is not the device's: of the host before a call
+    and before a synchronisation, and of an op that was ready and did not start at once. Of a collective, the members'
+    starts come before one node, and their ends behind it.
+    """
+    n, m = len(links), len(links.sync_op)
+    together = _together(links)[0]
+    starts, ends, hosts = np.arange(n), n + np.arange(n), 2 * n + np.arange(n)
+    came, seen, synced = (3 * n + part * m + np.arange(m) for part in range(3))
+    met = 3 * n + 3 * m
+    count = met + max(int(links.collective.max(initial=-1)), -1) + 1
+    took = np.zeros(count)
+    took[starts], took[ends], took[hosts] = pace.delay, pace.length, pace.offset
+    took[came], took[seen] = pace.sync_work, pace.sync_delay
+    called, shared, alone = links.called >= 0, links.collective >= 0, together < 0
+    over = links.end[links.before] <= links.start  # one that still ran counts from its start
+    edges = [
+        (np.where(over, n, 0) + links.before, starts, links.before >= 0), (n + links.other, starts, links.other >= 0),
+        (hosts, starts, called), (_at(synced, links.after_sync), hosts, called & (links.after_sync >= 0)),
+        (starts, met + links.collective, shared), (starts, ends, alone), (met + together, ends, ~alone),
+        (_at(synced, links.sync_before), came, links.sync_before >= 0), (came, synced, np.ones(m, bool)),
+        (n + links.sync_op, seen, np.ones(m, bool)), (seen, synced, np.ones(m, bool)),
+    ]  # fmt: skip
+    source, target = (np.concatenate([edge[side][edge[2]] for edge in edges]) for side in (0, 1))
+    nobody, itself = np.full(count, -1, np.int64), np.arange(count)
+    rows = kernels.children(count, source, target)
+    _, _, end, _, stuck = kernels.walk(took, *rows, source, target, itself, nobody)
+    if stuck.any():
+        raise Undecided("what happened at one instant waits for each other in a circle")
+    found: Ints = np.round(end[ends]).astype(np.int64) + _origin(links)
     return found
 
 
-@njit(**_JIT)
-def _forward(
-    which: Any, recorded: Any, called: Any, before: Any, other: Any, after_sync: Any, collective: Any,
-    together: Any, sync_op: Any, sync_before: Any, length: Any, delay: Any, offset: Any,
-    sync_work: Any, sync_delay: Any,
-) -> Any:  # fmt: skip
-    never = np.iinfo(np.int64).min
-    n = len(recorded)
-    start, end = np.full(n, never), np.full(n, never)
-    synced = np.full(len(sync_op), never)
-    arrived = np.full(max(collective.max(), 0) + 1 if n else 1, never)
-    for at in range(len(which)):
-        i = which[at]
-        if i >= 0:
-            ready = never
-            if before[i] >= 0:
-                ready = end[before[i]]
-            if other[i] >= 0:
-                ready = max(ready, end[other[i]])
-            if called[i] >= 0:
-                k = after_sync[i]
-                host = offset[i]
-                if k >= 0:
-                    host += _synced(k, synced, sync_op, sync_before, sync_work, sync_delay, end)
-                ready = max(ready, host)
-            start[i] = (0 if ready == never else ready) + delay[i]
-            if collective[i] >= 0:
-                arrived[collective[i]] = max(arrived[collective[i]], start[i])
-            end[i] = start[i] + length[i]  # what has no length has ended; others are put right below
-        else:
-            i = -1 - i
-            begun = arrived[together[i]] if together[i] >= 0 else start[i]
-            end[i] = begun + length[i]
-    return start, end
+def _at(places: Ints, which: Ints) -> Ints:
+    """The places, where there are any; -1 (nothing) stays whatever it is, nobody follows it."""
+    return places[which] if len(places) else which
 
 
-@njit(**_JIT)
-def _synced(
-    k: int, synced: Any, sync_op: Any, sync_before: Any, sync_work: Any, sync_delay: Any, end: Any
-) -> Any:  # fmt: skip
-    """When a synchronisation ends: the host must have come to it, and the op that it waits for must be over."""
-    last = k
-    while last >= 0 and synced[last] == np.iinfo(np.int64).min:
-        last = sync_before[last]
-    while last != k:  # forward again from the last one known
-        after = k
-        while sync_before[after] != last:
-            after = sync_before[after]
-        came = (synced[last] if last >= 0 else 0) + sync_work[after]
-        synced[after] = max(came, end[sync_op[after]] + sync_delay[after])
-        last = after
-    return synced[k]
+def _origin(links: Links) -> int:
+    """The first instant of all: times are counted from it, for a date in nanoseconds has no room in a float."""
+    times = [links.start, links.called[links.called >= 0], links.sync_start]
+    return min((int(some.min()) for some in times if len(some)), default=0)

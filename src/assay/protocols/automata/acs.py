@@ -16,8 +16,8 @@ import numpy as np
 
 from assay.protocols.automata.automaton import Automaton, Rule
 from assay.protocols.automata.linear import Conjunction
-from assay.protocols.automata.order import ErrorGraph, Late, Order, Place, Vector, decide
-from assay.protocols.automata.solver import State, Unrolling
+from assay.protocols.automata.order import ErrorGraph, Order, Place, Vector, decide
+from assay.protocols.automata.solver import Late, State, Unrolling
 from assay.protocols.automata.specification import Outcome, Unsupported, Violation, occupancy
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class _Graph:
 
     def _starts(self, vector: Vector, start: Conjunction, deadline: float) -> bool:
         """Whether a start of the automaton is in the set."""
-        run = Unrolling(self.order.automaton, start, max(deadline - time.monotonic(), 0.001))
+        run = Unrolling(self.order.automaton, start, deadline)
         at = self.order.fix(run, start)
         run.solver.add(*self.order.inside(vector, run.start, at))
         return run.check(self.within(vector, run.start)) is not False

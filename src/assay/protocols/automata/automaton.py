@@ -161,7 +161,7 @@ def weaken(automaton: Automaton, condition: Linear) -> Automaton:
     """
     single = [cases[0][0] for cases in automaton.assumptions if len(cases) == 1 and len(cases[0]) == 1]
     same = [form for form in single if form.terms == condition.terms]
-    alike = [form for form in single if form.names == condition.names]
+    alike = [form for form in single if form.read == condition.read]
     replaced = same or alike
     if not replaced:
         told = "; ".join(map(str, single)) or "none"

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 
 from assay.protocols.automata.automaton import Automaton, Configuration, Rule, Schedule, blocks, comes_to_rest
-from assay.protocols.automata.linear import Linear, holds
+from assay.protocols.automata.linear import Conjunction, Dnf, Linear, fixed, holds
+from assay.protocols.automata.solver import Late, ends
 from assay.protocols.automata.specification import (
     Counterexample,
     Inconclusive,
+    Moment,
     Outcome,
     Passed,
     Question,
     Stall,
     Unsupported,
+    Violation,
+    late,
 )
 
 MOST_STATES = 300_000
@@ -34,7 +40,7 @@ class Checked:
 
 def check(
     automaton: Automaton, question: Question, *, parameters: Mapping[str, int] | None = None,
-    up_to: int = LARGEST_SUM, most: int = MOST_STATES,
+    up_to: int = LARGEST_SUM, most: int = MOST_STATES, seconds: float = 60.0,
 ) -> Outcome | Checked:  # fmt: skip
     """Whether the question has a run at these parameters, or at any up to a size."""
     if isinstance(question, Stall) and not comes_to_rest(automaton):
@@ -42,10 +48,12 @@ def check(
     sizes = [parameters] if parameters is not None else list(instances(automaton, up_to))
     if not sizes:
         return Inconclusive(f"the assumptions admit no parameters up to {up_to}; give --parameters")
-    seen = 0
+    seen, until = 0, ends(seconds)
     for size in sizes:
         try:
-            found, states = search(automaton, question, size, most - seen)
+            found, states = search(*at_size(automaton, question, size), size, most - seen, until)
+        except Late:
+            return late(seconds)
         except OverflowError:
             return Inconclusive(f"more than {most:,} configurations; give smaller --parameters")
         except ValueError as error:
@@ -53,9 +61,29 @@ def check(
         seen += states
         if found is not None:
             return Counterexample.of(automaton, question, *found)
-    if not seen and not any(_has_start(automaton, size, question) for size in sizes):
+    if not seen and not any(_has_start(*at_size(automaton, question, size), size) for size in sizes):
         return Inconclusive("no run starts at these parameters: the inits cannot all hold there")
     return Checked(tuple(sizes), seen)
+
+
+def at_size(automaton: Automaton, question: Question, parameters: Mapping[str, int]) -> tuple[Automaton, Question]:
+    """The same with residues of the parameters as the numbers they are: quicker to read a million times."""
+
+    def here(forms: Conjunction) -> Conjunction:
+        return tuple(fixed(form, parameters) for form in forms)
+
+    def all_here(cases: Dnf) -> Dnf:
+        return tuple(here(case) for case in cases)
+
+    rules = tuple(replace(rule, guard=here(rule.guard)) for rule in automaton.rules)
+    asked: Question
+    if isinstance(question, Violation):
+        asked = Violation(here(question.start), all_here(question.goals))
+    else:
+        moments = tuple(Moment(here(one.goal), tuple(map(all_here, one.always))) for one in question.moments)
+        final, always = tuple(map(all_here, question.final)), tuple(map(all_here, question.always))
+        asked = Stall(here(question.start), always, moments, final)
+    return replace(automaton, rules=rules, initial=tuple(map(all_here, automaton.initial))), asked
 
 
 def instances(automaton: Automaton, up_to: int) -> Iterator[dict[str, int]]:
@@ -66,8 +94,10 @@ def instances(automaton: Automaton, up_to: int) -> Iterator[dict[str, int]]:
             yield parameters
 
 
-def starts(automaton: Automaton, parameters: Mapping[str, int], question: Question) -> Iterator[Configuration]:
-    """All initial configurations at these parameters.
+def starts(
+    automaton: Automaton, parameters: Mapping[str, int], question: Question, until: float = inf
+) -> Iterator[Configuration]:
+    """All initial configurations at these parameters; Late after the time.
 
     ValueError where a location may hold any number of processes: then there are infinitely many.
     """
@@ -77,6 +107,8 @@ def starts(automaton: Automaton, parameters: Mapping[str, int], question: Questi
     nothing = dict.fromkeys(names, 0)
 
     def grow(position: int, values: dict[str, int]) -> Iterator[Configuration]:
+        if time.monotonic() > until:
+            raise Late
         if not holds(upper, {**nothing, **values}):  # what is still to come only makes it worse
             return
         if position == len(names):
@@ -90,7 +122,7 @@ def starts(automaton: Automaton, parameters: Mapping[str, int], question: Questi
     return grow(0, dict(parameters))
 
 
-def _has_start(automaton: Automaton, parameters: Mapping[str, int], question: Question) -> bool:
+def _has_start(automaton: Automaton, question: Question, parameters: Mapping[str, int]) -> bool:
     """Whether there is an initial configuration, whatever the question wants of it."""
     return next(starts(automaton, parameters, replace(question, start=())), None) is not None
 
@@ -144,9 +176,16 @@ State = tuple[tuple[int, ...], Passed]
 
 
 def search(
-    automaton: Automaton, question: Question, parameters: Mapping[str, int], most: int = MOST_STATES
+    automaton: Automaton,
+    question: Question,
+    parameters: Mapping[str, int],
+    most: int = MOST_STATES,
+    until: float = inf,
 ) -> tuple[tuple[Configuration, Schedule] | None, int]:
-    """The shortest run that the question asks for, if there is one, and how many configurations were seen."""
+    """The shortest run that the question asks for, if there is one, and how many configurations were seen.
+
+    OverflowError after the most configurations, Late after the time.
+    """
     rules = [rule for rule in automaton.rules if not rule.idle]
     names = (*automaton.locations, *automaton.shared)
     ceilings = _ceilings(automaton, parameters, question)
@@ -164,9 +203,11 @@ def search(
                 origin[counts, later] = came_from
                 waiting.append((now, (counts, later)))
 
-    for start in starts(automaton, parameters, question):
+    for start in starts(automaton, parameters, question, until):
         note(start, (), None)
     while waiting:
+        if time.monotonic() > until:
+            raise Late
         now, state = waiting.popleft()
         if question.shown(state[1], now.values):
             (first, _), schedule = _path(state, origin)

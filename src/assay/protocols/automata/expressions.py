@@ -8,21 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import gcd
 
 from assay.protocols.automata.linear import (
     FALSE,
     TRUE,
     Always,
     And,
+    Atom,
     Eventually,
     Formula,
     Linear,
     Or,
-    at_least,
-    equal,
-    greater,
     negate,
     number,
+    residue,
 )
 from assay.record.errors import BadInput
 
@@ -94,9 +94,8 @@ PRECEDENCE = {
     "*": 7,
     "/": 7,
 }
-LARGEST_DENOMINATOR = 1_000_000
+LARGEST_DIVISOR = 1_000_000
 UNARY = 4  # !, [] and <> bind tighter than && and looser than a comparison: []x == 0 is [](x == 0)
-Value = Linear | Formula
 
 
 class Words:
@@ -147,17 +146,80 @@ class Words:
         return f"'{self.here.text}'" if self.here.text else "the end of the file"
 
 
-def formula(words: Words, scope: Mapping[str, Linear]) -> Formula:
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number: a form over a divisor that always divides it, and multiples of quotients of what moves.
+
+    Parameters never change, so their quotient is a form with a residue in it. A quotient of counters or processes is
+    kept as it is, (form, divisor) and how often it counts, until a comparison says what it asks for.
+    """
+
+    form: Linear
+    over: int = 1
+    quotients: tuple[tuple[tuple[Linear, int], int], ...] = ()
+    moves: bool = False  # whether the form has names that change along a run
+
+    def __add__(self, other: Number) -> Number:
+        counted = dict(self.quotients)
+        for quotient, times in other.quotients:
+            counted[quotient] = counted.get(quotient, 0) + times
+        kept = tuple((quotient, times) for quotient, times in counted.items() if times)
+        summed = other.over * self.form + self.over * other.form
+        return _reduced(summed, self.over * other.over, kept, self.moves or other.moves)
+
+    def __rmul__(self, factor: int) -> Number:
+        scaled = tuple((quotient, factor * times) for quotient, times in self.quotients if factor)
+        return _reduced(factor * self.form, self.over, scaled, self.moves)
+
+    @property
+    def constant(self) -> int | None:
+        """The number it is, if it names nothing."""
+        return None if self.form.terms or self.quotients or self.over != 1 else self.form.constant
+
+    def divided(self, by: int) -> Number:
+        """The quotient, rounded down; ValueError where several quotients of what moves would be divided again."""
+        form, over = self.form, self.over
+        if self.quotients:
+            # The floor of (floor(a/d) + whole)/e is that of (a/d + whole)/e.
+            ((inner, divisor), times), *others = self.quotients
+            if others or times != 1:
+                raise ValueError
+            form, over = over * inner + divisor * form, over * divisor
+        if self.moves or self.quotients:
+            return Number(Linear(), 1, (((form, over * by), 1),))
+        return _reduced(form - residue(form, over * by), over * by, (), moves=False)
+
+    def at_least_zero(self) -> Linear:
+        """The form that is at least zero exactly where the number is; ValueError where no single form is."""
+        if not self.quotients:
+            return self.form
+        ((inner, divisor), times), *others = self.quotients
+        if others or (abs(times) > 1 and self.moves):
+            raise ValueError
+        rest = Number(self.form, self.over)
+        limit = rest if abs(times) == 1 else rest.divided(abs(times))
+        if times > 0:  # floor(a/d) >= -limit, which is whole: a >= -limit * d
+            return limit.over * inner + divisor * limit.form
+        return divisor * limit.form - limit.over * inner + number(limit.over * (divisor - 1))
+
+
+def _reduced(form: Linear, over: int, quotients: tuple[tuple[tuple[Linear, int], int], ...], moves: bool) -> Number:
+    common = gcd(over, form.constant, *(factor for _, factor in form.terms))
+    small = Linear(tuple((name, factor // common) for name, factor in form.terms), form.constant // common)
+    return Number(small, over // common, quotients, moves)
+
+
+Value = Number | Formula
+
+
+def formula(words: Words, scope: Mapping[str, Number]) -> Formula:
     """A proposition, temporal or not; a whole number stands for true if it is not zero."""
     return _formula(words, parse(words, scope))
 
 
-def sum_of(words: Words, scope: Mapping[str, Linear]) -> Linear:
+def number_of(words: Words, scope: Mapping[str, Number]) -> Number:
     """An arithmetic expression."""
-    found = parse(words, scope)
-    if found.over != 1:
-        raise words.error("a fraction may stand in a comparison only", found.begun)
-    return _linear(words, found)
+    return _number(words, parse(words, scope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +229,6 @@ class Operand:
     value: Value
     begun: Token
     depth: int = 0
-    over: int = 1  # a number is its form over this: files write (N + T) / 2, and comparisons are exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +240,7 @@ class Operator:
     prefix: bool = False
 
 
-def parse(words: Words, scope: Mapping[str, Linear]) -> Operand:
+def parse(words: Words, scope: Mapping[str, Number]) -> Operand:
     """An expression. Brackets wait on a stack of our own: published files nest them by the hundred."""
     operands: list[Operand] = []
     waiting: list[Operator] = []
@@ -201,13 +262,13 @@ def parse(words: Words, scope: Mapping[str, Linear]) -> Operand:
     return operands[-1]
 
 
-def _operand(words: Words, scope: Mapping[str, Linear], waiting: list[Operator]) -> Operand:
+def _operand(words: Words, scope: Mapping[str, Number], waiting: list[Operator]) -> Operand:
     """The next number or name; what stands before it, brackets and prefixes, is put on the stack."""
     while True:
         token = words.take()
         match token.kind, token.text:
             case "number", digits:
-                return Operand(number(int(digits)), token)
+                return Operand(Number(number(int(digits))), token)
             case "name", "true" | "false":
                 return Operand(TRUE if token.text == "true" else FALSE, token)
             case "name", name:
@@ -239,7 +300,7 @@ def _settle(words: Words, operands: list[Operand], waiting: list[Operator], loos
 
 def _prefixed(words: Words, sign: Token, operand: Operand) -> Operand:
     if sign.text == "-":
-        return Operand(-1 * _linear(words, operand), sign, over=operand.over)
+        return Operand(-1 * _number(words, operand), sign)
     made = {"!": negate, "[]": Always, "<>": Eventually}[sign.text](_formula(words, operand))
     return Operand(made, sign, operand.depth + 1)
 
@@ -260,47 +321,62 @@ def _apply(words: Words, sign: Token, one: Operand, two: Operand) -> Operand:
         a, b = _formula(words, one), _formula(words, two)
         left = negate(a) if sign.text == "->" else a
         return _joined(And if sign.text == "&&" else Or, (left, one.depth), (b, two.depth), one.begun)
-    x, y = _linear(words, one), _linear(words, two)
-    over = one.over * two.over
+    x, y = _number(words, one), _number(words, two)
     match sign.text:
         case "*":
-            if x.terms and y.terms:
+            factor, scaled = (x.constant, y) if x.constant is not None else (y.constant, x)
+            if factor is None:
                 raise words.error("a product of two variables is not linear; one side must be a number", sign)
-            return Operand(x.constant * y if not x.terms else y.constant * x, one.begun, over=over)
+            return Operand(factor * scaled, one.begun)
         case "/":
-            if y.terms or y.constant < 1 or two.over != 1 or over * y.constant > LARGEST_DENOMINATOR:
-                raise words.error(f"divide by a whole number from 1 to {LARGEST_DENOMINATOR:,}", sign)
-            return Operand(x, one.begun, over=over * y.constant)
+            return Operand(_quotient(words, sign, x, y.constant), one.begun)
         case "+" | "-":
-            return Operand(two.over * x + (one.over if sign.text == "+" else -one.over) * y, one.begun, over=over)
-    return Operand(_compared(sign, two.over * x, one.over * y), one.begun)
+            return Operand(x + (y if sign.text == "+" else -1 * y), one.begun)
+    try:
+        return Operand(_compared(sign, x + -1 * y), one.begun)
+    except ValueError:
+        raise words.error("one comparison takes one quotient of what changes along a run; split it", sign) from None
 
 
-def _compared(sign: Token, x: Linear, y: Linear) -> Formula:
+def _quotient(words: Words, sign: Token, x: Number, by: int | None) -> Number:
+    if by is None or by < 1 or x.over * by > LARGEST_DIVISOR:
+        raise words.error(f"divide by a whole number from 1 to {LARGEST_DIVISOR:,}", sign)
+    try:
+        return x.divided(by)
+    except ValueError:
+        raise words.error("a sum of quotients of what changes along a run cannot be divided again", sign) from None
+
+
+def _compared(sign: Token, difference: Number) -> Formula:
+    one = Number(number(1))
     match sign.text:
         case "==":
-            return equal(x, y)
+            return _equal(difference)
         case "!=":
-            return negate(equal(x, y))
+            return negate(_equal(difference))
         case ">=":
-            return at_least(x, y)
+            return Atom(difference.at_least_zero())
         case "<=":
-            return at_least(y, x)
+            return Atom((-1 * difference).at_least_zero())
         case ">":
-            return greater(x, y)
-    return greater(y, x)
+            return Atom((difference + -1 * one).at_least_zero())
+    return Atom((-1 * difference + -1 * one).at_least_zero())
 
 
-def _linear(words: Words, operand: Operand) -> Linear:
-    if not isinstance(operand.value, Linear):
+def _equal(difference: Number) -> Formula:
+    return And((Atom(difference.at_least_zero()), Atom((-1 * difference).at_least_zero())))
+
+
+def _number(words: Words, operand: Operand) -> Number:
+    if not isinstance(operand.value, Number):
         raise words.error("expected a number here, this is a condition", operand.begun)
     return operand.value
 
 
 def _formula(words: Words, operand: Operand) -> Formula:
     value = operand.value
-    if not isinstance(value, Linear):
+    if not isinstance(value, Number):
         return value
-    if value.terms or operand.over != 1:
+    if value.constant is None:
         raise words.error("expected a condition here, this is a number; compare it with something", operand.begun)
     return TRUE if value.constant else FALSE

@@ -4,6 +4,9 @@ Every comparison of whole numbers is written as one shape, *a form is at least z
 The shape is closed under negation, so formulas need no "not", and a disjunctive normal form is a tuple of tuples of
 forms. Parameters, shared variables and the number of processes in a location are natural numbers throughout.
 
+Division is that of whole numbers, rounded down. A quotient of parameters is linear in them and in what is left over,
+``(N + T)/2 = (N + T - (N + T) mod 2)/2``, so the remainder stands in forms as one more natural number: a `Residue`.
+
 >>> n, t = variable("N"), variable("T")
 >>> str(greater(n, 3 * t)), str(negate(greater(n, 3 * t)))
 ('N > 3*T', '3*T >= N')
@@ -53,9 +56,14 @@ class Linear:
         chosen = set(names)
         return Linear(tuple((name, factor) for name, factor in self.terms if name in chosen))
 
+    @property
+    def read(self) -> frozenset[str]:
+        """What its value depends on: for a residue, the names in it."""
+        return frozenset().union(*(name.form.read if isinstance(name, Residue) else {name} for name, _ in self.terms))
+
     def value(self, values: Mapping[str, int]) -> int:
         """The form at a point."""
-        return self.constant + sum(factor * values[name] for name, factor in self.terms)
+        return self.constant + sum(factor * valued(name, values) for name, factor in self.terms)
 
     def __str__(self) -> str:
         """The form as the statement that it is at least zero."""
@@ -66,6 +74,57 @@ class Linear:
         strict = self.constant == -1 and bool(left)
         constant = 0 if strict else self.constant
         return f"{_sum(left, constant)} {'>' if strict else '>='} {_sum(right, -constant)}"
+
+
+class Residue(str):
+    """What is left of a form over the parameters when it is divided by a modulus: a name that knows its own value.
+
+    >>> left = residue(variable("N") + number(5), 3)
+    >>> str(left), left.value({"N": 6})
+    ('(N + 2) mod 3 >= 0', 2)
+    """
+
+    form: Linear
+    modulus: int
+
+    def __new__(cls, form: Linear, modulus: int) -> Residue:
+        """The name; `residue` makes a form of it, in its one spelling."""
+        made = super().__new__(cls, f"({_sum(list(form.terms), form.constant)}) mod {modulus}")
+        made.form, made.modulus = form, modulus
+        return made
+
+    def __getnewargs__(self) -> tuple[Linear, int]:  # type: ignore[override]
+        return self.form, self.modulus
+
+    def at(self, values: Mapping[str, int]) -> int:
+        """Its value at a point."""
+        return self.form.value(values) % self.modulus
+
+
+def residue(form: Linear, modulus: int) -> Linear:
+    """The form modulo a number, with factors brought below it."""
+    small = linear({name: factor % modulus for name, factor in form.terms}, form.constant % modulus)
+    return variable(Residue(small, modulus)) if small.terms else small
+
+
+def valued(name: str, values: Mapping[str, int]) -> int:
+    """A name's value at a point; a residue has its own."""
+    return name.at(values) if isinstance(name, Residue) else values[name]
+
+
+def fixed(form: Linear, parameters: Mapping[str, int]) -> Linear:
+    """The form with the values of its residues at these parameters in their place.
+
+    >>> str(fixed(variable("x") - residue(variable("N"), 2), {"N": 5}))
+    'x > 0'
+    """
+    known: dict[str, int] = {name: name.at(parameters) for name, _ in form.terms if isinstance(name, Residue)}
+    return substitute(form, lambda name: number(known[name]) if name in known else variable(name)) if known else form
+
+
+def about(form: Linear, names: Iterable[str]) -> bool:
+    """Whether nothing but these names decides it."""
+    return form.read <= set(names)
 
 
 def _sum(terms: list[tuple[str, int]], constant: int) -> str:

@@ -21,9 +21,17 @@ from typing import Any, Protocol
 
 from assay.protocols.automata import explicit
 from assay.protocols.automata.automaton import Automaton, Configuration, Rule, Schedule
-from assay.protocols.automata.linear import Conjunction, Linear
-from assay.protocols.automata.solver import State, Unrolling, at_least_zero, one_of, simplify
-from assay.protocols.automata.specification import Counterexample, Inconclusive, Outcome, Proved, Unsupported, Violation
+from assay.protocols.automata.linear import Conjunction, Linear, about
+from assay.protocols.automata.solver import Late, State, Unrolling, at_least_zero, ends, one_of, simplify
+from assay.protocols.automata.specification import (
+    Counterexample,
+    Inconclusive,
+    Outcome,
+    Proved,
+    Unsupported,
+    Violation,
+    late,
+)
 
 Vector = tuple[int, ...]
 """The interval of each sum."""
@@ -75,7 +83,7 @@ class Order:
     automaton: Automaton
     start: Conjunction
     chains: Mapping[Linear, Chain]
-    seconds: float
+    until: float
     _moves: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict, repr=False)
     _reads: dict[Conjunction, tuple[tuple[int, int, bool], ...]] = field(default_factory=dict, repr=False)
 
@@ -128,7 +136,7 @@ class Order:
     def _possible(self, place: int, change: int, own: int) -> tuple[int, ...]:
         import z3
 
-        bare = Unrolling(_parameters_only(self.automaton), (), self.seconds)
+        bare = Unrolling(_parameters_only(self.automaton), (), self.until)
         at = self.fix(bare, self.start)
         value = z3.FreshInt("value")
         bare.solver.add(value >= 0, value + change >= 0, *self._inside(place, own, value, at))
@@ -137,8 +145,7 @@ class Order:
 
     def fix(self, run: Unrolling, start: Conjunction) -> dict[Cut, Any]:
         """Make a run's parameters obey this order; the value of each cut."""
-        about = set(self.automaton.parameters)
-        run.solver.add(*(at_least_zero(form, run.start) for form in start if form.names <= about))
+        run.solver.add(*(at_least_zero(form, run.start) for form in start if about(form, self.automaton.parameters)))
         cuts = dict.fromkeys(cut for chain in self.chains.values() for group in chain for cut in group)
         at = {cut: cut_value(run, cut) for cut in cuts}
         for chain in self.chains.values():
@@ -188,20 +195,21 @@ def chain_conditions(chain: Chain, at: Mapping[Cut, Any]) -> list[Any]:
     return conditions + [at[a] < at[b] for a, b in pairwise(heads)]
 
 
-def orders(automaton: Automaton, start: Conjunction, seconds: float) -> Iterator[Order]:
+def orders(automaton: Automaton, start: Conjunction, until: float) -> Iterator[Order]:
     """Every order of the thresholds that some parameters bring about."""
     said = [guard(form, automaton.shared) for rule in automaton.rules for form in rule.guard]
     cuts: dict[Linear, dict[Cut, None]] = {}
     for one in said:
         assert one is not None
         cuts.setdefault(one.total, {})[one.cut] = None
-    bare = Unrolling(_parameters_only(automaton), (), seconds)
-    about = set(automaton.parameters)
-    bare.solver.add(*(at_least_zero(form, bare.start) for form in start if form.names <= about))
+    bare = Unrolling(_parameters_only(automaton), (), until)
+    bare.solver.add(*(at_least_zero(form, bare.start) for form in start if about(form, automaton.parameters)))
     at = {cut: cut_value(bare, cut) for cut in dict.fromkeys(cut for own in cuts.values() for cut in own)}
     tasks = [(total, cut) for total, own in cuts.items() for cut in own]
 
     def place(position: int, chains: dict[Linear, Chain]) -> Iterator[dict[Linear, Chain]]:
+        if time.monotonic() > until:
+            raise Late
         if position == len(tasks):
             yield chains
             return
@@ -214,7 +222,7 @@ def orders(automaton: Automaton, start: Conjunction, seconds: float) -> Iterator
             bare.solver.pop()
 
     for chains in place(0, {}):
-        yield Order(automaton, start, chains, seconds)
+        yield Order(automaton, start, chains, until)
 
 
 def _insertions(chain: Chain, cut: Cut) -> Iterator[Chain]:
@@ -251,10 +259,6 @@ class ErrorGraph(Protocol):
         """A condition that a configuration of the graph meets here."""
 
 
-class Late(Exception):  # noqa: N818 - read as a sentence
-    """The time is over, or z3 gave up."""
-
-
 @dataclass
 class Search:
     """A walk over all paths of one graph."""
@@ -267,18 +271,13 @@ class Search:
     def run(self) -> tuple[Configuration, Schedule] | None:
         """A run to a goal, or None if every path is spurious."""
         for vector, place in self.graph.starts():
-            run = Unrolling(self.order.automaton, self.violation.start, self.left)
+            run = Unrolling(self.order.automaton, self.violation.start, self.deadline)
             at = self.order.fix(run, self.violation.start)
             run.solver.add(*self.order.inside(vector, run.start, at))
             found = self._visit(run, at, vector, place)
             if found is not None:
                 return found
         return None
-
-    @property
-    def left(self) -> float:
-        """Seconds until the deadline."""
-        return max(self.deadline - time.monotonic(), 0.001)
 
     def _ask(self, run: Unrolling, *conditions: Any) -> bool:
         if time.monotonic() > self.deadline:
@@ -327,33 +326,35 @@ Build = Callable[[Order, Violation, float], ErrorGraph | None]
 
 def decide(automaton: Automaton, violation: Violation, build: Build, *, seconds: float) -> Outcome:
     """The verdict of an abstraction: `build` makes its error graph for an order, or None where that is empty."""
-    deadline = time.monotonic() + seconds
-    small = simplify(automaton, violation.start, violation.goals, seconds=seconds)
+    deadline = ends(seconds)
+    small = simplify(automaton, violation.start, violation.goals, until=deadline)
     if any(guard(form, small.shared) is None for rule in small.rules for form in rule.guard):
         return Unsupported("a guard adds one counter and subtracts another; intervals need sums")
-    late = Inconclusive(f"no answer in {seconds:g} s")
     try:
-        for order in orders(small, violation.start, seconds):
+        for order in orders(small, violation.start, deadline):
             if time.monotonic() > deadline:
-                return late
+                raise Late
             if prod(len(chain) for chain in order.chains.values()) > LARGEST_PICTURE:
                 return Inconclusive(f"the counters have more than {LARGEST_PICTURE:,} combinations of intervals")
             graph = build(order, violation, deadline)
             if graph is None:
                 continue
             if not small.increments_only:
-                return _concrete(automaton, violation)
+                return _concrete(automaton, violation, seconds, deadline)
             found = Search(order, violation, graph, deadline).run()
             if found is not None:
                 return Counterexample.of(automaton, violation, *found)
     except Late:
-        return late
+        return late(seconds)
     return Proved()
 
 
-def _concrete(automaton: Automaton, violation: Violation) -> Outcome:
+def _concrete(automaton: Automaton, violation: Violation, seconds: float, deadline: float) -> Outcome:
     """With resets a path may go round for ever: only small instances are searched for a real run."""
-    found = explicit.check(automaton, violation, up_to=5, most=60_000)
+    left = max(deadline - time.monotonic(), 0.0)
+    found = explicit.check(automaton, violation, up_to=5, most=60_000, seconds=left)
     if isinstance(found, Counterexample):
         return found
+    if isinstance(found, Inconclusive) and found.late:
+        return late(seconds)
     return Inconclusive("abstract paths remain; with resets or decrements they are only replayed at small parameters")

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from assay.protocols.automata.automaton import Automaton, Rule
-from assay.protocols.automata.expressions import Source, Token, Words, formula, sum_of
+from assay.protocols.automata.expressions import Number, Source, Token, Words, formula, number_of
 from assay.protocols.automata.linear import Dnf, Formula, Linear, dnf, is_state, variable
 from assay.record.errors import BadInput, unreadable
 
@@ -53,7 +53,7 @@ def parse(text: str, name: str = "automaton") -> Automaton:
 def condition(text: str, automaton: Automaton) -> Linear:
     """One comparison over an automaton's parameters, as `--weaken` takes it."""
     words = Words(Source("condition", text))
-    cases = dnf(formula(words, {name: variable(name) for name in automaton.parameters}))
+    cases = dnf(formula(words, {name: Number(variable(name)) for name in automaton.parameters}))
     if words.here.kind != "end":
         raise words.error(f"expected the end of the condition, found {words.shown}")
     if len(cases) != 1 or len(cases[0]) != 1:
@@ -70,7 +70,7 @@ class _File:
         self.shared: list[str] = []
         self.parameters: list[str] = []
         self.locations: list[str] = []
-        self.defined: dict[str, Linear] = {}
+        self.defined: dict[str, Number] = {}
         self.assumptions: list[Dnf] = []
         self.initial: list[Dnf] = []
         self.rules: list[Rule] = []
@@ -151,11 +151,11 @@ class _File:
         words = self.words
         name = self.fresh(words.name("a name to define"))
         words.expect("==", "after the name to define")
-        self.defined[name] = sum_of(words, self.scope([*self.parameters]))
+        self.defined[name] = number_of(words, self.scope([*self.parameters]))
         words.expect(";", "after the definition")
 
-    def scope(self, names: list[str]) -> dict[str, Linear]:
-        return {name: variable(name) for name in names} | self.defined
+    def scope(self, names: list[str]) -> dict[str, Number]:
+        return {name: Number(variable(name), moves=name not in self.parameters) for name in names} | self.defined
 
     def statement(self, names: list[str]) -> Dnf:
         begun = self.words.here
@@ -242,10 +242,11 @@ class _File:
         if not words.accept(":="):
             words.expect("==", "or ':=' after the primed variable")
         begun = words.here
-        value = sum_of(words, self.scope([*self.parameters, *self.shared]))
-        if value.terms == ((token.text, 1),):
-            added[token.text] = value.constant
-        elif not value.terms and value.constant == 0:
+        value = number_of(words, self.scope([*self.parameters, *self.shared]))
+        by = (value + -1 * Number(variable(token.text))).constant
+        if by is not None:
+            added[token.text] = by
+        elif value.constant == 0:
             resets.append(token.text)
         else:
             raise words.error(f"expected {token.text}, {token.text} plus or minus a number, or 0", begun)

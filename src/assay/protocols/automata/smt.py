@@ -17,7 +17,7 @@ from typing import Any
 
 from assay.protocols.automata.automaton import Automaton, Rule, comes_to_rest, steps
 from assay.protocols.automata.linear import Dnf, Linear, distinct
-from assay.protocols.automata.solver import Stretch, Unrolling, all_of, at_least_zero, one_of, simplify
+from assay.protocols.automata.solver import Late, Stretch, Unrolling, all_of, at_least_zero, ends, one_of, simplify
 from assay.protocols.automata.specification import (
     Counterexample,
     Inconclusive,
@@ -28,6 +28,7 @@ from assay.protocols.automata.specification import (
     Unsupported,
     Violation,
     empty_places,
+    late,
     shows,
 )
 
@@ -36,16 +37,20 @@ def check(automaton: Automaton, violation: Violation, *, seconds: float = 60.0) 
     """Whether the violation has a run."""
     if not automaton.increments_only:
         return Unsupported("smt needs counters that only rise; acs and zcs take resets and decrements")
-    small = simplify(automaton, violation.start, violation.goals, seconds=seconds)
+    until = ends(seconds)
+    small = simplify(automaton, violation.start, violation.goals, until=until)
     split = directions(small)
     if split is None:
         return Unsupported("a guard adds one counter and subtracts another; smt needs guards that change truth once")
-    run = Unrolling(small, violation.start, seconds)
-    chain(run, *split)
+    run = Unrolling(small, violation.start, until)
+    try:
+        chain(run, *split)
+    except Late:
+        return late(seconds)
     goal = one_of(violation.goals, run.now)
     answer = run.check(goal)
     if answer is None:
-        return Inconclusive(f"z3 found no answer in {seconds:g} s")
+        return late(seconds)
     return Counterexample.of(automaton, violation, *run.witness(goal)) if answer else Proved()
 
 
@@ -93,12 +98,20 @@ def check_liveness(automaton: Automaton, stall: Stall, *, seconds: float = 60.0)
     """Whether there is such a run."""
     if not automaton.increments_only or not comes_to_rest(automaton):
         return Unsupported("liveness needs counters that only rise and no cycles but rules that change nothing")
-    small = simplify(automaton, stall.start, (stall.forms,), seconds=seconds)
+    until = ends(seconds)
+    small = simplify(automaton, stall.start, (stall.forms,), until=until)
     split = directions(small)
     if split is None:
         return Unsupported("a guard adds one counter and subtracts another; smt needs guards that change truth once")
-    run = Unrolling(small, stall.start, seconds)
-    chain(run, *split, extra=len(stall.moments))
+    run = Unrolling(small, stall.start, until)
+    try:
+        chain(run, *split, extra=len(stall.moments))
+    except Late:
+        return late(seconds)
+    return _rests(run, automaton, stall, seconds)
+
+
+def _rests(run: Unrolling, automaton: Automaton, stall: Stall, seconds: float) -> Outcome:
     for cases in stall.always:
         _keep(run, [True] * (len(run.stretches) + 1), cases)
     for moment in stall.moments:
@@ -106,7 +119,7 @@ def check_liveness(automaton: Automaton, stall: Stall, *, seconds: float = 60.0)
     run.solver.add(*(one_of(cases, run.now) for cases in stall.final))
     answer = run.check()
     if answer is None:
-        return Inconclusive(f"z3 found no answer in {seconds:g} s")
+        return late(seconds)
     if not answer:
         return Proved()
     start, schedule = run.witness()

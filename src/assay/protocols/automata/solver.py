@@ -11,6 +11,7 @@ always true, rules that another rule covers, locations nobody comes to, variable
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,10 +26,22 @@ from assay.protocols.automata.automaton import (
     in_order,
     reached,
 )
-from assay.protocols.automata.linear import Conjunction, Dnf, Linear
+from assay.protocols.automata.linear import Conjunction, Dnf, Linear, Residue, about
 
 if TYPE_CHECKING:
     import z3
+
+
+NO_LIMIT = 2**32 - 1  # milliseconds: z3's own word for none
+
+
+class Late(Exception):  # noqa: N818 - read as a sentence
+    """The time is over, or z3 gave up."""
+
+
+def ends(seconds: float) -> float:
+    """The moment, of the clock that never goes back, at which so many seconds are over."""
+    return time.monotonic() + seconds
 
 
 State = Mapping[str, Any]
@@ -39,14 +52,23 @@ def at_least_zero(form: Linear, state: State) -> z3.BoolRef:
     """The form at a configuration, as a condition."""
     import z3
 
-    above = [(name, factor) for name, factor in form.terms if factor > 0]
-    below = [(name, -factor) for name, factor in form.terms if factor < 0]
-    left = [state[name] * factor if factor > 1 else state[name] for name, factor in above]
-    right = [state[name] * factor if factor > 1 else state[name] for name, factor in below]
+    left = [_times(name, factor, state) for name, factor in form.terms if factor > 0]
+    right = [_times(name, -factor, state) for name, factor in form.terms if factor < 0]
     left += [z3.IntVal(form.constant)] if form.constant > 0 or not left else []
     right += [z3.IntVal(-form.constant)] if form.constant < 0 or not right else []
     condition: z3.BoolRef = z3.Sum(left) >= z3.Sum(right)
     return condition
+
+
+def _times(name: str, factor: int, state: State) -> Any:
+    import z3
+
+    if isinstance(name, Residue):
+        whole = z3.Sum([z3.IntVal(name.form.constant), *(_times(part, own, state) for part, own in name.form.terms)])
+        value = whole % name.modulus
+    else:
+        value = state[name]
+    return value * factor if factor > 1 else value
 
 
 def all_of(forms: Conjunction, state: State) -> z3.BoolRef:
@@ -75,12 +97,12 @@ class Stretch:
 class Unrolling:
     """A growing run: a solver that knows the start, and stretches added one after another."""
 
-    def __init__(self, automaton: Automaton, start: Conjunction, seconds: float) -> None:
+    def __init__(self, automaton: Automaton, start: Conjunction, until: float) -> None:
         import z3
 
         self.automaton = automaton
+        self.until = until
         self.solver = z3.SolverFor("QF_LIA")
-        self.solver.set("timeout", max(1, int(seconds * 1000)))
         self.stretches: list[Stretch] = []
         self.start: State = self._fresh((*automaton.parameters, *automaton.locations, *automaton.shared))
         self.solver.add(*(one_of(cases, self.start) for cases in (*automaton.assumptions, *automaton.initial)))
@@ -110,9 +132,11 @@ class Unrolling:
         del self.stretches[place:]
 
     def stretch(self, rules: Sequence[Rule], *, at_most: int | None = None) -> Stretch:
-        """Add firings of the rules, in any number and order (or at most so many in all)."""
+        """Add firings of the rules, in any number and order (or at most so many in all); Late after the time."""
         import z3
 
+        if time.monotonic() > self.until:  # a thousand rules make a formula that takes seconds to write down
+            raise Late
         before = self.now
         firings = [(rule, z3.FreshInt(f"rule{rule.name}")) for rule in rules]
         self.solver.add(*(times >= 0 for _, times in firings))
@@ -150,9 +174,13 @@ class Unrolling:
             self.solver.add(z3.Implies(z3.Or(leaving), z3.Or(feeding)))
 
     def check(self, *conditions: Any) -> bool | None:
-        """Whether there is such a run; None if z3 gave up in its time."""
+        """Whether there is such a run; None if z3 gave up, or the time is over."""
         import z3
 
+        left = self.until - time.monotonic()
+        if left <= 0:
+            return None
+        self.solver.set("timeout", max(1, int(min(left * 1000, NO_LIMIT))))
         answer = self.solver.check(*conditions)
         return None if answer == z3.unknown else bool(answer == z3.sat)
 
@@ -165,9 +193,9 @@ class Unrolling:
 
         size = z3.Sum([self.start[name] for name in self.automaton.parameters] or [z3.IntVal(0)])
         bounds = [size <= bound for bound in (4, 6, 8, 10, 12, 16, 24, 40)]
-        for bound in [*bounds, z3.BoolVal(True)]:
-            if self.solver.check(*conditions, bound) == z3.sat:
-                break
+        if not any(self.check(*conditions, bound) for bound in bounds):
+            self.solver.set("timeout", NO_LIMIT)  # that there is one is known: it is only looked up
+            self.solver.check(*conditions)
         model = self.solver.model()
 
         def value(expression: Any) -> int:
@@ -186,15 +214,15 @@ Possible = Callable[..., bool]
 """Whether natural numbers meet the assumptions and these conditions; what is not known counts as possible."""
 
 
-def simplify(automaton: Automaton, start: Conjunction, goals: Dnf, *, seconds: float = 10.0) -> Automaton:
+def simplify(automaton: Automaton, start: Conjunction, goals: Dnf, *, until: float) -> Automaton:
     """An automaton with the same answer to whether a run from `start` comes to one of `goals`.
 
     Rules keep their names, so a schedule of the small automaton is one of the given one.
     """
-    origin = Unrolling(automaton, start, seconds)
+    origin = Unrolling(automaton, start, until)
     inhabited = [name for name in automaton.locations if origin.check(origin.start[name] > 0) is not False]
     rules = [rule for rule in automaton.rules if not rule.idle]
-    anywhere = Unrolling(replace(automaton, initial=()), (), seconds)  # any counts, the assumptions hold
+    anywhere = Unrolling(replace(automaton, initial=()), (), until)  # any counts, the assumptions hold
     anywhere.solver.add(all_of(_about_parameters(automaton, start), anywhere.start))
     rules = _guards(rules, lambda *conditions: anywhere.check(*conditions) is not False, anywhere.start)
     alive = reached(inhabited, rules)
@@ -203,7 +231,7 @@ def simplify(automaton: Automaton, start: Conjunction, goals: Dnf, *, seconds: f
 
 
 def _about_parameters(automaton: Automaton, start: Conjunction) -> Conjunction:
-    return tuple(form for form in start if form.names <= set(automaton.parameters))
+    return tuple(form for form in start if about(form, automaton.parameters))
 
 
 def _guards(rules: Sequence[Rule], possible: Possible, at: Any) -> list[Rule]:

@@ -28,6 +28,7 @@ from assay.protocols.automata.linear import (
     Linear,
     Literal,
     Or,
+    about,
     conjunction,
     dnf,
     holds,
@@ -197,7 +198,7 @@ def _stays(automaton: Automaton, form: Linear) -> bool:
     grows = {place for place in automaton.locations if place not in left}
     grows |= set(automaton.shared) if automaton.increments_only else set()
     fixed = set(automaton.parameters)
-    return all(name in fixed or (name in grows and factor > 0) for name, factor in form.terms)
+    return all(about(variable(name), fixed) or (name in grows and factor > 0) for name, factor in form.terms)
 
 
 def _is_reachability(case: Sequence[Literal]) -> bool:
@@ -330,9 +331,15 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class Inconclusive:
-    """The algorithm ended without an answer; `why` is one line."""
+    """The algorithm ended without an answer; `why` is one line. More time may help where it was `late`."""
 
     why: str
+    late: bool = False
+
+
+def late(seconds: float) -> Inconclusive:
+    """No answer in its time."""
+    return Inconclusive(f"no answer in {seconds:.3g} s; give more --seconds", late=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from math import ceil, log2
 from typing import Any
 
 from assay.protocols.automata.automaton import Automaton, Rule
-from assay.protocols.automata.order import ErrorGraph, Late, Order, Place, Vector, decide
-from assay.protocols.automata.solver import State, Unrolling
+from assay.protocols.automata.order import ErrorGraph, Order, Place, Vector, decide
+from assay.protocols.automata.solver import Late, State, Unrolling
 from assay.protocols.automata.specification import Outcome, Unsupported, Violation, occupancy
 
 Diagram = Any
@@ -131,7 +131,7 @@ class _Graph:
             reaching = self.symbols.bdd.let(self.symbols.vector(vector), self.reaching)
             if reaching == self.symbols.bdd.false:
                 continue
-            run = Unrolling(self.order.automaton, violation.start, max(deadline - time.monotonic(), 0.001))
+            run = Unrolling(self.order.automaton, violation.start, deadline)
             at = self.order.fix(run, violation.start)
             run.solver.add(*self.order.inside(vector, run.start, at))
             occupied = self._occupied(run, reaching)

@@ -46,6 +46,30 @@ class Crash(Fault):
 
 
 @dataclass
+class Halt(Fault):
+    """Stops for good after so many messages to others, perhaps in the middle of a broadcast; it never says a wrong one.
+
+    >>> parse("halt:after=3")
+    Halt(after=3, sent=0)
+    """
+
+    after: int = 0
+    sent: int = 0
+
+    def on_send(self, ctx: Ctx, to: NodeId, msg: Message) -> Pairs:
+        """The first ones."""
+        if to == ctx.id:
+            return ((to, msg),)
+        self.sent += 1
+        return ((to, msg),) if self.sent <= self.after else ()
+
+    def on_step(self, ctx: Ctx, step: Callable[[], None]) -> None:
+        """Only while it is up."""
+        if self.sent <= self.after:
+            step()
+
+
+@dataclass
 class Omit(Fault):
     """Loses this share of what it sends and of what it receives."""
 
@@ -337,8 +361,8 @@ def compose(*faults: Fault) -> Fault:
 
 
 KINDS: dict[str, type[Fault]] = {
-    "crash": Crash, "omit": Omit, "silence": Silence, "delay": Delay, "equivocate": Equivocate, "lie": Lie,
-    "replay": Replayed, "chaos": Chaos,
+    "crash": Crash, "halt": Halt, "omit": Omit, "silence": Silence, "delay": Delay, "equivocate": Equivocate,
+    "lie": Lie, "replay": Replayed, "chaos": Chaos,
 }  # fmt: skip
 
 
@@ -382,6 +406,13 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError
+    return value
+
+
 def _share(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
@@ -398,6 +429,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 _READ: dict[str, Callable[[str], Any]] = {
-    "at": _moment, "recover": _moment, "amnesia": lambda text: text not in ("", "0", "no", "false"), "send": _share,
-    "receive": _share, "seconds": _seconds, "share": _share, "kinds": _names, "half": _numbers, "to": _numbers,
+    "at": _moment, "after": _count, "recover": _moment, "amnesia": lambda text: text not in ("", "0", "no", "false"),
+    "send": _share, "receive": _share, "seconds": _seconds, "share": _share, "kinds": _names, "half": _numbers,
+    "to": _numbers,
 }  # fmt: skip

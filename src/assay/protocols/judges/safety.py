@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from assay.protocols.faults import Chaos, Crash, Equivocate, Lie, Omit, Replayed, Silence, compose, flip
+from assay.protocols.faults import Chaos, Crash, Equivocate, Halt, Lie, Omit, Replayed, Silence, compose, flip
 from assay.protocols.faults.two_faced import FACE, twins
 from assay.protocols.interface import Fault, Message, NodeId
+from assay.protocols.kernel.asynchronous import Scheduler
 from assay.protocols.kernel.explore import Explored, Judge, arsenal, explore
-from assay.protocols.kernel.run import Outcome, contradict
+from assay.protocols.kernel.run import Outcome, blame, contradict
 from assay.protocols.kernel.trace import Searched, Trace, replay, search, shrink
 from assay.protocols.kernel.world import World
 from assay.protocols.nodes.agreement import ABA, IdealCoin
@@ -32,6 +33,8 @@ from assay.protocols.nodes.broadcast import Bracha
 from assay.protocols.nodes.kv import Client, finished
 from assay.protocols.nodes.pbft import Pbft, PbftClient
 from assay.protocols.nodes.raft import Raft, RaftClient
+from assay.record.errors import BadInput
+from assay.sim import own_code
 from assay.sim.random import stream
 
 # ------------------------------------------------------------------------------------------------------------ judges
@@ -43,7 +46,7 @@ def honest(world: World) -> list[NodeId]:
 
 
 def _remembers(fault: Fault) -> bool:
-    return isinstance(fault, Crash) and not fault.amnesia
+    return isinstance(fault, Halt) or (isinstance(fault, Crash) and not fault.amnesia)
 
 
 def agreement(world: World, outcome: Outcome) -> str | None:
@@ -123,6 +126,58 @@ def linearizable(world: World, outcome: Outcome) -> str | None:
     return f"not linearizable: {judgement.reason}" if judgement.verdict == "violated" else None
 
 
+def mutual_exclusion(world: World, outcome: Outcome) -> str | None:
+    """No two honest nodes hold one lock at once: an acquire that returned holds it until its node begins a release."""
+    count = {*honest(world), *range(world.n, world.n + len(world.clients))}
+    held: dict[Any, list[tuple[float, float, NodeId]]] = {}
+    since: dict[tuple[NodeId, Any], float] = {}
+    for operation in sorted(outcome.operations, key=_when):
+        owner = operation.process, repr(operation.key)
+        if operation.f == "acquire" and operation.status == "ok" and operation.result is not False:
+            since[owner] = operation.complete
+        elif operation.f == "release" and owner in since:
+            held.setdefault(owner[1], []).append((since.pop(owner), operation.invoke, owner[0]))
+    for (node, key), begun in since.items():
+        held.setdefault(key, []).append((begun, math.inf, node))
+    for stays in held.values():
+        mine = sorted(stay for stay in stays if stay[2] in count)
+        for place, (begun, ended, node) in enumerate(mine):
+            for later, gone, other in mine[place + 1 :]:
+                if other != node and begun < gone and later < ended:
+                    return f"nodes {node} and {other} were both inside at {max(begun, later):g}"
+    return None
+
+
+def _when(operation: Any) -> float:
+    """When it begins to count: an acquire as it returns, a release as it is asked for."""
+    return float(operation.complete if operation.f == "acquire" else operation.invoke)
+
+
+def own_judge(name: str) -> Judge:
+    """A judge of the user's own, ``FILE.py:function``: (world, outcome) to what is wrong, or None.
+
+    `outcome` has `log` (decisions), `operations`, `trace` (deliveries), `nodes` (as they are at the end), `correct`.
+
+    Raises:
+        BadInput: it cannot be loaded; later, where it fails or answers something else.
+
+    """
+    function = own_code.load(name)
+    if not callable(function):
+        raise BadInput(f"'{name}' is no judge; a function of (world, outcome) expected")
+
+    def judge(world: World, outcome: Outcome) -> str | None:
+        try:
+            said = function(world, outcome)
+        except Exception as error:
+            raise BadInput(f"the judge failed: {blame(error)}") from error
+        if said is not None and not isinstance(said, bool | str):
+            raise BadInput(f"the judge '{name}' answered {said!r:.60}; what is wrong, or None, expected")
+        return f"{name.rpartition(':')[2]} objects" if said is True else said or None
+
+    return judge
+
+
 def all_of(*judges: Judge) -> Judge:
     """The first objection of several judges."""
 
@@ -168,6 +223,13 @@ def forget(world: World, faulty: int, seed: int) -> World:
     return replace(world, faults={node: Crash(at=math.inf, recover=1.0, amnesia=True) for node in chosen})
 
 
+def halt(world: World, faulty: int, seed: int) -> World:
+    """The world with so many nodes that stop for good, each after a number of messages drawn by the seed."""
+    rng = stream(seed, "halt")
+    chosen = rng.permutation(world.n)[:faulty].tolist()
+    return replace(world, faults={node: Halt(int(rng.integers(0, 6 * world.n))) for node in chosen})
+
+
 def broadcast_world(seed: int) -> World:
     """Bracha's broadcast among four."""
     return World(n=4, f=1, node=Bracha, inputs=["a", None, None, None], seed=seed)
@@ -208,14 +270,18 @@ class Scenario:
     until: Callable[[Outcome], bool] | None
     limit: int
     """Deliveries in a run."""
+    total: bool = False
+    """Whether, up to f faults, some correct nodes must not decide while others never do."""
+    traced: bool = False
+    """Whether the judge looks at deliveries."""
 
 
 _STORE = all_of(agreement, asked, linearizable)
 SCENARIOS = {
     "broadcast": Scenario(
-        broadcast_world, corrupt, all_of(agreement, integrity, sent_by(0)), None, 2_000
+        broadcast_world, corrupt, all_of(agreement, integrity, sent_by(0)), None, 2_000, total=True
     ),
-    "aba": Scenario(agreement_world, corrupt, all_of(agreement, integrity, proposed), None, 2_000),
+    "aba": Scenario(agreement_world, corrupt, all_of(agreement, integrity, proposed), None, 2_000, total=True),
     "raft": Scenario(raft_world, reboot, _STORE, finished, 300),
     "raft-forgetful": Scenario(raft_world, forget, _STORE, finished, 300),
     "pbft": Scenario(pbft_world, corrupt, _STORE, finished, 300),
@@ -230,12 +296,14 @@ class Hunt:
     faulty: int
     schedules: int
     seconds: float = 3600.0
+    around: Callable[[Scheduler], Scheduler] = lambda inner: inner
+    """What stands between the schedulers and the run: a partition."""
 
     @property
     def judge(self) -> Judge:
-        """Up to f faults, some correct nodes decided and others not is wrong too; beyond, protocols may hang."""
+        """Where a protocol promises it, some correct nodes decided and others not is wrong too, up to f faults."""
         scene = self.scene
-        total = self.faulty <= scene.world(0).f and scene.until is None
+        total = scene.total and self.faulty <= scene.world(0).f
         return all_of(scene.judge, totality) if total else scene.judge
 
     def world(self, seed: int) -> World:
@@ -250,7 +318,7 @@ class Hunt:
             raise ValueError(f"{self.faulty} of {world.n} nodes faulty leaves nobody to be judged; fewer expected")
         return search(
             self.world, self.judge, self.schedules, first=first, limit=scene.limit, until=scene.until,
-            seconds=self.seconds,
+            seconds=self.seconds, traced=scene.traced, around=self.around,
         )  # fmt: skip
 
     def replay(self, trace: Trace, seed: int) -> str | None:
@@ -266,7 +334,15 @@ def attack(name: str, faulty: int, schedules: int, *, first: int = 0, seconds: f
     return Hunt(SCENARIOS[name], faulty, schedules, seconds).run(first)
 
 
-def own_scenario(world: Callable[[int], World], judge: Judge = agreement, limit: int = 2_000) -> Scenario:
+Corrupt = Callable[[World, int, int], World]
+CORRUPTIONS: dict[str, Corrupt] = {"byzantine": corrupt, "crash": halt, "recover": reboot, "amnesia": forget}
+"""What may befall nodes in a search: lies of every kind, stopping for good, a reboot with the disk or without."""
+
+
+def own_scenario(
+    world: Callable[[int], World], judge: Judge = agreement, limit: int = 2_000, *, faults: str = "byzantine",
+    traced: bool = False,
+) -> Scenario:  # fmt: skip
     """Anybody's protocol as a scenario: `world` makes it, by the seed, with all nodes correct.
 
     >>> from assay.protocols.nodes.broadcast import Bracha
@@ -274,13 +350,17 @@ def own_scenario(world: Callable[[int], World], judge: Judge = agreement, limit:
     >>> Hunt(scene, faulty=1, schedules=500).run().trace is not None  # with f = 0 one liar is one too many
     True
     """
-    return Scenario(world, corrupt, judge, None, limit)
+    return Scenario(world, CORRUPTIONS[faults], judge, None, limit, traced=traced)
 
 
 # ------------------------------------------------------------------------------------------------------ every schedule
 
 JUDGES: dict[str, Judge] = {"agreement": agreement, "integrity": integrity, "proposed": proposed}
 """The judges that need no end of a run: what they object to in the middle stays wrong."""
+SEARCHED: dict[str, Judge] = {
+    **JUDGES, "totality": totality, "linearizable": linearizable, "mutual-exclusion": mutual_exclusion,
+}  # fmt: skip
+"""The judges of a search, which sees whole runs."""
 
 
 def repertoire(world: World, liars: Iterable[NodeId]) -> list[Message]:

@@ -1,7 +1,9 @@
 """Asynchrony: a scheduler picks which message arrives next. It sees everything and may be malicious.
 
 There is no time: `now` counts deliveries, and a timer is an event like any other, which the scheduler fires when it
-likes. A run is determined by the seed and the picks, so it can be replayed, cut short and shrunk.
+likes. A run is determined by the seed and the picks, so it can be replayed, cut short and shrunk. Where the world's
+network is `fifo`, what one node sends to another arrives in the order of sending: the scheduler may pick only the
+first of each link.
 
 >>> from assay.protocols.kernel.world import World
 >>> from assay.protocols.nodes.broadcast import Bracha
@@ -13,7 +15,9 @@ likes. A run is determined by the seed and the picks, so it can be replayed, cut
 
 from __future__ import annotations
 
+import math
 import pickle
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -135,6 +139,36 @@ class QuorumStarver(Random):
         return best
 
 
+class Partitioned(Scheduler):
+    """Groups of nodes that hear nothing of each other from one delivery on, until another; then what waited comes.
+
+    Who is in no group hears everybody. Where nothing but messages between groups is left, a partition that ends ends
+    now (deliveries are the only clock there is), and one that never ends ends the run.
+    """
+
+    def __init__(
+        self, inner: Scheduler, groups: Sequence[Collection[NodeId]], start: float = 0, stop: float = math.inf
+    ) -> None:
+        self.inner, self.start, self.stop = inner, start, stop
+        self.group = {node: place for place, nodes in enumerate(groups) for node in nodes}
+
+    def cut(self, event: Event) -> bool:
+        """Whether it goes from one group to another."""
+        one, other = self.group.get(event.src), self.group.get(event.dst)
+        return one is not None and other is not None and one != other
+
+    def pick(self, pending: Sequence[Event], view: Asynchronous) -> int:
+        """What the scheduler inside picks of what may pass."""
+        if not self.start <= view.steps < self.stop:
+            return self.inner.pick(pending, view)
+        places = [place for place, event in enumerate(pending) if not self.cut(event)]
+        if not places:
+            self.stop = view.steps if self.stop < math.inf else self.stop
+            return self.inner.pick(pending, view) if self.stop < math.inf else -1
+        picked = self.inner.pick([pending[place] for place in places], view)
+        return places[picked] if picked >= 0 else picked
+
+
 class Replay(Scheduler):
     """Repeats a list of events by what they are; those that are not under way are left out, and then it ends."""
 
@@ -171,6 +205,8 @@ class Asynchronous(Run):
         super().__init__(world, metered=metered, traced=traced)
         self.steps = self.number = 0
         self.pending: list[Event] = []
+        self.behind: dict[tuple[NodeId, NodeId], deque[Event]] | None = {} if world.net.fifo else None
+        """In a network that keeps the order: of each link with a message under way, those that must wait for it."""
 
     @property
     def now(self) -> float:  # type: ignore[override]
@@ -188,12 +224,37 @@ class Asynchronous(Run):
         if self.metered:
             self.outcome.meter.count(self.steps, src, to, msg)
         self.number = number = self.number + 1
-        self.pending.append(Event(number, src, to, msg, ctx.depth + 1))
+        event = Event(number, src, to, msg, ctx.depth + 1)
+        if self.behind is None:
+            self.pending.append(event)
+        else:
+            self._queue(event)
+
+    def _queue(self, event: Event) -> None:
+        assert self.behind is not None
+        link = event.src, event.dst
+        if link in self.behind:
+            self.behind[link].append(event)
+        else:
+            self.behind[link] = deque()
+            self.pending.append(event)
+
+    def _advance(self, link: tuple[NodeId, NodeId]) -> None:
+        """The link's next message may arrive."""
+        assert self.behind is not None
+        if self.behind[link]:
+            self.pending.append(self.behind[link].popleft())
+        else:
+            del self.behind[link]
 
     def inject(self, src: NodeId, to: NodeId, msg: Message) -> None:
         """A message that nobody's code sent: what a Byzantine node might say."""
         self.number += 1
-        self.pending.append(Event(self.number, src, to, msg, 1))
+        event = Event(self.number, src, to, msg, 1)
+        if self.behind is None:
+            self.pending.append(event)
+        else:
+            self._queue(event)
 
     def alarm(self, ctx: SimCtx, delay: float, tag: Tag) -> None:
         """May fire from now on."""
@@ -208,6 +269,8 @@ class Asynchronous(Run):
         pending.pop()
         self.steps += 1
         _, src, dst, msg, depth = event
+        if self.behind is not None and src >= 0:
+            self._advance((src, dst))
         ctx, meter = self.ctxs[dst], self.outcome.meter
         if self.metered:
             meter.note(event.number)
@@ -245,13 +308,15 @@ class Asynchronous(Run):
         """The whole state, to come back to."""
         outcome = self.outcome
         ctxs = [(ctx.depth, ctx._rng) for ctx in self.ctxs]
-        kept: Any = (self.nodes, ctxs, self.pending, self.steps, self.number, outcome.log, outcome.operations)
+        way = self.pending, self.behind
+        kept: Any = (self.nodes, ctxs, way, self.steps, self.number, outcome.log, outcome.operations)
         return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
 
     def load(self, saved: bytes) -> None:
         """Back to a saved state; the meter runs on."""
         outcome = self.outcome
-        self.nodes, ctxs, self.pending, self.steps, self.number, outcome.log, outcome.operations = pickle.loads(saved)
+        self.nodes, ctxs, way, self.steps, self.number, outcome.log, outcome.operations = pickle.loads(saved)
+        self.pending, self.behind = way
         outcome.nodes = self.nodes
         for ctx, (depth, rng) in zip(self.ctxs, ctxs, strict=True):
             ctx.depth, ctx._rng = depth, rng

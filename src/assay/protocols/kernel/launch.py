@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -90,7 +90,7 @@ class Plan:
         """Refuses what would have no effect, and a world in which there is nobody to judge."""
         if len(self.inputs) > self.n:
             raise BadInput(f"{len(self.inputs)} inputs for {self.n} nodes; at most one for each expected")
-        if self.mode == "async" and world.net != networks.Net():
+        if self.mode == "async" and replace(world.net, fifo=False) != networks.Net():
             raise BadInput(f"network '{self.net}': in async the scheduler delivers; rounds, timed or live expected")
         for option, modes in _HEEDED.items():
             if getattr(world.net, option) and self.mode not in modes:
@@ -132,7 +132,12 @@ class Plan:
         }
 
 
-_HEEDED = {"reorder": ("rounds",), "per_round": ("rounds",), "bandwidth": ("timed",), "fifo": ("rounds", "timed")}
+_HEEDED = {
+    "reorder": ("rounds",),
+    "per_round": ("rounds",),
+    "bandwidth": ("timed",),
+    "fifo": ("rounds", "timed", "async"),
+}
 """Which ways to run heed these options of a network."""
 TIMES = {"rounds": "rounds", "timed": "sim_seconds", "async": "deliveries", "live": "seconds"}
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.protocols.faults import Composed, Crash, Delay, Eclipse, Omit, Silence, When
+from assay.protocols.faults import Composed, Crash, Delay, Eclipse, Halt, Omit, Silence, When
 from assay.protocols.interface import Fault, NodeId
 from assay.protocols.kernel import wire
 from assay.protocols.kernel.asynchronous import (
@@ -90,7 +90,7 @@ def is_benign(fault: Fault) -> bool:
         return all(map(is_benign, fault.faults))
     if isinstance(fault, When):
         return is_benign(fault.fault)
-    return isinstance(fault, (Crash, Omit, Silence, Delay, Eclipse))
+    return isinstance(fault, (Crash, Halt, Omit, Silence, Delay, Eclipse))
 
 
 def byzantine(world: World) -> frozenset[NodeId]:
@@ -233,7 +233,7 @@ class Searched:
     finished: int
     """Runs that came to their end (quiet, or `until`) before the limit."""
     decided: int
-    """Runs in which a node that is not Byzantine put something out; in the others there was little to judge."""
+    """Runs in which a node that is not Byzantine put something out, or operations began; else little is judged."""
     seconds: float
     trace: Trace | None = None
     """The first violation, shrunk."""
@@ -262,23 +262,26 @@ def scheduler(world: World, seed: int) -> Scheduler:
 
 def search(
     make: Callable[[int], World], judge: Judge, schedules: int, *, first: int = 0, limit: int = 2_000,
-    until: Callable[[Outcome], bool] | None = None, seconds: float = 3600.0,
+    until: Callable[[Outcome], bool] | None = None, seconds: float = 3600.0, traced: bool = False,
+    around: Callable[[Scheduler], Scheduler] = lambda inner: inner,
 ) -> Searched:  # fmt: skip
-    """Run `make(seed)` under `scheduler` for so many seeds; stop at the first run that the judge objects to."""
+    """Run `make(seed)` under `scheduler` for so many seeds; stop at the first run that the judge objects to.
+
+    `traced` is for a judge that looks at deliveries; `around` may restrict what the schedulers pick.
+    """
     begun = time.perf_counter()
     deliveries = finished = decided = 0
     for seed in range(first, first + schedules):
         world = make(seed)
-        outcome = world.run("async", scheduler=scheduler(world, seed), until=until, limit=limit, metered=False)
+        options: dict[str, Any] = {"until": until, "limit": limit, "metered": False}
+        outcome = world.run("async", scheduler=around(scheduler(world, seed)), traced=traced, **options)
         deliveries += outcome.meter.deliveries
         finished += outcome.stopped != "limit"
         liars = byzantine(world)
-        decided += any(entry.node not in liars for entry in outcome.log)
+        decided += any(entry.node not in liars for entry in outcome.log) or bool(outcome.operations)
         done = seed + 1 - first
         if judge(world, outcome) is not None:
-            again = world.run(
-                "async", scheduler=scheduler(world, seed), until=until, limit=limit, metered=False, traced=True
-            )
+            again = world.run("async", scheduler=around(scheduler(world, seed)), traced=True, **options)
             events = happened(world, again)
             trace = shrink(world, judge, events)
             return Searched(done, deliveries, finished, decided, time.perf_counter() - begun, trace, seed, len(events))

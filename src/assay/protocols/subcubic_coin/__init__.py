@@ -68,7 +68,7 @@ avoid_when = (
     "A trusted dealer for threshold signatures is at hand (n² messages then do), every single toss must be common, or "
     "n is small: at every size counted here one strong coin by everybody is cheaper, some seven times at 27 parties."
 )
-own_input = "assay protocol run assay.protocols.subcubic_coin:StrongCoin --n 11 --f 2 --seeds 20"
+own_input = "assay protocol run assay.protocols.subcubic_coin:StrongCoin --n 11 --f 2 --seeds 10"
 references = (
     "Agreement with a pluggable coin: Mostefaoui, Moumen and Raynal, JACM 2015.",
     "Local coins: Ben-Or, Another Advantage of Free Choice, PODC 1983.",

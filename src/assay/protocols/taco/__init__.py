@@ -167,7 +167,8 @@ def _safety(automaton: Automaton, algorithm: str, seconds: float) -> dict[str, A
     if not names:
         return {"rules": rules, "verdict": "no safety", "seconds": None}
     try:
-        found = list(verify(automaton, specifications=names, algorithms=[algorithm], seconds=seconds))
+        whole = seconds * len(names)  # the limit is for one answer
+        found = list(verify(automaton, specifications=names, algorithms=[algorithm], seconds=whole))
     except BadInput:  # no run exists at all, and everything would be proved
         return {"rules": rules, "verdict": "no run", "seconds": None}
     verdicts = {row.verdict for row in found}

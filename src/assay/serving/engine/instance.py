@@ -15,10 +15,24 @@ from __future__ import annotations
 import numpy as np
 
 from assay.serving.engine import views as v
-from assay.serving.engine.prefix_cache import JIT, clear, extend, hold, idle_blocks, match, release, store, take
+from assay.serving.engine.prefix_cache import (
+    JIT,
+    clear,
+    extend,
+    hold,
+    idle_blocks,
+    match,
+    reach,
+    reclaim,
+    release,
+    store,
+    take,
+)
 from assay.serving.engine.queues import add_end, drop_end, leave, pop, push, start
 from assay.serving.engine.state import (
+    CHUNK,
     DECODING,
+    FINDS_OWN,
     FINISHED,
     FINISHED_COUNT,
     HANDED,
@@ -36,6 +50,11 @@ from assay.sim.llm_cost import FOREVER, chunk_line, decode_line
 
 # Why someone still waits: no blocks; no look, because another had to give way; no blocks, some being pinned by a hit.
 REFUSED, SKIPPED, PINNED = 1, 2, 3
+# SGLang's admission: the room it keeps for each output on board is a share of what is left of it, at most CLIP tokens.
+# The share falls with every decode, and is measured anew where a sequence had to be retracted (`NewTokenRatioTracker`).
+KEPT, KEPT_LEAST, CLIP = 0.7, 0.7 * 0.14, 4096
+KEPT_DECAY = (KEPT - KEPT_LEAST) / 600
+RETRACTION = 20  # decodes ahead for which there is to be room after one
 SMOOTHING = 0.1  # weight of the newest value in the moving averages a router sees
 
 
@@ -110,7 +129,7 @@ def _finish_decode(w, i, now):
     context = _stop_decode(w, i, r)
     leave(w, i, r)
     private = blocks_of(context, block) - request.shared
-    release(w, r, i, private, context // block - request.shared)
+    release(w, r, i, private, context // block - request.shared, 0)
     _complete(w, i, r, now)
 
 
@@ -129,7 +148,7 @@ def _finish_prefill(w, i, r, now):
         _begin_decode(w, i, r)
         return False
     leave(w, i, r)
-    release(w, r, i, request.private, request.pre // block - request.shared if ends else 0)
+    release(w, r, i, request.private, request.pre // block - request.shared if ends else 0, 0)
     if ends:
         _complete(w, i, r, now)
         return False
@@ -150,8 +169,13 @@ def _remove_chunk(w, i, r):
 
 @njit(**JIT)
 def withdraw(w, i, r, keep):
-    """Take a running request off the instance; with `keep` the KV of a decode stays with it, else it is recomputed."""
+    """Take a running request off the instance; with `keep` the KV of a decode stays with it, else it is recomputed.
+
+    What is recomputed is found again as long as nobody took its room, as in vLLM's prefix cache: full blocks of the
+    prompt and of what was generated. SGLang frees what was generated at once.
+    """
     instance, request, block = v.instances(w)[i], v.requests(w)[r], w.block
+    computed = request.pre
     leave(w, i, r)
     if request.state == DECODING:
         for slot in range(instance.decodes):
@@ -161,14 +185,27 @@ def withdraw(w, i, r, keep):
         context = _stop_decode(w, i, r)
         private = blocks_of(context, block) - request.shared
         request.ready = context if keep else 0
+        computed = min(context, request.target) if instance.plan == SGLANG else context
     else:
         instance.uncomputed -= request.target - request.pre
         _remove_chunk(w, i, r)
         private = request.private
         request.ready = 0
-    release(w, r, i, private, 0)
+    finds = v.counts(w)[FINDS_OWN] > 0 and request.ready == 0
+    release(w, r, i, private, 0, computed // block - request.shared if finds else 0)
     request.pre, request.chunk = 0, 0
     instance.changed = 1
+
+
+@njit(**JIT)
+def _to_compute(w, i, r):
+    """Tokens that request r would have to prefill on instance i, were it admitted now."""
+    request = v.requests(w)[r]
+    target = request.prompt + request.emitted
+    if request.ready > 0:
+        return target - request.ready
+    found = reach(w, r, i, match(w, r, i, request.path_blocks))
+    return max(target - found * w.block - request.reuse, 1)
 
 
 @njit(**JIT)
@@ -184,7 +221,7 @@ def _preempt(w, i):
     request.preemptions += 1
     instance.preemptions += 1
     request.state, request.key = WAITING, -np.inf
-    request.expected = request.prompt + request.emitted - request.ready
+    request.expected = _to_compute(w, i, r)
     instance.uncomputed += request.expected
     push(w, i, r)
     return r
@@ -193,13 +230,9 @@ def _preempt(w, i):
 @njit(**JIT)
 def accept(w, i, r, now):
     """Request r is sent to instance i, where it waits to be admitted."""
-    instance, request, block = v.instances(w)[i], v.requests(w)[r], w.block
+    instance, request = v.instances(w)[i], v.requests(w)[r]
     request.instance, request.state, request.routed = i, WAITING, now
-    if request.ready > 0:
-        request.expected = 0
-    else:
-        hit = match(w, r, i, request.path_blocks)
-        request.expected = max(request.prompt + request.emitted - hit * block - request.reuse, 1)
+    request.expected = 0 if request.ready > 0 else _to_compute(w, i, r)
     instance.uncomputed += request.expected
     push(w, i, r)
 
@@ -223,6 +256,77 @@ def _fetchable(w, i, r, hit, last):
 
 
 @njit(**JIT)
+def _share_kept(instance, k):
+    """The share of what is left of an output that SGLang keeps room for, before decode iteration k."""
+    steps = k - instance.ratio_k
+    return instance.ratio if steps <= 0 else max(instance.ratio - KEPT_DECAY * steps, KEPT_LEAST)
+
+
+@njit(**JIT)
+def _left_on_board(w, i):
+    """Tokens that the decodes of an instance may still generate, as SGLang reckons: none of them more than CLIP."""
+    instance, left = v.instances(w)[i], 0
+    for slot in range(instance.decodes):
+        left += min(v.finishing(w)[i][slot].end - instance.k, CLIP)
+    return left
+
+
+@njit(**JIT)
+def _promised(w, i):
+    """Tokens that SGLang keeps for the prompts of this iteration: the whole output with a last chunk, and a block."""
+    promised = 0
+    for slot in range(v.instances(w)[i].prefills):
+        request = v.requests(w)[v.chunks(w)[i, slot]]
+        promised += w.block
+        if request.pre + request.chunk == request.target:
+            promised += min(request.output - request.emitted, CLIP)
+    return promised
+
+
+@njit(**JIT)
+def _fits(w, i, r, hit, found, have, chunk):
+    """Whether request r may be admitted: `hit` blocks lie on its path, `found` with those it left itself.
+
+    vLLM asks whether the prompt fits as a whole, though it is computed chunk by chunk; by its older rule only the
+    next chunk has to. It is a question, and nothing is kept for the chunks to come. SGLang also wants room for the
+    output, and keeps some for those of others.
+    """
+    instance, request, block = v.instances(w)[i], v.requests(w)[r], w.block
+    target = request.prompt + request.emitted
+    by_chunk = instance.plan == VLLM_V1 and instance.admission == CHUNK
+    whole = have + chunk if by_chunk else max(target, have + chunk)
+    pinned = idle_blocks(w, r, i, hit)
+    room = free_blocks(w, i) - pinned - (found - hit)
+    fits = blocks_of(whole, block) - found <= room - decode_need(w, i, instance.k, 1)
+    if fits and instance.plan == SGLANG:
+        kept = _share_kept(instance, instance.k) * _left_on_board(w, i) + _promised(w, i)
+        fits = _asked_of_sglang(w, r, have) <= room * block - kept
+    if not fits:
+        # One that asks for a chunk asks for no more where it lost a block of its own, which then pins one less.
+        instance.blocked = PINNED if pinned > 0 or (by_chunk and found > hit) else REFUSED
+    return fits
+
+
+@njit(**JIT)
+def _asked_of_sglang(w, r, have):
+    """Tokens that SGLang wants free for request r, which has `have` of them: its prompt, its output and a block."""
+    request = v.requests(w)[r]
+    return request.prompt + request.emitted - have + min(request.output - request.emitted, CLIP) + w.block
+
+
+@njit(**JIT)
+def _measure_share(w, i):
+    """After a retraction SGLang sets the share to what the decodes used of their outputs, and a little more."""
+    instance, generated, asked = v.instances(w)[i], 0, 0
+    for slot in range(instance.decodes):
+        output = v.requests(w)[v.finishing(w)[i][slot].request % w.n_requests].output
+        asked += output
+        generated += output - (v.finishing(w)[i][slot].end - instance.k)
+    instance.ratio = min((generated + RETRACTION * instance.decodes) / (asked + 1.0), 1.0)
+    instance.ratio_k = instance.k + 1
+
+
+@njit(**JIT)
 def _admit(w, i, budget, now):
     """Admit the first waiting request if its next tokens fit; returns the tokens it computes, or -1."""
     instance, block = v.instances(w)[i], w.block
@@ -230,28 +334,26 @@ def _admit(w, i, budget, now):
     request = v.requests(w)[r]
     target = request.prompt + request.emitted
     hit = match(w, r, i, request.path_blocks)
-    fetched = 0
+    found, fetched = hit, 0
     if request.ready > 0:
-        hit = min(hit, request.ready // block)
+        found = hit = min(hit, request.ready // block)
         have, chunk = request.ready, 0
     else:
         last = (target - 1) // block  # the last token is always computed: it gives the next one
         hit = min(hit, last)
+        found = reach(w, r, i, hit)
         if instance.host >= 0:
-            fetched = _fetchable(w, i, r, hit, last)
-        have = min(max((hit + fetched) * block, hit * block + request.reuse), target - 1)
+            fetched = _fetchable(w, i, r, found, last)
+        have = min(max((found + fetched) * block, hit * block + request.reuse), target - 1)
         chunk = min(target - have, budget, instance.chunk_limit)
-    reserve = decode_need(w, i, instance.k, 1)
-    whole = have + chunk if instance.plan == VLLM_V1 else target  # SGLang and static batching want room for the prompt
-    pinned = idle_blocks(w, r, i, hit)
-    if blocks_of(max(whole, have + chunk), block) - hit > free_blocks(w, i) - pinned - reserve:
-        instance.blocked = PINNED if pinned > 0 else REFUSED
+    if not _fits(w, i, r, hit, found, have, chunk):
         return -1
     pop(w, i)
     start(w, i, r)
     hold(w, r, i, hit)
+    reclaim(w, r, i, found - hit)
     request.private = blocks_of(have + chunk, block) - hit
-    take(w, i, request.private)
+    take(w, i, request.private - (found - hit))
     if request.preemptions == 0 and request.ready == 0:
         request.admitted, request.cached, request.fetched = now, have, fetched * block
     instance.extra += request.extra + instance.fetch * fetched * block
@@ -352,6 +454,7 @@ def _plan_once(w, i, now):
                 instance.blocked = SKIPPED
         elif preempted:
             instance.blocked = SKIPPED
+            _measure_share(w, i)
         take(w, i, decode_need(w, i, instance.k, 1))
     if mixed != instance.mixed:
         instance.mixed, instance.changed = mixed, 1
@@ -369,6 +472,8 @@ def plan(w, i, now):
     if instance.decodes + instance.prefills == 0 and instance.blocked:
         clear(w, i)
         _plan_once(w, i, now)
+    if instance.decodes + instance.prefills == 0:
+        instance.ratio, instance.ratio_k = KEPT, instance.k
 
 
 @njit(**JIT)
@@ -430,6 +535,36 @@ def _next_take(w, i):
 
 
 @njit(**JIT)
+def _until_less_is_kept(w, i, most):
+    """The first iteration from now, at most `most`, before which SGLang may let the first in the queue in.
+
+    What it keeps for outputs falls from decode to decode, and so does the room. The one that waits asks for the same
+    all the time: a block of its own that is taken makes it ask for one more, and pins one less.
+    """
+    instance, block = v.instances(w)[i], w.block
+    r = instance.queue
+    request = v.requests(w)[r]
+    if instance.host >= 0 or request.reuse > 0:
+        return 1  # what else is found changes with the cache
+    hit = match(w, r, i, request.path_blocks)
+    if request.ready > 0:
+        hit, have = min(hit, request.ready // block), np.int64(request.ready)
+        found = hit
+    else:
+        hit = min(hit, (request.prompt + request.emitted - 1) // block)
+        found = reach(w, r, i, hit)
+        have = found * block
+    room = free_blocks(w, i) - idle_blocks(w, r, i, hit) - (found - hit)
+    asked, left = _asked_of_sglang(w, r, have), _left_on_board(w, i)
+    for ahead in range(1, most):
+        kept = _share_kept(instance, instance.k + ahead) * max(left - ahead * instance.decodes, 0)
+        if asked <= room * block - kept:
+            return ahead
+        room -= v.phases(w)[i, (instance.k + ahead) % block]
+    return most
+
+
+@njit(**JIT)
 def horizon(w, i, most):
     """For how many iterations, at most `most`, the plan of instance i surely stays as it is."""
     instance = v.instances(w)[i]
@@ -444,6 +579,8 @@ def horizon(w, i, most):
         m = 1  # nobody was asked in, or what a prompt under way computes may be what the refused one waits for
     elif instance.blocked == PINNED:
         m = min(m, _next_take(w, i) + 1)  # the block taken may be one of the hit: less to pin, and it may fit
+    if m > 1 and instance.plan == SGLANG and instance.blocked != 0:
+        m = _until_less_is_kept(w, i, m)
     free = free_blocks(w, i)
     if m > 1 and _need(w, i, m) > free:
         low, high = 1, m

@@ -33,7 +33,7 @@ from assay.serving.engine import state
 from assay.serving.engine import views as v
 from assay.serving.engine.core import enqueue, plan_group, settle_group
 from assay.serving.engine.instance import _finish_decode, withdraw
-from assay.serving.engine.prefix_cache import JIT, clear
+from assay.serving.engine.prefix_cache import JIT, clear, disown
 from assay.serving.engine.queues import add_end, drop_end, pop, push
 from assay.serving.engine.state import (
     AHEAD,
@@ -132,6 +132,7 @@ def _enter(w, n, r, turn, tokens, prompt, output, key, secret, now):
     request.emitted, request.target, request.pre, request.chunk, request.ready = 0, 0, 0, 0, 0
     request.reuse, request.extra, request.cached, request.fetched, request.preemptions = 0, 0.0, 0, 0, 0
     request.held, request.shared, request.private, request.writing = 0, 0, 0, 0
+    disown(w, r)  # what the one before it in this slot left
     request.state, request.prefilled_by = AHEAD, NONE
     blocks.lay(w, n, r, tokens, secret)
     request.path_blocks = min(prompt, len(tokens)) // w.block
@@ -274,7 +275,7 @@ class OnlineInstance:
         capacity = spec.room // block
         size = capacity + 2 * stride if prefix_cache else 1
         self._names = blocks.new_names(size, block, 4 * capacity + 1024 if events else 0)
-        self.world: World = _world(fleet, slots, stride, size, ON_PATH if prefix_cache else NONE)
+        self.world: World = _world(fleet, slots, stride, size, prefix_cache)
         self._group, self._instance, self._cache = self.world.groups[0], self.world.instances[0], self.world.caches[0]
         self._clock = self.world.groups["next"]
         self._tally = np.zeros(5, np.int64)
@@ -489,10 +490,11 @@ class OnlineInstance:
 _NOTHING = np.zeros(0, np.uint32)
 
 
-def _world(fleet: FleetSpec, slots: int, stride: int, size: int, answers: int) -> World:
+def _world(fleet: FleetSpec, slots: int, stride: int, size: int, prefix_cache: bool) -> World:
     """A world of empty request records, and of segments that are all the same to begin with."""
     nobody = Requests.of(np.zeros(slots), np.ones(slots), np.ones(slots))
-    w = build(nobody, fleet, step=True, record=False)
+    w = build(nobody, fleet, step=True, record=False, prefix_cache=prefix_cache)
+    answers = ON_PATH if prefix_cache else NONE
     # Every entry has a block of its own, so there are never more of them than blocks. The core reckons with paths
     # instead, which would be far too careful here.
     entries = new_entries(w.counts, int(w.caches[0]["capacity"]) + 32)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from assay.serving.engine import views as v
-from assay.serving.engine.state import ENTRIES_LEFT, FREE_ENTRY, NONE, ON_PATH, TOUCHED
+from assay.serving.engine.state import ENTRIES_LEFT, FREE_ENTRY, NONE, ON_PATH, OWN, TOUCHED
 from assay.sim.compiled import njit
 
 JIT: Any = {"cache": True, "error_model": "numpy"}
@@ -78,6 +78,8 @@ def _drop(w, e):
     if segment >= 0:
         v.index(w)[segment, v.entries(w)[e].cache] = NONE
         _touch(w, segment)
+    elif segment <= OWN:
+        v.requests(w)[OWN - segment].own = NONE
     v.entries(w)[e].warmer = v.counts(w)[FREE_ENTRY]
     v.counts(w)[FREE_ENTRY] = e
     v.counts(w)[ENTRIES_LEFT] += 1
@@ -226,14 +228,46 @@ def extend(w, r, row, blocks):
 
 
 @njit(**JIT)
+def reach(w, r, row, hit):
+    """How many leading blocks request r finds, having found `hit` on its path: also those it left when it gave way."""
+    request = v.requests(w)[r]
+    if request.own < 0 or request.own_begin > hit or v.entries(w)[request.own].cache != row:
+        return hit
+    return max(hit, request.own_begin + v.entries(w)[request.own].blocks)
+
+
+@njit(**JIT)
+def disown(w, r):
+    """What request r left is blocks like any others."""
+    request = v.requests(w)[r]
+    if request.own >= 0:
+        v.entries(w)[request.own].segment = NONE
+        request.own = NONE
+
+
+@njit(**JIT)
+def reclaim(w, r, row, blocks):
+    """Request r holds again the last `blocks` of those it left when it gave way. Others lie on its path, too."""
+    e = v.requests(w)[r].own
+    disown(w, r)
+    if blocks > 0:
+        v.entries(w)[e].blocks -= blocks
+        v.caches(w)[row].active += blocks
+        if v.entries(w)[e].blocks == 0:
+            _unlink(w, e)
+            _drop(w, e)
+
+
+@njit(**JIT)
 def _keep(w, row, segment, blocks):
-    """An entry that nobody holds, of blocks that are resident already."""
+    """An entry that nobody holds, of blocks that are resident already; returns it."""
     e = _new_entry(w, segment, row, NONE)
     v.entries(w)[e].refs, v.entries(w)[e].blocks = 0, blocks
     if segment >= 0:
         v.index(w)[segment, row] = e
         _touch(w, segment)
     _append(w, e)
+    return e
 
 
 @njit(**JIT)
@@ -251,16 +285,20 @@ def _kept_of_answer(w, r, row, blocks):
 
 
 @njit(**JIT)
-def release(w, r, row, private, answer_blocks):
+def release(w, r, row, private, answer_blocks, own_blocks):
     """Request r lets go of all its blocks; they stay until their room is needed.
 
-    The first `answer_blocks` of its `private` blocks continue its path with its answer, to be found by the next turn.
+    The first `answer_blocks` of its `private` blocks continue its path with its answer, to be found by the next turn;
+    or the first `own_blocks` are found again by itself, where it gives way.
     """
     request, cache = v.requests(w)[r], v.caches(w)[row]
     cache.active -= private
     kept, held = _kept_of_answer(w, r, row, answer_blocks), v.offsets(w)[r] + request.held
-    if private > kept:
-        _keep(w, row, NONE, private - kept)
+    own = max(own_blocks, 0)
+    if private > kept + own:
+        _keep(w, row, NONE, private - kept - own)
+    if own > 0:
+        request.own, request.own_begin = _keep(w, row, OWN - r, own), request.shared
     if v.answers(w)[r] == ON_PATH:
         for p in range(held + kept - 1, held - 1, -1):
             _keep(w, row, v.path(w)[p], 1)
@@ -292,7 +330,7 @@ def store(w, r, row, blocks):
         take(w, row, more)
         request.private = more
         extend(w, r, row, hit + more)
-        release(w, r, row, request.private, 0)
+        release(w, r, row, request.private, 0, 0)
     else:
-        release(w, r, row, 0, 0)
+        release(w, r, row, 0, 0, 0)
     request.held, request.shared, request.private, request.writing = held, shared, private, writing

@@ -36,7 +36,7 @@ from assay.serving.interface import CacheLayer, Finished, Fleet, Order, Planner,
 from assay.workloads.closed_loop import closed, opened
 from assay.workloads.requests import Requests
 
-SEND, TICK, RELEASE = range(3)
+SEND, TICK, RELEASE, READ = range(4)
 LOOPS = ("closed", "open")
 STANDSTILL = 1000  # ticks of a planner in which nothing moves
 PATIENCE = 1e-3  # seconds a decision may take, on average; a gateway that needs more holds up its clients
@@ -52,9 +52,12 @@ class SimulatedFleet(Fleet):
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         w, spec = simulation.world, simulation.fleet
-        self.running, self.waiting, self.prefill_tokens, self.kv_tokens = w.gauges
-        self.kv_free, self.itl, self.ttft = w.signals
+        old = simulation.age > 0.0  # else what the core writes is what is seen
+        self._gauges, self._signals = (w.gauges.copy(), w.signals.copy()) if old else (w.gauges, w.signals)
+        self.running, self.waiting, self.prefill_tokens, self.kv_tokens = self._gauges
+        self.kv_free, self.itl, self.ttft = self._signals
         self.age = np.zeros(len(spec))
+        self.read = 0.0  # when the instances were last asked
         self.tp = np.array([instance.tp for instance in spec.instances])
         self.slots = np.array([instance.max_seqs for instance in spec.instances])
         self.costs = [instance.cost for instance in spec.instances]
@@ -68,6 +71,12 @@ class SimulatedFleet(Fleet):
             match_all(self._simulation.world.handle, r, self.hits)
             self.matched = r
         return self.hits
+
+    def refresh(self) -> None:
+        """Read what the instances say now."""
+        w = self._simulation.world
+        self._gauges[:], self._signals[:] = w.gauges, w.signals
+        self.read = self._simulation.now
 
 
 @dataclass
@@ -84,6 +93,7 @@ class Simulation:
     prefix_cache: bool = True
     record: bool = True
     loop: str = "closed"  # a turn waits for the end of the one before it; "open": it comes when the trace says
+    age: float = 0.0  # seconds between two readings of the instances' signals; 0: a policy sees them as they are
     patience: float = PATIENCE
     now: float = 0.0
     policy_seconds: float = 0.0
@@ -95,6 +105,8 @@ class Simulation:
             raise BadInput(f"unknown mode '{self.mode}'; there are macro and step")
         if self.loop not in LOOPS:
             raise BadInput(f"unknown loop '{self.loop}'; there are {' and '.join(LOOPS)}")
+        if not 0.0 <= self.age < math.inf:
+            raise BadInput(f"signals cannot be {self.age:g} seconds old; give 0 or more")
         check(self.fleet)
         if self.loop == "open":
             self.requests = opened(self.requests)
@@ -107,7 +119,7 @@ class Simulation:
         self.view = SimulatedFleet(self)
         self._agenda: list[tuple[float, int, int, int, int]] = []
         self._outbox: tuple[int, int, float] | None = None
-        self._sequence = self._told = self._followed = self._standing = 0
+        self._sequence = self._told = self._followed = self._standing = self._readings = 0
         self._slowest = (0.0, -1)
         self._batch = hasattr(self.router, "assign")
         parts = (self.router, self.order, self.cache, self.planner)
@@ -116,6 +128,9 @@ class Simulation:
         self._columns = _Columns(self.requests)
         self._costs = list({id(instance.cost): instance.cost for instance in self.fleet.instances}.values())
         self._links = np.zeros(len(self.fleet))
+        # Columns of the records, which stay where they are: a record of its own costs more than what is read of it.
+        self._keys, self._preemptions = self.world.requests["key"], self.world.requests["preemptions"]
+        self._instances, self._plain = len(self.fleet), self.order is None and self.cache is None
         self.control = Control(self)
         self._set_eligibility()
 
@@ -132,17 +147,19 @@ class Simulation:
         for refused in np.flatnonzero(self._opens & ~self.fits).tolist() if self._followers else ():
             self._follow(refused, arrivals[refused])
         count, r = len(arrivals), self._next_opening(-1)
+        if self.age and count:
+            self._later(arrivals[0], READ)
         while True:
             t_arrival = arrivals[r] if r < count else math.inf
             scheduled = bool(self._agenda) and self._agenda[0][0] <= t_arrival
             t = self._agenda[0][0] if scheduled else t_arrival
-            if r == count and scheduled and self._agenda[0][2] == TICK and self._over():
+            if r == count and scheduled and self._agenda[0][2] in (TICK, READ) and self._over():
                 break
             if not self._advance_to(t, -1 if scheduled or r == count else r):
                 continue  # something was scheduled on the way, and may come first
             if t == math.inf:
                 break
-            self.now = self.view.now = t
+            self._set_clock(t)
             if scheduled:
                 self._do(heapq.heappop(self._agenda))
             else:
@@ -150,8 +167,19 @@ class Simulation:
                 r = self._next_opening(r)
         return Outcome.of(self, perf_counter() - began)
 
+    def _set_clock(self, t: float) -> None:
+        self.now = self.view.now = t
+        if self.age:
+            self.view.age[:] = t - self.view.read
+
     def _over(self) -> bool:
-        return int(self.world.counts[state.FINISHED_COUNT]) == int(self.fits.sum()) and len(self._agenda) <= 1
+        """Whether what is on the agenda only repeats itself, and everybody is served or nobody ever will be."""
+        if len(self._agenda) > (self.planner is not None) + (self.age > 0.0):
+            return False
+        if int(self.world.counts[state.FINISHED_COUNT]) == int(self.fits.sum()):
+            return True
+        moving = self._outbox is not None or np.isfinite(self.world.groups["next"]).any()
+        return self.planner is None and not moving
 
     def _next_opening(self, r: int) -> int:
         """The next request that fits somewhere and waits for no other."""
@@ -187,7 +215,7 @@ class Simulation:
             return
         self.view.matched = -1
         group = int(w.counts[state.AT])
-        self.now = self.view.now = float(w.groups[group]["next"])
+        self._set_clock(float(w.groups[group]["next"]))
         if why == state.STOPPED:
             self.control.stopped(group)
         if w.counts[state.HANDED_COUNT]:
@@ -214,7 +242,12 @@ class Simulation:
             self.held.append(request)
             self._assign()
             return
-        self.send(r, self._decide(self.router.route, request), request)
+        i = self._decide(self.router.route, request)
+        if self._plain:
+            self._keys[r] = self.now
+            self._post(i, r)
+        else:
+            self.send(r, i, request)
 
     def _decide(self, route: Any, request: Request) -> int:
         """Ask a policy, and trust nothing about its answer."""
@@ -224,9 +257,8 @@ class Simulation:
         except Exception as error:
             raise PolicyFailed(self._complaint(request, f"{type(error).__name__}: {error}")) from error
         self._clock(perf_counter() - began, request)
-        n = len(self.fleet)
-        if not 0 <= chosen < n:
-            raise PolicyFailed(self._complaint(request, f"it chose instance {chosen} of a fleet of {n}"))
+        if not 0 <= chosen < self._instances:
+            raise PolicyFailed(self._complaint(request, f"it chose instance {chosen} of a fleet of {self._instances}"))
         if self.view.eligible is not None and not self.view.eligible[chosen]:
             raise PolicyFailed(
                 self._complaint(request, f"it chose instance {chosen}, which cannot take it; see fleet.eligible")
@@ -243,8 +275,7 @@ class Simulation:
         self.decisions += 1
         if seconds > self._slowest[0]:
             self._slowest = (seconds, int(request.id))
-        allowed = 1.0 + self.patience * max(self.decisions, 1000)
-        if self.policy_seconds > allowed:
+        if self.policy_seconds > 1.0 + self.patience * (self.decisions if self.decisions > 1000 else 1000):
             mean = self.policy_seconds / self.decisions
             raise PolicyFailed(
                 self._complaint(
@@ -257,12 +288,16 @@ class Simulation:
     def send(self, r: int, i: int, request: Request | None = None) -> None:
         """Put request r into the queue of instance i, now."""
         record = self.world.requests[r]
-        if record["preemptions"] == 0 and r not in self.control.moved:  # else it keeps the turn it had
-            record["key"] = self.now if self.order is None else self.order.key(request or self._request(r), self.now)
+        if self._preemptions[r] == 0 and r not in self.control.moved:  # else it keeps the turn it had
+            self._keys[r] = self.now if self.order is None else self.order.key(request or self._request(r), self.now)
         if self.cache is not None and not record["ready"]:
             prefix = int(self.view.match(self._request(r))[i])
             hit = self.cache.lookup(request or self._request(r), i, prefix)
             record["reuse"], record["extra"] = hit.tokens, hit.seconds
+        self._post(i, r)
+
+    def _post(self, i: int, r: int) -> None:
+        """Request r goes to instance i with the next call of the core."""
         if self._outbox:
             waiting, first, when = self._outbox
             core.enqueue(self.world.handle, waiting, first, when)
@@ -328,6 +363,10 @@ class Simulation:
         elif kind == RELEASE:
             self.world.requests[r]["arrival"] = self._columns.arrival[r] = self.now
             self._arrive(r)
+        elif kind == READ:
+            self.view.refresh()
+            self._readings += 1
+            self._later(float(self.requests.arrival[0]) + self._readings * self.age, READ)
         elif self.planner is not None:
             self._flush()
             self.planner.plan(self.view, self.control)
@@ -355,7 +394,8 @@ class Simulation:
     def _notice_standstill(self) -> None:
         """A planner that leaves requests where nobody serves them would let the clock tick for ever."""
         arriving = bool(self.now < self.requests.arrival[self._opens][-1])
-        moving = arriving or self._agenda or self._over() or np.isfinite(self.world.groups["next"]).any()
+        expected = len(self._agenda) > (self.age > 0.0)
+        moving = arriving or expected or self._over() or np.isfinite(self.world.groups["next"]).any()
         self._standing = 0 if moving else self._standing + 1
         if self._standing > STANDSTILL:
             left = int(self.fits.sum()) - int(self.world.counts[state.FINISHED_COUNT])
@@ -489,7 +529,9 @@ def simulate(requests: Requests, fleet: FleetSpec, router: Any, **options: Any) 
     """Serve a trace with a fleet and one line of components: `order=`, `cache=`, `planner=`, `mode="step"`.
 
     Sessions are closed loops: a turn is sent when the one before it has ended and its think time is over
-    (:mod:`assay.workloads.closed_loop`). With `loop="open"` every request comes when the trace says.
+    (:mod:`assay.workloads.closed_loop`). With `loop="open"` every request comes when the trace says. With `age=0.5`
+    policies see the instances as they were at the last of readings 0.5 seconds apart, as a gateway does that asks its
+    engines now and then; what their caches hold is known at once, as by KV events.
     """
     return Simulation(requests, fleet, router, **options).run()
 

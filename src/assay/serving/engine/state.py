@@ -14,12 +14,16 @@ from numpy.typing import NDArray
 Records = NDArray[Any]
 NONE = -1
 ON_PATH = -2  # an answer whose blocks follow those of its prompt on the path, each a segment of its own
+OWN = -3  # and below: blocks that only request OWN - segment finds again
 
 # Where a request is.
 AHEAD, WAITING, PREFILLING, DECODING, HANDED, FINISHED = range(6)
 # How an instance plans an iteration.
 VLLM_V1, SGLANG, STATIC = range(3)
 PLANS = {"vllm-v1": VLLM_V1, "sglang": SGLANG, "static": STATIC}
+# What of a prompt must fit before it is admitted to a vLLM batch: all of it, or the next chunk.
+PROMPT, CHUNK = range(2)
+ADMISSIONS = {"prompt": PROMPT, "chunk": CHUNK}
 # What an instance is for.
 BOTH, PREFILL, DECODE = range(3)
 ROLES = {"both": BOTH, "prefill": PREFILL, "decode": DECODE}
@@ -48,6 +52,7 @@ GROUP = np.dtype(
 INSTANCE = np.dtype(
     [
         ("group", "i4"), ("kind", "i4"), ("plan", "i4"), ("role", "i4"), ("preemption", "i4"), ("accepts", "i4"),
+        ("admission", "i4"),  # what of a prompt must fit
         ("max_seqs", "i4"), ("max_tokens", "i4"), ("chunk_limit", "i4"), ("host", "i4"),  # host: cache row or -1
         ("decodes", "i4"),  # sequences that decode
         ("prefills", "i4"),  # sequences in the middle of their prompt
@@ -64,6 +69,7 @@ INSTANCE = np.dtype(
         ("extra", "f8"),  # seconds that the next iteration takes on top: fetched KV, swapped sequences
         ("stall", "f8"),  # time since the last decode iteration (prefill-only iterations in between)
         ("swap", "f8"), ("fetch", "f8"),  # seconds per token over PCIe
+        ("ratio", "f8"), ("ratio_k", "i8"),  # SGLang's share of outputs to keep room for, as of decode k
         ("itl", "f8"), ("ttft", "f8"),  # moving averages, as a router would see them
         ("busy", "f8"), ("gap", "f8"),  # seconds computing, and waiting for the slowest of its group
         ("iterations", "i8"), ("spans", "i8"), ("preemptions", "i8"),
@@ -104,6 +110,7 @@ REQUEST = np.dtype(
         ("private", "i4"),  # other blocks, while it prefills
         ("writing", "i4"),  # it is the one that fills the segment it reached
         ("path_blocks", "i4"),
+        ("own", "i4"), ("own_begin", "i4"),  # the entry of what it left when it gave way, and its first block
         ("cached", "i4"), ("fetched", "i4"), ("preemptions", "i4"),
         ("begun", "i8"), ("context0", "i8"),  # context = context0 + (k - begun) while it decodes
         ("end", "i8"),  # decode iteration after which it is complete
@@ -139,7 +146,7 @@ RUNNING, QUEUED, PREFILL_TOKENS, KV_TOKENS = range(4)
 KV_FREE, ITL, TTFT = range(3)
 # Slots of `World.counts`.
 FREE_ENTRY, ENTRIES_LEFT, SPANS, FINISHED_COUNT, HANDED_COUNT, AT, RECORD, EACH_FINISH, HOLD, STEP = range(10)
-TOUCHED, LONGEST = 10, 11
+TOUCHED, LONGEST, FINDS_OWN, N_COUNTS = range(10, 14)
 
 
 SIZES = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray  # type: ignore[attr-defined,unused-ignore]
 
-from assay.serving.engine.state import CACHE, ENTRY, FINISHING, GROUP, INSTANCE, LONGEST, REQUEST, SPAN
+from assay.serving.engine.state import CACHE, ENTRY, FINISHING, GROUP, INSTANCE, N_COUNTS, REQUEST, SPAN
 from assay.sim.addresses import pointer
 from assay.sim.compiled import njit
 
@@ -164,4 +164,4 @@ def touched(w):
 @njit(cache=True)
 def counts(w):
     """View of the world's `counts`."""
-    return carray(pointer(w.counts), (LONGEST + 1,), np.int64)
+    return carray(pointer(w.counts), (N_COUNTS,), np.int64)

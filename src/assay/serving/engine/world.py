@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.serving.engine import state
-from assay.serving.engine.state import NONE, PLANS, RECOMPUTE, ROLES, SWAP, World
+from assay.serving.engine.instance import KEPT
+from assay.serving.engine.state import ADMISSIONS, NONE, PLANS, RECOMPUTE, ROLES, SWAP, World
 from assay.serving.fleet import FleetSpec, Instance
 from assay.sim.llm_cost import StepCost
 from assay.workloads.requests import Requests
@@ -27,14 +28,14 @@ def build(
     records["turn"] = np.arange(len(requests))
     for name in ("routed", "admitted", "first", "finish"):
         records[name] = np.nan
-    for name in ("instance", "child", "sibling", "older", "newer", "prefilled_by"):
+    for name in ("instance", "child", "sibling", "older", "newer", "prefilled_by", "own"):
         records[name] = NONE
     last = path[np.maximum(offsets[1:] - 1, 0)] if len(path) else np.zeros(len(records), np.int32)
     reach = end[last] if len(end) else 0
     records["path_blocks"] = np.where(np.diff(offsets) > 0, np.minimum(reach, requests.prompt // fleet.block), 0)
     kinds, costs = _costs(fleet)
-    counts = np.zeros(state.LONGEST + 1, np.int64)
-    counts[state.STEP], counts[state.RECORD] = step, record
+    counts = np.zeros(state.N_COUNTS, np.int64)
+    counts[state.STEP], counts[state.RECORD], counts[state.FINDS_OWN] = step, record, prefix_cache
     counts[state.LONGEST] = np.diff(offsets).max(initial=0)
     seats = max(instance.max_seqs for instance in fleet.instances)
     world = World(
@@ -139,6 +140,8 @@ def _instances(fleet: FleetSpec, kinds: list[int], hosts: list[int]) -> state.Re
 def configure(record: np.void, instance: Instance) -> None:
     """Set what an instance is, apart from its cost and its memory."""
     record["plan"], record["role"] = PLANS[instance.plan], ROLES[instance.role]
+    record["admission"] = ADMISSIONS[instance.admission]
+    record["ratio"], record["ratio_k"] = KEPT, record["k"]
     record["preemption"] = SWAP if instance.preemption == "swap" else RECOMPUTE
     record["max_seqs"], record["max_tokens"] = instance.max_seqs, instance.max_tokens
     record["chunk_limit"] = instance.chunk_limit or instance.max_tokens

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from assay.record.errors import BadInput, unreadable
-from assay.serving.engine.state import PLANS, ROLES
+from assay.serving.engine.state import ADMISSIONS, PLANS, ROLES
 from assay.sim import cost_file
 from assay.sim.cost_file import FITTED
 from assay.sim.llm_cost import StepCost
+
+PREEMPTIONS = ("recompute", "swap")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Instance:
     max_seqs: int = 256
     max_tokens: int = 8192
     chunk_limit: int = 0  # tokens of one prompt an iteration; 0: what the budget leaves
+    admission: str = "prompt"  # what must fit of a prompt in vLLM: all of it, or only the next "chunk", as once
     preemption: str = "recompute"
     kv_tokens: int = 0  # 0: the cost's own
     host_tokens: int = 0  # a tier in host memory behind the cache
@@ -71,6 +74,10 @@ def check(fleet: FleetSpec) -> None:
         where = f"instance {number}{' (' + instance.name + ')' if instance.name else ''}"
         if instance.plan not in PLANS:
             raise BadInput(f"{where}: unknown plan '{instance.plan}'; there are {', '.join(PLANS)}")
+        if instance.admission not in ADMISSIONS:
+            raise BadInput(f"{where}: unknown admission '{instance.admission}'; there are {', '.join(ADMISSIONS)}")
+        if instance.preemption not in PREEMPTIONS:
+            raise BadInput(f"{where}: unknown preemption '{instance.preemption}'; there are {', '.join(PREEMPTIONS)}")
         if instance.role not in ROLES:
             raise BadInput(f"{where}: unknown role '{instance.role}'; there are {', '.join(ROLES)}")
         if instance.room < fleet.block:

@@ -58,9 +58,7 @@ avoid_when = (
     "Prefill shares the instance and time to first token matters, the batch is large enough for decode to compute as "
     "long as it reads, or the clocks belong to somebody else. A power cap is no substitute."
 )
-trust = (
-    "The model of the card is fitted to an H200's measurements; the table has its errors in time and power."
-)
+trust = "The model of the card is fitted to an H200's measurements; the table has its errors in time and power."
 own_input = ""
 references = (
     "Roofline with a clock: Williams, Waterman, Patterson, CACM 2009.",
