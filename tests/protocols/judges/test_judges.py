@@ -101,7 +101,7 @@ def test_a_specification_of_ones_own_is_loaded_from_a_file(tmp_path: Path) -> No
     assert judgement.verdict == VIOLATED and judgement.prefix == 4
     for bad, what in (
         (f"{path}:Switch", "a class with 'initial' and 'step"),
-        ("own.py:Toggle", "no file own.py"),
+        ("own.py:Toggle", "cannot read own.py"),
         ("switch", "no specification 'switch'; there are register"),
         (f"{path}:Heap", r"\[\] cannot be remembered; a tuple or a frozenset would be right"),
     ):
