@@ -17,7 +17,7 @@ from assay.record.errors import BadInput
 from assay.workloads import histories
 from assay.workloads.histories import Operation
 from tests.oracles import histories as oracle
-from tests.oracles import litmus
+from tests.oracles import litmus, register_transactions
 
 SESSIONS = ("read-your-writes", "monotonic-reads", "monotonic-writes", "writes-follow-reads")
 
@@ -96,6 +96,37 @@ def test_ten_thousand_histories_bring_no_wrong_answer() -> None:
 def transaction(process: int, at: float, *done: tuple[str, str, object]) -> Operation:
     own = [list(step) for step in done]
     return Operation(process, "txn", None, [[f, k, None if f == "r" else v] for f, k, v in own], own, at, at + 1.0)
+
+
+def by_definition(history: list[Operation]) -> dict[str, bool]:
+    return {
+        "read-uncommitted": register_transactions.uncommitted(history),
+        "read-committed": register_transactions.committed(history),
+        "snapshot-isolation": register_transactions.snapshot_isolated(history),
+        "serializable": register_transactions.serializable(history),
+        "strict-serializable": register_transactions.serializable(history, strict=True),
+    }
+
+
+def compared(seed: int, most: int) -> tuple[bool, ...]:
+    """Every level of a few random transactions, judged and by definition."""
+    history = register_transactions.written(seed, most)
+    holds = by_definition(history)
+    for model, expected in holds.items():
+        found = rw_register.judge(history, model)
+        assert found.verdict == (HOLDS if expected else VIOLATED), (seed, model, history)
+    return tuple(holds.values())
+
+
+def test_levels_of_transactions_on_registers_are_what_they_are_by_definition() -> None:
+    kinds = {compared(seed, 3) for seed in range(150)}
+    assert len(kinds) >= 5
+
+
+@pytest.mark.slow
+def test_levels_of_transactions_on_registers_are_what_they_are_by_definition_at_length() -> None:
+    kinds = {compared(seed, 3 if seed % 20 else 4) for seed in range(1000, 4000)}
+    assert len(kinds) == 6
 
 
 class TestTransactionsOnRegisters:
