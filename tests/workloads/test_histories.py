@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from assay.record.errors import BadInput
 from assay.workloads import edn, histories
 from assay.workloads.histories import FORMATS, Operation
+from assay.workloads.history_events import events
 
 REGISTERS = [
     Operation(0, "write", None, 3, None, 0.0, 2.0),
@@ -215,3 +216,13 @@ def test_hostile_text_is_read_or_refused_never_more(tmp_path: Path, text: str, f
         assert "\n" not in str(error).replace(str(path), "")
     else:
         assert found and all(isinstance(item, Operation) for item in found)
+
+
+def test_who_returns_and_calls_at_one_instant_returns_first() -> None:
+    acts = [(0, "acquire", 0.0, 5.0), (0, "release", 5.0, 5.0), (0, "acquire", 5.0, 9.0), (1, "release", 3.0, 5.0)]
+    history = [Operation(process, f, None, None, None, call, back) for process, f, call, back in acts]
+    told = [(event.process, event.type, event.f) for event in events(history) if event.time == 5.0]
+    assert told == [
+        (0, "ok", "acquire"), (0, "invoke", "release"), (0, "ok", "release"), (0, "invoke", "acquire"),
+        (1, "ok", "release"),
+    ]  # fmt: skip

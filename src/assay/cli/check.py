@@ -25,15 +25,23 @@ SIGNS = {"holds": ("✓", "green"), "violated": ("✗", "red"), "unknown": ("?",
     "level, or strongest: which models hold, and what broke the next one.",
 )  # fmt: skip
 @click.option(
-    "--spec", help="register, cas-register, kv, set, counter, queue, list-append, bank, bank:AMOUNT (what every account"
-    " held at first), or your own as FILE.py:Spec; told from the operations unless given.",
+    "--spec", help="register, cas-register, kv, set, counter, queue, mutex, list-append, rw-register, multi-register, "
+    "bank, bank:AMOUNT (what every account held at first), or your own as FILE.py:Spec; told from the operations "
+    "unless given.",
+)  # fmt: skip
+@click.option(
+    "--initial", metavar="JSON", help="What the objects hold before anything is written: 0, or by key "
+    '{"x": 0, "y": 1}.  [nothing]',
 )  # fmt: skip
 @click.option(
     "--format", help="jsonl, jepsen-edn, jepsen-json, porcupine-log or porcupine-json; told from the content."
 )
 @click.option("--steps", type=click.IntRange(1), help="Steps of a search before it answers 'unknown'.")
 @json_option
-def command(history: Path, model: str, spec: str | None, format: str | None, steps: int | None, as_json: bool) -> None:
+def command(
+    history: Path, model: str, spec: str | None, initial: str | None, format: str | None, steps: int | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Judge a HISTORY of operations: JSON lines, Jepsen's EDN or JSON, Porcupine's logs.
 
     Exit code 0: the model holds; 1: it is violated, or nobody knows; 2: the input is wrong.
@@ -46,7 +54,9 @@ def command(history: Path, model: str, spec: str | None, format: str | None, ste
     if model != "strongest" and model not in lattice.MODELS:
         raise BadInput(f"no model '{model}'; there are strongest, {', '.join(lattice.MODELS)}")
     operations = histories.read(history, format)
-    chosen = _specification(spec, operations)
+    if not operations and not as_json:
+        click.echo("no client did anything in this history: every model holds, and nothing is learnt", err=True)
+    chosen = _specification(spec, operations, initial)
     budget = ENOUGH if steps is None else Budget(nodes=steps)
     if model != "strongest":
         judgement = lattice.judge(operations, model, chosen, budget)
@@ -63,10 +73,20 @@ def command(history: Path, model: str, spec: str | None, format: str | None, ste
     raise click.exceptions.Exit(0 if ladder.maximal else 1)
 
 
-def _specification(spec: str | None, operations: list[Operation]) -> Any:
+def _specification(spec: str | None, operations: list[Operation], initial: str | None) -> Any:
+    """What was asked for, or None: to be told from the operations."""
     from assay.protocols.judges import specifications
     from assay.record.errors import BadInput
 
+    if initial is not None:
+        import json
+
+        try:
+            given = json.loads(initial)
+        except json.JSONDecodeError as error:
+            raise BadInput(f"--initial '{initial}' is no JSON: {error.msg}; 0, or {{\"x\": 0}}, is") from None
+        plain = _specification(spec, operations, None) or specifications.guess(operations)
+        return specifications.beginning(plain, _with_keys(given, operations))
     if spec is None:
         return None
     if spec.startswith("bank:"):
@@ -75,6 +95,20 @@ def _specification(spec: str | None, operations: list[Operation]) -> Any:
         except ValueError:
             raise BadInput(f"--spec {spec}: an amount behind 'bank:' would be right") from None
     return specifications.load(spec)
+
+
+def _with_keys(given: Any, operations: list[Operation]) -> Any:
+    """JSON knows keys of one kind only: those that the history has as numbers become numbers."""
+    if not isinstance(given, dict):
+        return given
+    named = {operation.key for operation in operations if isinstance(operation.key, int)}
+    named |= {
+        step[1]
+        for operation in operations if operation.f == "txn"
+        for step in operation.value or () if isinstance(step[1], int)
+    }  # fmt: skip
+    numbers = {str(key): key for key in named}
+    return {numbers.get(key, key): value for key, value in given.items()}
 
 
 def _row(judgement: Judgement) -> dict[str, Any]:

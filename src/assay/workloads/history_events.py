@@ -129,14 +129,33 @@ def _pair(event: Event) -> tuple[Any, Any]:
 def events(history: Sequence[Operation]) -> Iterator[Event]:
     """Take operations apart, in the order of time; at one instant calls come before returns.
 
+    But a process that returns and calls again at one instant returns first.
+
     >>> [(event.type, event.value) for event in events([Operation(0, "read", None, None, 7, 0.0, 1.0)])]
     [('invoke', None), ('ok', 7)]
     """
-    stamped: list[tuple[float, int, int, Event]] = []
+    stamped: list[tuple[float, float, int, Event]] = []
+    turn = _turns(history)
     for number, operation in enumerate(history):
         process, f, key, value, result, invoke, complete, status = operation
-        stamped.append((invoke, 0, number, Event(0, process, "invoke", f, value, key, invoke, number)))
+        called, back_at = turn[number]
+        stamped.append((invoke, called, number, Event(0, process, "invoke", f, value, key, invoke, number)))
         if complete < math.inf:
             back = result if f in _RETURNING or result is not None else value
-            stamped.append((complete, 1, number, Event(0, process, status, f, back, key, complete, number)))
+            stamped.append((complete, back_at, number, Event(0, process, status, f, back, key, complete, number)))
     return (event for *_, event in sorted(stamped, key=lambda item: item[:3]))
+
+
+def _turns(history: Sequence[Operation]) -> list[tuple[float, float]]:
+    """The place of each call and return among the events of its instant."""
+    turns: list[tuple[float, float]] = [(0.0, math.inf)] * len(history)
+    before: dict[int, int] = {}
+    for number in sorted(range(len(history)), key=lambda number: (history[number].invoke, number)):
+        operation = history[number]
+        last = before.get(operation.process)
+        before[operation.process] = number
+        if last is not None and history[last].complete == operation.invoke:
+            called = turns[last][0] if history[last].invoke == operation.invoke else 0.0
+            turns[last] = (turns[last][0], called + 1)
+            turns[number] = (called + 2, math.inf)
+    return turns

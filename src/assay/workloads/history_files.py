@@ -42,12 +42,13 @@ def read(path: Path, format: str | None = None) -> list[Operation]:
     if chosen is None:
         raise BadInput(f"{path}: not a history in any format known ({', '.join(FORMATS)})")
     try:
-        history = list(_rows(text)) if chosen == "jsonl" else operations(list(_READERS[chosen](text)))
+        logged = [] if chosen == "jsonl" else list(_READERS[chosen](text))
+        history = list(_rows(text)) if chosen == "jsonl" else operations(logged)
     except (EventError, edn.EdnError) as error:
         raise BadInput(f"{path}:{error.line}: {error}") from None
     except RecursionError:
         raise BadInput(f"{path}: nested too deep") from None
-    if not history:
+    if not history and not logged:  # what only a nemesis did is a history, in which no client did anything
         raise BadInput(f"{path}: no operations in it")
     return history
 

@@ -48,10 +48,12 @@ from assay.protocols.judges.saturation import (
     NOWHERE,
     Ambiguous,
     Edges,
+    First,
     Ints,
     ReadsFrom,
     behind,
     behind_cycle,
+    nothing,
     path,
     reads_from,
 )
@@ -68,7 +70,9 @@ class Pattern:
     nodes: list[int]
 
 
-def judge(history: Sequence[Operation], model: str = "causal", *, prefix: bool = True) -> Judgement:
+def judge(
+    history: Sequence[Operation], model: str = "causal", *, prefix: bool = True, first: First = nothing
+) -> Judgement:
     """Judge a history of reads, writes and compare-and-sets; `prefix` asks for the longest good prefix too.
 
     A value written twice to a key hides who read what: then the answer is ``unknown``.
@@ -76,7 +80,7 @@ def judge(history: Sequence[Operation], model: str = "causal", *, prefix: bool =
     if model not in MODELS:
         raise ValueError(f"no causal model '{model}'; there are {', '.join(MODELS)}")
     try:
-        rf = reads_from(history)
+        rf = reads_from(history, first)
     except Ambiguous as error:
         return Judgement(model, UNKNOWN, reason=str(error))
     found = pattern(rf, model)
@@ -84,17 +88,17 @@ def judge(history: Sequence[Operation], model: str = "causal", *, prefix: bool =
         return Judgement(model, HOLDS, prefix=returned(history))
 
     def check(trial: Sequence[Operation]) -> str:
-        return verdict(trial, model)
+        return verdict(trial, model, first)
 
     witness, _ = explain(history, check, [int(rf.order[v]) for v in found.nodes])
     reason = f"{found.name}: {names(history, witness)}"
     return Judgement(model, VIOLATED, witness, reason, prefix=longest_prefix(history, check) if prefix else 0)
 
 
-def verdict(history: Sequence[Operation], model: str) -> str:
+def verdict(history: Sequence[Operation], model: str, first: First = nothing) -> str:
     """The bare verdict."""
     try:
-        return HOLDS if pattern(reads_from(history), model) is None else VIOLATED
+        return HOLDS if pattern(reads_from(history, first), model) is None else VIOLATED
     except Ambiguous:
         return UNKNOWN
 

@@ -181,6 +181,7 @@ def relax(history: Sequence[Operation], kept: Iterable[int], known: bool = True)
     return [*sure, *alone, *failed]
 
 
+WRITES = frozenset({"w", "write"})  # of a register, inside a transaction
 _GIVING = {"write", "cas", "enqueue", "append"}  # their arguments show up in what others return
 _TELLING = _GIVING | {"dequeue", "txn"}
 
@@ -216,9 +217,7 @@ def atoms(operation: Operation) -> set[Any]:
     [('x', 1), ('x', 2)]
     """
     if operation.f == "txn":
-        return {
-            atom for f, key, value in steps(operation) for atom in _atoms(key, value if f == "append" else value or ())
-        }
+        return {atom for f, key, value in steps(operation) for atom in _atoms(key, () if value is None else value)}
     if operation.f in _GIVING or operation.f in ("read", "dequeue"):
         return _atoms(operation.key, operation.value if operation.f in _GIVING else operation.result)
     return _atoms(operation.key, (operation.value, operation.result))
@@ -227,7 +226,8 @@ def atoms(operation: Operation) -> set[Any]:
 def _offered(operation: Operation) -> set[Any]:
     """Those of its atoms that others may have from it: what a transaction only read is not its own."""
     if operation.f == "txn":
-        return {atom for f, key, value in steps(operation) if f == "append" for atom in _atoms(key, value)}
+        given = [(key, value) for f, key, value in steps(operation) if f == "append" or f in WRITES]
+        return {atom for key, value in given for atom in _atoms(key, value)}
     return atoms(operation)
 
 
@@ -369,8 +369,10 @@ def _steps(operation: Operation) -> str:
     'r x ?, append y 3'
     """
     known = operation.result is not None
+    lists = not any(f in WRITES for f, _, _ in steps(operation))
     told = (
-        f"{f} {_plain(key)} {'?' if f != 'append' and not known else _plain(value if f == 'append' else value or [])}"
+        f"{f} {_plain(key)} "
+        + ("?" if f in ("r", "read") and not known else _plain([] if value is None and lists else value))
         for f, key, value in steps(operation)
     )
     return _cut(", ".join(told), 60)

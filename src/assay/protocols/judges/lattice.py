@@ -49,9 +49,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 
-from assay.protocols.judges import causal, linearizable, list_append, sequential, sessions
+from assay.protocols.judges import causal, linearizable, list_append, rw_register, sequential, sessions
 from assay.protocols.judges.judgement import ENOUGH, HOLDS, UNKNOWN, VIOLATED, Budget, Judgement, returned
-from assay.protocols.judges.specifications import Specification, guess
+from assay.protocols.judges.saturation import nothing
+from assay.protocols.judges.specifications import Specification, guess, writes_registers
 from assay.workloads.histories import Operation
 
 SESSION = ("own", "mono", "mw", "wfr")
@@ -336,10 +337,13 @@ def judge(
     if model in (*causal.MODELS, *sessions.MODELS):
         if specification is not None and specification.name not in ("register", "cas-register"):
             return Judgement(model, UNKNOWN, reason=f"judged for registers only, not for a {specification.name}")
+        first = specification.first if specification is not None else nothing
         if model in causal.MODELS:
-            return causal.judge(history, model, prefix=prefix)
-        return sessions.judge(history, model, prefix=prefix)
+            return causal.judge(history, model, prefix=prefix, first=first)
+        return sessions.judge(history, model, prefix=prefix, first=first)
     if model in list_append.MODELS:
+        if _registers(history, specification):
+            return rw_register.judge(history, model, specification, budget, prefix=prefix)
         return list_append.judge(history, model, prefix=prefix)
     raise ValueError(f"no model '{model}'; there are {', '.join(MODELS)}")
 
@@ -351,7 +355,9 @@ def strongest(
     transactions = any(operation.f == "txn" for operation in history)
     order = ISOLATION if transactions else STRONGER
     chosen = None if transactions else specification or guess(history)
-    levels = list_append.levels(history, prefix=False) if transactions else None
+    registers = transactions and _registers(history, specification)
+    chosen = specification if registers else chosen
+    levels = list_append.levels(history, prefix=False) if transactions and not registers else None
     known: dict[str, Judgement] = {}
     for model in order:
         if model not in known:
@@ -370,6 +376,13 @@ def strongest(
         if judgement.verdict == VIOLATED and all(known[weaker].verdict != VIOLATED for weaker in order[judgement.model])
     )  # fmt: skip
     return Ladder(judgements, maximal, broken)
+
+
+def _registers(history: Sequence[Operation], specification: Specification | None) -> bool:
+    """Whether transactions are on registers."""
+    if specification is not None:
+        return specification.name in ("rw-register", "multi-register")
+    return writes_registers(history)
 
 
 def _imply(model: str, order: dict[str, tuple[str, ...]], known: dict[str, Judgement], prefix: int) -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -90,7 +90,8 @@ def solve(history: Sequence[Operation], specification: Specification, budget: Bu
     reason = ""
     orders: list[list[int] | None] = []
     for part in parts(history, specification):
-        answer = _part([history[i] for i in part], specification, budget)
+        own = replace(specification, initial=specification.first(specification.part(history[part[0]])))
+        answer = _part([history[i] for i in part], own, budget)
         if answer.core:
             return Answer(None, [part[i] for i in answer.core], answer.reason)
         if answer.exhausted:
@@ -116,9 +117,9 @@ def _part(operations: Sequence[Operation], specification: Specification, budget:
     name, initial = specification.name, specification.initial
     if name in ("register", "cas-register") and objects.applies(operations, initial):
         return objects.judge(operations, initial)
-    if name == "set" and objects.set_applies(operations):
+    if name == "set" and not initial and objects.set_applies(operations):
         return objects.judge_set(operations)
-    if name == "queue" and objects.queue_applies(operations):
+    if name == "queue" and not initial and objects.queue_applies(operations):
         return objects.judge_queue(operations)
     if name == "counter":
         return additive.judge(operations, {None: specification.initial}, budget)

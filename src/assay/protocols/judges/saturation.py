@@ -23,7 +23,7 @@ whether the readers' views exist (Bouajjani, Enea, Guerraoui and Hamza, On verif
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -70,8 +70,17 @@ class Ambiguous(ValueError):  # noqa: N818 - read as a sentence
     """Reads-from cannot be told from the values: the sentence says why."""
 
 
-def reads_from(history: Sequence[Operation], initial: Any = None) -> ReadsFrom:
-    """Find who wrote what everyone read.
+First = Callable[[Hashable], Any]
+"""What a key holds before anybody writes."""
+
+
+def nothing(_: Hashable) -> Any:
+    """Keys that hold nothing."""
+    return None
+
+
+def reads_from(history: Sequence[Operation], first: First = nothing) -> ReadsFrom:
+    """Find who wrote what everyone read; `first` says what a key holds before anybody writes.
 
     A write that never returned is there only if someone read it.
 
@@ -84,16 +93,17 @@ def reads_from(history: Sequence[Operation], initial: Any = None) -> ReadsFrom:
     keys: dict[Any, int] = {}
     writer: dict[tuple[int, Any], int] = {}
     key = [keys.setdefault(frozen(history[i].key), len(keys)) for i in nodes]
+    initial = [first(name) for name in keys]
     for v, i in enumerate(nodes):
         value = _written(history[i])
         if value is _NOTHING:
             continue
-        if value == initial:
+        if value == initial[key[v]]:
             raise Ambiguous(f"operation #{i} writes {value!r}, which was there at first: nobody can tell who read it")
         if (key[v], value) in writer:
             raise Ambiguous(f"operations #{nodes[writer[key[v], value]]} and #{i} write the same value to one key")
         writer[key[v], value] = v
-    source = [_source(history[i], key[v], writer, initial) for v, i in enumerate(nodes)]
+    source = [_source(history[i], key[v], writer, initial[key[v]]) for v, i in enumerate(nodes)]
     node = {i: v for v, i in enumerate(nodes)}
     return _arrays(history, nodes, [session[i] for i in nodes], key, source, [node.get(follows[i], -1) for i in nodes])
 

@@ -101,7 +101,7 @@ def _order(
     """An order as indices of the history, or the operations that forbid one, and why."""
     if specification.name in ("register", "cas-register"):
         try:
-            return _registers(reads_from(history, specification.initial), budget)
+            return _registers(reads_from(history, specification.first), budget)
         except Ambiguous:
             pass  # the general search does not need to know who wrote what
     chosen = sorted(effective(history), key=lambda i: history[i].invoke)
@@ -118,14 +118,14 @@ def _whole(specification: Specification, operations: Sequence[Operation]) -> Spe
     """All parts of an object as one: sequential consistency cannot be judged part by part."""
     places = {part: at for at, part in enumerate(dict.fromkeys(map(specification.part, operations)))}
     if len(places) == 1:
-        return specification
+        return replace(specification, initial=specification.first(next(iter(places))))
 
     def step(state: State, operation: Operation) -> tuple[bool, State]:
         at = places[specification.part(operation)]
         fits, after = specification.step(state[at], operation)
         return fits, (*state[:at], after, *state[at + 1 :])
 
-    return replace(specification, initial=(specification.initial,) * len(places), step=step)
+    return replace(specification, initial=tuple(map(specification.first, places)), step=step)
 
 
 def _registers(rf: ReadsFrom, budget: Budget) -> tuple[Found, list[int], str]:

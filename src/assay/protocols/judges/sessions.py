@@ -43,9 +43,11 @@ from assay.protocols.judges.saturation import (
     NOWHERE,
     Ambiguous,
     Edges,
+    First,
     ReadsFrom,
     behind,
     behind_cycle,
+    nothing,
     path,
     reads_from,
 )
@@ -54,12 +56,12 @@ from assay.workloads.histories import Operation
 MODELS = ("read-your-writes", "monotonic-reads", "monotonic-writes", "writes-follow-reads")
 
 
-def judge(history: Sequence[Operation], model: str, *, prefix: bool = True) -> Judgement:
+def judge(history: Sequence[Operation], model: str, *, prefix: bool = True, first: First = nothing) -> Judgement:
     """Judge one guarantee."""
     if model not in MODELS:
         raise ValueError(f"no session guarantee '{model}'; there are {', '.join(MODELS)}")
     try:
-        rf = reads_from(history)
+        rf = reads_from(history, first)
     except Ambiguous as error:
         return Judgement(model, UNKNOWN, reason=str(error))
     found = broken(rf, model)
@@ -67,7 +69,7 @@ def judge(history: Sequence[Operation], model: str, *, prefix: bool = True) -> J
         return Judgement(model, HOLDS, prefix=returned(history))
 
     def check(trial: Sequence[Operation]) -> str:
-        return verdict(trial, model)
+        return verdict(trial, model, first)
 
     witness, _ = explain(history, check, found)
     sentence = "returns a value that nobody wrote" if NOWHERE in rf.source else _SENTENCES[model]
@@ -83,10 +85,10 @@ _SENTENCES = {
 }
 
 
-def verdict(history: Sequence[Operation], model: str) -> str:
+def verdict(history: Sequence[Operation], model: str, first: First = nothing) -> str:
     """The bare verdict."""
     try:
-        return HOLDS if broken(reads_from(history), model) is None else VIOLATED
+        return HOLDS if broken(reads_from(history, first), model) is None else VIOLATED
     except Ambiguous:
         return UNKNOWN
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from assay.protocols.judges.judgement import frozen
+from assay.protocols.judges.judgement import WRITES, frozen
 from assay.record.errors import BadInput, unreadable
 from assay.workloads.histories import Operation
 
@@ -37,6 +37,14 @@ class Specification:
     """What can be asked of it."""
     part: Callable[[Operation], Hashable] = lambda operation: frozen(operation.key)
     """Operations on different parts never matter to each other, and are judged apart."""
+    own: Mapping[Hashable, Any] = field(default_factory=dict)
+    """What certain parts begin with, instead of `initial`."""
+    held: Callable[[Hashable], Any] = lambda key: None
+    """Of registers that transactions read and write together: what each holds at first."""
+
+    def first(self, part: Hashable) -> Any:
+        """What a part begins with."""
+        return self.own.get(part, self.initial)
 
 
 def _unknown(operation: Operation) -> bool:
@@ -111,6 +119,36 @@ def _list_append(state: State, operation: Operation) -> tuple[bool, State]:
     return True, tuple(sorted(lists.items(), key=repr))
 
 
+def _rw_register(defaults: Callable[[Hashable], Any]) -> Step:
+    """Registers by key, read and written by transactions; a single operation is a transaction of one."""
+
+    def step(state: State, operation: Operation) -> tuple[bool, State]:
+        values = dict(state)
+        for f, name, said in _micro(operation):
+            key = frozen(name)
+            if f in WRITES:
+                values[key] = frozen(said)
+            elif not _unknown(operation) and values.get(key, defaults(key)) != frozen(said):
+                return False, state
+        return True, tuple(sorted(values.items(), key=repr))
+
+    return step
+
+
+def _micro(operation: Operation) -> Sequence[Sequence[Any]]:
+    if operation.f == "txn":
+        return (operation.value if operation.result is None else operation.result) or ()
+    read = operation.f == "read"
+    return [("r" if read else "w", operation.key, operation.result if read else operation.value)]
+
+
+def _mutex(state: State, operation: Operation) -> tuple[bool, State]:
+    """A lock: held or not; whoever has it, anybody may give it back. An acquire that answers false did not get it."""
+    if operation.f == "acquire" and operation.result is False:
+        return state, state
+    return state == (operation.f == "release"), operation.f == "acquire"
+
+
 def balances(operation: Operation) -> dict[Any, Any]:
     """What a transfer changes, by account; {from, to, amount} or [from, to, amount].
 
@@ -157,6 +195,9 @@ SPECIFICATIONS = {
         _make("queue", (), _queue, "enqueue dequeue"),
         _make("list-append", (), _list_append, "read append txn", part=_lists_part),
         _make("bank", (), _bank, "read transfer", part=_whole),
+        _make("rw-register", (), _rw_register(lambda _: None), "read write txn", part=_whole),
+        _make("multi-register", (), _rw_register(lambda _: None), "read write txn", part=_whole),
+        _make("mutex", False, _mutex, "acquire release"),
     )
 }
 
@@ -170,6 +211,10 @@ def guess(history: Sequence[Operation]) -> Specification:
         name = "bank"
     elif asked & {"enqueue", "dequeue"}:
         name = "queue"
+    elif asked & {"acquire", "release"}:
+        name = "mutex"
+    elif writes_registers(history):
+        name = "rw-register"
     elif "txn" in asked or ("append" in asked and not any(isinstance(result, str) for result in seen)):
         name = "list-append"
     elif "append" in asked:
@@ -181,6 +226,55 @@ def guess(history: Sequence[Operation]) -> Specification:
     else:
         name = "cas-register" if "cas" in asked else "register"
     return check(SPECIFICATIONS[name], history)
+
+
+def writes_registers(history: Sequence[Operation]) -> bool:
+    """Whether the transactions of a history read and write registers, rather than append to lists.
+
+    Transactions that only read say so by what they read: a register need not hold a list.
+    """
+    given = [item for item in history if item.f == "txn" for part in (item.value, item.result) if _is_list(part)]
+    micro = [m for item in given for part in (item.value, item.result) if _is_list(part) for m in part if _is_list(m)]
+    if any(m and m[0] == "append" for m in micro):
+        return False
+    return any(len(m) == 3 and (m[0] in WRITES or not isinstance(m[2], list | tuple | None)) for m in micro)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def beginning(specification: Specification, given: Any) -> Specification:
+    """The specification with what the objects hold at first: one value for all, or a map from key to value.
+
+    >>> beginning(SPECIFICATIONS["register"], {"x": 1}).first("x")
+    1
+    """
+    name = specification.name
+    own = {frozen(key): frozen(value) for key, value in given.items()} if isinstance(given, dict) else {}
+    if name in ("register", "cas-register"):
+        return replace(specification, own=own) if own else replace(specification, initial=frozen(given))
+    if name in ("rw-register", "multi-register"):
+        start = None if own else frozen(given)
+
+        def held(key: Hashable) -> Any:
+            return own.get(key, start)
+
+        return replace(specification, held=held, step=_rw_register(held))
+    forms: dict[str, tuple[type | tuple[type, ...], Callable[[Any], Any]]] = {
+        "counter": ((int, float), lambda value: value), "kv": (str, lambda value: value),
+        "set": ((list, tuple), lambda value: frozenset(map(frozen, value))), "queue": ((list, tuple), frozen),
+        "mutex": (bool, lambda value: value),
+    }  # fmt: skip
+    if name not in forms:
+        raise BadInput(f"--initial does not fit a {name}; registers, counters, sets, queues, kv and mutex take it")
+    kind, form = forms[name]
+    values = list(own.values()) if own else [given]
+    if not all(isinstance(value, kind) for value in values) or (name == "counter" and isinstance(given, bool)):
+        raise BadInput(f"--initial {given!r} is no beginning of a {name}")
+    if own:
+        return replace(specification, own={key: form(value) for key, value in own.items()})
+    return replace(specification, initial=form(given))
 
 
 def settle(specification: Specification, history: Sequence[Operation]) -> Specification:
@@ -251,7 +345,8 @@ def _malformed(name: str, operation: Operation) -> str | None:
         return _malformed_bank(operation)
     if name == "list-append" and operation.f == "read" and ok and not isinstance(result, list | tuple | None):
         return f"a read of a list returned {result!r}; a list would be right"
-    return _malformed_txn(operation) if operation.f == "txn" else None
+    registers = name in ("rw-register", "multi-register")
+    return _malformed_txn(operation, registers) if operation.f == "txn" else None
 
 
 def _is_collection(value: Any) -> bool:
@@ -270,17 +365,26 @@ def _malformed_bank(operation: Operation) -> str | None:
     return None
 
 
-def _malformed_txn(operation: Operation) -> str | None:
+def _malformed_txn(operation: Operation, registers: bool) -> str | None:
+    form, right = (_is_access, "[w, key, value] and [r, key, value]") if registers else (_is_micro, _MICRO)
     for part in (operation.value, operation.result):
-        if part is not None and not (isinstance(part, list | tuple) and all(map(_is_micro, part))):
-            return "a transaction is a list of [append, key, value] and [r, key, list]"
+        if part is not None and not (isinstance(part, list | tuple) and all(map(form, part))):
+            return f"a transaction is a list of {right}"
     if operation.value is None:
         return "a transaction without operations"
     if operation.result is not None and len(operation.result) != len(operation.value):
         return "a transaction that answered more or fewer operations than were asked"
-    if operation.status == "ok" and operation.result is None and any(m[0] != "append" for m in operation.value):
+    reads = any(m[0] in ("r", "read") for m in operation.value)
+    if operation.status == "ok" and operation.result is None and reads:
         return "a transaction that returned without saying what it read"
     return None
+
+
+_MICRO = "[append, key, value] and [r, key, list]"
+
+
+def _is_access(item: Any) -> bool:
+    return isinstance(item, list | tuple) and len(item) == 3 and (item[0] in WRITES or item[0] in ("r", "read"))
 
 
 def _is_micro(item: Any) -> bool:
