@@ -76,10 +76,13 @@ def test_a_papers_cost_is_that_of_its_tests() -> None:
     assert suite.by_paper(costs) == {"coral": 5.0, "div": 1.0}
 
 
-def test_the_last_line_names_what_failed() -> None:
+def test_the_last_line_names_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "pace", lambda: 1.0)
     fine, dear = Cost("tests/sim/test_x.py", 1.0, tests=3), Cost("tests/live/test_y.py", 61.0, tests=2)
     assert suite.verdict([fine], True) == "3 tests passed"
     assert suite.verdict([fine, Cost("tests/live/test_z.py", 1.0, 1, failed=2)], False) == "failed: live (2)"
     assert "tests/live/test_y.py (61 s)" in suite.verdict([fine, dear], True)
     assert suite.too_dear([fine, dear]) == [dear]
+    monkeypatch.setattr(suite, "pace", lambda: 1.1)
+    assert suite.too_dear([fine, dear]) == []  # a slow machine is no dear test
     assert "papers over 8 s: none" in "\n".join(suite.summary([fine, dear]))
