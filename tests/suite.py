@@ -34,11 +34,11 @@ def main(arguments: Sequence[str]) -> int:
     book = ROOT / ".cache" / "ledger"
     book.parent.mkdir(exist_ok=True)
     book.unlink(missing_ok=True)
-    passed = True
+    passed = _all(book, examples(everything))
     for chosen in (first, everything - first):
         if chosen and passed:
             print(f"== {'touched: ' if chosen == first else ''}{', '.join(sorted(chosen))}", flush=True)
-            passed = sum(not _pytest(book, *stage) for stage in stages(chosen)) == 0  # all, whatever the first says
+            passed = _all(book, stages(chosen))
     costs = ledger.read(book)
     print("\n".join(summary(costs)))
     print(f"{time.monotonic() - began:.0f} s, of the processor {ledger.processor_seconds():.0f} s")
@@ -52,16 +52,22 @@ def rooms() -> set[str]:
     return {path.name for path in folders if path.name not in ("__pycache__", "oracles")} | {"house"}
 
 
+SPREAD = ["-n", "auto", "--dist", "loadfile"]
+
+
+def examples(chosen: Iterable[str]) -> list[list[str]]:
+    """What pytest is called with for the examples in docstrings; before all else, since they compile for the rest."""
+    found = [path for room in sorted(chosen) for path in places(room, "src/assay")]
+    return [[*SPREAD, "-m", QUICK, *map(str, found)]] if found else []
+
+
 def stages(chosen: Iterable[str]) -> list[list[str]]:
-    """What pytest is called with, one list a call."""
-    examples = [path for room in sorted(chosen) for path in places(room, "src/assay")]
+    """What pytest is called with for the tests, one list a call."""
     tests = [path for room in sorted(chosen) for path in places(room, "tests")]
     files = [path for place in tests for path in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])]
     alone = [path for path in files if "mark.alone" in path.read_text(encoding="utf-8")]
-    spread = ["-n", "auto", "--dist", "loadfile"]
     calls = [
-        (examples, [*spread, "-m", QUICK]),
-        (tests, [*spread, "-m", f"{QUICK} and not alone"]),
+        (tests, [*SPREAD, "-m", f"{QUICK} and not alone"]),
         (alone, ["-m", f"{QUICK} and alone"]),
     ]
     return [[*options, *map(str, paths)] for paths, options in calls if paths]
@@ -145,6 +151,11 @@ def verdict(costs: Sequence[ledger.Cost], passed: bool) -> str:
         names = ", ".join(f"{cost.file} ({cost.seconds:.0f} s)" for cost in dear)
         return f"too dear, over {MOST:.0f} s of processor time: {names}; mark what is dear 'slow', with a smaller twin"
     return f"{sum(cost.tests for cost in costs)} tests passed" if passed else "failed: pytest itself, see above"
+
+
+def _all(book: Path, calls: Iterable[Sequence[str]]) -> bool:
+    """Whether all calls passed; each is made, whatever those before it say."""
+    return sum(not _pytest(book, *call) for call in calls) == 0
 
 
 def _pytest(book: Path, *arguments: str) -> bool:

@@ -32,6 +32,7 @@ BUILT = [key for key, paper in catalogue.papers().items() if catalogue.is_built(
 ELSEWHERE = {
     "make demo": "CI runs it on a fresh clone",
     "make test": "this is it",
+    "make docs": "runs every example; tests/test_docs.py has its parts",
     ". .venv/bin/activate": "the tests' own environment stands for it",
     "pip install": "needs a network; CI installs",
     "vllm serve": "needs a GPU",
@@ -60,7 +61,14 @@ ENDING = {
 FINDS = ("assay protocol run examples/flood.py", "assay protocol search", "assay check", "assay hang")
 """Commands that end with 1 because they found what they look for in the examples."""
 
-LONG = ("assay run ", "assay bench compare", "assay watch run", "--find capacity", "--live")
+LONG = (
+    "assay run ",
+    "assay bench compare",
+    "assay watch run",
+    "assay watch --seconds 600 run",
+    "--find capacity",
+    "--live",
+)
 
 
 def written(page: Path) -> list[str]:

@@ -43,14 +43,16 @@ def test_the_ledger_counts_children_and_adds_up_over_workers_and_runs(tmp_path: 
 
 
 def test_examples_come_first_and_what_wants_the_machine_alone_last() -> None:
-    examples, tests, alone = suite.stages(["live"])
+    (examples,) = suite.examples(["live"])
+    tests, alone = suite.stages(["live"])
     assert str(suite.ROOT / "src/assay/live") in examples and "auto" in examples
     assert str(suite.ROOT / "tests/live") in tests and "auto" in tests
     assert "auto" not in alone and all("test_" in path for path in alone[2:])
 
 
 def test_every_test_file_is_in_some_room() -> None:
-    called = [Path(part) for stage in suite.stages(suite.rooms()) for part in stage if part.startswith("/")]
+    calls = [*suite.examples(suite.rooms()), *suite.stages(suite.rooms())]
+    called = [Path(part) for call in calls for part in call if part.startswith("/")]
     files = [*(suite.ROOT / "tests").rglob("test_*.py"), *(suite.ROOT / "src/assay").rglob("*.py")]
     lost = [path for path in files if not any(path == place or place in path.parents for place in called)]
     assert lost == []
