@@ -226,3 +226,11 @@ def test_who_returns_and_calls_at_one_instant_returns_first() -> None:
         (0, "ok", "acquire"), (0, "invoke", "release"), (0, "ok", "release"), (0, "invoke", "acquire"),
         (1, "ok", "release"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", range(60, 100))
+def test_a_log_is_known_wherever_its_first_page_ends(tmp_path: Path, lines: int) -> None:
+    pair = "INFO  jepsen.util - {0}\t:invoke\t:write\t{1}\nINFO  jepsen.util - {0}\t:ok\t:write\t{1}\n"
+    path = tmp_path / "etcd.log"
+    path.write_text("".join(pair.format(number % 5, 10**number) for number in range(lines)))
+    assert len(histories.read(path)) == lines

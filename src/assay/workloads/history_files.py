@@ -16,7 +16,7 @@ from assay.workloads import edn
 from assay.workloads.histories import FORMATS, Operation
 from assay.workloads.history_events import TYPES, Event, EventError, events, operations
 
-_LOG = re.compile(r"INFO\s+jepsen\.util\s+-\s+(\S+)\s+:(invoke|ok|fail|info)\s+:(\S+)\s+(.*)$")
+_LOG = re.compile(r"INFO\s+jepsen\.util\s+-\s+(\S+)\s+:(invoke|ok|fail|info)\s+:(\S+)\s+(.*)$", re.MULTILINE)
 _NANO = 1e-9  # Jepsen's clock
 _GZIP = b"\x1f\x8b"
 _CALLS = {"call": "invoke", "callevent": "invoke", "invoke": "invoke", "0": "invoke"}

@@ -7,7 +7,6 @@ them (Dickson). Where no start is among them there is no violation for any param
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ import numpy as np
 from assay.protocols.automata.automaton import Automaton, Rule
 from assay.protocols.automata.linear import Conjunction
 from assay.protocols.automata.order import ErrorGraph, Order, Place, Vector, decide
-from assay.protocols.automata.solver import Late, State, Unrolling
+from assay.protocols.automata.solver import State, Unrolling, in_time
 from assay.protocols.automata.specification import Outcome, Unsupported, Violation, occupancy
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def backward(order: Order, violation: Violation, deadline: float) -> dict[Vector
     """From where a goal is reachable: least numbers of processes for every vector."""
     automaton = order.automaton
     place = {name: position for position, name in enumerate(automaton.locations)}
-    before = _before(order)
+    before = _before(order, deadline)
     known = {vector: Antichain(len(place)) for vector in order.vectors}
     waiting: list[tuple[int, Vector, Counts]] = []
     for goal in violation.goals:
@@ -97,8 +96,7 @@ def backward(order: Order, violation: Violation, deadline: float) -> dict[Vector
         waiting += [(sum(counts), vector, counts) for vector in known if known[vector].add(counts)]
     heapify(waiting)
     while waiting:
-        if time.monotonic() > deadline:
-            raise Late
+        in_time(deadline)
         _, vector, counts = heappop(waiting)  # few processes first: they cover many of those to come
         if counts not in known[vector]:  # a smaller one has come since
             continue
@@ -116,9 +114,10 @@ def _undone(counts: Counts, source: int, target: int) -> Counts:
     return tuple(needed)
 
 
-def _before(order: Order) -> Mapping[Vector, list[tuple[Rule, Vector]]]:
+def _before(order: Order, deadline: float) -> Mapping[Vector, list[tuple[Rule, Vector]]]:
     before: dict[Vector, list[tuple[Rule, Vector]]] = {vector: [] for vector in order.vectors}
     for vector in order.vectors:
+        in_time(deadline)
         for rule in order.automaton.rules:
             if order.open(rule, vector):
                 for after in order.after(rule, vector):
@@ -134,7 +133,8 @@ class _Graph:
         self.beginnings = [v for v in order.vectors if len(least[v]) and self._starts(v, start, deadline)]
 
     def _starts(self, vector: Vector, start: Conjunction, deadline: float) -> bool:
-        """Whether a start of the automaton is in the set."""
+        """Whether a start of the automaton is in the set; Late after the time."""
+        in_time(deadline)
         run = Unrolling(self.order.automaton, start, deadline)
         at = self.order.fix(run, start)
         run.solver.add(*self.order.inside(vector, run.start, at))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ from math import inf
 
 from assay.protocols.automata.automaton import Automaton, Configuration, Rule, Schedule, blocks, comes_to_rest
 from assay.protocols.automata.linear import Conjunction, Dnf, Linear, fixed, holds
-from assay.protocols.automata.solver import Late, ends
+from assay.protocols.automata.solver import Late, ends, in_time
 from assay.protocols.automata.specification import (
     Counterexample,
     Inconclusive,
@@ -61,8 +60,11 @@ def check(
         seen += states
         if found is not None:
             return Counterexample.of(automaton, question, *found)
-    if not seen and not any(_has_start(*at_size(automaton, question, size), size) for size in sizes):
-        return Inconclusive("no run starts at these parameters: the inits cannot all hold there")
+    try:
+        if not seen and not any(_has_start(*at_size(automaton, question, size), size, until) for size in sizes):
+            return Inconclusive("no run starts at these parameters: the inits cannot all hold there")
+    except Late:
+        return late(seconds)
     return Checked(tuple(sizes), seen)
 
 
@@ -107,8 +109,7 @@ def starts(
     nothing = dict.fromkeys(names, 0)
 
     def grow(position: int, values: dict[str, int]) -> Iterator[Configuration]:
-        if time.monotonic() > until:
-            raise Late
+        in_time(until)
         if not holds(upper, {**nothing, **values}):  # what is still to come only makes it worse
             return
         if position == len(names):
@@ -122,9 +123,9 @@ def starts(
     return grow(0, dict(parameters))
 
 
-def _has_start(automaton: Automaton, question: Question, parameters: Mapping[str, int]) -> bool:
+def _has_start(automaton: Automaton, question: Question, parameters: Mapping[str, int], until: float) -> bool:
     """Whether there is an initial configuration, whatever the question wants of it."""
-    return next(starts(automaton, parameters, replace(question, start=())), None) is not None
+    return next(starts(automaton, parameters, replace(question, start=()), until), None) is not None
 
 
 def _sure(automaton: Automaton, question: Question) -> list[Linear]:
@@ -206,8 +207,7 @@ def search(
     for start in starts(automaton, parameters, question, until):
         note(start, (), None)
     while waiting:
-        if time.monotonic() > until:
-            raise Late
+        in_time(until)
         now, state = waiting.popleft()
         if question.shown(state[1], now.values):
             (first, _), schedule = _path(state, origin)

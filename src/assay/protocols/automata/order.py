@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from assay.protocols.automata import explicit
 from assay.protocols.automata.automaton import Automaton, Configuration, Rule, Schedule
 from assay.protocols.automata.linear import Conjunction, Linear, about
-from assay.protocols.automata.solver import Late, State, Unrolling, at_least_zero, ends, one_of, simplify
+from assay.protocols.automata.solver import Late, State, Unrolling, at_least_zero, ends, in_time, one_of, simplify
 from assay.protocols.automata.specification import (
     Counterexample,
     Inconclusive,
@@ -208,8 +208,7 @@ def orders(automaton: Automaton, start: Conjunction, until: float) -> Iterator[O
     tasks = [(total, cut) for total, own in cuts.items() for cut in own]
 
     def place(position: int, chains: dict[Linear, Chain]) -> Iterator[dict[Linear, Chain]]:
-        if time.monotonic() > until:
-            raise Late
+        in_time(until)
         if position == len(tasks):
             yield chains
             return
@@ -280,8 +279,7 @@ class Search:
         return None
 
     def _ask(self, run: Unrolling, *conditions: Any) -> bool:
-        if time.monotonic() > self.deadline:
-            raise Late
+        in_time(self.deadline)
         answer = run.check(*conditions)
         if answer is None:
             raise Late
@@ -332,8 +330,7 @@ def decide(automaton: Automaton, violation: Violation, build: Build, *, seconds:
         return Unsupported("a guard adds one counter and subtracts another; intervals need sums")
     try:
         for order in orders(small, violation.start, deadline):
-            if time.monotonic() > deadline:
-                raise Late
+            in_time(deadline)
             if prod(len(chain) for chain in order.chains.values()) > LARGEST_PICTURE:
                 return Inconclusive(f"the counters have more than {LARGEST_PICTURE:,} combinations of intervals")
             graph = build(order, violation, deadline)

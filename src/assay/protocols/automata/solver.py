@@ -44,6 +44,12 @@ def ends(seconds: float) -> float:
     return time.monotonic() + seconds
 
 
+def in_time(until: float) -> None:
+    """Late where the moment is past."""
+    if time.monotonic() > until:
+        raise Late
+
+
 State = Mapping[str, Any]
 """An expression for every location, shared variable and parameter."""
 
@@ -135,8 +141,7 @@ class Unrolling:
         """Add firings of the rules, in any number and order (or at most so many in all); Late after the time."""
         import z3
 
-        if time.monotonic() > self.until:  # a thousand rules make a formula that takes seconds to write down
-            raise Late
+        in_time(self.until)  # a thousand rules make a formula that takes seconds to write down
         before = self.now
         firings = [(rule, z3.FreshInt(f"rule{rule.name}")) for rule in rules]
         self.solver.add(*(times >= 0 for _, times in firings))

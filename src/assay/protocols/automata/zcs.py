@@ -6,14 +6,13 @@ The abstraction forgets how many processes there are, so its paths are only cand
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from math import ceil, log2
 from typing import Any
 
 from assay.protocols.automata.automaton import Automaton, Rule
 from assay.protocols.automata.order import ErrorGraph, Order, Place, Vector, decide
-from assay.protocols.automata.solver import Late, State, Unrolling
+from assay.protocols.automata.solver import State, Unrolling, in_time
 from assay.protocols.automata.specification import Outcome, Unsupported, Violation, occupancy
 
 Diagram = Any
@@ -101,10 +100,9 @@ class _Graph:
     def _backward(self, deadline: float) -> Diagram:
         reaching = fresh = self.goal
         while fresh != self.symbols.bdd.false:
-            if time.monotonic() > deadline:
-                raise Late
             earlier = self.symbols.bdd.false
             for rule in self.order.automaton.rules:
+                in_time(deadline)
                 earlier |= self._before(rule, fresh)
             fresh = earlier & ~reaching
             reaching |= fresh
@@ -128,6 +126,7 @@ class _Graph:
     def _beginnings(self, violation: Violation, deadline: float) -> Iterator[tuple[Vector, Diagram]]:
         """The starts that lead to a goal, with what may be occupied there."""
         for vector in self.order.vectors:
+            in_time(deadline)
             reaching = self.symbols.bdd.let(self.symbols.vector(vector), self.reaching)
             if reaching == self.symbols.bdd.false:
                 continue
