@@ -1,17 +1,19 @@
 """What each test file costs: processor seconds, child processes included, and how many of its tests failed.
 
 `pytest --ledger FILE` adds a line of JSON for every test file to FILE. With pytest-xdist the workers measure and the
-process that started them writes.
+process that started them writes. Compiling is counted apart: it falls to whichever file comes first, and is kept.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,7 @@ class Cost:
 
     file: str
     seconds: float = 0.0
+    compiling: float = 0.0
     tests: int = 0
     failed: int = 0
 
@@ -38,9 +41,24 @@ def read(path: Path) -> list[Cost]:
         part = Cost(**json.loads(line))
         whole = total.setdefault(part.file, Cost(part.file))
         whole.seconds += part.seconds
+        whole.compiling += part.compiling
         whole.tests += part.tests
         whole.failed += part.failed
     return sorted(total.values(), key=lambda cost: -cost.seconds)
+
+
+class Compiling:
+    """A listener of Numba's: processor seconds between the start and the end of what is compiled."""
+
+    def __init__(self) -> None:
+        self.seconds, self.depth, self.began = 0.0, 0, 0.0
+
+    def notify(self, event: Any) -> None:
+        if event.is_start:
+            self.depth, self.began = self.depth + 1, self.began if self.depth else processor_seconds()
+        elif event.is_end:
+            self.depth -= 1
+            self.seconds += 0.0 if self.depth else processor_seconds() - self.began
 
 
 class Meter:
@@ -48,20 +66,40 @@ class Meter:
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.costs, self.mark = path, defaultdict[str, Cost](lambda: Cost("")), processor_seconds()
+        self.compiling: Compiling | None = None
 
     def pytest_collection_finish(self) -> None:
         self.mark = processor_seconds()
 
+    def compiled(self) -> float:
+        """Seconds of compiling since the last call, from when Numba is there."""
+        if self.compiling is None and "numba" in sys.modules:
+            from numba.core import event
+
+            self.compiling = Compiling()
+            event.Listener.register(Compiling)  # Numba is not imported for the sake of a base class
+            event.register("numba:compile", self.compiling)
+        spent = self.compiling.seconds if self.compiling else 0.0
+        if self.compiling:
+            self.compiling.seconds = 0.0
+        return spent
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        self.compiled()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        now = processor_seconds()
-        report.processor_seconds, self.mark = now - self.mark, now  # type: ignore[attr-defined]
+        now, compiling = processor_seconds(), self.compiled()
+        report.cost, self.mark = (now - self.mark - compiling, compiling), now  # type: ignore[attr-defined]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         cost = self.costs[report.nodeid.partition("::")[0]]
-        cost.seconds += getattr(report, "processor_seconds", 0.0)
+        seconds, compiling = getattr(report, "cost", (0.0, 0.0))
+        cost.seconds += seconds
+        cost.compiling += compiling
         cost.tests += report.when == "call"
         cost.failed += report.failed
 
@@ -77,7 +115,8 @@ class Meter:
 
 def _lines(costs: dict[str, Cost]) -> Iterable[str]:
     for name, cost in costs.items():
-        yield json.dumps({**vars(cost), "file": name, "seconds": round(cost.seconds, 3)}) + "\n"
+        rounded = {"seconds": round(cost.seconds, 3), "compiling": round(cost.compiling, 3)}
+        yield json.dumps({**vars(cost), "file": name, **rounded}) + "\n"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -106,14 +106,15 @@ def summary(costs: Sequence[ledger.Cost]) -> list[str]:
     lines += [f"{cost.seconds:8.1f}  {cost.file}" for cost in costs[:10]]
     over = {key: seconds for key, seconds in by_paper(costs).items() if seconds > PAPER}
     dear = ", ".join(f"{key} {seconds:.0f}" for key, seconds in sorted(over.items(), key=lambda pair: -pair[1]))
-    return [*lines, f"papers over {PAPER:.0f} s: {dear or 'none'}"]
+    compiling = sum(cost.compiling for cost in costs)
+    return [*lines, f"papers over {PAPER:.0f} s: {dear or 'none'}", f"compiling, once for all: {compiling:.0f} s"]
 
 
 def by_paper(costs: Iterable[ledger.Cost]) -> dict[str, float]:
-    """Seconds of each paper's own tests. Examples are left out: whichever comes first compiles for all others."""
+    """Seconds of each paper's own tests and examples."""
     papers = {(paper.room, paper.key.replace("-", "_")): paper.key for paper in catalogue.papers().values()}
     total: dict[str, float] = defaultdict(float)
-    for cost in (cost for cost in costs if cost.file.startswith("tests")):
+    for cost in costs:
         names = {part.removesuffix(".py").removeprefix("test_") for part in Path(cost.file).parts}
         for name in names:
             if key := papers.get((room_of(cost.file), name)):

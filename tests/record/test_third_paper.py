@@ -29,10 +29,15 @@ def result(ran: Package) -> dict:
     return json.loads(path.read_text())
 
 
+def files(package: Path) -> set[Path]:
+    found = [path for part in ("data", "record") for path in (package / part).rglob("*")]
+    return {path.relative_to(package) for path in found if path.is_file() and path.suffix != ".pyc"}
+
+
 def test_only_one_file_and_one_entry_differ(with_third: Package) -> None:
     copy = with_third.root / "assay"
-    theirs = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    ours = {path.relative_to(SOURCE) for path in SOURCE.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert all(path.is_symlink() or path.name in ("data", "record") for path in copy.iterdir())
+    theirs, ours = files(copy), files(SOURCE)
     assert theirs - ours == {Path("data/third_paper.py")}
     changed = {path for path in ours & theirs if (copy / path).read_bytes() != (SOURCE / path).read_bytes()}
     assert changed == {Path("record/papers.toml")}
