@@ -36,7 +36,8 @@ def flags(command: click.Command) -> set[str]:
 
 
 def command(name: str) -> click.Command:
-    found: click.Command = importlib.import_module(f"assay.cli.{name}").command
+    module, _, part = name.partition(" ")
+    found: click.Command = getattr(importlib.import_module(f"assay.cli.{module}"), part or "command")
     return found
 
 
@@ -52,7 +53,7 @@ def spoken(text: str) -> list[tuple[str, str]]:
     """(command, flag) for every flag in a line that calls one of ours."""
     found = []
     for line in code(text):
-        for call in re.findall(rf"\bassay ({'|'.join(COMMANDS)})\b([^&|;]*)", line):
+        for call in re.findall(rf"\bassay (traces get|{'|'.join(COMMANDS)})\b([^&|;]*)", line):
             found += [(call[0], flag) for flag in re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", call[1])]
     return found
 
