@@ -325,7 +325,10 @@ Build = Callable[[Order, Violation, float], ErrorGraph | None]
 def decide(automaton: Automaton, violation: Violation, build: Build, *, seconds: float) -> Outcome:
     """The verdict of an abstraction: `build` makes its error graph for an order, or None where that is empty."""
     deadline = ends(seconds)
-    small = simplify(automaton, violation.start, violation.goals, until=deadline)
+    try:
+        small = simplify(automaton, violation.start, violation.goals, until=deadline)
+    except Late:
+        return late(seconds)
     if any(guard(form, small.shared) is None for rule in small.rules for form in rule.guard):
         return Unsupported("a guard adds one counter and subtracts another; intervals need sums")
     try:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from assay.protocols.automata.automaton import Automaton, Rule, comes_to_rest, steps
-from assay.protocols.automata.linear import Dnf, Linear, distinct
+from assay.protocols.automata.linear import Conjunction, Dnf, Linear, distinct
 from assay.protocols.automata.solver import Late, Stretch, Unrolling, all_of, at_least_zero, ends, one_of, simplify
 from assay.protocols.automata.specification import (
     Counterexample,
@@ -32,26 +32,37 @@ from assay.protocols.automata.specification import (
     shows,
 )
 
+MIXED = "a guard adds one counter and subtracts another; smt needs guards that change truth once"
+
 
 def check(automaton: Automaton, violation: Violation, *, seconds: float = 60.0) -> Outcome:
     """Whether the violation has a run."""
     if not automaton.increments_only:
         return Unsupported("smt needs counters that only rise; acs and zcs take resets and decrements")
-    until = ends(seconds)
-    small = simplify(automaton, violation.start, violation.goals, until=until)
-    split = directions(small)
-    if split is None:
-        return Unsupported("a guard adds one counter and subtracts another; smt needs guards that change truth once")
-    run = Unrolling(small, violation.start, until)
     try:
-        chain(run, *split)
+        run = _unrolled(automaton, violation.start, violation.goals, ends(seconds))
     except Late:
         return late(seconds)
+    if run is None:
+        return Unsupported(MIXED)
     goal = one_of(violation.goals, run.now)
     answer = run.check(goal)
     if answer is None:
         return late(seconds)
     return Counterexample.of(automaton, violation, *run.witness(goal)) if answer else Proved()
+
+
+def _unrolled(
+    automaton: Automaton, start: Conjunction, goals: Dnf, until: float, *, extra: int = 0
+) -> Unrolling | None:
+    """The formula for every run, without what cannot matter; None where a guard may change its truth twice."""
+    small = simplify(automaton, start, goals, until=until)
+    split = directions(small)
+    if split is None:
+        return None
+    run = Unrolling(small, start, until)
+    chain(run, *split, extra=extra)
+    return run
 
 
 def directions(automaton: Automaton) -> tuple[tuple[Linear, ...], tuple[Linear, ...]] | None:
@@ -98,17 +109,11 @@ def check_liveness(automaton: Automaton, stall: Stall, *, seconds: float = 60.0)
     """Whether there is such a run."""
     if not automaton.increments_only or not comes_to_rest(automaton):
         return Unsupported("liveness needs counters that only rise and no cycles but rules that change nothing")
-    until = ends(seconds)
-    small = simplify(automaton, stall.start, (stall.forms,), until=until)
-    split = directions(small)
-    if split is None:
-        return Unsupported("a guard adds one counter and subtracts another; smt needs guards that change truth once")
-    run = Unrolling(small, stall.start, until)
     try:
-        chain(run, *split, extra=len(stall.moments))
+        run = _unrolled(automaton, stall.start, (stall.forms,), ends(seconds), extra=len(stall.moments))
     except Late:
         return late(seconds)
-    return _rests(run, automaton, stall, seconds)
+    return Unsupported(MIXED) if run is None else _rests(run, automaton, stall, seconds)
 
 
 def _rests(run: Unrolling, automaton: Automaton, stall: Stall, seconds: float) -> Outcome:

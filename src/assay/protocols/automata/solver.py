@@ -222,14 +222,20 @@ Possible = Callable[..., bool]
 def simplify(automaton: Automaton, start: Conjunction, goals: Dnf, *, until: float) -> Automaton:
     """An automaton with the same answer to whether a run from `start` comes to one of `goals`.
 
-    Rules keep their names, so a schedule of the small automaton is one of the given one.
+    Rules keep their names, so a schedule of the small automaton is one of the given one. Late after the time.
     """
+    in_time(until)
     origin = Unrolling(automaton, start, until)
     inhabited = [name for name in automaton.locations if origin.check(origin.start[name] > 0) is not False]
     rules = [rule for rule in automaton.rules if not rule.idle]
     anywhere = Unrolling(replace(automaton, initial=()), (), until)  # any counts, the assumptions hold
     anywhere.solver.add(all_of(_about_parameters(automaton, start), anywhere.start))
-    rules = _guards(rules, lambda *conditions: anywhere.check(*conditions) is not False, anywhere.start)
+
+    def possible(*conditions: Any) -> bool:
+        in_time(until)
+        return anywhere.check(*conditions) is not False
+
+    rules = _guards(rules, possible, anywhere.start)
     alive = reached(inhabited, rules)
     rules = [rule for rule in rules if rule.source in alive]
     return replace(automaton, rules=tuple(_without_unread(automaton, rules, start, goals)))

@@ -24,6 +24,7 @@ from assay.protocols.automata.specification import (
     Question,
     Unsupported,
     Violation,
+    late,
     question,
 )
 from assay.record.errors import BadInput
@@ -138,6 +139,9 @@ def _answer(
     used: list[str] = []
     for position, one in enumerate(task.asked.questions):
         own = _share(until, len(task.asked.questions) - position)
+        if position and not own:
+            verdict, note, more_time = Verdict.UNKNOWN, late(seconds).why, True
+            break
         outcome, by = _ask(automaton, one, task.algorithm, parameters, own)
         used += [by] if by not in used else []
         match outcome:
@@ -148,8 +152,8 @@ def _answer(
             case Unsupported(why):
                 verdict, note, more_time = Verdict.UNSUPPORTED, why, False
                 break
-            case Inconclusive(why, late):
-                verdict, note, more_time = Verdict.UNKNOWN, why, more_time or late
+            case Inconclusive(why, out_of_time):
+                verdict, note, more_time = Verdict.UNKNOWN, why, more_time or out_of_time
             case explicit.Checked(sizes, states) if verdict is Verdict.PROVED or verdict is Verdict.CHECKED:
                 verdict, note = Verdict.CHECKED, _extent(sizes, states)
     by = ", ".join(used) or task.algorithm
