@@ -246,8 +246,14 @@ def _store_steps(repository: Path) -> None:
             history.save(repository / "bench-history", stored)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-@pytest.mark.parametrize("stage", ["run", "checkout", "prepare", "call", "command", "instructions", "bisect"])
+STAGES = ("run", "checkout", "prepare", "call", "command", "instructions", "bisect")
+TWICE = [pytest.param(stage, signal.SIGINT, id=f"{stage}-SIGINT") for stage in STAGES] + [
+    pytest.param(stage, signal.SIGTERM, id=f"{stage}-SIGTERM", marks=[pytest.mark.slow] * (stage == "instructions"))
+    for stage in STAGES
+]
+
+
+@pytest.mark.parametrize(("stage", "number"), TWICE)
 def test_an_interrupted_session_leaves_no_worktree_folder_or_process(
     hanging: Hanging, stage: str, number: signal.Signals
 ) -> None:
