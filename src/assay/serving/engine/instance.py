@@ -15,6 +15,14 @@ from __future__ import annotations
 import numpy as np
 
 from assay.serving.engine import views as v
+from assay.serving.engine.output_reserve import (
+    KEPT,
+    asked,
+    left_on_board,
+    measure_share,
+    promised_to_prompts,
+    share_kept,
+)
 from assay.serving.engine.prefix_cache import (
     JIT,
     clear,
@@ -50,11 +58,6 @@ from assay.sim.llm_cost import FOREVER, chunk_line, decode_line
 
 # Why someone still waits: no blocks; no look, because another had to give way; no blocks, some being pinned by a hit.
 REFUSED, SKIPPED, PINNED = 1, 2, 3
-# SGLang's admission: the room it keeps for each output on board is a share of what is left of it, at most CLIP tokens.
-# The share falls with every decode, and is measured anew where a sequence had to be retracted (`NewTokenRatioTracker`).
-KEPT, KEPT_LEAST, CLIP = 0.7, 0.7 * 0.14, 4096
-KEPT_DECAY = (KEPT - KEPT_LEAST) / 600
-RETRACTION = 20  # decodes ahead for which there is to be room after one
 SMOOTHING = 0.1  # weight of the newest value in the moving averages a router sees
 
 
@@ -256,34 +259,6 @@ def _fetchable(w, i, r, hit, last):
 
 
 @njit(**JIT)
-def _share_kept(instance, k):
-    """The share of what is left of an output that SGLang keeps room for, before decode iteration k."""
-    steps = k - instance.ratio_k
-    return instance.ratio if steps <= 0 else max(instance.ratio - KEPT_DECAY * steps, KEPT_LEAST)
-
-
-@njit(**JIT)
-def _left_on_board(w, i):
-    """Tokens that the decodes of an instance may still generate, as SGLang reckons: none of them more than CLIP."""
-    instance, left = v.instances(w)[i], 0
-    for slot in range(instance.decodes):
-        left += min(v.finishing(w)[i][slot].end - instance.k, CLIP)
-    return left
-
-
-@njit(**JIT)
-def _promised(w, i):
-    """Tokens that SGLang keeps for the prompts of this iteration: the whole output with a last chunk, and a block."""
-    promised = 0
-    for slot in range(v.instances(w)[i].prefills):
-        request = v.requests(w)[v.chunks(w)[i, slot]]
-        promised += w.block
-        if request.pre + request.chunk == request.target:
-            promised += min(request.output - request.emitted, CLIP)
-    return promised
-
-
-@njit(**JIT)
 def _fits(w, i, r, hit, found, have, chunk):
     """Whether request r may be admitted: `hit` blocks lie on its path, `found` with those it left itself.
 
@@ -299,31 +274,12 @@ def _fits(w, i, r, hit, found, have, chunk):
     room = free_blocks(w, i) - pinned - (found - hit)
     fits = blocks_of(whole, block) - found <= room - decode_need(w, i, instance.k, 1)
     if fits and instance.plan == SGLANG:
-        kept = _share_kept(instance, instance.k) * _left_on_board(w, i) + _promised(w, i)
-        fits = _asked_of_sglang(w, r, have) <= room * block - kept
+        kept = share_kept(instance, instance.k) * left_on_board(w, i) + promised_to_prompts(w, i)
+        fits = asked(w, r, have) <= room * block - kept
     if not fits:
         # One that asks for a chunk asks for no more where it lost a block of its own, which then pins one less.
         instance.blocked = PINNED if pinned > 0 or (by_chunk and found > hit) else REFUSED
     return fits
-
-
-@njit(**JIT)
-def _asked_of_sglang(w, r, have):
-    """Tokens that SGLang wants free for request r, which has `have` of them: its prompt, its output and a block."""
-    request = v.requests(w)[r]
-    return request.prompt + request.emitted - have + min(request.output - request.emitted, CLIP) + w.block
-
-
-@njit(**JIT)
-def _measure_share(w, i):
-    """After a retraction SGLang sets the share to what the decodes used of their outputs, and a little more."""
-    instance, generated, asked = v.instances(w)[i], 0, 0
-    for slot in range(instance.decodes):
-        output = v.requests(w)[v.finishing(w)[i][slot].request % w.n_requests].output
-        asked += output
-        generated += output - (v.finishing(w)[i][slot].end - instance.k)
-    instance.ratio = min((generated + RETRACTION * instance.decodes) / (asked + 1.0), 1.0)
-    instance.ratio_k = instance.k + 1
 
 
 @njit(**JIT)
@@ -454,7 +410,7 @@ def _plan_once(w, i, now):
                 instance.blocked = SKIPPED
         elif preempted:
             instance.blocked = SKIPPED
-            _measure_share(w, i)
+            measure_share(w, i)
         take(w, i, decode_need(w, i, instance.k, 1))
     if mixed != instance.mixed:
         instance.mixed, instance.changed = mixed, 1
@@ -555,10 +511,10 @@ def _until_less_is_kept(w, i, most):
         found = reach(w, r, i, hit)
         have = found * block
     room = free_blocks(w, i) - idle_blocks(w, r, i, hit) - (found - hit)
-    asked, left = _asked_of_sglang(w, r, have), _left_on_board(w, i)
+    wanted, left = asked(w, r, have), left_on_board(w, i)
     for ahead in range(1, most):
-        kept = _share_kept(instance, instance.k + ahead) * max(left - ahead * instance.decodes, 0)
-        if asked <= room * block - kept:
+        kept = share_kept(instance, instance.k + ahead) * max(left - ahead * instance.decodes, 0)
+        if wanted <= room * block - kept:
             return ahead
         room -= v.phases(w)[i, (instance.k + ahead) % block]
     return most

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.serving.engine import state
-from assay.serving.engine.instance import KEPT
+from assay.serving.engine.output_reserve import KEPT
 from assay.serving.engine.state import ADMISSIONS, NONE, PLANS, RECOMPUTE, ROLES, SWAP, World
 from assay.serving.fleet import FleetSpec, Instance
 from assay.sim.llm_cost import StepCost
