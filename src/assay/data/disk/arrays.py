@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.data.disk.pages import PAGE, Bytes, Int64s, IoStats, PagedFile, aligned
+from assay.sim.compiled import njit
 
 Array = npt.NDArray[Any]
 
@@ -112,7 +113,9 @@ class DiskArray:
         raw = self.file.read(needed).reshape(-1)
         # Where a row lies in two pages they are neighbours, and so they are in `raw`.
         at = np.searchsorted(needed, first) * PAGE + begin - first * PAGE
-        return self._shaped(raw[at[:, None] + np.arange(self.row_bytes)].reshape(-1), len(wanted))
+        out = np.empty((len(wanted), self.row_bytes), np.uint8)
+        _copy_rows(raw, at, out)
+        return self._shaped(out.reshape(-1), len(wanted))
 
     def write(self, start: int, rows: Array) -> None:
         """Write rows from `start` on: a multiple of `group` into whole pages; the array's last rows end anywhere."""
@@ -200,6 +203,12 @@ def write_rows(path: Path, rows: Array) -> None:
     with DiskArray.create(path, rows.shape, rows.dtype) as array:
         array.write(0, rows)
         array.finish()
+
+
+@njit(cache=True)
+def _copy_rows(raw: Bytes, at: Int64s, out: Bytes) -> None:
+    for i in range(len(at)):
+        out[i] = raw[at[i] : at[i] + out.shape[1]]
 
 
 def _header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:

@@ -14,7 +14,7 @@ with O_DIRECT where the file system allows it; elsewhere what was read is droppe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -160,6 +160,14 @@ class PagedFile:
         """Begin a sequential read; the ticket returns the bytes."""
         return Ticket(lambda: self._span(first, count), self.stats)
 
+    def read_spans_async(self, spans: Sequence[tuple[int, int]]) -> Ticket[Bytes]:
+        """Begin to read several (first, count) runs of pages at once; the ticket returns them one behind the other."""
+        return Ticket(lambda: self._spans(spans), self.stats)
+
+    def write_span_async(self, first: int, data: Bytes) -> Ticket[None]:
+        """Begin a sequential write; `data` must stay as it is until the ticket was waited for."""
+        return Ticket(lambda: self._each(self._write_run, [(first, len(data) // PAGE, data)]), self.stats)
+
     def write(self, page_ids: Int64s, pages: Bytes, *, barrier: bool = False) -> None:
         """Write pages, neighbours in one request; with `barrier` they are on the disk when this returns."""
         ids = np.asarray(page_ids, np.int64)
@@ -189,8 +197,15 @@ class PagedFile:
         os.fsync(self._fd)
 
     def _span(self, first: int, count: int) -> Bytes:
-        out = aligned(count * PAGE)
-        self._each(self._read_run, [(first, count, out)])
+        return self._spans([(first, count)])
+
+    def _spans(self, spans: Sequence[tuple[int, int]]) -> Bytes:
+        out = aligned(sum(count for _, count in spans) * PAGE)
+        at, runs = 0, []
+        for first, count in spans:
+            runs.append((first, count, out[at : at + count * PAGE]))
+            at += count * PAGE
+        self._each(self._read_run, runs)
         return out
 
     def _gather(self, ids: Int64s) -> Bytes:
