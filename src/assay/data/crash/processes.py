@@ -115,7 +115,7 @@ def _judged(make: Callable[[], Crashable], folder: Path, ops: int, seed: int) ->
 
 
 def crash_once(make: Callable[[], Crashable], folder: Path, ops: int, seed: int, fault: Fault) -> list[list[str]]:
-    """A life with a fault, a judge, a second life that finishes, a judge again; each a process. The rules that broke."""
+    """A life with a fault, a judge, a life that finishes, a judge again, each a process; the rules that broke."""
     first = _forked(lambda: _one_life(make, folder, ops, seed * 1000, fault))
     if first not in (0, 3, KILLED):
         return [["only the store's errors reach the caller", f"the process ended with {first}"]]
