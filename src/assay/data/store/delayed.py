@@ -7,16 +7,20 @@ later, as every SDK does; the profile's limit is a token bucket of one second.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from assay.data.interface import Store
 from assay.data.store.wrappers import Op, Wrapper, answered
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
+from assay.record.store import write_whole
 from assay.sim.clock import Clock, VirtualClock
 from assay.sim.streams import stream
 
@@ -69,14 +73,32 @@ PROFILES = {
 
 
 def profile(name: str) -> Profile:
-    """A profile by name.
+    """A profile by name, or from a file that `assay data probe --out` wrote.
 
     >>> profile("s3-standard").put.median
     0.06
     """
-    if name not in PROFILES:
-        raise BadInput(f"no latency profile is called '{name}'; there are {', '.join(PROFILES)}")
-    return PROFILES[name]
+    if name in PROFILES:
+        return PROFILES[name]
+    if not name.endswith(".toml"):
+        raise BadInput(f"no latency profile is called '{name}'; there are {', '.join(PROFILES)}, or a file .toml")
+    try:
+        return msgspec.toml.decode(Path(name).read_bytes(), type=Profile)
+    except OSError as error:
+        raise unreadable(name, error) from error
+    except msgspec.DecodeError as error:
+        raise BadInput(
+            f"{name} is no latency profile: {error}; 'assay data probe URL --out FILE' writes one"
+        ) from error
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Keep a profile in a file, whole or not at all."""
+    lines = [f"name = {json.dumps(profile.name)}", f"source = {json.dumps(profile.source)}"]
+    lines += [f"{name} = {getattr(profile, name)!r}" for name in ("bandwidth", "puts", "gets")]
+    for op, latency in (("get", profile.get), ("put", profile.put)):
+        lines.append(f"{op} = {{ median = {latency.median!r}, p99 = {latency.p99!r} }}")
+    write_whole(path, "\n".join([*lines, ""]).encode())
 
 
 class Delayed(Wrapper):
