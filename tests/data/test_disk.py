@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from assay.data.disk.arrays import DiskArray, RowWriter, write_rows
 from assay.data.disk.edges import read_edges
 from assay.data.disk.graphs import DiskGraph
-from assay.data.disk.memory import Peak, parse_size
 from assay.data.disk.pages import PAGE, PagedFile
+from assay.sim.memory import Peak, parse_size
 from tests.oracles import edge_lists
 
 
