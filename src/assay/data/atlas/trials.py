@@ -215,7 +215,7 @@ def _measure(nodes: int, width: int, degree: int, share: float, seed: int) -> di
     warm(model)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        graph = DiskGraph.build(folder / "g", [edges_of("ordered", nodes, degree, seed)], nodes)
+        graph = DiskGraph.build(folder / "g", [edges_of("rmat", nodes, degree, seed)], nodes)
         with DiskArray.create(folder / "x.npy", (nodes, width), np.float32) as rows:
             for start in range(0, nodes, 1024):
                 some = min(1024, nodes - start)
