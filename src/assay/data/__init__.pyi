@@ -9,6 +9,7 @@ from assay.data.engine.version_log import VersionLog as VersionLog
 from assay.data.interface import Component as Component
 from assay.data.interface import Store as Store
 from assay.data.interface import Violation as Violation
+from assay.data.orbax import Checkpointer as Checkpointer
 from assay.data.store.address import open_store as open_store
 from assay.data.store.blocking import blocking as blocking
 from assay.data.store.delayed import Delayed as Delayed
@@ -20,6 +21,7 @@ from assay.data.store.wrappers import Zoned as Zoned
 
 __all__ = [
     "BatchPolicy",
+    "Checkpointer",
     "Component",
     "Delayed",
     "DirStore",

@@ -65,7 +65,6 @@ class Report:
     mixes: int = 0  # seeds with several actors at once
     processes: int = 0  # crash points of real processes on real files
     findings: list[Finding] = field(default_factory=list)
-    smallest: Finding | None = None
     seconds: float = 0.0
 
     @property
@@ -95,8 +94,6 @@ def examine(
         if found := replay(make, case):
             report.findings.append(found)
         progress(done + 1, total)
-    if report.findings:
-        report.smallest = smallest(make, report.findings[0])
     report.seconds = time.perf_counter() - began
     return report
 

@@ -76,10 +76,13 @@ class SegmentBlob:
         self.size = 0
         self._parts: list[Buffer] = []
 
-    def add(self, key: str, data: Buffer, *, rows: int = 0, known: bytes | None = None) -> Segment:
-        """Append a segment; `known` is its digest, where the caller has it."""
+    def add(
+        self, key: str, data: Buffer, *, rows: int = 0, known: bytes | None = None, follows: bool = False
+    ) -> Segment:
+        """Append a segment; `known` is its digest, where the caller has it; `follows`: right behind the last one."""
         size = nbytes(data)
-        self._pad(PAGE if size >= PAGE else _LINE)
+        if not follows:
+            self._pad(PAGE if size >= PAGE else _LINE)
         segment = Segment(key, self.size, size, rows, known if known is not None else digest(data))
         self.segments.append(segment)
         self._push(data)
