@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,14 +200,14 @@ def compare(
     warm()
     options: dict[str, Any] = {"prefix_cache": prefix_cache, "loop": loop, "age": age}
     promise = Promise.of(requests, spec, slo, prefix_cache) if find and slo is not None else None
-    outcomes, table, tiers = {}, [], []
+    outcomes, table = {}, []
     for done, (label, name) in enumerate(policies.items()):
         progress(done, len(policies))
         if order is not None:
             options["order"] = components.order(order)
         row: dict[str, Any] = {"policy": label}
         if promise is not None:
-            found, outcome = promise.find(lambda name=name: components.router(name), options)  # type: ignore[misc]
+            found, outcome = promise.find(partial(components.router, name), options)
             row |= found
         else:
             outcome = simulate(requests, spec, routers[label], **options)
@@ -217,8 +218,8 @@ def compare(
         if row.get("capacity") == 0.0:  # a run that keeps no promise is no load to reckon with
             spent = dict.fromkeys(spent, None)
         table.append(row | outcome.summary(slo) | spent)
-        tiers += tier_rows(label, outcome, slo) if slo is not None else []
-    contest.add_leads(table, outcomes, slo, find)
+    rivals = outcomes if promise is None else promise.rivals(table, policies, options, outcomes)
+    contest.add_leads(table, rivals, slo, find)
     answer: dict[str, Any] = {
         "trace": _trace_facts(requests, next(iter(outcomes.values()))),
         "fleet": _fleet_facts(spec, age),
@@ -232,8 +233,8 @@ def compare(
         "shown": columns.shown(slo, find),
         "apart": columns.APART,
     }
-    if tiers:
-        answer["tiers"] = tiers
+    if slo is not None and requests.tier is not None:
+        answer["tiers"] = [row for label, run in outcomes.items() for row in tier_rows(label, run, slo)]
     if promise is not None:
         answer |= {"capacity": promise.facts(), "never": promise.rows()}
         answer["why"] = f"{promise.sentence()}{answer['why']}"

@@ -1,8 +1,8 @@
 """What a request takes with nobody else there: the targets that it can never meet, whatever the policy and the rate.
 
-Each request is served alone, by every kind of instance the fleet has, with all of its prompt cached that any other
-request shares. Under load it can only take longer. So what misses a target here misses it everywhere, and to ask at
-which rate such requests meet it has no answer.
+Each request is served alone, by every kind of instance the fleet has, with all of its prompt cached that came before
+it in the trace. Under load it can only take longer. So what misses a target here misses it at any rate, and to ask at
+which one such requests meet it has no answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import FleetSpec, Instance
 from assay.serving.interface import SLO, Fleet, Hit, Request
-from assay.workloads.requests import Ints, Prefixes, Requests
+from assay.workloads.prefixes import hits
+from assay.workloads.requests import Requests
 
 Floats = NDArray[np.float64]
 
@@ -31,14 +32,15 @@ class Times(NamedTuple):
 
 
 class Never(NamedTuple):
-    """Requests of a tier that miss one target even alone: how many, the smallest prompt, what that one takes."""
+    """Requests of a tier that miss one target even alone: how many, and the one with the shortest prompt."""
 
     tier: str
     target: str
     seconds: float
     requests: int
     smallest_prompt: int
-    best: float  # seconds of the one with the smallest prompt; infinity: it fits no instance
+    its_output: int
+    best: float  # seconds that this one takes; infinity: it fits no instance
 
 
 def times_alone(requests: Requests, fleet: FleetSpec, prefix_cache: bool = True) -> Times:
@@ -51,7 +53,7 @@ def times_alone(requests: Requests, fleet: FleetSpec, prefix_cache: bool = True)
     """
     reuse = np.zeros(len(requests), np.int64)
     if prefix_cache and requests.prefixes is not None:
-        reuse = shared_with_others(requests.prefixes, requests.prompt)
+        reuse = hits(requests.prefixes, requests.prompt, answers=True)[0]
     rows = np.stack([requests.prompt, requests.output, reuse], axis=1).astype(np.int64)
     kinds, which = np.unique(rows, axis=0, return_inverse=True)
     best = np.full((3, len(requests)), np.inf)
@@ -85,24 +87,9 @@ def never(requests: Requests, alone: Times, slo: SLO | Mapping[str, SLO]) -> tup
             if len(misses):
                 first = misses[np.argmin(requests.prompt[misses])]
                 lost[misses] = True
-                found.append(Never(tier, target, limit, len(misses), int(requests.prompt[first]), float(took[first])))
+                sizes = int(requests.prompt[first]), int(requests.output[first])
+                found.append(Never(tier, target, limit, len(misses), *sizes, float(took[first])))
     return lost, found
-
-
-def shared_with_others(prefixes: Prefixes, prompt: Ints) -> NDArray[np.int64]:
-    """Of each prompt, the leading tokens that another prompt or answer has, too, in whichever order they come.
-
-    >>> from assay.workloads.prefixes import chains
-    >>> tree = chains([7, 8, 7, 9, 5], [0, 2, 4, 5], block_tokens=16, prompt=[32, 32, 16])
-    >>> shared_with_others(tree, np.array([32, 32, 16], np.int32)).tolist()
-    [16, 16, 0]
-    """
-    known = np.bincount(prefixes.segments, minlength=len(prefixes.parent)) > 1
-    known[prefixes.output[prefixes.output >= 0]] = True
-    owner = np.repeat(np.arange(len(prompt)), np.diff(prefixes.offsets))
-    reach = np.zeros(len(prompt), np.int64)
-    np.maximum.at(reach, owner, np.where(known, prefixes.stop, 0)[prefixes.segments])
-    return np.minimum(reach, prompt)
 
 
 @dataclass(frozen=True)

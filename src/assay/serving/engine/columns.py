@@ -14,7 +14,7 @@ _BY_UNIT = {
     "sim_seconds seconds best",
     RATE: "offered goodput capacity capacity_above rate",
     "tokens/s": "tokens_per_second",
-    "tokens": "prompt_mean output_mean kv_tokens block smallest_prompt",
+    "tokens": "prompt_mean output_mean kv_tokens block smallest_prompt its_output",
     "$/Mtok": "usd_per_mtok usd_per_mtok_all",
     "J/Mtok": "joules_per_mtok joules_per_mtok_all",
     "J": "joules_per_request",

@@ -38,13 +38,18 @@ def ranked(table: Sequence[Row], targets: Targets | None = None, find: bool = Fa
 def add_leads(
     table: Sequence[dict[str, Any]], outcomes: Mapping[str, Outcome], targets: Targets | None, find: bool
 ) -> None:
-    """To each row by which share the winner leads it, and the interval: of resampled sessions, or of the bisection."""
+    """To each row by which share the winner leads it, and the interval, of resampled sessions.
+
+    Of capacities the interval is what the bisections leave open, down to nothing where it is not certain that fewer
+    meet their targets; `outcomes` are then everybody's runs at the winner's capacity.
+    """
     best = ranked(table, targets, find)[0]
     for row in table:
         found: Lead | None = None
         if row is not best:
-            runs = outcomes[best["policy"]], outcomes[row["policy"]]
-            found = _bracket([best], [row]) if find else lead_over([_drawn(*runs, targets, 0)])
+            found = lead_over([_drawn(outcomes[best["policy"]], outcomes[row["policy"]], targets, 0)])
+            if find:
+                found = _bracket([best], [row], certain=not found.tie)
         row |= dict(zip(LED, found or (None, None, None), strict=True))
 
 
@@ -55,7 +60,7 @@ def _drawn(best: Outcome, other: Outcome, targets: Targets | None, number: int) 
     return drawn(other, best, other.met(targets).astype(float), best.met(targets).astype(float), number)
 
 
-def _bracket(best: Sequence[Row], other: Sequence[Row]) -> Lead | None:
+def _bracket(best: Sequence[Row], other: Sequence[Row], certain: bool) -> Lead | None:
     """The lead in capacity, trace by trace, and what the ends of the bisections leave open; None: nobody has any."""
 
     def share(ours: str, theirs: str) -> float:
@@ -65,7 +70,8 @@ def _bracket(best: Sequence[Row], other: Sequence[Row]) -> Lead | None:
 
     if not all(row["capacity"] for row in best):
         return None
-    return Lead(share("capacity", "capacity"), share("capacity", "capacity_above"), share("capacity_above", "capacity"))
+    low = share("capacity", "capacity_above")
+    return Lead(share("capacity", "capacity"), low if certain else min(low, 0.0), share("capacity_above", "capacity"))
 
 
 def over_all(
@@ -88,14 +94,23 @@ def over_all(
     for row in rows:
         found: Lead | None = None
         if row["policy"] != best:
-            pairs = [(run[best], run[row["policy"]]) for run in runs]
-            found = (
-                _bracket([table[best] for table in named], [table[row["policy"]] for table in named])
-                if find
-                else lead_over([_drawn(*pair, targets, number) for number, pair in enumerate(pairs)])
-            )
+            if find:
+                sides = ([table[policy] for table in named] for policy in (best, row["policy"]))
+                found = _bracket(*sides, certain=_told_apart(tables, best, row["policy"]))
+            else:
+                found = lead_over([_drawn(run[best], run[row["policy"]], targets, n) for n, run in enumerate(runs)])
         row |= dict(zip(LED, found or (None, None, None), strict=True))
     return rows
+
+
+def _told_apart(tables: Sequence[Sequence[Row]], *policies: str) -> bool:
+    """Whether some trace tells two policies apart: one of them wins or ties with its winner, the other does not."""
+    return any(len(set(policies) & {_winner(table), *_tied(table)}) == 1 for table in tables)
+
+
+def _winner(table: Sequence[Row]) -> str:
+    """Whom nobody leads."""
+    return str(next(row["policy"] for row in table if row["led_by"] is None))
 
 
 def _ahead(table: Sequence[Row], policy: str, targets: Targets | None, find: bool) -> bool:
@@ -120,7 +135,11 @@ def why(table: Sequence[Row], targets: Targets | None, find: bool) -> str:
     last = others[-1]
     if len(_tied(others)) == len(others):
         return f"{_first(best, others, targets, find)}. At this load the choice hardly matters."
-    said = "" if last is others[0] else f"; {last['policy']} is last with {last[measure_of(targets, find)]:.3g}"
+    said = (
+        ""
+        if last is others[0] or last["policy"] in _tied(others)
+        else f"; {last['policy']} is last with {last[measure_of(targets, find)]:.3g}"
+    )
     return f"{_first(best, others, targets, find)}{said}. {_because(best, last)}"
 
 
@@ -165,11 +184,12 @@ def _amount(row: Row, targets: Targets | None, find: bool) -> str:
 
 def _first(best: Row, others: Sequence[Row], targets: Targets | None, find: bool) -> str:
     """Who is first alone, or with whom it ties."""
-    second, amount = others[0], _amount(best, targets, find)
+    amount = _amount(best, targets, find)
     if tied := _tied(others):
         names = ", ".join([best["policy"], *tied[:-1]]) + f" and {tied[-1]}"
-        return f"{names} tie at {amount}: {best['policy']} is {_lead_text(second, find)}, which may be nothing"
-    return f"{best['policy']} wins with {amount}, {_lead_text(second, find)}"
+        nearest = next(row for row in others if row["policy"] == tied[0])
+        return f"{names} tie at {amount}: {best['policy']} is {_lead_text(nearest, find)}, which may be nothing"
+    return f"{best['policy']} wins with {amount}, {_lead_text(others[0], find)}"
 
 
 def _lead_text(row: Row, find: bool) -> str:
@@ -178,7 +198,9 @@ def _lead_text(row: Row, find: bool) -> str:
         return f"before {row['policy']}"
     low, high = (_percent(row[end]).removesuffix(" %").replace("inf", "∞") for end in LED[1:])
     ends = f"{low} … {high} %"
-    how = f"the bisections leave {ends}" if find else f"95 % interval {ends}, sessions of this run resampled"
+    sure = row["led_by_low"] > 0
+    apart = f"the bisections leave {ends}" + ("" if sure else ", and attainment at that rate does not tell them apart")
+    how = apart if find else f"95 % interval {ends}, sessions resampled"
     return f"{_percent(row['led_by'])} ahead of {row['policy']} ({how})"
 
 
@@ -191,7 +213,7 @@ def _because(best: Row, other: Row) -> str:
     causes = [
         (
             work_other / max(work, 1e-9),
-            f"computes {work:.0%} of its prompt tokens where {name} computes {work_other:.0%}",
+            f"computes {_percent(work)} of its prompt tokens where {name} computes {_percent(work_other)}",
         ),
         ((wait_other + 1e-3) / (wait + 1e-3), f"lets requests wait {wait:.2g} s for admission, not {wait_other:.2g} s"),
         (pace_other / max(pace, 1e-12), f"keeps tokens {pace:.2g} s apart, not {pace_other:.2g} s"),
@@ -199,5 +221,5 @@ def _because(best: Row, other: Row) -> str:
     causes.sort(reverse=True)
     strong = [text for factor, text in causes if factor > 1.05][:2]
     if not strong:
-        return "They compute, wait and decode alike: at this load the choice hardly matters."
+        return f"It and {name} compute, wait and decode alike within 5 %."
     return f"It {' and '.join(strong)}."

@@ -7,14 +7,14 @@ highest rate at which 95 % of the *others* meet their targets; those that cannot
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.serving.engine import capacity
+from assay.serving.engine import capacity, components
 from assay.serving.engine.alone import Never, never, times_alone
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.simulator import simulate
@@ -58,6 +58,22 @@ class Promise:
         kept = found.outcome.attainment(self.targets, self.counted)
         return {"capacity": found.rate, "capacity_above": found.above, "attainment_counted": kept}, found.outcome
 
+    def rivals(
+        self,
+        table: Sequence[Mapping[str, Any]],
+        policies: Mapping[str, str],
+        options: dict[str, Any],
+        found: dict[str, Outcome],
+    ) -> dict[str, Outcome]:
+        """Everybody's run at the highest capacity that anybody has: there attainment tells the policies apart."""
+        most = max(row["capacity"] for row in table)
+        if not most:
+            return found
+        faster = self.requests.faster(most / self.requests.rate)
+        return {
+            label: simulate(faster, self.fleet, components.router(name), **options) for label, name in policies.items()
+        }
+
     def facts(self) -> dict[str, Any]:
         """What a capacity means here."""
         return {
@@ -68,13 +84,13 @@ class Promise:
 
     def rows(self) -> list[dict[str, Any]]:
         """By tier and target: who can never meet it."""
-        tiers = not isinstance(self.targets, SLO)
-        return [
-            ({"tier": one.tier or "no tier"} if tiers else {})
-            | {"target": f"{one.target}={one.seconds:g}", "requests": one.requests,
-               "smallest_prompt": one.smallest_prompt, "best": one.best if math.isfinite(one.best) else None}
-            for one in self.misses
-        ]  # fmt: skip
+        rows = []
+        for one in self.misses:
+            row: dict[str, Any] = {} if isinstance(self.targets, SLO) else {"tier": one.tier or "no tier"}
+            row |= {"target": f"{one.target}={one.seconds:g}", "requests": one.requests}
+            row |= {"smallest_prompt": one.smallest_prompt, "its_output": one.its_output}
+            rows.append(row | {"best": one.best if math.isfinite(one.best) else None})
+        return rows
 
     def sentence(self) -> str:
         """Who can never meet the targets, in words; nothing where all can."""
@@ -86,7 +102,7 @@ class Promise:
             best = f"takes {one.best:.3g} s" if math.isfinite(one.best) else "fits no instance"
             told.append(
                 f"{one.requests:,}{of} miss {one.target}={one.seconds:g} (the shortest prompt among them has "
-                f"{one.smallest_prompt:,} tokens and {best})"
+                f"{one.smallest_prompt:,} tokens, its answer {one.its_output:,}, and {best})"
             )
         all_of = len(self.requests)
         then = "so the capacity is zero" if self.lost == all_of else f"capacity counts the other {all_of - self.lost:,}"
