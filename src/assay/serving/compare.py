@@ -227,7 +227,7 @@ def compare(
         "policies": _policy_facts(routers, spec),
         "simulation": _simulation_facts(table),
         "table": table,
-        "why": contest.why(table, slo, find),
+        "why": contest.why(table, slo, find, rivals if find else None),
         "units": columns.UNITS,
         "trust": _trust(spec),
         "shown": columns.shown(slo, find),

@@ -124,23 +124,25 @@ def _tied(table: Sequence[Row]) -> list[str]:
     return [row["policy"] for row in table if row["led_by_low"] is not None and not row["led_by_low"] > 0]
 
 
-def why(table: Sequence[Row], targets: Targets | None, find: bool) -> str:
-    """Who wins, by how much and how sure that is, and why, from the numbers."""
+def why(table: Sequence[Row], targets: Targets | None, find: bool, runs: Mapping[str, Outcome] | None = None) -> str:
+    """Who wins, by how much and how sure that is, and why, from the numbers.
+
+    The reason is read off `runs` where they are given: rows at capacity are of runs at different rates.
+    """
     best, *others = ranked(table, targets, find)
     if find and not best["capacity"]:
         most = max(row["attainment_counted"] for row in table)
         return f"The capacity is zero: at the lowest rate tried at most {_percent(most)} meet the targets, not 95 %."
     if not others:
         return f"{_level(best, targets, find)}. There is nobody to compare it with."
-    last = others[-1]
-    if len(_tied(others)) == len(others):
-        return f"{_first(best, others, targets, find)}. At this load the choice hardly matters."
-    said = (
-        ""
-        if last is others[0] or last["policy"] in _tied(others)
-        else f"; {last['policy']} is last with {last[measure_of(targets, find)]:.3g}"
-    )
-    return f"{_first(best, others, targets, find)}{said}. {_because(best, last)}"
+    said, tied, last = _first(best, others, targets, find), _tied(others), others[-1]
+    if len(tied) == len(others):
+        return f"{said}. At this load the choice hardly matters."
+    if last is not others[0] and last["policy"] not in tied:
+        said += f"; {last['policy']} is last with {last[measure_of(targets, find)]:.3g}"
+    if runs is not None:
+        best, last = ({"policy": row["policy"]} | runs[row["policy"]].summary() for row in (best, last))
+    return f"{said}. {_because(best, last)}"
 
 
 def why_over_all(
