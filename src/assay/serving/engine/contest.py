@@ -95,8 +95,8 @@ def over_all(
         found: Lead | None = None
         if row["policy"] != best:
             if find:
-                sides = ([table[policy] for table in named] for policy in (best, row["policy"]))
-                found = _bracket(*sides, certain=_told_apart(tables, best, row["policy"]))
+                ours, theirs = ([table[policy] for table in named] for policy in (best, row["policy"]))
+                found = _bracket(ours, theirs, certain=_told_apart(tables, best, row["policy"]))
             else:
                 found = lead_over([_drawn(run[best], run[row["policy"]], targets, n) for n, run in enumerate(runs)])
         row |= dict(zip(LED, found or (None, None, None), strict=True))
