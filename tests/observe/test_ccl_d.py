@@ -371,6 +371,26 @@ def test_one_alarm_in_a_round_without_a_fault_is_a_counterexample() -> None:
     assert found.value < 1.0 and found.cases == "1 alarms in 40 rounds"
 
 
+def test_rounds_that_scatter_as_much_as_what_was_injected_tell_no_split() -> None:
+    rows = {"experiment": "split", "share_error": [0.01, 0.30], "seed": [7, 1000]}
+    assert answer("split").measure(pl.DataFrame(rows | {"noise": 0.01})).value == pytest.approx(0.155)
+    with pytest.raises(NotMeasured, match=r"too busy \(rounds scatter by 20% of what was injected\)"):
+        answer("split").measure(pl.DataFrame(rows | {"noise": [0.01, 0.2]}))
+
+
+@pytest.mark.parametrize(
+    ("noises", "kept"), [([0.01], 0.01), ([0.2, 0.04], 0.04), ([0.3, 0.1, 0.2], 0.1)], ids=["calm", "again", "never"]
+)
+def test_the_steadiest_split_counts_whatever_it_found(
+    noises: list[float], kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = list(noises)
+    monkeypatch.setattr(lab, "split", lambda job, seed, rounds: lab.Split(1 - left[0], 0.06, 0.06, left.pop(0)))
+    (row,) = trials._split(None, seed=3).values()  # type: ignore[arg-type]
+    assert not left and row["noise"] == kept
+    assert row["share_error"] == pytest.approx(abs((1 - kept) / 0.5 - 1))
+
+
 @pytest.mark.parametrize("seeds", [(12345, 7, 99), (1000,)])
 def test_the_given_seeds_are_the_ones_that_run(monkeypatch: pytest.MonkeyPatch, seeds: tuple[int, ...]) -> None:
     ran = []

@@ -18,7 +18,7 @@ from assay.observe.stagefrontier.ddp import SLOW, Fault, Job
 from assay.record import catalogue
 from assay.record.errors import BadInput
 from assay.record.lab import Lab
-from assay.record.types import Claim, Estimate
+from assay.record.types import Claim, Estimate, NotMeasured
 from assay.record.verdicts import judge
 from assay.sim.telemetry import Frame
 
@@ -162,7 +162,7 @@ def judged(table: pl.DataFrame, name: str) -> tuple[Estimate, str]:
 
 FAULT = {
     "experiment": "faults", "method": "frontier", "recording": trials.APART, "visible": False, "delta": 0.1,
-    "top1": True, "top2": True, "stage_top1": True, "label": "unsure", "seed": 7,
+    "top1": True, "top2": True, "stage_top1": True, "label": "unsure", "seed": 7, "noise": 0.02, "pace": 1,
 }  # fmt: skip
 
 
@@ -196,6 +196,41 @@ def test_a_confirmed_rank_of_two_that_are_equally_late_is_a_counterexample() -> 
     table = pl.from_dicts([row | {"label": "confirmed"}, row | {"label": "co-critical"}])
     found, verdict = judged(table, "co-critical-within")
     assert (found.value, found.cases, verdict) == (0.5, "confirmed: forward and backward", "not reproduced")
+
+
+@pytest.mark.parametrize("name", ["top-two", "best-dashboard", "means", "co-critical", "co-critical-within", "healthy"])
+def test_where_the_steps_of_a_launch_scatter_nothing_is_said_of_it(name: str) -> None:
+    rows = [
+        FAULT | {"window": i, "experiment": kind, "recording": where, "method": method, "stage": "data", "noise": noise}
+        for kind in ("faults", "co-critical", "healthy")
+        for where in (trials.APART, trials.WITHIN)
+        for method in ("frontier", *DASHBOARDS)
+        for i, noise in enumerate([0.02] * 8 + [0.5] * 2)
+    ]
+    with pytest.raises(NotMeasured, match=r"too busy \(noise of 50% of a step, 1 times"):
+        answer(name).measure(pl.from_dicts(rows))
+    calm = pl.from_dicts(rows).with_columns(noise=pl.lit(0.04))
+    assert answer(name).measure(calm).n
+    # Another launch's noise counts as well: one table, one answer.
+    with pytest.raises(NotMeasured, match="too busy"):
+        answer(name).measure(pl.concat([calm, pl.from_dicts(rows).with_columns(pl.col("seed") + 1)]))
+
+
+def test_on_a_noisy_machine_the_job_is_slower_and_its_faults_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[tuple[int, float]] = []
+
+    def launch(job: Job, planned: Any, profiled: Any, seed: int) -> dict[str, Any]:
+        least = min(fault.delay for stretch in planned for fault in stretch.faults)
+        launched.append((round(job.step / trials.JOB.step), least / job.step))
+        return {"0": {"noise": 0.3 / launched[-1][0]}}
+
+    monkeypatch.setattr(trials, "_launched", launch)
+    for noise, paces in ((0.01, [1, 2]), (0.1, [3]), (0.3, [8])):
+        monkeypatch.setattr(trials, "gauge", lambda job, steps, noise=noise: noise)
+        launched.clear()
+        trials.hidden_faults(1, (0.1, 1.0), 7, (), seed=5)
+        assert [pace for pace, _ in launched] == paces
+        assert all(share == pytest.approx(0.1) for _, share in launched)
 
 
 def test_traces_are_compared_with_summaries_that_lead_to_the_same_stage() -> None:
