@@ -50,7 +50,7 @@ def parse_seeds(context: click.Context, option: click.Parameter, value: str | No
 
 @click.command(epilog="Example:  assay run div radius-fps --seeds 8 --first-seed 100 --json")
 @click.argument("keys", nargs=-1, required=True, shell_complete=complete)
-@click.option("--full", is_flag=True, help="Full size instead of quick (at most 20 s).")
+@click.option("--full", is_flag=True, help="Full size, some minutes, instead of quick, some seconds.")
 @click.option(
     "--seeds",
     callback=parse_seeds,
