@@ -59,3 +59,12 @@ def test_output_on_a_page_is_escaped_and_cut(build: dict[str, Any]) -> None:
 def test_the_public_names_of_a_room_are_listed(build: dict[str, Any]) -> None:
     page = build["names"]("serving", ROOT / "src" / "assay" / "serving" / "__init__.pyi")
     assert "::: assay.serving.engine.simulator.simulate" in page
+
+
+def test_examples_of_docstrings_are_code_on_the_site_and_nothing_else_is_changed() -> None:
+    pytest.importorskip("griffe")
+    shown = runpy.run_path(str(ROOT / "docs" / "docstrings.py"))["shown"]
+    text = "Sums.\n\nArgs:\n    x: a number.\n\n>>> f(1)\n[0.0, 1.0]\n>>> g()\n2"
+    found = "Sums.\n\nArgs:\n    x: a number.\n\n```pycon\n>>> f(1)\n[0.0, 1.0]\n>>> g()\n2\n```\n"
+    assert shown(text) == found
+    assert shown("No example, `code` and 2 * 3 * 4.") == "No example, `code` and 2 * 3 * 4."

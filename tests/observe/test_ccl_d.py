@@ -364,11 +364,25 @@ def test_coverage_is_compared_with_the_tool_that_names_most_on_the_same_incident
 
 
 def test_one_alarm_in_a_round_without_a_fault_is_a_counterexample() -> None:
-    rows = {"experiment": "quiet", "method": ["1 in a row", "3 in a row"], "rounds": 40, "seed": 7}
+    rows = {"experiment": "quiet", "method": ["1 in a row", "3 in a row"], "rounds": 40, "seed": 7, "queued": 0.03}
     calm = pl.DataFrame(rows | {"false_alarms": [3, 0]})
     assert answer("quiet").measure(calm).value == 1.0
     found = answer("quiet").measure(calm.with_columns(false_alarms=1))
     assert found.value < 1.0 and found.cases == "1 alarms in 40 rounds"
+    for alarms in (0, 1):  # whatever was seen
+        with pytest.raises(NotMeasured, match=r"too busy \(ranks waited 20% of the time"):
+            answer("quiet").measure(calm.with_columns(false_alarms=alarms, queued=0.2))
+
+
+@pytest.mark.parametrize(("queued", "kept"), [([0.05], 0), ([0.3, 0.05], 1), ([0.3, 0.2, 0.25], 1)])
+def test_quiet_rounds_are_watched_again_while_ranks_wait_for_a_processor(
+    queued: list[float], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = [{"row": {"queued": share, "false_alarms": number}} for number, share in enumerate(queued)]
+    again = iter(tries[1:])
+    monkeypatch.setattr(trials, "_quiet", lambda job, seed, rounds: next(again))
+    assert trials._calmest(tries[0], None, seed=3, rounds=40) == tries[kept]  # type: ignore[arg-type]
+    assert list(again) == []
 
 
 def test_rounds_that_scatter_as_much_as_what_was_injected_tell_no_split() -> None:

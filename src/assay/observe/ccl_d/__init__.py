@@ -171,6 +171,8 @@ def off_by(table: pl.DataFrame) -> Estimate:
 def without_alarm(table: pl.DataFrame) -> Estimate:
     """The share of rounds without a fault, steady or with jitter, in which nobody raised an alarm."""
     rows = measures.rows(table, {"experiment": "quiet", "method": "3 in a row"})
+    if (queued := float(rows["queued"].max())) > trials.CROWDED:  # type: ignore[arg-type]
+        raise too_busy(f"ranks waited {queued:.0%} of the time for a processor, which is a slow-down and no jitter")
     rounds, alarms = int(rows["rounds"].sum()), int(rows["false_alarms"].sum())
     found = intervals.clopper_pearson(rounds - alarms, rounds)
     return replace(found, cases=f"{alarms} alarms in {rounds} rounds") if alarms else found

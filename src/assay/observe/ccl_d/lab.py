@@ -117,9 +117,14 @@ def incident(
     symptom = seen[0] if seen else None
     diagnosis = locate(records, symptom, earlier) if symptom else Diagnosis(why="nobody noticed")
     locating = time.perf_counter() - begin
-    spent = [after - waited[rank] for rank, after in job.queued().items() if rank in waited]
-    queued = sum(spent) / max(1, len(spent)) / (time.monotonic() - started)
+    queued = queued_since(job, waited, started)
     return Sighting(truth, symptom, diagnosis, delay, pulled, locating, records, len(early), queued)
+
+
+def queued_since(job: RingJob, waited: dict[int, float], begun: float) -> float:
+    """The share of the time since then that the job's ranks have waited for a processor."""
+    spent = [after - waited[rank] for rank, after in job.queued().items() if rank in waited]
+    return sum(spent) / max(1, len(spent)) / (time.monotonic() - begun)
 
 
 def _settle(job: RingJob, symptom: Symptom) -> None:

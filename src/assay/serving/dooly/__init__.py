@@ -307,6 +307,8 @@ def plot(table: pl.DataFrame) -> alt.HConcatChart:
     ).properties(width=160, height=300, title="Twelve models")  # fmt: skip
     long = chosen.filter(pl.col("experiment") == "serving").unpivot(
         ["ttft_error", "tpot_error"], index=["method"], variable_name="quantity", value_name="error"
+    ).with_columns(
+        pl.col("quantity").replace({"ttft_error": "time to first token", "tpot_error": "time per output token"})
     ).group_by("method", "quantity").agg(pl.col("error").mean()).sort("method", "quantity")  # fmt: skip
     right = alt.Chart(long).mark_bar().encode(
         x=alt.X("method:N", title=None, axis=alt.Axis(labelAngle=0)), xOffset="quantity:N",
