@@ -30,10 +30,10 @@ TRACED = 6  # steps under the profiler, which writes much
 JOB = ddp.Job(data=0.0045, forward=0.0075, backward=0.012, optimizer=0.003, checkpoint=0.003)
 APART, WITHIN = "sync apart", "sync in backward"
 # Other work on the machine is noise to the ranks. What a window's steps leave in doubt, as a share of a step, says how
-# much there is: from a tenth on, the smallest fault that counts is lost in it.
-NOISY, AIM = 0.10, 0.04
+# much there is: tried beside two busy processes, up to 0.4 no fault was lost and at 1.3 a fifth of them was.
+NOISY, AIM = 0.5, 0.2
 GAUGED = 20  # healthy steps by which the job's pace is set
-PACES, TRIES = 8, 2  # the slowest pace that the gauge may choose; launches, the second one twice as slow
+PACES, TRIES = 4, 2  # the slowest pace that the gauge may choose; launches, the second one twice as slow
 TWICE = 2  # windows of each pair of ranks that are equally late
 _EMPTY: dict[str, Any] = {
     "method": "frontier", "recording": APART, "window": None, "stage": None, "rank": None, "delta": None,
@@ -104,15 +104,15 @@ def gauge(job: ddp.Job, steps: int) -> float:
 def pace_for(noise: float) -> int:
     """How many times slower the job must be for such noise to be small beside the smallest fault.
 
-    >>> pace_for(0.01), pace_for(0.1), pace_for(9.0)
-    (1, 3, 8)
+    >>> pace_for(0.01), pace_for(0.5), pace_for(9.0)
+    (1, 3, 4)
     """
     return int(min(max(math.ceil(noise / AIM), 1), PACES))
 
 
 def noise_of(windows: Sequence[float | None]) -> float:
-    """The noise of a run: nine in ten of its windows have no more."""
-    return float(np.quantile([noise for noise in windows if noise is not None], 0.9))
+    """The noise of a run: that of its middle window."""
+    return float(np.median([noise for noise in windows if noise is not None]))
 
 
 def _completed(job: ddp.Job, planned: Sequence[ddp.Stretch], traces: Path | None) -> ddp.Recording:
