@@ -216,21 +216,34 @@ def test_where_the_steps_of_a_launch_scatter_nothing_is_said_of_it(name: str) ->
         answer(name).measure(pl.concat([calm, pl.from_dicts(rows).with_columns(pl.col("seed") + 1)]))
 
 
-def test_on_a_noisy_machine_the_job_is_slower_and_its_faults_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched: list[tuple[int, float]] = []
+@pytest.mark.parametrize(
+    ("gauged", "noises", "launched"),
+    [
+        (0.01, [0.1], [(1, 18)]),
+        (0.5, [0.1], [(3, 18)]),
+        (9.0, [0.1], [(4, 18)]),
+        (0.01, [0.9, 0.1], [(1, 18), (2, 14)]),  # all are noisy: twice as slow
+        (0.01, [{3: 0.9, 5: 0.9}, {3: 0.1, 5: 0.9}, 0.1], [(1, 18), (1, 2), (1, 1)]),  # two of them: these again
+        (0.01, [0.9, 0.9, 0.9], [(1, 18), (2, 14), (4, 14)]),  # it does not get better: then that is how it is
+    ],
+)
+def test_noise_alone_makes_the_job_slower_or_runs_windows_again(
+    gauged: float, noises: list[Any], launched: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
 
-    def launch(job: Job, planned: Any, profiled: Any, seed: int) -> dict[str, Any]:
+    def launch(job: Job, planned: Any, wanted: Any, profiled: Any, seed: int) -> dict[str, Any]:
+        seen.append((round(job.step / trials.JOB.step), len(wanted)))
         least = min(fault.delay for stretch in planned for fault in stretch.faults)
-        launched.append((round(job.step / trials.JOB.step), least / job.step))
-        return {"0": {"noise": 0.9 / launched[-1][0]}}
+        assert least == pytest.approx(0.1 * job.step)  # whatever its pace
+        noise = noises[len(seen) - 1]
+        at = noise if isinstance(noise, dict) else dict.fromkeys(wanted, noise)
+        return {f"{i} frontier {trials.APART}": {"noise": at.get(i, 0.1)} for i in wanted}
 
+    monkeypatch.setattr(trials, "gauge", lambda job, steps: gauged)
     monkeypatch.setattr(trials, "_launched", launch)
-    for noise, paces in ((0.01, [1, 2]), (0.5, [3]), (9.0, [4])):
-        monkeypatch.setattr(trials, "gauge", lambda job, steps, noise=noise: noise)
-        launched.clear()
-        trials.hidden_faults(1, (0.1, 1.0), 7, (), seed=5)
-        assert [pace for pace, _ in launched] == paces
-        assert all(share == pytest.approx(0.1) for _, share in launched)
+    trials.hidden_faults(1, (0.1, 1.0), 7, (), seed=5)
+    assert seen == launched
 
 
 def test_traces_are_compared_with_summaries_that_lead_to_the_same_stage() -> None:
