@@ -175,6 +175,8 @@ def _print(result: Result, wide: bool) -> None:
     screen.print(claims_table(result.claims, wide))
     for line in ("", *claims_plot(result.claims, min(screen.width, 140))):
         screen.print(Text(line), no_wrap=True)
+    found = ", ".join(f"{count} {verdict}" for verdict, count in result.tally.items())
+    screen.print(Text(f"\nOf the paper's {len(result.stated)} claims: {found}.", style="bold"))
     for line in full_size_lines(result):
         screen.print(Text(line, style="yellow"))
     if result.trust:

@@ -119,7 +119,7 @@ def study(lab: Lab) -> Tables:
     }  # fmt: skip
     scale = [{"ranks": 128, "steps": 100}, {"ranks": 1000, "steps": lab.pick(quick=50, full=200)}]
     launches = here.with_seeds(quick=1, full=3).run(trials.hidden_faults, [runs], per="run")
-    lab.cases.update(("recording", "method", "stage", "rank", "delta"))
+    lab.cases.update(("recording", "method", "stage", "rank", "delta", "window"))
     return {
         "faults": launches.drop("rounds", "deltas", "profiled", "steps"),
         "many ranks": here.with_seeds(quick=2, full=3).run(trials.many_ranks, scale, per="run").drop("steps"),
