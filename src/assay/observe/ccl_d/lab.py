@@ -233,7 +233,7 @@ class Split:
         return self.late / (self.late + self.transfer)
 
 
-TOLD = 20.0  # times the scatter of usual rounds: what a fault costs at least, so that a twentieth of it can be seen
+TOLD = 40.0  # times the scatter of usual rounds: what a fault costs at least, so that a twentieth of it can be seen
 SLOWER = 1.5  # times that: what the slowed transfer costs
 
 

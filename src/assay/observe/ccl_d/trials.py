@@ -25,7 +25,7 @@ from assay.observe.ccl_d.ring import LOOPS
 
 OURS = "ccl-d"
 CROWDED = 0.08  # of the time that ranks wait for a processor: from here on it is other work that makes rounds slow
-STEADY, TRIES = 0.05, 3  # the scatter of rounds, as a share of what was injected, below which a split tells anything
+STEADY, TRIES = 0.03, 3  # the scatter of rounds, as a share of what was injected, below which a split tells anything
 
 
 def launch(ranks: int, teams: int, hang_after: float, watched: int, seed: int) -> dict[str, dict[str, Any]]:
