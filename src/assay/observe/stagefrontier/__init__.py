@@ -123,7 +123,7 @@ def study(lab: Lab) -> Tables:
     return {
         "faults": launches.drop("rounds", "deltas", "profiled", "steps"),
         "many ranks": here.with_seeds(quick=2, full=3).run(trials.many_ranks, scale, per="run").drop("steps"),
-        "cost": here.run(trials.recorder_cost, [{"steps": 40}], per="run").drop("steps"),
+        "cost": here.with_seeds(quick=3, full=10).run(trials.recorder_cost, [{"steps": 40}], per="run").drop("steps"),
     }
 
 
