@@ -325,6 +325,8 @@ def incidents(*rows: tuple[str, str, int, bool, float]) -> pl.DataFrame:
     """Rows of (method, fault, turn, named, seconds)."""
     columns = ["method", "fault", "turn", "named", "seconds"]
     table = pl.DataFrame(list(rows), schema=columns, orient="row")
+    ours = pl.when(pl.col("method") == trials.OURS).then(0.05)  # only of ours it is known how long ranks waited
+    table = table.with_columns(queued=ours, right=pl.col("named"))
     return table.with_columns(experiment=pl.lit("incident"), seed=7, after_timeout=pl.lit(None, pl.Float64))
 
 
@@ -361,6 +363,16 @@ def test_coverage_is_compared_with_the_tool_that_names_most_on_the_same_incident
     rows += [(name, S1, turn, turn < named.get(name, 0), 1.0) for name in baselines.TOOLS for turn in range(6)]
     found = answer("beyond-tools").measure(incidents(*rows))
     assert (found.value, found.n, found.cases) == (pytest.approx(2 / 6), 6, "stacks, of 6 tools")
+
+
+@pytest.mark.parametrize("name", ["coverage", "beyond-tools"])
+@pytest.mark.parametrize("named", [True, False])
+def test_incidents_on_a_crowded_machine_count_neither_for_nor_against(name: str, named: bool) -> None:
+    rows = [(method, S1, turn, named, 1.0) for method in (trials.OURS, *baselines.TOOLS) for turn in range(6)]
+    assert answer(name).measure(incidents(*rows)).n == 6
+    crowded = incidents(*rows).with_columns(pl.col("queued") * 4)
+    with pytest.raises(NotMeasured, match=r"too busy \(ranks waited 20% of the time for a processor"):
+        answer(name).measure(crowded)
 
 
 def test_one_alarm_in_a_round_without_a_fault_is_a_counterexample() -> None:

@@ -115,9 +115,18 @@ ONE = ["fault", "turn", "seed"]  # what makes an incident
 WAITS = 300.0  # seconds before the paper calls an operation hung
 
 
+def incidents(table: pl.DataFrame) -> pl.DataFrame:
+    """Incidents with what every tool made of them, unless other work made ranks wait as much as the faults did."""
+    rows = measures.rows(table, {"experiment": "incident"})
+    queued = float(rows["queued"].drop_nulls().mean() or 0.0)  # type: ignore[arg-type]
+    if queued > trials.TOGETHER:
+        raise too_busy(f"ranks waited {queued:.0%} of the time for a processor, as long as for some of the faults")
+    return rows
+
+
 def right(table: pl.DataFrame) -> Estimate:
     """The share of incidents with the right class and exactly the right ranks."""
-    rows = measures.rows(table, {"experiment": "incident", "method": OURS})
+    rows = incidents(table).filter(pl.col("method") == OURS)
     return intervals.clopper_pearson(int(rows["right"].sum()), len(rows))
 
 
@@ -151,7 +160,7 @@ def sooner(tool: str) -> measures.Measure:
 
 def beyond_tools(table: pl.DataFrame) -> Estimate:
     """The share of incidents whose culprits are named, less that of the other tool that names most."""
-    rows = measures.rows(table, {"experiment": "incident"})
+    rows = incidents(table)
     ours = rows.filter(pl.col("method") == OURS)
     count = {name: int(rows.filter(pl.col("method") == name)["named"].sum()) for name in baselines.TOOLS}
     rival = max(count, key=lambda name: count[name])

@@ -25,6 +25,7 @@ from assay.observe.ccl_d.ring import LOOPS
 
 OURS = "ccl-d"
 CROWDED = 0.08  # of the time that ranks wait for a processor: from here on it is other work that makes rounds slow
+TOGETHER = 0.12  # the same where five jobs run at once and wait for each other, too
 STEADY, TRIES = 0.03, 3  # the scatter of rounds, as a share of what was injected, below which a split tells anything
 
 
