@@ -99,7 +99,9 @@ def commands(runs: bool) -> str:
             parts.append(f"## {path}\n\n{block(text)}")
             serves = path.removeprefix("assay ") in ELSEWHERE
             lines = examples(command) if runs and not serves else []
-            parts += [f"```sh\n{line}\n```\n\n{block(output(line, bench, environment))}" for line in lines]
+            for line in lines:
+                printed = output(line, bench, environment)
+                parts.append(f"```sh\n{line}\n```\n" + (f"\n{block(printed)}" if printed.strip() else ""))
     return "\n".join(parts)
 
 
