@@ -309,8 +309,8 @@ def plot(table: pl.DataFrame) -> alt.HConcatChart:
             )
             .properties(width=210, height=260)
         )
-    title = alt.Title("How often Snowveil finds the full count's winner", subtitle="Share of elections")
-    chart: alt.HConcatChart = alt.hconcat(*panels).properties(title=title)
+    head = alt.Title("How often Snowveil finds the full count's winner", subtitle="Share of elections")
+    chart: alt.HConcatChart = alt.hconcat(*panels).properties(title=head)
     return chart
 
 

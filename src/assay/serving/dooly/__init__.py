@@ -272,8 +272,8 @@ def study(lab: Lab) -> Tables:
              "reach": lab.pick(quick=(8, 64, 64), full=(128, 512, 8192))}  # fmt: skip
     served = [
         {"experiment": "serving", "model": model, "neighbour": near, "backend": backend,
-         "factor": lab.pick(quick=32, full=8), "layers": lab.pick(quick=2, full=6),
-         "count": lab.pick(quick=8, full=500), "again": lab.pick(quick=False, full=True)}
+         "factor": lab.pick(quick=32, full=16), "layers": lab.pick(quick=2, full=4),
+         "count": lab.pick(quick=8, full=120), "again": lab.pick(quick=False, full=True)}
         for model, near, backend in (("llama-3-8b", "qwen3-8b", "paged"), ("qwen3-1.7b", "qwen3-0.6b", "sdpa"))
     ]  # fmt: skip
     few = lab.with_seeds(quick=len(lab.seeds), full=3)  # what seeds change is small beside what models do
