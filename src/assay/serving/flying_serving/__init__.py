@@ -494,7 +494,7 @@ def plot(table: pl.DataFrame) -> alt.FacetChart:
             color=alt.Color("hours:N"),
         )
         .properties(width=210, height=200)
-        .facet("model:N", title=title)
+        .facet(alt.Facet("model:N", title=None), title=title)
         .resolve_scale(x="independent")
     )
     return chart

@@ -494,7 +494,7 @@ def plot(table: pl.DataFrame) -> alt.FacetChart:
         .mark_bar()
         .encode(x=alt.X("goodput:Q", title="goodput, requests/s"), y=alt.Y("system:N", sort="-x", title=None))
         .properties(width=320, height=260)
-        .facet("panel:N", columns=2, title=title)
+        .facet(alt.Facet("panel:N", title=None), columns=2, title=title)
     )
     return chart
 
