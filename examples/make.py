@@ -136,6 +136,22 @@ def transcripts(random: Random) -> str:
     return lines(rows)
 
 
+@makes("branches.jsonl")
+def branches(random: Random) -> str:
+    """Answers of which half have parts that can be written side by side: stages, and the tokens of their branches."""
+    clock, rows = 0.0, []
+    for _ in range(400):
+        clock += random.expovariate(2.2)
+        row: dict[str, Any] = {"arrival": round(clock, 3), "prompt": 100 + int(random.expovariate(1 / 1200))}
+        if random.random() < 0.5:
+            parts = [20 + int(random.expovariate(1 / 120)) for _ in range(random.randint(2, 12))]
+            row["stages"] = [[random.randint(20, 90)], parts, [random.randint(20, 90)]]
+        else:
+            row["output"] = 20 + int(random.expovariate(1 / 300))
+        rows.append(row)
+    return lines(rows)
+
+
 @makes("clicks.csv")
 def clicks(random: Random) -> str:
     """Who looked at what, and when: a shop's log."""

@@ -3,8 +3,8 @@
 A room, or a paper that is a folder, fills this hook with a module `compare.py` that holds a click command named
 `command`. The command has options of its own and returns its answer: facts about the input by name, a `table` (a list
 of rows) and `why`, who wins in a sentence or two; a modelled answer also `trust`, how far off the model is. Printing
-it, as tables or JSON, happens here; `shown` names the six columns that people get to see without `--wide`, else it is
-the first six. `click.get_current_context().obj` is a `Progress` it may call.
+it, as tables or JSON, happens here; `units` names the units of columns; `shown` the six columns that people get to see
+without `--wide`, else it is the first six. `click.get_current_context().obj` is a `Progress` it may call.
 
 The name of a room without a comparison of its own stands for its papers': the options that are given decide which. A
 paper without one that offers a component of its room is compared by the room's command; `beside(kind, key)` of the
@@ -162,7 +162,7 @@ def _print(answer: dict[str, Any], shown: list[str] | None, wide: bool) -> None:
 
     screen = console()
     for name, facts in answer.items():
-        if isinstance(facts, dict):
+        if isinstance(facts, dict) and name != "units":
             told = {fact: value for fact, value in facts.items() if value not in ("", None)}
             listed = ", ".join(f"{fact.replace('_', ' ')} {number(value)}" for fact, value in told.items())
             screen.print(Text.assemble((f"{name}: ", "bold"), listed))
@@ -170,7 +170,7 @@ def _print(answer: dict[str, Any], shown: list[str] | None, wide: bool) -> None:
     every = list(next(iter(rows), {}))
     columns = every if wide else (shown or every)[:COLUMNS]
     screen.print()
-    print_whole(plain_table(rows, columns))
+    print_whole(plain_table(rows, columns, units=answer.get("units", {})))
     if len(columns) < len(every):
         screen.print(Text(f"{len(every) - len(columns)} more columns: --wide", style="bright_black"))
     screen.print(Text(f"\n{answer['why']}"))

@@ -13,13 +13,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from assay.record.intervals import of_resampled
 from assay.serving.engine.outcome import Outcome
 from assay.sim.streams import stream
 from assay.workloads.requests import Requests
 
-STRETCHES, DRAWS = 40, 2000
+STRETCHES, DRAWS, TAIL_DRAWS = 40, 2000, 400
 Floats = NDArray[np.float64]
 
 
@@ -64,16 +65,52 @@ def lead(best: Outcome, other: Outcome, waited: Floats, waited_other: Floats) ->
     where = stretches(best.requests)
     sums, counts = _sums(where, best.served, waited)
     sums_other, counts_other = _sums(where, other.served, waited_other)
-    parts = len(sums)
-    draws = stream(0, "serving", "lead").multinomial(parts, np.full(parts, 1 / parts), size=DRAWS).astype(float)
+    draws = np.vstack([np.ones(len(sums)), _draws(len(sums))])
     with np.errstate(divide="ignore", invalid="ignore"):
-        shares = 1 - ((draws @ sums) / (draws @ counts)) / ((draws @ sums_other) / (draws @ counts_other))
-        share = 1 - (sums.sum() / counts.sum()) / (sums_other.sum() / counts_other.sum())
-    shares = shares[np.isfinite(shares)]
-    if not len(shares) or not np.isfinite(share):
+        means, means_other = (draws @ sums) / (draws @ counts), (draws @ sums_other) / (draws @ counts_other)
+        return _ends(1 - means / means_other, len(sums))
+
+
+def paired(waited: ArrayLike, waited_other: ArrayLike, where: ArrayLike, tail: float | None = None) -> Lead:
+    """By which share the mean (or the quantile `tail`) of one run's values is below another's, of the same things.
+
+    `where` is the stretch of each. One stretch alone tells no spread, so nothing can be said of its lead.
+
+    >>> found = paired([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0], where=[0, 1, 2, 3])
+    >>> found.share, found.low, found.tie
+    (0.5, 0.5, False)
+    >>> paired([1.0, 2.0], [2.0, 4.0], where=[0, 0]).tie
+    True
+    """
+    _, stretch = np.unique(np.asarray(where), return_inverse=True)
+    parts = int(stretch.max(initial=-1)) + 1
+    draws = np.vstack([np.ones(parts), _draws(parts, DRAWS if tail is None else TAIL_DRAWS)])
+    ours, theirs = (_statistic(np.asarray(each, float), stretch, draws, tail) for each in (waited, waited_other))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _ends(1 - ours / theirs, parts)
+
+
+def _statistic(values: Floats, stretch: NDArray[np.int64], draws: Floats, tail: float | None) -> Floats:
+    """The mean or a quantile of the values, each weighted as often as its stretch is drawn: one for every draw."""
+    if tail is None:
+        sums, counts = (np.bincount(stretch, weights, draws.shape[1]) for weights in (values, None))
+        return np.asarray((draws @ sums) / (draws @ counts))
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(draws[:, stretch[order]], axis=1)
+    return np.asarray(values[order][np.argmax(below >= tail * below[:, -1:], axis=1)])
+
+
+def _draws(parts: int, count: int = DRAWS) -> Floats:
+    return stream(0, "serving", "lead").multinomial(parts, np.full(parts, 1 / parts), size=count).astype(float)
+
+
+def _ends(shares: Floats, parts: int) -> Lead:
+    """The first share, which nothing was drawn for, with the interval of the others."""
+    share, drawn = float(shares[0]), shares[1:][np.isfinite(shares[1:])]
+    if not len(drawn) or not np.isfinite(share):
         return Lead(0.0, -np.inf, np.inf)
-    low, high = np.quantile(shares, [0.025, 0.975])
-    return Lead(float(share), float(low), float(high))
+    found = of_resampled(share, drawn, parts)
+    return Lead(share, found.low, found.high)
 
 
 def _sums(where: NDArray[np.int64], served: NDArray[np.bool_], values: Floats) -> tuple[Floats, Floats]:
