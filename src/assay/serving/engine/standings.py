@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from assay.record.wording import number
 from assay.serving.engine.lead import STRETCHES, paired
+
+Row = TypeVar("Row", bound=Mapping[str, Any])
 
 
 class Measure(NamedTuple):
@@ -37,7 +40,7 @@ class Measure(NamedTuple):
     tail: float | None = None
 
 
-def ranked(table: Sequence[Mapping[str, Any]], measure: Measure) -> list[Mapping[str, Any]]:
+def ranked(table: Sequence[Row], measure: Measure) -> list[Row]:
     """The rows, best first."""
     return sorted(table, key=lambda row: row[measure.column], reverse=not measure.least)
 
@@ -66,22 +69,42 @@ def add_leads(
         row |= dict(zip(("led_by", "led_by_low", "led_by_high"), ends, strict=True))
 
 
+def add_leads_over_draws(
+    table: Sequence[dict[str, Any]], draws: Mapping[str, Sequence[float]], measure: Measure
+) -> None:
+    """As `add_leads` where a whole input gives one value: its own, then those of inputs drawn from it with replacement.
+
+    The interval is the range of the drawn ones' middle 95 %, so fewer than forty of them give all of their range.
+    """
+    best = _name(ranked(table, measure)[0])
+    for row in table:
+        ends: tuple[float | None, ...] = (None, None, None)
+        if _name(row) != best:
+            ours, theirs = np.asarray(draws[best], float), np.asarray(draws[_name(row)], float)
+            shares = 1 - (ours / theirs if measure.least else theirs / ours)
+            low, high = np.quantile(shares[1:], [0.025, 0.975]) if len(shares) > 2 else (-np.inf, np.inf)
+            ends = (float(shares[0]), float(low), float(high))
+        row |= dict(zip(("led_by", "led_by_low", "led_by_high"), ends, strict=True))
+
+
 def why(table: Sequence[Mapping[str, Any]], measure: Measure, mechanism: str = "") -> str:
     """Who wins, by how much and how sure that is, and where the mechanism stands if it is another."""
     best, *others = ranked(table, measure)
-    value = f"{best[measure.column]:.3g} {measure.says}"
+    value = f"{number(best[measure.column])} {measure.says}"
     if not others:
         return f"{_name(best)} has {value}. There is nobody to compare it with."
-    if tied := [_name(row) for row in others if not row["led_by_low"] > 0]:
-        names = ", ".join([_name(best), *tied[:-1]]) + f" and {tied[-1]}"
-        said = f"{names} tie at {value}: {_name(best)} is {_ahead(others[0], measure)}, which may be nothing"
+    ahead = f"{_interval(others[0], f' ahead of {_name(others[0])}', f', {measure.over} resampled')}"
+    tied = [_name(row) for row in others if not row["led_by_low"] > 0]
+    if tied and tied[0] == _name(others[0]):
+        said = f"{_and([_name(best), *tied])} tie at {value}: {_name(best)} is {ahead}, which may be nothing"
     else:
-        said = f"{_name(best)} wins with {value}, {_ahead(others[0], measure)}"
+        said = f"{_name(best)} wins with {value}, {ahead}"
+        said += f"; {_and(tied)} may be as good" if tied else ""
     behind = [row for row in others[1:] if _name(row) == mechanism and mechanism not in tied]
     if behind:
-        said += f"; {mechanism} has {behind[0][measure.column]:.3g}, {_interval(behind[0])} behind"
-    elif len(others) > 1:
-        said += f"; {_name(others[-1])} is last with {others[-1][measure.column]:.3g}"
+        said += f"; {mechanism} has {number(behind[0][measure.column])}, {_interval(behind[0])} behind"
+    elif len(others) > 1 and _name(others[-1]) not in tied:
+        said += f"; {_name(others[-1])} is last with {number(others[-1][measure.column])}"
     return f"{said}."
 
 
@@ -89,13 +112,14 @@ def _name(row: Mapping[str, Any]) -> str:
     return str(next(iter(row.values())))
 
 
-def _ahead(row: Mapping[str, Any], measure: Measure) -> str:
-    return f"{_interval(row, f' ahead of {_name(row)}', f', {measure.over} resampled')}"
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def _interval(row: Mapping[str, Any], after: str = "", note: str = "") -> str:
-    ends = (row["led_by_low"], row["led_by_high"])
+    share, ends = row["led_by"], (row["led_by_low"], row["led_by_high"])
+    digits = 0 if abs(share) >= 0.1 or not share else 1
     if not all(map(math.isfinite, ends)):
-        return f"{100 * row['led_by']:.0f} %{after} (too little to tell how sure that is)"
-    told = f"{100 * ends[0]:.0f} … {100 * ends[1]:.0f} %".replace("-", "−")
-    return f"{100 * row['led_by']:.0f} %{after} (95 % interval {told}{note})"
+        return f"{100 * share:.{digits}f} %{after} (too little to tell how sure that is)"
+    told = " … ".join(f"{100 * end:.{digits}f}" for end in ends).replace("-", "−")
+    return f"{100 * share:.{digits}f} %{after} (95 % interval {told} %{note})"

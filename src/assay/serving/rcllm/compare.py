@@ -29,9 +29,7 @@ UNITS = {
 @click.option("--nodes", type=click.IntRange(2, 1024), default=rcllm.NODES, show_default=True)
 @click.option("--node", default=rcllm.NODE, show_default=True, help="GPU:MODEL[:tpN] of each.")
 @click.option("--candidates", type=click.IntRange(2), default=30, show_default=True, help="Items of a request.")
-@click.option(
-    "--item-tokens", type=click.IntRange(8), default=100, show_default=True, help="Tokens of a description."
-)
+@click.option("--item-tokens", type=click.IntRange(8), default=100, show_default=True, help="Tokens of a description.")
 @click.option("--history", type=click.IntRange(1), default=1000, show_default=True, help="Tokens of a user's history.")
 @click.option(
     "--store", type=click.FloatRange(0.01), default=1.3, show_default=True, help="Catalogues all nodes have room for."
