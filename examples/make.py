@@ -202,6 +202,20 @@ def market(random: Random) -> str:
     return table([["time", "config", "price", "available"], *rows])
 
 
+@makes("shifts.csv")
+def shifts(random: Random) -> str:
+    """Requests of three tiers: a quiet minute, a busy one with a few urgent requests, and the same again."""
+    clock, rows = 0.0, []
+    while clock < 240.0:
+        busy = int(clock // 60) % 2 == 1
+        clock += random.expovariate(11.0 if busy else 2.0)
+        shares = [1, 5, 4] if busy else [6, 3, 1]
+        tier = random.choices(["express", "standard", "batch"], shares)[0]
+        prompt, output = 200 + int(random.expovariate(1 / 1500)), 20 + int(random.expovariate(1 / 180))
+        rows.append([round(clock, 3), tier, min(prompt, 12000), min(output, 900)])
+    return table([["timestamp", "tier", "prompt_tokens", "output_tokens"], *rows])
+
+
 @makes("models.csv")
 def models(random: Random) -> str:
     """Requests to three models, and how long they are."""
