@@ -292,7 +292,9 @@ def test_of_ones_own_model_operations_that_were_never_timed_are_named_and_the_ot
 
     # The held-out runs take seconds; here they are three made-up ones.
     runs = {"dooly": [0.1, 0.12, 0.11], "nearest": [0.2, 0.19, 0.22], "roofline": [0.3, 0.31, 0.29]}
-    monkeypatch.setattr(own, "transferred", lambda: {name: [(x, x, x) for x in each] for name, each in runs.items()})
+    monkeypatch.setattr(
+        own.unseen_model, "transferred", lambda: {name: [(x, x, x) for x in each] for name, each in runs.items()}
+    )
     asked = [own.Request(0.05 * k, 400, 30) for k in range(6)]
     known = own.CONFIGS["qwen3-8b"] | {"num_hidden_layers": 12}
     answer = own.compare(known, asked)
@@ -308,9 +310,9 @@ def test_of_ones_own_model_operations_that_were_never_timed_are_named_and_the_ot
 
 @pytest.mark.skipif(not dooly_h200.available(), reason="no measurement of an H200 is stored")
 def test_overheads_go_from_one_model_to_another_and_back() -> None:
-    from assay.serving.dooly import compare as own
+    from assay.serving.dooly import unseen_model as own
 
-    bare = own._bare(own._database().operations("llama-3-8b", "paged"))
+    bare = own.bare_cost(own.database().operations("llama-3-8b", "paged"))
     fitted = own.Launched(bare.scaled(1.2), alone=0.032, mixed=0.064, once=0.0032)
     added = own.Overheads.between(bare, fitted, layers=32)
     again = added.on(bare, layers=32)
@@ -321,13 +323,13 @@ def test_overheads_go_from_one_model_to_another_and_back() -> None:
 
 @pytest.mark.skipif(not dooly_h200.available(), reason="no measurement of an H200 is stored")
 def test_the_nearest_model_is_another_one_of_its_kind() -> None:
-    from assay.serving.dooly import compare as own
+    from assay.serving.dooly import unseen_model as own
 
-    assert own._closest(own.shape_of("qwen3-32b"), own.CONFIGS) in (
+    assert own.closest(own.shape_of("qwen3-32b"), own.CONFIGS) in (
         "qwen3-14b",
         "llama-3-70b",
     )  # not the 30B of experts
-    assert own._closest(own.shape_of("qwen3-30b-a3b"), own.CONFIGS) == "mixtral-8x7b"
+    assert own.closest(own.shape_of("qwen3-30b-a3b"), own.CONFIGS) == "mixtral-8x7b"
 
 
 def test_a_file_that_is_no_configuration_is_one_line(tmp_path: Path) -> None:

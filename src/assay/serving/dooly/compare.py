@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +11,15 @@ import click
 import numpy as np
 
 from assay.record.errors import BadInput, unreadable
-from assay.serving.dooly import h200
+from assay.serving.dooly import h200, unseen_model
 from assay.serving.dooly.dim_labels import operations
-from assay.serving.dooly.replayed import Timed, errors
 from assay.serving.dooly.torch_engine import Request, replay
-from assay.serving.dooly.torch_model import CONFIGS, Shape, shape_of
+from assay.serving.dooly.torch_model import CONFIGS, Shape
 from assay.serving.dooly.torch_ops import PAGE
 from assay.serving.engine.standings import Measure, add_leads, ranked, why
-from assay.sim.cost_fit import Launched, fit_engine
-from assay.sim.llm_cost import StepCost
 from assay.sim.models import Model
-from assay.sim.profile_db import ProfileDB, step_cost
 from assay.sim.roofline import roofline
 
-BACKEND, DTYPE = "paged", "bfloat16"
-CALIBRATED = tuple(h200.NEAREST)  # models whose iterations were measured, too
 ERROR = Measure("error", "mean error on held-out H200 runs", "those runs")
 UNITS = {
     "ttft_mean": "s", "ttft_p99": "s", "tpot_mean": "s", "decode_step": "s", "prefill_step": "s", "error": "share",
@@ -82,9 +73,9 @@ def compare(
     (['dooly', 'nearest', 'roofline'], '12 of 12')
     """
     shape = Shape.from_hf(config)
-    used = {str(op): count for op, count in operations(shape, BACKEND, DTYPE).items()}
-    new = [op for op in used if not _database().has(op, h200.MACHINE)]
-    costs = predicted(shape, Model.from_hf(config, "own"), {} if new else used)
+    used = {str(op): count for op, count in operations(shape, unseen_model.BACKEND, unseen_model.DTYPE).items()}
+    new = [op for op in used if not unseen_model.database().has(op, h200.MACHINE)]
+    costs = unseen_model.predicted(shape, Model.from_hf(config, "own"), {} if new else used)
     kv_tokens = roofline(Model.from_hf(config, "own"), "h200").kv_tokens
     need = max(one.prompt + one.output for one in asked)
     if kv_tokens < need + PAGE:
@@ -100,7 +91,7 @@ def compare(
             "decode_step": cost.seconds(32, 32 * 1024), "prefill_step": cost.seconds(chunks=[(2048, 0)]),
         })  # fmt: skip
     progress(len(costs), len(costs) + 1)
-    held_out = {name: np.array(each) for name, each in transferred().items() if name in costs}
+    held_out = {name: np.array(each) for name, each in unseen_model.transferred().items() if name in costs}
     for row in table:
         row |= dict(
             zip(("error", "ttft_error", "tpot_error"), held_out[row["method"]].mean(axis=0).tolist(), strict=True)
@@ -110,7 +101,8 @@ def compare(
         "model": {
             "parameters": f"{shape.parameters / 1e9:.1f} G", "layers": shape.layers,
             "operations_timed": f"{len(used) - len(new)} of {len(used)}",
-            "overheads_of": _closest(shape, CALIBRATED), "nearest": _closest(shape, CONFIGS),
+            "overheads_of": unseen_model.closest(shape, unseen_model.CALIBRATED),
+            "nearest": unseen_model.closest(shape, CONFIGS),
         },
         "requests": {"count": len(asked), "on": "1 x h200"},
         "table": table, "units": UNITS, "why": _why(table, new), "trust": _trust(table),
@@ -130,95 +122,9 @@ def _why(table: Sequence[Mapping[str, Any]], new: Sequence[str]) -> str:
 
 
 def _trust(table: Sequence[Mapping[str, Any]]) -> str:
-    best = ranked(table, ERROR)[0]
+    best, ran = ranked(table, ERROR)[0], " and ".join(unseen_model.CALIBRATED)
     return (
-        f"On {len(_runs())} H200 runs of {' and '.join(CALIBRATED)}, each with the other's overheads as yours, "
+        f"On {len(unseen_model.runs())} H200 runs of {ran}, each with the other's overheads as yours, "
         f"{best['method']} was off by {100 * best['ttft_error']:.0f} % in time to first token and "
         f"{100 * best['tpot_error']:.0f} % a token."
     )
-
-
-# ----------------------------------------------------------------------------- a model nobody ran
-
-
-@dataclass(frozen=True)
-class Overheads:
-    """What an engine adds to its operations, per layer where the host launches them."""
-
-    factor: float
-    fixed: float
-    seq: float
-    chunk: float
-    launch: tuple[float, float, float]
-
-    @classmethod
-    def between(cls, bare: StepCost, fitted: Launched, layers: int) -> Overheads:
-        """What `fit_engine` added to the operations of a model with so many layers."""
-        factor = fitted.cost.decode_kv / bare.decode_kv
-        return cls(
-            factor, float(fitted.cost.tokens[1] - factor * bare.tokens[1]) / layers,
-            fitted.cost.decode_seq - factor * bare.decode_seq, fitted.cost.prefill_fixed - factor * bare.prefill_fixed,
-            (fitted.alone / layers, fitted.mixed / layers, fitted.once / layers),
-        )  # fmt: skip
-
-    def on(self, bare: StepCost, layers: int) -> Launched:
-        """The same on another model's operations."""
-        base = bare.scaled(self.factor)
-        whole = replace(
-            base, tokens=base.tokens + self.fixed * layers, decode_seq=base.decode_seq + self.seq,
-            prefill_fixed=base.prefill_fixed + self.chunk,
-        )  # fmt: skip
-        return Launched(whole, *(layers * part for part in self.launch))
-
-
-@lru_cache(maxsize=1)
-def _database() -> ProfileDB:
-    return h200.database()
-
-
-def _bare(used: Mapping[str, int]) -> StepCost:
-    padded = h200.padded_sizes(h200.FOLDER, BACKEND)
-    return step_cost(_database(), dict(used), h200.MACHINE, max_tokens=h200.MOST, padded=padded)
-
-
-@lru_cache(maxsize=4)
-def overheads(name: str) -> Overheads:
-    """Of a model whose iterations were measured."""
-    bare = _bare(_database().operations(name, BACKEND))
-    return Overheads.between(
-        bare, fit_engine(bare, h200.observed(h200.FOLDER, "steps", name, BACKEND)), shape_of(name).layers
-    )
-
-
-def _closest(shape: Shape, among: Iterable[str], but: str = "") -> str:
-    """The model among these, experts like experts, whose number of parameters is closest and not the very same."""
-    others = {name: shape_of(name) for name in among if name != but}
-    alike = [name for name, other in others.items() if (other.experts > 0) == (shape.experts > 0)]
-    apart = {name: abs(math.log(others[name].parameters / shape.parameters)) for name in alike or others}
-    return min(apart, key=lambda name: apart[name] or math.inf)
-
-
-def predicted(shape: Shape, model: Model, used: Mapping[str, int], but: str = "") -> dict[str, Timed]:
-    """A model's step time in three ways, as for one that never ran: `but` names one that must not be looked at."""
-    near, added = _closest(shape, CONFIGS, but), overheads(_closest(shape, CALIBRATED, but))
-    scaled = _bare(_database().operations(near, BACKEND)).scaled(shape.parameters / shape_of(near).parameters)
-    found: dict[str, Timed] = {"dooly": added.on(_bare(used), shape.layers)} if used else {}
-    return found | {"nearest": added.on(scaled, shape.layers), "roofline": roofline(model, "h200")}
-
-
-def _runs() -> list[tuple[str, str, str]]:
-    return [run for run in h200.served() if run[1] == BACKEND]
-
-
-@lru_cache(maxsize=1)
-def transferred() -> dict[str, list[tuple[float, float, float]]]:
-    """Errors (mean of both, first token, a token) on each measured run, of predictions that had not seen its model."""
-    found: dict[str, list[tuple[float, float, float]]] = {}
-    for name, backend, workload in _runs():
-        measured = h200.measured_run(h200.FOLDER, name, backend, workload)
-        used = _database().operations(name, BACKEND)
-        for method, cost in predicted(shape_of(name), Model.from_hf(CONFIGS[name], name), used, but=name).items():
-            off = errors(measured, cost, h200.LIMITS)
-            both = 0.5 * (off["ttft_error"] + off["tpot_error"])
-            found.setdefault(method, []).append((both, off["ttft_error"], off["tpot_error"]))
-    return found
