@@ -200,9 +200,9 @@ def test_on_ones_own_requests_every_system_is_judged_on_the_half_it_was_not_tune
 @pytest.mark.parametrize(
     ("slos", "said"),
     [
-        (["chat:ttft=1,tpot=0.02"], "no targets for the tier batch"),
-        (["gold:ttft=1,tpot=0.02"], "the trace has no tier 'gold'; it has chat, batch"),
-        (["chat:ttft=1"], "the planner needs both"),
+        (["chat:ttft=1,tpot=0.02"], "tier batch: the planner needs both targets"),
+        (["gold:ttft=1,tpot=0.02"], "has no such tier; it has chat, batch"),
+        (["chat:ttft=1", "tpot=0.1,ttft=9"], "tier chat: the planner needs both"),
         (["chat:ttft=soon,tpot=0.1"], "write seconds"),
     ],
 )

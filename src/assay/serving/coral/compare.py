@@ -17,7 +17,9 @@ from assay.serving.coral.gpu_rental import Rental
 from assay.serving.coral.rental_served import met, peak, serve
 from assay.serving.coral.replica_designs import Lengths, Service
 from assay.serving.engine.lead import stretches
+from assay.serving.engine.own_trace import at_rate
 from assay.serving.engine.standings import Measure, add_leads_over_draws, why
+from assay.serving.engine.targets import read_slo
 from assay.serving.interface import SLO
 from assay.sim.models import model
 from assay.sim.random import stream
@@ -54,7 +56,6 @@ def command(
     limit: int | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What to rent for your own requests on your own market, by each way to plan it."""
-    from assay.serving.compare import at_rate, read_slo
     from assay.workloads.request_files import read
 
     requests = named(read(trace, limit=limit), listed(models))

@@ -10,6 +10,7 @@ keep up, but in 23 % for two that do not (vllm-v1 beside round-robin). Who has s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +56,29 @@ def stretches(requests: Requests, count: int = STRETCHES) -> NDArray[np.int64]:
     return np.asarray(before * min(count, n) // max(n, 1))[which]
 
 
+class Drawn(NamedTuple):
+    """What one trace says about two runs: the ratio of their means, and the same of resampled traces."""
+
+    ratio: float
+    draws: Floats
+
+
+def drawn(best: Outcome, other: Outcome, waited: Floats, waited_other: Floats, number: int = 0) -> Drawn:
+    """The ratio of the mean of `waited` to that of `waited_other`: one value a request that was served.
+
+    `number` tells traces apart, so that those of one comparison are resampled each on its own.
+    """
+    where = stretches(best.requests)
+    sums, counts = _sums(where, best.served, waited)
+    sums_other, counts_other = _sums(where, other.served, waited_other)
+    parts = len(sums)
+    draws = _draws(parts, number=number)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = ((draws @ sums) / (draws @ counts)) / ((draws @ sums_other) / (draws @ counts_other))
+        ratio = (sums.sum() / counts.sum()) / (sums_other.sum() / counts_other.sum())
+    return Drawn(float(ratio), ratios if parts > 1 else np.full(DRAWS, np.nan))  # one stretch tells no spread
+
+
 def lead(best: Outcome, other: Outcome, waited: Floats, waited_other: Floats) -> Lead:
     """By which share the mean of `waited` is below that of `waited_other`: one value a request that was served.
 
@@ -62,13 +86,24 @@ def lead(best: Outcome, other: Outcome, waited: Floats, waited_other: Floats) ->
     >>> Lead(0.2, 0.1, 0.3).tie, Lead(0.02, -0.01, 0.05).tie
     (False, True)
     """
-    where = stretches(best.requests)
-    sums, counts = _sums(where, best.served, waited)
-    sums_other, counts_other = _sums(where, other.served, waited_other)
-    draws = np.vstack([np.ones(len(sums)), _draws(len(sums))])
+    return lead_over([drawn(best, other, waited, waited_other)])
+
+
+def lead_over(traces: Sequence[Drawn]) -> Lead:
+    """The lead over several traces, each of which counts as much as any other: by the geometric mean of the ratios.
+
+    >>> halves = Drawn(0.5, np.full(9, 0.5))
+    >>> lead_over([halves, Drawn(1.0, np.full(9, 1.0))]).share == 1 - 0.5**0.5
+    True
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        means, means_other = (draws @ sums) / (draws @ counts), (draws @ sums_other) / (draws @ counts_other)
-        return _ends(1 - means / means_other, len(sums))
+        share = 1 - np.exp(np.mean([np.log(one.ratio) for one in traces]))
+        shares = 1 - np.exp(np.mean([np.log(one.draws) for one in traces], axis=0))
+    shares = shares[np.isfinite(shares)]
+    if not len(shares) or not np.isfinite(share):
+        return Lead(float(share) if np.isfinite(share) else 0.0, -np.inf, np.inf)
+    low, high = np.quantile(shares, [0.025, 0.975])
+    return Lead(float(share), float(low), float(high))
 
 
 def paired(waited: ArrayLike, waited_other: ArrayLike, where: ArrayLike, tail: float | None = None) -> Lead:
@@ -100,8 +135,8 @@ def _statistic(values: Floats, stretch: NDArray[np.int64], draws: Floats, tail: 
     return np.asarray(values[order][np.argmax(below >= tail * below[:, -1:], axis=1)])
 
 
-def _draws(parts: int, count: int = DRAWS) -> Floats:
-    return stream(0, "serving", "lead").multinomial(parts, np.full(parts, 1 / parts), size=count).astype(float)
+def _draws(parts: int, count: int = DRAWS, number: int = 0) -> Floats:
+    return stream(number, "serving", "lead").multinomial(parts, np.full(parts, 1 / parts), size=count).astype(float)
 
 
 def _ends(shares: Floats, parts: int) -> Lead:

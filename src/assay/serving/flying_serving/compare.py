@@ -13,6 +13,7 @@ import numpy as np
 from assay.record.errors import BadInput
 from assay.serving import flying_serving as paper
 from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.own_trace import at_rate
 from assay.serving.engine.standings import Measure, add_leads, why
 from assay.serving.flying_serving import Engines, Flying
 from assay.workloads.requests import Requests
@@ -32,7 +33,6 @@ UNITS = {
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
 def command(trace: str, text: str, express: str, rate: str, limit: int | None) -> dict[str, Any]:
     """Layouts of one pool on your own requests: replicas, wide groups, and engines that merge and part."""
-    from assay.serving.compare import at_rate
     from assay.workloads.request_files import read
 
     requests = at_rate(read(trace, limit=limit), rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,7 +14,9 @@ import numpy as np
 from assay.record.errors import BadInput
 from assay.serving import nitsum
 from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.own_trace import at_rate
 from assay.serving.engine.standings import Measure, add_leads, why
+from assay.serving.engine.targets import check_tiers, of_tier, read_targets
 from assay.serving.interface import SLO
 from assay.serving.nitsum import Site, tier_plan
 from assay.serving.nitsum.tiers import Demand, strict_first
@@ -34,7 +37,6 @@ UNITS = {"attainment": "share", "goodput": "req/s", "paused": "share of GPU time
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
 def command(trace: str, text: str, slos: tuple[str, ...], rate: str, limit: int | None) -> dict[str, Any]:
     """Plans for one pool and several tiers, on your own requests: static layouts, plans made once, plans that move."""
-    from assay.serving.compare import at_rate
     from assay.workloads.request_files import read
 
     found = re.fullmatch(r"(\d{1,2})x(\S+:[^\s:]+)", text.strip())
@@ -49,21 +51,16 @@ def command(trace: str, text: str, slos: tuple[str, ...], rate: str, limit: int 
 
 def promised(slos: Sequence[str], requests: Requests) -> dict[str, SLO]:
     """Targets by tier: the planner needs both times of every tier of the trace."""
-    from assay.serving.compare import read_slo
-
     if not requests.tiers or requests.tier is None or (requests.tier < 0).any():
         raise BadInput("every request needs a tier here: give the trace a column tier")
-    targets = {}
-    for text in slos:
-        tier, _, rest = text.rpartition(":")
-        if tier not in requests.tiers:
-            raise BadInput(f"--slo {text}: the trace has no tier '{tier}'; it has {', '.join(requests.tiers)}")
-        targets[tier] = read_slo(rest)
-        if not max(targets[tier].ttft, targets[tier].tpot) < np.inf:
-            raise BadInput(f"--slo {text}: the planner needs both, {tier}:ttft=1,tpot=0.05")
-    if missing := [tier for tier in requests.tiers if tier not in targets]:
-        raise BadInput(f"no targets for the tier {', '.join(missing)}; add --slo {missing[0]}:ttft=30,tpot=0.15")
-    return targets
+    targets = read_targets(slos)
+    check_tiers(targets, requests)
+    assert targets is not None, "the command asks for one"
+    found = {tier: of_tier(targets, tier) for tier in requests.tiers}
+    for tier, slo in found.items():
+        if not max(slo.ttft, slo.tpot) < math.inf:
+            raise BadInput(f"tier {tier}: the planner needs both targets; add --slo {tier}:ttft=1,tpot=0.05")
+    return found
 
 
 def compare(
