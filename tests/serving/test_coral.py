@@ -435,3 +435,10 @@ def test_a_trace_without_models_or_with_unknown_ones_is_one_line() -> None:
     assert compare.named(plain, ["Qwen/Qwen3-32B"]).models == ("qwen3-32b",)
     with pytest.raises(BadInput, match="unknown model 'gpt-9'"):
         compare.named(Requests.of([0.0], [9], [9], model=np.zeros(1, np.int32), models=("gpt-9",)), [])
+
+
+def test_requests_that_come_at_once_have_no_rate() -> None:
+    trace = compare.named(Requests.of([0.0], [9], [9]), ["qwen3-32b"])
+    offer = gpu_market.generate(["1xh100"]).at(0)
+    with pytest.raises(BadInput, match="all requests come at once"):
+        compare.compare([Service("qwen3-32b", SLO(2.0, 0.08), Lengths.of(trace))], trace, offer)

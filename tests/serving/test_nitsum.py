@@ -223,3 +223,9 @@ def test_a_static_layout_has_only_as_many_gpus_as_the_pool() -> None:
             fleet = paper.static(width, tokens, prefill, small)
             assert fleet.gpus == 2
             assert {one.role for one in fleet.instances} in ({"both"}, {"prefill", "decode"})
+
+
+def test_targets_that_no_cut_can_keep_are_one_line() -> None:
+    never = paper.Site("h200:qwen3-32b", 2, {"chat": SLO(1e-4, 1e-5), "batch": SLO(1e-4, 1e-5)})
+    with pytest.raises(BadInput, match="no cut of 2 GPUs keeps these targets"):
+        compare.compare(two_tiers(1.0, 30.0, seed=0), never)

@@ -283,3 +283,8 @@ def test_of_one_batch_regime_the_settings_within_the_models_error_are_ties() -> 
 def test_a_fleet_whose_power_nobody_measured_is_refused(fleet: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         compare.serve(Requests.of([0.0], [10], [10]), fleet)
+
+
+def test_answers_of_one_token_lose_no_time_between_tokens() -> None:
+    answer = compare.on_trace(*compare.serve(Requests.of([0.0, 1.0], [400, 600], [1, 1]), "1xh200:qwen3-8b"))
+    assert {row["tpot_change"] for row in answer["table"]} == {0.0}

@@ -222,3 +222,9 @@ def test_on_ones_own_job_every_system_has_its_layout_and_the_order_is_as_sure_as
 def test_a_model_that_does_not_fit_is_one_line() -> None:
     with pytest.raises(BadInput, match="qwen3-32b does not fit on 2 x l4"):
         compare([100], [10], on="l4", name="qwen3-32b", gpus=2)
+
+
+def test_a_machine_of_six_is_cut_in_two_at_most_and_one_request_is_certain_of_nothing() -> None:
+    rows = {row["system"]: row for row in compare([100] * 12, [10] * 12, gpus=6)["table"]}
+    assert rows["tp"]["layout"] == "tp2"
+    assert "too little to tell" in compare([100], [10], gpus=1)["why"]

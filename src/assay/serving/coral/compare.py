@@ -101,6 +101,8 @@ def compare(
     >>> answer["table"][0]["rule"], answer["table"][0]["served_share"]
     ('coral', 1.0)
     """
+    if not requests.seconds > 0:
+        raise BadInput("all requests come at once, which is no rate to plan for; give a trace that lasts some time")
     choices, every, _ = coral.first_stage(tuple(services), offer.configs)
     for service, some in zip(services, choices, strict=True):
         if not some:

@@ -120,7 +120,10 @@ def _contenders(requests: Requests, known: Mapping[str, Demand], site: Site) -> 
         name = f"tp{width}, {tokens} tokens" + (f", {prefill} prefill" if prefill else "")
         return nitsum.run_static(requests, *option, site=site), {"switches": 0, "paused": 0.0, "layout": name}
 
-    roles = (nitsum.APART, tier_plan.ROLES) if site.gpus > 1 else (tier_plan.ROLES,)
+    able = partial(tier_plan.best_plan, site.layout, site.gpus, site.targets, known)
+    roles = [each for each in (nitsum.APART, tier_plan.ROLES) if able(roles=each).served > 0]
+    if not roles:
+        raise BadInput(f"no cut of {site.gpus} GPUs keeps these targets for any tier; relax --slo or give more GPUs")
     ways: dict[str, list[Way]] = {
         name: [partial(plan, given, each) for each in roles] for name, given in planned.items()
     }

@@ -192,10 +192,11 @@ def joules(
     work, busy = float(found.joules.sum()), float(found.seconds.sum())
     idle = max(0.0, outcome.makespan * len(outcome.fleet) - busy) * gpu.idle
     decoding = outcome.spans["decodes"] * 1.0
+    before = float((decoding * found.full).sum())  # none where every answer is one token
     return {
         "joules_per_request": (work + idle) / max(1, int(outcome.served.sum())),
         "work_joules_per_request": work / max(1, int(outcome.served.sum())),
-        "tpot_change": float((decoding * found.seconds).sum() / (decoding * found.full).sum()) - 1.0,
+        "tpot_change": float((decoding * found.seconds).sum()) / before - 1.0 if before else 0.0,
         "clock_mean": float((found.clock * found.seconds).sum() / busy),
     }
 

@@ -172,7 +172,7 @@ def contenders(on: str, name: str, prompt: Any, output: Any, gpus: int = GPUS) -
     cuts: replicas, SiDP, pipelines, and weights in host memory.
     """
     job = on, name, prompt, output
-    cuts = tuple(tp for tp in CUTS if tp <= gpus)
+    cuts = tuple(tp for tp in CUTS if gpus % tp == 0)
     fits = (option for tp in cuts if (option := tuned("replicas", *job, cuts=(tp,), gpus=gpus)))
     dp = next(fits, None)
     if dp is None:
@@ -182,7 +182,7 @@ def contenders(on: str, name: str, prompt: Any, output: Any, gpus: int = GPUS) -
         "dp": dp,
         "sidp": sidp,
         "sidp-stream": sidp and replace(sidp, pace=shared(sidp.pool, sends=False)),
-        "tp": tuned("replicas", *job, cuts=(gpus,), gpus=gpus),
+        "tp": tuned("replicas", *job, cuts=cuts[-1:], gpus=gpus),
         "dp-best-cut": tuned("replicas", *job, cuts=cuts, gpus=gpus),
         "sidp-best-cut": tuned("pool", *job, cuts=cuts, gpus=gpus),
         "pp": tuned("pipeline", *job, cuts=cuts, gpus=gpus),

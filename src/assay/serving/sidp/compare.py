@@ -65,7 +65,8 @@ def compare(
     job = np.asarray(prompt, np.int64), np.asarray(output, np.int64)
     found = sidp.contenders(on, name, *job, gpus)
     random = stream(seed, "sidp", "draws")
-    picks = [np.arange(len(job[0])), *random.integers(0, len(job[0]), (DRAWS, len(job[0])))]
+    draws_of = DRAWS if len(job[0]) > 1 else 0  # one request tells no spread
+    picks = [np.arange(len(job[0])), *random.integers(0, len(job[0]), (draws_of, len(job[0])))]
     table = [{"system": system} | sidp.row(option, *job) for system, option in found.items()]
     draws: dict[str, list[float]] = {system: [] for system in found}
     for done, pick in enumerate(picks):
