@@ -66,7 +66,7 @@ avoid_when = (
     "(compiled graphs), or the engine's own overheads dominate the iteration."
 )
 needs = ("torch",)
-own_input = ""
+own_input = "assay compare dooly --config examples/config.json --trace examples/azure.csv"
 references = (
     "Profiling per model, the baseline: Agrawal et al., Vidur, MLSys 2024, arXiv:2405.05465.",
     "The engine's iteration plan: Kwon et al., PagedAttention, SOSP 2023; Agrawal et al., Sarathi-Serve, OSDI 2024.",
