@@ -504,6 +504,21 @@ def listing(_: Random) -> str:
     )
 
 
+@makes("state.safetensors")
+def state(random: Random) -> bytes:
+    """A small model's weights, in the format of safetensors: the length of a header, the header, the numbers."""
+    shapes = {"embed.weight": (64, 16), "layers.0.weight": (16, 16), "layers.0.bias": (16,), "head.weight": (64, 16)}
+    header, body = {}, b""
+    for name, shape in shapes.items():
+        values = [random.gauss(0.0, 0.1) for _ in range(math.prod(shape))]
+        data = struct.pack(f"<{len(values)}f", *values)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + body
+
+
 def make(folder: Path) -> None:
     """Write every file."""
     for name, function in FILES.items():

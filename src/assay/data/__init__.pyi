@@ -1,0 +1,35 @@
+from assay.data.engine.batching import BatchPolicy as BatchPolicy
+from assay.data.engine.segments import SegmentBlob as SegmentBlob
+from assay.data.engine.segments import open_blob as open_blob
+from assay.data.engine.version_log import VersionLog as VersionLog
+from assay.data.interface import Component as Component
+from assay.data.interface import Store as Store
+from assay.data.interface import Violation as Violation
+from assay.data.orbax import Checkpointer as Checkpointer
+from assay.data.store.address import open_store as open_store
+from assay.data.store.blocking import blocking as blocking
+from assay.data.store.delayed import Delayed as Delayed
+from assay.data.store.directory import DirStore as DirStore
+from assay.data.store.memory import MemStore as MemStore
+from assay.data.store.wrappers import Metered as Metered
+from assay.data.store.wrappers import Recorded as Recorded
+from assay.data.store.wrappers import Zoned as Zoned
+
+__all__ = [
+    "BatchPolicy",
+    "Checkpointer",
+    "Component",
+    "Delayed",
+    "DirStore",
+    "MemStore",
+    "Metered",
+    "Recorded",
+    "SegmentBlob",
+    "Store",
+    "VersionLog",
+    "Violation",
+    "Zoned",
+    "blocking",
+    "open_blob",
+    "open_store",
+]
