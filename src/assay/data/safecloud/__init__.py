@@ -1,0 +1,3 @@
+"""x"""
+from assay.data.safecloud.encrypted import Encrypted as Encrypted
+from assay.data.safecloud.vault import Vault as Vault
