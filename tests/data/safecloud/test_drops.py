@@ -20,6 +20,7 @@ from assay.data.safecloud.drops import (
     expected_challenges,
 )
 from assay.data.safecloud.keys import derive
+from assay.data.safecloud.scenarios import Node
 
 CHUNKS = [derive(bytes([n]), "a chunk", 8_000) for n in range(3)]
 
@@ -83,15 +84,15 @@ def test_a_node_that_lost_a_chunk_convicts_itself_and_a_forged_answer_convicts_n
 
 
 def test_an_announced_chunk_is_there_wherever_the_node_crashes() -> None:
-    report = examine(lambda: Drop(bytes(32)), ops=24, mixes=10)
+    report = examine(Node, ops=24, mixes=10)
     assert report.findings == []
 
 
-class DeletesFirst(Drop):
+class DeletesFirst(Node):
     async def evict(self, *digests: bytes) -> None:
         await self.store.delete(*(self._places[digest] for digest in digests))
         await self._announce(removed=digests)
 
 
 def test_the_crash_lab_finds_a_node_that_deletes_before_it_says_so() -> None:
-    assert examine(lambda: DeletesFirst(bytes(32)), ops=24, mixes=0).findings
+    assert examine(DeletesFirst, ops=24, mixes=0).findings

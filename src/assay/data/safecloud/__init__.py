@@ -1,3 +1,4 @@
 """x"""
+
 from assay.data.safecloud.encrypted import Encrypted as Encrypted
 from assay.data.safecloud.vault import Vault as Vault

@@ -232,26 +232,6 @@ class Drop:
         """The proof, from a chunk's bytes."""
         return prefix_proof(challenge, stored) if challenge.audit == "prefix" else spot_proof(challenge, stored)
 
-    roles = ("node",)
-
-    async def work(self, ops: int, promised: list[Any], role: str) -> None:
-        """Hold chunks and let the older ones go, until so many changes were made; stop where another took over."""
-        chunks = [sha256(f"chunk {n}".encode()).digest() * 3 for n in range(max(1, ops // 4))]
-        seen = {digest for said in self.announced for digest in said.added}
-        try:
-            for n, stored in enumerate(chunks):
-                digest = sha256(stored).digest()
-                if digest not in seen:
-                    await self.hold(stored)
-                    promised.append(digest)
-                older = chunks[max(0, n - 3)]
-                if n >= 3 and sha256(older).digest() in self._places:
-                    await self.evict(sha256(older).digest())
-                    if n % 5 == 0:  # and take one back
-                        await self.hold(older)
-        except Fenced:
-            return
-
     async def check(self, promised: Sequence[Any] = ()) -> list[Violation]:
         """Every announced chunk is there and whole; what was promised was announced."""
         wrong = list(await self.log.check())

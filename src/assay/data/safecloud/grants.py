@@ -134,14 +134,22 @@ def allows(
     return False
 
 
-def as_text(grants: Sequence[Grant]) -> str:
-    """Grants as a line that can be mailed."""
-    return msgspec.json.encode(list(grants)).decode()
+class Capability(msgspec.Struct, frozen=True):
+    """Grants and the file they are for: all that a grantee needs beside the store."""
+
+    manifest: str
+    start: int
+    length: int
+    grants: tuple[Grant, ...]
+
+    def as_text(self) -> str:
+        """A line that can be mailed."""
+        return msgspec.json.encode(self).decode()
 
 
-def from_text(text: str) -> list[Grant]:
-    """Grants from such a line; BadInput where it is none."""
+def from_text(text: str) -> Capability:
+    """A capability from such a line; BadInput where it is none."""
     try:
-        return msgspec.json.decode(text, type=list[Grant])
+        return msgspec.json.decode(text, type=Capability)
     except msgspec.DecodeError as error:
-        raise BadInput(f"this is no grant: {error}; ask its issuer for the whole line") from None
+        raise BadInput(f"this is no capability: {error}; ask its issuer for the whole line") from None

@@ -33,7 +33,7 @@ from assay.data.engine.merkle import MerkleTree
 from assay.data.engine.version_log import EMPTY, Damaged, VersionLog
 from assay.data.interface import AlreadyExists, Buffer, NotFound, Span, Store, Unknown, Violation
 from assay.data.safecloud.chunks import CHUNK, aead, blocks, cid, pieces, seal, unseal
-from assay.data.safecloud.grants import Grant, grant, public_key, sign, signed
+from assay.data.safecloud.grants import FOREVER, Capability, grant, public_key, sign, signed
 from assay.data.safecloud.keys import Link, Shape, Walk, access_root, derive, encryption_root, node
 from assay.record.errors import BadInput
 from assay.sim.clock import Clock, WallClock
@@ -88,9 +88,23 @@ class Manifest(msgspec.Struct, frozen=True):
         """A track's tree."""
         return Shape(self.tracks[track].chunks, self.arity)
 
+    def track(self, name: str) -> Track:
+        """A track by name; NotFound says which there are."""
+        if name not in self.tracks:
+            raise NotFound(f"no track '{name}'; there is {', '.join(self.tracks)}")
+        return self.tracks[name]
+
+    def holding(self, track: str, start: int, length: int) -> range:
+        """The chunks that hold a span; BadInput where it lies outside."""
+        size = self.track(track).size
+        if not 0 <= start <= start + length <= size:
+            raise BadInput(f"the track has {size} bytes; {start} + {length} lies outside")
+        first = min(start // self.chunk, self.tracks[track].chunks - 1)
+        return range(first, max(first + 1, -(-(start + length) // self.chunk)))
+
     def bound(self) -> bytes:
         """What the owner signs: both public keys and the root."""
-        return b"safecloud.manifest\0" + self.access + self.encryption + self.root
+        return b"safecloud.manifest\0" + self.access + self.encryption + self.root + self.chunk.to_bytes(8, "big")
 
     @property
     def places(self) -> set[str]:
@@ -129,10 +143,11 @@ def chunk_key(epoch: int, digest: bytes) -> str:
 
 def root_of(tracks: Mapping[str, Track], arity: int) -> bytes:
     """The digest that commits to all tracks, their names and order of chunks."""
-    named = [
-        sha256(name.encode() + b"\0" + MerkleTree(track.leaves, arity).root + sha256(track.audits).digest()).digest()
-        for name, track in sorted(tracks.items())
-    ]
+    named = []
+    for name, track in sorted(tracks.items()):
+        tree = MerkleTree(track.leaves, arity).root
+        beside = sha256(track.size.to_bytes(8, "big") + track.audits + track.keys).digest()
+        named.append(sha256(name.encode() + b"\0" + tree + beside).digest())
     return MerkleTree(named).root
 
 
@@ -277,21 +292,19 @@ class Vault:
         return await read(self.store, await self._manifest(entry.attempt), owner, secret, span)
 
     async def grant(
-        self, path: str, span: Span | None = None, track: str = "data", expires: float | None = None
-    ) -> list[Grant]:
-        """What opens the chunks that hold a span of a track, and nothing else: one node or a few."""
+        self, path: str, span: Span | None = None, track: str = "data", expires: float = FOREVER
+    ) -> Capability:
+        """What opens the chunks that hold a span of a track, and nothing else: the secret of one node or a few."""
         entry = self._entry(path)
         manifest, root_key = await self._manifest(entry.attempt), self._root_key(entry.attempt)
-        shape, size = manifest.shape(track), manifest.tracks[track].size
-        start, length = span or (0, size)
-        first, last = start // manifest.chunk, max(-(-(start + length) // manifest.chunk), start // manifest.chunk + 1)
+        start, length = span or (0, manifest.track(track).size)
+        chunks = manifest.holding(track, start, length)
         made = []
-        for digits in shape.cover(first, min(last, shape.chunks)):
+        for digits in manifest.shape(track).cover(chunks.start, chunks.stop):
             link = Link(track, digits)
             secret = node(encryption_root(root_key), link)
-            options = {} if expires is None else {"expires": expires}
-            made.append(grant(access_root(root_key), manifest.root, link, secret, **options))
-        return made
+            made.append(grant(access_root(root_key), manifest.root, link, secret, expires))
+        return Capability(entry.attempt, start, length, tuple(made))
 
     async def forget(self, path: str) -> None:
         """Remove a file; its chunks go with the next collection."""
@@ -321,26 +334,6 @@ class Vault:
                 await self.store.delete(*old)
                 return len(old)
 
-    roles = ("laptop", "phone")
-
-    async def work(self, ops: int, promised: list[Any], role: str) -> None:
-        """Put, replace, forget and collect, until about so many changes were made; goes on where it stopped."""
-        done = [int(path.rpartition("/")[2]) for path in self.paths() if path.startswith(f"{role}/day/")]
-        for day in range(max(done, default=-1) + 1, max(2, ops // 8)):
-            for path in (f"{role}/latest", f"{role}/day/{day:04d}"):
-                text = f"{path} {day // 3}".encode() * (3 + day % 5)  # every third day says something new
-                tried = sha256(text).hexdigest()
-                promised.append((path, tried, False))
-                await self.put(path, text)
-                promised.append((path, tried, True))
-            old = f"{role}/day/{day - 2:04d}"
-            if old in self.state.files:
-                promised.append((old, None, False))
-                await self.forget(old)
-                promised.append((old, None, True))
-            if day % 3 == 2:
-                await self.collect(grace=0.0)
-
     async def check(self, promised: Sequence[Any] = ()) -> list[Violation]:
         """Whether every file opens, whole, and is what was acknowledged last or tried since.
 
@@ -353,11 +346,8 @@ class Vault:
         for path, digests in allowed.items():
             if path not in self.state.files and None not in digests:
                 wrong.append(Violation("an acknowledged file is there", path))
-        for path, entry in self.state.files.items():
+        for path in self.state.files:
             try:
-                manifest = await self._manifest(entry.attempt)
-                if not signed(manifest.encryption, manifest.bound(), manifest.signature) or manifest.root != entry.root:
-                    wrong.append(Violation("a manifest is its owner's", path))
                 found = sha256(await self.get(path)).hexdigest()
             except (NotFound, Damaged) as error:
                 wrong.append(Violation("every chunk of a file is there and whole", f"{path}: {error}"))
@@ -368,7 +358,10 @@ class Vault:
 
     async def _manifest(self, attempt: str) -> Manifest:
         if attempt not in self._manifests:
-            self._manifests[attempt] = await read_manifest(self.store, attempt)
+            manifest = await read_manifest(self.store, attempt)
+            if manifest.encryption != public_key(encryption_root(self._root_key(attempt))):
+                raise Damaged(f"manifests/{attempt} is another's: its signature is not ours")
+            self._manifests[attempt] = manifest
         return self._manifests[attempt]
 
     def _entry(self, path: str) -> Entry:
@@ -394,23 +387,22 @@ class Vault:
 
 
 async def read_manifest(store: Store, attempt: str) -> Manifest:
-    """A file's manifest, if its root commits to its tracks."""
-    manifest = msgspec.msgpack.decode(await store.get(f"manifests/{attempt}"), type=Manifest)
-    if root_of(manifest.tracks, manifest.arity) != manifest.root:
-        raise Damaged(f"manifests/{attempt} is damaged: its root does not commit to its chunks")
+    """A file's manifest, if its root commits to its tracks and its owner signed it."""
+    try:
+        manifest = msgspec.msgpack.decode(await store.get(f"manifests/{attempt}"), type=Manifest)
+        whole = root_of(manifest.tracks, manifest.arity) == manifest.root
+    except (msgspec.DecodeError, OverflowError, ValueError):
+        whole = False
+    if not whole or not signed(manifest.encryption, manifest.bound(), manifest.signature):
+        raise Damaged(f"manifests/{attempt} is damaged: it is not the one that was written")
     return manifest
 
 
 async def read(store: Store, manifest: Manifest, link: Link, secret: bytes, span: Span | None = None) -> bytes:
     """A span of a track, by the secret of a node above it: the owner's, or a grantee's."""
-    if link.track not in manifest.tracks:
-        raise NotFound(f"no track '{link.track}'; there is {', '.join(manifest.tracks)}")
-    track = manifest.tracks[link.track]
+    track = manifest.track(link.track)
     start, length = span or (0, track.size)
-    if not 0 <= start <= start + length <= track.size:
-        raise BadInput(f"the track has {track.size} bytes; {start} + {length} lies outside")
-    first = min(start // manifest.chunk, track.chunks - 1)
-    last = max(first + 1, -(-(start + length) // manifest.chunk))
+    chunks = manifest.holding(link.track, start, length)
     walk, gate = Walk(secret, manifest.shape(link.track), link.digits), asyncio.Semaphore(_WIDE)
 
     async def one(chunk: int, leaf: bytes) -> bytes:
@@ -425,8 +417,20 @@ async def read(store: Store, manifest: Manifest, link: Link, secret: bytes, span
         return unseal(own, 0, stored)
 
     try:
-        leaves = [(chunk, walk.leaf(chunk)) for chunk in range(first, last)]
+        leaves = [(chunk, walk.leaf(chunk)) for chunk in chunks]
     except LookupError as error:
         raise BadInput(f"this grant does not reach that span: {error}") from None
     parts = await asyncio.gather(*(one(*leaf) for leaf in leaves))
-    return b"".join(parts)[start - first * manifest.chunk :][:length]
+    return b"".join(parts)[start - chunks.start * manifest.chunk :][:length]
+
+
+async def read_granted(store: Store, capability: Capability) -> bytes:
+    """The span that a capability opens, by its secrets alone."""
+    manifest = await read_manifest(store, capability.manifest)
+    parts = []
+    for one in capability.grants:
+        below = manifest.shape(one.link.track).span(one.link.digits)
+        first = max(capability.start, below.start * manifest.chunk)
+        last = min(capability.start + capability.length, below.stop * manifest.chunk)
+        parts.append(await read(store, manifest, one.link, one.secret, (first, last - first)))
+    return b"".join(parts)
