@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,10 +20,9 @@ from assay.data.safecloud.drops import (
     contradicts,
     expected_challenges,
 )
-from assay.data.safecloud.keys import derive
 from assay.data.safecloud.scenarios import Node
 
-CHUNKS = [derive(bytes([n]), "a chunk", 8_000) for n in range(3)]
+CHUNKS = [Random(n).randbytes(40_000) for n in range(3)]
 
 
 def asked(drop: Any, audit: str, times: int = 20) -> int:
@@ -64,7 +64,7 @@ def test_the_papers_audit_is_passed_by_a_node_that_keeps_32_bytes() -> None:
 def test_a_node_that_lost_blocks_is_found_about_as_soon_as_expected() -> None:
     cheat = node(lambda secret: LosesBlocks(secret, share=0.3))
     failed = asked(cheat, "spot", times=60)
-    assert 60 * (1 - 0.7**4) * 0.6 < failed <= 60
+    assert 60 * (1 - 0.7**4) * 0.6 < failed < 60  # some challenges meet only what is left
     assert expected_challenges(0.3) == 4
 
 

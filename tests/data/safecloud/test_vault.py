@@ -193,7 +193,7 @@ def test_collecting_removes_what_nobody_needs(mode: str) -> None:
 
 
 def test_nothing_is_lost_wherever_it_crashes(mode: str) -> None:
-    report = examine(lambda: Owner(mode), ops=16, mixes=6)
+    report = examine(lambda: Owner(mode), ops=16, mixes=3)
     assert report.findings == []
     assert report.changes >= 18
     assert report.exhaustive

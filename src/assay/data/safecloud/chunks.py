@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from assay.data.engine.merkle import MerkleTree
 from assay.data.engine.version_log import Damaged
 from assay.data.interface import Buffer
 from assay.data.safecloud.keys import derive
+from assay.data.safecloud.merkle import MerkleTree
 from assay.record.errors import BadInput
 from assay.record.extras import missing_module
 

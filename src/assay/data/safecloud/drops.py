@@ -21,13 +21,13 @@ from typing import Any
 
 import msgspec
 
-from assay.data.engine.inventory_tree import InventoryTree
-from assay.data.engine.merkle import proves
 from assay.data.engine.version_log import VersionLog
 from assay.data.interface import AlreadyExists, Buffer, NotFound, Store, StoreError, Unknown, Violation
 from assay.data.safecloud.chunks import BLOCK, blocks, cid
 from assay.data.safecloud.grants import public_key, sign, signed
+from assay.data.safecloud.inventory_tree import InventoryTree
 from assay.data.safecloud.keys import derive
+from assay.data.safecloud.merkle import MerkleTree, proves
 from assay.sim.clock import Clock, WallClock
 
 PREFIX = 32  # bytes of a chunk that the paper's audit covers
@@ -111,9 +111,9 @@ def prefix_proof(challenge: Challenge, start: Buffer) -> bytes:
     return sha3_256(cid(challenge.digest).encode() + challenge.nonce + bytes(start[:PREFIX])).digest()
 
 
-def spot_proof(challenge: Challenge, stored: Buffer) -> bytes:
-    """The blocks asked for, each with its way up."""
-    tree, view = blocks(stored), memoryview(stored)
+def spot_proof(challenge: Challenge, stored: Buffer, tree: MerkleTree | None = None) -> bytes:
+    """The blocks asked for, each with its way up the tree over all blocks."""
+    tree, view = tree or blocks(stored), memoryview(stored)
     found = [
         Spot(bytes(view[BLOCK * place : BLOCK * (place + 1)]), tuple(map(tuple, tree.proof(place))))
         for place in challenge.places(len(tree.levels[0]))
@@ -258,7 +258,7 @@ class Keeps32(Drop):
 
 @dataclass
 class LosesBlocks(Drop):
-    """A cheat: it has thrown away a share of each chunk's blocks."""
+    """A cheat: it has thrown away a share of each chunk's blocks, and kept the digests of all of them."""
 
     share: float = 0.1
 
@@ -269,7 +269,11 @@ class LosesBlocks(Drop):
             fate = derive(challenge.digest, f"lost {place}", 8)
             if int.from_bytes(fate, "big") / 2**64 < self.share:
                 left[place : place + BLOCK] = bytes(len(left[place : place + BLOCK]))
-        return super().prove(challenge, left)
+        return (
+            prefix_proof(challenge, left)
+            if challenge.audit == "prefix"
+            else spot_proof(challenge, left, blocks(stored))
+        )
 
 
 def _place(version: int, digest: bytes, claim: int) -> str:

@@ -29,12 +29,12 @@ from typing import Any
 
 import msgspec
 
-from assay.data.engine.merkle import MerkleTree
 from assay.data.engine.version_log import EMPTY, Damaged, VersionLog
 from assay.data.interface import AlreadyExists, Buffer, NotFound, Span, Store, Unknown, Violation
 from assay.data.safecloud.chunks import CHUNK, aead, blocks, cid, pieces, seal, unseal
 from assay.data.safecloud.grants import FOREVER, Capability, grant, public_key, sign, signed
 from assay.data.safecloud.keys import Link, Shape, Walk, access_root, derive, encryption_root, node
+from assay.data.safecloud.merkle import MerkleTree
 from assay.record.errors import BadInput
 from assay.sim.clock import Clock, WallClock
 

@@ -3,7 +3,8 @@
 Nodes end where a digest's own bits say so (a prolly tree), about every 32 entries, so that a change moves few borders
 and two versions share all nodes but those on the way to what changed. Comparing them costs as much as what changed.
 
->>> one, two = InventoryTree({bytes([n]) * 32 for n in range(200)}), InventoryTree({bytes([n]) * 32 for n in range(199)})
+>>> many = [bytes([n]) * 32 for n in range(200)]
+>>> one, two = InventoryTree(many), InventoryTree(many[:199])
 >>> one.root == two.root, [digest[0] for digest in one.minus(two)]
 (False, [199])
 """

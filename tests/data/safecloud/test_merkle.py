@@ -7,8 +7,8 @@ from hashlib import sha256
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.data.engine.inventory_tree import InventoryTree
-from assay.data.engine.merkle import MerkleTree, proves
+from assay.data.safecloud.inventory_tree import InventoryTree
+from assay.data.safecloud.merkle import MerkleTree, proves
 
 digests = st.integers(0, 10_000).map(lambda n: sha256(str(n).encode()).digest())
 
