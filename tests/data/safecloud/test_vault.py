@@ -217,6 +217,6 @@ def test_the_crash_lab_finds_a_vault_that_collects_carelessly() -> None:
 
 @pytest.mark.slow
 def test_nothing_is_lost_over_three_hundred_changes(mode: str) -> None:
-    report = examine(lambda: Owner(mode), ops=180, mixes=50)
+    report = examine(lambda: Owner(mode), ops=130, mixes=50)
     assert report.changes >= 300
     assert report.findings == []

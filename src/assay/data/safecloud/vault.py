@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -38,6 +38,7 @@ from assay.data.safecloud.merkle import MerkleTree
 from assay.record.errors import BadInput
 from assay.sim.clock import Clock, WallClock
 
+T = TypeVar("T")
 MODES = ("position", "content")
 SNAPSHOT = 64  # records between two saved states
 TRIES = 8
@@ -205,7 +206,7 @@ class Vault:
         contents = {"data": data, **(tracks or {})}
         for _ in range(TRIES):
             await self.refresh()
-            manifest, entry = await self._upload(contents)
+            manifest, entry = await self._current(lambda: self._upload(contents))
             if await self._committed(Record(path, entry), manifest.places):
                 self._manifests[entry.attempt] = manifest
                 return entry
@@ -279,24 +280,37 @@ class Vault:
         """The chunks that committed files refer to: those need not be uploaded again."""
         if self._stored:
             return
-        for entry in self.state.files.values():
+        for entry in list(self.state.files.values()):
             if entry.mode == "content":
                 for track in (await self._manifest(entry.attempt)).tracks.values():
                     self._stored.update((track.digest(i), track.place(i)) for i in range(track.chunks))
 
     async def get(self, path: str, span: Span | None = None, track: str = "data") -> bytes:
         """A file's bytes, all or a span of them (start, length)."""
-        entry = self._entry(path)
-        owner = Link(track)
-        secret = node(encryption_root(self._root_key(entry.attempt)), owner)
-        return await read(self.store, await self._manifest(entry.attempt), owner, secret, span)
+
+        async def now() -> bytes:
+            entry, owner = self._entry(path), Link(track)
+            secret = node(encryption_root(self._root_key(entry.attempt)), owner)
+            return await read(self.store, await self._manifest(entry.attempt), owner, secret, span)
+
+        return await self._current(now)
+
+    async def _current(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something that follows our view of the files; where another device replaced one and collected, again."""
+        while True:
+            try:
+                return await work()
+            except NotFound:
+                if not await self.refresh():
+                    raise
 
     async def grant(
         self, path: str, span: Span | None = None, track: str = "data", expires: float = FOREVER
     ) -> Capability:
         """What opens the chunks that hold a span of a track, and nothing else: the secret of one node or a few."""
+        manifest = await self._current(lambda: self._manifest(self._entry(path).attempt))
         entry = self._entry(path)
-        manifest, root_key = await self._manifest(entry.attempt), self._root_key(entry.attempt)
+        root_key = self._root_key(entry.attempt)
         start, length = span or (0, manifest.track(track).size)
         chunks = manifest.holding(track, start, length)
         made = []
@@ -315,9 +329,7 @@ class Vault:
         """Delete what no file refers to and is older than the grace; how many objects went."""
         while True:
             await self.refresh()
-            needed: set[str] = set()
-            for entry in self.state.files.values():
-                needed |= {f"manifests/{entry.attempt}"} | (await self._manifest(entry.attempt)).places
+            needed = await self._current(self._needed)
             before = self.clock.now() - grace
             old = [
                 meta.key
@@ -333,6 +345,13 @@ class Vault:
                 self._at += 1
                 await self.store.delete(*old)
                 return len(old)
+
+    async def _needed(self) -> set[str]:
+        """The objects that files refer to."""
+        found: set[str] = set()
+        for entry in list(self.state.files.values()):
+            found |= {f"manifests/{entry.attempt}"} | (await self._manifest(entry.attempt)).places
+        return found
 
     async def check(self, promised: Sequence[Any] = ()) -> list[Violation]:
         """Whether every file opens, whole, and is what was acknowledged last or tried since.
