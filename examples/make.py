@@ -14,6 +14,7 @@ import json
 import math
 import struct
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -399,6 +400,45 @@ def surface(random: Random, points: int = 6000) -> Iterator[tuple[float, float, 
         x, y = random.uniform(-20, 20), random.uniform(-20, 20)
         z = random.uniform(0, 6) if max(abs(x), abs(y)) < 5 else 0.2 * random.random()
         yield x, y, z
+
+
+def npy(rows: list[list[float]] | list[float]) -> bytes:
+    """NumPy's format, single precision."""
+    flat = [value for row in rows for value in (row if isinstance(row, list) else [row])]
+    shape = (len(rows), len(rows[0])) if isinstance(rows[0], list) else (len(rows),)
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+    head = head.ljust(-(10 + len(head) + 1) % 64 + len(head)) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack(f"<{len(flat)}f", *flat)
+
+
+@makes("web.txt")
+def web(random: Random) -> str:
+    """Links between 200 pages in 8 topics, as SNAP writes them."""
+    lines = ["# Directed graph: links between pages", "# FromNodeId\tToNodeId"]
+    for page in range(200):
+        for _ in range(random.randint(1, 9)):
+            other = random.randrange(200) if random.random() < 0.2 else page // 25 * 25 + random.randrange(25)
+            lines.append(f"{page}\t{other}")
+    return "\n".join(lines) + "\n"
+
+
+@makes("web.npy")
+def web_features(random: Random) -> bytes:
+    """Sixteen numbers a page: those of its topic, and noise."""
+    topics = [[random.gauss(0, 1) for _ in range(16)] for _ in range(8)]
+    return npy([[value + random.gauss(0, 0.5) for value in topics[page // 25]] for page in range(200)])
+
+
+@makes("gcn.npz")
+def gcn(random: Random) -> bytes:
+    """A graph convolutional network of two layers, by the names that PyTorch Geometric gives its weights."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for layer, (into, width) in enumerate(((16, 12), (12, 8))):
+            weight = [[random.gauss(0, into**-0.5) for _ in range(into)] for _ in range(width)]
+            for name, rows in ((f"convs.{layer}.lin.weight", weight), (f"convs.{layer}.bias", [0.0] * width)):
+                archive.writestr(zipfile.ZipInfo(f"{name}.npy"), npy(rows))  # type: ignore[arg-type]
+    return out.getvalue()
 
 
 @makes("scan.ply")
