@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from assay.data.interface import Store
+from assay.data.safecloud import Encrypted
 from assay.data.store.delayed import PROFILES, Delayed
 from assay.data.store.directory import DirStore
 from assay.data.store.memory import MemStore
@@ -52,6 +53,7 @@ WRAPPERS: dict[str, Callable[[Store], Store]] = {
     "delayed": lambda inner: Delayed(inner, PROFILES["zero"], clock=WallClock()),
     "zoned": lambda inner: Zoned(inner, Ledger(), here="a", zones={"far/": "b"}),
     "recorded": Recorded,
+    "encrypted": lambda inner: Encrypted(inner, bytes(range(32)), chunk=7),  # small: every range crosses chunks
 }
 LEAVES = ("memory", "folder", "folder without fsync", "fsspec", "s3")
 
