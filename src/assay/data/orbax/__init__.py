@@ -15,7 +15,6 @@ store, for torch, NumPy and JAX; the study measures it beside Orbax itself and t
 
 from __future__ import annotations
 
-import gc
 import shutil
 import time
 from collections.abc import Mapping
@@ -90,10 +89,10 @@ def _middle(several: list[dict[str, float]], column: str) -> float | None:
 def _once(tool: Tool, state: Mapping[str, Any], path: Path, nbytes: int) -> dict[str, Any]:
     from assay.data.orbax import tools
 
-    gc.collect()
     told: dict[str, Any] = {}
     for name, call in (("save", tool.save), ("load", tool.load)):
         tools.forget(path.parent)
+        tools.give_back()
         forget_peak()
         held, began = rss(), time.perf_counter()
         found: Any = call(path, dict(state))
@@ -106,7 +105,7 @@ def _once(tool: Tool, state: Mapping[str, Any], path: Path, nbytes: int) -> dict
         tool.start(path.with_name(f"{path.name}0001"), dict(state))()  # what is staged in is there from now on
         told["blocks"] = _background(tool.start, path.with_name(f"{path.name}0002"), state)[0] / told["save"]
         tools.leave(path.parent)  # as in a job's first save: the memory to stage in is new, and counts
-        gc.collect()
+        tools.give_back()
         seconds, memory = _background(tool.start, path.with_name(f"{path.name}0003"), state)
         told |= {"blocks_first": seconds / told["save"], "async_memory": memory / nbytes}
     return told
