@@ -1,3 +1,7 @@
+from assay.data.atlas import infer as infer_gnn
+from assay.data.disk import DiskArray as DiskArray
+from assay.data.disk import DiskGraph as DiskGraph
+from assay.data.disk import PagedFile as PagedFile
 from assay.data.engine.batching import BatchPolicy as BatchPolicy
 from assay.data.engine.segments import SegmentBlob as SegmentBlob
 from assay.data.engine.segments import open_blob as open_blob
@@ -23,8 +27,11 @@ __all__ = [
     "Component",
     "Delayed",
     "DirStore",
+    "DiskArray",
+    "DiskGraph",
     "MemStore",
     "Metered",
+    "PagedFile",
     "Recorded",
     "SegmentBlob",
     "Store",
@@ -32,6 +39,7 @@ __all__ = [
     "Violation",
     "Zoned",
     "blocking",
+    "infer_gnn",
     "open_blob",
     "open_store",
 ]

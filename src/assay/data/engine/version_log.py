@@ -187,7 +187,7 @@ class VersionLog:
         return wrong
 
     def _sealed(self, record: Buffer) -> bytes:
-        return _MAGIC + self._mark + blake2b(record, digest_size=_MARK).digest() + bytes(record)
+        return _MAGIC + self._mark + blake2b(self._mark + bytes(record), digest_size=_MARK).digest() + bytes(record)
 
 
 def _number(key: str) -> int:
@@ -196,7 +196,8 @@ def _number(key: str) -> int:
 
 def _opened(key: str, data: Buffer) -> bytes:
     whole = bytes(data)
-    record = whole[_HEAD:]
-    if not whole.startswith(_MAGIC) or blake2b(record, digest_size=_MARK).digest() != whole[_HEAD - _MARK : _HEAD]:
+    record, mark = whole[_HEAD:], whole[len(_MAGIC) : len(_MAGIC) + _MARK]
+    digest = blake2b(mark + record, digest_size=_MARK).digest()
+    if not whole.startswith(_MAGIC) or digest != whole[_HEAD - _MARK : _HEAD]:
         raise Damaged(f"{key} is damaged: its bytes are not those that were written; restore it from a copy")
     return record
