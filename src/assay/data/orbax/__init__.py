@@ -61,19 +61,26 @@ MB = 10**6
 
 
 def trial(megabytes: int, arrays: int, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
-    """All tools on one state: medians of rounds in which they take turns, each save synced and each load cold."""
+    """All tools on one generated state."""
     import torch
 
     from assay.data.orbax import tools
 
     torch.set_num_threads(1)
-    state = tools.tensors(megabytes * MB, arrays, seed)
+    return side_by_side(tools.tensors(megabytes * MB, arrays, seed), rounds)
+
+
+def side_by_side(state: Mapping[str, Any], rounds: int) -> dict[str, dict[str, Any]]:
+    """Medians of rounds in which the tools take turns, each save synced and each load cold."""
+    from assay.data.orbax import tools
+
+    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
     here = [tool for tool in tools.TOOLS if tool.here]
     seen: dict[str, list[dict[str, float]]] = {tool.name: [] for tool in here}
     with scratch() as folder:
         for turn in range(-1, rounds):  # the first one warms up: imports, thread pools, staging memory
             for tool in here[turn % len(here) :] + here[: turn % len(here)]:
-                once = _once(tool, state, folder / f"{tool.name}-{turn + 1}", megabytes * MB)
+                once = _once(tool, state, folder / f"{tool.name}-{turn + 2}", nbytes)
                 if turn >= 0:
                     seen[tool.name].append(once)
                 _clear(folder)
