@@ -183,7 +183,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         quick=({"megabytes": 64, "arrays": 32, "rounds": 1},),
         full=({"megabytes": 2000, "arrays": 96, "rounds": 3}, {"megabytes": 64, "arrays": 4096, "rounds": 3}),
     )
-    safety = [{"ops": lab.pick(quick=24, full=270), "mixes": lab.pick(quick=10, full=200)}]
+    safety = [{"ops": lab.pick(quick=30, full=300), "mixes": lab.pick(quick=10, full=200)}]
     return {
         "speed": few.run(trial, states, per="tool", alone=True),
         "parts": lab.run(parts, [{}], per="wanted"),
