@@ -309,11 +309,12 @@ def plot(table: pl.DataFrame) -> alt.HConcatChart:
             .mark_line(point=alt.OverlayMarkDef(size=36), strokeWidth=1.5)
             .encode(
                 x=alt.X(f"{column}:Q", title=title),
-                y=alt.Y("found:Q", title="full count's winner found", scale=alt.Scale(domain=[0, 1])),
+                y=alt.Y("found:Q", title="share found", scale=alt.Scale(domain=[0, 1])),
             )
             .properties(width=210, height=260)
         )
-    chart: alt.HConcatChart = alt.hconcat(*panels).properties(title="Snowveil")
+    head = alt.Title("How often Snowveil finds the full count's winner", subtitle="Share of elections")
+    chart: alt.HConcatChart = alt.hconcat(*panels).properties(title=head)
     return chart
 
 
