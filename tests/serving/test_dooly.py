@@ -146,7 +146,7 @@ def stored(folder: Path) -> StepCost:
     ]
     write(folder / "profiling.csv", timed)
     db = dooly_h200.database(folder)
-    cost = dooly_h200.predicted(db, "llama-3-8b", "paged", [], GRAPH_SIZES).cost
+    cost = dooly_h200.predicted(db, "llama-3-8b", "paged", [], GRAPH_SIZES)
     case = {"model": "llama-3-8b", "backend": "paged"}
     shapes = [(b, 100 * b, text) for b in (0, 1, 8, 64) for text in ("", "16+0", "512+0", "64+0;32+64") if b or text]
     steps: list[dict[str, Any]] = [

@@ -16,14 +16,13 @@ from assay.record.errors import BadInput
 from assay.record.intervals import ratio
 from assay.record.wording import listed
 from assay.serving import fleet as fleets
-from assay.serving.engine import components
+from assay.serving.engine import components, step_sources
 from assay.serving.engine.lead import Lead, lead
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.simulator import simulate, warm
 from assay.serving.engine.state import ADMISSIONS
 from assay.serving.interface import SLO
-from assay.sim import trust
-from assay.sim.cost_file import FITTED
+from assay.sim.step_times import COSTS, MEASURED
 from assay.workloads.closed_loop import closed
 from assay.workloads.requests import Requests
 
@@ -49,6 +48,10 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
     show_default=True,
     help="COUNTxGPU:MODEL[:tpN], several joined by +, or a TOML file.",
 )
+@click.option(
+    "--cost", type=click.Choice(list(COSTS)), default=MEASURED, show_default=True,
+    help="Step times: measured where somebody has measured that model on that GPU, else, or always, from data sheets.",
+)  # fmt: skip
 @click.option("--policies", default=DEFAULT, show_default=True, help="Routers by key, or package.module:Class.")
 @click.option("--policy", "more", multiple=True, help="One more router: package.module:Class or file.py:Class.")
 @click.option("--order", help="Who is admitted first: fcfs, sjf, priority, …, or package.module:Class.")
@@ -79,8 +82,8 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 @click.option("--plot", type=click.Path(path_type=Path), help="Write the picture: .svg, .png or .html.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write the first policy's run for Perfetto.")
 def command(
-    trace: str, fleet_text: str, policies: str, more: tuple[str, ...], order: str | None, cache: str, rate: str,
-    loop: str, admission: str | None, age: float, slo: str | None, find: str | None, limit: int | None,
+    trace: str, fleet_text: str, cost: str, policies: str, more: tuple[str, ...], order: str | None, cache: str,
+    rate: str, loop: str, admission: str | None, age: float, slo: str | None, find: str | None, limit: int | None,
     dejitter: bool, skip_bad: bool, block: int,
     plot: Path | None, timeline: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
@@ -89,7 +92,7 @@ def command(
     target = read_slo(slo) if slo else None
     if find and target is None:
         raise BadInput("--find capacity needs --slo, for example --slo ttft=1,tpot=0.05")
-    spec = fleets.parse(fleet_text, block=block)
+    spec = fleets.parse(fleet_text, block=block, cost=cost)
     if admission is not None:
         spec = replace(spec, instances=tuple(replace(one, admission=admission) for one in spec.instances))
     requests = in_loop(_read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), loop)
@@ -263,7 +266,7 @@ def compare(
         "fleet": _fleet_facts(spec, age),
         "table": table,
         "why": _why(table, slo, find),
-        "trust": _trust(spec),
+        "trust": step_sources.told(spec, outcomes.values()),
         "shown": SHOWN_AT_CAPACITY if find else SHOWN_WITH_TARGETS if slo else SHOWN,
     }, outcomes
 
@@ -357,19 +360,10 @@ def _fleet_facts(spec: fleets.FleetSpec, age: float) -> dict[str, Any]:
     notes = dict.fromkeys(note for instance in spec.instances for note in instance.cost.notes)
     return {
         "name": spec.name, "instances": len(spec), "gpus": spec.gpus, "kv_tokens": max(rooms), "usd_per_hour": price,
-        "block": spec.block, "admission": ", ".join(dict.fromkeys(one.admission for one in spec.instances)),
+        "step_times": step_sources.used(spec), "block": spec.block,
+        "admission": ", ".join(dict.fromkeys(one.admission for one in spec.instances)),
         "signals": f"read every {age:g} s" if age else "as they are", "notes": "; ".join(notes),
     }  # fmt: skip
-
-
-def _trust(spec: fleets.FleetSpec) -> str:
-    """How far the fleet's step times are off measured hardware, as far as that is known."""
-    if all(instance.name.startswith(FITTED) for instance in spec.instances):
-        return "step times are those that assay calibrate fitted to your own engines, which told its error"
-    measured = trust.measured()["roofline"].gpu
-    gpus = {instance.name.partition(":")[0] for instance in spec.instances} - {measured, FITTED}
-    others = f" On {', '.join(sorted(gpus))} nothing was measured." if gpus else ""
-    return trust.sentence("roofline") + others
 
 
 def _why(table: Sequence[Mapping[str, Any]], slo: SLO | None, find: bool) -> str:
