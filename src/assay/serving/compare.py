@@ -16,12 +16,15 @@ from assay.record.errors import BadInput
 from assay.record.intervals import ratio
 from assay.record.wording import listed
 from assay.serving import fleet as fleets
-from assay.serving.engine import components, step_sources
+from assay.serving.engine import components, layout_report, step_sources
+from assay.serving.engine.layout_search import Search
 from assay.serving.engine.lead import Lead, lead
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.simulator import simulate, warm
 from assay.serving.engine.state import ADMISSIONS
 from assay.serving.interface import SLO
+from assay.sim.layouts import read_layout
+from assay.sim.llm_cost import StepCost
 from assay.sim.step_times import COSTS, MEASURED
 from assay.workloads.closed_loop import closed
 from assay.workloads.requests import Requests
@@ -31,6 +34,7 @@ SHOWN = ["policy", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean", "cached_rat
 SHOWN_WITH_TARGETS = ["policy", "goodput", "attainment", "ttft_p99", "tpot_p99", "cached_ratio"]
 SHOWN_AT_CAPACITY = ["policy", "capacity", "attainment", "ttft_p99", "tpot_p99", "cached_ratio"]
 GENERATED = 5000  # requests
+NO_COST = StepCost(np.zeros(1))  # where only the model counts
 DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 
 
@@ -74,7 +78,14 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
     help="Seconds between two readings of the instances' signals: routers see them up to so old.",
 )  # fmt: skip
 @click.option("--slo", help="Targets in seconds: ttft=1,tpot=0.05,e2e=30.")
-@click.option("--find", type=click.Choice(["capacity"]), help="Bisect the highest rate at which 95 % meet --slo.")
+@click.option(
+    "--find", type=click.Choice(["capacity", "layout"]),
+    help="capacity: bisect the highest rate at which 95 % meet --slo; layout: the cheapest cut of the model (tp, pp, "
+    "ep, prefill and decode apart) that does at the trace's rate, with the first policy.",
+)  # fmt: skip
+@click.option("--gpus", type=click.IntRange(1), help="With --find layout: at most so many GPUs; else the fleet's.")
+@click.option("--gpu", help="With --find layout: the kind of GPU; else the fleet's.")
+@click.option("--model", help="With --find layout: the model, such as qwen3-32b:fp8; else the fleet's.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
 @click.option("--dejitter", is_flag=True, help="Spread arrivals that a trace rounds to the same moment.")
 @click.option("--skip-bad", is_flag=True, help="Refuse and count bad rows instead of stopping at the first.")
@@ -83,20 +94,32 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write the first policy's run for Perfetto.")
 def command(
     trace: str, fleet_text: str, cost: str, policies: str, more: tuple[str, ...], order: str | None, cache: str,
-    rate: str, loop: str, admission: str | None, age: float, slo: str | None, find: str | None, limit: int | None,
-    dejitter: bool, skip_bad: bool, block: int,
+    rate: str, loop: str, admission: str | None, age: float, slo: str | None, find: str | None, gpus: int | None,
+    gpu: str | None, model: str | None, limit: int | None, dejitter: bool, skip_bad: bool, block: int,
     plot: Path | None, timeline: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Routers on your own trace and fleet: who serves it best, and why."""
     names = [name.strip() for name in policies.split(",") if name.strip()] + list(more)
     target = read_slo(slo) if slo else None
     if find and target is None:
-        raise BadInput("--find capacity needs --slo, for example --slo ttft=1,tpot=0.05")
+        raise BadInput(f"--find {find} needs --slo, for example --slo ttft=1,tpot=0.05")
+    if find != "layout" and (gpus or gpu or model):
+        raise BadInput("--gpus, --gpu and --model say where to look for a layout: add --find layout, or name a --fleet")
     spec = fleets.parse(fleet_text, block=block, cost=cost)
     if admission is not None:
         spec = replace(spec, instances=tuple(replace(one, admission=admission) for one in spec.instances))
-    requests = in_loop(_read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), loop)
-    requests = served_here(at_rate(requests, rate), spec)
+    requests = at_rate(in_loop(_read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), loop), rate)
+    if find == "layout":
+        if plot or timeline:
+            raise BadInput("--plot and --timeline draw runs of a --fleet: leave them out, or give the layout found")
+        assert target is not None
+        layout, most = layout_report.question(spec, gpus, gpu, model)
+        return best_layout(
+            requests, layout, most, names, target, order=order, prefix_cache=cache == "prefix", block=block, cost=cost,
+            loop="open" if loop == "open" else "closed", age=age, admission=admission,
+            progress=click.get_current_context().obj,
+        )  # fmt: skip
+    requests = served_here(requests, spec)
     made = {_label(name, names): name for name in names}
     answer, outcomes = compare(
         requests, spec, made, order=order, prefix_cache=cache == "prefix", slo=target, find=find is not None,
@@ -269,6 +292,40 @@ def compare(
         "trust": step_sources.told(spec, outcomes.values()),
         "shown": SHOWN_AT_CAPACITY if find else SHOWN_WITH_TARGETS if slo else SHOWN,
     }, outcomes
+
+
+def best_layout(
+    requests: Requests,
+    layout: str,
+    gpus: int,
+    policies: Sequence[str],
+    slo: SLO,
+    *,
+    order: str | None = None,
+    block: int = 16,
+    cost: str = MEASURED,
+    admission: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    **options: Any,
+) -> dict[str, Any]:
+    """The cheapest layout of at most so many GPUs that serves the trace within its targets, by the first policy."""
+    if not policies:
+        raise BadInput("no policy given; for example --policies lmetric")
+    requests = served_here(
+        requests, fleets.FleetSpec((fleets.Instance(NO_COST, model=read_layout(layout).model.name),))
+    )
+    components.router(policies[0])
+    warm()
+    search = Search(
+        requests, slo, gpus, layout, lambda: components.router(policies[0]), block=block, cost=cost,
+        admission=admission, progress=progress,
+        options=lambda: options if order is None else options | {"order": components.order(order)},
+    )  # fmt: skip
+    found = search.search()
+    answer = layout_report.answer(search, found)
+    shown = found.meets[0] if found.meets else found.nearest
+    facts = {"trace": _trace_facts(requests, shown.outcome)} if shown else {}
+    return facts | answer | {"search": {"policy": policies[0]} | answer["search"]}
 
 
 def _add_leads(table: list[dict[str, Any]], outcomes: Mapping[str, Outcome], slo: SLO | None, find: bool) -> None:
