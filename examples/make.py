@@ -95,6 +95,24 @@ def azure(random: Random) -> str:
     return table(rows)
 
 
+@makes("tiers.csv")
+def tiers(random: Random) -> str:
+    """An access log that names sessions and tiers, but no prompt blocks: people chat, jobs come in between."""
+    rows: list[tuple[float, str, str, int, int]] = []
+    for session in range(90):
+        clock, history = random.uniform(0.0, 120.0), 150
+        for _ in range(1 + min(int(random.expovariate(0.5)), 7)):
+            prompt, answer = history + 10 + int(random.expovariate(1 / 60)), 20 + int(random.expovariate(1 / 150))
+            rows.append((clock, f"chat-{session}", "chat", prompt, answer))
+            clock, history = clock + 3 + random.expovariate(1 / 15), prompt + answer
+    for job in range(60):
+        prompt, answer = 2000 + int(random.expovariate(1 / 3000)), 100 + int(random.expovariate(1 / 400))
+        rows.append((random.uniform(0.0, 180.0), f"job-{job}", "batch", prompt, answer))
+    rows.sort()
+    head = ["timestamp", "session_id", "tier", "prompt_tokens", "completion_tokens"]
+    return table([head, *([round(row[0], 3), *row[1:]] for row in rows)])
+
+
 @makes("gateway.jsonl")
 def gateway(random: Random) -> str:
     """The log of `assay gateway` in front of one engine whose steps take 8 ms, and more for what they compute."""

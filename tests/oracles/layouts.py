@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from assay.record.errors import BadInput
+from assay.serving.engine import components
 from assay.serving.engine.layout_search import Pool, Search
 from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import parse
@@ -50,7 +51,7 @@ def attainments(search: Search) -> Attained:
     found = {}
     for pools, gpus in candidates(search.layout, search.gpus):
         fleet = parse("+".join(pool.text for pool in pools), block=search.block, cost=search.cost)
-        run = simulate(search.requests, fleet, search.router(), **search.options())
+        run = simulate(search.requests, fleet, components.router(search.policy), **search.options)
         found[pools] = gpus, run.attainment(search.slo)
     return found
 

@@ -46,8 +46,8 @@ def searches(draw: st.DrawFn) -> Search:
     slo = SLO(ttft=draw(st.sampled_from([0.15, 0.5, 3.0])), tpot=draw(st.sampled_from([0.015, 0.025, 0.06])))
     layout, gpus = draw(st.sampled_from([("h200:qwen3-32b", 4), ("h100:qwen3-30b-a3b", 3), ("a100:llama-3-8b", 3)]))
     return Search(
-        requests, slo, gpus, layout, LeastRequests, attainment=draw(st.sampled_from([0.8, 0.95])),
-        options=lambda: {"loop": loop},
+        requests, slo, gpus, layout, "least-requests", attainment=draw(st.sampled_from([0.8, 0.95])),
+        options={"loop": loop},
     )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_bounds_do_forbid() -> None:
 
 def test_targets_may_differ_by_tier() -> None:
     trace = replace(made(1, 4, 1.0, 100, 10), tier=np.array([0, 1, 0, 1], np.int32), tiers=("chat", "batch"))
-    ttft, tpot, _ = per_request({"chat": SLO(ttft=0.5), "batch": SLO(ttft=9.0, tpot=0.1)}, trace)
+    ttft, tpot, _ = per_request({"chat": SLO(ttft=0.5), "": SLO(ttft=9.0, tpot=0.1)}, trace)
     assert ttft.tolist() == [0.5, 9.0, 0.5, 9.0]
     assert tpot.tolist() == [np.inf, 0.1, np.inf, 0.1]
 
@@ -101,11 +101,11 @@ def test_cuts_are_those_that_hold_the_model() -> None:
     assert any(":ep4" in name for name in cuts("h200:qwen3-30b-a3b", 4)[0])
     assert not any(":ep" in name for name in fit)  # it has no experts
     with pytest.raises(BadInput, match="fits no cut of 4 GPUs"):
-        Search(made(1, 9, 1.0, 100, 10), SLO(ttft=1.0), 4, "h100:deepseek-v3", LeastRequests).search()
+        Search(made(1, 9, 1.0, 100, 10), SLO(ttft=1.0), 4, "h100:deepseek-v3", "least-requests").search()
 
 
 def test_a_search_that_may_not_go_on_says_so() -> None:
-    search = Search(made(1, 60, 30.0, 800, 100), SLO(0.4, 0.02), 4, "h200:qwen3-32b", LeastRequests, most=2)
+    search = Search(made(1, 60, 30.0, 800, 100), SLO(0.4, 0.02), 4, "h200:qwen3-32b", "least-requests", most=2)
     found = search.search()
     assert not found.complete
     assert found.simulated == 2
@@ -113,7 +113,7 @@ def test_a_search_that_may_not_go_on_says_so() -> None:
 
 
 def test_the_row_is_what_the_winner_does_when_it_runs() -> None:
-    search = Search(made(3, 120, 12.0, 800, 100), SLO(0.6, 0.03), 4, "h200:qwen3-32b", LeastRequests)
+    search = Search(made(3, 120, 12.0, 800, 100), SLO(0.6, 0.03), 4, "h200:qwen3-32b", "least-requests")
     row = layout_report.answer(search, search.search())["table"][0]
     again = simulate(search.requests, parse(row["fleet"]), LeastRequests())
     assert row["attainment"] == again.attainment(search.slo) >= 0.95
@@ -123,14 +123,14 @@ def test_the_row_is_what_the_winner_does_when_it_runs() -> None:
 
 
 def test_where_nothing_serves_in_time_the_nearest_is_told() -> None:
-    crowd = Search(made(3, 200, 100.0, 3000, 100), SLO(0.3, 0.03), 2, "h200:qwen3-32b", LeastRequests)
+    crowd = Search(made(3, 200, 100.0, 3000, 100), SLO(0.3, 0.03), 2, "h200:qwen3-32b", "least-requests")
     found = crowd.search()
     assert not found.meets
     said = layout_report.answer(crowd, found)
     assert "No layout of 2 GPUs" in said["why"]
     if found.nearest is not None:
         assert said["table"][0]["attainment"] == max(tried.attainment for tried in found.misses) < 0.95
-    hopeless = Search(made(3, 50, 1.0, 3000, 100), SLO(tpot=0.0005), 2, "h200:qwen3-32b", LeastRequests)
+    hopeless = Search(made(3, 50, 1.0, 3000, 100), SLO(tpot=0.0005), 2, "h200:qwen3-32b", "least-requests")
     found = hopeless.search()
     assert found.simulated == 0  # the bounds suffice
     assert "even on an idle one" in layout_report.answer(hopeless, found)["why"]
@@ -169,7 +169,7 @@ def test_the_command_names_the_cheapest_and_its_trust() -> None:
     ("arguments", "says"),
     [
         (("--find", "layout"), "--find layout needs --slo"),
-        ((*CALL, "--plot", "x.svg"), "leave them out"),
+        ((*CALL, "--plot", "x.svg"), "draws nothing"),
         ((*CALL, "--model", "qwen3-32b:tp2"), "give it uncut"),
         (("--gpus", "4"), "add --find layout"),
         ((*CALL, "--fleet", "1xh200:qwen3-32b+1xh100:qwen3-32b"), "give --model and --gpu"),

@@ -11,20 +11,18 @@ No schedule beats these bounds, whatever the router, so a layout that they forbi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.serving.engine.targets import Targets, of_tier
 from assay.serving.fleet import Instance
-from assay.serving.interface import SLO
 from assay.sim.llm_cost import StepCost
 from assay.workloads.requests import Requests
 
 Floats = NDArray[np.float64]
-Targets = SLO | Mapping[str, SLO]
 SLACK = 1 - 1e-9  # so that a bound which is met to the last bit forbids nothing
 NEVER = 1 << 40  # replicas
 MOMENTS = 24
@@ -37,11 +35,8 @@ def per_request(slo: Targets, requests: Requests) -> tuple[Floats, Floats, Float
     >>> [limit.tolist() for limit in per_request(SLO(ttft=1.0), trace)]
     [[1.0, 1.0], [inf, inf], [inf, inf]]
     """
-    if isinstance(slo, SLO) or requests.tier is None:
-        one = slo if isinstance(slo, SLO) else SLO()
-        table = np.tile(np.array(one, np.float64), (len(requests), 1))
-    else:
-        table = np.array([slo.get(name, SLO()) for name in requests.tiers], np.float64)[requests.tier]
+    codes = np.full(len(requests), -1) if requests.tier is None else requests.tier
+    table = np.array([of_tier(slo, name) for name in (*requests.tiers, "")], np.float64)[codes]
     return table[:, 0], table[:, 1], table[:, 2]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from assay.record.errors import BadInput
 from assay.record.wording import number
-from assay.serving.engine import step_sources
+from assay.serving.engine import bill, columns, step_sources
 from assay.serving.engine.layout_search import Found, Search, Tried
 from assay.serving.engine.outcome import Outcome
 from assay.serving.fleet import FleetSpec
@@ -57,6 +57,7 @@ def answer(search: Search, found: Found) -> dict[str, Any]:
         "search": _facts(search, found),
         "table": [_row(search, tried) for tried in rows],
         "why": _why(search, found, best),
+        "units": columns.UNITS | {"goodput_per_gpu": columns.RATE},
         "trust": step_sources.told(FleetSpec(instances)),
         "shown": SHOWN,
     }
@@ -76,12 +77,11 @@ def _first_of_each(meets: Sequence[Tried]) -> list[Tried]:
 
 def _row(search: Search, tried: Tried) -> dict[str, Any]:
     run, usd = tried.outcome, sum(one.usd_per_hour for one in tried.outcome.fleet.instances)
-    tokens = float(run.records["output"][run.served].sum())
     goodput = run.goodput(search.slo)
     several = run.records["output"][run.served] > 1
     return {
         "layout": _short(search.layout, tried), "gpus": tried.gpus, "usd_per_hour": usd or None,
-        "usd_per_mtok": usd * run.makespan / 3600 / (tokens / 1e6) if usd and tokens else None,
+        "usd_per_mtok": bill.per_million(run)["usd_per_mtok"],
         "attainment": tried.attainment, "goodput_per_gpu": goodput / tried.gpus, "goodput": goodput,
         "ttft_p99": float(np.quantile(run.ttft, 0.99)) if len(run.ttft) else None,
         "tpot_p99": float(np.quantile(run.tpot[several], 0.99)) if several.any() else None,
@@ -105,7 +105,8 @@ def _facts(search: Search, found: Found) -> dict[str, Any]:
     why = f" ({next(iter(found.cannot_hold.values()))})" if held else ""
     ruled = sorted(found.forbidden.items())
     return {
-        "model": search.layout, "gpus": search.gpus, "attainment_wanted": search.attainment, "cuts": found.kinds,
+        "policy": search.policy, "model": search.layout, "gpus": search.gpus, "attainment_wanted": search.attainment,
+        "cuts": found.kinds,
         "cannot_hold_the_model": f"{named}{why}" if held else "",
         "forbidden_by_bounds": f"{len(ruled)} of {found.roles} cuts and roles, such as {ruled[0][0]}: {ruled[0][1]}"
         if ruled else "",

@@ -18,18 +18,25 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count, product
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from assay.record.errors import BadInput
+from assay.serving.engine import bill, components
 from assay.serving.engine import layout_bounds as bounds
 from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.own_trace import served_here
 from assay.serving.engine.simulator import simulate
+from assay.serving.engine.targets import Targets
 from assay.serving.fleet import FleetSpec, Instance, check, parse
 from assay.sim.layouts import Layout, read_layout
+from assay.sim.llm_cost import StepCost
 from assay.workloads.requests import Requests
 
+NO_COST = StepCost(np.zeros(1))  # where only the model counts
 ENDS = ("prefill", "decode")
 AMPLE = 2  # times all GPUs, as replicas of the other end that is never short
 
@@ -85,22 +92,27 @@ class Search:
     """One question: the trace, the targets, the GPUs, and how a fleet is run."""
 
     requests: Requests
-    slo: bounds.Targets
+    slo: Targets
     gpus: int
     layout: str  # device:model[:dtype], uncut
-    router: Callable[[], Any]
+    policy: str  # key of a router
     attainment: float = 0.95
     most: int = 400  # simulations
     block: int = 16
     cost: str = "measured"
     split: bool = True
     admission: str | None = None  # instead of the engine's default
-    options: Callable[[], dict[str, Any]] = dict  # of `simulate`, anew for each run: an order may learn
+    price: str | None = None  # instead of list prices, as `bill.priced` reads it
+    order: str | None = None  # key of an order
+    options: dict[str, Any] = field(default_factory=dict)  # of `simulate`
     progress: Callable[[int, int], None] = lambda done, total: None
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
             raise BadInput(f"--gpus {self.gpus}: give at least 1")
+        components.router(self.policy)  # a wrong name is refused before anything runs
+        one = FleetSpec((Instance(NO_COST, model=read_layout(self.layout).model.name),))
+        self.requests = served_here(self.requests, one)
         self._runs: dict[tuple[Pool, ...], Tried] = {}
         self._best = self.gpus + 1  # GPUs of the cheapest that serves in time
         self._tasks = 1
@@ -115,9 +127,15 @@ class Search:
     def fleet(self, pools: Sequence[Pool]) -> FleetSpec:
         """The pools as a fleet."""
         found = parse("+".join(pool.text for pool in pools), block=self.block, cost=self.cost)
-        if self.admission is None:
-            return found
-        return replace(found, instances=tuple(replace(one, admission=self.admission) for one in found.instances))
+        if self.admission is not None:
+            found = replace(found, instances=tuple(replace(one, admission=self.admission) for one in found.instances))
+        return found if self.price is None else bill.priced(found, self.price)
+
+    def simulate(self, fleet: FleetSpec) -> Outcome:
+        """Run a fleet with a fresh router and a fresh order: they may learn."""
+        order = {} if self.order is None else {"order": components.order(self.order)}
+        router = components.router(self.policy)
+        return simulate(self.requests, fleet, router, record=False, **order, **self.options)
 
     def run(self, pools: tuple[Pool, ...]) -> Tried:
         """Simulate a layout; what was simulated is known."""
@@ -125,7 +143,7 @@ class Search:
             if len(self._runs) >= self.most:
                 raise _Exhausted
             fleet = self.fleet(pools)
-            outcome = simulate(self.requests, fleet, self.router(), record=False, **self.options())
+            outcome = self.simulate(fleet)
             self._runs[pools] = Tried(pools, fleet.gpus, outcome.attainment(self.slo), outcome)
             self.progress(min(len(self._runs), self._tasks - 1), self._tasks)
         return self._runs[pools]
@@ -166,7 +184,7 @@ class Search:
 
     @property
     def _cached(self) -> bool:
-        return bool(self.options().get("prefix_cache", True))
+        return bool(self.options.get("prefix_cache", True))
 
     def _found(
         self, cannot_hold: dict[str, str], forbidden: dict[str, str], kinds: int, roles: int, complete: bool

@@ -10,6 +10,7 @@ keep up, but in 23 % for two that do not (vllm-v1 beside round-robin). Who has s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +55,29 @@ def stretches(requests: Requests, count: int = STRETCHES) -> NDArray[np.int64]:
     return np.asarray(before * min(count, n) // max(n, 1))[which]
 
 
+class Drawn(NamedTuple):
+    """What one trace says about two runs: the ratio of their means, and the same of resampled traces."""
+
+    ratio: float
+    draws: Floats
+
+
+def drawn(best: Outcome, other: Outcome, waited: Floats, waited_other: Floats, number: int = 0) -> Drawn:
+    """The ratio of the mean of `waited` to that of `waited_other`: one value a request that was served.
+
+    `number` tells traces apart, so that those of one comparison are resampled each on its own.
+    """
+    where = stretches(best.requests)
+    sums, counts = _sums(where, best.served, waited)
+    sums_other, counts_other = _sums(where, other.served, waited_other)
+    parts = len(sums)
+    draws = stream(number, "serving", "lead").multinomial(parts, np.full(parts, 1 / parts), size=DRAWS).astype(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = ((draws @ sums) / (draws @ counts)) / ((draws @ sums_other) / (draws @ counts_other))
+        ratio = (sums.sum() / counts.sum()) / (sums_other.sum() / counts_other.sum())
+    return Drawn(float(ratio), ratios)
+
+
 def lead(best: Outcome, other: Outcome, waited: Floats, waited_other: Floats) -> Lead:
     """By which share the mean of `waited` is below that of `waited_other`: one value a request that was served.
 
@@ -61,14 +85,19 @@ def lead(best: Outcome, other: Outcome, waited: Floats, waited_other: Floats) ->
     >>> Lead(0.2, 0.1, 0.3).tie, Lead(0.02, -0.01, 0.05).tie
     (False, True)
     """
-    where = stretches(best.requests)
-    sums, counts = _sums(where, best.served, waited)
-    sums_other, counts_other = _sums(where, other.served, waited_other)
-    parts = len(sums)
-    draws = stream(0, "serving", "lead").multinomial(parts, np.full(parts, 1 / parts), size=DRAWS).astype(float)
+    return lead_over([drawn(best, other, waited, waited_other)])
+
+
+def lead_over(traces: Sequence[Drawn]) -> Lead:
+    """The lead over several traces, each of which counts as much as any other: by the geometric mean of the ratios.
+
+    >>> halves = Drawn(0.5, np.full(9, 0.5))
+    >>> lead_over([halves, Drawn(1.0, np.full(9, 1.0))]).share == 1 - 0.5**0.5
+    True
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        shares = 1 - ((draws @ sums) / (draws @ counts)) / ((draws @ sums_other) / (draws @ counts_other))
-        share = 1 - (sums.sum() / counts.sum()) / (sums_other.sum() / counts_other.sum())
+        share = 1 - np.exp(np.mean([np.log(one.ratio) for one in traces]))
+        shares = 1 - np.exp(np.mean([np.log(one.draws) for one in traces], axis=0))
     shares = shares[np.isfinite(shares)]
     if not len(shares) or not np.isfinite(share):
         return Lead(0.0, -np.inf, np.inf)

@@ -428,7 +428,8 @@ class Simulation:
         self._by_model = self.requests.model is not None
         if self._by_model:
             assert self.requests.model is not None
-            largest = np.array([self._largest(self._models == name) for name in self.requests.models])
+            anywhere = self._largest(np.ones(len(spec), np.bool_))  # found by -1: the request names no model
+            largest = np.array([*(self._largest(self._models == name) for name in self.requests.models), anywhere])
             self.fits = self._blocks <= largest[self.requests.model]
         else:
             self.fits = self._blocks <= self._largest(np.ones(len(spec), np.bool_))
@@ -471,7 +472,8 @@ class Simulation:
         )
         if self._by_model:
             assert self.requests.model is not None
-            mask &= self._models == self.requests.models[self.requests.model[r]]
+            if (asked := self.requests.model[r]) >= 0:
+                mask &= self._models == self.requests.models[asked]
         self.view.eligible = mask
 
 
@@ -502,7 +504,8 @@ class _Columns:
         if self._session is not None and self._session[r] >= 0:
             request.session = self._session[r]
         for name, codes, words in self._labels:
-            setattr(request, name, words[codes[r]])
+            if codes[r] >= 0:
+                setattr(request, name, words[codes[r]])
         return request
 
 
