@@ -15,7 +15,8 @@ from assay.record.types import Evidence
 from assay.sim import profiles, trust
 
 ROOT = Path(__file__).parents[2]
-ROOFLINE = ("lmetric", "balanceroute", "taper", "nitsum", "flying-serving", "driftsched", "rcllm", "coral", "sidp")
+ROOFLINE = ("lmetric", "balanceroute", "nitsum", "flying-serving", "driftsched", "rcllm", "coral", "sidp")
+MEASURED = {"taper": "h200:qwen3-32b"}
 
 
 @cache
@@ -64,8 +65,8 @@ def test_what_is_told_is_of_what_was_used() -> None:
     assert said in mixed
     assert "of l4:qwen3-8b come from data sheets" in mixed
     assert "On l4 nothing was measured." in mixed
-    assert "h200:qwen3-32b:tp4" in mixed
-    assert "no such cut was measured" in mixed
+    assert "Other cuts of h200:qwen3-32b take data sheets times" in mixed
+    assert "none of them was measured" in mixed
     assert trust.told([("h200:qwen3-8b", "roofline")]) == trust.sentence("roofline")
     assert "calibrate" in trust.told([("fitted:mine.toml", "fitted")])
 
@@ -83,6 +84,13 @@ def test_a_study_on_modelled_step_times_says_how_far_off_they_are(key: str) -> N
     study = catalogue.study(key)
     assert study.evidence is not Evidence.REAL
     assert study.trust == trust.sentence("roofline")
+
+
+@pytest.mark.parametrize("key", MEASURED)
+def test_a_study_of_measured_models_says_how_far_off_those_are(key: str) -> None:
+    study = catalogue.study(key)
+    assert study.evidence is not Evidence.REAL
+    assert study.trust == trust.sentence(MEASURED[key])
 
 
 def test_a_model_study_without_a_measured_error_says_so() -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.record.errors import BadInput
-from assay.sim import models
+from assay.sim import models, trust
 from assay.sim.layouts import Layout, read_layout
 from assay.sim.llm_cost import COEFFICIENTS, StepCost
 from assay.sim.profiles import Profile, profile
@@ -45,6 +45,29 @@ def profile_of(cut: Layout) -> Profile | None:
     return found if found and cut.model == models.model(cut.model.name) else None
 
 
+def source(text: str, cost: str = MEASURED) -> str:
+    """Where the step time of a layout comes from, without computing it.
+
+    >>> source("h200:llama-3-8b"), source("h200:llama-3-8b", "roofline")
+    ('measured', 'roofline')
+    """
+    if cost not in COSTS:
+        raise BadInput(f"cost '{cost}': there are {' and '.join(COSTS)}")
+    cut = read_layout(text)
+    if cost == ROOFLINE or profile_of(cut) is None:
+        return ROOFLINE
+    return MEASURED if cut.ranks == 1 else SCALED
+
+
+def trust_of(*layouts: str) -> str:
+    """How far the step times of some layouts are off measured hardware, in words.
+
+    >>> trust_of("h200:qwen3-32b") == trust.sentence("h200:qwen3-32b")
+    True
+    """
+    return trust.told((text, source(text)) for text in layouts)
+
+
 @lru_cache(maxsize=256)
 def step_time(text: str, cost: str = MEASURED) -> StepTime:
     """The cost of a layout by its name, and its source. Answers are kept: do not write into them.
@@ -52,15 +75,14 @@ def step_time(text: str, cost: str = MEASURED) -> StepTime:
     Raises:
         BadInput: a layout that is not understood, or a model that does not fit.
     """
-    if cost not in COSTS:
-        raise BadInput(f"cost '{cost}': there are {' and '.join(COSTS)}")
-    cut, sheet = read_layout(text), roofline_layout(text)
-    seen = profile_of(cut) if cost == MEASURED else None
-    if seen is None:
+    cut, sheet, known = read_layout(text), roofline_layout(text), source(text, cost)
+    if known == ROOFLINE:
         return StepTime(sheet, ROOFLINE)
-    whole = roofline_layout(f"{cut.device.name}:{cut.model.name}") if cut.ranks > 1 else sheet
-    known = dataclasses.replace(blend(seen.cost, whole, seen.tokens), name=sheet.name)
-    return StepTime(known, MEASURED) if cut.ranks == 1 else StepTime(scaled(known, whole, sheet), SCALED)
+    seen = profile_of(cut)
+    assert seen is not None  # else the source were the roofline
+    whole = roofline_layout(f"{cut.device.name}:{cut.model.name}")
+    uncut = dataclasses.replace(blend(seen.cost, whole, seen.tokens), name=sheet.name)
+    return StepTime(uncut if known == MEASURED else scaled(uncut, whole, sheet), known)
 
 
 def best(text: str) -> StepCost:

@@ -55,17 +55,16 @@ def told(used: Iterable[tuple[str, str]]) -> str:
     """The error of the step times that were used: pairs of a layout's name and of their source, in words.
 
     >>> print(told([("h200:qwen3-32b", "measured"), ("h200:qwen3-32b:tp2", "scaled")]))  # doctest: +ELLIPSIS
-    Step times of h200:qwen3-32b were measured ... Those of h200:qwen3-32b:tp2 are ... no such cut was measured.
+    Step times of h200:qwen3-32b were measured ... Other cuts of h200:qwen3-32b ...: none of them was measured.
     """
     names: dict[str, list[str]] = {}
     for name, source in dict.fromkeys(used):
         names.setdefault(source, []).append(name)
     parts = [sentence(name) for name in names.get("measured", ())]
     if scaled := names.get("scaled"):
-        parts.append(
-            f"Those of {_listed(scaled)} are data sheets' times what was measured of the model on one device: "
-            "no such cut was measured."
-        )
+        models = list(dict.fromkeys(":".join(name.split(":")[:2]) for name in scaled))
+        what = "take data sheets times what was measured of the model on one device"
+        parts.append(f"Other cuts of {_listed(models)} {what}: none of them was measured.")
     if sheets := names.get("roofline"):
         gpus = {name.partition(":")[0] for name in sheets} - {measured()["roofline"].gpu}
         said = sentence("roofline")
