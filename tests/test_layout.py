@@ -124,7 +124,7 @@ def test_a_papers_function_does_not_hide_one_of_its_modules() -> None:
     assert hidden == []
 
 
-@pytest.mark.parametrize("room", ["serving", "protocols", "observe", "kernels"])
+@pytest.mark.parametrize("room", ["serving", "protocols", "observe", "kernels", "data"])
 def test_a_rooms_public_names_are_there_and_importing_the_room_imports_none_of_them(room: str) -> None:
     script = (
         f"import sys, assay.{room} as room; light = 'numba' not in sys.modules and 'polars' not in sys.modules; "

@@ -372,7 +372,7 @@ def plot(table: pl.DataFrame) -> alt.FacetChart:
     chart: alt.FacetChart = (
         (dots + names)
         .properties(width=420, height=300)
-        .facet("trace:N", columns=2, title=title)
+        .facet(alt.Facet("trace:N", title=None), columns=2, title=title)
         .resolve_scale(x="independent", y="independent")
     )
     return chart

@@ -1,0 +1,60 @@
+"""The same stores and components with plain calls, for code that has no event loop.
+
+>>> from assay.data.store.memory import MemStore
+>>> store = blocking(MemStore())
+>>> store.put("a", b"1").size, [meta.key for meta in store.list()]
+(1, ['a'])
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from functools import cache, wraps
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@cache
+def background() -> asyncio.AbstractEventLoop:
+    """An event loop in a thread of its own, one for the process."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="assay-store", daemon=True).start()
+    return loop
+
+
+def wait(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the background loop and wait for what it returns."""
+    return asyncio.run_coroutine_threadsafe(coroutine, background()).result()
+
+
+async def _all(found: AsyncIterator[T]) -> list[T]:
+    return [one async for one in found]
+
+
+class Blocking:
+    """Whatever is inside, with its coroutines awaited and its async iterators drawn into lists."""
+
+    def __init__(self, inside: Any) -> None:
+        self._inside = inside
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inside, name)
+        if inspect.iscoroutinefunction(found):
+
+            @wraps(found)
+            def call(*args: Any, **options: Any) -> Any:
+                return wait(found(*args, **options))
+
+            return call
+        if inspect.isasyncgenfunction(found):
+            return wraps(found)(lambda *args, **options: wait(_all(found(*args, **options))))
+        return found
+
+
+def blocking(inside: Any) -> Any:
+    """A store, or anything with coroutines, for plain calls."""
+    return Blocking(inside)
