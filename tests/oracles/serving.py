@@ -41,6 +41,8 @@ def iteration_seconds(cost: StepCost, contexts: list[int], chunks: list[tuple[in
         seconds += max(cost.prefill_pair * c * (before + c / 2), cost.prefill_kv * (before + c))
         if cost.prefill_pair_window:
             seconds += cost.prefill_pair_window * c * min(before + c / 2, cost.window)
+    if chunks:
+        seconds = max(seconds + cost.launch, cost.launch_mixed if b else cost.launch_alone)
     return seconds
 
 

@@ -167,6 +167,7 @@ def make_cost(seed: int, widest: int) -> StepCost:
     rng = stream(seed, "serving-cost")
     some = rng.random(8) < 0.6
     n = np.arange(widest + 1)
+    host = stream(seed, "serving-launch").uniform(0.0, 3e-2, 3) * (seed % 2)  # launches that often take longest
     return StepCost(
         tokens=rng.uniform(0.5, 1.5) * 1e-2 + rng.uniform(0, 2e-4) * n + 1e-3 * (n > 7),
         decode_fixed=1e-3 * some[0], decode_seq=1e-4 * some[1] * rng.random(), decode_kv=1e-5 * rng.random(),
@@ -174,7 +175,7 @@ def make_cost(seed: int, widest: int) -> StepCost:
         prefill_fixed=1e-3 * some[3], prefill_token=1e-4 * some[4] * rng.random(),
         prefill_pair=1e-6 * some[5] * rng.random(),
         prefill_kv=1e-5 * some[6] * rng.random(), prefill_pair_window=1e-6 * some[7] * rng.random(),
-        kv_bytes=1e4,
+        launch=0.1 * host[0], launch_alone=host[1], launch_mixed=host[2], kv_bytes=1e4,
     )  # fmt: skip
 
 

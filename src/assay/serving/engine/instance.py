@@ -54,7 +54,7 @@ from assay.serving.engine.state import (
     WAITING,
 )
 from assay.sim.compiled import njit
-from assay.sim.llm_cost import FOREVER, chunk_line, decode_line
+from assay.sim.llm_cost import chunk_line, decode_line, launch_line
 
 # Why someone still waits: no blocks; no look, because another had to give way; no blocks, some being pinned by a hit.
 REFUSED, SKIPPED, PINNED = 1, 2, 3
@@ -437,11 +437,9 @@ def line(w, i):
     """Set the instance's own line for its present plan."""
     instance = v.instances(w)[i]
     coef = v.coefficients(w)[instance.kind]
-    n = 0
-    alpha, gamma, valid = 0.0, 0.0, FOREVER
-    if instance.mixed and instance.decodes > 0:
-        n = instance.decodes
-        alpha, gamma, valid = decode_line(coef, instance.decodes, instance.context)
+    b = instance.decodes if instance.mixed else 0
+    n = b
+    alpha, gamma, valid = decode_line(coef, b, instance.context)
     for slot in range(instance.prefills):
         request = v.requests(w)[v.chunks(w)[i, slot]]
         if request.chunk > 0:
@@ -449,7 +447,10 @@ def line(w, i):
             more, slope, until = chunk_line(coef, request.chunk, request.pre)
             alpha, gamma, valid = alpha + more, gamma + slope, min(valid, until)
     if n > 0:
-        alpha += v.tokens(w)[instance.kind, n] + instance.extra
+        alpha += v.tokens(w)[instance.kind, n]
+        if n > b:
+            alpha, gamma, valid = launch_line(coef, b, alpha, gamma, valid)
+        alpha += instance.extra
         if instance.extra > 0.0:
             valid = 1
     instance.extra = 0.0 if n > 0 else instance.extra

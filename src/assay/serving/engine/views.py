@@ -15,6 +15,9 @@ from numba import carray  # type: ignore[attr-defined,unused-ignore]
 from assay.serving.engine.state import CACHE, ENTRY, FINISHING, GROUP, INSTANCE, N_COUNTS, REQUEST, SPAN
 from assay.sim.addresses import pointer
 from assay.sim.compiled import njit
+from assay.sim.llm_cost import COEFFICIENTS
+
+TERMS = len(COEFFICIENTS)
 
 
 @njit(cache=True)
@@ -110,7 +113,7 @@ def tokens(w):
 @njit(cache=True)
 def coefficients(w):
     """View of the world's `coefficients`."""
-    return carray(pointer(w.coefficients), (w.n_kinds, 10), np.float64)
+    return carray(pointer(w.coefficients), (w.n_kinds, TERMS), np.float64)
 
 
 @njit(cache=True)
