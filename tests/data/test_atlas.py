@@ -72,7 +72,7 @@ def least_memory(model: list[Any], n: int) -> int:
     st.sampled_from([(3, 5), (8, 2), (2, 7)]),
     st.sampled_from(RULES), st.booleans(), st.integers(0, 10**6),
 )  # fmt: skip
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_rows_are_those_of_the_definition(
     kind: str, n: int, m: int, widths: tuple[int, int], policy: str, little: bool, seed: int
 ) -> None:
@@ -101,8 +101,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A graph with hubs and loops whose accumulators are many times the smallest memory."""
     folder = tmp_path_factory.mktemp("atlas")
     rng = np.random.default_rng(7)
-    n, width = 3000, 48
-    edges = np.concatenate([trials.edges_of("rmat", 2048, 8, 3), rng.integers(0, n, (6000, 2)), [[5, 5], [9, 9]]])
+    n, width = 2000, 48
+    edges = np.concatenate([trials.edges_of("rmat", 1024, 8, 3), rng.integers(0, n, (4000, 2)), [[5, 5], [9, 9]]])
     x = rng.normal(size=(n, width)).astype(np.float32)
     write_rows(folder / "x.npy", x)
     graph = DiskGraph.build(folder / "g", [edges], n)
@@ -157,7 +157,7 @@ def test_models_of_torch_geometric_give_the_same_rows(
         right = model.eval()(torch.from_numpy(bench["x"]), edge_index).numpy()
     made = layers({key: value.numpy() for key, value in model.state_dict().items()}, options.get("aggr", "mean"))
     folder = bench["folder"]
-    for memory in (least_memory(made, 3000), 1 << 26):
+    for memory in (least_memory(made, 2000), 1 << 26):
         infer(made, bench["graph"], folder / "x.npy", folder / "pyg.npy", memory)
         assert np.abs(np.load(folder / "pyg.npy") - right).max() < 1e-4 * max(1, np.abs(right).max())
 
@@ -301,7 +301,7 @@ print(json.dumps(codes))
 
 @pytest.mark.parametrize(
     "points",
-    [["run_layer:-2", "_publish:-1"], pytest.param(list(POINTS), marks=pytest.mark.slow)],
+    [["run_layer:-2"], pytest.param(list(POINTS), marks=pytest.mark.slow)],
     ids=["some", "all"],
 )
 def test_a_killed_run_goes_on_behind_its_last_whole_layer(tmp_path: Path, points: list[str]) -> None:
