@@ -78,11 +78,12 @@ def side_by_side(state: Mapping[str, Any], rounds: int) -> dict[str, dict[str, A
     here = [tool for tool in tools.TOOLS if tool.here]
     seen: dict[str, list[dict[str, float]]] = {tool.name: [] for tool in here}
     with scratch() as folder:
-        for turn in range(-1, rounds):  # the first one warms up: imports, thread pools, staging memory
+        for tool in here:  # imports and thread pools
+            _once(tool, tools.tensors(10**5, 2, 0), folder / f"{tool.name}-1", 10**5)
+            _clear(folder)
+        for turn in range(rounds):
             for tool in here[turn % len(here) :] + here[: turn % len(here)]:
-                once = _once(tool, state, folder / f"{tool.name}-{turn + 2}", nbytes)
-                if turn >= 0:
-                    seen[tool.name].append(once)
+                seen[tool.name].append(_once(tool, state, folder / f"{tool.name}-{turn + 2}", nbytes))
                 _clear(folder)
         tools.leave(folder)
     return {name: {column: _middle(several, column) for column in several[0]} for name, several in seen.items()}

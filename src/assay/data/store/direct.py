@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 BLOCK = 4096
-CHUNK = 8 << 20  # bytes to a transfer
+CHUNK = 4 << 20  # bytes to a transfer
 LARGE = 4 << 20  # below, the cache does it as well
 
 
