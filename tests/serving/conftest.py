@@ -16,8 +16,8 @@ from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
 from assay.workloads.requests import Prefixes, Requests
 
-GAUGES = ("running", "waiting", "prefill_tokens", "kv_tokens", "kv_free")
-SEEN = (*GAUGES, "match", "request", "arrival and now")
+GAUGES = ("running", "waiting", "prefill_tokens", "kv_tokens", "kv_free", "unanswered")
+SEEN = (*GAUGES, "match", "prompts on board", "request", "arrival and now")
 
 
 @dataclass
@@ -32,12 +32,13 @@ class Watcher:
     def route(self, request: Request, fleet: Fleet) -> int:
         matched = np.array(fleet.match(request))
         who = [np.array(request.id), np.array([request.arrival, fleet.now])]
-        self.seen.append([np.array(getattr(fleet, name)) for name in GAUGES] + [matched] + who)
+        prompts = np.array(fleet.prompt_tokens(request))
+        self.seen.append([np.array(getattr(fleet, name)) for name in GAUGES] + [matched, prompts] + who)
         if self.check is not None:
             self.check()
         scores = {
             "turn": np.zeros(len(fleet)), "batch": fleet.batch_size, "kv": fleet.kv_tokens,
-            "prefill": fleet.prefill_tokens, "cache": -matched, "free": -fleet.kv_free,
+            "prefill": fleet.prefill_tokens, "cache": -matched, "free": -fleet.kv_free, "prompts": prompts,
             "itl": fleet.itl if self.by == "itl" else 0,
         }  # fmt: skip
         return fleet.argmin(scores[self.by])
@@ -186,7 +187,7 @@ SHAPES = ("one", "several", "lockstep", "split", "split-lockstep")
 def cases(
     draw: Any, *, host: bool = False, ties: bool = False, one_block: bool | None = None, overshoot: bool = True,
     loops: bool = False, ages: tuple[float, ...] = (0.0,), most: int = 40,
-    bys: tuple[str, ...] = ("turn", "batch", "kv", "prefill", "cache", "free"),
+    bys: tuple[str, ...] = ("turn", "batch", "kv", "prefill", "cache", "free", "prompts"),
 ) -> Case:  # fmt: skip
     """Small memories, so that sequences give way and blocks are evicted all the time."""
     seed = draw(st.integers(0, 2**32))
@@ -272,6 +273,6 @@ def starved_case(seed: int) -> Case:
     need = int((-(-(requests.prompt.astype(int) + requests.output) // block) + 1).max())
     room = int(need * rng.choice([1.0, 1.2, 1.5, 2.0, 3.0])) * block
     instance = replace(case.fleet.instances[0], plan=plan, preemption=str(preemption), kv_tokens=room)
-    by = str(rng.choice(["turn", "batch", "kv", "prefill", "cache", "free"]))
+    by = str(rng.choice(["turn", "batch", "kv", "prefill", "cache", "free", "prompts"]))
     fleet, cached = make_fleet(shape, instance, block, seed, False), bool(rng.random() < 0.8)
     return Case(requests, fleet, by, case.shortest_first, cached, float(rng.choice([0.0, 0.0, 0.03])))

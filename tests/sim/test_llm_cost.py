@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.sim.llm_cost import COEFFICIENTS, FOREVER, StepCost, chunk_line, decode_line, launch_line
-from tests.oracles.serving import iteration_seconds
+from tests.oracles.llm_instance import iteration_seconds
 
 _TERM = st.sampled_from([0.0, 1e-7, 3e-6, 1e-4])
 

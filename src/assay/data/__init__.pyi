@@ -12,6 +12,7 @@ from assay.data.interface import Violation as Violation
 from assay.data.orbax import Checkpointer as Checkpointer
 from assay.data.store.address import open_store as open_store
 from assay.data.store.blocking import blocking as blocking
+from assay.data.store.cached import Cached as Cached
 from assay.data.store.delayed import Delayed as Delayed
 from assay.data.store.directory import DirStore as DirStore
 from assay.data.store.memory import MemStore as MemStore
@@ -21,6 +22,7 @@ from assay.data.store.wrappers import Zoned as Zoned
 
 __all__ = [
     "BatchPolicy",
+    "Cached",
     "Checkpointer",
     "Component",
     "Delayed",

@@ -178,6 +178,7 @@ def test_an_empty_store_has_no_checkpoint_and_several_ranks_need_a_name() -> Non
         Checkpointer(MemStore(), rank=1, world=2)
 
 
+@pytest.mark.slow  # importing JAX takes seconds
 def test_jax_arrays_are_saved_like_numpys() -> None:
     jax = pytest.importorskip("jax", reason="pip install jax")
     ck = Checkpointer(MemStore())

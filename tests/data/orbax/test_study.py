@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,26 @@ def test_states_differ_by_seed_and_have_the_size_asked_for() -> None:
     one, other = tools.tensors(10**6, 3, 0), tools.tensors(10**6, 3, 1)
     assert sum(t.numel() * 4 for t in one.values()) == pytest.approx(10**6, rel=0.05)
     assert not np.array_equal(one["layers.0.weight"], other["layers.0.weight"])
+
+
+def test_tools_are_compared_on_a_state_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner
+
+    from assay.cli.compare import command
+
+    monkeypatch.setattr(tools, "TOOLS", [tool for tool in tools.TOOLS if tool.name in ("assay", "torch-save")])
+    np.savez(tmp_path / "mine.npz", **{"model/w": np.arange(9, dtype=np.float32), "b": np.int64(3)})
+    told = CliRunner().invoke(command, ["orbax", "--state", str(tmp_path / "mine.npz"), "--rounds", "1", "--json"])
+    answer = json.loads(told.output)
+    assert {row["tool"] for row in answer["table"]} == {"assay", "torch-save"}
+    assert all(row["same"] == 1.0 for row in answer["table"]) and answer["state"]["arrays"] == 2
+
+
+def test_a_difference_within_a_tenth_is_a_tie() -> None:
+    from assay.data.orbax.compare import _why
+
+    rows = [{"tool": "a", "save": 1.0, "load": 2.0, "same": 1.0}, {"tool": "b", "save": 1.05, "load": 1.0, "same": 0.0}]
+    assert (
+        _why(rows)
+        == "a and b tie at a save; b is 2.0 times as fast at a load as a. b did not give back what was saved."
+    )

@@ -15,7 +15,6 @@ store, for torch, NumPy and JAX; the study measures it beside Orbax itself and t
 
 from __future__ import annotations
 
-import gc
 import shutil
 import time
 from collections.abc import Mapping
@@ -62,21 +61,29 @@ MB = 10**6
 
 
 def trial(megabytes: int, arrays: int, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
-    """All tools on one state: medians of rounds in which they take turns, each save synced and each load cold."""
+    """All tools on one generated state."""
     import torch
 
     from assay.data.orbax import tools
 
     torch.set_num_threads(1)
-    state = tools.tensors(megabytes * MB, arrays, seed)
+    return side_by_side(tools.tensors(megabytes * MB, arrays, seed), rounds)
+
+
+def side_by_side(state: Mapping[str, Any], rounds: int) -> dict[str, dict[str, Any]]:
+    """Medians of rounds in which the tools take turns, each save synced and each load cold."""
+    from assay.data.orbax import tools
+
+    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
     here = [tool for tool in tools.TOOLS if tool.here]
     seen: dict[str, list[dict[str, float]]] = {tool.name: [] for tool in here}
     with scratch() as folder:
-        for turn in range(-1, rounds):  # the first one warms up: imports, thread pools, staging memory
+        for tool in here:  # imports and thread pools
+            _once(tool, tools.tensors(10**5, 2, 0), folder / f"{tool.name}-1", 10**5)
+            _clear(folder)
+        for turn in range(rounds):
             for tool in here[turn % len(here) :] + here[: turn % len(here)]:
-                once = _once(tool, state, folder / f"{tool.name}-{turn + 1}", megabytes * MB)
-                if turn >= 0:
-                    seen[tool.name].append(once)
+                seen[tool.name].append(_once(tool, state, folder / f"{tool.name}-{turn + 2}", nbytes))
                 _clear(folder)
         tools.leave(folder)
     return {name: {column: _middle(several, column) for column in several[0]} for name, several in seen.items()}
@@ -90,10 +97,10 @@ def _middle(several: list[dict[str, float]], column: str) -> float | None:
 def _once(tool: Tool, state: Mapping[str, Any], path: Path, nbytes: int) -> dict[str, Any]:
     from assay.data.orbax import tools
 
-    gc.collect()
     told: dict[str, Any] = {}
     for name, call in (("save", tool.save), ("load", tool.load)):
         tools.forget(path.parent)
+        tools.give_back()
         forget_peak()
         held, began = rss(), time.perf_counter()
         found: Any = call(path, dict(state))
@@ -106,7 +113,7 @@ def _once(tool: Tool, state: Mapping[str, Any], path: Path, nbytes: int) -> dict
         tool.start(path.with_name(f"{path.name}0001"), dict(state))()  # what is staged in is there from now on
         told["blocks"] = _background(tool.start, path.with_name(f"{path.name}0002"), state)[0] / told["save"]
         tools.leave(path.parent)  # as in a job's first save: the memory to stage in is new, and counts
-        gc.collect()
+        tools.give_back()
         seconds, memory = _background(tool.start, path.with_name(f"{path.name}0003"), state)
         told |= {"blocks_first": seconds / told["save"], "async_memory": memory / nbytes}
     return told
@@ -177,7 +184,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         quick=({"megabytes": 64, "arrays": 32, "rounds": 1},),
         full=({"megabytes": 2000, "arrays": 96, "rounds": 3}, {"megabytes": 64, "arrays": 4096, "rounds": 3}),
     )
-    safety = [{"ops": lab.pick(quick=24, full=270), "mixes": lab.pick(quick=10, full=200)}]
+    safety = [{"ops": lab.pick(quick=30, full=300), "mixes": lab.pick(quick=10, full=200)}]
     return {
         "speed": few.run(trial, states, per="tool", alone=True),
         "parts": lab.run(parts, [{}], per="wanted"),

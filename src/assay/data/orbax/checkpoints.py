@@ -15,7 +15,7 @@ from assay.data.orbax.pieces import Array, Piece, Table
 from assay.data.orbax.reading import Target, fill, targets
 from assay.data.orbax.register import Collected, Register, Saved, StepExists
 from assay.data.orbax.tree import Leaf, merged, pruned
-from assay.data.orbax.writing import Place, cuts, write
+from assay.data.orbax.writing import Place, begin, cuts
 from assay.record.errors import BadInput
 from assay.sim.clock import Clock, WallClock
 from assay.sim.streams import key as key_of
@@ -122,16 +122,22 @@ class Checkpoints:
         since = self.register.state.collections
         name = f"{step:012d}-{self.run}.{self._saves}"
         prefix = f"data/{name}-{self.rank}-"
-        pieces = await write(self.store, cuts(leaves, self.rank, self.world), prefix, before)
+        writing = await begin(self.store, cuts(leaves, self.rank, self.world), prefix, before)
         arrays = [Array(leaf.path, leaf.kind, leaf.dtype, leaf.shape) for leaf in leaves]
-        share = Share(skeleton, arrays, pieces)
-        if self.rank:
+        share = Share(skeleton, arrays, writing.pieces)
+        if self.rank:  # that a part is there tells the first rank that its bytes are
+            await writing.done()
             await self.store.put(f"part/{name}-{self.rank}", msgspec.msgpack.encode(share))
             return
-        shares = [share, *[await self._part(f"part/{name}-{rank}") for rank in range(1, self.world)]]
-        table = _table(step, shares, self.world, dict(meta))
-        data = msgspec.msgpack.encode(table)
-        await self.store.put(f"table/{name}", data)
+        try:
+            shares = [share, *[await self._part(f"part/{name}-{rank}") for rank in range(1, self.world)]]
+            table = _table(step, shares, self.world, dict(meta))
+            data = msgspec.msgpack.encode(table)
+            await self.store.put(f"table/{name}", data)  # while the last bytes are written: nothing names it yet
+        except BaseException:
+            await writing.stop()
+            raise
+        await writing.done()
         objects = sorted({piece.object for piece in table.pieces})
         nbytes = sum(array.nbytes for array in table.arrays)
         await self.register.save(Saved(step, f"table/{name}", digest(data), objects, nbytes, metric), since)

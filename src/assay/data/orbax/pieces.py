@@ -1,7 +1,7 @@
 """How an array lies in the store: pieces of whole rows, each with its place and its digest.
 
 A piece is what is checked at once, so a part that is wanted costs at most a piece more at either end. An array has
-about a hundred of them, between 64 KiB and 8 MiB, and one that is cut evenly over ranks is cut between pieces.
+about sixty of them, between 64 KiB and 8 MiB, and one that is cut evenly over ranks is cut between pieces.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from assay.data.orbax.tree import Box, Leaf, itemsize
 
-PIECES = 128  # of a large array
+PIECES = 64  # of a large array
 SMALLEST, LARGEST = 64 << 10, 8 << 20  # bytes of a piece
 SHARED = 1 << 20  # bytes above which an array that all ranks hold is written by all of them
 

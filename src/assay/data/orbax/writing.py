@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from assay.data.orbax.pieces import Piece, cut
 from assay.data.orbax.tree import Box, Leaf
 from assay.data.store.direct import BLOCK, aligned
 
-SMALLEST, LARGEST = 16 << 20, 128 << 20  # bytes of one object; in between, a state has about sixteen
+SMALLEST, LARGEST = 32 << 20, 128 << 20  # bytes of one object; in between, a state has about sixteen
 IN_FLIGHT = 2  # objects that are written at once
 
 Place = tuple[str, tuple[int, ...], tuple[int, ...]]  # path, start, shape
@@ -27,11 +28,32 @@ def cuts(leaves: Sequence[Leaf], rank: int, world: int) -> list[Cut]:
     return [(leaf.path, box, view) for leaf in leaves for box, view in cut(leaf, rank, world)]
 
 
-async def write(store: Store, pieces: Sequence[Cut], prefix: str, before: Mapping[Place, Piece]) -> list[Piece]:
+@dataclass
+class Writing:
+    """Objects on their way to the store: what will be where is known, and :meth:`done` waits until it is there."""
+
+    pieces: list[Piece]
+    puts: list[asyncio.Task[None]]
+
+    async def done(self) -> None:
+        """Until all is durable; where something fails, the rest is called off."""
+        try:
+            await asyncio.gather(*self.puts)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Call off what is still under way."""
+        for task in self.puts:
+            task.cancel()
+        await asyncio.gather(*self.puts, return_exceptions=True)
+
+
+async def begin(store: Store, pieces: Sequence[Cut], prefix: str, before: Mapping[Place, Piece]) -> Writing:
     """Put pieces into objects `<prefix>0`, `<prefix>1`, …; one whose bytes an older piece has is only named."""
     gate = asyncio.Semaphore(IN_FLIGHT)
-    found: list[Piece] = []
-    puts: list[asyncio.Task[object]] = []
+    found = Writing([], [])
 
     async def put(name: str, blob: SegmentBlob) -> None:
         try:
@@ -41,29 +63,35 @@ async def write(store: Store, pieces: Sequence[Cut], prefix: str, before: Mappin
 
     try:
         for number, group in enumerate(_grouped(pieces)):
-            digests = await asyncio.to_thread(_digests, group)
-            name, blob = f"{prefix}{number}", SegmentBlob()
-            last = ""
-            for (path, (start, shape), view), known in zip(group, digests, strict=True):
-                old = before.get((path, start, shape))
-                if old is not None and old.digest == known:
-                    found.append(old)
-                    continue
-                # An array's pieces lie without gaps, so that many of them can be read at once.
-                row = blob.add(f"{path}@{','.join(map(str, start))}", view, known=known, follows=path == last)
-                last = path
-                found.append(Piece(path, start, shape, name, row.offset, row.length, known))
+            name = f"{prefix}{number}"
+            blob, rows = _blob(name, group, await asyncio.to_thread(_digests, group), before)
+            found.pieces += rows
             if blob.segments:
                 await gate.acquire()
-                puts = [task for task in puts if not task.done() or task.exception() is not None]
-                puts.append(asyncio.ensure_future(put(name, blob)))
-        await asyncio.gather(*puts)
+                for task in found.puts:
+                    if task.done():
+                        task.result()  # what went wrong, before more is written
+                found.puts.append(asyncio.ensure_future(put(name, blob)))
     except BaseException:
-        for task in puts:
-            task.cancel()
-        await asyncio.gather(*puts, return_exceptions=True)
+        await found.stop()
         raise
     return found
+
+
+def _blob(
+    name: str, group: Sequence[Cut], digests: Sequence[bytes], before: Mapping[Place, Piece]
+) -> tuple[SegmentBlob, list[Piece]]:
+    blob, rows, last = SegmentBlob(), list[Piece](), ""
+    for (path, (start, shape), view), known in zip(group, digests, strict=True):
+        old = before.get((path, start, shape))
+        if old is not None and old.digest == known:
+            rows.append(old)
+            continue
+        # An array's pieces lie without gaps, so that many of them can be read at once.
+        row = blob.add(f"{path}@{','.join(map(str, start))}", view, known=known, follows=path == last)
+        last = path
+        rows.append(Piece(path, start, shape, name, row.offset, row.length, known))
+    return blob, rows
 
 
 def _grouped(pieces: Sequence[Cut]) -> list[list[Cut]]:

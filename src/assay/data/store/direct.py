@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 BLOCK = 4096
-CHUNK = 8 << 20  # bytes to a transfer
+CHUNK = 4 << 20  # bytes to a transfer
 LARGE = 4 << 20  # below, the cache does it as well
 
 
@@ -41,12 +43,14 @@ def write(path: Path, parts: Sequence[memoryview]) -> int | None:
         return None
     try:
         buffer = aligned(CHUNK)
+        array = np.frombuffer(buffer, np.uint8)
         filled = size = 0
         for part in parts:
             done = 0
             while done < len(part):
                 step = min(CHUNK - filled, len(part) - done)
-                buffer[filled : filled + step] = part[done : done + step]
+                # NumPy copies without the interpreter's lock: another thread hashes meanwhile.
+                array[filled : filled + step] = np.frombuffer(part[done : done + step], np.uint8)
                 filled, done = filled + step, done + step
                 if filled == CHUNK:
                     _whole(file, buffer)

@@ -147,6 +147,18 @@ def signals(w):
 
 
 @njit(cache=True)
+def books(w):
+    """View of the world's `books`."""
+    return carray(pointer(w.books), (2, w.n_instances), np.int64)
+
+
+@njit(cache=True)
+def board(w):
+    """View of the world's `board`."""
+    return carray(pointer(w.board), (w.n_board, w.n_instances, 2), np.int32)
+
+
+@njit(cache=True)
 def finished(w):
     """View of the world's `finished`."""
     return carray(pointer(w.finished), (w.n_requests,), np.int32)
