@@ -179,7 +179,7 @@ claims = [
     Claim(
         "exact",
         _farthest,
-        asks="Rows differ from those in memory by at most 1e-4 of the largest, for each layer and memory tried.",
+        asks="Rows differ from those in memory by at most 0.0001 of the largest, for each layer and memory tried.",
         kind=Kind.AT_MOST, value=1e-4, unit="share",
     ),
     Claim(
