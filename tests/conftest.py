@@ -158,7 +158,7 @@ def copied(root: Path) -> Package:
     copy = root / "assay"
     copy.mkdir(parents=True)
     for path in SOURCE.iterdir():
-        if path.name in ("continuum", "data", "record"):  # what tests write to; the rest is a link: a copy has a thousand files
+        if path.name in ("continuum", "data", "record"):  # what tests write to; the rest is a link, of a thousand files
             shutil.copytree(path, copy / path.name, ignore=shutil.ignore_patterns("__pycache__"))
         elif path.name != "__pycache__":
             (copy / path.name).symlink_to(path)
