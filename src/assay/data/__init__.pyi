@@ -9,6 +9,9 @@ from assay.data.engine.version_log import VersionLog as VersionLog
 from assay.data.interface import Component as Component
 from assay.data.interface import Store as Store
 from assay.data.interface import Violation as Violation
+from assay.data.lakestream import Plane as Plane
+from assay.data.lakestream import dataset as plane_dataset
+from assay.data.lakestream import produce as produce
 from assay.data.orbax import Checkpointer as Checkpointer
 from assay.data.store.address import open_store as open_store
 from assay.data.store.blocking import blocking as blocking
@@ -32,6 +35,7 @@ __all__ = [
     "MemStore",
     "Metered",
     "PagedFile",
+    "Plane",
     "Recorded",
     "SegmentBlob",
     "Store",
@@ -42,4 +46,6 @@ __all__ = [
     "infer_gnn",
     "open_blob",
     "open_store",
+    "plane_dataset",
+    "produce",
 ]
