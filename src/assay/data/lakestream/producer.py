@@ -93,12 +93,18 @@ class Producer:
         if full or (not self.background and self.clock.now() >= self._due):
             await self.commit()
 
-    async def finish(self) -> None:
-        """Commit what waits, and that the source has ended."""
+    async def finish(self, *, done: bool = True) -> None:
+        """Commit what waits, and that the source has ended, if it has."""
+        await self._told()
+        async with self._lock:  # a commit in the background ends as it will
+            self.stop()
+        await self.commit(done=done)
+
+    def stop(self) -> None:
+        """No more commits in the background; what waits is left to the next start of this name."""
         if self._committer is not None:
             self._committer.cancel()
-        await self._told()
-        await self.commit(done=True)
+            self._committer = None
 
     async def commit(self, *, done: bool = False) -> None:
         """Make all that was published visible, at once and in order."""
