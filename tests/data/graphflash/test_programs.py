@@ -51,31 +51,32 @@ def agrees(program: str, found: Any, expected: Any) -> bool:
 
 
 @given(
+    st.sampled_from(list(PROGRAMS)),
     st.integers(2, 14), st.integers(0, 40), st.sampled_from(DESIGNS), st.integers(1, 6), st.integers(1, 3),
     st.sampled_from(["hash", "range", "metis"]), st.integers(0, 10**6),
 )  # fmt: skip
-@settings(max_examples=25)
+@settings(max_examples=30)
 def test_every_program_gives_what_its_definition_says(
-    n: int, m: int, design: Design, parts: int, workers: int, how: str, seed: int
+    program: str, n: int, m: int, design: Design, parts: int, workers: int, how: str, seed: int
 ) -> None:
     """Loops, repeats, vertices without edges and parts without edges included."""
     rng = np.random.default_rng(seed)
     edges, weights = rng.integers(0, n, (m, 2)), rng.integers(0, 9, m) / 4
     graph = network(edges, weights, n)
     pairs = [tuple(edge) for edge in edges.tolist()]
-    for program in PROGRAMS:
-        found = ran(program, graph, design=design, parts=parts, workers=workers, how=how, root=1, undirected=False)
-        assert agrees(program, found.values, right(program, n, pairs, weights.tolist(), 1)), program
+    found = ran(program, graph, design=design, parts=parts, workers=workers, how=how, root=1)
+    assert agrees(program, found.values, right(program, n, pairs, weights.tolist(), 1))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_modes_and_layouts_give_the_same_bytes_as_memory(program: str) -> None:
     rng = np.random.default_rng(5)
-    graph = network(rng.integers(0, 300, (900, 2)), rng.random(900), 300)
+    graph = network(rng.integers(0, 100, (300, 2)), rng.random(300), 100)
     for local in (True, False):
         seen = []
         for layout in ("bundle", "pair", "vertex"):
             options: dict[str, Any] = {"design": Design("rotating", layout, local), "parts": 6, "workers": 3}
+            options["tolerance"] = 1e-2
             seen.append(ran(program, graph, **options).values.tobytes())
         options["design"] = Design("pinned", "bundle", local, checkpoint=2)
         kept = ran(program, graph, **options).values

@@ -35,7 +35,6 @@ ABLATION = {
     "all are woken": Design(ROTATING, wake="all"),
     "a hop a superstep": Design(ROTATING, local=False),
     OURS: Design(),
-    VERTICES: GRAPHLESS,
 }
 SMALL = 256 << 20  # bytes of a function where resources are limited: half of what it has elsewhere
 SQUARE = network([(0, 1), (1, 2), (2, 3), (3, 0)])
@@ -165,3 +164,12 @@ def held(nodes: int, degree: int, parts: int, seed: int) -> dict[str, Row]:
         return {"grown": grown, "part_ratio": grown / ran.largest, "largest": ran.largest, "seconds": ran.seconds}
 
     return {name: asyncio.run(main(design)) for name, design in ((OURS, Design()), (TURNS, Design(ROTATING)))}
+
+
+def crashes(ops: int, mixes: int, seed: int) -> Row:
+    """The crash lab on two analyses."""
+    from assay.data.crash.lab import examine
+    from assay.data.graphflash.crashing import Analyst
+
+    report = examine(Analyst, ops, seed=seed, mixes=mixes)
+    return {"changes": report.changes, "cases": report.cases, "kept": report.cases - len(report.findings)}
