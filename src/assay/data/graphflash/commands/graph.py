@@ -147,7 +147,7 @@ def _sizes(ran: Ran, what: str, out: Path | None) -> dict[str, Any]:
     firsts, sizes = np.unique(ran.values, return_counts=True)
     order = np.argsort(-sizes, kind="stable")[:SHOWN]
     rows = [{what: ran.names[firsts[at]].item(), "vertices": int(sizes[at])} for at in order]
-    plural = {"component": "components", "community": "communities"}[what]
+    plural = what if len(firsts) == 1 else {"component": "components", "community": "communities"}[what]
     return _facts(ran) | {"table": rows, "why": _why(f"{len(firsts):,} {plural}", out)}
 
 
