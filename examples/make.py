@@ -422,6 +422,18 @@ def web(random: Random) -> str:
     return "\n".join(lines) + "\n"
 
 
+@makes("roads.csv")
+def roads(random: Random) -> str:
+    """Roads of a town: crossings on a grid, some of it not built, with the minutes that a stretch takes."""
+    rows: Rows = [["from", "to", "weight"]]
+    for place in range(225):
+        for other, there in ((place + 1, place % 15 < 14), (place + 15, place < 210)):
+            if there and random.random() < 0.9:
+                minutes = round(random.uniform(0.5, 4.0), 1)
+                rows += [[100 + place, 100 + other, minutes], [100 + other, 100 + place, minutes]]
+    return table(rows)
+
+
 @makes("web.npy")
 def web_features(random: Random) -> bytes:
     """Sixteen numbers a page: those of its topic, and noise."""

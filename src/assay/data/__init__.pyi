@@ -6,6 +6,7 @@ from assay.data.engine.batching import BatchPolicy as BatchPolicy
 from assay.data.engine.segments import SegmentBlob as SegmentBlob
 from assay.data.engine.segments import open_blob as open_blob
 from assay.data.engine.version_log import VersionLog as VersionLog
+from assay.data.graphflash import run_graph as run_graph
 from assay.data.interface import Component as Component
 from assay.data.interface import Store as Store
 from assay.data.interface import Violation as Violation
@@ -42,4 +43,5 @@ __all__ = [
     "infer_gnn",
     "open_blob",
     "open_store",
+    "run_graph",
 ]
