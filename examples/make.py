@@ -441,6 +441,14 @@ def web_features(random: Random) -> bytes:
     return npy([[value + random.gauss(0, 0.5) for value in topics[page // 25]] for page in range(200)])
 
 
+@makes("points.fbin")
+def points(random: Random) -> bytes:
+    """Six hundred vectors of twelve numbers in ten clusters, as big-ann-benchmarks has them."""
+    centres = [[random.gauss(0, 3) for _ in range(12)] for _ in range(10)]
+    rows = [[value + random.gauss(0, 1) for value in random.choice(centres)] for _ in range(600)]
+    return struct.pack("<II", 600, 12) + b"".join(struct.pack("<12f", *row) for row in rows)
+
+
 @makes("gcn.npz")
 def gcn(random: Random) -> bytes:
     """A graph convolutional network of two layers, by the names that PyTorch Geometric gives its weights."""

@@ -11,6 +11,7 @@ from assay.data.interface import Component as Component
 from assay.data.interface import Store as Store
 from assay.data.interface import Violation as Violation
 from assay.data.orbax import Checkpointer as Checkpointer
+from assay.data.solanet import knn_graph as knn_graph
 from assay.data.store.address import open_store as open_store
 from assay.data.store.blocking import blocking as blocking
 from assay.data.store.cached import Cached as Cached
@@ -41,6 +42,7 @@ __all__ = [
     "Zoned",
     "blocking",
     "infer_gnn",
+    "knn_graph",
     "open_blob",
     "open_store",
     "run_graph",
