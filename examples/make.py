@@ -429,6 +429,12 @@ def web_features(random: Random) -> bytes:
     return npy([[value + random.gauss(0, 0.5) for value in topics[page // 25]] for page in range(200)])
 
 
+@makes("topics.npy")
+def topics(random: Random) -> bytes:
+    """The topic of each page; of every fifth it is not known."""
+    return npy([-1.0 if page % 5 == 4 else float(page // 25) for page in range(200)])
+
+
 @makes("gcn.npz")
 def gcn(random: Random) -> bytes:
     """A graph convolutional network of two layers, by the names that PyTorch Geometric gives its weights."""

@@ -6,6 +6,8 @@ from assay.data.engine.batching import BatchPolicy as BatchPolicy
 from assay.data.engine.segments import SegmentBlob as SegmentBlob
 from assay.data.engine.segments import open_blob as open_blob
 from assay.data.engine.version_log import VersionLog as VersionLog
+from assay.data.grinnder import Network as GraphNetwork
+from assay.data.grinnder import fit as train_gnn
 from assay.data.interface import Component as Component
 from assay.data.interface import Store as Store
 from assay.data.interface import Violation as Violation
@@ -29,6 +31,7 @@ __all__ = [
     "DirStore",
     "DiskArray",
     "DiskGraph",
+    "GraphNetwork",
     "MemStore",
     "Metered",
     "PagedFile",
@@ -42,4 +45,5 @@ __all__ = [
     "infer_gnn",
     "open_blob",
     "open_store",
+    "train_gnn",
 ]
