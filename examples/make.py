@@ -449,6 +449,12 @@ def points(random: Random) -> bytes:
     return struct.pack("<II", 600, 12) + b"".join(struct.pack("<12f", *row) for row in rows)
 
 
+@makes("topics.npy")
+def topics(random: Random) -> bytes:
+    """The topic of each page; of every fifth it is not known."""
+    return npy([-1.0 if page % 5 == 4 else float(page // 25) for page in range(200)])
+
+
 @makes("gcn.npz")
 def gcn(random: Random) -> bytes:
     """A graph convolutional network of two layers, by the names that PyTorch Geometric gives its weights."""

@@ -7,6 +7,8 @@ from assay.data.engine.segments import SegmentBlob as SegmentBlob
 from assay.data.engine.segments import open_blob as open_blob
 from assay.data.engine.version_log import VersionLog as VersionLog
 from assay.data.graphflash import run_graph as run_graph
+from assay.data.grinnder import Network as GraphNetwork
+from assay.data.grinnder import fit as train_gnn
 from assay.data.interface import Component as Component
 from assay.data.interface import Store as Store
 from assay.data.interface import Violation as Violation
@@ -31,6 +33,7 @@ __all__ = [
     "DirStore",
     "DiskArray",
     "DiskGraph",
+    "GraphNetwork",
     "MemStore",
     "Metered",
     "PagedFile",
@@ -46,4 +49,5 @@ __all__ = [
     "open_blob",
     "open_store",
     "run_graph",
+    "train_gnn",
 ]
