@@ -12,6 +12,9 @@ from assay.data.grinnder import fit as train_gnn
 from assay.data.interface import Component as Component
 from assay.data.interface import Store as Store
 from assay.data.interface import Violation as Violation
+from assay.data.lakestream import Plane as Plane
+from assay.data.lakestream import dataset as plane_dataset
+from assay.data.lakestream import produce as produce
 from assay.data.orbax import Checkpointer as Checkpointer
 from assay.data.solanet import knn_graph as knn_graph
 from assay.data.store.address import open_store as open_store
@@ -37,6 +40,7 @@ __all__ = [
     "MemStore",
     "Metered",
     "PagedFile",
+    "Plane",
     "Recorded",
     "SegmentBlob",
     "Store",
@@ -50,4 +54,6 @@ __all__ = [
     "open_store",
     "run_graph",
     "train_gnn",
+    "plane_dataset",
+    "produce",
 ]
