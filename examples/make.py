@@ -570,6 +570,19 @@ def listing(_: Random) -> str:
     )
 
 
+@makes("visits.jsonl")
+def visits(random: Random) -> str:
+    """A site's log: who looked at which page, a few people more often than all the others."""
+    people, rows, clock = [f"u{number:03d}" for number in range(300)], [], 1_767_600_000.0
+    weights = [1 / (1 + number) ** 0.8 for number in range(len(people))]
+    for number in range(4000):
+        clock += random.expovariate(20.0)
+        who = random.choices(people, weights)[0]
+        page = f"/{random.choice(('home', 'search', 'item', 'basket'))}/{random.randrange(500)}"
+        rows.append({"time": round(clock, 3), "user": who, "page": page, "visit": number})
+    return lines(rows)
+
+
 @makes("state.safetensors")
 def state(random: Random) -> bytes:
     """A small model's weights, in the format of safetensors: the length of a header, the header, the numbers."""
