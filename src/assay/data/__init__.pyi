@@ -52,8 +52,8 @@ __all__ = [
     "knn_graph",
     "open_blob",
     "open_store",
-    "run_graph",
-    "train_gnn",
     "plane_dataset",
     "produce",
+    "run_graph",
+    "train_gnn",
 ]
