@@ -16,22 +16,25 @@ from assay.data.store.wrappers import Wrapper
 
 
 def test_nothing_is_lost() -> None:
-    report = examine(Plant, ops=30, mixes=6)
-    assert report.findings == [] and report.exhaustive
+    """Every change and every way to fail, every third crash of a recovery, some crowds; all of them are `slow`."""
+    tried = cases(Plant, len(recorded(Plant, 24, 0)), 24, 0, mixes=3)
+    some = [case for case in tried if len(case.faults) == 1 or case.mixed]
+    some += [case for case in tried if len(case.faults) == 2][::3]
+    assert len(some) > 200 and [found for case in some if (found := replay(Plant, case))] == []
     kinds = {line.partition("/")[0] for line in recorded(Plant, 60, 0)}
     assert kinds >= {"put shape", "put data", "put manifest", "put ckpt", "delete data", "delete ckpt"}
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_in_more_than_three_hundred_changes() -> None:
-    report = examine(Plant, ops=260, mixes=100)
+    report = examine(Plant, ops=240, mixes=60)
     assert report.findings == [] and report.changes >= 300
-    kinds = {line.partition("/")[0] for line in recorded(Plant, 260, 0)}
+    kinds = {line.partition("/")[0] for line in recorded(Plant, 240, 0)}
     assert "put manifest-state" in kinds and "delete manifest" in kinds
 
 
 def test_nothing_is_lost_in_real_processes() -> None:
-    assert examine_processes("assay.data.lakestream.crashing:Plant", ops=12, points=3) == (3, [])
+    assert examine_processes("assay.data.lakestream.crashing:Plant", ops=12, points=2) == (2, [])
 
 
 class Forgetful(Plant):
