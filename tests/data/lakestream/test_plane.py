@@ -17,6 +17,7 @@ from assay.data.lakestream.manifest import STATE_EVERY
 from assay.data.lakestream.pace import Fixed
 from assay.data.lakestream.plane import Plane
 from assay.data.lakestream.producer import Fenced, Producer
+from assay.data.store.delayed import PROFILES, Delayed
 from assay.data.store.memory import MemStore
 from assay.data.store.wrappers import Metered
 from assay.record.errors import BadInput
@@ -127,6 +128,20 @@ def test_batches_become_visible_to_all_ranks_at_once() -> None:
         assert not any(task.done() for task in waiting)
         await producer.commit()
         assert [bytes(parts[0]) for parts in await asyncio.gather(*waiting) if parts] == [b"a", b"b"]
+
+    virtual(main())
+
+
+@given(seed=st.integers(0, 99))
+def test_batches_that_are_written_at_once_become_visible_in_order(seed: int) -> None:
+    async def main() -> None:
+        slow = Delayed(MemStore(VirtualClock()), PROFILES["s3-standard"], seed=seed)
+        where = await plane(slow, slices=1, producers=1)
+        producer = where.producer("p", Fixed(0.05))
+        await producer.start()
+        await asyncio.gather(*(producer.publish([b"%d" % number], number) for number in range(20)))
+        await producer.finish()
+        assert await read_all(where.consumer(0, 1)) == [b"%d" % number for number in range(20)]
 
     virtual(main())
 

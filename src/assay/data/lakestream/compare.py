@@ -13,8 +13,8 @@ from assay.data.lakestream.sources import Source, found
 from assay.record.errors import BadInput
 
 REASON = (
-    " The plane syncs an object for a batch and a version for a commit, and reads by a range of a file; a broker syncs "
-    "each slice, and sends it over a socket. A broker shows a slice at once, the plane at its producer's next commit."
+    " The plane syncs an object for a batch and a version for a commit, and reads a range of a file; a broker syncs "
+    "its one log, and sends slices over a socket. A broker shows a slice at once, the plane at the next commit."
 )
 
 

