@@ -159,6 +159,20 @@ def test_a_background_producer_commits_by_itself() -> None:
     virtual(main())
 
 
+def test_too_much_that_waits_forces_a_commit() -> None:
+    async def main() -> None:
+        where = await plane(slices=1, producers=1)
+        producer = where.producer("p", Fixed(1000.0), background=False, most=2500)
+        await producer.start()
+        visible = []
+        for _ in range(6):
+            await producer.publish([bytes(1000)])
+            visible.append((await where.manifest.refresh()).next_step)
+        assert visible == [0, 0, 3, 3, 3, 6] and producer.waiting == 0
+
+    virtual(main())
+
+
 def test_taking_turns_the_order_hangs_on_the_sources_alone() -> None:
     async def main(late: str) -> list[bytes]:
         where = await plane(slices=1, producers=2)
