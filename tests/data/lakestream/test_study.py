@@ -31,7 +31,7 @@ def table(**falls: float) -> pl.DataFrame:
         for seed in (0, 1)
     ]
     jobs = [
-        {"feed": feed, "seed": 0, "rate": rate, "survived": survived, "same": survived}
+        {"feed": feed, "seed": 0, "rate": rate, "survived": survived, "died": not survived, "same": survived}
         for feed, rate, survived in (
             ("plane", 30.0, True), ("plane, killed", 20.0, True), ("loader", 20.0, True),
             ("loader, killed", None, False),
@@ -53,7 +53,7 @@ def test_claims_read_their_answers_off_the_table() -> None:
     assert answer("adaptive-falls", found).value == pytest.approx(0.2)
     assert answer("fixed-falls", found).value == pytest.approx(5.0)
     assert answer("training", found).value == pytest.approx(1.5)
-    assert (answer("isolation", found).value, answer("colocated", found).value) == (1.0, 0.0)
+    assert (answer("isolation", found).value, answer("colocated", found).value) == (1.0, 1.0)
     assert answer("crashes", found).value == pytest.approx(0.99)
 
 
