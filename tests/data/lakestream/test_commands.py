@@ -61,6 +61,17 @@ def test_every_line_reaches_one_rank_once(tmp_path: Path) -> None:
     assert "was reclaimed; the plane begins with step 20" in wrong("consume", store)
 
 
+def test_a_function_of_ones_own_prepares_the_records(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import json\n\ndef user(line):\n    return str(json.loads(line)['chat_id']).encode()\n"
+    )
+    store = str(tmp_path / "plane")
+    told("produce", store, str(EXAMPLE), "--map", f"{tmp_path / 'mine.py'}:user")
+    told("consume", store, "--out", str(tmp_path / "out"))
+    users = [str(json.loads(line)["chat_id"]) for line in EXAMPLE.read_text().splitlines()]
+    assert (tmp_path / "out").read_text().splitlines() == users
+
+
 def test_a_batch_that_was_deleted_by_hand_is_found(tmp_path: Path) -> None:
     store = tmp_path / "plane"
     told("produce", str(store), str(EXAMPLE))
