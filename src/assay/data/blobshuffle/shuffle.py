@@ -283,7 +283,7 @@ class BlobShuffle:
         if self._given is None:
             self.log = LogBroker(self.placement.parts)
             await self.log.open(store, clock=self.clock, seed=seed)
-        self.broker: Broker = self._given or self.log
+        self.broker: Broker = self.log if self._given is None else self._given
 
     async def producer(self, name: str, zone: str) -> Producer:
         """Take over a producer's name; its `offset` says from where to go on."""
