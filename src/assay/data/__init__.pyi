@@ -1,4 +1,6 @@
 from assay.data.atlas import infer as infer_gnn
+from assay.data.blobshuffle import BlobShuffle as BlobShuffle
+from assay.data.blobshuffle import repartition as repartition
 from assay.data.disk import DiskArray as DiskArray
 from assay.data.disk import DiskGraph as DiskGraph
 from assay.data.disk import PagedFile as PagedFile
@@ -22,6 +24,7 @@ from assay.data.store.wrappers import Zoned as Zoned
 
 __all__ = [
     "BatchPolicy",
+    "BlobShuffle",
     "Cached",
     "Checkpointer",
     "Component",
@@ -42,4 +45,5 @@ __all__ = [
     "infer_gnn",
     "open_blob",
     "open_store",
+    "repartition",
 ]

@@ -32,8 +32,8 @@ import polars as pl
 from assay.data.blobshuffle.billing import Billed as Billed
 from assay.data.blobshuffle.brokers import LogBroker as LogBroker
 from assay.data.blobshuffle.crashing import Stream
+from assay.data.blobshuffle.jobs import repartition as repartition
 from assay.data.blobshuffle.planning import plan as plan
-from assay.data.blobshuffle.repartition import repartition as repartition
 from assay.data.blobshuffle.shuffle import DESIGNS, Placement
 from assay.data.blobshuffle.shuffle import BlobShuffle as BlobShuffle
 from assay.data.blobshuffle.simulate import GIB, SCALE, cluster, counted, named, records_of

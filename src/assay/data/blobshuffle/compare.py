@@ -10,7 +10,7 @@ import numpy as np
 
 from assay.data.blobshuffle import files
 from assay.data.blobshuffle.planning import plan
-from assay.data.blobshuffle.shuffle import DESIGNS, Placement
+from assay.data.blobshuffle.shuffle import DESIGNS, GROUPS, Placement
 from assay.data.blobshuffle.simulate import cluster, counted
 from assay.record.errors import BadInput
 from assay.sim.ledger import LIST_PRICES
@@ -44,12 +44,15 @@ def command(path: Path, key: str, parts: int, rate: str, tasks: int, p95: float)
     except ValueError as error:
         raise BadInput(str(error)) from error
     nbytes, records = _shape(path, key, parts)
-    found = plan(speed, p95, tasks=tasks, parts=parts)
+    plans = {group: plan(speed, p95, tasks=tasks, parts=parts, by_zone=group != "all") for group in GROUPS}
+    found = plans["zone"]
     total = int(nbytes.sum())
     seconds = min(6.0, 3.0 * max(1.0, found.age))
     rows, progress = [], click.get_current_context().obj
     for number, name in enumerate(RIVALS):
-        design = DESIGNS[name].sized(found.size, found.age) if DESIGNS[name].blobs else DESIGNS[name]
+        design = DESIGNS[name]
+        if design.blobs:  # each with what suits it
+            design = design.sized(plans[design.group].size, plans[design.group].age)
         seen = cluster(
             design, speed, tasks=tasks, parts=parts, seconds=seconds if design.blobs else 1.0, seed=0,
             shares=nbytes / total,
@@ -98,7 +101,7 @@ def _why(rows: list[dict[str, Any]], p95: float) -> str:
     if first["design"].startswith("native"):
         return f"{told}: at this rate blobs stay so small that their requests cost more than crossing zones."
     told += f"; native at its best ${native:.2f}, {native / first['usd_per_TiB']:.0f} times as much"
-    crossed = max(row["crossings"] for row in rows)
+    crossed = max(row["crossings"] for row in rows if row["design"].startswith("native"))
     late = [row["design"] for row in rows if row["p95"] and row["p95"] > p95]
     why = f" A request a blob of {first['blob_MiB']:.1f} MiB is cheaper than {crossed:.1f} crossings."
     return f"{told}.{why}" + (f" Too late: {', '.join(late)}." if late else "") + f" Prices: {LIST_PRICES.name}."

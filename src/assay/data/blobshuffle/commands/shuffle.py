@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from assay.data.blobshuffle import files
+from assay.data.blobshuffle.jobs import repartition
 from assay.data.blobshuffle.planning import full_blobs
-from assay.data.blobshuffle.repartition import repartition
 from assay.data.blobshuffle.shuffle import DESIGNS, Placement
 from assay.data.blobshuffle.simulate import counted
 from assay.record.errors import BadInput
@@ -76,9 +76,9 @@ def priced(sources: Sequence[str | Path], key: str, placement: Placement, size: 
 def _batches(sources: Sequence[str | Path], key: str, parts: int) -> Iterator[tuple[str, list[int], list[bytes]]]:
     """The input's beginning, batch by batch."""
     left = SAMPLE
-    for source in sources:
+    for number, source in enumerate(sources):
         for batch in files.read(Path(source), key, parts):
-            yield str(source), batch.partitions, batch.records
+            yield f"file-{number}", batch.partitions, batch.records
             left -= sum(map(len, batch.records))
             if left < 0:
                 return
