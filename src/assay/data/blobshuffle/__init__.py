@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from assay.data.blobshuffle.batching import BatchPolicy as BatchPolicy
 from assay.data.blobshuffle.billing import Billed as Billed
 from assay.data.blobshuffle.brokers import LogBroker as LogBroker
 from assay.data.blobshuffle.crashing import Stream

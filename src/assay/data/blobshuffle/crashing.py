@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from assay.data.blobshuffle.batching import BatchPolicy
 from assay.data.blobshuffle.shuffle import DESIGNS, BlobShuffle, Placement, pack, unpack
-from assay.data.engine.batching import BatchPolicy
 from assay.data.interface import AlreadyExists, Store, StoreError, Unknown, Violation
 from assay.sim.clock import Clock
 

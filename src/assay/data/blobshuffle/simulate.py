@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.data.blobshuffle.batching import BatchPolicy
 from assay.data.blobshuffle.billing import Billed, crossings, per_tib
 from assay.data.blobshuffle.brokers import LogBroker, Message
 from assay.data.blobshuffle.planning import BROKER
 from assay.data.blobshuffle.shuffle import DESIGNS, RETENTION, BlobShuffle, Design, Placement, Producer
 from assay.data.blobshuffle.zone_cache import CACHE, Network
-from assay.data.engine.batching import BatchPolicy
 from assay.data.store.delayed import PROFILES, Delayed, Latency, Profile
 from assay.data.store.memory import MemStore
 from assay.data.store.wrappers import Metered
