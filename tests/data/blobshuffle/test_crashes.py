@@ -8,6 +8,7 @@ import pytest
 
 from assay.data.blobshuffle import shuffle
 from assay.data.blobshuffle.crashing import Stream
+from assay.data.crash.faulty import Kind
 from assay.data.crash.lab import cases, examine, recorded, replay
 from assay.data.crash.processes import examine_processes
 
@@ -16,7 +17,8 @@ OPS = 56  # two rounds: what the first left behind is collected in the second
 
 def test_nothing_is_lost_or_doubled() -> None:
     tried = cases(Stream, len(recorded(Stream, OPS, 0)), OPS, 0, mixes=20)
-    assert [found for case in tried[::6] if (found := replay(Stream, case))] == []
+    assert {fault.kind for case in tried[::7] for fault in case.faults} == set(Kind)
+    assert [found for case in tried[::7] if (found := replay(Stream, case))] == []
     kinds = {"/".join(line.split("/")[:2]) if "broker" in line else line.partition("/")[0]
              for line in recorded(Stream, OPS, 0)}  # fmt: skip
     assert kinds == {"put blobs", "put broker/sent", "put broker/log", "put sink", "delete broker/sent", "delete blobs"}
