@@ -575,7 +575,7 @@ def visits(random: Random) -> str:
     """A site's log: who looked at which page, a few people more often than all the others."""
     people, rows, clock = [f"u{number:03d}" for number in range(300)], [], 1_767_600_000.0
     weights = [1 / (1 + number) ** 0.8 for number in range(len(people))]
-    for number in range(4000):
+    for number in range(2500):
         clock += random.expovariate(20.0)
         who = random.choices(people, weights)[0]
         page = f"/{random.choice(('home', 'search', 'item', 'basket'))}/{random.randrange(500)}"

@@ -1,8 +1,10 @@
 from assay.data.atlas import infer as infer_gnn
+from assay.data.blobshuffle import BatchPolicy as BatchPolicy
+from assay.data.blobshuffle import BlobShuffle as BlobShuffle
+from assay.data.blobshuffle import repartition as repartition
 from assay.data.disk import DiskArray as DiskArray
 from assay.data.disk import DiskGraph as DiskGraph
 from assay.data.disk import PagedFile as PagedFile
-from assay.data.engine.batching import BatchPolicy as BatchPolicy
 from assay.data.engine.segments import SegmentBlob as SegmentBlob
 from assay.data.engine.segments import open_blob as open_blob
 from assay.data.engine.version_log import VersionLog as VersionLog
@@ -29,6 +31,7 @@ from assay.data.store.wrappers import Zoned as Zoned
 
 __all__ = [
     "BatchPolicy",
+    "BlobShuffle",
     "Cached",
     "Checkpointer",
     "Component",
@@ -54,6 +57,7 @@ __all__ = [
     "open_store",
     "plane_dataset",
     "produce",
+    "repartition",
     "run_graph",
     "train_gnn",
 ]
