@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from assay.data.solanet import trials
+from assay.data.solanet.crashing import Job
 from assay.data.solanet.graph import Knn, knn_graph
 from assay.data.solanet.rank import ALL_PAIRS, TREE, Effort
 from assay.data.solanet.trials import IN_PLACE, LOCK_FREE
@@ -66,6 +67,7 @@ trust = (
     "Builds on hundreds of APUs are counted, not run: distances and bytes a point of real builds on sixteen parts, "
     "extended by fitted logarithms, at the speeds of data sheets. Nobody has measured how far that is off."
 )
+offers = {"crashable": Job}
 PARTS = (1, 2, 4)
 
 
@@ -73,7 +75,7 @@ def study(lab: Lab) -> Tables:
     """Real ranks: what they find; two ways to refine, counted; one part's graph timed; memory; the paper's machines."""
     some = lab.with_seeds(quick=2, full=5)
     size = lab.pick(quick={"n": 4000, "width": 48, "k": 32}, full={"n": 100_000, "width": 96, "k": 32})
-    refined = lab.pick(quick={"n": 4096, "width": 32, "k": 16}, full={"n": 32768, "width": 96, "k": 32})
+    refined = lab.pick(quick={"n": 4096, "width": 32, "k": 32}, full={"n": 32768, "width": 96, "k": 32})
     one = lab.pick(quick={"n": 4000, "width": 48, "k": 32, "rounds": 1}, full=size | {"rounds": 3})
     small = lab.pick(quick={"size": 512, "width": 32, "k": 16}, full={"size": 4096, "width": 96, "k": 32})
     return {  # ranks are processes themselves, and a worker may not have any
@@ -110,6 +112,16 @@ def _faster(points: str, few: int, many: int) -> measures.Measure:
     return measures.ratio("seconds", of={"apus": few}, to={"apus": many}, experiment="scaling", points=points)
 
 
+def _moved(table: pl.DataFrame) -> Estimate:
+    """Bytes that four ranks pull over those of NN-descent over all points, which sends a row for each distance between
+    parts (and numbers and the answer): counted, every message at its least.
+    """
+    rows = table.filter(pl.col("experiment") == "quality").sort("seed")
+    one, four = (rows.filter(pl.col("parts") == parts) for parts in (1, 4))
+    sent = one["local_distances"] * 0.75 * (4 * one["width"] + 16)
+    return ratio(four["pulled_bytes"].to_list(), sent.to_list())
+
+
 def _kept(table: pl.DataFrame) -> Estimate:
     rows = table.filter(pl.col("experiment") == "quality")
     broken, lists = int(rows["wrong"].sum()), int(rows["n"].sum())
@@ -132,6 +144,10 @@ claims = [
     ),
     Claim("lists", _kept, asks="No list holds its own point or one twice, is unsorted, or has a wrong distance.",
           kind=Kind.EVERY),
+    Claim(
+        "bytes", _moved, asks="Four ranks pull fewer bytes than NN-descent that sends a message for each distance.",
+        kind=Kind.RATIO, toward="down", evidence=Evidence.MODEL,
+    ),
     Claim(
         "lock-free", measures.ratio("seconds", of={"method": IN_PLACE}, to={"method": LOCK_FREE}, experiment="local"),
         asks="On one core, buffers merged in turn are faster than lists changed at every offer.",
