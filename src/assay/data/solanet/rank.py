@@ -210,7 +210,7 @@ class _Part:
             search.search_part(
                 self.order_in, self.rows, self.near, self.back, self.ids, self.far, self.fresh, rows, graph,
                 np.int32(other * self.parts.size), self.hits, max(int(effort.breadth * self.k), 16),
-                max(int(effort.narrow * self.k), 4), effort.random, word,
+                max(int(effort.narrow * self.k), 1), effort.random, word,
             )
         )  # fmt: skip
 
@@ -221,7 +221,7 @@ class _Part:
             end = min(start + BLOCK, len(self.rows))
             table = np.full((end - start, search.SEEN), -1, np.int32)
             at, column = np.nonzero((self.ids[start:end] >= low) & (self.ids[start:end] < low + len(links)))
-            begin = self.hits[start:end, : max(int(self.effort.narrow * self.k), 4)]
+            begin = self.hits[start:end, : max(int(self.effort.narrow * self.k), 1)]
             near = np.nonzero(begin >= 0)
             points = np.concatenate([at, near[0]]) + start
             places = np.concatenate([self.ids[start:end][at, column] - low, begin[near]])
