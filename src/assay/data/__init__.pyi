@@ -9,6 +9,7 @@ from assay.data.engine.version_log import VersionLog as VersionLog
 from assay.data.interface import Component as Component
 from assay.data.interface import Store as Store
 from assay.data.interface import Violation as Violation
+from assay.data.navis import VectorIndex as VectorIndex
 from assay.data.orbax import Checkpointer as Checkpointer
 from assay.data.store.address import open_store as open_store
 from assay.data.store.blocking import blocking as blocking
@@ -35,6 +36,7 @@ __all__ = [
     "Recorded",
     "SegmentBlob",
     "Store",
+    "VectorIndex",
     "VersionLog",
     "Violation",
     "Zoned",
