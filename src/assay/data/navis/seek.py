@@ -375,6 +375,23 @@ def _vectors(v, x, query, top, first, most, every):
     x.tally[WANTED] = done
 
 
+@njit(cache=True)
+def _pick(v, x, count, steps, rows, sources):
+    """Expand the nearest that were not, a beam of them, next; begin to read what is not in memory. How many."""
+    picked = 0
+    for at in range(count):
+        if picked == len(rows) or steps + picked == len(x.expanded):
+            break
+        if x.done[at]:
+            continue
+        x.done[at] = True
+        rows[picked], sources[picked] = _find(v, x, np.int64(x.ids[at]))
+        x.expanded[steps + picked], x.expanded_far[steps + picked] = x.ids[at], x.far[at]
+        x.expanded_hop[steps + picked] = x.hop[at]
+        picked += rows[picked] >= 0
+    return picked
+
+
 @njit(cache=True, nogil=True)
 def seek(v, x, query, table, entries, beam, top, settle, first, most, every):
     """Walk from the entries; what was found, expanded and read is in the scratch.
@@ -391,38 +408,27 @@ def seek(v, x, query, table, entries, beam, top, settle, first, most, every):
     x.head[:] = -1
     count = steps = still = 0
     begun = False
-    rows, sources, nodes = np.empty(beam, np.int64), np.empty(beam, np.int8), np.empty(beam, np.int64)
-    hops = np.empty(beam, np.int16)
+    rows, sources = np.empty(beam, np.int64), np.empty(beam, np.int8)
     for node in entries:
         if node >= 0 and _fresh(x.seen, node):
             count = _offer(x, count, node, _coded(table, v.codes[node]), np.int16(0))
     while x.tally[BAD] == 0:
-        picked = 0
-        for at in range(count):
-            if picked == beam or steps + picked == len(x.expanded):
-                break
-            if not x.done[at]:
-                x.done[at] = True
-                node = np.int64(x.ids[at])
-                rows[picked], sources[picked] = _find(v, x, node)
-                nodes[picked], hops[picked] = node, x.hop[at]
-                x.expanded[steps + picked], x.expanded_far[steps + picked] = node, x.far[at]
-                x.expanded_hop[steps + picked] = x.hop[at]
-                picked += 1
-                if rows[picked - 1] < 0:
-                    picked -= 1
+        picked = _pick(v, x, count, steps, rows, sources)
         if picked == 0:
             break
         _begin(x)
         for i in range(picked):
             if sources[i] == READ:
                 _wait_for(x, rows[i], v.geo.span)
-            _take(v, x, nodes[i], rows[i], sources[i], steps)
-            steps += 1
-            for j in range(1, 1 + min(max(x.lists[steps - 1, 0], 0), v.geo.degree)):
-                other = x.lists[steps - 1, j]
+            if x.tally[BAD] != 0:  # what a damaged page says leads anywhere
+                break
+            _take(v, x, x.expanded[steps], rows[i], sources[i], steps)
+            hop = np.int16(x.expanded_hop[steps] + 1)
+            for j in range(1, 1 + min(max(x.lists[steps, 0], 0), v.geo.degree)):
+                other = x.lists[steps, j]
                 if _fresh(x.seen, other):
-                    count = _offer(x, count, other, _coded(table, v.codes[other]), np.int16(hops[i] + 1))
+                    count = _offer(x, count, other, _coded(table, v.codes[other]), hop)
+            steps += 1
         moved = 0
         for i in range(min(top, count)):
             moved += x.head[i] != x.ids[i]
