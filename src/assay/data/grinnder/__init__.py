@@ -84,7 +84,7 @@ def study(lab: Lab) -> Tables:
     small = {"nodes": lab.pick(quick=512, full=1 << 14), "width": 32}
     cuts = {"nodes": lab.pick(quick=1 << 13, full=1 << 17), "degree": 16, "parts": 8}
     large = lab.pick(
-        quick={"nodes": 1 << 16, "width": 128, "degree": 8}, full={"nodes": 1 << 19, "width": 256, "degree": 16}
+        quick={"nodes": 1 << 15, "width": 128, "degree": 8}, full={"nodes": 1 << 19, "width": 256, "degree": 16}
     )
     return {
         "speed": some.run(
@@ -98,7 +98,7 @@ def study(lab: Lab) -> Tables:
             per="mode",
         ),
         "cuts": some.run(trials.cuts, [{"graph": graph, **cuts} for graph in GRAPHS], per="how"),
-        "memory": some.run(trials.held, [{"share": 0.3, **large}], alone=True),
+        "memory": some.run(trials.held, [{"share": 0.4, **large}]),
     }  # fmt: skip
 
 
