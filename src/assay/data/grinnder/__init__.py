@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from assay.data.grinnder import trials
+from assay.data.grinnder.crashing import Job
 from assay.data.grinnder.layers import Network
 from assay.data.grinnder.trainer import Epoch, Fitted, fit
 from assay.data.grinnder.trials import GRAPHS, MAPPED, MEMORY, OURS, SNAPSHOT
@@ -67,6 +68,7 @@ references = (
     "Chen et al., Training deep nets with sublinear memory cost, 2016: computing again instead of keeping.",
     "Spinner: Martella et al., ICDE 2017: balanced label propagation.",
 )
+offers = {"crashable": Job}
 RIVALS = (SNAPSHOT, MAPPED)
 
 

@@ -11,6 +11,7 @@ not at hand: this is a reconstruction. METIS and Spinner (`assay.sim.partitions`
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,7 @@ def _spans(graph: DiskGraph, awake: npt.NDArray[np.bool_]) -> Iterator[tuple[int
         end = min(start + (1 << 16), graph.n)
         bounds = graph.indptr.rows(start, end + 1)
         cuts = np.searchsorted(bounds, np.arange(bounds[0], bounds[-1], EDGES), side="left")
-        for a, b in zip(cuts.tolist(), [*cuts[1:].tolist(), end - start], strict=True):
+        for a, b in pairwise([*cuts.tolist(), end - start]):
             if a < b and awake[start + a : start + b].any():
                 yield start + a, start + b
 
