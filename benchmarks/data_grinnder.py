@@ -57,16 +57,16 @@ def main() -> None:
         f"{'graph':12}{'share':>6}{'seed':>5}{'method':>11}{'seconds':>9}{'read MB':>9}{'written':>9}{'difference':>12}"
     )
     size = (given.kind, 1 << given.scale, given.width, given.degree)
+    shares = " ".join(map(str, given.share or (0.25, 0.5)))
     for graph in given.graph or GRAPHS:
-        for share in given.share or (0.25, 0.5):
-            for seed in range(given.seeds):
-                for method, row in trials.speed(graph, *size, given.parts, share, given.epochs, seed=seed).items():
-                    moved = f"{row['read_bytes'] / 1e6:9.1f}{row['written_bytes'] / 1e6:9.1f}"
-                    told = f"{row['seconds']:9.3f}{moved}{row['difference']:12.1e}"
-                    print(f"{graph:12}{share:6.2f}{seed:5}{method:>11}{told}", flush=True)
-                if importlib.util.find_spec("torch_geometric"):
-                    seconds = pyg(graph, *size, given.epochs, seed)
-                    print(f"{graph:12}{share:6.2f}{seed:5}{'PyG':>11}{seconds:9.3f}", flush=True)
+        for seed in range(given.seeds):
+            for row in trials.speed(graph, *size, given.parts, given.epochs, shares, seed=seed).values():
+                moved = f"{row['read_bytes'] / 1e6:9.1f}{row['written_bytes'] / 1e6:9.1f}"
+                told = f"{row['seconds']:9.3f}{moved}{row['difference']:12.1e}"
+                print(f"{graph:12}{row['share']:6.2f}{seed:5}{row['method']:>11}{told}", flush=True)
+            if importlib.util.find_spec("torch_geometric"):
+                seconds = pyg(graph, *size, given.epochs, seed)
+                print(f"{graph:12}{'':6}{seed:5}{'PyG':>11}{seconds:9.3f}", flush=True)
 
 
 if __name__ == "__main__":
