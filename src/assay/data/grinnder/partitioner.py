@@ -42,7 +42,7 @@ def switch_aware(graph: DiskGraph, parts: int) -> Int32s:
     if parts == 1:
         return label
     load = np.bincount(label, minlength=parts)
-    most = max(int((1 + SLACK) * n / parts), int(load.max()))
+    most = max(int((1 + SLACK) * n / parts), int(load.max()) + 1)  # room for one at least: else nobody could move
     awake = np.ones(n, np.bool_)
     for _ in range(ROUNDS):
         woken = np.zeros(n, np.bool_)
