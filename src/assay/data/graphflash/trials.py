@@ -149,7 +149,7 @@ def modelled(
 
 
 def held(nodes: int, degree: int, parts: int, seed: int) -> dict[str, Row]:
-    """Bytes that a function's process takes beyond what it took for a small graph, over those of the largest part."""
+    """Bytes that a function takes beyond what it took for a small graph, over those of its parts and their state."""
     made = graph_of("communities", nodes, degree, seed)
 
     async def main(design: Design) -> Row:
@@ -161,7 +161,7 @@ def held(nodes: int, degree: int, parts: int, seed: int) -> dict[str, Row]:
                 task = plan("components", made, design=design, workers=1, parts=parts, how="range")
                 ran = await perform(task, store, platform, url=str(folder))
         grown = max(ran.bill.peak - before, 0)
-        return {"grown": grown, "part_ratio": grown / ran.largest, "largest": ran.largest, "seconds": ran.seconds}
+        return {"grown": grown, "held_ratio": grown / ran.largest, "held": ran.largest, "seconds": ran.seconds}
 
     return {name: asyncio.run(main(design)) for name, design in ((OURS, Design()), (TURNS, Design(ROTATING)))}
 
