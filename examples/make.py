@@ -441,6 +441,20 @@ def web_features(random: Random) -> bytes:
     return npy([[value + random.gauss(0, 0.5) for value in topics[page // 25]] for page in range(200)])
 
 
+@makes("points.fbin")
+def points(random: Random) -> bytes:
+    """Six hundred vectors of twelve numbers in ten clusters, as big-ann-benchmarks has them."""
+    centres = [[random.gauss(0, 3) for _ in range(12)] for _ in range(10)]
+    rows = [[value + random.gauss(0, 1) for value in random.choice(centres)] for _ in range(600)]
+    return struct.pack("<II", 600, 12) + b"".join(struct.pack("<12f", *row) for row in rows)
+
+
+@makes("topics.npy")
+def topics(random: Random) -> bytes:
+    """The topic of each page; of every fifth it is not known."""
+    return npy([-1.0 if page % 5 == 4 else float(page // 25) for page in range(200)])
+
+
 @makes("gcn.npz")
 def gcn(random: Random) -> bytes:
     """A graph convolutional network of two layers, by the names that PyTorch Geometric gives its weights."""
@@ -554,6 +568,19 @@ def listing(_: Random) -> str:
         "  primaryClass = {cs.DC}\n}\n"
         for key, title, number in rows
     )
+
+
+@makes("visits.jsonl")
+def visits(random: Random) -> str:
+    """A site's log: who looked at which page, a few people more often than all the others."""
+    people, rows, clock = [f"u{number:03d}" for number in range(300)], [], 1_767_600_000.0
+    weights = [1 / (1 + number) ** 0.8 for number in range(len(people))]
+    for number in range(4000):
+        clock += random.expovariate(20.0)
+        who = random.choices(people, weights)[0]
+        page = f"/{random.choice(('home', 'search', 'item', 'basket'))}/{random.randrange(500)}"
+        rows.append({"time": round(clock, 3), "user": who, "page": page, "visit": number})
+    return lines(rows)
 
 
 @makes("state.safetensors")
