@@ -77,9 +77,8 @@ def side_by_side(
     whole = InMemory(plan(program, graph, workers=workers, **options))
     seconds, right = timed(whole.run)
     again, _ = timed(whole.run)
-    rows: dict[str, Row] = asyncio.run(_measured(tasks, right, workers, memory))
-    lone = plan(program, graph, workers=1, parts=1, **{k: v for k, v in options.items() if k != "parts"})
-    rows |= asyncio.run(_measured({ALONE: lone}, right, 1, memory))
+    lone = plan(program, graph, **{**options, "workers": 1, "parts": 1})
+    rows: dict[str, Row] = asyncio.run(_measured({**tasks, ALONE: lone}, right, workers, memory))
     nothing = dict.fromkeys(("gb_seconds", "usd", "requests", "calls", "messages"))
     rows[MEMORY] = {**nothing, "seconds": min(seconds, again), "steps": whole.steps, "same": True}
     if igraph_is_here() and program not in ("labels",):
