@@ -84,8 +84,8 @@ async def shout(argument: bytes, context: Context) -> bytes:
 class Bill:
     """What was used: seconds are those of instances at work or kept, whether they succeeded or not.
 
-    >>> Bill(calls=10**6, seconds=1000.0, memory=10**9).usd()
-    0.21666670000000001
+    >>> round(Bill(calls=10**6, seconds=1000.0, memory=10**9).usd(), 4)
+    0.2167
     """
 
     calls: int = 0
