@@ -115,6 +115,8 @@ def join(parts: Sequence[Part], of: int) -> Part:
     >>> join(halves, 2).far.size, join(halves[:1], 1).far.tolist()
     (0, [2])
     """
+    if of == 1:
+        return parts[0]
     if len(parts) == 1:
         return replace(parts[0], far_part=parts[0].far_part // np.int32(of))
     own = np.sort(np.concatenate([one.own for one in parts]))

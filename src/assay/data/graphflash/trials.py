@@ -104,16 +104,16 @@ async def _measured(tasks: dict[str, Task], right: Any, workers: int, memory: in
     return rows
 
 
-def speed(graph: str, program: str, nodes: int, degree: int, workers: int, seed: int) -> dict[str, Row]:
+def speed(graph: str, program: str, nodes: int, degree: int, workers: int, parts: int, seed: int) -> dict[str, Row]:
     """Seconds, gigabyte-seconds and dollars of functions that are real processes, on a local folder."""
     made = graph_of(graph, nodes, degree, seed)
-    return side_by_side(made, program, workers, (OURS, TURNS, VERTICES, KEYS), tolerance=1e-2)
+    return side_by_side(made, program, workers, (OURS, TURNS, VERTICES, KEYS), tolerance=1e-2, parts=parts)
 
 
 def limited(graph: str, program: str, nodes: int, degree: int, parts: int, seed: int) -> dict[str, Row]:
     """The same with a single small function, which takes one part after the other."""
     made = graph_of(graph, nodes, degree, seed)
-    return side_by_side(made, program, 1, (TURNS, VERTICES, KEYS), SMALL, tolerance=1e-2, parts=parts)
+    return side_by_side(made, program, 1, (TURNS, VERTICES), SMALL, tolerance=1e-2, parts=parts)
 
 
 def large(graph: str, program: str, nodes: int, degree: int, workers: int, seed: int) -> dict[str, Row]:
