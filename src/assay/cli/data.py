@@ -37,14 +37,16 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import the verb."""
-        module = catalogue.verbs("data").get(name)
-        if module is None:
-            return None
-        try:
-            found: click.Command = importlib.import_module(module).command
-        except ModuleNotFoundError as error:
-            raise BadInput(missing_module(f"assay data {name}", error)) from error
-        return _printing(found, name)
+        return verb(name) if name in catalogue.verbs("data") else None
+
+
+def verb(name: str) -> click.Command:
+    """A verb, imported, that prints its answer."""
+    try:
+        found: click.Command = importlib.import_module(catalogue.verbs("data")[name]).command
+    except ModuleNotFoundError as error:
+        raise BadInput(missing_module(f"assay data {name}", error)) from error
+    return _printing(found, name)
 
 
 def _line(module: str) -> str:

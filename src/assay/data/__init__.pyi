@@ -2,6 +2,8 @@ from assay.data.engine.batching import BatchPolicy as BatchPolicy
 from assay.data.engine.segments import SegmentBlob as SegmentBlob
 from assay.data.engine.segments import open_blob as open_blob
 from assay.data.engine.version_log import VersionLog as VersionLog
+from assay.data.fold import Fold as Fold
+from assay.data.fold import dedup as dedup
 from assay.data.interface import Component as Component
 from assay.data.interface import Store as Store
 from assay.data.interface import Violation as Violation
@@ -19,6 +21,7 @@ __all__ = [
     "Component",
     "Delayed",
     "DirStore",
+    "Fold",
     "MemStore",
     "Metered",
     "Recorded",
@@ -28,6 +31,7 @@ __all__ = [
     "Violation",
     "Zoned",
     "blocking",
+    "dedup",
     "open_blob",
     "open_store",
 ]

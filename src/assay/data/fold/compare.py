@@ -1,0 +1,83 @@
+"""`assay compare data --job dedup`: FOLD beside its rivals on the user's own documents."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from assay.data.fold import BATCH, installed, judged, side_by_side
+from assay.data.fold.corpus import documents, files
+from assay.data.fold.rivals import TAU, contenders
+from assay.data.fold.sketch import sketched
+from assay.data.fold.truth import exact
+from assay.record.errors import BadInput
+from assay.sim.scratch import scratch
+
+TIE = 0.05  # paces that differ by less are called equal
+
+
+@click.command(epilog="Example:  assay compare data --job dedup --input news.jsonl")
+@click.option("--job", type=click.Choice(["dedup"]), default="dedup", show_default=True, help="What is to be done.")
+@click.option(
+    "--input", "inputs", required=True, multiple=True, type=click.Path(path_type=Path),
+    help="Documents: txt, jsonl, jsonl.gz, parquet, folders of them; may be given again.",
+)  # fmt: skip
+@click.option("--field", help="Where the text is in JSON lines and parquet.  [text, contents, content]")
+@click.option("--lines", is_flag=True, help="Text files hold a document a line.")
+@click.option("--most", type=click.IntRange(2), default=20_000, show_default=True, help="Documents to compare on.")
+@click.option("--methods", default="", help="Some of them, with commas.  [all that are installed]")
+def command(
+    job: str, inputs: tuple[Path, ...], field: str | None, lines: bool, most: int, methods: str
+) -> dict[str, Any]:
+    """Near-duplicate removal on your own documents: what each method finds of what is really there, and how fast."""
+    found = (doc.text for path in files(inputs) for doc in documents(path, field, lines=lines))
+    texts = list(islice(found, most))
+    if len(texts) < 2:
+        raise BadInput("fewer than two documents with text; nothing to compare")
+    docs = sketched(texts)
+    of, _ = exact(docs.counts, docs.shingles, TAU)
+    with scratch() as folder:
+        chosen = _chosen(methods, folder / "measured")
+        warm = _chosen(methods, folder / "warm")
+        for make in warm.values():
+            make().observe(texts[:64])  # what has to be compiled is compiled now
+        batch = max(1, min(BATCH, len(texts) // 4))
+        ran = side_by_side(texts, chosen, batch, click.get_current_context().obj)
+    table = [
+        {
+            "method": name, "kept": int(one["keep"].sum()), **judged(one["keep"], of >= 0),
+            "documents_s": 1 / float(np.median(one["seconds"])), "durable": "yes" if name.startswith("fold") else "no",
+        }
+        for name, one in ran.items()
+    ]  # fmt: skip
+    table.sort(key=lambda row: (-(row["recall"] or 0), -row["documents_s"]))
+    facts = {"documents": len(texts), "duplicates": int((of >= 0).sum()), "similarity": TAU}
+    return {"corpus": facts, "table": table, "why": _why(table, int((of >= 0).sum()))}
+
+
+def _chosen(methods: str, folder: Path) -> dict[str, Any]:
+    known = contenders(folder)
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    if strange := [name for name in names if name not in known]:
+        raise BadInput(f"no method is called '{strange[0]}'; there are {', '.join(known)}")
+    return {name: known[name] for name in names} if names else installed(known)
+
+
+def _why(table: list[dict[str, Any]], duplicates: int) -> str:
+    if not duplicates:
+        return f"No two documents are alike by {TAU} or more: there is nothing to find."
+    top = max(row["recall"] for row in table)
+    equal = sorted((row for row in table if row["recall"] >= top - 0.005), key=lambda row: -row["documents_s"])
+    best = equal[0]
+    said = f"{best['method']} finds {best['recall']:.1%} of the duplicates at {best['documents_s']:,.0f} documents/s"
+    mine = next((row for row in equal if row["durable"] == "yes"), None)
+    if mine is None or mine is best:
+        return f"{said}, faster than all that find as many."
+    ratio = best["documents_s"] / mine["documents_s"]
+    if ratio < 1 + TIE:
+        return f"{said}, a tie with {mine['method']}, which keeps its index on disk."
+    return f"{said}, {ratio:.1f} times as fast as {mine['method']}, whose index is on disk and survives being killed."

@@ -1,0 +1,101 @@
+"""What the crash lab kills: a stream of short documents, deduplicated batch by batch, the log folded now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from assay.data.engine.version_log import GRACE
+from assay.data.fold.decide import Settings
+from assay.data.fold.index import Fold
+from assay.data.fold.memory import identity
+from assay.data.fold.sketch import sketched
+from assay.data.interface import Store, Violation
+from assay.data.store.memory import MemStore
+from assay.sim.clock import Clock
+
+PER = 4  # documents to a batch
+CHANGES = 3  # about so many a batch
+SMALL = Settings(bits=256, links=4, ef=12, near=4)
+EVERY = 8  # batches between two foldings of the log
+_known: dict[int, list[int]] = {}
+
+
+def text(number: int) -> str:
+    """The scenario's documents: one in three is an earlier one with its last word changed.
+
+    >>> text(5).split()[:3] == text(0).split()[:3]
+    True
+    """
+    source = number // 2 if number % 3 == 2 and number > 2 else number
+    if source != number:
+        return text(source).rpartition(" ")[0] + f" changed{number}"
+    return " ".join(f"w{(source * 7919 + i * 104729) % 1_000_003}" for i in range(24))
+
+
+class Job:
+    """FOLD with a stream to deduplicate."""
+
+    key = "fold"
+    roles: tuple[str, ...] = ("writer",)
+
+    async def open(self, store: Store, *, clock: Clock, seed: int = 0) -> None:
+        """Recover."""
+        self.fold, self.clock = Fold(SMALL), clock
+        await self.fold.open(store, clock=clock, seed=seed)
+
+    async def work(self, ops: int, promised: list[Any], role: str) -> None:
+        """What is left of the stream."""
+        while (batch := self.fold.cursor.get("batch", 0)) < max(1, ops // CHANGES):
+            numbers = range(PER * batch, PER * (batch + 1))
+            answer = await self.fold.admit(
+                [str(n) for n in numbers], [text(n) for n in numbers], cursor={"batch": batch + 1}
+            )
+            promised.extend([n, bool(kept)] for n, kept in zip(numbers, answer.keep, strict=True))
+            if batch % EVERY == EVERY // 2:
+                await self.fold.save_graph()
+            if batch % EVERY == EVERY - 1:
+                await self.fold.tidy()
+                await self.clock.sleep(GRACE + 1)
+                await self.fold.tidy()
+
+    async def check(self, promised: Sequence[Any] = ()) -> list[Violation]:
+        """Besides the index's own rules: fates are those of a run that nothing disturbed, and what is kept is found."""
+        wrong = await self.fold.check()
+        batches = self.fold.cursor.get("batch", 0)
+        fates = await undisturbed(batches)
+        mine = self._fates(PER * batches)
+        if mine != fates:
+            first = next(n for n, (one, other) in enumerate(zip(mine, fates, strict=True)) if one != other)
+            detail = f"document {first}: {mine[first]}, {fates[first]}"
+            wrong.append(Violation("decisions do not depend on crashes", detail))
+        for number, kept in promised:
+            if number >= len(mine) or kept != (mine[number] >= 0):
+                wrong.append(Violation("a decision that was told stays", f"document {number}: kept was {kept}"))
+        kept = [number for number, fate in enumerate(mine) if fate >= 0]
+        docs = sketched([text(number) for number in kept], SMALL.bits)
+        found = self.fold.graph.search(docs.bitmaps)
+        lost = [number for number, far in zip(kept, found.far[:, 0], strict=True) if far > 0]
+        if len(lost) > len(kept) // 20:  # the graph is approximate, recovered or not
+            wrong.append(Violation("what is kept is found", f"documents {lost[:3]} of {len(kept)}"))
+        return wrong
+
+    def _fates(self, documents: int) -> list[int]:
+        keys = np.array([identity(str(n), text(n)) for n in range(documents)], np.uint64)
+        return [int(one) >> 16 for one in self.fold.fates.get(keys)] if documents else []
+
+
+async def undisturbed(batches: int) -> list[int]:
+    """The fates of so many batches when nothing happens."""
+    if batches not in _known:
+        job = Job()
+        job.fold = Fold(SMALL)
+        await job.fold.open(MemStore(), seed=0)
+        for batch in range(batches):
+            numbers = range(PER * batch, PER * (batch + 1))
+            await job.fold.admit([str(n) for n in numbers], [text(n) for n in numbers])
+            _known[batch + 1] = job._fates(PER * (batch + 1))
+        _known.setdefault(0, [])
+    return _known[batches]

@@ -1,0 +1,408 @@
+"""A navigable small-world graph over sketches, grown a group of documents at a time.
+
+Looking a document up and finding its place in the graph is one traversal: those who are near it are its possible
+duplicates, and, if it is none, its neighbours. The documents of a group are looked up at once, in threads, in the graph
+as it was before them, and are compared with one another directly; then those that are kept are linked, in order. So the
+graph is a function of the kept documents and the groups they came in, and a rebuilt one is the same to the last link.
+
+Metrics: the Jaccard distance of bitmaps, 2h / (|x| + |y| + h) for h differing bits; their Hamming distance; the share
+of MinHash slots that differ. The last two are what FOLD is compared with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.data.fold.sketch import ones
+from assay.data.fold.threads import in_threads
+from assay.sim.compiled import njit
+from assay.sim.streams import key
+
+METRICS = ("jaccard", "hamming", "slots")
+_LEVELS = 8
+_U64 = np.uint64
+_FAR = np.float32(2.0)
+
+
+class Arrays(NamedTuple):
+    """What the compiled loops work on; row n is document n."""
+
+    vectors: NDArray[np.uint64]
+    weights: NDArray[np.int32]  # bits set
+    links: NDArray[np.int32]  # of the lowest level, −1 where there is none
+    gaps: NDArray[np.uint16]  # how far each of them is
+    above: NDArray[np.int32]  # the first row of `upper` that is the document's, −1 for most
+    upper: NDArray[np.int32]  # links of the higher levels, a row a level
+
+
+@dataclass(frozen=True)
+class Found:
+    """For each document looked up: the nearest, nearest first."""
+
+    ids: NDArray[np.int32]
+    far: NDArray[np.float32]
+
+
+class Graph:
+    """Sketches that find one another.
+
+    >>> from assay.data.fold.sketch import sketched
+    >>> docs = sketched(["a b c d e f g h", "k l m n o p q r", "a b c d e f g x"])
+    >>> graph = Graph(docs.bitmaps.shape[1])
+    >>> graph.add(docs.bitmaps[:2], graph.search(docs.bitmaps[:2]))
+    >>> graph.search(docs.bitmaps[2:]).ids[0, 0]
+    np.int32(0)
+    """
+
+    def __init__(self, words: int, *, metric: str = "jaccard", links: int = 32, ef: int = 128) -> None:
+        self.metric, self.width, self.ef = METRICS.index(metric), links, ef
+        self.size = self.rows = 0
+        self.entry, self.top = -1, 0
+        self._key = np.uint64(key(0, "fold", "levels"))
+        self.arrays = Arrays(
+            np.zeros((0, words), np.uint64), np.zeros(0, np.int32), np.zeros((0, 2 * links), np.int32),
+            np.zeros((0, 2 * links), np.uint16), np.zeros(0, np.int32), np.zeros((0, links), np.int32),
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that holds something."""
+        a = self.arrays
+        a_row = sum(one[:1].nbytes for one in (a.vectors, a.weights, a.links, a.gaps, a.above))
+        return self.size * a_row + self.rows * a.upper[:1].nbytes
+
+    def search(self, vectors: NDArray[np.uint64], ef: int | None = None) -> Found:
+        """The `ef` nearest of each, as far as the graph leads there."""
+        pool = ef or self.ef
+        ids, far = np.full((len(vectors), pool), -1, np.int32), np.full((len(vectors), pool), _FAR, np.float32)
+        if self.size:
+
+            def some(first: int, last: int) -> None:
+                _search(self.arrays, self.metric, vectors, first, last, self.entry, self.top, ids, far)
+
+            in_threads(some, len(vectors), least=16)
+        return Found(ids, far)
+
+    def add(self, vectors: NDArray[np.uint64], found: Found) -> None:
+        """Link documents that were searched for in the graph as it is now, as one group."""
+        first, last = self.size, self.size + len(vectors)
+        self._grow(last)
+        self.arrays.vectors[first:last] = vectors
+        self.arrays.weights[first:last] = weights(vectors)
+        self.entry, self.top, self.rows = _link(
+            self.arrays, self.metric, first, last, self.entry, self.top, self.rows, self._key, found.ids, found.far
+        )
+        self.size = last
+
+    def _grow(self, to: int) -> None:
+        a = self.arrays
+        if to > len(a.vectors):
+            room = max(1024, to + to // 4)
+            self.arrays = a = a._replace(**{name: _longer(getattr(a, name), room) for name in a._fields[:5]})
+        worst = self.rows + (to - self.size) * _LEVELS
+        if worst > len(a.upper):
+            self.arrays = a._replace(upper=_longer(a.upper, worst + worst // 4))
+
+    def saved(self) -> dict[str, NDArray[Any]]:
+        """What cannot be had from the sketches without searching again."""
+        a = self.arrays
+        head = np.array([self.size, self.rows, self.entry, self.top], np.int64)
+        return {"head": head, "links": a.links[: self.size], "gaps": a.gaps[: self.size],
+                "above": a.above[: self.size], "upper": a.upper[: self.rows]}  # fmt: skip
+
+    def restore(self, saved: dict[str, NDArray[Any]], vectors: NDArray[np.uint64]) -> None:
+        """Take up a saved graph of the documents with these sketches."""
+        self.size, self.rows, self.entry, self.top = (int(one) for one in saved["head"])
+        ours = vectors[: self.size]
+        self.arrays = Arrays(
+            ours.copy(), weights(ours), saved["links"].copy(), saved["gaps"].copy(), saved["above"].copy(),
+            saved["upper"].copy(),
+        )  # fmt: skip
+
+
+def weights(vectors: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """How many bits each has set."""
+    found: NDArray[np.int32] = np.bitwise_count(vectors).sum(axis=1, dtype=np.int32)
+    return found
+
+
+def _longer(array: NDArray[Any], rows: int) -> NDArray[Any]:
+    longer = np.empty((rows, *array.shape[1:]), array.dtype)  # pages that nobody touched are no memory yet
+    longer[: len(array)] = array
+    return longer
+
+
+@njit(cache=True, nogil=True, inline="always")
+def distance(metric: int, x: Any, wx: int, y: Any, wy: int) -> Any:
+    """Between two sketches, 0 to 1."""
+    if metric == 2:
+        differ = 0
+        for i in range(len(x)):
+            both = x[i] ^ y[i]
+            differ += (both & _U64(0xFFFFFFFF) != 0) + (both >> _U64(32) != 0)
+        return np.float32(differ / (2 * len(x)))
+    apart = _U64(0)
+    for i in range(len(x)):
+        apart += ones(x[i] ^ y[i])
+    h = np.float32(apart)
+    if metric == 1:
+        return h / np.float32(64 * len(x))
+    either = np.float32(wx + wy) + h
+    return np.float32(2) * h / either if either > 0 else np.float32(0)
+
+
+@njit(cache=True, nogil=True)
+def apart(metric: int, vectors: Any, number: Any) -> Any:
+    """All distances between some sketches: the lower triangle."""
+    n = len(vectors)
+    found = np.full((n, n), _FAR, np.float32)
+    for i in range(n):
+        for j in range(i):
+            found[i, j] = distance(metric, vectors[i], number[i], vectors[j], number[j])
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _new(visited: Any, stamp: int, node: int) -> bool:
+    """Note a visit; False if it is not the first, or the table is so full that it had better be the last."""
+    mask = len(visited) - 1
+    mark = _U64(stamp) << _U64(32) | _U64(node)
+    at = int((_U64(node) * _U64(0x9E3779B97F4A7C15)) >> _U64(32)) & mask
+    for _ in range(64):
+        if visited[at] == mark:
+            return False
+        if visited[at] >> _U64(32) != _U64(stamp):
+            visited[at] = mark
+            return True
+        at = (at + 1) & mask
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _place(ids: Any, far: Any, done: Any, count: int, node: int, d: Any) -> int:
+    """Into the pool, which is in order; returns how many it holds."""
+    room = len(ids)
+    if count == room:
+        if d >= far[count - 1]:
+            return count
+        count -= 1
+    at = count
+    while at > 0 and far[at - 1] > d:
+        ids[at], far[at], done[at] = ids[at - 1], far[at - 1], done[at - 1]
+        at -= 1
+    ids[at], far[at], done[at] = node, d, False
+    return count + 1
+
+
+@njit(cache=True, nogil=True)
+def _walk(a: Any, metric: int, q: Any, wq: int, level: int, ids: Any, far: Any, done: Any, count: int, visited: Any,
+          stamp: int) -> int:  # fmt: skip
+    """Best-first from what is in the pool, on one level, until all of the pool has been expanded."""
+    at = 0
+    while at < count:
+        if done[at]:
+            at += 1
+            continue
+        done[at] = True
+        node = ids[at]
+        near = a.links[node] if level == 0 else a.upper[a.above[node] + level - 1]
+        closest = at + 1
+        for other in near:
+            if other < 0:
+                break
+            if not _new(visited, stamp, other):
+                continue
+            d = distance(metric, q, wq, a.vectors[other], a.weights[other])
+            if count < len(ids) or d < far[count - 1]:
+                if d < far[at]:
+                    closest = 0
+                count = _place(ids, far, done, count, other, d)
+        at = min(at + 1, closest)
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _descend(a: Any, metric: int, q: Any, wq: int, entry: int, top: int, until: int) -> int:
+    """Greedily to the nearest on the level above `until`."""
+    node = entry
+    best = distance(metric, q, wq, a.vectors[node], a.weights[node])
+    for level in range(top, until, -1):
+        moved = True
+        while moved:
+            moved = False
+            for other in a.upper[a.above[node] + level - 1]:
+                if other < 0:
+                    break
+                d = distance(metric, q, wq, a.vectors[other], a.weights[other])
+                if d < best:
+                    best, node, moved = d, other, True
+    return node
+
+
+@njit(cache=True, nogil=True)
+def _table(ef: int, width: int) -> Any:
+    size = 1024
+    while size < 2 * ef * width:
+        size *= 2
+    return np.zeros(size, np.uint64)
+
+
+@njit(cache=True, nogil=True)
+def _search(a: Any, metric: int, queries: Any, first: int, last: int, entry: int, top: int, ids: Any, far: Any) -> None:
+    ef = ids.shape[1]
+    visited, done = _table(ef, a.links.shape[1]), np.empty(ef, np.bool_)
+    for i in range(first, last):
+        q, wq = queries[i], 0
+        for word in q:
+            wq += int(ones(word))
+        start = _descend(a, metric, q, wq, entry, top, 0)
+        ids[i, 0], done[0] = start, False
+        far[i, 0] = distance(metric, q, wq, a.vectors[start], a.weights[start])
+        stamp = i - first + 1
+        _new(visited, stamp, start)
+        _walk(a, metric, q, wq, 0, ids[i], far[i], done, 1, visited, stamp)
+
+
+@njit(cache=True, nogil=True)
+def _level(seed: Any, number: int, width: int) -> int:
+    """By a hash of the number, so that a rebuilt graph has the same levels."""
+    h = (seed ^ _U64(number)) * _U64(0x9E3779B97F4A7C15)
+    h = (h ^ (h >> _U64(31))) * _U64(0xBF58476D1CE4E5B9)
+    h = h ^ (h >> _U64(29))
+    unit = (float(h >> _U64(11)) + 0.5) / 9007199254740992.0
+    return min(_LEVELS, int(-np.log(unit) / np.log(width)))
+
+
+@njit(cache=True, nogil=True)
+def _chosen(a: Any, metric: int, ids: Any, far: Any, count: int, most: int, out: Any) -> int:
+    """Neighbours that lie in different directions: none is nearer to another one than to the document.
+
+    If that leaves room, the nearest of the others.
+    """
+    n = 0
+    taken = np.zeros(count, np.bool_)
+    for i in range(count):
+        if n == most:
+            return n
+        node, good = ids[i], True
+        for j in range(n):
+            other = ids[out[j]]
+            if distance(metric, a.vectors[node], a.weights[node], a.vectors[other], a.weights[other]) < far[i]:
+                good = False
+                break
+        if good:
+            out[n] = i
+            taken[i] = True
+            n += 1
+    for i in range(count):
+        if n == most:
+            break
+        if not taken[i]:
+            out[n] = i
+            n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _gap(d: Any) -> Any:
+    return np.uint16(min(d, np.float32(1)) * np.float32(65535))
+
+
+@njit(cache=True, nogil=True)
+def _back(links: Any, gaps: Any, node: int, d: Any, sure: bool) -> None:
+    """A link back to the new document: in a free place, or in that of the farthest; `sure`, even if it is farther."""
+    worst, place = -1, -1
+    for i in range(len(links)):
+        if links[i] < 0:
+            place = i
+            break
+        if int(gaps[i]) > worst:
+            worst, place = int(gaps[i]), i
+    gap = _gap(d)
+    if links[place] < 0 or int(gap) < worst or sure:
+        if links[place] < 0 and place + 1 < len(links):
+            links[place + 1] = -1
+        links[place], gaps[place] = node, gap
+
+
+@njit(cache=True, nogil=True)
+def _link(a: Any, metric: int, first: int, last: int, entry: int, top: int, rows: int, seed: Any, ids: Any,
+          far: Any) -> Any:  # fmt: skip
+    width, ef = a.upper.shape[1], ids.shape[1]
+    pool, gone, done = np.empty(ef, np.int32), np.empty(ef, np.float32), np.empty(ef, np.bool_)
+    out = np.empty(2 * width, np.int64)
+    visited, stamp = _table(ef, width), 0
+    for new in range(first, last):
+        level = _level(seed, new, width)
+        a.above[new] = -1
+        a.links[new, 0] = -1
+        if level:
+            a.above[new] = rows
+            for r in range(rows, rows + level):
+                a.upper[r, 0] = -1
+            rows += level
+        count = 0
+        for i in range(ef):
+            if ids[new - first, i] < 0:
+                break
+            count = _place(pool, gone, done, count, ids[new - first, i], far[new - first, i])
+        for other in range(first, new):  # those of its own group were not there when it was looked up
+            d = distance(metric, a.vectors[new], a.weights[new], a.vectors[other], a.weights[other])
+            count = _place(pool, gone, done, count, other, d)
+        n = _chosen(a, metric, pool, gone, count, width, out)
+        for j in range(n):
+            i = out[j]
+            a.links[new, j], a.gaps[new, j] = pool[i], _gap(gone[i])
+            _back(a.links[pool[i]], a.gaps[pool[i]], new, gone[i], j < 2)
+        if n < a.links.shape[1]:
+            a.links[new, n] = -1
+        stamp = _link_above(a, metric, new, level, entry, top, pool, gone, done, out, visited, stamp)
+        if level > top or entry < 0:
+            entry, top = new, level
+    return entry, top, rows
+
+
+@njit(cache=True, nogil=True)
+def _link_above(a: Any, metric: int, new: int, level: int, entry: int, top: int, pool: Any, gone: Any, done: Any,
+                out: Any, visited: Any, stamp: int) -> int:  # fmt: skip
+    """On the higher levels, where one document in `width` is."""
+    width = a.upper.shape[1]
+    for high in range(1, min(level, top) + 1):  # upwards: the way down must not lead over the document itself
+        stamp += 1
+        q, wq = a.vectors[new], a.weights[new]
+        start = _descend(a, metric, q, wq, entry, top, high)
+        pool[0], done[0] = start, False
+        gone[0] = distance(metric, q, wq, a.vectors[start], a.weights[start])
+        _new(visited, stamp, start)
+        count = _walk(a, metric, q, wq, high, pool, gone, done, 1, visited, stamp)
+        n = _chosen(a, metric, pool, gone, count, width, out)
+        mine = a.upper[a.above[new] + high - 1]
+        for j in range(n):
+            other = pool[out[j]]
+            mine[j] = other
+            theirs = a.upper[a.above[other] + high - 1]
+            _back_above(a, metric, other, theirs, new, gone[out[j]])
+        if n < width:
+            mine[n] = -1
+    return stamp
+
+
+@njit(cache=True, nogil=True)
+def _back_above(a: Any, metric: int, other: int, theirs: Any, new: int, d: Any) -> None:
+    """As `_back`, for the few whose distances are not kept."""
+    worst, place = np.float32(-1), -1
+    for i in range(len(theirs)):
+        if theirs[i] < 0:
+            theirs[i] = new
+            if i + 1 < len(theirs):
+                theirs[i + 1] = -1
+            return
+        far = distance(metric, a.vectors[other], a.weights[other], a.vectors[theirs[i]], a.weights[theirs[i]])
+        if far > worst:
+            worst, place = far, i
+    if d < worst:
+        theirs[place] = new

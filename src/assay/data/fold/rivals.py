@@ -1,0 +1,281 @@
+"""Whom FOLD is measured against: the same documents, the same order, the same similarity, everything else their own.
+
+All of them keep their index in memory and lose it with the process; FOLD's commits every batch to disk. The graphs over
+other metrics have FOLD's links and effort; the band index is FOLD's own in-batch step over everything, in flat arrays;
+`datasketch` and `rensa` are what people install, with the bands that their recall needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.data.fold.bands import BandIndex, band_keys
+from assay.data.fold.decide import GROUP, Settings
+from assay.data.fold.graph import Found, Graph
+from assay.data.fold.index import Fold
+from assay.data.fold.sketch import SLOTS, WORDS, sketched
+from assay.data.store.blocking import wait
+from assay.data.store.directory import DirStore
+from assay.record.errors import BadInput
+from assay.record.extras import missing_module
+from assay.sim.compiled import njit
+
+TAU = 0.7
+
+
+class Deduplicator(Protocol):
+    """Decides batches in order."""
+
+    def observe(self, texts: Sequence[str]) -> NDArray[np.bool_]:
+        """Which to keep."""
+
+
+class Durable:
+    """FOLD itself, in a folder."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.fold, self._number = Fold(settings), 0
+        wait(self.fold.open(DirStore(folder)))
+
+    def observe(self, texts: Sequence[str]) -> NDArray[np.bool_]:
+        """One batch, durable."""
+        ids = [str(i) for i in range(self._number, self._number + len(texts))]
+        self._number += len(texts)
+        return wait(self.fold.observe(ids, texts))
+
+    @property
+    def nbytes(self) -> int:
+        """Of the index."""
+        return self.fold.nbytes
+
+
+@njit(cache=True, nogil=True)
+def _settle(slots: Any, candidates: Any, kept: Any, tau: float) -> Any:
+    """Which of a group to keep: none that agrees with a candidate, or with one kept before it in the group."""
+    keep = np.ones(len(slots), np.bool_)
+    k = slots.shape[1]
+    for i in range(len(slots)):
+        for c in range(candidates.shape[1]):
+            if candidates[i, c] < 0 or not keep[i]:
+                break
+            same = 0
+            for s in range(k):
+                same += slots[i, s] == kept[candidates[i, c], s]
+            keep[i] = same < tau * k
+        for j in range(i):
+            if not keep[i]:
+                break
+            if keep[j]:
+                same = 0
+                for s in range(k):
+                    same += slots[i, s] == slots[j, s]
+                keep[i] = same < tau * k
+    return keep
+
+
+class InMemory:
+    """Any index of candidates, with the slots of everything kept beside it to decide on them."""
+
+    def __init__(self, index: Any) -> None:
+        self.index, self.size = index, 0
+        self._slots = np.empty((0, SLOTS), np.uint32)
+
+    def observe(self, texts: Sequence[str]) -> NDArray[np.bool_]:
+        """A group at a time, each against all before it."""
+        slots, keep = sketched(texts).slots, np.zeros(len(texts), np.bool_)
+        for first in range(0, len(texts), GROUP):
+            some = slots[first : first + GROUP]
+            candidates, found = self.index.look_up(some)
+            stay = _settle(some, candidates, self._slots, TAU)
+            keep[first : first + GROUP] = stay
+            self.index.take(some[stay], found, stay)
+            last = self.size + int(stay.sum())
+            if last > len(self._slots):
+                longer = np.empty((max(4096, last + last // 2), SLOTS), np.uint32)
+                longer[: self.size] = self._slots[: self.size]
+                self._slots = longer
+            self._slots[self.size : last] = some[stay]
+            self.size = last
+        return keep
+
+    @property
+    def nbytes(self) -> int:
+        """Of the index and the slots."""
+        return int(self.index.nbytes) + 4 * SLOTS * self.size
+
+
+class Bands:
+    """Bands over everything kept."""
+
+    def __init__(self, bands: int, rows: int, most: int = 64) -> None:
+        self.index = BandIndex(bands, rows, most=most)
+
+    def look_up(self, slots: NDArray[np.uint32]) -> tuple[NDArray[np.int32], None]:
+        """Candidates."""
+        return self.index.candidates(slots), None
+
+    def take(self, slots: NDArray[np.uint32], found: None, stay: NDArray[np.bool_]) -> None:
+        """Those that are kept."""
+        self.index.add(slots)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the tables."""
+        return self.index.nbytes
+
+
+class OtherGraph:
+    """FOLD's graph over another metric: MinHash slots as they are, or the Hamming distance of bitmaps."""
+
+    def __init__(self, metric: str, settings: Settings) -> None:
+        self.metric, self.near = metric, settings.near
+        words = SLOTS // 2 if metric == "slots" else settings.bits // 64
+        self.graph = Graph(words, metric=metric, links=settings.links, ef=settings.ef)
+
+    def _vectors(self, slots: NDArray[np.uint32]) -> NDArray[np.uint64]:
+        from assay.data.fold.sketch import bitmaps_of
+
+        return np.ascontiguousarray(slots).view(np.uint64) if self.metric == "slots" else bitmaps_of(slots)
+
+    def look_up(self, slots: NDArray[np.uint32]) -> tuple[NDArray[np.int32], Found]:
+        """The nearest are the candidates."""
+        found = self.graph.search(self._vectors(slots))
+        return np.ascontiguousarray(found.ids[:, : self.near]), found
+
+    def take(self, slots: NDArray[np.uint32], found: Found, stay: NDArray[np.bool_]) -> None:
+        """Those that are kept."""
+        self.graph.add(self._vectors(slots), Found(found.ids[stay], found.far[stay]))
+
+    @property
+    def nbytes(self) -> int:
+        """Of the graph."""
+        return self.graph.nbytes
+
+
+class Rescan:
+    """The batch pipeline: every batch sorts the bands of everything kept, and its own among them."""
+
+    def __init__(self, bands: int = 14, rows: int = 8) -> None:
+        self.bands, self.rows, self._kept = bands, rows, np.empty((0, SLOTS), np.uint32)
+
+    def observe(self, texts: Sequence[str]) -> NDArray[np.bool_]:
+        """Sort, group, compare within the groups."""
+        whole = np.concatenate([self._kept, sketched(texts).slots])
+        keys = band_keys(whole, self.bands, self.rows)
+        keep = np.ones(len(whole), np.bool_)
+        _within(keys, np.argsort(keys, axis=0, kind="stable"), whole, len(self._kept), TAU, keep)
+        self._kept = whole[keep]
+        return keep[len(whole) - len(texts) :]
+
+    @property
+    def nbytes(self) -> int:
+        """Between batches; during one it holds the bands, too."""
+        return self._kept.nbytes
+
+
+@njit(cache=True)
+def _within(keys: Any, order: Any, slots: Any, old: int, tau: float, keep: Any) -> None:
+    docs, bands, k = keys.shape[0], keys.shape[1], slots.shape[1]
+    place = np.empty((docs, bands), np.int64)
+    for b in range(bands):
+        for i in range(docs):
+            place[order[i, b], b] = i
+    for d in range(old, docs):
+        for b in range(bands):
+            at = place[d, b] - 1
+            while at >= 0 and keep[d] and keys[order[at, b], b] == keys[d, b]:
+                other = order[at, b]
+                if keep[other]:
+                    same = 0
+                    for s in range(k):
+                        same += slots[d, s] == slots[other, s]
+                    keep[d] = same < tau * k
+                at -= 1
+
+
+def shingle_strings(text: str) -> list[str]:
+    """A document's word 5-grams, as a library wants them.
+
+    >>> shingle_strings("a b c  d e f")
+    ['a b c d e', 'b c d e f']
+    """
+    words = text.split()
+    return [" ".join(words[i : i + WORDS]) for i in range(max(1, len(words) - WORDS + 1))]
+
+
+class Datasketch:
+    """`datasketch`: MinHash in NumPy, buckets in Python's dictionaries."""
+
+    def __init__(self, bands: int = 14, rows: int = 8) -> None:
+        try:
+            from datasketch import MinHash, MinHashLSH
+        except ModuleNotFoundError as error:
+            raise BadInput(missing_module("datasketch", error)) from error
+        self._make: Any = MinHash
+        self._lsh = MinHashLSH(num_perm=SLOTS, params=(bands, rows))
+        self._kept: dict[int, Any] = {}
+
+    def observe(self, texts: Sequence[str]) -> NDArray[np.bool_]:
+        """One document at a time, as its manual has it."""
+        keep = np.zeros(len(texts), np.bool_)
+        sets = [[one.encode() for one in shingle_strings(text)] for text in texts]
+        for i, sketch in enumerate(self._make.generator(sets, num_perm=SLOTS)):
+            if not any(sketch.jaccard(self._kept[other]) >= TAU for other in self._lsh.query(sketch)):
+                number = len(self._kept)
+                self._kept[number] = sketch
+                self._lsh.insert(number, sketch, check_duplication=False)
+                keep[i] = True
+        return keep
+
+
+class Rensa:
+    """`rensa`: MinHash and buckets in Rust."""
+
+    def __init__(self, bands: int = 14) -> None:
+        try:
+            from rensa import RMinHash, RMinHashLSH
+        except ModuleNotFoundError as error:
+            raise BadInput(missing_module("rensa", error)) from error
+        self._make: Any = RMinHash
+        self._lsh = RMinHashLSH(threshold=TAU, num_perm=SLOTS, num_bands=bands)
+        self._kept: list[Any] = []
+
+    def observe(self, texts: Sequence[str]) -> NDArray[np.bool_]:
+        """Sketches in bulk, look-ups one by one."""
+        keep = np.zeros(len(texts), np.bool_)
+        for i, sketch in enumerate(self._make.from_token_sets(map(shingle_strings, texts), SLOTS, 42)):
+            if not any(sketch.jaccard(self._kept[other]) >= TAU for other in self._lsh.query(sketch)):
+                self._lsh.insert(len(self._kept), sketch)
+                self._kept.append(sketch)
+                keep[i] = True
+        return keep
+
+
+def contenders(folder: Path) -> dict[str, Callable[[], Deduplicator]]:
+    """Everybody, by name; FOLD's indexes go into folders of their own there."""
+    plain = Settings()
+    variants = {
+        "fold": plain,
+        "fold-minhash": Settings(verify="minhash"),
+        "fold-none": Settings(verify="none"),
+        "fold-paper": Settings(verify="none", cut="paper"),
+    }
+    made: dict[str, Callable[[], Deduplicator]] = {
+        name: (lambda name=name, settings=settings: Durable(folder / name, settings))  # type: ignore[misc]
+        for name, settings in variants.items()
+    }
+    return made | {
+        "graph-slots": lambda: InMemory(OtherGraph("slots", plain)),
+        "graph-hamming": lambda: InMemory(OtherGraph("hamming", plain)),
+        "bands-14": lambda: InMemory(Bands(14, 8)),
+        "bands-28": lambda: InMemory(Bands(28, 4)),
+        "bands-capped": lambda: InMemory(Bands(14, 8, most=1)),
+        "rescan": Rescan,
+        "datasketch": lambda: Datasketch(28, 4),
+        "rensa": lambda: Rensa(28),
+    }
