@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from assay.protocols.judges import causal, linearizable, list_append, sequential, sessions
 from assay.protocols.judges.judgement import Judgement
-from assay.protocols.lcc import planted
 from assay.record.timing import interleave, median
+from assay.workloads import planted_histories as planted
 from assay.workloads.histories import Operation
 
 

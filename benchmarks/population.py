@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from assay.protocols.ordered_pp import swarm_counts
+from assay.protocols import APPROXIMATE_MAJORITY, run_counts
 from routers import UnavailableError, environment
 
 PEER = Path(__file__).parent / "peers" / "ppsim_run.py"
@@ -54,7 +54,7 @@ class Peer:
 def ours(n: int, limit: float | None, seed: int) -> dict[str, Any]:
     a = n * 51 // 100
     begun = time.perf_counter()
-    outcome = swarm_counts.run(swarm_counts.APPROXIMATE_MAJORITY, {"A": a, "B": n - a}, max_time=limit, seed=seed)
+    outcome = run_counts(APPROXIMATE_MAJORITY, {"A": a, "B": n - a}, max_time=limit, seed=seed)
     return {"seconds": time.perf_counter() - begun, "time": float(outcome.time[0]), "final": outcome.final(0)}
 
 
@@ -81,7 +81,7 @@ def same_process(peer: Peer) -> float:
     theirs = [peer.ask(MEETINGS, None, seed)["time"] for seed in range(REPLICAS)]
     a = MEETINGS * 51 // 100
     counts = {"A": a, "B": MEETINGS - a}
-    mine = swarm_counts.run(swarm_counts.APPROXIMATE_MAJORITY, counts, replicas=REPLICAS, seed=1).time
+    mine = run_counts(APPROXIMATE_MAJORITY, counts, replicas=REPLICAS, seed=1).time
     return float(stats.ks_2samp(theirs, mine).pvalue)
 
 

@@ -10,7 +10,8 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocols.div import swarm
+from assay.protocols import vote
+from assay.protocols.div import RULES
 from assay.record.timing import interleave, median
 from assay.sim.graphs import Graph, complete, random_regular
 from assay.sim.random import stream
@@ -28,7 +29,7 @@ def rate(graph: Graph, rule: str, opinions: NDArray[np.int64]) -> float:
     done: list[int] = []
 
     def run() -> None:
-        done.append(int(swarm.run(graph, opinions, rule, max_steps=STEPS).steps.sum()))
+        done.append(int(vote(graph, opinions, rule=rule, max_steps=STEPS).steps.sum()))
 
     run()
     return done[0] / median(interleave({rule: run}, rounds=5)[rule])
@@ -49,10 +50,10 @@ def loop_rate(steps: int = 200_000) -> float:
 
 
 def main() -> None:
-    print(f"{'graph':<24}" + "".join(f"{rule:>15}" for rule in swarm.RULES) + "   million interactions/s")
+    print(f"{'graph':<24}" + "".join(f"{rule:>15}" for rule in RULES) + "   million interactions/s")
     for name, graph in GRAPHS.items():
         opinions = stream(0, "bench", name).integers(0, 1000, graph.n)
-        rates = [rate(graph, rule, opinions) / 1e6 for rule in swarm.RULES]
+        rates = [rate(graph, rule, opinions) / 1e6 for rule in RULES]
         print(f"{name:<24}" + "".join(f"{value:>15.1f}" for value in rates))
     print(f"{'python loop, n = 4,096':<24}{loop_rate() / 1e6:>15.1f}")
 

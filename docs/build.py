@@ -24,6 +24,7 @@ import click
 
 from assay.cli.main import assay
 from assay.record import catalogue, store
+from assay.record.site.drawing import plain_svg
 from assay.record.types import ROOMS
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +42,7 @@ def main(runs: bool) -> None:
         (PAGES / path.name).write_text(linked(path.read_text(), path.parent))
     for name, page in (("README", "index"), ("CONTRIBUTING", "contributing"), ("CHANGELOG", "changelog")):
         (PAGES / f"{page}.md").write_text(linked((ROOT / f"{name}.md").read_text(), ROOT))
+    shutil.copy(ROOT / "docs" / "assay.css", PAGES)
     (PAGES / "commands.md").write_text(commands(runs))
     (PAGES / "gallery.md").write_text(gallery())
     for room in ROOMS:
@@ -97,7 +99,9 @@ def commands(runs: bool) -> str:
             parts.append(f"## {path}\n\n{block(text)}")
             serves = path.removeprefix("assay ") in ELSEWHERE
             lines = examples(command) if runs and not serves else []
-            parts += [f"```sh\n{line}\n```\n\n{block(output(line, bench, environment))}" for line in lines]
+            for line in lines:
+                printed = output(line, bench, environment)
+                parts.append(f"```sh\n{line}\n```\n" + (f"\n{block(printed)}" if printed.strip() else ""))
     return "\n".join(parts)
 
 
@@ -122,14 +126,14 @@ def output(line: str, folder: Path, environment: dict[str, str]) -> str:
 def gallery() -> str:
     """The plot of every result in the store, and what its study found."""
     parts = ["# Gallery\n\nWhat each study drew when it last ran here.\n"]
-    (PAGES / "plots").mkdir()
     for key, paper in catalogue.papers().items():
         newest = store.latest(key)
         if newest is None or not (drawing := newest[0].with_suffix(".svg")).exists():
             continue
-        shutil.copy(drawing, PAGES / "plots" / f"{key}.svg")
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in newest[1].tally.items())
-        parts.append(f"## {key}\n\n{paper.line} *{verdicts}.*\n\n![The plot of {key}](plots/{key}.svg)\n")
+        # Inside the page and not beside it: only there its letters take the page's colour, light or dark.
+        plot = plain_svg(drawing.read_text(), f"The plot of {key}", prefix=f"{key}-")
+        parts.append(f"## {key}\n\n{paper.line} *{verdicts}.*\n\n<figure>{plot}</figure>\n" if plot else "")
     if len(parts) == 1:
         parts.append("No result is stored here yet: `make report` runs every study once.\n")
     return "\n".join(parts)
@@ -140,8 +144,13 @@ def names(room: str, stub: Path) -> str:
     parts = [f"# assay.{room}\n\n```python\nfrom assay.{room} import …\n```\n"]
     for node in ast.parse(stub.read_bytes()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
-            parts += [f"::: {node.module}.{alias.name}\n" for alias in node.names]
+            parts += [_name(f"{node.module}.{alias.name}", alias.asname or alias.name) for alias in node.names]
     return "\n".join(parts)
+
+
+def _name(path: str, public: str) -> str:
+    """A docstring under the name by which it is imported."""
+    return f"::: {path}\n    options:\n      heading: {public}\n      toc_label: {public}\n"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import json
 import math
 import struct
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -95,6 +96,24 @@ def azure(random: Random) -> str:
     return table(rows)
 
 
+@makes("tiers.csv")
+def tiers(random: Random) -> str:
+    """An access log that names sessions and tiers, but no prompt blocks: people chat, jobs come in between."""
+    rows: list[tuple[float, str, str, int, int]] = []
+    for session in range(90):
+        clock, history = random.uniform(0.0, 120.0), 150
+        for _ in range(1 + min(int(random.expovariate(0.5)), 7)):
+            prompt, answer = history + 10 + int(random.expovariate(1 / 60)), 20 + int(random.expovariate(1 / 150))
+            rows.append((clock, f"chat-{session}", "chat", prompt, answer))
+            clock, history = clock + 3 + random.expovariate(1 / 15), prompt + answer
+    for job in range(60):
+        prompt, answer = 2000 + int(random.expovariate(1 / 3000)), 100 + int(random.expovariate(1 / 400))
+        rows.append((random.uniform(0.0, 180.0), f"job-{job}", "batch", prompt, answer))
+    rows.sort()
+    head = ["timestamp", "session_id", "tier", "prompt_tokens", "completion_tokens"]
+    return table([head, *([round(row[0], 3), *row[1:]] for row in rows)])
+
+
 @makes("gateway.jsonl")
 def gateway(random: Random) -> str:
     """The log of `assay gateway` in front of one engine whose steps take 8 ms, and more for what they compute."""
@@ -136,6 +155,22 @@ def transcripts(random: Random) -> str:
     return lines(rows)
 
 
+@makes("branches.jsonl")
+def branches(random: Random) -> str:
+    """Answers of which half have parts that can be written side by side: stages, and the tokens of their branches."""
+    clock, rows = 0.0, []
+    for _ in range(400):
+        clock += random.expovariate(2.2)
+        row: dict[str, Any] = {"arrival": round(clock, 3), "prompt": 100 + int(random.expovariate(1 / 1200))}
+        if random.random() < 0.5:
+            parts = [20 + int(random.expovariate(1 / 120)) for _ in range(random.randint(2, 12))]
+            row["stages"] = [[random.randint(20, 90)], parts, [random.randint(20, 90)]]
+        else:
+            row["output"] = 20 + int(random.expovariate(1 / 300))
+        rows.append(row)
+    return lines(rows)
+
+
 @makes("clicks.csv")
 def clicks(random: Random) -> str:
     """Who looked at what, and when: a shop's log."""
@@ -146,6 +181,70 @@ def clicks(random: Random) -> str:
         item = liked + random.randrange(10) if random.random() < 0.7 else int(200 * random.random() ** 2)
         rows.append([user, f"item{item}", second])
     return table([["user", "item", "time"], *rows])
+
+
+@makes("recommender.csv")
+def recommender(random: Random) -> str:
+    """Requests to a recommender: first many users with short histories and a wide choice, then few with long ones."""
+    histories = [int(random.lognormvariate(7.3 if user < 60 else 5.5, 0.4)) for user in range(600)]
+    clock, rows = 0.0, []
+    while clock < 120.0:
+        clock += random.expovariate(26.0)
+        loyal = random.random() < (0.15 if clock < 75.0 else 0.9)
+        user = random.randrange(60) if loyal else random.randrange(60, 600)
+        histories[user] += random.randrange(12)
+        own = 8 * (user % 40)
+        groups = [own + random.randrange(8) if loyal else int(800 * random.random() ** 1.5) for _ in range(6)]
+        rows.append([round(clock, 2), user, histories[user], " ".join(map(str, groups))])
+    return table([["time", "user", "history", "groups"], *rows])
+
+
+@makes("config.json")
+def config(_: Random) -> str:
+    """A model that nobody trained, in Hugging Face's format: of sizes that others have, with fewer layers."""
+    sizes = {"hidden_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 8}
+    rest = {"head_dim": 128, "intermediate_size": 12288, "vocab_size": 151936, "rope_theta": 1e6}
+    made = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "torch_dtype": "bfloat16", **sizes, **rest}
+    return json.dumps(made, indent=1) + "\n"
+
+
+@makes("market.csv")
+def market(random: Random) -> str:
+    """What nodes cost, in US dollars an hour, and how many there are, in two regions: every ten minutes of an hour."""
+    priced = {"1xl4": 0.8, "1xl40s": 1.9, "4xl40s": 7.4, "2xa100": 7.2, "1xh100": 5.1, "4xh100": 19.0, "8xh200": 46.0}
+    rows: Rows = []
+    for second in range(0, 3600, 600):
+        for region, dearer in (("us", 1.0), ("eu", 1.12)):
+            for name, price in priced.items():
+                there = max(0, round(random.gauss(24 / int(name.split("x")[0]), 3)))
+                rows.append([second, f"{name}@{region}", round(price * dearer * random.uniform(0.8, 1.2), 2), there])
+    return table([["time", "config", "price", "available"], *rows])
+
+
+@makes("shifts.csv")
+def shifts(random: Random) -> str:
+    """Requests of three tiers: a quiet minute, a busy one with a few urgent requests, and the same again."""
+    clock, rows = 0.0, []
+    while clock < 240.0:
+        busy = int(clock // 60) % 2 == 1
+        clock += random.expovariate(11.0 if busy else 2.0)
+        shares = [1, 5, 4] if busy else [6, 3, 1]
+        tier = random.choices(["express", "standard", "batch"], shares)[0]
+        prompt, output = 200 + int(random.expovariate(1 / 1500)), 20 + int(random.expovariate(1 / 180))
+        rows.append([round(clock, 3), tier, min(prompt, 12000), min(output, 900)])
+    return table([["timestamp", "tier", "prompt_tokens", "output_tokens"], *rows])
+
+
+@makes("models.csv")
+def models(random: Random) -> str:
+    """Requests to three models, and how long they are."""
+    clock, rows = 0.0, []
+    for _ in range(900):
+        clock += random.expovariate(12.0)
+        name = random.choices(["llama-3-8b", "qwen3-32b", "llama-3-70b"], [6, 3, 2])[0]
+        prompt, output = (int(scale * random.expovariate(1.0)) + 8 for scale in (800, 150))
+        rows.append([round(clock, 3), name, min(prompt, 6000), min(output, 800)])
+    return table([["timestamp", "model", "prompt_tokens", "output_tokens"], *rows])
 
 
 @makes("fleet.toml")
@@ -303,6 +402,45 @@ def surface(random: Random, points: int = 6000) -> Iterator[tuple[float, float, 
         yield x, y, z
 
 
+def npy(rows: list[list[float]] | list[float]) -> bytes:
+    """NumPy's format, single precision."""
+    flat = [value for row in rows for value in (row if isinstance(row, list) else [row])]
+    shape = (len(rows), len(rows[0])) if isinstance(rows[0], list) else (len(rows),)
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+    head = head.ljust(-(10 + len(head) + 1) % 64 + len(head)) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack(f"<{len(flat)}f", *flat)
+
+
+@makes("web.txt")
+def web(random: Random) -> str:
+    """Links between 200 pages in 8 topics, as SNAP writes them."""
+    lines = ["# Directed graph: links between pages", "# FromNodeId\tToNodeId"]
+    for page in range(200):
+        for _ in range(random.randint(1, 9)):
+            other = random.randrange(200) if random.random() < 0.2 else page // 25 * 25 + random.randrange(25)
+            lines.append(f"{page}\t{other}")
+    return "\n".join(lines) + "\n"
+
+
+@makes("web.npy")
+def web_features(random: Random) -> bytes:
+    """Sixteen numbers a page: those of its topic, and noise."""
+    topics = [[random.gauss(0, 1) for _ in range(16)] for _ in range(8)]
+    return npy([[value + random.gauss(0, 0.5) for value in topics[page // 25]] for page in range(200)])
+
+
+@makes("gcn.npz")
+def gcn(random: Random) -> bytes:
+    """A graph convolutional network of two layers, by the names that PyTorch Geometric gives its weights."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for layer, (into, width) in enumerate(((16, 12), (12, 8))):
+            weight = [[random.gauss(0, into**-0.5) for _ in range(into)] for _ in range(width)]
+            for name, rows in ((f"convs.{layer}.lin.weight", weight), (f"convs.{layer}.bias", [0.0] * width)):
+                archive.writestr(zipfile.ZipInfo(f"{name}.npy"), npy(rows))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
 @makes("scan.ply")
 def scan(random: Random) -> bytes:
     """A point cloud."""
@@ -428,6 +566,21 @@ def listing(_: Random) -> str:
         "  primaryClass = {cs.DC}\n}\n"
         for key, title, number in rows
     )
+
+
+@makes("state.safetensors")
+def state(random: Random) -> bytes:
+    """A small model's weights, in the format of safetensors: the length of a header, the header, the numbers."""
+    shapes = {"embed.weight": (64, 16), "layers.0.weight": (16, 16), "layers.0.bias": (16,), "head.weight": (64, 16)}
+    header, body = {}, b""
+    for name, shape in shapes.items():
+        values = [random.gauss(0.0, 0.1) for _ in range(math.prod(shape))]
+        data = struct.pack(f"<{len(values)}f", *values)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + body
 
 
 def make(folder: Path) -> None:

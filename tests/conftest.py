@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import assay
+from assay.cli import main as command_line
 
 # `make test` is the same twice, and a busy machine is no failure; `make deep` looks further.
 FEW, MANY = 40, 600
@@ -165,6 +168,26 @@ def copied(root: Path) -> Package:
 @pytest.fixture
 def package(tmp_path: Path) -> Package:
     return copied(tmp_path)
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The command line in this process and an empty folder, for input that it must refuse: the one line it says.
+
+    A process of its own takes a second and a half to start, most of which would be spent on importing.
+    """
+
+    def run(*arguments: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["assay", *arguments])
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # `main` brings its own
+        with pytest.raises(SystemExit) as end:
+            command_line.main()
+        said = capsys.readouterr().err.strip()
+        assert end.value.code == 2 and len(said.splitlines()) == 1, said
+        return said
+
+    return run
 
 
 @pytest.fixture

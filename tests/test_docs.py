@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -59,3 +60,25 @@ def test_output_on_a_page_is_escaped_and_cut(build: dict[str, Any]) -> None:
 def test_the_public_names_of_a_room_are_listed(build: dict[str, Any]) -> None:
     page = build["names"]("serving", ROOT / "src" / "assay" / "serving" / "__init__.pyi")
     assert "::: assay.serving.engine.simulator.simulate" in page
+    hang = build["names"]("observe", ROOT / "src" / "assay" / "observe" / "__init__.pyi")
+    assert "::: assay.observe.ccl.dumps.diagnose\n    options:\n      heading: diagnose_hang\n" in hang
+
+
+def test_plots_stand_in_the_page_where_they_take_its_colour(
+    build: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawing = tmp_path / "div.json"
+    drawing.with_suffix(".svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"><g id="a"/></svg>')
+    newest = SimpleNamespace(tally={"reproduced": 2})
+    monkeypatch.setattr(build["store"], "latest", lambda key: (drawing, newest) if key == "div" else None)
+    page = build["gallery"]()
+    assert page.count("<svg") == 1 and 'id="div-a"' in page and "*2 reproduced.*" in page
+
+
+def test_examples_of_docstrings_are_code_on_the_site_and_nothing_else_is_changed() -> None:
+    pytest.importorskip("griffe")
+    shown = runpy.run_path(str(ROOT / "docs" / "docstrings.py"))["shown"]
+    text = "Sums.\n\nArgs:\n    x: a number.\n\n>>> f(1)\n[0.0, 1.0]\n>>> g()\n2"
+    found = "Sums.\n\nArgs:\n    x: a number.\n\n```pycon\n>>> f(1)\n[0.0, 1.0]\n>>> g()\n2\n```\n"
+    assert shown(text) == found
+    assert shown("No example, `code` and 2 * 3 * 4.") == "No example, `code` and 2 * 3 * 4."

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from assay.cli.check import command
-from assay.protocols.lcc import planted
 from assay.record.errors import BadInput
 from assay.workloads import histories
+from assay.workloads import planted_histories as planted
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from assay.record import catalogue
 from tests.conftest import Package
 
 HEAVY = ("torch", "numba", "polars", "scipy", "altair", "ray")
@@ -25,6 +26,20 @@ def test_list_filters(package: Package) -> None:
     assert {row["room"] for row in package.json("list", "--room", "kernels")} == {"kernels"}
     assert {row["built"] for row in package.json("list", "--built")} == {True}
     assert "134 papers" in package.assay("list").stdout
+
+
+def test_list_leaves_out_columns_that_would_be_empty_or_the_same_everywhere(package: Package) -> None:
+    heads = [package.assay("list", *more).stdout.splitlines()[0].split() for more in ((), ("--built",))]
+    assert heads == [["key", "room", "title", "built"], ["key", "room", "title"]]
+    assert "none was measured here yet: 'assay run KEY' does" in package.assay("list").stdout
+
+
+@pytest.mark.parametrize("key", ["edgeserving", "div"])
+def test_show_says_behind_each_sentence_what_the_papers_number_is(package: Package, key: str) -> None:
+    paper, shown = catalogue.paper(key), package.assay("show", key).stdout
+    assert shown.count("•  ") == len(paper.claims)
+    assert shown.count("Paper: ") == sum(claim.value is not None for claim in paper.claims)
+    assert "At full size, " in shown or key == "edgeserving"
 
 
 @pytest.mark.parametrize(

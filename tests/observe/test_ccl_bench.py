@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from assay.observe import ccl_bench
 from assay.observe.ccl_bench import ddp_variants, trials
-from assay.observe.ccl_bench.ddp_variants import Bench, CannotRun, Workload
+from assay.observe.ccl_bench.ddp_variants import Bench, CannotRun, Step, Workload
 from assay.observe.ccl_bench.search import PROPOSERS, Halving, Random, Setup, Tpe, best, search, setups, stored
 from assay.observe.traces import metrics
 from assay.record import catalogue
@@ -202,8 +204,8 @@ def _answered(id: str, table: pl.DataFrame) -> tuple[Estimate, Verdict]:
 
 def _pairs(step: float, overlap: float) -> pl.DataFrame:
     rows = [{"experiment": "pair", "seed": 9, "turn": turn, "method": method, "step": took * (1 + turn / 50),
-             "compute_comm_overlap": hidden, "granted": 1.0}
-            for turn in range(8)
+             "compute_comm_overlap": hidden}
+            for turn in range(12)
             for method, took, hidden in (("less", 0.05, 0.02), ("more", step, overlap))]  # fmt: skip
     return pl.DataFrame(rows)
 
@@ -226,12 +228,14 @@ def test_the_pair_is_not_the_easy_one() -> None:
 
 
 class Timed:
-    """A bench that times setups by what a test says of them; one cannot run."""
+    """A bench whose processor time is what a test says of a setup, by a clock that says nothing; one cannot run."""
 
-    def seconds(self, engine: str, setup: Setup, steps: int) -> list[float]:
+    clock: ClassVar = itertools.cycle((0.5, 9.0, 1.0))
+
+    def steps(self, engine: str, setup: Setup, count: int) -> list[Step]:
         if setup == {"bucket": 2.0, "pieces": 1, "half": False}:
             raise CannotRun("out of memory")
-        return [1.0 + abs(setup["bucket"] - 2.0) + setup["pieces"] + setup["half"] / 2] * steps
+        return [Step(next(self.clock), 1.0 + abs(setup["bucket"] - 2.0) + setup["pieces"] + setup["half"] / 2)] * count
 
 
 def test_the_best_setup_is_the_best_of_all_that_run_and_not_what_a_few_trials_met() -> None:
@@ -240,7 +244,8 @@ def test_the_best_setup_is_the_best_of_all_that_run_and_not_what_a_few_trials_me
         rows: dict[str, dict[str, Any]] = {}
         found = trials._best(bench, "ddp", rows, stream(seed, "test"))
         assert found == {"bucket": 2.0, "pieces": 1, "half": True}
-        assert len(rows) == 18 and [row["why"] for row in rows.values() if row["step"] is None] == ["out of memory"]
+        assert len(rows) == 18
+        assert [row["why"] for row in rows.values() if row["processor"] is None] == ["out of memory"]
 
 
 def test_a_lucky_step_makes_no_best_setup() -> None:
@@ -248,10 +253,10 @@ def test_a_lucky_step_makes_no_best_setup() -> None:
     told: list[Setup] = []
 
     class Lucky(Timed):
-        def seconds(self, engine: str, setup: Setup, steps: int) -> list[float]:
+        def steps(self, engine: str, setup: Setup, count: int) -> list[Step]:
             told.append(setup)
             first = setup == lucky and told.count(lucky) == 1
-            return [0.001] * steps if first else super().seconds(engine, setup, steps)
+            return [Step(0.001, 0.001)] * count if first else super().steps(engine, setup, count)
 
     bench: Any = Lucky()
     assert trials._best(bench, "ddp", {}, stream(5, "test")) == {"bucket": 2.0, "pieces": 1, "half": True}
@@ -260,7 +265,7 @@ def test_a_lucky_step_makes_no_best_setup() -> None:
 
 def _finals(fsdp: float, ddp: float) -> list[dict[str, Any]]:
     return [{"experiment": "final", "workload": "wide", "seed": 4, "turn": turn, "engine": engine, "method": method,
-             "step": step * (1 + turn / 100), "granted": 1.0}
+             "processor": step * (1 + turn / 100), "step": 9.0}
             for turn in range(6) for method in ("default", "best")
             for engine, step in (("fsdp", fsdp), ("ddp", ddp))]  # fmt: skip
 
@@ -276,12 +281,21 @@ def test_the_slow_engine_is_named_before_the_measurement(fsdp: float, verdict: V
     assert found.cases == "wide, of 1 cases"
 
 
-def test_steps_timed_beside_other_work_tell_nothing() -> None:
-    busy = pl.DataFrame(_finals(0.3, 0.1)).with_columns(granted=pl.lit(0.6))
-    with pytest.raises(NotMeasured, match="60% of a processor"):
-        _answered("frameworks", busy)
-    with pytest.raises(NotMeasured, match="idle"):
-        _answered("overlap", _pairs(0.1, 0.2).with_columns(granted=pl.lit(0.5)))
+def test_engines_are_compared_by_what_they_cost_and_not_by_what_else_the_machine_did() -> None:
+    calm, busy = (pl.DataFrame(_finals(0.15, 0.1)) for _ in range(2))
+    busy = busy.with_columns(step=pl.Series(np.random.default_rng(7).uniform(0.1, 50.0, len(busy))))
+    assert _answered("frameworks", busy) == _answered("frameworks", calm)
+    assert _answered("tuned-fsdp", busy) == _answered("tuned-fsdp", calm)
+
+
+@pytest.mark.parametrize("step", [0.1, 0.04])
+def test_turns_that_differ_too_much_tell_nothing_whatever_they_say(step: float) -> None:
+    pairs = _pairs(step, 0.2)
+    noise = pl.Series([1.0, 1.0, 1.0, 6.0] * (len(pairs) // 4))  # every other turn of "more" takes six times as long
+    with pytest.raises(NotMeasured, match="too busy"):
+        _answered("overlap", pairs.with_columns(step=pl.col("step") * noise))
+    once = pl.Series([1.0] * (len(pairs) - 1) + [50.0])
+    assert _answered("overlap", pairs.with_columns(step=pl.col("step") * once))[1] is _answered("overlap", pairs)[1]
 
 
 # -------------------------------------------------------------------------------------------------- real rows
@@ -293,11 +307,11 @@ def _some_rows(bench: Bench) -> dict[str, Any]:
         bench.record("ddp", setup, 1, name)
     bench.record("fsdp", ddp_variants.DEFAULTS["fsdp"], 1, "shard")
     try:
-        bench.seconds("fsdp", {"unit": 0, "reshard": True, "pieces": 1}, 1)
+        bench.steps("fsdp", {"unit": 0, "reshard": True, "pieces": 1}, 1)
         refused = ""
     except CannotRun as error:
         refused = str(error)
-    return {"refused": refused, "seconds": bench.seconds("ddp", half, 2)}
+    return {"refused": refused, "steps": [list(one) for one in bench.steps("ddp", half, 2)]}
 
 
 def test_real_engines_leave_rows_whose_volume_is_that_of_their_gradients(tmp_path: Path) -> None:
@@ -306,7 +320,7 @@ def test_real_engines_leave_rows_whose_volume_is_that_of_their_gradients(tmp_pat
     workload = Workload(layers=2, width=64, batch=8, seed=77_000)
     told = ddp_variants.run(workload, tmp_path, _some_rows)
     assert "fsdp cannot run" in told["refused"]
-    assert len(told["seconds"]) == 2
+    assert len(told["steps"]) == 2 and all(seconds > 0 and processor > 0 for seconds, processor in told["steps"])
     rows = {name: metrics.load(tmp_path / name) for name in ("less", "more", "half", "shard")}
     volume = {name: metrics.METRICS["collective_volume"](one) for name, one in rows.items()}
     size = 4 * workload.parameters

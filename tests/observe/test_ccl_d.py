@@ -325,6 +325,8 @@ def incidents(*rows: tuple[str, str, int, bool, float]) -> pl.DataFrame:
     """Rows of (method, fault, turn, named, seconds)."""
     columns = ["method", "fault", "turn", "named", "seconds"]
     table = pl.DataFrame(list(rows), schema=columns, orient="row")
+    ours = pl.when(pl.col("method") == trials.OURS).then(0.05)  # only of ours it is known how long ranks waited
+    table = table.with_columns(queued=ours, right=pl.col("named"))
     return table.with_columns(experiment=pl.lit("incident"), seed=7, after_timeout=pl.lit(None, pl.Float64))
 
 
@@ -363,12 +365,56 @@ def test_coverage_is_compared_with_the_tool_that_names_most_on_the_same_incident
     assert (found.value, found.n, found.cases) == (pytest.approx(2 / 6), 6, "stacks, of 6 tools")
 
 
+@pytest.mark.parametrize("name", ["coverage", "beyond-tools"])
+@pytest.mark.parametrize("named", [True, False])
+def test_incidents_on_a_crowded_machine_count_neither_for_nor_against(name: str, named: bool) -> None:
+    rows = [(method, S1, turn, named, 1.0) for method in (trials.OURS, *baselines.TOOLS) for turn in range(6)]
+    assert answer(name).measure(incidents(*rows)).n == 6
+    crowded = incidents(*rows).with_columns(pl.col("queued") * 4)
+    with pytest.raises(NotMeasured, match=r"too busy \(ranks waited 20% of the time for a processor"):
+        answer(name).measure(crowded)
+
+
 def test_one_alarm_in_a_round_without_a_fault_is_a_counterexample() -> None:
-    rows = {"experiment": "quiet", "method": ["1 in a row", "3 in a row"], "rounds": 40, "seed": 7}
+    rows = {"experiment": "quiet", "method": ["1 in a row", "3 in a row"], "rounds": 40, "seed": 7, "queued": 0.03}
     calm = pl.DataFrame(rows | {"false_alarms": [3, 0]})
     assert answer("quiet").measure(calm).value == 1.0
     found = answer("quiet").measure(calm.with_columns(false_alarms=1))
     assert found.value < 1.0 and found.cases == "1 alarms in 40 rounds"
+    for alarms in (0, 1):  # whatever was seen
+        with pytest.raises(NotMeasured, match=r"too busy \(ranks waited 20% of the time"):
+            answer("quiet").measure(calm.with_columns(false_alarms=alarms, queued=0.2))
+
+
+@pytest.mark.parametrize(("queued", "kept"), [([0.05], 0), ([0.3, 0.05], 1), ([0.3, 0.2, 0.25], 1)])
+def test_quiet_rounds_are_watched_again_while_ranks_wait_for_a_processor(
+    queued: list[float], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = [{"row": {"queued": share, "false_alarms": number}} for number, share in enumerate(queued)]
+    again = iter(tries[1:])
+    monkeypatch.setattr(trials, "_quiet", lambda job, seed, rounds: next(again))
+    assert trials._calmest(tries[0], None, seed=3, rounds=40) == tries[kept]  # type: ignore[arg-type]
+    assert list(again) == []
+
+
+def test_rounds_that_scatter_as_much_as_what_was_injected_tell_no_split() -> None:
+    rows = {"experiment": "split", "share_error": [0.01, 0.30], "seed": [7, 1000]}
+    assert answer("split").measure(pl.DataFrame(rows | {"noise": 0.01})).value == pytest.approx(0.155)
+    with pytest.raises(NotMeasured, match=r"too busy \(rounds scatter by 20% of what was injected\)"):
+        answer("split").measure(pl.DataFrame(rows | {"noise": [0.01, 0.2]}))
+
+
+@pytest.mark.parametrize(
+    ("noises", "kept"), [([0.01], 0.01), ([0.2, 0.02], 0.02), ([0.3, 0.1, 0.2], 0.1)], ids=["calm", "again", "never"]
+)
+def test_the_steadiest_split_counts_whatever_it_found(
+    noises: list[float], kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = list(noises)
+    monkeypatch.setattr(lab, "split", lambda job, seed, rounds: lab.Split(1 - left[0], 0.06, 0.06, left.pop(0)))
+    (row,) = trials._split(None, seed=3).values()  # type: ignore[arg-type]
+    assert not left and row["noise"] == kept
+    assert row["share_error"] == pytest.approx(abs((1 - kept) / 0.5 - 1))
 
 
 @pytest.mark.parametrize("seeds", [(12345, 7, 99), (1000,)])

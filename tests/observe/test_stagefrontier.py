@@ -18,7 +18,7 @@ from assay.observe.stagefrontier.ddp import SLOW, Fault, Job
 from assay.record import catalogue
 from assay.record.errors import BadInput
 from assay.record.lab import Lab
-from assay.record.types import Claim, Estimate
+from assay.record.types import Claim, Estimate, NotMeasured
 from assay.record.verdicts import judge
 from assay.sim.telemetry import Frame
 
@@ -162,7 +162,7 @@ def judged(table: pl.DataFrame, name: str) -> tuple[Estimate, str]:
 
 FAULT = {
     "experiment": "faults", "method": "frontier", "recording": trials.APART, "visible": False, "delta": 0.1,
-    "top1": True, "top2": True, "stage_top1": True, "label": "unsure", "seed": 7,
+    "top1": True, "top2": True, "stage_top1": True, "label": "unsure", "seed": 7, "noise": 0.02, "pace": 1,
 }  # fmt: skip
 
 
@@ -196,6 +196,54 @@ def test_a_confirmed_rank_of_two_that_are_equally_late_is_a_counterexample() -> 
     table = pl.from_dicts([row | {"label": "confirmed"}, row | {"label": "co-critical"}])
     found, verdict = judged(table, "co-critical-within")
     assert (found.value, found.cases, verdict) == (0.5, "confirmed: forward and backward", "not reproduced")
+
+
+@pytest.mark.parametrize("name", ["top-two", "best-dashboard", "means", "co-critical", "co-critical-within", "healthy"])
+def test_where_the_steps_of_a_launch_scatter_nothing_is_said_of_it(name: str) -> None:
+    rows = [
+        FAULT | {"window": i, "experiment": kind, "recording": where, "method": method, "stage": "data", "noise": noise}
+        for kind in ("faults", "co-critical", "healthy")
+        for where in (trials.APART, trials.WITHIN)
+        for method in ("frontier", *DASHBOARDS)
+        for i, noise in enumerate([0.02] * 4 + [0.9] * 6)
+    ]
+    with pytest.raises(NotMeasured, match=r"too busy \(noise of 90% of a step, 1 times"):
+        answer(name).measure(pl.from_dicts(rows))
+    calm = pl.from_dicts(rows).with_columns(noise=pl.lit(0.04))
+    assert answer(name).measure(calm).n
+    # Another launch's noise counts as well: one table, one answer.
+    with pytest.raises(NotMeasured, match="too busy"):
+        answer(name).measure(pl.concat([calm, pl.from_dicts(rows).with_columns(pl.col("seed") + 1)]))
+
+
+@pytest.mark.parametrize(
+    ("gauged", "noises", "launched"),
+    [
+        (0.01, [0.1], [(1, 18)]),
+        (0.5, [0.1], [(3, 18)]),
+        (9.0, [0.1], [(4, 18)]),
+        (0.01, [0.9, 0.1], [(1, 18), (2, 14)]),  # all are noisy: twice as slow
+        (0.01, [{3: 0.9, 5: 0.9}, {3: 0.1, 5: 0.9}, 0.1], [(1, 18), (1, 2), (1, 1)]),  # two of them: these again
+        (0.01, [0.9, 0.9, 0.9], [(1, 18), (2, 14), (4, 14)]),  # it does not get better: then that is how it is
+    ],
+)
+def test_noise_alone_makes_the_job_slower_or_runs_windows_again(
+    gauged: float, noises: list[Any], launched: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def launch(job: Job, planned: Any, wanted: Any, profiled: Any, seed: int) -> dict[str, Any]:
+        seen.append((round(job.step / trials.JOB.step), len(wanted)))
+        least = min(fault.delay for stretch in planned for fault in stretch.faults)
+        assert least == pytest.approx(0.1 * job.step)  # whatever its pace
+        noise = noises[len(seen) - 1]
+        at = noise if isinstance(noise, dict) else dict.fromkeys(wanted, noise)
+        return {f"{i} frontier {trials.APART}": {"noise": at.get(i, 0.1)} for i in wanted}
+
+    monkeypatch.setattr(trials, "gauge", lambda job, steps: gauged)
+    monkeypatch.setattr(trials, "_launched", launch)
+    trials.hidden_faults(1, (0.1, 1.0), 7, (), seed=5)
+    assert seen == launched
 
 
 def test_traces_are_compared_with_summaries_that_lead_to_the_same_stage() -> None:

@@ -53,6 +53,10 @@ def test_list_and_show_know_it(with_third: Package) -> None:
     assert "assay run third-paper" in shown
 
 
+def test_what_is_printed_ends_with_how_the_papers_claims_fared(ran: Package) -> None:
+    assert "Of the paper's 2 claims: 1 reproduced, 1 not reproduced." in (ran.root / "printed").read_text()
+
+
 def test_result_has_the_promised_shape(result: dict) -> None:
     assert {"key", "evidence", "size", "seconds", "machine", "table", "claims"} <= set(result)
     assert {"seeds", "versions", "commit", "source", "started"} <= set(result)

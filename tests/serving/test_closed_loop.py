@@ -10,8 +10,9 @@ import pytest
 
 from assay.record.errors import BadInput
 from assay.serving.baselines.routers import LeastRequests, RoundRobin
-from assay.serving.compare import compare, in_loop
+from assay.serving.compare import compare
 from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.own_trace import in_loop
 from assay.serving.engine.simulator import Simulation, simulate
 from assay.serving.fleet import FleetSpec, uniform
 from assay.serving.interface import Finished, Fleet, Request

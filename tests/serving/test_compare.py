@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from assay.cli.main import main
 from assay.serving.baselines.routers import LeastRequests, RoundRobin
-from assay.serving.compare import at_rate, compare, over_traces, read_slo
+from assay.serving.compare import compare, over_traces
 from assay.serving.engine import timeline
 from assay.serving.engine.capacity import find
+from assay.serving.engine.own_trace import at_rate
 from assay.serving.engine.plots import comparison
 from assay.serving.engine.simulator import simulate
+from assay.serving.engine.targets import read_slo
 from assay.serving.fleet import parse, uniform
 from assay.serving.interface import SLO
+from assay.sim import trust
 from assay.sim.llm_cost import StepCost
 from assay.workloads.chat import chat
 from assay.workloads.requests import Requests
+from tests.serving.command import one_line, run
 
 COST = StepCost(0.005 + 1e-5 * np.arange(9000), decode_kv=1e-8, kv_tokens=200_000)
 FLEET = "4xh200:qwen3-8b"
@@ -68,26 +68,6 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(*arguments: object, code: int = 0) -> str:
-    """The command line in this process, where the engine is compiled already: its output, or its error stream."""
-    out, err = io.StringIO(), io.StringIO()
-    old = sys.argv
-    sys.argv = ["assay", "compare", "serving", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        sys.argv = old
-    assert (ended.value.code or 0) == code, out.getvalue() + err.getvalue()
-    return err.getvalue() if code else out.getvalue()
-
-
-def one_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    assert len(lines) == 1, text
-    return lines[0]
-
-
 def test_the_answer_has_the_shape_the_readme_shows(trace: Path) -> None:
     answer = json.loads(
         run(
@@ -102,7 +82,8 @@ def test_the_answer_has_the_shape_the_readme_shows(trace: Path) -> None:
             "--json",
         )
     )
-    assert list(answer) == ["trace", "fleet", "table", "why", "trust"]
+    parts = ["trace", "fleet", "costs", "policies", "simulation", "table", "why", "units", "trust"]
+    assert list(answer) == parts
     assert [row["policy"] for row in answer["table"]] == ["lmetric", "round-robin"]
     wanted = (
         "requests ttft_mean ttft_p50 ttft_p99 tpot_mean tpot_p99 e2e_mean cached_ratio goodput preemptions sim_seconds"
@@ -112,13 +93,43 @@ def test_the_answer_has_the_shape_the_readme_shows(trace: Path) -> None:
     assert answer["why"].count(". ") <= 2 and answer["why"].startswith(("lmetric", "round-robin"))
 
 
-def test_six_columns_are_shown_and_all_of_them_with_wide(trace: Path) -> None:
+def test_the_columns_that_matter_are_shown_and_all_of_them_with_wide(trace: Path) -> None:
     asked = ("--trace", trace, "--fleet", FLEET, "--policies", "lmetric,round-robin")
-    assert "policy       ttft mean  ttft p99  tpot mean  e2e mean  cached ratio\n" in run(*asked)
+    assert "policy       ttft mean  ttft p99  tpot mean  e2e mean  cached ratio  usd per mtok" in run(*asked)
     assert "more columns: --wide" in run(*asked)
     assert "preemptions" in run(*asked, "--wide")
     with_targets = run(*asked, "--slo", "ttft=1,tpot=0.05")
-    assert "policy       goodput  attainment  ttft p99  tpot p99  cached ratio\n" in with_targets
+    assert "policy       goodput  attainment  ttft p99  tpot p99  cached ratio  usd per mtok" in with_targets
+    assert "policy       goodput  attainment  e2e p99  cached ratio" in run(*asked, "--slo", "e2e=20")
+
+
+def test_units_stand_below_the_names_and_the_simulators_own_time_apart(trace: Path) -> None:
+    asked = ("--trace", trace, "--fleet", FLEET, "--policies", "lmetric,round-robin")
+    lines = run(*asked, "--wide").splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("policy "))
+    units = lines[head + 1].split()
+    assert {"s", "req/s", "share", "tokens/s", "$/Mtok", "J/Mtok"} <= set(units)
+    assert "sim seconds" not in lines[head]
+    assert any(line.startswith("simulation: sim seconds") for line in lines)
+    answer = json.loads(run(*asked, "--json"))
+    latencies = [name for name in answer["table"][0] if name.startswith(("ttft", "tpot", "e2e", "itl", "queueing"))]
+    assert {answer["units"][name] for name in latencies} == {"s"}
+    assert answer["simulation"]["sim_seconds"] == pytest.approx(sum(row["sim_seconds"] for row in answer["table"]))
+
+
+def test_the_printed_error_of_the_step_times_is_the_one_measured_on_an_h200(trace: Path) -> None:
+    said = run("--trace", trace, "--fleet", "2xh200:qwen3-8b", "--policies", "lmetric")
+    assert any(" ".join(trust.sentence(formula).split()) in " ".join(said.split()) for formula in trust.measured())
+
+
+def test_a_calm_trace_is_a_tie_and_a_loaded_one_has_an_interval(trace: Path) -> None:
+    asked = ("--trace", trace, "--fleet", FLEET, "--policies", "vllm-v1,round-robin,least-requests")
+    calm = run(*asked, "--rate", "0.2", "--slo", "ttft=2")
+    assert " tie at " in calm and "the choice hardly matters" in " ".join(calm.split())
+    loaded = json.loads(run(*asked, "--rate", "x20", "--json"))
+    others = [row for row in loaded["table"] if row["led_by"] is not None]
+    assert all(row["led_by_low"] < row["led_by"] < row["led_by_high"] for row in others)
+    assert "95 % interval" in loaded["why"]
 
 
 def test_who_wins_says_how_sure_that_is_and_a_tie_is_called_one(trace: Path) -> None:
@@ -244,6 +255,7 @@ def test_capacity_is_the_highest_rate_that_keeps_the_promise() -> None:
     trace, slo = chat(400, rate=5.0, seed=2), SLO(ttft=0.5, tpot=0.02)
     found = find(trace, uniform(2, COST), LeastRequests, slo, attainment=0.95)
     assert found.outcome.attainment(slo) >= 0.95
+    assert found.rate < found.above < 1.05 * found.rate
     above = simulate(trace.faster(found.factor * 1.1), uniform(2, COST), LeastRequests())
     assert above.attainment(slo) < 0.95
     double = find(trace, uniform(4, COST), LeastRequests, slo)

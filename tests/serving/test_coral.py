@@ -19,11 +19,16 @@ from assay.record.runner import judge
 from assay.record.tables import joined
 from assay.record.types import NotMeasured, Verdict
 from assay.serving import coral
-from assay.serving.coral import rental_baselines, rental_schedule, rental_served, replica_designs
+from assay.serving.coral import compare, rental_baselines, rental_schedule, rental_served, replica_designs
 from assay.serving.coral.gpu_rental import Rental, solve, started
 from assay.serving.coral.rental_schedule import Rollout
+from assay.serving.coral.rental_served import ByShare
 from assay.serving.coral.replica_designs import Design, Lengths, Service, designs, enumerate_designs, prune
+from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.simulator import simulate
+from assay.serving.fleet import FleetSpec, Instance
 from assay.serving.interface import SLO
+from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
 from assay.workloads import gpu_market
 from assay.workloads.gpu_market import Config, Offer
@@ -360,3 +365,80 @@ def test_the_claims_are_answered() -> None:
     worse = table.with_columns(loss=pl.col("loss") + 1e-3)
     assert coral.lossless(worse).value == 0.0
     coral.plot(table).to_dict()
+
+
+# ------------------------------------------------------------------------------ leases that end under way
+
+
+def leased(
+    spans: list[tuple[float, float]], roles: tuple[str, ...], step: float = 0.01, bandwidth: float = 5e6
+) -> Outcome:
+    """One prompt of 500 tokens on instances that serve for so long; its KV takes 500 x 1e5 / bandwidth seconds."""
+    cost = StepCost(np.full(9000, step), kv_tokens=10_000, kv_bytes=1e5)
+    fleet = FleetSpec(tuple(Instance(cost, role=role) for role in roles), bandwidth=bandwidth)
+    rollout = Rollout([], [], period=1.0, spans=spans)
+    router = ByShare.of(fleet, np.ones(len(roles)))
+    return simulate(Requests.of([0.0], [500], [20]), fleet, router, planner=rollout, prefix_cache=False, patience=1.0)
+
+
+def test_a_prompt_whose_decoders_lease_ends_while_it_travels_is_computed_again_when_there_is_another() -> None:
+    outcome = leased([(0.0, np.inf), (0.0, 5.0), (30.0, np.inf)], ("prefill", "decode", "decode"))
+    assert outcome.served.all()
+    assert outcome.e2e[0] > 40.0  # it arrives at 10 s, waits until 30 s, and travels again
+
+
+@pytest.mark.parametrize(("step", "bandwidth"), [(0.01, 5e6), (3.0, 5e9)], ids=["it travels", "it is computed"])
+def test_a_prompt_after_whose_decoders_lease_there_is_none_is_refused_and_the_run_ends(
+    step: float, bandwidth: float
+) -> None:
+    outcome = leased([(0.0, np.inf), (0.0, 2.0)], ("prefill", "decode"), step, bandwidth)
+    assert not outcome.served.any()
+
+
+# ------------------------------------------------------------------------------ one's own requests and market
+
+
+def own_trace(count: int = 200) -> Requests:
+    random = np.random.default_rng(3)
+    which = (random.random(count) < 0.3).astype(np.int32)
+    lengths = random.integers(100, 900, count), random.integers(20, 120, count)
+    return Requests.of(
+        np.cumsum(random.exponential(0.1, count)), *lengths, model=which, models=("llama-3-8b", "qwen3-32b")
+    )
+
+
+def test_on_ones_own_market_every_rule_has_its_rent_and_no_rule_is_cheaper_than_coral() -> None:
+    trace = own_trace()
+    offer = gpu_market.generate(["1xl40s@us", "2xa100@us", "1xh100@eu", "4xh100@us"], sold_out=0.0, seed=4).at(0)
+    services = [Service(name, coral.TARGETS[name], Lengths.of(trace)) for name in trace.models]
+    answer = compare.compare(services, trace, offer)
+    rents = {row["rule"]: row["usd_per_hour"] for row in answer["table"] if row["served_share"] > 0.999}
+    assert rents["coral"] <= 1.01 * min(rents.values())
+    assert answer["why"].startswith("coral")
+    assert "US dollars an hour" in answer["why"]
+    assert all(row["nodes"] for row in answer["table"])
+
+
+def test_a_market_that_is_too_small_has_no_winner() -> None:
+    trace = own_trace(60)
+    offer = Offer((Config("h100", 1),), np.array([4.0]), np.array([1]))
+    services = [Service(name, coral.TARGETS[name], Lengths.of(trace)) for name in trace.models]
+    answer = compare.compare(services, trace, offer)
+    assert "cannot serve all of that demand" in answer["why"]
+    assert {row["led_by"] for row in answer["table"]} == {None}
+
+
+def test_a_trace_without_models_or_with_unknown_ones_is_one_line() -> None:
+    plain = Requests.of([0.0, 1.0], [9, 9], [9, 9])
+    with pytest.raises(BadInput, match="--models qwen3-32b"):
+        compare.named(plain, [])
+    assert compare.named(plain, ["Qwen/Qwen3-32B"]).models == ("qwen3-32b",)
+    with pytest.raises(BadInput, match="unknown model 'gpt-9'"):
+        compare.named(Requests.of([0.0], [9], [9], model=np.zeros(1, np.int32), models=("gpt-9",)), [])
+
+
+def test_requests_that_come_at_once_have_no_rate() -> None:
+    trace = compare.named(Requests.of([0.0], [9], [9]), ["qwen3-32b"])
+    offer = gpu_market.generate(["1xh100"]).at(0)
+    with pytest.raises(BadInput, match="all requests come at once"):
+        compare.compare([Service("qwen3-32b", SLO(2.0, 0.08), Lengths.of(trace))], trace, offer)

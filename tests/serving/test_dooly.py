@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.record.catalogue import paper
+from assay.record.errors import BadInput
 from assay.record.lab import Lab
 from assay.record.tables import joined
 from assay.serving import dooly
@@ -278,3 +279,64 @@ def test_the_study_answers_its_claims() -> None:
     for claim in dooly.claims:
         assert np.isfinite(claim.measure(table).value)
     dooly.plot(table).to_dict()
+
+
+# ------------------------------------------------------------------------------------------ one's own model
+
+
+@pytest.mark.skipif(not dooly_h200.available(), reason="no measurement of an H200 is stored")
+def test_of_ones_own_model_operations_that_were_never_timed_are_named_and_the_others_still_predict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from assay.serving.dooly import compare as own
+
+    # The held-out runs take seconds; here they are three made-up ones.
+    runs = {"dooly": [0.1, 0.12, 0.11], "nearest": [0.2, 0.19, 0.22], "roofline": [0.3, 0.31, 0.29]}
+    monkeypatch.setattr(
+        own.unseen_model, "transferred", lambda: {name: [(x, x, x) for x in each] for name, each in runs.items()}
+    )
+    asked = [own.Request(0.05 * k, 400, 30) for k in range(6)]
+    known = own.CONFIGS["qwen3-8b"] | {"num_hidden_layers": 12}
+    answer = own.compare(known, asked)
+    steps = {row["method"]: row["decode_step"] for row in answer["table"]}
+    assert list(steps) == ["dooly", "nearest", "roofline"]
+    assert steps["dooly"] == pytest.approx(steps["roofline"], rel=0.5)
+    assert answer["why"].startswith("To be trusted most: dooly wins")
+    odd = own.compare(known | {"intermediate_size": 12_280}, asked)
+    assert [row["method"] for row in odd["table"]] == ["nearest", "roofline"]
+    assert "were never timed on an H200" in odd["why"]
+    assert odd["model"]["operations_timed"] != answer["model"]["operations_timed"]
+
+
+@pytest.mark.skipif(not dooly_h200.available(), reason="no measurement of an H200 is stored")
+def test_overheads_go_from_one_model_to_another_and_back() -> None:
+    from assay.serving.dooly import unseen_model as own
+
+    bare = own.bare_cost(own.database().operations("llama-3-8b", "paged"))
+    fitted = own.Launched(bare.scaled(1.2), alone=0.032, mixed=0.064, once=0.0032)
+    added = own.Overheads.between(bare, fitted, layers=32)
+    again = added.on(bare, layers=32)
+    for work in ((8, 4000, ()), (0, 0, ((512, 0),)), (4, 900, ((64, 0),))):
+        assert again.seconds(*work) == pytest.approx(fitted.seconds(*work))
+    assert added.on(bare, layers=16).mixed == pytest.approx(0.032)
+
+
+@pytest.mark.skipif(not dooly_h200.available(), reason="no measurement of an H200 is stored")
+def test_the_nearest_model_is_another_one_of_its_kind() -> None:
+    from assay.serving.dooly import unseen_model as own
+
+    assert own.closest(own.shape_of("qwen3-32b"), own.CONFIGS) in (
+        "qwen3-14b",
+        "llama-3-70b",
+    )  # not the 30B of experts
+    assert own.closest(own.shape_of("qwen3-30b-a3b"), own.CONFIGS) == "mixtral-8x7b"
+
+
+def test_a_file_that_is_no_configuration_is_one_line(tmp_path: Path) -> None:
+    from assay.serving.dooly import compare as own
+
+    file = tmp_path / "config.json"
+    for text, said in (("[1]", "not an object"), ("{", "no JSON")):
+        file.write_text(text)
+        with pytest.raises(BadInput, match=said):
+            own._read(file)

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.record.errors import BadInput
 from assay.record.types import NotMeasured
 from assay.serving import flying_serving as paper
 from assay.serving.baselines.routers import LeastRequests, RoundRobin
 from assay.serving.engine.simulator import Simulation, simulate
 from assay.serving.fleet.gpu_pool import Group
-from assay.serving.flying_serving import MODELS, PEAKS, PHASE, Engines, Flying, capacity, thresholds, traffic
+from assay.serving.flying_serving import MODELS, PEAKS, PHASE, Engines, Flying, capacity, compare, thresholds, traffic
 from assay.sim.random import stream
 from assay.workloads.requests import Requests
 
@@ -192,3 +193,37 @@ def test_restarts_really_restart() -> None:
     rows = paper.compare_at(**case, days=1, **paper.tune(**case, seed=3), seed=3)
     assert rows["restart"]["switches"] >= 2
     assert rows["restart"]["e2e_mean"] > rows["flying"]["e2e_mean"]
+
+
+# --------------------------------------------------------------------------------------- one's own requests
+
+
+def hours(quiet: float, busy: float, seconds: float, seed: int) -> Requests:
+    """Six hours in turn, quiet and busy, of so many seconds."""
+    random = np.random.default_rng(seed)
+    counts = random.poisson(np.tile([quiet, busy], 3) * seconds)
+    arrival = seconds * np.sort(np.repeat(np.arange(6), counts) + random.random(counts.sum()))
+    return Requests.of(arrival, random.integers(500, 3000, len(arrival)), random.integers(50, 200, len(arrival)))
+
+
+def test_on_ones_own_requests_the_second_half_is_judged_beside_every_static_layout_and_restarts() -> None:
+    answer = compare.compare(hours(0.5, 4.0, 40.0, seed=2), paper.Engines("h200:qwen3-32b", 2))
+    rows = {row["layout"]: row for row in answer["table"]}
+    assert list(rows) == ["flying", "static DP", "static TP", "restart"]
+    assert (rows["static DP"]["width"], rows["static TP"]["width"]) == (1, 2)
+    best = min(rows["static DP"]["e2e_mean"], rows["static TP"]["e2e_mean"])
+    assert rows["flying"]["e2e_mean"] >= 0.5 * best
+    assert rows["flying"]["switches"] > 0
+    assert "95 % interval" in answer["why"]
+    assert answer["trace"]["judged"] < answer["trace"]["requests"]
+
+
+@pytest.mark.parametrize("text", ["1xh200:qwen3-32b", "3xh200:qwen3-32b", "h200:qwen3-32b", "16xh200:qwen3-8b"])
+def test_engines_that_cannot_merge_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="--engines"):
+        compare.engines_of(text)
+
+
+def test_requests_that_come_at_once_have_no_second_half() -> None:
+    with pytest.raises(BadInput, match="no second half to judge"):
+        compare.compare(Requests.of([0.0, 0.0], [9, 9], [9, 9]), paper.Engines("h200:qwen3-32b", 2))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -13,13 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.record import catalogue, charts, measures
+from assay.record.errors import BadInput
 from assay.record.lab import Lab
 from assay.record.runner import judge
 from assay.record.types import Verdict
 from assay.serving import helm
 from assay.serving.helm import policy as helm_policy
+from assay.serving.helm.compare import compare
 from assay.serving.helm.recommender_node import REFILLS, Fleet, Node
 from assay.sim import learners
+from assay.workloads import recommender_traffic
 from assay.workloads.recommender_traffic import REGIMES, Shape, Traffic, generate
 from tests.oracles import recommender_node as oracle
 
@@ -273,3 +278,39 @@ def test_training_gives_weights_that_run(tmp_path: pytest.TempPathFactory) -> No
     path = tmp_path / "helm.npz"  # type: ignore[operator]
     helm_policy.train(1000, 0, path)
     assert helm.replay("burst", "helm", nodes=2, duration=50.0, weights=str(path)).latency.min() > 0
+
+
+# ---------------------------------------------------------------------------------------- one's own traffic
+
+
+def test_on_ones_own_traffic_the_tail_decides_and_the_border_is_told(tmp_path: Path) -> None:
+    file, users = tmp_path / "mine.csv", np.random.default_rng(6).integers(0, 40, 900)
+    rows = [f"u{user},{3000 + 100 * user},{t / 20 + 100:.2f},a{t % 90} b{t % 7}" for t, user in enumerate(users)]
+    file.write_text("\n".join(["user,history,time,groups", *rows]))
+    own = recommender_traffic.read(file)
+    assert (own.arrival[0], own.groups.shape, own.catalogue) == (0.0, (900, 2), 97)
+    small = replace(Node(), pool=4_000_000_000)
+    answer = compare(own, ["static 0.9", "static 0.2", "unified-lru", "helm"], nodes=2, node=small, warmup=5.0)
+    found = {row["policy"]: row for row in answer["table"]}
+    assert found["static 0.2"]["latency_p99"] < found["static 0.9"]["latency_p99"]  # histories are long here
+    assert found["static 0.9"]["travel_mean"] == 0.0 < found["helm"]["travel_mean"]
+    assert found["unified-lru"]["ratio_mean"] is None
+    assert "95 % interval" in answer["why"]
+    assert "P99 latency" in answer["why"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("time,user,groups\n", "no column history"),
+        ("time,user,history,groups\n1,ann,30,a b\n2,ann,40,a\n", "line 3: 1 groups where the first has 2"),
+        ("time,user,history,groups\n1,ann,-3,a\n", "line 2: a time, at least a token of history"),
+        ("time,user,history,groups\n1,ann\n", "line 2: time,user,history,groups such as"),
+        ("time,user,history,groups\n", "no request"),
+    ],
+)
+def test_a_line_that_is_no_request_is_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text(text)
+    with pytest.raises(BadInput, match=said):
+        recommender_traffic.read(file)

@@ -18,6 +18,7 @@ from assay.record.types import Kind, Stated, Verdict
 from assay.record.verdicts import judge
 from assay.serving import irminsul
 from assay.serving.interface import Request
+from assay.serving.irminsul.compare import compare
 from assay.serving.irminsul.segment_store import PrefixCache, Segment, SegmentStore, chain, plan, remember
 from assay.sim.random import stream
 from assay.workloads import agents
@@ -287,3 +288,32 @@ def test_stored_weights_are_small_and_know_where_they_come_from() -> None:
     assert irminsul.mla_standins.WEIGHTS.stat().st_size < 2 * 2**20
     assert {name: params.shape for name, params in models.items()} == irminsul.mla_standins.SHAPES
     assert provenance["steps"] > 0 and set(provenance["loss"]) == set(models)
+
+
+# ----------------------------------------------------------------------------------------- one's own prompts
+
+
+def test_on_ones_own_prompts_moved_text_is_found_by_content_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    manual = " ".join(f"rule{k}" for k in range(700))
+    rows = [{"messages": [{"role": "user", "content": f"{'now ' * (k % 7)}{k} {manual} ask"}]} for k in range(30)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answer = compare(agents.read_chats(file))
+    computed = {row["cache"]: row["computed_share"] for row in answer["table"]}
+    assert computed["irminsul"] < 0.4 < 0.9 < computed["exact-prefix"]
+    assert "wins with" in answer["why"]
+    assert "95 % interval" in answer["why"]
+
+
+def test_prompts_that_only_grow_leave_nothing_to_find_and_that_is_no_win() -> None:
+    answer = compare(agents.sessions("chat", seed=5, count=10, turns=4), ["irminsul", "exact-prefix"])
+    ours, exact = answer["table"]
+    assert ours["reused_share"] < 0.01
+    assert ours["computed_mean"] == pytest.approx(exact["computed_mean"], rel=0.02)
+
+
+def test_no_room_is_no_reuse_and_an_unknown_cache_is_one_line() -> None:
+    answer = compare(agents.sessions("header", seed=1, count=2, turns=3), ["irminsul"], capacity=10.0)
+    assert answer["table"][0]["reused_share"] == 0.0
+    with pytest.raises(BadInput, match="no cache 'lru'; there are irminsul"):
+        compare([], ["lru"])

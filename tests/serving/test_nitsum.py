@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.record.errors import BadInput
 from assay.serving import nitsum as paper
 from assay.serving.baselines.routers import LeastRequests
 from assay.serving.engine import steady_state
@@ -18,7 +19,7 @@ from assay.serving.engine.control import Withdrawn
 from assay.serving.engine.simulator import Simulation, simulate
 from assay.serving.fleet.gpu_pool import Group
 from assay.serving.interface import SLO, Request
-from assay.serving.nitsum import GPUS, LAYOUT, TARGETS, Nitsum
+from assay.serving.nitsum import GPUS, LAYOUT, TARGETS, Nitsum, compare
 from assay.serving.nitsum.tier_plan import Sort, batch, best_plan, capacity
 from assay.serving.nitsum.tiers import Demand, StrictestFirst, Window
 from assay.sim.random import stream
@@ -170,3 +171,61 @@ def test_the_fluid_view_agrees_with_the_engine() -> None:
     one = type(fleet)(fleet.instances[:1])
     measured = simulate(requests, one, LeastRequests(), prefix_cache=False, record=False).tpot.mean()
     assert steady_state.steady(cost, rate, 1000.0, 200.0).seconds == pytest.approx(measured, rel=0.25)
+
+
+# --------------------------------------------------------------------------------------- one's own requests
+
+
+def two_tiers(rate: float, seconds: float, seed: int) -> Requests:
+    random = np.random.default_rng(seed)
+    arrival = np.cumsum(random.exponential(1 / rate, int(rate * seconds)))
+    tier = (random.random(len(arrival)) < np.where(arrival % 40 < 20, 0.2, 0.8)).astype(np.int32)
+    lengths = random.integers(200, 2500, len(arrival)), random.integers(20, 150, len(arrival))
+    return Requests.of(arrival, *lengths, tier=tier, tiers=("chat", "batch"))
+
+
+def test_on_ones_own_requests_every_system_is_judged_on_the_half_it_was_not_tuned_on() -> None:
+    targets = {"chat": SLO(1.0, 0.02), "batch": SLO(20.0, 0.15)}
+    answer = compare.compare(two_tiers(5.0, 60.0, seed=4), paper.Site("h200:qwen3-32b", 4, targets))
+    rows = {row["system"]: row for row in answer["table"]}
+    assert {"nitsum", "restart", "planned once", "static width", "static prefill/decode"} <= set(rows)
+    for row in rows.values():
+        parts = [row["chat_attainment"], row["batch_attainment"]]
+        assert min(parts) <= row["attainment"] <= max(parts)
+    assert rows["static width"]["switches"] == 0 == rows["planned once"]["switches"]
+    assert rows["static width"]["layout"].startswith("tp")
+    assert "of the requests within both targets" in answer["why"]
+
+
+@pytest.mark.parametrize(
+    ("slos", "said"),
+    [
+        (["chat:ttft=1,tpot=0.02"], "tier batch: the planner needs both targets"),
+        (["gold:ttft=1,tpot=0.02"], "has no such tier; it has chat, batch"),
+        (["chat:ttft=1", "tpot=0.1,ttft=9"], "tier chat: the planner needs both"),
+        (["chat:ttft=soon,tpot=0.1"], "write seconds"),
+    ],
+)
+def test_targets_that_do_not_go_with_the_trace_are_one_line(slos: list[str], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        compare.promised(slos, two_tiers(1.0, 30.0, seed=0))
+
+
+def test_a_request_without_a_tier_is_one_line() -> None:
+    with pytest.raises(BadInput, match="give the trace a column tier"):
+        compare.promised(["chat:ttft=1,tpot=1"], Requests.of([0.0], [9], [9]))
+
+
+def test_a_static_layout_has_only_as_many_gpus_as_the_pool() -> None:
+    small = paper.Site("h200:qwen3-32b", 2, TARGETS)
+    for family in paper.options(small).values():
+        for width, tokens, prefill, _ in family:
+            fleet = paper.static(width, tokens, prefill, small)
+            assert fleet.gpus == 2
+            assert {one.role for one in fleet.instances} in ({"both"}, {"prefill", "decode"})
+
+
+def test_targets_that_no_cut_can_keep_are_one_line() -> None:
+    never = paper.Site("h200:qwen3-32b", 2, {"chat": SLO(1e-4, 1e-5), "batch": SLO(1e-4, 1e-5)})
+    with pytest.raises(BadInput, match="no cut of 2 GPUs keeps these targets"):
+        compare.compare(two_tiers(1.0, 30.0, seed=0), never)

@@ -15,13 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.record import catalogue
+from assay.record.errors import BadInput
 from assay.record.types import NotMeasured, Verdict
 from assay.record.verdicts import judge
 from assay.serving import powercap
-from assay.serving.powercap import PhaseClock, classify, power_profile
+from assay.serving.powercap import PhaseClock, classify, compare, power_profile
 from assay.sim import roofline
 from assay.sim.mixer_shapes import FAMILIES, Shape
 from assay.sim.power import GpuPower, Load
+from assay.workloads.requests import Requests
 
 TRUTH = GpuPower(idle=80, hbm=140, waiting=110, sm=330, limit=700)
 RATES = power_profile.Rates((4.1e12, 7.2e14), dict.fromkeys(FAMILIES, (3.5e12, 4e14)), 2e-5)
@@ -242,3 +244,47 @@ def test_in_the_table_a_cap_slows_only_what_draws_more_and_the_plot_draws() -> N
     assert capped.filter(pl.col("drawn") <= cap)["slowdown"].max() <= 1e-12
     assert len(capped.filter(pl.col("drawn") > cap)) > 0
     assert (capped.filter(pl.col("drawn") > cap)["sm_clock"] < power_profile.h200()[0].f_max).all()
+
+
+# ------------------------------------------------------------------------------------ one's own trace or batch
+
+
+def test_on_ones_own_trace_who_is_too_slow_cannot_win_and_energy_adds_up() -> None:
+    random = np.random.default_rng(8)
+    trace = Requests.of(
+        np.cumsum(random.exponential(0.4, 80)), random.integers(50, 2000, 80), random.integers(20, 300, 80)
+    )
+    outcome, name = compare.serve(trace, "1xh200:qwen3-8b:prefill+1xh200:qwen3-8b:decode")
+    answer = compare.on_trace(outcome, name, (600.0, 250.0), loss=0.03)
+    rows = {row["policy"]: row for row in answer["table"]}
+    assert answer["why"].startswith("phase-clock wins")
+    assert rows["mid-clock"]["prompt_change"] > 0.03
+    assert rows["mid-clock"]["led_by"] is None
+    assert "mid-clock" in answer["why"].split("out, over 3 % slower")[0]
+    gpu, _, _ = power_profile.h200()
+    parts = compare.in_time(outcome, powercap.under(outcome, "default", gpu, name), gpu.idle)
+    assert parts.sum() / 80 == pytest.approx(rows["default"]["joules_per_request"])
+
+
+def test_of_one_batch_regime_the_settings_within_the_models_error_are_ties() -> None:
+    answer = compare.at_point([690.0], loss=0.0, batch=16, context=2048)
+    rows = {row["policy"]: row for row in answer["table"]}
+    assert rows["cap-690"]["slowdown"] == 0.0 == rows["phase-clock"]["slowdown"]
+    assert "loses 0.0 % of time" in answer["why"]
+    assert "Within the model's error" in answer["why"]
+    prompt = compare.at_point([690.0], phase="prefill", batch=1, context=8192)
+    assert prompt["batch"]["reacts"] == "proportional"
+
+
+@pytest.mark.parametrize(
+    ("fleet", "said"),
+    [("2xh100:qwen3-8b", "measured on no other card"), ("1xh200:qwen3-8b+1xh200:qwen3-0.6b", "several models")],
+)
+def test_a_fleet_whose_power_nobody_measured_is_refused(fleet: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        compare.serve(Requests.of([0.0], [10], [10]), fleet)
+
+
+def test_answers_of_one_token_lose_no_time_between_tokens() -> None:
+    answer = compare.on_trace(*compare.serve(Requests.of([0.0, 1.0], [400, 600], [1, 1]), "1xh200:qwen3-8b"))
+    assert {row["tpot_change"] for row in answer["table"]} == {0.0}

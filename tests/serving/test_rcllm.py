@@ -13,6 +13,7 @@ from assay.record.lab import Lab
 from assay.record.tables import joined
 from assay.serving import rcllm
 from assay.serving.rcllm import block_cluster, item_placement, ranking_lm
+from assay.serving.rcllm.compare import compare
 from assay.sim.random import stream
 from assay.workloads import recommendations
 
@@ -358,3 +359,30 @@ def test_quick_study_has_all_parts_and_a_chart() -> None:
     assert table["experiment"].unique(maintain_order=True).to_list() == ["accuracy", "cluster"]
     assert table.filter(experiment="cluster").select(*rcllm.GRID).unique().height == len(rcllm.CORNERS)
     assert rcllm.plot(table).to_dict()["hconcat"]
+
+
+# --------------------------------------------------------------------------------------------- one's own log
+
+
+def test_on_ones_own_log_every_way_of_caching_is_compared_at_equal_memory() -> None:
+    log = recommendations.interactions(recommendations.catalogue(150, clusters=6, seed=9), users=50, each=12, seed=9)
+    answer, given = compare(log, nodes=3, candidates=15, requests=240, seed=2)
+    times = {row["method"]: row["ttft_mean"] for row in answer["table"]}
+    assert times["rcllm"] < min(times["prefix"], times["prefix-sorted"], times["no cache"])
+    assert "95 % interval" in answer["why"]
+    assert answer["placement"]["at_hand"] > answer["placement"]["at_hand_by_hash"]
+    assert given.near.nodes == 3
+
+
+def test_on_an_idle_cluster_with_room_for_everything_everywhere_placing_hardly_matters() -> None:
+    log = recommendations.interactions(recommendations.catalogue(60, clusters=6, seed=1), users=40, each=12, seed=1)
+    answer, _ = compare(log, nodes=2, candidates=10, requests=120, store=20.0, rate=0.01)
+    row = next(row for row in answer["table"] if row["method"] == "rcllm")
+    other = next(row for row in answer["table"] if row["method"] == "rcllm, random routing")
+    assert row["ttft_mean"] == pytest.approx(other["ttft_mean"], rel=0.3)
+
+
+def test_more_candidates_than_items_is_one_line() -> None:
+    log = recommendations.interactions(recommendations.catalogue(20, clusters=2, seed=1), users=9, each=4, seed=1)
+    with pytest.raises(ValueError, match="candidates asked for, but the log has"):
+        compare(log, candidates=50)

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.record.catalogue import study
+from assay.record.errors import BadInput
 from assay.record.lab import Lab
 from assay.record.runner import judge
 from assay.record.tables import joined
 from assay.serving import sidp
 from assay.serving.sidp import Pool, offline, weight_pool
+from assay.serving.sidp.compare import compare
 from assay.serving.sidp.offline import Pace
 from tests.oracles import offline as oracle
 
@@ -200,3 +202,29 @@ def test_the_claims_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answers["throughput"].cases.endswith("jobs")
     assert not answers["best-cuts"].stated
     assert sidp.plot(table).to_dict()
+
+
+# -------------------------------------------------------------------------------------------- one's own job
+
+
+def test_on_ones_own_job_every_system_has_its_layout_and_the_order_is_as_sure_as_the_requests_make_it() -> None:
+    random = np.random.default_rng(4)
+    prompt, output = random.integers(200, 900, 500), random.integers(800, 3000, 500)
+    answer = compare(prompt, output, on="h100", name="qwen3-32b", gpus=4)
+    rows = {row["system"]: row for row in answer["table"]}
+    assert rows["sidp"]["tokens_per_second"] > 1.1 * rows["dp"]["tokens_per_second"]
+    assert rows["sidp"]["kv_ratio"] > 1.5
+    assert rows["tp"]["layout"] == "tp4"
+    assert "95 % interval" in answer["why"]
+    assert answer["trust"] == sidp.trust
+
+
+def test_a_model_that_does_not_fit_is_one_line() -> None:
+    with pytest.raises(BadInput, match="qwen3-32b does not fit on 2 x l4"):
+        compare([100], [10], on="l4", name="qwen3-32b", gpus=2)
+
+
+def test_a_machine_of_six_is_cut_in_two_at_most_and_one_request_is_certain_of_nothing() -> None:
+    rows = {row["system"]: row for row in compare([100] * 12, [10] * 12, gpus=6)["table"]}
+    assert rows["tp"]["layout"] == "tp2"
+    assert "too little to tell" in compare([100], [10], gpus=1)["why"]

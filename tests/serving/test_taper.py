@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
 
 from assay.record import traces
+from assay.record.errors import BadInput
 from assay.record.lab import Lab
 from assay.record.types import NotMeasured
 from assay.serving import taper
 from assay.serving.taper import BLIND, MAIN, POLICIES, QUICK, TAPER, attained, run, traffic
 from assay.serving.taper.branch_engine import serve
 from assay.serving.taper.branch_state import EAGER, OFF, Policy
+from assay.serving.taper.compare import compare
 from assay.sim.roofline import layout
+from assay.workloads import branches
 
 CAPS = ("cap-2", "batch-8", "batch-32")
 
@@ -132,3 +138,39 @@ def test_azure_conversations_can_carry_the_branches() -> None:
     assert len(trace) == 100
     assert 0.3 < trace.branching.mean() < 0.7
     assert run(trace.at(1.0), TAPER, seed=0).finish.max() > 0
+
+
+# ---------------------------------------------------------------------------------------- one's own requests
+
+
+def test_on_ones_own_requests_the_table_has_who_keeps_the_targets_and_how_sure_that_is() -> None:
+    busy = compare(traffic("poisson", 0.6, 250, seed=7).at(2.3), ["irp-off", "irp-eager", "taper"])
+    kept = {row["policy"]: row["attainment"] for row in busy["table"]}
+    assert kept["taper"] > max(kept["irp-off"], kept["irp-eager"])
+    assert busy["why"].startswith("taper wins with ")
+    assert "95 % interval" in busy["why"]
+    assert busy["trust"] == taper.trust
+
+
+def test_where_all_keep_the_targets_time_decides_and_equal_times_tie() -> None:
+    calm = compare(traffic("poisson", 0.4, 60, seed=3).at(0.2), ["irp-eager", "taper", "irp-off"])
+    assert {row["attainment"] for row in calm["table"]} == {1.0}
+    assert "tie at" in calm["why"]
+    assert "irp-off is last" in calm["why"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"arrival": 0, "prompt": 5, "stages": [[2, 3], [1]]}', "line 2: request 0 starts with a parallel stage"),
+        ('{"arrival": 0, "prompt": 5}', "line 2: every stage needs a branch and every branch a token"),
+        ('{"arrival": 0, "prompt": "many", "output": 3}', "line 2: Expected `int`, got `str`"),
+        ('{"arrival": 1e999, "prompt": 5, "output": 3}', "line 2: Number out of range"),
+        ("no json", "line 2: JSON is malformed"),
+    ],
+)
+def test_a_line_that_is_no_request_is_named(tmp_path: Path, line: str, said: str) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text(f'{{"arrival": 3, "prompt": 5, "output": 4}}\n{line}\n')
+    with pytest.raises(BadInput, match=re.escape(said)):
+        branches.read(file)

@@ -3,8 +3,10 @@
 A room, or a paper that is a folder, fills this hook with a module `compare.py` that holds a click command named
 `command`. The command has options of its own and returns its answer: facts about the input by name, a `table` (a list
 of rows) and `why`, who wins in a sentence or two; a modelled answer also `trust`, how far off the model is. Printing
-it, as tables or JSON, happens here; `shown` names the six columns that people get to see without `--wide`, else it is
-the first six. `click.get_current_context().obj` is a `Progress` it may call.
+it, as tables or JSON, happens here; `shown` names the columns that people get to see without `--wide`, else it is the
+first six; `apart` those that are told elsewhere, not in the table; `units` the units of columns and facts by name.
+Other lists of rows are tables of their own; a list of whole answers is printed one after the other, before the table
+over all. `click.get_current_context().obj` is a `Progress` it may call.
 
 The name of a room without a comparison of its own stands for its papers': the options that are given decide which. A
 paper without one that offers a component of its room is compared by the room's command; `beside(kind, key)` of the
@@ -159,8 +161,7 @@ def _printing(command: click.Command) -> click.Command:
                 raise BadInput(str(error)) from error
             except OSError as error:
                 raise unreadable(error.filename, error) from error
-        shown = answer.pop("shown", None)
-        print_json(answer) if as_json else _print(answer, shown, wide)
+        print_json(_told(answer)) if as_json else _print(answer, wide)
 
     flags = [
         click.Option(["--wide"], is_flag=True, help="Show every column."),
@@ -170,25 +171,67 @@ def _printing(command: click.Command) -> click.Command:
     return click.Command(command.name, callback=show, params=params, help=command.help, epilog=command.epilog)
 
 
-def _print(answer: dict[str, Any], shown: list[str] | None, wide: bool) -> None:
+_LAYOUT = ("shown", "apart")  # how to print an answer, no part of it
+
+
+def _told(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer without what only says how to print it."""
+    return {
+        name: [_told(part) for part in value] if _holds_answers(value) else value
+        for name, value in answer.items()
+        if name not in _LAYOUT
+    }
+
+
+def _holds_answers(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and "table" in value[0]
+
+
+def _print(answer: dict[str, Any], wide: bool) -> None:
     from rich.text import Text
 
-    screen = console()
-    for name, facts in answer.items():
-        if isinstance(facts, dict):
-            told = {fact: value for fact, value in facts.items() if value not in ("", None)}
-            listed = ", ".join(f"{fact.replace('_', ' ')} {number(value)}" for fact, value in told.items())
-            screen.print(Text.assemble((f"{name}: ", "bold"), listed))
-    rows = answer["table"]
-    every = list(next(iter(rows), {}))
-    columns = every if wide else (shown or every)[:COLUMNS]
-    screen.print()
-    print_whole(plain_table(rows, columns))
-    if len(columns) < len(every):
-        screen.print(Text(f"{len(every) - len(columns)} more columns: --wide", style="bright_black"))
+    screen, units = console(), answer.get("units", {})
+    for facts in ((name, facts) for name, facts in answer.items() if isinstance(facts, dict) and name != "units"):
+        _print_facts(*facts, units)
+    for part in next((value for value in answer.values() if _holds_answers(value)), []):
+        screen.print()
+        _print(part | {"units": units}, wide)
+    _print_table(answer, units, wide)
     screen.print(Text(f"\n{answer['why']}"))
     if "trust" in answer:
         screen.print(Text(answer["trust"], style="yellow"))
+
+
+def _print_facts(name: str, facts: dict[str, Any], units: dict[str, str]) -> None:
+    from rich.text import Text
+
+    told = {fact: value for fact, value in facts.items() if value not in ("", None)}
+    listed = ", ".join(
+        f"{fact.replace('_', ' ')} {number(value)}" + (f" {units[fact]}" if _measured(value) and fact in units else "")
+        for fact, value in told.items()
+    )
+    if listed:
+        console().print(Text.assemble((f"{name}: ", "bold"), listed))
+
+
+def _measured(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _print_table(answer: dict[str, Any], units: dict[str, str], wide: bool) -> None:
+    from rich.text import Text
+
+    screen, rows = console(), answer["table"]
+    every = [name for name in next(iter(rows), {}) if name not in answer.get("apart", ())]
+    columns = every if wide else answer.get("shown") or every[:COLUMNS]
+    screen.print()
+    print_whole(plain_table(rows, columns, units=units))
+    if len(columns) < len(every):
+        screen.print(Text(f"{len(every) - len(columns)} more columns: --wide", style="bright_black"))
+    for name, more in answer.items():
+        if name != "table" and isinstance(more, list) and more and isinstance(more[0], dict) and "table" not in more[0]:
+            screen.print()
+            print_whole(plain_table(more, list(more[0]), name, units))
 
 
 @click.group(cls=Comparisons, epilog="Example:  assay compare radius-fps --cloud scan.ply -k 4096")

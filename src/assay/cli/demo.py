@@ -60,10 +60,11 @@ def _compare(html: Path) -> tuple[dict[str, Any], Path]:
     from assay.record import charts
     from assay.serving import compare as serving
     from assay.serving import fleet
+    from assay.serving.engine.own_trace import generated
     from assay.serving.engine.plots import comparison
     from assay.sim import trust
 
-    traces = [serving.generated("agents", seed=seed) for seed in range(TRACES)]
+    traces = [generated("agents", seed=seed) for seed in range(TRACES)]
     policies = serving.DEFAULT.split(",")
     many = sum(map(len, traces))
     _say(f"comparing {len(policies)} routers on {many:,} requests (the first time the simulator is compiled)")

@@ -28,21 +28,36 @@ def command(room: str | None, built: bool, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    _print(rows)
+    _print(rows, built)
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
-    """Plain aligned columns: laying out 134 rows with Rich takes longer than everything else together."""
-    width = get_terminal_size((140, 24)).columns
+def _print(rows: list[dict[str, Any]], only_built: bool) -> None:
+    """Plain aligned columns: laying out 134 rows with Rich takes longer than everything else together.
+
+    A column that would be empty, or say the same of all, is left out.
+    """
+    measured = any(row["headline"] for row in rows)
     keys = max((len(row["key"]) for row in rows), default=3)
-    titles = max(20, width - keys - 11 - 7 - 20 - 10)
-    header = f"{'key':<{keys}}  {'room':<9}  {'title':<{titles}}  {'built':<5}  {'reproduced':<19}  evidence"
-    click.secho(header, bold=True)
+    after = ([] if only_built else [("built", 5)]) + ([("reproduced", 19), ("evidence", 8)] if measured else [])
+    width = get_terminal_size((140, 24)).columns
+    titles = max(20, width - keys - 13 - sum(2 + wide for _, wide in after))
+    head = [("key", keys), ("room", 9), ("title", titles), *after]
+    click.secho("  ".join(f"{name:<{wide}}" for name, wide in head).rstrip(), bold=True)
     for row in rows:
         title = row["title"] if len(row["title"]) <= titles else f"{row['title'][: titles - 1]}…"
-        verdicts = [Verdict(word) for word, count in row["tally"].items() for _ in range(count)]
-        signs = "".join(click.style(SIGNS[verdict], fg=COLOURS[verdict]) for verdict in verdicts)
-        said = (row["headline"] or "").ljust(7) + signs + " " * (12 - len(verdicts))
-        line = f"{row['key']:<{keys}}  {row['room']:<9}  {title:<{titles}}  {'yes' if row['built'] else '':<5}  {said}"
-        click.echo(f"{line}  {row['evidence'] or ''}".rstrip())
-    click.echo(f"\n{len(rows)} papers, {sum(row['built'] for row in rows)} built. 'assay show KEY' explains one.")
+        cells = {"built": f"{'yes' if row['built'] else '':<5}", "evidence": row["evidence"] or ""}
+        cells["reproduced"] = _signs(row)
+        said = [f"{row['key']:<{keys}}", f"{row['room']:<9}", f"{title:<{titles}}", *(cells[name] for name, _ in after)]
+        click.echo("  ".join(said).rstrip())
+    then = ", 'assay run KEY' measures it." if measured else "; none was measured here yet: 'assay run KEY' does."
+    built = sum(row["built"] for row in rows)
+    click.echo(f"\n{len(rows)} papers, {built} built. 'assay show KEY' explains one{then}")
+    if measured:
+        click.echo(f"A sign for each claim: {', '.join(f'{sign} {verdict.value}' for verdict, sign in SIGNS.items())}.")
+
+
+def _signs(row: dict[str, Any]) -> str:
+    """How many claims were reproduced, and a sign for the verdict on each."""
+    verdicts = [Verdict(word) for word, count in row["tally"].items() for _ in range(count)]
+    signs = "".join(click.style(SIGNS[verdict], fg=COLOURS[verdict]) for verdict in verdicts)
+    return (row["headline"] or "").ljust(7) + signs + " " * (12 - len(verdicts))

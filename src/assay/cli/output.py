@@ -163,15 +163,18 @@ def print_whole(table: Table) -> None:
     Console(width=10_000, highlight=False).print(table, crop=False)
 
 
-def plain_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], name: str = "") -> Table:
-    """Rows as a table: words to the left, numbers to the right, long texts cut."""
+def plain_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], name: str = "", units: Mapping[str, str] | None = None
+) -> Table:
+    """Rows as a table: words to the left, numbers to the right, long texts cut; units below the names of columns."""
     from rich.markup import escape
 
-    table = quiet_table()
+    table, below = quiet_table(), {name: unit for name, unit in (units or {}).items() if name in columns}
     table.title, table.title_justify = (escape(name.replace("-", " ")) or None), "left"
     for column in columns:
         words = any(isinstance(row[column], str) for row in rows)
-        table.add_column(column.replace("_", " "), justify="left" if words else "right")
+        head = column.replace("_", " ") + (f"\n{escape(below.get(column, ''))}" if below else "")
+        table.add_column(head, justify="left" if words else "right")
     for row in rows:
         cells = (number(row[column]) for column in columns)
         table.add_row(*(escape(cell if len(cell) <= WIDEST else f"{cell[: WIDEST - 1]}…") for cell in cells))

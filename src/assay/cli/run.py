@@ -50,7 +50,7 @@ def parse_seeds(context: click.Context, option: click.Parameter, value: str | No
 
 @click.command(epilog="Example:  assay run div radius-fps --seeds 8 --first-seed 100 --json")
 @click.argument("keys", nargs=-1, required=True, shell_complete=complete)
-@click.option("--full", is_flag=True, help="Full size instead of quick (at most 20 s).")
+@click.option("--full", is_flag=True, help="Full size, some minutes, instead of quick, some seconds.")
 @click.option(
     "--seeds",
     callback=parse_seeds,
@@ -175,6 +175,8 @@ def _print(result: Result, wide: bool) -> None:
     screen.print(claims_table(result.claims, wide))
     for line in ("", *claims_plot(result.claims, min(screen.width, 140))):
         screen.print(Text(line), no_wrap=True)
+    found = ", ".join(f"{count} {verdict}" for verdict, count in result.tally.items())
+    screen.print(Text(f"\nOf the paper's {len(result.stated)} claims: {found}.", style="bold"))
     for line in full_size_lines(result):
         screen.print(Text(line, style="yellow"))
     if result.trust:

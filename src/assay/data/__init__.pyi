@@ -1,3 +1,7 @@
+from assay.data.atlas import infer as infer_gnn
+from assay.data.disk import DiskArray as DiskArray
+from assay.data.disk import DiskGraph as DiskGraph
+from assay.data.disk import PagedFile as PagedFile
 from assay.data.engine.batching import BatchPolicy as BatchPolicy
 from assay.data.engine.segments import SegmentBlob as SegmentBlob
 from assay.data.engine.segments import open_blob as open_blob
@@ -7,8 +11,10 @@ from assay.data.fold import dedup as dedup
 from assay.data.interface import Component as Component
 from assay.data.interface import Store as Store
 from assay.data.interface import Violation as Violation
+from assay.data.orbax import Checkpointer as Checkpointer
 from assay.data.store.address import open_store as open_store
 from assay.data.store.blocking import blocking as blocking
+from assay.data.store.cached import Cached as Cached
 from assay.data.store.delayed import Delayed as Delayed
 from assay.data.store.directory import DirStore as DirStore
 from assay.data.store.memory import MemStore as MemStore
@@ -18,12 +24,17 @@ from assay.data.store.wrappers import Zoned as Zoned
 
 __all__ = [
     "BatchPolicy",
+    "Cached",
+    "Checkpointer",
     "Component",
     "Delayed",
     "DirStore",
+    "DiskArray",
+    "DiskGraph",
     "Fold",
     "MemStore",
     "Metered",
+    "PagedFile",
     "Recorded",
     "SegmentBlob",
     "Store",
@@ -32,6 +43,7 @@ __all__ = [
     "Zoned",
     "blocking",
     "dedup",
+    "infer_gnn",
     "open_blob",
     "open_store",
 ]

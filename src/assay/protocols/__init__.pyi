@@ -14,4 +14,5 @@ from assay.protocols.interface import Ctx as Ctx, Fault as Fault, Node as Node, 
 from assay.protocols.judges.lattice import strongest as strongest
 from assay.protocols.kernel.run import Outcome as Outcome
 from assay.protocols.kernel.world import World as World
+from assay.protocols.ordered_pp import APPROXIMATE_MAJORITY as APPROXIMATE_MAJORITY, run_counts as run_counts
 from assay.workloads.histories import read as read

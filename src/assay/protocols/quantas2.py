@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from assay.record.lab import Lab
+    from assay.record.tables import Tables
 
 evidence = Evidence.MODEL  # rounds; only the first claim runs over sockets
 use_when = (
@@ -91,9 +92,7 @@ DISTURBANCES: dict[str, Net] = {
 # --------------------------------------------------------------------------------------------- proof of work
 
 
-def withholding(
-    experiment: str, rule: str, members: int, lead: int, pace: int, tests: int, seed: int
-) -> dict[str, Any]:
+def withholding(rule: str, members: int, lead: int, pace: int, tests: int, seed: int) -> dict[str, Any]:
     """Twelve equal miners of which some are a parasite (`lead` 0: they are honest), for 400 rounds, some times.
 
     Together they find a block in about `pace` rounds, and a block takes one round to everybody.
@@ -114,7 +113,7 @@ def withholding(
 # ------------------------------------------------------------------------------------------- replicated logs
 
 
-def replication(experiment: str, n: int, faulty: int, rounds: int, seed: int) -> dict[str, Any]:
+def replication(protocol: str, n: int, faulty: int, rounds: int, seed: int) -> dict[str, Any]:
     """Requests in the logs of those who do not lie, a round: PBFT with equivocators, or Raft with crashes.
 
     Equivocators are the first primaries, as in the paper. A crash comes once to each faulty server, at a random time,
@@ -122,7 +121,7 @@ def replication(experiment: str, n: int, faulty: int, rounds: int, seed: int) ->
     """
     asks = [("write", "x", number) for number in range(rounds)]
     net = Net(Uniform(0.5, 2.5))
-    if experiment == "raft":
+    if protocol == "raft":
         random = stream(seed, "quantas2", "crashes")
         times = random.uniform(20, rounds - 60, faulty).tolist()
         who = random.permutation(n)[:faulty].tolist()
@@ -153,7 +152,7 @@ class Rubbish(Fault):
             ctx.send(1 - ctx.id, ("data", label, -1) if ctx.id == data_links.SENDER else ("ack", label))
 
 
-def transfer(experiment: str, link: str, disturbance: str, rounds: int, seed: int) -> dict[str, Any]:
+def transfer(link: str, disturbance: str, rounds: int, seed: int) -> dict[str, Any]:
     """What a link delivers for a packet, and whether it delivers it right; after a dirty start two may be wrong."""
     faults: dict[int, Fault] = {0: Rubbish(), 1: Rubbish()} if disturbance == "rubbish" else {}
     net = DISTURBANCES[disturbance]
@@ -187,7 +186,7 @@ MODES: dict[str, str] = {
 }
 
 
-def both_modes(experiment: str, peer: str, processes: int | None, seed: int) -> dict[str, Any]:
+def both_modes(peer: str, processes: int | None, seed: int) -> dict[str, Any]:
     """The same file in rounds and, until enough is decided, over sockets; a round there has 20 ms."""
     (found,) = parse(MODES[peer])
     begun = time.perf_counter()
@@ -242,35 +241,35 @@ def _by_client(run: Outcome, node: int) -> dict[Any, list[Any]]:
 # --------------------------------------------------------------------------------------------------- the study
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Parasites by power, lead and rule; PBFT under equivocators; Raft under crashes; links; both modes."""
     powers = lab.pick(quick=(1, 3, 4, 6, 8), full=(1, 2, 3, 4, 5, 6, 7, 8))
     often = lab.pick(quick=3, full=10)  # of a coalition of medium strength, whose share a claim has in points
     parasites = [
-        {"experiment": "parasite", "rule": rule, "members": members, "lead": lead, "pace": 4,
+        {"rule": rule, "members": members, "lead": lead, "pace": 4,
          "tests": often if members in MEDIUM else lab.pick(quick=1, full=10)}
         for rule in RULES for members in powers for lead in (0, 1, 2, 3, 5)
     ]  # fmt: skip
     rounds = lab.pick(quick=150, full=500)
     most = lab.pick(quick=3, full=6)
-    logs: list[dict[str, Any]] = [
-        *({"experiment": "pbft", "n": 19, "faulty": liars, "rounds": rounds} for liars in range(most + 1)),
-        *({"experiment": "raft", "n": 20, "faulty": down, "rounds": 500} for down in (0, 5, 10, 15)),
-        *({"experiment": "safety", "n": 7, "faulty": liars, "rounds": 60} for liars in (1, 2, 3)),
-    ]
+    logs: dict[str, list[dict[str, Any]]] = {
+        "pbft": [{"protocol": "pbft", "n": 19, "faulty": liars, "rounds": rounds} for liars in range(most + 1)],
+        "raft": [{"protocol": "raft", "n": 20, "faulty": down, "rounds": 500} for down in (0, 5, 10, 15)],
+        "safety": [{"protocol": "pbft", "n": 7, "faulty": liars, "rounds": 60} for liars in (1, 2, 3)],
+    }
     transfers = [
-        {"experiment": "links", "link": link, "disturbance": disturbance, "rounds": 400}
+        {"link": link, "disturbance": disturbance, "rounds": 400}
         for link in LINKS for disturbance in DISTURBANCES
     ]  # fmt: skip
     peers = lab.pick(quick=("PBFTPeer", "RaftPeer", "KademliaPeer"), full=tuple(MODES))
-    modes = [{"experiment": "modes", "peer": peer, "processes": lab.pick(quick=2, full=4)} for peer in peers]
-    tables = [
-        lab.run(replication, logs),
-        lab.run(withholding, parasites),
-        lab.run(transfer, transfers),
-        replace(lab.with_seeds(quick=1, full=3), workers=0).run(both_modes, modes),  # it starts processes itself
-    ]
-    return pl.concat(tables, how="diagonal_relaxed")
+    modes = [{"peer": peer, "processes": lab.pick(quick=2, full=4)} for peer in peers]
+    return {
+        **{name: lab.run(replication, cases) for name, cases in logs.items()},
+        "parasite": lab.run(withholding, parasites),
+        "links": lab.run(transfer, transfers),
+        # It starts processes itself.
+        "modes": replace(lab.with_seeds(quick=1, full=3), workers=0).run(both_modes, modes),
+    }
 
 
 def plot(table: pl.DataFrame) -> alt.LayerChart:

@@ -1,10 +1,12 @@
 """Charts in one quiet style: as SVG for pages, as PNG, PDF or HTML for files.
 
-Text and axes take the page's own colour (`currentColor`), so one SVG reads well on light and dark pages alike.
+Text and axes take the page's own colour (`currentColor`), so one SVG reads well on light and dark pages alike. Its
+letters are the reader's, which may be wider than those it was laid out with: it is laid out for larger ones.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +15,36 @@ from assay.record.store import write_whole
 
 # Okabe and Ito's palette: told apart by people with any colour vision, on white and on near-black.
 PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F"]
+INK, PAPER = "#222222", "white"
 FORMATS = (".svg", ".png", ".pdf", ".html")
 _FONT = "ui-sans-serif, system-ui, sans-serif"
+_ROOMY = 1.2  # DejaVu's and Verdana's letters are by a sixth wider than those of the layout
 
 
-def _spec(chart: Any, ink: str, background: str) -> dict[str, Any]:
-    """The chart's Vega-Lite specification in assay's style."""
+def _spec(chart: Any, ink: str, background: str, roomy: float = 1.0) -> dict[str, Any]:
+    """The chart's Vega-Lite specification in assay's style, laid out for letters so many times as large."""
+    sizes = {"labelFontSize": 11 * roomy, "titleFontSize": 12 * roomy}
     quiet = {"labelColor": ink, "titleColor": ink, "labelFont": _FONT, "titleFont": _FONT, "titleFontWeight": 500}
+    quiet |= sizes
     grid = {"gridColor": ink, "gridOpacity": 0.12, "tickColor": ink, "tickOpacity": 0.4}
     title = {"color": ink, "font": _FONT, "fontWeight": 600, "anchor": "start", "offset": 12, "frame": "group"}
     spec: dict[str, Any] = chart.to_dict()
     spec["config"] = {
         "background": background,
         "view": {"stroke": None},
-        "axis": {"domain": False, "labelFontSize": 11, "titleFontSize": 12, **quiet, **grid},
+        "axis": {"domain": False, **quiet, **grid},
         "axisQuantitative": {"tickCount": 5},
-        "legend": {"orient": "top", "title": None, "labelFontSize": 12, "symbolStrokeWidth": 2, **quiet},
+        "legend": {"orient": "top", "title": None, "symbolStrokeWidth": 2, "labelLimit": 320, **quiet},
         "header": quiet,
-        "title": {**title, "subtitleColor": ink, "subtitleFont": _FONT, "subtitlePadding": 6},
-        "text": {"color": ink, "font": _FONT},
+        "title": title
+        | {
+            "fontSize": 13 * roomy,
+            "subtitleFontSize": 11 * roomy,
+            "subtitleColor": ink,
+            "subtitleFont": _FONT,
+            "subtitlePadding": 6,
+        },
+        "text": {"color": ink, "font": _FONT, "fontSize": 11 * roomy},
         "range": {"category": PALETTE},
     }
     return spec
@@ -39,9 +52,15 @@ def _spec(chart: Any, ink: str, background: str) -> dict[str, Any]:
 
 def svg(chart: Any) -> str:
     """The chart as SVG text for a page."""
+    return _drawn(chart, "currentColor", "transparent")
+
+
+def _drawn(chart: Any, ink: str, background: str) -> str:
+    """SVG whose letters are smaller than the room that was left for them."""
     import vl_convert
 
-    return str(vl_convert.vegalite_to_svg(_spec(chart, "currentColor", "transparent")))
+    laid_out = str(vl_convert.vegalite_to_svg(_spec(chart, ink, background, _ROOMY)))
+    return re.sub(r'font-size="([\d.]+)px"', lambda size: f'font-size="{float(size[1]) / _ROOMY:.4g}px"', laid_out)
 
 
 def write(chart: Any, path: Path) -> None:
@@ -51,15 +70,15 @@ def write(chart: Any, path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise BadInput(f"cannot draw to '{path.name}': the suffix must be one of {', '.join(FORMATS)}")
-    spec = _spec(chart, "#222222", "white")
+    spec = _spec(chart, INK, PAPER)
     match suffix:
         case ".svg":
-            content = vl_convert.vegalite_to_svg(spec).encode()
+            content = _drawn(chart, INK, PAPER).encode()
         case ".png":
             content = vl_convert.vegalite_to_png(spec, scale=2)
         case ".pdf":
             content = vl_convert.vegalite_to_pdf(spec)
         case _:
-            drawing = vl_convert.vegalite_to_svg(spec)
+            drawing = _drawn(chart, INK, PAPER)
             content = f"<!doctype html><meta charset=utf-8><title>{path.stem}</title>{drawing}".encode()
     write_whole(path, content)

@@ -23,7 +23,12 @@ def _indices(n: int) -> NDArray[np.int64]:
     return np.random.Generator(np.random.Philox(n)).integers(0, n, size=(RESAMPLES, n))
 
 
-def _percentile(value: float, resampled: Floats, n: int) -> Estimate:
+def of_resampled(value: float, resampled: Floats, n: int) -> Estimate:
+    """A value with the interval of what resampling its `n` observations gives.
+
+    >>> of_resampled(2.0, np.array([1.0, 2.0, 3.0]), n=1)  # one observation tells no spread
+    Estimate(value=2.0, low=-inf, high=inf, n=1, cases='')
+    """
     if n == 1:
         return Estimate(float(value), -math.inf, math.inf, 1)
     from scipy import special  # `scipy.stats` has the same under clearer names, for a second of import
@@ -49,7 +54,7 @@ def bootstrap(values: ArrayLike, statistic: Callable[..., Any] = np.mean) -> Est
     sample = np.asarray(values, dtype=float)
     if sample.ndim != 1 or sample.size == 0:
         raise ValueError("bootstrap needs at least one observation")
-    return _percentile(statistic(sample, axis=0), statistic(sample[_indices(sample.size)], axis=1), sample.size)
+    return of_resampled(statistic(sample, axis=0), statistic(sample[_indices(sample.size)], axis=1), sample.size)
 
 
 def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Estimate:
@@ -62,7 +67,7 @@ def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Estimate:
     if a.shape != b.shape or a.ndim != 1 or a.size == 0:
         raise ValueError(f"ratio needs the same seeds on both sides, got {a.size} and {b.size} observations")
     rows = _indices(a.size)
-    return _percentile(a.mean() / b.mean(), a[rows].mean(axis=1) / b[rows].mean(axis=1), a.size)
+    return of_resampled(a.mean() / b.mean(), a[rows].mean(axis=1) / b[rows].mean(axis=1), a.size)
 
 
 def clopper_pearson(successes: int, trials: int) -> Estimate:

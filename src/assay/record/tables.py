@@ -27,6 +27,6 @@ def joined(tables: Tables) -> pl.DataFrame:
     parts = [
         table if EXPERIMENT in table.columns else table.select(pl.lit(name).alias(EXPERIMENT), pl.all())
         for name, table in tables.items()
-        if not table.is_empty()
+        if table.width  # one without rows still says its columns
     ]
     return pl.concat(parts, how="diagonal_relaxed") if parts else pl.DataFrame()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,17 @@ from assay.record.errors import BadInput
 from assay.record.intervals import ratio
 from assay.record.wording import listed
 from assay.serving import fleet as fleets
-from assay.serving.engine import components
-from assay.serving.engine.lead import Lead, lead
+from assay.serving.engine import bill, columns, components, contest
 from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.own_trace import at_rate, in_loop, read_trace, served_here
+from assay.serving.engine.promise import Promise
 from assay.serving.engine.simulator import simulate, warm
 from assay.serving.engine.state import ADMISSIONS
-from assay.serving.interface import SLO
+from assay.serving.engine.targets import Targets, check_tiers, read_targets, tier_rows
 from assay.sim import trust
 from assay.sim.cost_file import FITTED
-from assay.workloads.closed_loop import closed
 from assay.workloads.requests import Requests
 
-# The six columns that matter: who, the measure that decides, what users feel, and why.
-SHOWN = ["policy", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean", "cached_ratio"]
-SHOWN_WITH_TARGETS = ["policy", "goodput", "attainment", "ttft_p99", "tpot_p99", "cached_ratio"]
-SHOWN_AT_CAPACITY = ["policy", "capacity", "attainment", "ttft_p99", "tpot_p99", "cached_ratio"]
-GENERATED = 5000  # requests
 DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 
 
@@ -39,8 +33,9 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
     epilog="Example:  assay compare serving --trace chats.jsonl --fleet 4xh200:qwen3-32b --slo ttft=1,tpot=0.05"
 )
 @click.option(
-    "--trace", default="agents", show_default=True,
-    help="A file, the name of a public trace (assay traces lists them), or chat or agents: generated.",
+    "--trace", "traces", multiple=True, default=("agents",), show_default=True,
+    help="A file, the name of a public trace (assay traces lists them), or chat or agents: generated. "
+    "Several give a table each, and who wins over all.",
 )  # fmt: skip
 @click.option(
     "--fleet",
@@ -70,7 +65,11 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
     "--age", type=click.FloatRange(0.0), default=0.0, show_default=True,
     help="Seconds between two readings of the instances' signals: routers see them up to so old.",
 )  # fmt: skip
-@click.option("--slo", help="Targets in seconds: ttft=1,tpot=0.05,e2e=30.")
+@click.option(
+    "--slo", multiple=True,
+    help="Targets in seconds: ttft=1,tpot=0.05,e2e=30; for a tier of the trace alone batch:e2e=60. May be repeated.",
+)  # fmt: skip
+@click.option("--price", help="Dollars an hour for a GPU: 2.5, or by kind h200=3.5,h100=2. Without it: list prices.")
 @click.option("--find", type=click.Choice(["capacity"]), help="Bisect the highest rate at which 95 % meet --slo.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
 @click.option("--dejitter", is_flag=True, help="Spread arrivals that a trace rounds to the same moment.")
@@ -79,25 +78,32 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 @click.option("--plot", type=click.Path(path_type=Path), help="Write the picture: .svg, .png or .html.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write the first policy's run for Perfetto.")
 def command(
-    trace: str, fleet_text: str, policies: str, more: tuple[str, ...], order: str | None, cache: str, rate: str,
-    loop: str, admission: str | None, age: float, slo: str | None, find: str | None, limit: int | None,
-    dejitter: bool, skip_bad: bool, block: int,
+    traces: tuple[str, ...], fleet_text: str, policies: str, more: tuple[str, ...], order: str | None, cache: str,
+    rate: str, loop: str, admission: str | None, age: float, slo: tuple[str, ...], price: str | None,
+    find: str | None, limit: int | None, dejitter: bool, skip_bad: bool, block: int,
     plot: Path | None, timeline: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Routers on your own trace and fleet: who serves it best, and why."""
     names = [name.strip() for name in policies.split(",") if name.strip()] + list(more)
-    target = read_slo(slo) if slo else None
-    if find and target is None:
+    targets = read_targets(slo)
+    if find and targets is None:
         raise BadInput("--find capacity needs --slo, for example --slo ttft=1,tpot=0.05")
+    if len(traces) > 1 and (plot or timeline):
+        raise BadInput(f"--plot and --timeline draw one trace, and there are {len(traces)}; give them with one --trace")
     spec = fleets.parse(fleet_text, block=block)
     if admission is not None:
         spec = replace(spec, instances=tuple(replace(one, admission=admission) for one in spec.instances))
-    requests = in_loop(_read(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), loop)
-    requests = served_here(at_rate(requests, rate), spec)
+    if price is not None:
+        spec = bill.priced(spec, price)
+    asked = []
+    for trace in traces:
+        requests = in_loop(read_trace(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), loop)
+        check_tiers(targets, requests)
+        asked.append(served_here(at_rate(requests, rate), spec))
     made = {_label(name, names): name for name in names}
-    answer, outcomes = compare(
-        requests, spec, made, order=order, prefix_cache=cache == "prefix", slo=target, find=find is not None,
-        loop="open" if loop == "open" else "closed", age=age, progress=click.get_current_context().obj,
+    answer, outcomes = compare_all(
+        asked, spec, made, order=order, prefix_cache=cache == "prefix", slo=targets, find=find is not None,
+        loop="open" if loop == "open" else "closed", age=age, price=price, progress=click.get_current_context().obj,
     )  # fmt: skip
     if plot is not None:
         from assay.record import charts
@@ -120,66 +126,6 @@ def beside(kind: str, key: str) -> dict[str, Any]:
     return {"order": key} if kind == "order" else {"policies": ",".join(listed(f"{key},{DEFAULT}"))}
 
 
-def _read(trace: str, limit: int | None, **options: Any) -> Requests:
-    """A trace from a file, or a generated one."""
-    if trace in ("chat", "agents") and not Path(trace).exists():
-        return generated(trace, limit or GENERATED)
-    from assay.workloads.request_files import read
-
-    return read(trace, limit=limit, **options)
-
-
-def generated(kind: str, count: int = GENERATED, seed: int = 0) -> Requests:
-    """Requests of people who chat, or of people and agents, 30 a second.
-
-    >>> len(generated("chat", 100))
-    100
-    """
-    from assay.workloads.chat import Agents, chat
-
-    return chat(count, rate=30.0, seed=seed, agents=Agents() if kind == "agents" else None)
-
-
-def read_slo(text: str) -> SLO:
-    """Targets from `ttft=1,tpot=0.05`.
-
-    >>> read_slo("ttft=1,tpot=0.05")
-    SLO(ttft=1.0, tpot=0.05, e2e=inf)
-    """
-    targets = {}
-    for part in text.split(","):
-        name, _, value = part.strip().partition("=")
-        try:
-            targets[name] = float(value)
-        except ValueError:
-            targets[name] = math.nan
-        if name not in SLO._fields or not targets[name] > 0:
-            raise BadInput(f"--slo '{part.strip()}': write seconds, for example ttft=1,tpot=0.05 (also e2e)")
-    return SLO(**targets)
-
-
-def at_rate(requests: Requests, text: str) -> Requests:
-    """A trace at `x2` times its rate, or at so many requests a second."""
-    found = re.fullmatch(r"(x?)(\d+(?:\.\d*)?(?:e-?\d+)?)", text.strip())
-    factor = float(found[2]) if found else 0.0
-    if not factor > 0:
-        raise BadInput(f"--rate '{text}': write x2 for twice the trace's rate, or 12 for 12 requests a second")
-    if found and not found[1]:
-        if not requests.seconds:
-            raise BadInput("--rate in requests a second needs a trace that lasts some time")
-        factor /= requests.rate
-    return requests if factor == 1.0 else requests.faster(factor)
-
-
-def in_loop(requests: Requests, loop: str) -> Requests:
-    """The requests with the turns that a trace does not name, where they are to be found in its prompts."""
-    if loop != "inferred" or requests.after is not None:
-        return requests
-    if requests.session is None and requests.prefixes is None:
-        raise BadInput("--loop inferred needs prompts that share beginnings (hash_ids, text); this trace has none")
-    return closed(requests)
-
-
 def _loop_facts(outcome: Outcome) -> str:
     """Which requests waited for which, in words."""
     requests = outcome.requests
@@ -195,28 +141,42 @@ def _loop_facts(outcome: Outcome) -> str:
     return "open: every request at its arrival"
 
 
-def served_here(requests: Requests, spec: fleets.FleetSpec) -> Requests:
-    """The requests, asked of this fleet's models: names of others say nothing here, and a note says so.
-
-    A request for a model that the fleet has still goes there only, where the fleet has several.
-    """
-    if requests.model is None:
-        return requests
-    known, asked = {instance.model for instance in spec.instances}, set(requests.models)
-    if asked <= known:
-        return requests
-    if asked & known:
-        strangers = ", ".join(sorted(asked - known)[:3])
-        raise BadInput(f"the trace asks for models that the fleet has not ({strangers}); name them in --fleet, too")
-    names = ", ".join(requests.models[:3])
-    note = f"asked for {names}: taken as requests for {', '.join(sorted(known))}"
-    source = replace(requests.source, notes=(*requests.source.notes, note))
-    return replace(requests, model=None, models=(), source=source)
-
-
 def _label(name: str, names: Sequence[str]) -> str:
     short = name.rpartition(":")[2] if ":" in name else name
     return short if [other.rpartition(":")[2] for other in names].count(short) == 1 else name
+
+
+def compare_all(
+    traces: Sequence[Requests],
+    spec: fleets.FleetSpec,
+    policies: Mapping[str, str],
+    *,
+    slo: Targets | None = None,
+    find: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    **options: Any,
+) -> tuple[dict[str, Any], dict[str, Outcome]]:
+    """The policies on each trace and, where there are several, over all of them; and the runs of the first."""
+    parts, runs = [], []
+    for number, requests in enumerate(traces):
+
+        def of_all(done: int, total: int, before: int = number) -> None:
+            progress(before * total + done, len(traces) * total)
+
+        answer, outcomes = compare(requests, spec, policies, slo=slo, find=find, progress=of_all, **options)
+        parts.append(answer)
+        runs.append(outcomes)
+    if len(parts) == 1:
+        return parts[0], runs[0]
+    tables = [part["table"] for part in parts]
+    names = [requests.source.name for requests in traces]
+    table = contest.over_all(tables, runs, slo, find)
+    own = {name: facts for name, facts in parts[0].items() if name in ("fleet", "costs", "policies")}
+    each = [{name: told for name, told in part.items() if name not in (*own, "units", "trust")} for part in parts]
+    return own | {
+        "traces": each, "table": table, "units": columns.UNITS,
+        "why": contest.why_over_all(table, tables, names, slo, find), "trust": parts[0]["trust"],
+    }, runs[0]  # fmt: skip
 
 
 def compare(
@@ -226,73 +186,59 @@ def compare(
     *,
     order: str | None = None,
     prefix_cache: bool = True,
-    slo: SLO | None = None,
+    slo: Targets | None = None,
     find: bool = False,
     loop: str = "closed",
     age: float = 0.0,
+    price: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[dict[str, Any], dict[str, Outcome]]:
     """The policies on one trace and one fleet: facts, a table and who wins; and the runs themselves."""
     if not policies:
         raise BadInput("no policy given; for example --policies lmetric,vllm-v1")
-    for name in policies.values():
-        components.router(name)  # a wrong name is refused before anything runs
+    routers = {label: components.router(name) for label, name in policies.items()}  # wrong names: before anything runs
     warm()
+    options: dict[str, Any] = {"prefix_cache": prefix_cache, "loop": loop, "age": age}
+    promise = Promise.of(requests, spec, slo, prefix_cache) if find and slo is not None else None
     outcomes, table = {}, []
     for done, (label, name) in enumerate(policies.items()):
         progress(done, len(policies))
-        options: dict[str, Any] = {"prefix_cache": prefix_cache, "loop": loop, "age": age}
         if order is not None:
             options["order"] = components.order(order)
         row: dict[str, Any] = {"policy": label}
-        if find:
-            from assay.serving.engine import capacity
-
-            assert slo is not None
-            found = capacity.find(requests, spec, lambda name=name: components.router(name), slo, **options)  # type: ignore[misc]
-            row["capacity"], outcome = found.rate, found.outcome
+        if promise is not None:
+            found, outcome = promise.find(partial(components.router, name), options)
+            row |= found
         else:
-            outcome = simulate(requests, spec, components.router(name), **options)
+            outcome = simulate(requests, spec, routers[label], **options)
         if not outcome.served.any():
             raise BadInput(_nothing_fits(requests, spec))
         outcomes[label] = outcome
-        table.append(row | outcome.summary(slo))
-    _add_leads(table, outcomes, slo, find)
-    return {
+        spent = bill.per_million(outcome)
+        if row.get("capacity") == 0.0:  # a run that keeps no promise is no load to reckon with
+            spent = dict.fromkeys(spent, None)
+        table.append(row | outcome.summary(slo) | spent)
+    rivals = outcomes if promise is None else promise.rivals(table, policies, options, outcomes)
+    contest.add_leads(table, rivals, slo, find)
+    answer: dict[str, Any] = {
         "trace": _trace_facts(requests, next(iter(outcomes.values()))),
         "fleet": _fleet_facts(spec, age),
+        "costs": bill.reckoning(spec, price),
+        "policies": _policy_facts(routers, spec),
+        "simulation": _simulation_facts(table),
         "table": table,
-        "why": _why(table, slo, find),
+        "why": contest.why(table, slo, find, rivals if find else None),
+        "units": columns.UNITS,
         "trust": _trust(spec),
-        "shown": SHOWN_AT_CAPACITY if find else SHOWN_WITH_TARGETS if slo else SHOWN,
-    }, outcomes
-
-
-def _add_leads(table: list[dict[str, Any]], outcomes: Mapping[str, Outcome], slo: SLO | None, find: bool) -> None:
-    """To each row by which share the winner leads it, and the 95 % interval; a capacity, found once, has none."""
-    best = ranked(table, slo, find)[0]["policy"]
-    for row in table:
-        run, other = outcomes[best], outcomes[row["policy"]]
-        found = None
-        if not find and row["policy"] != best:
-            found = lead(run, other, run.ttft, other.ttft) if slo is None else _fewer_misses(run, other, slo)
-        ends = (found.share, found.low, found.high) if found else (None, None, None)
-        row |= dict(zip(("led_by", "led_by_low", "led_by_high"), ends, strict=True))
-
-
-def _fewer_misses(best: Outcome, other: Outcome, slo: SLO) -> Lead:
-    """The share by which more requests meet the targets: 1 - theirs / ours."""
-    return lead(other, best, other.met(slo).astype(float), best.met(slo).astype(float))
-
-
-def ranked(table: Sequence[Mapping[str, Any]], slo: SLO | None = None, find: bool = False) -> list[Mapping[str, Any]]:
-    """The rows, best first: by capacity, by goodput where there are targets, else by mean time to first token."""
-    measure = _measure(slo, find)
-    return sorted(table, key=lambda row: row[measure], reverse=measure != "ttft_mean")
-
-
-def _measure(slo: SLO | None, find: bool) -> str:
-    return "capacity" if find else "goodput" if slo else "ttft_mean"
+        "shown": columns.shown(slo, find),
+        "apart": columns.APART,
+    }
+    if slo is not None and requests.tier is not None:
+        answer["tiers"] = [row for label, run in outcomes.items() for row in tier_rows(label, run, slo)]
+    if promise is not None:
+        answer |= {"capacity": promise.facts(), "never": promise.rows()}
+        answer["why"] = f"{promise.sentence()}{answer['why']}"
+    return answer, outcomes
 
 
 def over_traces(
@@ -362,6 +308,28 @@ def _fleet_facts(spec: fleets.FleetSpec, age: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _simulation_facts(table: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How long the simulator itself ran: no latency of anybody."""
+    each = ", ".join(f"{row['policy']} {row['sim_seconds']:.2g}" for row in table)
+    return {"sim_seconds": sum(row["sim_seconds"] for row in table), "each": each if len(table) > 1 else ""}
+
+
+def _policy_facts(routers: Mapping[str, Any], spec: fleets.FleetSpec) -> dict[str, str]:
+    """Whose mechanism this fleet gives nothing to do: lock-step batches are there, or they are not."""
+    made_for = [label for label, router in routers.items() if getattr(router, "lockstep", False)]
+    if made_for and not spec.lockstep:
+        are = "is" if len(made_for) == 1 else "are"
+        note = (
+            f"{', '.join(made_for)} {are} made for workers that step together, and each instance of this fleet steps "
+            "on its own: there is no gap to fill; lockstep = [8] in a fleet file (examples/lockstep.toml) joins eight"
+        )
+        return {"notes": note}
+    if spec.lockstep and not made_for:
+        which = ", ".join(components.made_for_lockstep())
+        return {"notes": f"this fleet steps together, and no policy here looks at that; {which} does"}
+    return {}
+
+
 def _trust(spec: fleets.FleetSpec) -> str:
     """How far the fleet's step times are off measured hardware, as far as that is known."""
     if all(instance.name.startswith(FITTED) for instance in spec.instances):
@@ -370,51 +338,3 @@ def _trust(spec: fleets.FleetSpec) -> str:
     gpus = {instance.name.partition(":")[0] for instance in spec.instances} - {measured, FITTED}
     others = f" On {', '.join(sorted(gpus))} nothing was measured." if gpus else ""
     return trust.sentence("roofline") + others
-
-
-def _why(table: Sequence[Mapping[str, Any]], slo: SLO | None, find: bool) -> str:
-    """Who wins, by how much and how sure that is, and why, from the numbers."""
-    measure = _measure(slo, find)
-    best, *others = ranked(table, slo, find)
-    unit = "s mean time to first token" if measure == "ttft_mean" else "requests/s within the targets"
-    if not others:
-        return f"{best['policy']} has {best[measure]:.3g} {unit}. There is nobody to compare it with."
-    second, last = others[0], others[-1]
-    if tied := [row["policy"] for row in others if row["led_by_low"] is not None and not row["led_by_low"] > 0]:
-        names = ", ".join([best["policy"], *tied[:-1]]) + f" and {tied[-1]}"
-        first = (
-            f"{names} tie at {best[measure]:.3g} {unit}: {best['policy']} is {_lead_text(second)}, which may be nothing"
-        )
-    else:
-        first = f"{best['policy']} wins with {best[measure]:.3g} {unit}, {_lead_text(second)}"
-    said = "" if last is second else f"; {last['policy']} is last with {last[measure]:.3g}"
-    return f"{first}{said}. {_because(best, last)}"
-
-
-def _lead_text(row: Mapping[str, Any]) -> str:
-    """By how much the winner leads a row, with the interval."""
-    if row["led_by"] is None:
-        return f"before {row['policy']}"
-    ends = f"{100 * row['led_by_low']:.0f} … {100 * row['led_by_high']:.0f} %".replace("-", "−")
-    return f"{row['led_by']:.0%} ahead of {row['policy']} (95 % interval {ends}, sessions of this run resampled)"
-
-
-def _because(best: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """What sets two runs apart most: the prompt tokens computed, the waiting, the decoding, or preemptions."""
-    name = other["policy"]
-    work, work_other = 1 - best["cached_ratio"], 1 - other["cached_ratio"]
-    wait, wait_other = best["queueing_mean"], other["queueing_mean"]
-    pace, pace_other = best["tpot_mean"], other["tpot_mean"]
-    causes = [
-        (
-            work_other / max(work, 1e-9),
-            f"computes {work:.0%} of its prompt tokens where {name} computes {work_other:.0%}",
-        ),
-        ((wait_other + 1e-3) / (wait + 1e-3), f"lets requests wait {wait:.2g} s for admission, not {wait_other:.2g} s"),
-        (pace_other / max(pace, 1e-12), f"keeps tokens {pace:.2g} s apart, not {pace_other:.2g} s"),
-    ]
-    causes.sort(reverse=True)
-    strong = [text for factor, text in causes if factor > 1.05][:2]
-    if not strong:
-        return "They compute, wait and decode alike: at this load the choice hardly matters."
-    return f"It {' and '.join(strong)}."

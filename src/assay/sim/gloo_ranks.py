@@ -29,8 +29,6 @@ def joined(
         importing: seconds that the ranks wait for each other's imports.
         leave: take the group down in the end; a job that kills or stops its ranks leaves that to the system.
     """
-    os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler would tell stderr of every start and stop
-    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # loopback only
     import torch
     import torch.distributed as dist

@@ -30,7 +30,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+# Read when a library is imported, which may be before a rank exists: one computing thread, and no word of torch's
+# recorders on standard error.
+ENVIRONMENT = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")} | {
+    "TORCH_CPP_LOG_LEVEL": "ERROR", "KINETO_LOG_LEVEL": "99",
+}  # fmt: skip
 Spec = tuple[str, tuple[int, ...], str]  # the block's name, shape and dtype
 
 
@@ -99,8 +103,8 @@ class Ranks:
                 self._specs[name] = block.name, values.shape, values.dtype.str
                 self.array(name)[...] = values
             self._barrier = context.Barrier(self.n)  # kept: a collected semaphore is gone before a rank opens it
-            before = {name: os.environ.get(name) for name in THREADS}
-            os.environ.update(dict.fromkeys(THREADS, "1"))
+            before = {name: os.environ.get(name) for name in ENVIRONMENT}
+            os.environ.update(ENVIRONMENT)
             try:
                 for index in range(self.n):
                     ours, theirs = context.Pipe(duplex=False)

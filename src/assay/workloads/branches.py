@@ -14,12 +14,16 @@ records it, so it is generated: a share of the requests of any trace, or of Pois
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.record.errors import BadInput, unreadable
 from assay.sim.random import stream
 from assay.workloads.requests import Requests
 
@@ -186,3 +190,53 @@ def generate(
         np.maximum(1.0, np.rint(random.lognormal(np.log(median), spread, requests))) for median in (prompt, output)
     )
     return branching(Requests.of(arrival, prompts, outputs), share, seed, answer)
+
+
+# ------------------------------------------------------------------------------------------- own data
+
+
+class _Line(msgspec.Struct):
+    arrival: float
+    prompt: int
+    stages: list[list[int]] = []
+    output: int = 0
+
+
+def read(path: str | os.PathLike[str]) -> Branching:
+    """A trace from JSON lines: arrival in seconds, prompt tokens, and the stages of the answer.
+
+    A stage is a list of branch lengths in tokens, one for a serial stage; an answer without branches may say `output`
+    instead. Rows may come in any order; the first arrival becomes zero.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "mine.jsonl")
+    ...     _ = file.write_text('{"arrival": 5, "prompt": 90, "stages": [[9], [40, 30], [9]]}\\n'
+    ...                         '{"arrival": 4, "prompt": 70, "output": 12}\\n')
+    ...     trace = read(file)
+    >>> trace.arrival.tolist(), trace.tokens.tolist(), trace.branching.tolist()
+    ([0.0, 1.0], [12, 88], [False, True])
+
+    Raises:
+        BadInput: a line that is no such request; the message has its number.
+    """
+    right = '{"arrival": 0.5, "prompt": 800, "stages": [[60], [100, 90], [40]]} expected'
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise unreadable(path, error, f"lines such as {right}") from error
+    rows: list[tuple[float, int, list[list[int]]]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            found = msgspec.json.decode(line, type=_Line)
+            answer = found.stages or [[found.output]]
+            Branching.of([abs(found.arrival)], [found.prompt], [answer])  # a bad row is told by its line
+        except (msgspec.MsgspecError, ValueError, OverflowError) as error:
+            raise BadInput(f"{path}, line {number}: {error}; {right}") from error
+        rows.append((found.arrival, found.prompt, answer))
+    if not rows:
+        raise BadInput(f"{path}: no request; lines such as {right}")
+    rows.sort(key=lambda row: row[0])
+    return Branching.of([row[0] - rows[0][0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])

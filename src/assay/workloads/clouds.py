@@ -55,25 +55,22 @@ def _city(rng: np.random.Generator) -> NDArray[np.float64]:
     )
     # Parked cars along the two streets through the crossing, on both sides.
     m = 40
-    along = rng.uniform(6, 90, m) * rng.choice([-1.0, 1.0], m)
-    side = rng.uniform(3.5, 4.5, m) * rng.choice([-1.0, 1.0], m)
-    on_x = rng.random(m) < 0.5
-    add(
-        np.where(on_x, along, side),
-        np.where(on_x, side, along),
-        np.where(on_x, 4.2, 1.8),
-        np.where(on_x, 1.8, 4.2),
-        rng.uniform(1.4, 1.9, m),
-    )
+    x, y, on_x = _roadside(rng, m, along=(6, 90), aside=(3.5, 4.5))
+    add(x, y, np.where(on_x, 4.2, 1.8), np.where(on_x, 1.8, 4.2), rng.uniform(1.4, 1.9, m))
     # Poles and trunks.
-    m = 40
-    along = rng.uniform(5, 80, m) * rng.choice([-1.0, 1.0], m)
-    side = rng.uniform(5.5, 6.5, m) * rng.choice([-1.0, 1.0], m)
-    on_x = rng.random(m) < 0.5
-    add(
-        np.where(on_x, along, side), np.where(on_x, side, along), np.full(m, 0.3), np.full(m, 0.3), rng.uniform(3, 8, m)
-    )
+    x, y, _ = _roadside(rng, m, along=(5, 80), aside=(5.5, 6.5))
+    add(x, y, np.full(m, 0.3), np.full(m, 0.3), rng.uniform(3, 8, m))
     return np.concatenate(rows)
+
+
+def _roadside(
+    rng: np.random.Generator, m: int, along: tuple[float, float], aside: tuple[float, float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Places beside the two streets through the crossing, and which of them lie along the one in x."""
+    far = rng.uniform(*along, m) * rng.choice([-1.0, 1.0], m)
+    side = rng.uniform(*aside, m) * rng.choice([-1.0, 1.0], m)
+    on_x = rng.random(m) < 0.5
+    return np.where(on_x, far, side), np.where(on_x, side, far), on_x
 
 
 def _sweep(boxes: NDArray[np.float64], steps: int) -> NDArray[np.float64]:

@@ -18,11 +18,15 @@ others age by one. Three regimes:
 
 from __future__ import annotations
 
+import csv
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.record.errors import BadInput, unreadable
 from assay.sim.random import stream
 
 REGIMES = ("steady", "trend", "burst")
@@ -205,3 +209,64 @@ def _candidates(
     near = members[community, (zipf(random, size, shape.community_skew, n * k) - age // shape.communities) % size]
     groups: Ints = np.where(own, near, wide).astype(np.int32).reshape(n, k)
     return groups
+
+
+# ------------------------------------------------------------------------------------------- own data
+
+COLUMNS = ("time", "user", "history", "groups")
+
+
+def read(path: str | os.PathLike[str]) -> Traffic:
+    """Traffic from a CSV of time (seconds), user, history (tokens) and groups (names apart by spaces), in any order.
+
+    Every request must score equally many groups. The first request comes at zero.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "mine.csv")
+    ...     _ = file.write_text("time,user,history,groups\\n7.5,ann,900,tea nuts\\n7,bob,40,tea ice\\n")
+    ...     traffic = read(file)
+    >>> traffic.arrival.tolist(), traffic.history.tolist(), traffic.users, traffic.catalogue
+    ([0.0, 0.5], [40, 900], 2, 3)
+
+    Raises:
+        BadInput: a line that is no such request; the message has its number.
+    """
+    right = "time,user,history,groups such as 0.25,ann,1200,17 4 256 expected"
+    rows: list[tuple[float, str, int, list[str]]] = []
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise BadInput(f"{path}: no column {', '.join(missing)}; {right}")
+            for line in reader:
+                rows.append(_request(line, f"{path}, line {reader.line_num}", right))
+                if len(rows[-1][3]) != len(rows[0][3]):
+                    counts = f"{len(rows[-1][3])} groups where the first has {len(rows[0][3])}"
+                    raise BadInput(f"{path}, line {reader.line_num}: {counts}; all requests must score equally many")
+    except OSError as error:
+        raise unreadable(path, error, right) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path}: {error}; UTF-8 text with {right}") from error
+    if not rows:
+        raise BadInput(f"{path}: no request; {right}")
+    rows.sort(key=lambda row: row[0])
+    users = {name: number for number, name in enumerate(dict.fromkeys(row[1] for row in rows))}
+    items = {name: number for number, name in enumerate(dict.fromkeys(name for row in rows for name in row[3]))}
+    arrival = np.array([row[0] for row in rows]) - rows[0][0]
+    return Traffic(
+        arrival, np.array([users[row[1]] for row in rows], np.int32), np.array([row[2] for row in rows], np.int32),
+        np.array([[items[name] for name in row[3]] for row in rows], np.int32), users=len(users),
+        catalogue=len(items), duration=float(arrival[-1]) + 1.0,
+    )  # fmt: skip
+
+
+def _request(line: dict[str, str], where: str, right: str) -> tuple[float, str, int, list[str]]:
+    try:
+        time, history, groups = float(line["time"]), int(line["history"]), line["groups"].split()
+    except (TypeError, ValueError, AttributeError):
+        raise BadInput(f"{where}: {right}") from None
+    if not np.isfinite(time) or not 0 < history < 2**31 or not groups:
+        raise BadInput(f"{where}: a time, at least a token of history and a group are needed; {right}")
+    return time, line["user"], history, groups

@@ -6,7 +6,7 @@ import pytest
 
 from assay.data.baselines.append_log import AppendLog
 from assay.data.crash.faulty import Fault, Kind
-from assay.data.crash.lab import AGAIN, Case, examine, recorded, replay
+from assay.data.crash.lab import AGAIN, Case, examine, recorded, replay, smallest
 from assay.data.crash.processes import examine_processes
 from tests.data.crash import broken
 
@@ -69,11 +69,11 @@ def test_two_writers_that_overwrite_each_other_are_found_by_mixing_them() -> Non
 
 def test_the_smallest_reproducer_is_small_and_reproduces() -> None:
     report = examine(broken.Plain, ops=30, mixes=0)
-    assert report.smallest is not None
-    assert report.smallest.case.ops < 5
-    assert replay(broken.Plain, report.smallest.case) == report.smallest
-    assert report.smallest.trace[-1].endswith(str(report.smallest.case.faults[0].kind))
-    assert f"--at {report.smallest.case.faults[0]}" in str(report.smallest.case)
+    found = smallest(broken.Plain, report.findings[0])
+    assert found.case.ops < 5
+    assert replay(broken.Plain, found.case) == found
+    assert found.trace[-1].endswith(str(found.case.faults[0].kind))
+    assert f"--at {found.case.faults[0]}" in str(found.case)
 
 
 def test_a_case_always_goes_the_same_way() -> None:

@@ -8,7 +8,10 @@ from uuid import uuid4
 
 import pytest
 
+from assay.data.crash.faulty import Faulty
 from assay.data.interface import Store
+from assay.data.safecloud import Encrypted
+from assay.data.store.cached import Cached
 from assay.data.store.delayed import PROFILES, Delayed
 from assay.data.store.directory import DirStore
 from assay.data.store.memory import MemStore
@@ -52,6 +55,10 @@ WRAPPERS: dict[str, Callable[[Store], Store]] = {
     "delayed": lambda inner: Delayed(inner, PROFILES["zero"], clock=WallClock()),
     "zoned": lambda inner: Zoned(inner, Ledger(), here="a", zones={"far/": "b"}),
     "recorded": Recorded,
+    "encrypted": lambda inner: Encrypted(inner, bytes(range(32)), chunk=7),  # small: every range crosses chunks
+    "cached": lambda inner: Cached(inner, 10_000),
+    "a small cache": lambda inner: Cached(inner, 9),
+    "faulty, but at no point": Faulty,
 }
 LEAVES = ("memory", "folder", "folder without fsync", "fsspec", "s3")
 

@@ -73,27 +73,27 @@ class TestTheFourProperties:
     def test_they_hold_with_f_byzantine_nodes(self, n: int, scheduler: str, faults: str) -> None:
         """Liars whose camp is cut off from the others until it has delivered, too: the others must come after."""
         assert len(amortized_brb.ATTACKS[faults](n)) == (n - 1) // 3
-        assert amortized_brb.safety("safety", n, faults, scheduler, runs=5, seed=100) == {"kept": 5}
+        assert amortized_brb.safety(n, faults, scheduler, runs=5, seed=100) == {"kept": 5}
 
     def test_a_vote_that_was_overtaken_does_not_make_a_node_forget_the_later_one(self) -> None:
         """In the last of these runs a node once heard of a tip, then of the one before, and forgot the first."""
-        assert amortized_brb.safety("safety", 4, "equivocating-and-silent", "dividing", runs=7, seed=0) == {"kept": 7}
+        assert amortized_brb.safety(4, "equivocating-and-silent", "dividing", runs=7, seed=0) == {"kept": 7}
         # Here it learnt what the old vote was for from others, and never had a question for that voter.
-        assert amortized_brb.safety("safety", 16, "colluding", "dividing", runs=3, seed=9) == {"kept": 3}
+        assert amortized_brb.safety(16, "colluding", "dividing", runs=3, seed=9) == {"kept": 3}
 
     def test_and_not_with_one_more(self) -> None:
-        assert amortized_brb.safety("safety", 10, "one-too-many", "random", runs=10, seed=100)["kept"] < 5
+        assert amortized_brb.safety(10, "one-too-many", "random", runs=10, seed=100)["kept"] < 5
 
     @pytest.mark.parametrize("method", amortized_brb.SAMPLERS)
     def test_what_decides_by_samples_is_broken_by_a_schedule_that_divides(self, method: str) -> None:
-        found = amortized_brb.adversary("adversary", method, "dividing", n=31, runs=4, seed=100)
+        found = amortized_brb.adversary(method, "dividing", n=31, runs=4, seed=100)
         assert found["violated"] > 0
 
 
 @pytest.mark.slow
 def test_ten_thousand_runs_with_a_lying_sender_and_silent_nodes_keep_all_properties() -> None:
     for seed in range(10):
-        found = amortized_brb.safety("safety", 10, "equivocating-and-silent", "random", runs=1_000, seed=seed)
+        found = amortized_brb.safety(10, "equivocating-and-silent", "random", runs=1_000, seed=seed)
         assert found == {"kept": 1_000}
 
 
@@ -108,35 +108,34 @@ def test_the_same_nodes_run_over_sockets() -> None:
 
 class TestCosts:
     def test_large_messages_cost_little_more_than_sending_them(self) -> None:
-        found = amortized_brb.cost("bits", "chained", n=48, message=65_536, stream=16, seed=0)
+        found = amortized_brb.cost("chained", n=48, message=65_536, stream=16, seed=0)
         assert 0.97 < found["bits_ratio"] < 1.1
         assert found["delivered_ratio"] == 1.0
 
     def test_a_longer_stream_makes_small_messages_cheaper(self) -> None:
         short, long = (
-            amortized_brb.cost("bits", "chained", n=32, message=1_024, stream=length, seed=0)["bits"]
-            for length in (2, 24)
+            amortized_brb.cost("chained", n=32, message=1_024, stream=length, seed=0)["bits"] for length in (2, 24)
         )
         assert long < 0.6 * short
 
     def test_digests_alone_go_with_the_square(self) -> None:
         small, large = (
-            amortized_brb.cost("bits", "hashed-bracha", n=n, message=32, stream=1, seed=0)["bits"] for n in (16, 64)
+            amortized_brb.cost("hashed-bracha", n=n, message=32, stream=1, seed=0)["bits"] for n in (16, 64)
         )
         assert 12 < large / small < 17
 
 
 class TestTheStudy:
     def test_a_trial_is_the_same_each_time(self) -> None:
-        case = {"experiment": "latency", "method": "chained", "n": 16, "faults": "silent"}
+        case = {"method": "chained", "n": 16, "faults": "silent"}
         tables = [Lab("amortized-brb", seeds=(1000, 7)).run(amortized_brb.latency, [case]) for _ in range(2)]
         assert tables[0].equals(tables[1])
 
     def test_what_the_optimistic_path_delivered_is_told(self) -> None:
-        found = amortized_brb.latency("latency", "optimistic", n=64, faults="none", seed=3)
+        found = amortized_brb.latency("optimistic", n=64, faults="none", seed=3)
         assert found["optimistic_ratio"] > 0.9
         assert found["rounds_optimistic"] == pytest.approx(found["rounds_mean"], rel=0.1)
-        plain = amortized_brb.latency("latency", "chained", n=64, faults="none", seed=3)
+        plain = amortized_brb.latency("chained", n=64, faults="none", seed=3)
         assert (plain["optimistic_ratio"], plain["rounds_optimistic"]) == (0.0, None)
 
     def test_linear_bits_are_reproduced_and_quadratic_ones_are_not(self) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("dd", reason="extra protocols")
 from assay.protocols import taco
 from assay.protocols.automata import parser
 from assay.protocols.automata.automaton import Automaton, configuration, simulate, steps, weaken
-from assay.protocols.automata.solver import simplify
+from assay.protocols.automata.solver import Unrolling, levels, simplify
 from assay.protocols.automata.specification import Asked, Inconclusive, Proved, Violation, late, question
 from assay.protocols.automata.verify import Finding, Verdict, verify
 from assay.protocols.taco import node
@@ -281,13 +281,32 @@ class TestSemantics:
             list(steps(broadcast, start, (("2", 1),)))
 
     def test_simplifying_keeps_names_and_drops_what_cannot_matter(self) -> None:
-        broadcast = taco.load("broadcast")
-        asked = question(broadcast, broadcast.specifications["unforgeability"])
-        assert isinstance(asked, Asked)
-        (violation,) = asked.questions
-        assert isinstance(violation, Violation)
-        small = simplify(broadcast, violation.start, violation.goals, until=inf)
-        assert [rule.name for rule in small.rules] == ["1", "2"]  # nobody has the message, waiting changes nothing
+        def small(automaton: Automaton) -> list[str]:
+            asked = question(automaton, automaton.specifications["unforgeability"])
+            assert isinstance(asked, Asked)
+            (violation,) = asked.questions
+            assert isinstance(violation, Violation)
+            return [rule.name for rule in simplify(automaton, violation.start, violation.goals, until=inf).rules]
+
+        assert small(taco.load("broadcast")) == []  # nobody has the message: no copy is ever sent, no guard ever passed
+        assert small(weakened("broadcast", "f <= t + 1")) == [
+            "1",
+            "2",
+        ]  # forged copies pass it; waiting changes nothing
+
+    def test_a_guard_that_only_what_it_guards_could_make_true_is_never_true(self) -> None:
+        """Two counters that wait for each other; a third that somebody raises."""
+        text = """ta Waiting { shared a, b, c; parameters n; assumptions { n > 2; }
+            locations { x: [0]; y: [1]; z: [2]; }
+            inits { x == n; y == 0; z == 0; a == 0; b == 0; c == 0; }
+            rules { 0: x -> y when (b >= 1) do { a' == a + 1; }; 1: x -> y when (a >= 1) do { b' == b + 1; };
+                    2: x -> z when (true) do { c' == c + 1; }; 3: z -> z when (c >= n) do { c' == c + 1; }; }
+            specifications { never: [](y == 0); all: [](z < n); } }"""
+        waiting = parser.parse(text)
+        verdicts = {row.specification: row.verdict for row in answers(waiting, "never", "all")}
+        assert verdicts == {"never": Verdict.PROVED, "all": Verdict.VIOLATED}
+        origin = Unrolling(waiting, (), inf)
+        assert {rule.name: at for rule, at in levels(waiting.rules, origin).items()} == {"2": 0, "3": 1}
 
     def test_noticing_lags_behind_but_is_as_safe(self) -> None:
         large = noticing(taco.load("broadcast"))

@@ -49,6 +49,25 @@ def test_a_search_that_runs_out_says_so_and_how_far_it_came() -> None:
     assert 0 <= judgement.prefix < len(hard)
 
 
+def lost_writes(each: int) -> list[Operation]:
+    """Writes of three values that never returned, and a read that none of them explains, as it came too late."""
+    lost = [
+        Operation(10 + at, "write", "x", at % 3, None, 0.1 * at, math.inf, "info") for at in range(3 * each)
+    ]  # fmt: skip
+    sure = [
+        Operation(0, "write", "x", 7, None, 90.0, 91.0), Operation(1, "read", "x", None, 7, 92.0, 93.0),
+        Operation(0, "cas", "x", (7, 8), True, 94.0, 95.0), Operation(1, "read", "x", None, 7, 96.0, 97.0),
+    ]  # fmt: skip
+    return [*lost, *sure]
+
+
+def test_writes_that_ask_for_the_same_are_not_tried_in_every_order() -> None:
+    """Each of them may have been done or not: once, so many writes meant twice as many ways for each."""
+    found = linearizable.judge(lost_writes(each=6), budget=Budget(nodes=400))
+    assert found.verdict == "violated"
+    assert found.witness == (20, 21)  # the one write of 7 can come before the compare-and-set or after it
+
+
 def test_a_search_stays_within_its_memory() -> None:
     hard = [Operation(i, "cas", "x", (i, i + 1), True, 0.0, 100.0) for i in range(60)]
     assert linearizable.judge(hard[1:], budget=Budget(memory=2_000)).verdict in (UNKNOWN, VIOLATED)

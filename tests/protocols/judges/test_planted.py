@@ -8,7 +8,7 @@ from assay.protocols.judges import linearizable, list_append
 from assay.protocols.judges.judgement import HOLDS, VIOLATED, relax
 from assay.protocols.judges.lattice import ISOLATION, STRONGER, strongest
 from assay.protocols.judges.specifications import SPECIFICATIONS
-from assay.protocols.lcc import planted
+from assay.workloads import planted_histories as planted
 from assay.workloads.histories import Operation
 
 

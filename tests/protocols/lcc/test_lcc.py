@@ -8,13 +8,14 @@ import polars as pl
 import pytest
 
 from assay.protocols import lcc
-from assay.protocols.lcc import planted, rivals
+from assay.protocols.lcc import rivals
 from assay.protocols.nodes.stores import PRESETS, WAITS
 from assay.record import charts
 from assay.record.catalogue import study
 from assay.record.lab import Lab
 from assay.record.runner import judge
 from assay.record.types import Answer, Verdict
+from assay.workloads import planted_histories as planted
 
 
 def answers(rows: list[dict[str, object]]) -> dict[str, Answer]:
@@ -61,7 +62,7 @@ class TestMigration:
 
 class TestTheBoundary:
     def test_shifting_clocks_changes_no_verdict_but_that_of_linearizability(self) -> None:
-        trial = lcc.store_trial("stores", "linearizable", runs=3, seed=0)
+        trial = lcc.store_trial("linearizable", runs=3, seed=0)
         assert (trial["linear"], trial["unchanged"]) == (3, 3)
         assert trial["shifted"] < 3
 
@@ -77,18 +78,18 @@ class TestTheBoundary:
 class TestTheStudy:
     @pytest.mark.parametrize("store", lcc.STORES)
     def test_stores_keep_their_promise(self, store: str) -> None:
-        trial = lcc.store_trial("stores", store, runs=2, seed=3)
+        trial = lcc.store_trial(store, runs=2, seed=3)
         assert trial["agreeing"] == trial["checked"]
 
     def test_a_store_without_metadata_detects_nothing_of_what_there_is(self) -> None:
-        blind = lcc.metadata_trial("metadata", "nothing", 2, 0)
-        seeing = lcc.metadata_trial("metadata", "causes", 2, 0)
+        blind = lcc.metadata_trial("nothing", 2, 0)
+        seeing = lcc.metadata_trial("causes", 2, 0)
         assert blind["inversions"] == seeing["inversions"] > 0
         assert (blind["checked"], blind["prevented"]) == (0, 0)
         assert seeing["checked"] == seeing["prevented"] == seeing["inversions"]
 
     def test_a_trial_is_the_same_each_time_and_other_seeds_differ(self) -> None:
-        case = {"experiment": "metadata", "keeps": "causes", "runs": 1}
+        case = {"keeps": "causes", "runs": 1}
         table = Lab("lcc", seeds=(1000, 7, 12345)).run(lcc.metadata_trial, [case])
         assert table["inversions"].n_unique() > 1
         assert table.equals(Lab("lcc", seeds=(1000, 7, 12345)).run(lcc.metadata_trial, [case]))
@@ -121,7 +122,7 @@ class TestTheStudy:
         assert found.cases == "nothing → nothing → causes: no run missed the last store's level"
 
     def test_the_rivals_of_the_specification_tell_the_same_histories(self) -> None:
-        rows = lcc.rivals_trial("rivals", "causal", runs=2, seed=1000)
+        rows = lcc.rivals_trial("causal", runs=2, seed=1000)
         assert set(rows) == {"lattice", "flat", "linearizability", "cycles"}
         assert {row["checked"] for row in rows.values()} == {2}
         assert rows["lattice"]["agreeing"] == 2 and rows["lattice"]["asked"] < rows["flat"]["asked"] == 20
@@ -162,12 +163,12 @@ def test_over_tcp_stores_keep_their_promise_too() -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_clean_histories_raise_no_alarm() -> None:
-    trial = lcc.planted_trial("clean", "none", 30, 10_000, 0)
+    trial = lcc.planted_trial("none", 30, 10_000, 0)
     assert trial["agreeing"] == trial["checked"] == 10_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", list(planted.PLANTS))
 def test_every_plant_is_placed_where_the_lattice_says(plant: str) -> None:
-    trial = lcc.planted_trial("planted", plant, 60, 100, 0)
+    trial = lcc.planted_trial(plant, 60, 100, 0)
     assert trial["agreeing"] == 100

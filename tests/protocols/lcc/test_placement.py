@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from assay.protocols.judges import lattice
 from assay.protocols.judges.lattice import judge
-from assay.protocols.lcc import placement, planted
+from assay.protocols.lcc import placement
 from assay.protocols.lcc.placement import JUDGED, place
 from assay.protocols.nodes.stores import Write
+from assay.workloads import planted_histories as planted
 from assay.workloads.histories import Operation
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from assay.protocols.judges.lattice import STRONGER
-from assay.protocols.lcc import planted, rivals
+from assay.protocols.lcc import rivals
+from assay.workloads import planted_histories as planted
 
 
 @pytest.mark.parametrize("plant", ["none", *planted.PLANTS])

@@ -113,14 +113,14 @@ class TestTheStudy:
         assert verdict("impossibilities", rows) is Verdict.NOT_REPRODUCED
 
     def test_losses_break_what_gives_first_and_calm_does_not(self) -> None:
-        calm = triangle.repair_trial("repair", "timeliness", 0.0, 3, 0)
-        lossy = triangle.repair_trial("repair", "timeliness", 0.6, 3, 0)
+        calm = triangle.repair_trial("timeliness", 0.0, 3, 0)
+        lossy = triangle.repair_trial("timeliness", 0.6, 3, 0)
         assert (calm["timeliness_broken"], lossy["timeliness_broken"]) == (0, 3)
         assert lossy["closure_broken"] == 0  # who waits keeps closure
 
     def test_a_store_that_hardly_writes_is_linearizable_and_a_busy_one_is_not(self) -> None:
-        assert triangle.idle_trial("idle", "eventual", 0.0005, 4, 0)["linear"] == 4
-        assert triangle.idle_trial("idle", "eventual", 1.0, 4, 0)["linear"] == 0
+        assert triangle.idle_trial("eventual", 0.0005, 4, 0)["linear"] == 4
+        assert triangle.idle_trial("eventual", 1.0, 4, 0)["linear"] == 0
 
     def test_what_counts_rows_of_our_own_file_is_no_measurement(self) -> None:
         rows: list[dict[str, object]] = [
@@ -154,7 +154,7 @@ class TestTheStudy:
     def test_more_load_is_never_better_by_far(self) -> None:
         table = Lab("lcc-triangle", seeds=(1000, 7)).run(
             triangle.idle_trial,
-            [{"experiment": "idle", "store": "causal", "load": load, "runs": 6} for load in (0.001, 0.03, 1.0)],
+            [{"store": "causal", "load": load, "runs": 6} for load in (0.001, 0.03, 1.0)],
         )
         shares = table.group_by("load").agg(pl.col("linear").sum()).sort("load")["linear"].to_list()
         assert shares == sorted(shares, reverse=True)

@@ -91,7 +91,10 @@ def test_one_pass_over_a_word_finds_what_walking_finds(steps: list[str], word: s
 @pytest.mark.parametrize(
     ("expression", "word"),
     [("(a", "no ')'"), ("a)", "without '('"), ("*a", "nothing before"), ("[a", "']'"),
-     ("", "names no letter"), ("a-b", "not a letter"), ("[]a", "needs letters")],
+     ("", "names no letter"), ("a-b", "not a letter"), ("[]a", "needs letters"),
+     # Without letters, too, what is wrong with the expression comes first.
+     ("(", "no ')' for the '(' at place 1"), ("(.", "no ')'"), (".)", "')' without '(' at place 2"),
+     ("[", "needs letters and ']'"), ("*", "nothing before it"), ("()", "names no letter"), (".*", "names no letter")],
 )  # fmt: skip
 def test_a_bad_expression_is_one_line(expression: str, word: str) -> None:
     with pytest.raises(ValueError, match=re.escape(word)) as caught:

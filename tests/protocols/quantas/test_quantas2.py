@@ -41,7 +41,7 @@ def links(payloads: list[Any]) -> Outcome:
 class TestBothModes:
     @pytest.mark.parametrize("peer", ["AltBitPeer", "PBFTPeer"])
     def test_one_file_decides_the_same_in_rounds_and_over_sockets(self, peer: str) -> None:
-        row = quantas2.both_modes("modes", peer, processes=2, seed=0)
+        row = quantas2.both_modes(peer, processes=2, seed=0)
         assert row["same"]
         assert row["decisions"] >= 10
 
@@ -54,7 +54,7 @@ class TestBothModes:
     @pytest.mark.slow
     @pytest.mark.parametrize("peer", sorted(quantas2.MODES))
     def test_so_it_does_with_a_process_for_every_node(self, peer: str) -> None:
-        assert quantas2.both_modes("modes", peer, processes=None, seed=1)["same"]
+        assert quantas2.both_modes(peer, processes=None, seed=1)["same"]
 
     def test_different_decisions_are_not_the_same(self) -> None:
         letters = links(["a", "b", "c", "d"])
@@ -73,12 +73,12 @@ class TestBothModes:
 
 class TestTheStudy:
     def test_a_trial_is_the_same_each_time(self) -> None:
-        case = {"experiment": "parasite", "rule": "ghost", "members": 4, "lead": 2, "pace": 4, "tests": 1}
+        case = {"rule": "ghost", "members": 4, "lead": 2, "pace": 4, "tests": 1}
         table = Lab("quantas2", seeds=(0, 1)).run(quantas2.withholding, [case])
         assert table.equals(Lab("quantas2", seeds=(0, 1)).run(quantas2.withholding, [case]))
 
     def test_honest_members_get_about_what_they_work_for(self) -> None:
-        mine = partial(quantas2.withholding, "parasite", members=4, lead=0, pace=4, tests=12, seed=0)
+        mine = partial(quantas2.withholding, members=4, lead=0, pace=4, tests=12, seed=0)
         for rule in quantas2.RULES:
             assert mine(rule)["parasite_ratio"] == pytest.approx(1 / 3, abs=0.05)
 
@@ -92,7 +92,7 @@ class TestTheStudy:
 
     def test_links_under_disturbance(self) -> None:
         def faithful(link: str, disturbance: str) -> int:
-            return sum(quantas2.transfer("links", link, disturbance, 300, seed)["faithful"] for seed in range(5))
+            return sum(quantas2.transfer(link, disturbance, 300, seed)["faithful"] for seed in range(5))
 
         assert faithful("alternating-bit", "drop") == faithful("alternating-bit", "duplicate") == 5
         assert faithful("alternating-bit", "reorder") < 5

@@ -100,7 +100,7 @@ class TestAToss:
 class TestTheCost:
     def test_it_is_counted_and_not_declared(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A coin that sends more makes the toss dearer: the messages inside are those that nodes sent."""
-        cheap = subcubic_coin.cost("cost", n=27, sampled=1, seed=12)
+        cheap = subcubic_coin.cost(n=27, sampled=1, seed=12)
 
         class Chatty(StrongCoin):
             def start(self, ctx: Any) -> None:
@@ -109,32 +109,32 @@ class TestTheCost:
                     ctx.send(ctx.peers[0], ("noise",))
 
         monkeypatch.setattr(subcubic_coin, "StrongCoin", Chatty)
-        dear = subcubic_coin.cost("cost", n=27, sampled=1, seed=12)
+        dear = subcubic_coin.cost(n=27, sampled=1, seed=12)
         plan = subcubic_coin.plan_for(27)
         assert dear["messages"] - cheap["messages"] == 1_000 * plan.size * plan.committees
         assert cheap["inside_ratio"] > 0.9
 
     def test_a_few_committees_tell_what_a_complete_run_sends(self) -> None:
-        found = subcubic_coin.whole("whole", n=8, sampled=4, seed=5)
+        found = subcubic_coin.whole(n=8, sampled=4, seed=5)
         assert found["estimated"] == pytest.approx(found["messages"], rel=0.04)
         assert found["same"]
 
     def test_the_rival_is_the_same_coin_by_all(self) -> None:
         alone = World(n=8, f=1, node=StrongCoin, seed=1).run("rounds").meter
-        assert subcubic_coin.everybody("everybody", n=8, seed=0)["messages"] == alone.messages
+        assert subcubic_coin.everybody(n=8, seed=0)["messages"] == alone.messages
 
 
 class TestAgreementOnTop:
     @pytest.mark.parametrize("method", ["committees", "setup", "strong", "local"])
     def test_split_inputs_end_in_agreement(self, method: str) -> None:
-        found = subcubic_coin.agreement("agreement", method, n=6, scheduler="splitting", runs=2, seed=1)
+        found = subcubic_coin.agreement(method, n=6, scheduler="splitting", runs=2, seed=1)
         assert found["safe"] == 2
         assert found["rounds_mean"] >= 2
 
 
 class TestTheStudy:
     def test_a_trial_is_the_same_each_time_and_other_seeds_differ(self) -> None:
-        case = {"experiment": "cost", "n": 64, "sampled": 1}
+        case = {"n": 64, "sampled": 1}
         tables = [Lab("subcubic-coin", seeds=(7, 1000, 12345)).run(subcubic_coin.cost, [case]) for _ in range(2)]
         assert tables[0].equals(tables[1])
         assert tables[0]["messages"].n_unique() == 3

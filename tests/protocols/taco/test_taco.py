@@ -17,6 +17,7 @@ from assay.record import charts, traces
 from assay.record.catalogue import study
 from assay.record.lab import Lab
 from assay.record.runner import judge
+from assay.record.tables import joined
 from assay.record.types import Answer, Verdict
 
 LIBRARY = Path(taco.__file__).parent / "library"
@@ -58,7 +59,7 @@ class Noting(Lab):
 
 def asked(size: str = "quick") -> tuple[list[tuple[str, dict[str, Any], int]], pl.DataFrame]:
     ASKED.clear()
-    table = taco.study(Noting("taco", size, seeds=(1000, 7, 12, 13)))
+    table = joined(taco.study(Noting("taco", size, seeds=(1000, 7, 12, 13))))
     return list(ASKED), table
 
 

@@ -33,7 +33,7 @@ class AppendLog:
     """Numbered records, each kept exactly once and in order, by however many writers."""
 
     key = "append-log"
-    roles = ("writer",)
+    roles: tuple[str, ...] = ("writer",)
 
     async def open(self, store: Store, *, clock: Clock, seed: int = 0) -> None:
         """Read the newest state and the records behind it."""

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from assay.data.crash.faulty import Fault, Kind
-from assay.data.crash.lab import EXHAUSTIVE, Case, Finding, Make, Report, examine, replay
+from assay.data.crash.lab import EXHAUSTIVE, Case, Finding, Make, Report, examine, replay, smallest
 from assay.data.crash.processes import examine_processes
 from assay.data.interface import Crashable
 from assay.record import catalogue
@@ -65,7 +65,7 @@ def command(
     if processes:
         report.processes, found = examine_processes(name, ops, processes, seed=seed, progress=progress)
         report.findings += found
-    return _answer(component, report)
+    return _answer(component, report, smallest(make, report.findings[0]) if report.findings else None)
 
 
 def _checked(name: str) -> Make:
@@ -96,19 +96,18 @@ def _trace(found: Finding) -> str:
     return "The last changes: " + "; ".join(found.trace) + "." if found.trace else "Actors at once, in a random order."
 
 
-def _answer(component: str, report: Report) -> dict[str, Any]:
+def _answer(component: str, report: Report, worst: Finding | None) -> dict[str, Any]:
     facts = {
         "changes": report.changes, "crashes": report.crashes, "crashes_while_recovering": report.crashes_twice,
         "actors_at_once": report.mixes, "real_processes": report.processes, "cases_that_broke_a_rule":
         len(report.findings), "seconds": round(report.seconds, 1),
     }  # fmt: skip
-    if not report.findings:
+    if worst is None:
         how = "every change" if report.exhaustive else f"{EXHAUSTIVE:,} changes drawn at random"
         why = (
             f"Nothing was lost in {report.cases:,} cases: {how} failed in each of {len(Kind)} ways, and no rule broke."
         )
         return {component: facts, "why": why}
-    worst = report.smallest or report.findings[0]
     again = f"assay data crash {component} {worst.case}"
     why = f"{len(report.findings):,} of {report.cases:,} cases broke a rule. The smallest: {again}\n{_trace(worst)}"
     return {component: facts, "table": _rows(worst), "reproducer": {"command": again}, "why": why, "fails": True}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import click
 
 from assay.data.interface import AlreadyExists, Store
 from assay.data.store.address import open_store
+from assay.data.store.blocking import wait
 from assay.data.store.delayed import Profile, fitted, write_profile
 
 LARGE = 16 << 20  # bytes, for the bandwidth
@@ -27,7 +27,7 @@ def command(url: str, requests: int, out: Path | None) -> dict[str, Any]:
     What it writes there lies under probe/ and is deleted at the end.
     """
     progress = click.get_current_context().obj
-    found, exclusive = asyncio.run(measure(open_store(url), url, requests, progress))
+    found, exclusive = wait(measure(open_store(url), url, requests, progress))
     if out is not None:
         write_profile(found, out)
     rows = [

@@ -65,7 +65,6 @@ class Report:
     mixes: int = 0  # seeds with several actors at once
     processes: int = 0  # crash points of real processes on real files
     findings: list[Finding] = field(default_factory=list)
-    smallest: Finding | None = None
     seconds: float = 0.0
 
     @property
@@ -86,17 +85,14 @@ def examine(
     """
     began = time.perf_counter()
     changes = len(recorded(make, ops, seed))
-    singles, doubles = list(_singles(changes, ops, seed)), list(_doubles(changes, ops, seed))
-    crowds = [Case(ops, seed * 1000 + i, mixed=max(2, len(make().roles))) for i in range(mixes)]
+    tried = cases(make, changes, ops, seed, mixes)
     report = Report(make().key, changes, changes <= EXHAUSTIVE)
-    report.crashes, report.crashes_twice, report.mixes = len(singles), len(doubles), len(crowds)
-    total = report.cases
-    for done, case in enumerate((*singles, *doubles, *crowds)):
+    report.mixes = sum(case.mixed > 0 for case in tried)
+    report.crashes, report.crashes_twice = (sum(len(case.faults) == n for case in tried) for n in (1, 2))
+    for done, case in enumerate(tried):
         if found := replay(make, case):
             report.findings.append(found)
-        progress(done + 1, total)
-    if report.findings:
-        report.smallest = smallest(make, report.findings[0])
+        progress(done + 1, len(tried))
     report.seconds = time.perf_counter() - began
     return report
 
@@ -110,6 +106,12 @@ def recorded(make: Make, ops: int, seed: int) -> list[str]:
         return [f"{op.name} {op.key}" for op in store.trace]
 
     return run_virtual(main())
+
+
+def cases(make: Make, changes: int, ops: int, seed: int, mixes: int) -> list[Case]:
+    """All that is tried of a scenario with so many changes: one fault, two, several actors."""
+    crowds = (Case(ops, seed * 1000 + i, mixed=max(2, len(make().roles))) for i in range(mixes))
+    return [*_singles(changes, ops, seed), *_doubles(changes, ops, seed), *crowds]
 
 
 def _points(changes: int, seed: int, most: int = EXHAUSTIVE) -> list[int]:
@@ -235,10 +237,10 @@ def smallest(make: Make, found: Finding, tries: int = 3000) -> Finding:
     """The shortest scenario in which a rule breaks, as far as so many tries find one."""
     for ops in range(1, found.case.ops):
         if found.case.mixed:
-            cases: Iterator[Case] = (Case(ops, found.case.seed + i, mixed=found.case.mixed) for i in range(20))
+            tried: Iterator[Case] = (Case(ops, found.case.seed + i, mixed=found.case.mixed) for i in range(20))
         else:
-            cases = _singles(len(recorded(make, ops, found.case.seed)), ops, found.case.seed)
-        for case in cases:
+            tried = _singles(len(recorded(make, ops, found.case.seed)), ops, found.case.seed)
+        for case in tried:
             tries -= 1
             if tries < 0:
                 return found

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import msgspec
 
@@ -37,20 +39,23 @@ _TRAILER = 48  # magic, footer's offset and length, first 24 bytes of its digest
 _GUESS = 1 << 16  # bytes read from the end in the hope that they hold the footer
 
 
-def digest(data: Buffer | Sequence[Buffer], *, threads: bool = False) -> bytes:
+@cache
+def _blake3() -> Any:
+    try:
+        from blake3 import blake3
+    except ModuleNotFoundError as error:
+        raise BadInput(missing_module("checking bytes", error)) from error
+    return blake3
+
+
+def digest(data: Buffer) -> bytes:
     """BLAKE3 of bytes, gigabytes a second.
 
     >>> digest(b"").hex()[:16]
     'af1349b9f5f9a1a6'
     """
-    try:
-        from blake3 import blake3
-    except ModuleNotFoundError as error:
-        raise BadInput(missing_module("checking bytes", error)) from error
-    hasher = blake3(max_threads=blake3.AUTO if threads else 1)
-    for part in [data] if isinstance(data, bytes | bytearray | memoryview) else data:
-        hasher.update(part)
-    return hasher.digest()
+    found: bytes = _blake3()(data).digest()
+    return found
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -76,10 +81,13 @@ class SegmentBlob:
         self.size = 0
         self._parts: list[Buffer] = []
 
-    def add(self, key: str, data: Buffer, *, rows: int = 0, known: bytes | None = None) -> Segment:
-        """Append a segment; `known` is its digest, where the caller has it."""
+    def add(
+        self, key: str, data: Buffer, *, rows: int = 0, known: bytes | None = None, follows: bool = False
+    ) -> Segment:
+        """Append a segment; `known` is its digest, where the caller has it; `follows`: right behind the last one."""
         size = nbytes(data)
-        self._pad(PAGE if size >= PAGE else _LINE)
+        if not follows:
+            self._pad(PAGE if size >= PAGE else _LINE)
         segment = Segment(key, self.size, size, rows, known if known is not None else digest(data))
         self.segments.append(segment)
         self._push(data)

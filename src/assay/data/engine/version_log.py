@@ -57,6 +57,11 @@ class VersionLog:
         self._seen = EMPTY  # the newest version known to exist,
         self._looked = self.clock.now()  # and when it was known to be the newest
 
+    @property
+    def slept(self) -> bool:
+        """Whether the last look is so long ago that what it saw may have been trimmed."""
+        return self.clock.now() - self._looked > GRACE
+
     def key(self, version: int) -> str:
         """Where a record lies."""
         return f"{self.prefix}/{version:020d}"
@@ -87,7 +92,7 @@ class VersionLog:
 
     async def _not_trimmed(self, version: int) -> None:
         """Whether the number was free because nobody had it, and not because it was trimmed while we slept."""
-        if self.clock.now() - self._looked <= GRACE:
+        if not self.slept:
             return
         async for meta in self.store.list(f"{self.prefix}-state/", self.state_key(version - 1)):
             raise Unknown(f"{self.key(version)} was written so late that {meta.key} may not know of it; read it again")
@@ -182,7 +187,7 @@ class VersionLog:
         return wrong
 
     def _sealed(self, record: Buffer) -> bytes:
-        return _MAGIC + self._mark + blake2b(record, digest_size=_MARK).digest() + bytes(record)
+        return _MAGIC + self._mark + blake2b(self._mark + bytes(record), digest_size=_MARK).digest() + bytes(record)
 
 
 def _number(key: str) -> int:
@@ -191,7 +196,8 @@ def _number(key: str) -> int:
 
 def _opened(key: str, data: Buffer) -> bytes:
     whole = bytes(data)
-    record = whole[_HEAD:]
-    if not whole.startswith(_MAGIC) or blake2b(record, digest_size=_MARK).digest() != whole[_HEAD - _MARK : _HEAD]:
+    record, mark = whole[_HEAD:], whole[len(_MAGIC) : len(_MAGIC) + _MARK]
+    digest = blake2b(mark + record, digest_size=_MARK).digest()
+    if not whole.startswith(_MAGIC) or digest != whole[_HEAD - _MARK : _HEAD]:
         raise Damaged(f"{key} is damaged: its bytes are not those that were written; restore it from a copy")
     return record

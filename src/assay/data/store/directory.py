@@ -28,6 +28,7 @@ from assay.data.interface import (
     checked_key,
     nbytes,
 )  # fmt: skip
+from assay.data.store import direct
 from assay.record.errors import BadInput
 
 ASIDE = ".aside"
@@ -86,6 +87,10 @@ class DirStore(Store):
 
     def _write(self, path: Path, parts: Sequence[Buffer]) -> int:
         views = [memoryview(part).cast("B") for part in parts if len(part)]
+        if self.fsync and sum(map(len, views)) >= direct.LARGE:
+            written = direct.write(path, views)
+            if written is not None:
+                return written
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             size = 0
@@ -135,8 +140,10 @@ class DirStore(Store):
                 end = size if length is None else start + length
                 if not 0 <= start <= end <= size:
                     raise OutOfRange(f"{key} has {size} bytes, not {end}")
-                buffer = bytearray(end - start)
-                _pread(file, memoryview(buffer), start, key)
+                buffer = (
+                    direct.aligned(end - start) if end - start >= direct.LARGE else memoryview(bytearray(end - start))
+                )
+                _pread(file, buffer, start, key)
                 found.append(buffer)
             return found
         except OSError as error:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from assay.observe.traces import cards
 from assay.record.store import write_whole
@@ -25,6 +25,7 @@ from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 
 Setup = dict[str, Any]
+IMPORTS = (__name__, "torch", "torch.nn.parallel", "torch._dynamo", "torch.distributed.fsdp")  # once for all ranks
 SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "ddp": {"bucket": (0.5, 2.0, 25.0), "pieces": (1, 2, 4), "half": (False, True)},
     "fsdp": {"unit": (1, 3, 12), "reshard": (True, False), "pieces": (1, 2, 4)},  # 12 layers: all there are
@@ -72,6 +73,17 @@ def card(workload: Workload, engine: str, setup: Setup) -> cards.Card:
     )  # fmt: skip
 
 
+class Step(NamedTuple):
+    """One step: seconds from a common instant to the last rank's end, and processor seconds of a rank, on average.
+
+    Two ranks that compute all the time fill two cores, so the second is what the first would be on a machine that does
+    nothing else; whatever else it does counts in the first only.
+    """
+
+    seconds: float
+    processor: float
+
+
 class CannotRun(RuntimeError):  # noqa: N818 - what an engine says to a setup
     """An engine refuses a setup; all ranks alike."""
 
@@ -86,9 +98,9 @@ class Bench:
         self.rank, self.workload, self.folder = rank, workload, folder
         self._built: dict[str, Any] = {}
 
-    def seconds(self, engine: str, setup: Setup, steps: int) -> list[float]:
-        """Seconds of each of some steps, from one common instant to the last rank's end; one more warms it up."""
-        return list(self._do("seconds", engine, setup, steps, ""))
+    def steps(self, engine: str, setup: Setup, count: int) -> list[Step]:
+        """What each of some steps took; one more warms it up."""
+        return list(self._do("steps", engine, setup, count, ""))
 
     def record(self, engine: str, setup: Setup, steps: int, name: str) -> Path:
         """A row of this name: the profiler's traces of some steps, and the card."""
@@ -124,7 +136,7 @@ class Bench:
 
     def _obey(
         self, workload: Workload, what: str, engine: str, setup: Setup, steps: int, name: str
-    ) -> list[float]:  # fmt: skip
+    ) -> list[Step]:  # fmt: skip
         key = f"{workload} {engine} {sorted(setup.items())}"
         if key not in self._built:
             try:
@@ -139,23 +151,11 @@ class Bench:
         return [_timed(step) for _ in range(steps)]
 
 
-def granted(seconds: float = 0.02) -> float:
-    """The share of a processor that this process gets if it wants all of one: near 1 on an idle machine.
-
-    >>> 0.0 < granted(0.005) <= 1.01
-    True
-    """
-    wall, own = time.perf_counter(), time.thread_time()
-    while (passed := time.perf_counter() - wall) < seconds:
-        pass
-    return (time.thread_time() - own) / passed
-
-
 def run(workload: Workload, folder: Path, plan: Callable[..., Any], *arguments: Any, timeout: float = 300.0) -> Any:
     """Start the ranks, run `plan(bench, *arguments)` on rank 0, and give what it returned. Rows lie in the folder."""
     with (
         scratch() as store,
-        Ranks(workload.ranks, _work, workload, str(folder), str(store), plan, arguments) as ranks,
+        Ranks(workload.ranks, _work, workload, str(folder), str(store), plan, arguments, imports=IMPORTS) as ranks,
     ):
         return ranks.wait(timeout=PATIENCE + timeout)[0]
 
@@ -232,17 +232,21 @@ def _fsdp(workload: Workload, setup: Setup) -> Any:
     return fully_shard(model, mesh=mesh, reshard_after_forward=setup["reshard"])
 
 
-def _timed(step: Callable[[], None]) -> float:
+def _timed(step: Callable[[], None]) -> Step:
+    import torch
     from torch import distributed as dist
 
     dist.barrier()
-    begun = time.perf_counter()
+    begun, spent = time.perf_counter(), time.process_time()
     step()
     dist.barrier()
-    return time.perf_counter() - begun
+    seconds = time.perf_counter() - begun
+    processor = torch.tensor([time.process_time() - spent], dtype=torch.float64)
+    dist.all_reduce(processor)  # after the step, and so no part of it
+    return Step(seconds, float(processor[0]) / dist.get_world_size())
 
 
-def _profiled(step: Callable[[], None], steps: int, folder: Path, rank: int) -> list[float]:
+def _profiled(step: Callable[[], None], steps: int, folder: Path, rank: int) -> list[Step]:
     from torch import distributed as dist
     from torch.profiler import ProfilerActivity, profile, schedule
 

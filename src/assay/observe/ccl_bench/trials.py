@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -26,9 +27,9 @@ from assay.sim.scratch import scratch
 
 Rows = dict[str, dict[str, Any]]
 STEPS, LOOKED_AT = 2, 3  # that a row of a search records, and any other
-TIMED = 6  # steps at once: other work only makes them longer, so the shortest counts
+TIMED = 2  # steps at once: the shorter the turns, the more alike what else the machine did meanwhile
 LOOKS = 3  # turns in which the pair is recorded too
-HEATS = ((6, 2), (3, 5))  # once all setups have been timed: how many of the best are again, and in how many turns
+HEATS = ((6, 2), (3, 3))  # once all setups have been timed: how many of the best are again, and in how many turns
 WORKLOADS = {  # many narrow layers, some, a few wide ones
     "narrow": Workload(layers=12, width=192), "middle": Workload(layers=6, width=384),
     "wide": Workload(layers=3, width=768),
@@ -62,13 +63,12 @@ def _session(bench: Bench, workloads: tuple[str, ...], rounds: int, budget: int,
         chosen[name], found = _chosen(bench, budget, seed, random)
         rows |= {f"{name} {key}": {"workload": name, **row} for key, row in found.items()}
     for turn in range(rounds):  # all take turns, for as long as it lasts: other work on the machine comes and goes
-        idle = {"granted": ddp_variants.granted()}
         bench.workload = replace(WORKLOADS["middle"], seed=seed)
-        rows |= {key: row | idle for key, row in _pair(bench, turn, random).items()}
+        rows |= _pair(bench, turn, random)
         for name in workloads:
             bench.workload = replace(WORKLOADS[name], seed=seed)
             found = _turn(bench, chosen[name], turn, random)
-            rows |= {f"{name} {key}": {"workload": name, **row, **idle} for key, row in found.items()}
+            rows |= {f"{name} {key}": {"workload": name, **row} for key, row in found.items()}
     return rows
 
 
@@ -82,7 +82,7 @@ def _pair(bench: Bench, turn: int, random: np.random.Generator) -> Rows:
         found = _metrics(bench.record("ddp", PAIR[method], LOOKED_AT, f"{method} {turn}")) if turn < LOOKS else {}
         rows[f"{method} {turn}"] = {
             "experiment": "pair", "engine": "ddp", "method": method, "setup": _words(PAIR[method]), "turn": turn,
-            **found, "step": min(bench.seconds("ddp", PAIR[method], TIMED)),
+            **found, **_spent(bench, "ddp", PAIR[method]),
         }  # fmt: skip
     return rows
 
@@ -94,10 +94,16 @@ def _turn(
     return {
         f"{engine} {method} turn {turn}": {
             "experiment": "final", "engine": engine, "method": method, "setup": _words(chosen[engine, method]),
-            "turn": turn, "step": min(bench.seconds(engine, chosen[engine, method], TIMED)),
+            "turn": turn, **_spent(bench, engine, chosen[engine, method]),
         }
         for engine, method in random.permutation(list(chosen)).tolist()
     }  # fmt: skip
+
+
+def _spent(bench: Bench, engine: str, setup: Setup) -> dict[str, float]:
+    """The mean of a few steps, by the clock and by the processor."""
+    steps = bench.steps(engine, setup, TIMED)
+    return {"step": fmean(one.seconds for one in steps), "processor": fmean(one.processor for one in steps)}
 
 
 def _words(setup: Setup) -> str:
@@ -128,29 +134,29 @@ def _chosen(
 
 
 def _best(bench: Bench, engine: str, rows: Rows, random: np.random.Generator) -> Setup:
-    """Of all setups the one with the shortest step: all are timed, then ever fewer of them ever better, in turns."""
-    shortest: dict[int, float] = {}
+    """Of all setups the one whose step costs least: all are tried, then ever fewer of them ever better, in turns."""
+    least: dict[int, float] = {}
     space = setups(SPACES[engine])
     for at in random.permutation(len(space)).tolist():
-        seconds, why = _shortest(bench, engine, space[at], 1)
-        name = f"{engine} setup {at}"
-        rows[name] = {"experiment": "setup", "engine": engine, "setup": _words(space[at]), "step": seconds, "why": why}
-        if seconds is not None:
-            shortest[at] = seconds
-    if not shortest:
+        cost, why = _least(bench, engine, space[at], 1)
+        name, words = f"{engine} setup {at}", _words(space[at])
+        rows[name] = {"experiment": "setup", "engine": engine, "setup": words, "processor": cost, "why": why}
+        if cost is not None:
+            least[at] = cost
+    if not least:
         raise BadInput(f"{engine}: no setup could be run: {next(iter(rows.values()))['why']}")
     for kept, turns in HEATS:
-        best_of = sorted(shortest, key=shortest.__getitem__)[:kept]
-        shortest = dict.fromkeys(best_of, math.inf)  # a lucky step of before counts no more
+        best_of = sorted(least, key=least.__getitem__)[:kept]
+        least = dict.fromkeys(best_of, math.inf)  # a lucky step of before counts no more
         for at in best_of * turns:
-            shortest[at] = min(shortest[at], *bench.seconds(engine, space[at], 3))
-    return space[min(shortest, key=shortest.__getitem__)]
+            least[at] = min(least[at], *(one.processor for one in bench.steps(engine, space[at], 3)))
+    return space[min(least, key=least.__getitem__)]
 
 
-def _shortest(bench: Bench, engine: str, setup: Setup, steps: int) -> tuple[float | None, str]:
-    """The shortest of some steps, or why there is none."""
+def _least(bench: Bench, engine: str, setup: Setup, steps: int) -> tuple[float | None, str]:
+    """What the cheapest of some steps costs, or why there is none."""
     try:
-        return min(bench.seconds(engine, setup, steps)), ""
+        return min(one.processor for one in bench.steps(engine, setup, steps)), ""
     except CannotRun as error:
         return None, str(error)
 

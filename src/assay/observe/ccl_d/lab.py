@@ -117,9 +117,14 @@ def incident(
     symptom = seen[0] if seen else None
     diagnosis = locate(records, symptom, earlier) if symptom else Diagnosis(why="nobody noticed")
     locating = time.perf_counter() - begin
-    spent = [after - waited[rank] for rank, after in job.queued().items() if rank in waited]
-    queued = sum(spent) / max(1, len(spent)) / (time.monotonic() - started)
+    queued = queued_since(job, waited, started)
     return Sighting(truth, symptom, diagnosis, delay, pulled, locating, records, len(early), queued)
+
+
+def queued_since(job: RingJob, waited: dict[int, float], begun: float) -> float:
+    """The share of the time since then that the job's ranks have waited for a processor."""
+    spent = [after - waited[rank] for rank, after in job.queued().items() if rank in waited]
+    return sum(spent) / max(1, len(spent)) / (time.monotonic() - begun)
 
 
 def _settle(job: RingJob, symptom: Symptom) -> None:
@@ -220,6 +225,7 @@ class Split:
     measured: float
     late: float
     transfer: float
+    noise: float  # what usual rounds scatter by, as a share of lateness and transfer
 
     @property
     def expected(self) -> float:
@@ -227,21 +233,41 @@ class Split:
         return self.late / (self.late + self.transfer)
 
 
-def split(job: RingJob, seed: int, rounds: int, wire: float = WIRE_SECONDS) -> Split:
-    """Slow one rank's sending, then make the same rank late as well: the first tells the transfer's part alone."""
+TOLD = 40.0  # times the scatter of usual rounds: what a fault costs at least, so that a twentieth of it can be seen
+SLOWER = 1.5  # times that: what the slowed transfer costs
+
+
+def split(job: RingJob, seed: int, rounds: int, turns: int = 2, wire: float = WIRE_SECONDS) -> Split:
+    """Slow one rank's sending, then make the same rank late as well: the first tells the transfer's part alone.
+
+    Usual rounds, slowed ones and both take turns, so that other work on the machine falls on all alike.
+    """
     random = stream(seed, "ccl-d split")
-    rank, late = int(random.integers(job.n)), float(random.uniform(1.0, 3.0)) * wire
+    rank, strength = int(random.integers(job.n)), float(random.uniform(1.0, 3.0))
     job.start("all_reduce", count_for("all_reduce", job.n, wire, job.rate), rounds=1_000_000)
-    base = _durations(job, rounds).max(1)
-    job.throttle(rank, job.rate / 2.5)
-    slowed = _durations(job, rounds).max(1)
-    job.late(rank, late)
-    both = _durations(job, rounds)
+    first = _durations(job, 2 * rounds).max(1)
+    unit = max(wire, TOLD * _scatter(first))
+    usual, slowed, both = [first], [], []
+    for turn in range(turns):
+        job.throttle(rank, job.rate * wire / (wire + SLOWER * unit))
+        slowed.append(_durations(job, rounds).max(1))
+        job.late(rank, strength * unit)
+        both.append(_durations(job, rounds))
+        job.heal()
+        if turn < turns - 1:
+            usual.append(_durations(job, rounds).max(1))
     job.abort()
     job.heal()
-    usual = float(np.median(base))
-    measured = float(np.median([share(row, usual) for row in both]))
-    return Split(measured, late, float(np.median(slowed)) - usual)
+    base = float(np.median(np.concatenate(usual)))
+    transfer, late = float(np.median(np.concatenate(slowed))) - base, strength * unit
+    measured = float(np.median([share(row, base) for part in both for row in part]))
+    noise = max(_scatter(np.concatenate(some)) for some in (usual, slowed, [part.max(1) for part in both]))
+    return Split(measured, late, transfer, noise / (late + transfer))
+
+
+def _scatter(seconds: NDArray[np.float64]) -> float:
+    """The standard deviation, by the median distance from the median: one hiccup is not the machine's noise."""
+    return 1.4826 * float(np.median(np.abs(seconds - np.median(seconds))))
 
 
 def _durations(job: RingJob, rounds: int) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ from assay.sim.gloo_ranks import PATIENCE, joined
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 
+IMPORTS = (__name__, "torch", "torch.nn.parallel", "torch._dynamo")  # once for all ranks, and torch takes long
 AFTER = 0.03  # seconds for gloo's threads to leave the recorder before it is freed: one that has not crashes the rank
 
 
@@ -63,7 +64,7 @@ def record(job: Job, windows: Sequence[Late | None], *, keep: Path | None = None
     """Run the job once and record each window; `keep` is a folder for the files (`device.0.1.json`: window, rank)."""
     with scratch() as own:
         folder = keep if keep is not None else own
-        with Ranks(job.ranks, _work, job, tuple(windows), str(folder), str(own)) as ranks:
+        with Ranks(job.ranks, _work, job, tuple(windows), str(folder), str(own), imports=IMPORTS) as ranks:
             ranks.wait(timeout=PATIENCE + 10.0 * len(windows))
         return [
             Window(

@@ -25,7 +25,7 @@ from __future__ import annotations
 import shutil
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,15 @@ class Job:
     def step(self) -> float:
         """What a healthy step takes at least."""
         return self.data + self.forward + self.backward + self.optimizer + self.checkpoint
+
+    def slower(self, times: int) -> Job:
+        """The same job with so many times as long stages.
+
+        >>> Job().slower(3).step == 3 * Job().step
+        True
+        """
+        stages = ("data", "forward", "backward", "optimizer", "checkpoint")
+        return replace(self, **{name: times * getattr(self, name) for name in stages})
 
 
 @dataclass(frozen=True)

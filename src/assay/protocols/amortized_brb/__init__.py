@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from assay.record.lab import Lab
+    from assay.record.tables import Tables
 
 evidence = Evidence.MODEL  # real nodes and real frames, counted bit by bit, on a simulated network
 use_when = (
@@ -231,7 +232,7 @@ def _silent(n: int) -> dict[NodeId, Fault]:
     return {n - 1 - node: Crash() for node in range((n - 1) // 3)}
 
 
-def cost(experiment: str, method: str, n: int, message: int, stream: int, seed: int) -> dict[str, Any]:
+def cost(method: str, n: int, message: int, stream: int, seed: int) -> dict[str, Any]:
     """Bits that one broadcast takes, the warm-up and the end of a stream included."""
     count = stream if method in STREAMS else 1
     outcome = _world(method, n, _messages(count, message, seed), seed, {}).run("rounds")
@@ -245,7 +246,7 @@ def cost(experiment: str, method: str, n: int, message: int, stream: int, seed: 
     }
 
 
-def latency(experiment: str, method: str, n: int, faults: str, seed: int) -> dict[str, Any]:
+def latency(method: str, n: int, faults: str, seed: int) -> dict[str, Any]:
     """Rounds from sending to delivery, while the stream flows or is flushed; and how many were optimistic."""
     messages = _messages(4, 32, seed)
     chosen = _silent(n) if faults == "silent" else {}
@@ -277,7 +278,7 @@ def _camps(n: int) -> list[set[NodeId]]:
     return [set(range(f, n, 2)), set(range(f + 1, n, 2))]
 
 
-def safety(experiment: str, n: int, faults: str, scheduler: str, runs: int, seed: int) -> dict[str, Any]:
+def safety(n: int, faults: str, scheduler: str, runs: int, seed: int) -> dict[str, Any]:
     """Asynchronous runs in which all four properties held. What a schedule holds back arrives in the end."""
     schedules: dict[str, Callable[[int], Scheduler]] = {
         "random": Random, "starving": QuorumStarver, "dividing": lambda word: Divide(_camps(n), word, heals=200 * n),
@@ -293,7 +294,7 @@ def safety(experiment: str, n: int, faults: str, scheduler: str, runs: int, seed
     return {"kept": held}
 
 
-def adversary(experiment: str, method: str, scheduler: str, n: int, runs: int, seed: int) -> dict[str, Any]:
+def adversary(method: str, scheduler: str, n: int, runs: int, seed: int) -> dict[str, Any]:
     """Under a schedule: runs with two different deliveries, and runs in which nobody gets everything in time.
 
     What decides by samples faces a two-faced sender with f - 1 friends; the quorum path, without summaries, an honest
@@ -324,43 +325,42 @@ def _over(count: int) -> Callable[[Outcome], bool]:
     return over
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Bits, rounds, safety under attack, and what a hostile schedule does; beside four other broadcasts.
 
     All sizes are 3f + 1: there every correct vote is needed, which is the worst that optimal resilience can ask for.
     """
     sizes = lab.pick(quick=(16, 31, 64, 85), full=(16, 31, 64, 127, 256))
     bits = [
-        {"experiment": "bits", "method": method, "n": n, "message": message, "stream": lab.pick(quick=10, full=64)}
+        {"method": method, "n": n, "message": message, "stream": lab.pick(quick=10, full=64)}
         for n in reversed(sizes)
         for method in ("chained", "hashed-bracha", "avid", "sampled")
         for message in lab.pick(quick=(SMALL, LARGE), full=(SMALL, 8_192, LARGE))
     ]
     rounds = [
-        {"experiment": "latency", "method": method, "n": n, "faults": faults}
+        {"method": method, "n": n, "faults": faults}
         for n in reversed(lab.pick(quick=(16, 31, 64, 127, 160), full=(16, 31, 64, 127, 256, 511)))
         for method, faults in (("chained", "silent"), ("chained", "none"), ("optimistic", "none"))
     ]
     runs = lab.pick(quick=1, full=10)
     attacks = [
-        {"experiment": "safety", "n": n, "faults": faults, "scheduler": scheduler, "runs": runs}
+        {"n": n, "faults": faults, "scheduler": scheduler, "runs": runs}
         for n in (16, 13, 10, 7, 4)
         for faults in BEARABLE
         for scheduler in ("random", "starving", "dividing")
     ]
-    beyond = [{"experiment": "safety", "n": 10, "faults": "one-too-many", "scheduler": "random", "runs": 4 * runs}]
+    beyond = [{"n": 10, "faults": "one-too-many", "scheduler": "random", "runs": 4 * runs}]
     schedules = [
-        {"experiment": "adversary", "method": method, "scheduler": scheduler, "n": 31, "runs": 3 * runs}
+        {"method": method, "scheduler": scheduler, "n": 31, "runs": 3 * runs}
         for method in (*SAMPLERS, "unsummed")
         for scheduler in ("random", "dividing")
     ]
-    tables = [
-        lab.with_seeds(quick=3, full=3).run(cost, bits),
-        lab.with_seeds(quick=3, full=5).run(latency, rounds),
-        lab.run(safety, [*attacks, *beyond]),
-        lab.run(adversary, schedules),
-    ]
-    return pl.concat(tables, how="diagonal_relaxed")
+    return {
+        "bits": lab.with_seeds(quick=3, full=3).run(cost, bits),
+        "latency": lab.with_seeds(quick=3, full=5).run(latency, rounds),
+        "safety": lab.run(safety, [*attacks, *beyond]),
+        "adversary": lab.run(adversary, schedules),
+    }
 
 
 def plot(table: pl.DataFrame) -> alt.LayerChart:

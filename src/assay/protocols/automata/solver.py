@@ -6,7 +6,8 @@ finds its source occupied at the start or fed by another rule that fires (Esparz
 
 `simplify` leaves out, before a question is asked, what cannot matter from its start; every algorithm is faster for it
 and no answer changes: rules that change nothing, rules whose guard the assumptions rule out, parts of a guard that are
-always true, rules that another rule covers, locations nobody comes to, variables nobody reads.
+always true, rules that another rule covers, locations nobody comes to, guards that nobody makes true, variables nobody
+reads.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ from assay.protocols.automata.automaton import (
     blocks,
     components,
     in_order,
-    reached,
 )
-from assay.protocols.automata.linear import Conjunction, Dnf, Linear, Residue, about
+from assay.protocols.automata.linear import Conjunction, Dnf, Linear, Residue, about, distinct
 
 if TYPE_CHECKING:
     import z3
@@ -178,11 +178,11 @@ class Unrolling:
             leaving = [times > 0 for rule, times in round_about if rule.source == location]
             self.solver.add(z3.Implies(z3.Or(leaving), z3.Or(feeding)))
 
-    def check(self, *conditions: Any) -> bool | None:
-        """Whether there is such a run; None if z3 gave up, or the time is over."""
+    def check(self, *conditions: Any, within: float = 1.0) -> bool | None:
+        """Whether there is such a run; None if z3 gave up, or the time (or this share of what is left) is over."""
         import z3
 
-        left = self.until - time.monotonic()
+        left = (self.until - time.monotonic()) * within
         if left <= 0:
             return None
         self.solver.set("timeout", max(1, int(min(left * 1000, NO_LIMIT))))
@@ -226,7 +226,6 @@ def simplify(automaton: Automaton, start: Conjunction, goals: Dnf, *, until: flo
     """
     in_time(until)
     origin = Unrolling(automaton, start, until)
-    inhabited = [name for name in automaton.locations if origin.check(origin.start[name] > 0) is not False]
     rules = [rule for rule in automaton.rules if not rule.idle]
     anywhere = Unrolling(replace(automaton, initial=()), (), until)  # any counts, the assumptions hold
     anywhere.solver.add(all_of(_about_parameters(automaton, start), anywhere.start))
@@ -236,9 +235,44 @@ def simplify(automaton: Automaton, start: Conjunction, goals: Dnf, *, until: flo
         return anywhere.check(*conditions) is not False
 
     rules = _guards(rules, possible, anywhere.start)
-    alive = reached(inhabited, rules)
-    rules = [rule for rule in rules if rule.source in alive]
+    level = levels(rules, origin)
+    rules = [rule for rule in rules if rule in level]
     return replace(automaton, rules=tuple(_without_unread(automaton, rules, start, goals)))
+
+
+def levels(rules: Sequence[Rule], origin: Unrolling) -> dict[Rule, int]:
+    """The first stretch in which each rule may fire, counted from 0; those that never can are left out.
+
+    A rule needs a process at its source and a guard that holds when the stretch begins. What does not hold at the start
+    needs a rule that changes its counters, in a stretch before.
+    """
+    start = origin.start
+    holds = {
+        form: 0
+        for form in distinct(form for rule in rules for form in rule.guard)
+        if origin.check(at_least_zero(form, start)) is not False
+    }
+    inhabited = {
+        name: 0 for name in origin.automaton.locations if origin.check(start[name] > 0) is not False
+    }  # fmt: skip
+    reading: dict[str, list[Linear]] = {}
+    for form in distinct(form for rule in rules for form in rule.guard):
+        for name in form.read:
+            reading.setdefault(name, []).append(form)
+    found: dict[Rule, int] = {}
+    while True:
+        before = dict(found)
+        for rule in rules:
+            if rule.source not in inhabited or any(form not in holds for form in rule.guard):
+                continue
+            own = max(inhabited[rule.source], *(holds[form] for form in rule.guard), 0)
+            found[rule] = own
+            inhabited[rule.target] = min(own, inhabited.get(rule.target, own))
+            for name in (*(name for name, _ in rule.update), *rule.resets):
+                for form in reading.get(name, ()):
+                    holds[form] = min(own + 1, holds.get(form, own + 1))
+        if found == before:
+            return found
 
 
 def _about_parameters(automaton: Automaton, start: Conjunction) -> Conjunction:

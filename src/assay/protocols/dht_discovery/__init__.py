@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from assay.record.lab import Lab
+    from assay.record.tables import Tables
 
 evidence = Evidence.MODEL  # the nodes are real and also run over TCP; the network between thousands of them is a model
 use_when = (
@@ -85,7 +86,7 @@ def trial(nodes: str, n: int, regime: str, session: float, seconds: float, rate:
     return directory.run(nodes, n, scenario)
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """All overlays cold, stationary and under churn; faster and faster churn; growing sizes; and the baselines."""
 
     def case(nodes: str, n: int, regime: str = "stationary", session: float = SESSION, rate: float = 0.05) -> Any:
@@ -101,8 +102,10 @@ def study(lab: Lab) -> pl.DataFrame:
     baselines = [case(nodes, mid, rate=0.02 if nodes == "flooding" else 0.05) for nodes in beside]
     # A run of 2048 nodes takes half a minute, and most of what it counts is thousands of lookups: three seeds will do.
     dear = lab.with_seeds(quick=len(lab.seeds), full=3)
-    tables = [dear.run(trial, main[::-1]), dear.run(trial, [*growth[::-1], *churns, *baselines])]
-    return pl.concat(tables).sort("nodes", "n", "regime", "session", "seed", maintain_order=True)
+    cases = {"regimes": main[::-1], "growth": growth[::-1], "churn": churns, "rivals": baselines}
+    tables = {name: dear.run(trial, some) for name, some in cases.items()}
+    order = ["nodes", "n", "regime", "session", "seed"]
+    return {name: table.sort(order, maintain_order=True) for name, table in tables.items()}
 
 
 def plot(table: pl.DataFrame) -> alt.HConcatChart:
@@ -141,9 +144,8 @@ def plot(table: pl.DataFrame) -> alt.HConcatChart:
 
 
 def _main(table: pl.DataFrame) -> pl.DataFrame:
-    """The main experiment: the overlays at the size that also ran cold."""
-    size = table.filter(pl.col("regime") == "cold")["n"].max()
-    return table.filter((pl.col("n") == size) & (pl.col("session") == SESSION) & pl.col("nodes").is_in(OVERLAYS))
+    """The main experiment: the overlays in all three regimes at one size."""
+    return measures.rows(table, {"experiment": "regimes"})
 
 
 def in_main(measure: measures.Measure) -> measures.Measure:
@@ -201,8 +203,8 @@ def all_found(table: pl.DataFrame) -> Estimate:
 
 def faster_churn(table: pl.DataFrame) -> Estimate:
     """Points of success that the fastest churn costs against none, over all overlays, seed by seed."""
-    fastest = table.filter(pl.col("regime") == "churn")["session"].min()
-    size = table.filter(pl.col("session") == fastest)["n"].max()
+    churn = measures.rows(table, {"experiment": "churn"})
+    fastest, size = churn["session"].min(), churn["n"].max()
     chosen = table.filter((pl.col("n") == size) & pl.col("nodes").is_in(OVERLAYS))
     cases = ({"regime": "churn", "session": fastest}, {"regime": "stationary"})
     wild, calm = (

@@ -138,6 +138,17 @@ class Unstructured(Overlay):
         _, key, origin, _, hops, _ = search
         return len(key) == KEY_BYTES and 0 <= origin < ctx.n and 0 <= hops <= self.reach
 
+    def on_get(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        """Answer, or pass the search on."""
+        _, key, origin, ticket, hops, left = msg
+        if not self.sound(ctx, msg):
+            return
+        records = self.records(ctx, key)
+        if records:
+            ctx.send(origin, ("got", ticket, hops, records))
+        elif 0 < left <= self.reach:
+            self.spread(ctx, (key, origin, ticket, hops, left), src)
+
     def on_got(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
         """Found; the first answer counts."""
         _, ticket, hops, records = msg
@@ -151,15 +162,10 @@ class Flooding(Unstructured):
 
     def on_get(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
         """Answer, or ask the neighbours; each search once."""
-        _, key, origin, ticket, hops, left = msg
-        if not self.sound(ctx, msg) or (origin, ticket) in self.seen:
-            return
-        self.seen[origin, ticket] = ctx.now
-        records = self.records(ctx, key)
-        if records:
-            ctx.send(origin, ("got", ticket, hops, records))
-        elif 0 < left <= self.reach:
-            self.spread(ctx, (key, origin, ticket, hops, left), src)
+        _, _, origin, ticket, _, _ = msg
+        if self.sound(ctx, msg) and (origin, ticket) not in self.seen:
+            self.seen[origin, ticket] = ctx.now
+            super().on_get(ctx, src, msg)
 
     def spread(self, ctx: Ctx, search: tuple[Any, ...], avoid: NodeId) -> None:
         """To all neighbours."""
@@ -182,17 +188,6 @@ class RandomWalk(Unstructured):
         """All walkers set out."""
         for _ in range(self.walkers):
             self.spread(ctx, search, ctx.id)
-
-    def on_get(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
-        """Answer, or pass the walker on."""
-        _, key, origin, ticket, hops, left = msg
-        if not self.sound(ctx, msg):
-            return
-        records = self.records(ctx, key)
-        if records:
-            ctx.send(origin, ("got", ticket, hops, records))
-        elif 0 < left <= self.reach:
-            self.spread(ctx, (key, origin, ticket, hops, left), src)
 
     def spread(self, ctx: Ctx, search: tuple[Any, ...], avoid: NodeId) -> None:
         """To a neighbour that is not where the walker comes from, where there is one."""

@@ -302,12 +302,6 @@ class Pastry(Routed):
             rival = rivals[int(ctx.rng.integers(len(rivals)))]
             self.call(ctx, rival, "ping", (), ("near", ctx.now))
 
-    def on_ping(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
-        """Somebody measures the way here."""
-        _, number = msg
-        if self.joined:
-            ctx.send(src, ("pong", number))
-
     def on_pong(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
         """The nearer of two nodes for one place of the table stays; one that was never measured gives way."""
         _, number = msg

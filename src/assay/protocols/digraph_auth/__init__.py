@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from assay.record.lab import Lab
+    from assay.record.tables import Tables
 
 evidence = Evidence.REAL  # the networks are all there are, the executions are the protocol's own
 use_when = (
@@ -321,7 +322,7 @@ def _torn(decided: Sequence[Any], given: set[int], exact: bool) -> bool:
     return bool(high - low > 0.1 or low < min(given) or high > max(given))
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """All networks of four nodes (and a sample of five), settled exactly; the protocols under attack."""
     shards, many = lab.pick(quick=4, full=16), lab.pick(quick=4, full=40)
     all_of_four = [{"n": 4, "graphs": 0, "shard": shard, "shards": shards} for shard in range(shards)]
@@ -339,8 +340,7 @@ def study(lab: Lab) -> pl.DataFrame:
         ],
         "rivals": [lab.run(rivals, [{"n": 4, "runs": lab.pick(quick=120, full=1000)}], per="rule")],
     }
-    named = [part.with_columns(experiment=pl.lit(name)) for name, parts in tables.items() for part in parts]
-    return pl.concat(named, how="diagonal_relaxed")
+    return {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in tables.items()}
 
 
 def plot(table: pl.DataFrame) -> alt.Chart:

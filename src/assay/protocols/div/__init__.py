@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from assay.record.lab import Lab
+    from assay.record.tables import Tables
 
 evidence = Evidence.REAL  # the process is the thing itself: nothing is modelled or skipped
 use_when = (
@@ -101,11 +102,11 @@ def bound(graph: graphs.Graph, span: int, phi: float) -> float:
 # ------------------------------------------------------------------------------------------- the study
 
 
-def trial(experiment: str, graph: str, n: int, span: int, rule: str, replicas: int, seed: int) -> dict[str, Any]:
+def trial(start: str, graph: str, n: int, span: int, rule: str, replicas: int, seed: int) -> dict[str, Any]:
     """Some replicas of one rule from one start on one graph."""
     network = _graph(graph, n, seed)
-    start = _start(experiment, network, span, seed)
-    outcome = swarm.run(network, start, rule, seed, replicas, max_steps=10**11)
+    opinions = _start(start, network, span, seed)
+    outcome = swarm.run(network, opinions, rule, seed, replicas, max_steps=10**11)
     aim = outcome.weighted_average[0]
     hits = (outcome.final == math.floor(aim)) | (outcome.final == math.ceil(aim))
     phi = graphs.conductance(network).high  # where only bounds are known, the end that makes the claim harder
@@ -139,11 +140,12 @@ def _graph(name: str, n: int, seed: int) -> graphs.Graph:
     raise ValueError(f"no graph family '{name}'")
 
 
-def _start(experiment: str, graph: graphs.Graph, span: int, seed: int) -> npt.NDArray[np.int64]:
-    random = stream(seed, "div", experiment, graph.n, span)
-    if experiment == "expectation":  # the best-connected nodes disagree with the rest: weighted and plain mean differ
+def _start(name: str, graph: graphs.Graph, span: int, seed: int) -> npt.NDArray[np.int64]:
+    """Who begins with what: half of the nodes at each end, unless the name says otherwise."""
+    random = stream(seed, "div", name, graph.n, span)
+    if name == "expectation":  # the best-connected nodes disagree with the rest: weighted and plain mean differ
         return np.where(graph.degrees == graph.degrees.max(), span, 0).astype(np.int64)
-    if experiment == "average":  # skewed, so that mean, median and mode are three different values
+    if name == "average":  # skewed, so that mean, median and mode are three different values
         opinions = np.floor((span + 1) * random.random(graph.n) ** 3).astype(np.int64)
         opinions[:2] = 0, span
         return opinions
@@ -153,37 +155,36 @@ def _start(experiment: str, graph: graphs.Graph, span: int, seed: int) -> npt.ND
     return opinions
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """The exponents of the bound one by one, then where the process ends, beside four other rules."""
 
-    def case(experiment: str, graph: str, n: int, span: int = SPAN, rule: str = "div", replicas: int = 8) -> Any:
-        return {
-            "experiment": experiment, "graph": graph, "n": n, "span": span, "rule": rule, "replicas": replicas,
-        }  # fmt: skip
+    def case(graph: str, n: int, span: int = SPAN, rule: str = "div", replicas: int = 8) -> Any:
+        return {"graph": graph, "n": n, "span": span, "rule": rule, "replicas": replicas}
 
     top = lab.pick(quick=12, full=14)
-    sizes = [case("size", "random-regular:8", 2**p, replicas=max(1, 2**14 >> p)) for p in range(7, top + 1)]
-    spans = [case("span", "random-regular:8", 64, span=4**p) for p in range(4, lab.pick(quick=8, full=10))]
+    sizes = [case("random-regular:8", 2**p, replicas=max(1, 2**14 >> p)) for p in range(top, 6, -1)]
+    spans = [case("random-regular:8", 64, span=4**p) for p in range(4, lab.pick(quick=8, full=10))]
     side = lab.pick(quick=(8, 12, 16, 24, 32), full=(8, 12, 16, 24, 32, 48))
     mixing = [
-        *(case("conductance", "torus", s * s) for s in side),
-        *(case("conductance", "cycle", 2**p) for p in range(4, lab.pick(quick=9, full=10))),
-        *(case("conductance", "ring-of-cliques:8", 8 * 2**p) for p in range(2, lab.pick(quick=6, full=7))),
+        *(case("torus", s * s) for s in side),
+        *(case("cycle", 2**p) for p in range(4, lab.pick(quick=9, full=10))),
+        *(case("ring-of-cliques:8", 8 * 2**p) for p in range(2, lab.pick(quick=6, full=7))),
     ]
     large, many = lab.pick(quick=(2048, 80), full=(4096, 40))
     average = [
-        case("average", "complete", n, span=math.isqrt(n), rule=rule, replicas=many if rule == "div" else 5)
+        case("complete", n, span=math.isqrt(n), rule=rule, replicas=many if rule == "div" else 5)
         for n, rule in [(256, "div"), *((large, rule) for rule in RULES)]
     ]
-    average.append(case("average", "star", 256, span=16, replicas=80))
+    average.append(case("star", 256, span=16, replicas=80))
     expectation = [
-        case("expectation", graph, n, span=8, rule=rule, replicas=lab.pick(quick=5_000, full=20_000))
+        case(graph, n, span=8, rule=rule, replicas=lab.pick(quick=5_000, full=20_000))
         for graph, n in (("star", 17), ("barbell", 20))
         for rule in ("div", "div-edge")
     ]
-    cases = sizes[::-1] + average + mixing + spans + expectation  # the longest first, so that no core waits at the end
-    table = lab.run(trial, cases)
-    return table.sort("experiment", "graph", "rule", "n", "span", "seed", maintain_order=True)
+    cases = {"size": sizes, "average": average, "conductance": mixing, "span": spans, "expectation": expectation}
+    tables = {name: lab.run(trial, [{"start": name, **case} for case in some]) for name, some in cases.items()}
+    order = ["graph", "rule", "n", "span", "seed"]
+    return {name: table.drop("start").sort(order, maintain_order=True) for name, table in tables.items()}
 
 
 def plot(table: pl.DataFrame) -> alt.LayerChart:

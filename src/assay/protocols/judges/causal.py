@@ -29,33 +29,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from assay.protocols.judges import saturation
-from assay.protocols.judges.judgement import (
-    HOLDS,
-    UNKNOWN,
-    VIOLATED,
-    Judgement,
-    explain,
-    longest_prefix,
-    names,
-    returned,
-)  # fmt: skip
+from assay.protocols.judges.judgement import Judgement
 from assay.protocols.judges.saturation import (
     NO_READ,
     NOWHERE,
-    Ambiguous,
+    Breach,
     Edges,
     First,
     Ints,
     ReadsFrom,
+    bare,
     behind,
     behind_cycle,
+    judged,
     nothing,
     path,
-    reads_from,
 )
 from assay.workloads.histories import Operation
 
@@ -79,28 +72,17 @@ def judge(
     """
     if model not in MODELS:
         raise ValueError(f"no causal model '{model}'; there are {', '.join(MODELS)}")
-    try:
-        rf = reads_from(history, first)
-    except Ambiguous as error:
-        return Judgement(model, UNKNOWN, reason=str(error))
-    found = pattern(rf, model)
-    if found is None:
-        return Judgement(model, HOLDS, prefix=returned(history))
-
-    def check(trial: Sequence[Operation]) -> str:
-        return verdict(trial, model, first)
-
-    witness, _ = explain(history, check, [int(rf.order[v]) for v in found.nodes])
-    reason = f"{found.name}: {names(history, witness)}"
-    return Judgement(model, VIOLATED, witness, reason, prefix=longest_prefix(history, check) if prefix else 0)
+    return judged(history, model, partial(_breach, model), first, prefix)
 
 
 def verdict(history: Sequence[Operation], model: str, first: First = nothing) -> str:
     """The bare verdict."""
-    try:
-        return HOLDS if pattern(reads_from(history, first), model) is None else VIOLATED
-    except Ambiguous:
-        return UNKNOWN
+    return bare(history, partial(_breach, model), first)
+
+
+def _breach(model: str, rf: ReadsFrom) -> Breach | None:
+    found = pattern(rf, model)
+    return None if found is None else ([int(rf.order[v]) for v in found.nodes], found.name)
 
 
 def pattern(rf: ReadsFrom, model: str) -> Pattern | None:

@@ -127,7 +127,7 @@ def _part(operations: Sequence[Operation], specification: Specification, budget:
         return additive.judge(operations, dict(specification.initial), budget)
     order = sorted(range(len(operations)), key=lambda i: operations[i].invoke)
     arranged = [operations[i] for i in order]
-    found = search(arranged, specification, by_time(arranged), budget)
+    found = search(arranged, specification, by_time(arranged, alike=name in SPECIFICATIONS), budget)
     if found.order is not None:
         return Answer([order[i] for i in found.order], [])
     return Answer(None, [] if found.exhausted else order, "fit no order that real time allows", found.exhausted)
@@ -188,8 +188,14 @@ def _first_violation(history: Sequence[Operation], specification: Specification,
     return first
 
 
-Next = Callable[[int], list[int]]
-"""Which operations may come next, given the set of those done (as bits)."""
+@dataclass(frozen=True)
+class Next:
+    """What the order of a model allows."""
+
+    candidates: Callable[[int], list[int]]
+    """Which operations may come next, given the set of those done (as bits)."""
+    loose: int
+    """Those that need not be done, and for which nobody waits (as bits)."""
 
 
 @dataclass(frozen=True)
@@ -204,29 +210,16 @@ class Found:
 
 
 def search(
-    operations: Sequence[Operation], specification: Specification, candidates: Next, budget: Budget
+    operations: Sequence[Operation], specification: Specification, allowed: Next, budget: Budget
 ) -> Found:  # fmt: skip
     """A legal order of all operations that returned, and of those others that help."""
     required = sum(1 << i for i, operation in enumerate(operations) if operation.status == "ok")
-    pure = [is_pure(operation) for operation in operations]
-    seen: set[tuple[int, Hashable]] = set()
-    remembered = 0
+    loose = allowed.loose
+    seen: dict[tuple[int, Hashable, Hashable], list[int]] = {}
+    remembered = nodes = 0
     order: list[int] = []
-
-    def ways(done: int, state: State) -> Iterator[tuple[int, int, State]]:
-        options = []
-        for i in candidates(done):
-            fits, after = specification.step(state, operations[i])
-            if fits and pure[i]:
-                yield i, done | 1 << i, after
-                return
-            if fits and (after != state or required >> i & 1):
-                options.append((i, done | 1 << i, after))
-        # What may never have happened is tried last.
-        yield from sorted(options, key=lambda option: not required >> option[0] & 1)
-
-    nodes = 0
-    stack = [ways(0, specification.initial)]
+    ways = _ways(operations, specification, allowed, required)
+    stack = [ways(0, specification.initial, _SURE)]
     if required == 0:
         return Found((), False, 0)
     while stack:
@@ -236,27 +229,82 @@ def search(
             if order:
                 order.pop()
             continue
-        i, done, state = step
-        place = (done, state)
-        if place in seen:
+        i, done, state, before = step
+        used = done & loose
+        known = seen.setdefault((done & ~loose, state, before), [])
+        if any(fewer & ~used == 0 for fewer in known):  # who used less can do all that is left to do
             continue
         nodes += 1
         remembered += (done.bit_length() >> 3) + 200
         if nodes > budget.nodes or remembered > budget.memory:
             return Found(None, True, nodes)
-        seen.add(place)
+        known.append(used)
         order.append(i)
         if done & required == required:
             return Found(tuple(order), False, nodes)
-        stack.append(ways(done, state))
+        stack.append(ways(done, state, before))
     return Found(None, False, nodes)
 
 
-def by_time(operations: Sequence[Operation]) -> Next:
-    """What real time allows: no operation that is not done returned before it began. Sorted by invocation."""
+_SURE = object()  # the last operation was not a loose one
+Way = tuple[int, int, State, Hashable]
+"""The next operation, all that are done then, the state after it; after a loose one, the state before it."""
+
+
+def _ways(
+    operations: Sequence[Operation], specification: Specification, allowed: Next, required: int
+) -> Callable[[int, State, Hashable], Iterator[Way]]:  # fmt: skip
+    """How to go on.
+
+    What need not be done is done for the sake of the operation after it. If that fits without, and leaves the same
+    state, the order without it is as good, and is tried elsewhere.
+    """
+    pure = [is_pure(operation) for operation in operations]
+    meaning, loose = specification.step, allowed.loose
+
+    def ways(done: int, state: State, before: Hashable) -> Iterator[Way]:
+        options: list[Way] = []
+        for i in allowed.candidates(done):
+            fits, after = meaning(state, operations[i])
+            if not fits or (after == state and not required >> i & 1):
+                continue
+            if before is not _SURE and meaning(before, operations[i]) == (True, after):
+                continue
+            way = i, done | 1 << i, after, state if loose >> i & 1 else _SURE
+            if pure[i]:
+                yield way
+                return
+            options.append(way)
+        # What may never have happened is tried last.
+        yield from sorted(options, key=lambda way: not required >> way[0] & 1)
+
+    return ways
+
+
+def _twins(operations: Sequence[Operation], among: Sequence[int]) -> list[int]:
+    """For each operation the last one before it, of `among`, that asks for the same (else -1).
+
+    Of two that never returned and ask for the same, the one that was called first may do all that the other may.
+    """
+    twin, last = [-1] * len(operations), dict[Hashable, int]()
+    for i in among:
+        operation = operations[i]
+        asked = operation.f, frozen(operation.key), frozen(operation.value), frozen(operation.result)
+        twin[i] = last.get(asked, -1)
+        last[asked] = i
+    return twin
+
+
+def by_time(operations: Sequence[Operation], *, alike: bool = True) -> Next:
+    """What real time allows: no operation that is not done returned before it began. Sorted by invocation.
+
+    `alike`: it does not matter who asks.
+    """
     count = len(operations)
     invoke = [operation.invoke for operation in operations]
     complete = [operation.complete for operation in operations]
+    lost = [i for i, operation in enumerate(operations) if operation.status == "info"]
+    twin = _twins(operations, lost if alike else ())
 
     def candidates(done: int) -> list[int]:
         found: list[int] = []
@@ -264,22 +312,28 @@ def by_time(operations: Sequence[Operation]) -> Next:
         bound = float("inf")
         while at < count and invoke[at] <= bound:
             if not done >> at & 1:
-                found.append(at)
+                if twin[at] < 0 or done >> twin[at] & 1:
+                    found.append(at)
                 bound = min(bound, complete[at])
             at += 1
         return found
 
-    return candidates
+    return Next(candidates, sum(1 << i for i in lost))
 
 
-def by_process(owner: Sequence[int], follows: Sequence[int]) -> Next:
+def by_process(
+    operations: Sequence[Operation], owner: Sequence[int], follows: Sequence[int], *, alike: bool = True
+) -> Next:  # fmt: skip
     """What program order allows, by the owners of operations in the order of their calls: the next one of each, if the
-    one that it follows is done.
+    one that it follows is done. `alike`: it does not matter who asks.
     """
     queues: dict[int, list[int]] = {}
     for i, process in enumerate(owner):
         queues.setdefault(process, []).append(i)
     rows = list(queues.values())
+    awaited = set(follows)
+    lost = [row[-1] for row in rows if operations[row[-1]].status == "info" and row[-1] not in awaited]
+    twin = _twins(operations, [i for i in lost if alike and queues[owner[i]] == [i] and follows[i] < 0])
 
     def candidates(done: int) -> list[int]:
         found: list[int] = []
@@ -288,8 +342,11 @@ def by_process(owner: Sequence[int], follows: Sequence[int]) -> Next:
             while low < high:
                 middle = (low + high) // 2
                 low, high = (middle + 1, high) if done >> row[middle] & 1 else (low, middle)
-            if low < len(row) and (follows[row[low]] < 0 or done >> follows[row[low]] & 1):
-                found.append(row[low])
+            if low == len(row):
+                continue
+            i = row[low]
+            if all(j < 0 or done >> j & 1 for j in (follows[i], twin[i])):
+                found.append(i)
         return found
 
-    return candidates
+    return Next(candidates, sum(1 << i for i in lost))

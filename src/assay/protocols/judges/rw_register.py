@@ -26,7 +26,7 @@ Where every value has one author, who comes before whom is known but for choices
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -46,7 +46,7 @@ from assay.protocols.judges.judgement import (
     returned,
     steps,
 )
-from assay.protocols.judges.linearizable import PROBE, by_process, by_time, search
+from assay.protocols.judges.linearizable import PROBE, Next, by_process, by_time, search
 from assay.protocols.judges.snapshots import components, short_cycle
 from assay.protocols.judges.specifications import SPECIFICATIONS, Specification, State, check
 from assay.workloads.histories import Operation
@@ -258,7 +258,7 @@ def _by_state(
         found = search(*_snapshots(history, transactions, kept, specification), budget)
     else:
         operations = [history[i] for i in kept]
-        free = by_process(range(len(kept)), [-1] * len(kept))
+        free = by_process(operations, range(len(kept)), [-1] * len(kept))
         found = search(operations, specification, by_time(operations) if model.startswith("strict") else free, budget)
     if found.order is not None:
         return _Said(HOLDS)
@@ -385,7 +385,7 @@ def _snapshots(
     transactions: dict[int, _Transaction],
     kept: Sequence[int],
     specification: Specification,
-) -> tuple[list[Operation], Specification, Callable[[int], list[int]]]:  # fmt: skip
+) -> tuple[list[Operation], Specification, Next]:  # fmt: skip
     """Every transaction as two operations: a beginning, which reads, and a commit, which writes.
 
     The state is the last author of each key, and for each transaction that has begun, who that was for the keys that
@@ -412,4 +412,4 @@ def _snapshots(
         return True, (tuple(sorted(authors.items(), key=repr)), tuple(sorted(running.items())))
 
     owner = [at // 2 for at in range(len(halves))]
-    return halves, replace(specification, initial=((), ()), step=step), by_process(owner, [-1] * len(halves))
+    return halves, replace(specification, initial=((), ()), step=step), by_process(halves, owner, [-1] * len(halves))

@@ -33,7 +33,19 @@ import numpy.typing as npt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from assay.protocols.judges.judgement import effective, frozen, owners
+from assay.protocols.judges.judgement import (
+    HOLDS,
+    UNKNOWN,
+    VIOLATED,
+    Judgement,
+    effective,
+    explain,
+    frozen,
+    longest_prefix,
+    names,
+    owners,
+    returned,
+)
 from assay.sim.compiled import njit
 from assay.workloads.histories import Operation
 
@@ -77,6 +89,39 @@ First = Callable[[Hashable], Any]
 def nothing(_: Hashable) -> Any:
     """Keys that hold nothing."""
     return None
+
+
+Breach = tuple[Sequence[int], str]
+"""Operations of a history that break a model, and how, in a few words."""
+Broken = Callable[["ReadsFrom"], Breach | None]
+
+
+def judged(history: Sequence[Operation], model: str, broken: Broken, first: First, prefix: bool) -> Judgement:
+    """Judge by who read what of whom: what `broken` finds, cut down to what it takes.
+
+    A value written twice to a key hides who read what: then the answer is ``unknown``.
+    """
+    try:
+        found = broken(reads_from(history, first))
+    except Ambiguous as error:
+        return Judgement(model, UNKNOWN, reason=str(error))
+    if found is None:
+        return Judgement(model, HOLDS, prefix=returned(history))
+
+    def check(trial: Sequence[Operation]) -> str:
+        return bare(trial, broken, first)
+
+    witness, _ = explain(history, check, found[0])
+    reason = f"{found[1]}: {names(history, witness)}"
+    return Judgement(model, VIOLATED, witness, reason, prefix=longest_prefix(history, check) if prefix else 0)
+
+
+def bare(history: Sequence[Operation], broken: Broken, first: First) -> str:
+    """The verdict alone."""
+    try:
+        return HOLDS if broken(reads_from(history, first)) is None else VIOLATED
+    except Ambiguous:
+        return UNKNOWN
 
 
 def reads_from(history: Sequence[Operation], first: First = nothing) -> ReadsFrom:

@@ -108,7 +108,10 @@ def _order(
     operations = [history[i] for i in chosen]
     session, follows = owners(history)  # of all of it: what a process did later may be among what does not matter
     place = {i: at for at, i in enumerate(chosen)}
-    allowed = by_process([session[i] for i in chosen], [place.get(follows[i], -1) for i in chosen])
+    allowed = by_process(
+        operations, [session[i] for i in chosen], [place.get(follows[i], -1) for i in chosen],
+        alike=specification.name in SPECIFICATIONS,
+    )  # fmt: skip
     found = search(operations, _whole(specification, operations), allowed, budget)
     order = None if found.order is None else tuple(chosen[i] for i in found.order)
     return Found(order, found.exhausted, found.nodes), chosen, "fit no order that is true to every process"

@@ -23,33 +23,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from assay.protocols.judges import saturation
-from assay.protocols.judges.judgement import (
-    HOLDS,
-    UNKNOWN,
-    VIOLATED,
-    Judgement,
-    explain,
-    longest_prefix,
-    names,
-    returned,
-)  # fmt: skip
+from assay.protocols.judges.judgement import Judgement
 from assay.protocols.judges.saturation import (
     INITIAL,
     NO_READ,
     NOWHERE,
-    Ambiguous,
+    Breach,
     Edges,
     First,
     ReadsFrom,
+    bare,
     behind,
     behind_cycle,
+    judged,
     nothing,
     path,
-    reads_from,
 )
 from assay.workloads.histories import Operation
 
@@ -60,21 +53,7 @@ def judge(history: Sequence[Operation], model: str, *, prefix: bool = True, firs
     """Judge one guarantee."""
     if model not in MODELS:
         raise ValueError(f"no session guarantee '{model}'; there are {', '.join(MODELS)}")
-    try:
-        rf = reads_from(history, first)
-    except Ambiguous as error:
-        return Judgement(model, UNKNOWN, reason=str(error))
-    found = broken(rf, model)
-    if found is None:
-        return Judgement(model, HOLDS, prefix=returned(history))
-
-    def check(trial: Sequence[Operation]) -> str:
-        return verdict(trial, model, first)
-
-    witness, _ = explain(history, check, found)
-    sentence = "returns a value that nobody wrote" if NOWHERE in rf.source else _SENTENCES[model]
-    reason = f"{sentence}: {names(history, witness)}"
-    return Judgement(model, VIOLATED, witness, reason, prefix=longest_prefix(history, check) if prefix else 0)
+    return judged(history, model, partial(_breach, model), first, prefix)
 
 
 _SENTENCES = {
@@ -87,19 +66,16 @@ _SENTENCES = {
 
 def verdict(history: Sequence[Operation], model: str, first: First = nothing) -> str:
     """The bare verdict."""
-    try:
-        return HOLDS if broken(reads_from(history, first), model) is None else VIOLATED
-    except Ambiguous:
-        return UNKNOWN
+    return bare(history, partial(_breach, model), first)
 
 
-def broken(rf: ReadsFrom, model: str) -> list[int] | None:
-    """Operations of the history that break the guarantee, or None. A value from nowhere breaks all."""
+def _breach(model: str, rf: ReadsFrom) -> Breach | None:
+    """A value from nowhere breaks all guarantees."""
     lost = np.flatnonzero(rf.source == NOWHERE)
     if len(lost):
-        return [int(rf.order[lost[0]])]
+        return [int(rf.order[lost[0]])], "returns a value that nobody wrote"
     found = _RULES[model](rf)
-    return None if found is None else sorted({int(rf.order[v]) for v in found})
+    return None if found is None else (sorted({int(rf.order[v]) for v in found}), _SENTENCES[model])
 
 
 def _by_session(rf: ReadsFrom) -> Iterator[tuple[int, int]]:

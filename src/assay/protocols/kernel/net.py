@@ -312,18 +312,23 @@ def _named(name: str, n: int) -> list[tuple[int, ...]]:
     if name == "chain":
         return [tuple(other for other in (node - 1, node + 1) if 0 <= other < n) for node in range(n)]
     if name in ("grid", "torus"):
-        return _lattice(n, wrap=name == "torus")
+        side = math.isqrt(n)
+        if side * side != n:
+            raise ValueError(f"{n} nodes make no square; a grid or torus needs 4, 9, 16, …")
+        return lattice(side, side, wrap=name == "torus")
     raise ValueError(f"no topology '{name}'; one of {', '.join(NAMES)} expected")
 
 
-def _lattice(n: int, wrap: bool) -> list[tuple[int, ...]]:
-    side = math.isqrt(n)
-    if side * side != n:
-        raise ValueError(f"{n} nodes make no square; a grid or torus needs 4, 9, 16, …")
+def lattice(height: int, width: int, *, wrap: bool) -> list[tuple[int, ...]]:
+    """The neighbours of each node of a rectangle, row by row; with `wrap` its ends meet.
+
+    >>> lattice(1, 3, wrap=False), lattice(1, 3, wrap=True)
+    ([(1,), (0, 2), (1,)], [(1, 2), (0, 2), (0, 1)])
+    """
     rows = []
-    for node in range(n):
-        row, column = divmod(node, side)
+    for node in range(height * width):
+        row, column = divmod(node, width)
         around = ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1))
-        inside = ((r % side, c % side) for r, c in around if wrap or (0 <= r < side and 0 <= c < side))
-        rows.append(tuple(sorted({r * side + c for r, c in inside} - {node})))
+        inside = ((r % height, c % width) for r, c in around if wrap or (0 <= r < height and 0 <= c < width))
+        rows.append(tuple(sorted({r * width + c for r, c in inside} - {node})))
     return rows

@@ -42,7 +42,7 @@ import polars as pl
 from assay.protocols.judges import causal, lattice, linearizable, sequential, sessions, specifications
 from assay.protocols.kernel import net as nets
 from assay.protocols.kernel.world import World
-from assay.protocols.lcc import definitions, executions, placement, planted, rivals
+from assay.protocols.lcc import definitions, executions, placement, rivals
 from assay.protocols.lcc.placement import JUDGED, Placement, place
 from assay.protocols.nodes.kv import finished
 from assay.protocols.nodes.raft import Raft, RaftClient
@@ -50,6 +50,7 @@ from assay.protocols.nodes.stores import PRESETS, WAITS, Bridge, Design, Replica
 from assay.record import intervals, measures
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.random import stream
+from assay.workloads import planted_histories as planted
 from assay.workloads.histories import Operation
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
     from assay.protocols.kernel.run import Outcome
     from assay.record.lab import Lab
+    from assay.record.tables import Tables
 
 __all__ = ["Placement", "place", "readable"]
 
@@ -119,17 +121,17 @@ def satisfies(history: list[Operation], model: str) -> bool:
 # ------------------------------------------------------------------------------------------- what is counted
 
 
-def count_order(events: int) -> list[dict[str, Any]]:
+def count_order(events: int) -> dict[str, list[dict[str, Any]]]:
     """The lattice against all executions: every pair of configurations, and every ordering."""
     found = executions.census(events)
     base = {"executions": found.executions}
-    pairs = {"experiment": "order", "checked": found.pairs, "agreeing": found.pairs - found.disagreements}
-    rows = [base | pairs | {"witnesses": len(found.witnesses)}]
+    pairs = {"checked": found.pairs, "agreeing": found.pairs - found.disagreements}
+    orderings = []
     for ordering, split in found.split.items():
         refines = found.refines[ordering]
-        row = {"experiment": "dichotomy", "ordering": ordering, "splits": split, "refines": refines}
-        rows.append(base | row | {"checked": 1, "agreeing": int(split != refines)})
-    return rows
+        row = {"ordering": ordering, "splits": split, "refines": refines}
+        orderings.append(base | row | {"checked": 1, "agreeing": int(split != refines)})
+    return {"order": [base | pairs | {"witnesses": len(found.witnesses)}], "dichotomy": orderings}
 
 
 def count_definitions(events: int) -> list[dict[str, Any]]:
@@ -146,7 +148,7 @@ def count_definitions(events: int) -> list[dict[str, Any]]:
                 holding[model] += holds
                 agreeing[model] += holds == (lattice.NAMED[model].demands <= signature)
     return [
-        {"experiment": "definitions", "model": model, "executions": total, "checked": total,
+        {"model": model, "executions": total, "checked": total,
          "agreeing": agreeing[model], "holding": holding[model]}
         for model in agreeing
     ]  # fmt: skip
@@ -155,7 +157,7 @@ def count_definitions(events: int) -> list[dict[str, Any]]:
 # --------------------------------------------------------------------------------------- what stores really do
 
 
-def planted_trial(experiment: str, plant: str, operations: int, runs: int, seed: int) -> dict[str, Any]:
+def planted_trial(plant: str, operations: int, runs: int, seed: int) -> dict[str, Any]:
     """Histories that are right but for one planted anomaly: are exactly those models broken that the lattice says?"""
     agreeing = 0
     for run in range(runs):
@@ -195,7 +197,7 @@ def run_store(name: str, seed: int, operations: int = 24) -> Outcome:
     return world.run("timed", limit=30.0, metered=False)
 
 
-def store_trial(experiment: str, store: str, runs: int, seed: int) -> dict[str, Any]:
+def store_trial(store: str, runs: int, seed: int) -> dict[str, Any]:
     """How often a store kept its promise, and how often real time was what it broke."""
     kept = linear = shifted = same = 0
     for run in range(runs):
@@ -208,7 +210,7 @@ def store_trial(experiment: str, store: str, runs: int, seed: int) -> dict[str, 
     return {"checked": runs, "agreeing": kept, "linear": linear, "shifted": shifted, "unchanged": same}
 
 
-def rivals_trial(experiment: str, store: str, runs: int, seed: int) -> dict[str, dict[str, Any]]:
+def rivals_trial(store: str, runs: int, seed: int) -> dict[str, dict[str, Any]]:
     """Histories of a store as the lattice and its rivals tell them: as all judges together do, and with how many?"""
     counts = {name: {"checked": 0, "agreeing": 0, "asked": 0} for name in rivals.METHODS}
     for run in range(runs):
@@ -263,7 +265,7 @@ def migrate(path: tuple[str, str, str], seed: int) -> list[Operation]:
 LEVELS = {"nothing": None, "writer": "monotonic-writes", "causes": "causal"}
 
 
-def migration_trial(experiment: str, first: str, second: str, third: str, runs: int, seed: int) -> dict[str, Any]:
+def migration_trial(first: str, second: str, third: str, runs: int, seed: int) -> dict[str, Any]:
     """How often the readers' store's own level was missed, and that of the weakest store on the path."""
     least = WAITS[min(WAITS.index(wait) for wait in (first, second, third))]
     missed = broken = 0
@@ -279,7 +281,7 @@ def _at_level(history: list[Operation], wait: str) -> bool:
     return model is None or satisfies(history, model)
 
 
-def metadata_trial(experiment: str, keeps: str, runs: int, seed: int) -> dict[str, Any]:
+def metadata_trial(keeps: str, runs: int, seed: int) -> dict[str, Any]:
     """Inversions by wrong clocks: how many there are, how many a store can prove, how many it could have prevented."""
     inversions = found = avoided = both = false = 0
     for run in range(runs):
@@ -323,39 +325,43 @@ def run_live(names: tuple[str, ...], seed: int, operations: int = 12) -> list[di
         history = [operation for operation in outcome.operations if operation.process in mine]
         kept = satisfies(history, PROMISED[name]) if name in PROMISED else converged(history, keys=2)
         done = sum(operation.status == "ok" for operation in history)
-        row = {"experiment": "live", "store": name, "checked": 1, "agreeing": int(kept)}
+        row = {"store": name, "checked": 1, "agreeing": int(kept)}
         rows.append(row | {"operations": done})
     history = run_raft(seed, operations, "live", processes=2).operations
     kept = satisfies(history, PROMISED["raft"])
-    row = {"experiment": "live", "store": "raft", "checked": 1, "agreeing": int(kept)}
+    row = {"store": "raft", "checked": 1, "agreeing": int(kept)}
     return [*rows, row | {"operations": len(history)}]
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Count all small executions, then run stores, migrations, clocks that go wrong, and rivals on what stores did."""
-    counted = count_order(lab.pick(quick=4, full=5)) + count_definitions(lab.pick(quick=4, full=5))
-    direct = [row | {"seed": lab.seeds[0]} for row in counted + run_live(tuple(PRESETS), lab.seeds[0])]
+    events, first = lab.pick(quick=4, full=5), lab.seeds[0]
+    direct = {
+        **count_order(events), "definitions": count_definitions(events), "live": run_live(tuple(PRESETS), first),
+    }  # fmt: skip
+    lab.cases.update(("ordering", "model", "store"))
     runs = lab.pick(quick=2, full=20)
-    stores = [{"experiment": "stores", "store": store, "runs": runs} for store in STORES]
-    plants = [
-        {"experiment": "planted", "plant": plant, "operations": 40, "runs": lab.pick(quick=4, full=50)}
-        for plant in planted.PLANTS
-    ]
-    clean = [{"experiment": "clean", "plant": "none", "operations": 40, "runs": lab.pick(quick=50, full=1000)}]
-    beside = [row | {"experiment": "rivals"} for row in stores]
+    stores = [{"store": store, "runs": runs} for store in STORES]
+    plants = [{"plant": plant, "operations": 40, "runs": lab.pick(quick=4, full=50)} for plant in planted.PLANTS]
+    clean = [{"plant": "none", "operations": 40, "runs": lab.pick(quick=50, full=1000)}]
     paths = [
-        {"experiment": "migration", "first": a, "second": b, "third": c, "runs": lab.pick(quick=3, full=20)}
+        {"first": a, "second": b, "third": c, "runs": lab.pick(quick=3, full=20)}
         for a, b, c in product(WAITS, WAITS, WAITS[1:])  # readers of a store that waits for nothing can lose nothing
     ]
-    kept = [{"experiment": "metadata", "keeps": keeps, "runs": runs} for keeps in placement.KEEPS]
-    tables = [
-        lab.run(migration_trial, paths),
-        lab.run(store_trial, stores),
-        lab.run(metadata_trial, kept),
-        lab.run(planted_trial, plants + clean),
-        lab.run(rivals_trial, beside, per="method"),
-    ]
-    return pl.concat([pl.from_dicts(direct, infer_schema_length=None), *tables], how="diagonal_relaxed")
+    kept = [{"keeps": keeps, "runs": runs} for keeps in placement.KEEPS]
+    return {
+        **{name: _counted(rows, first) for name, rows in direct.items()},
+        "migration": lab.run(migration_trial, paths),
+        "stores": lab.run(store_trial, stores),
+        "metadata": lab.run(metadata_trial, kept),
+        "planted": lab.run(planted_trial, plants),
+        "clean": lab.run(planted_trial, clean),
+        "rivals": lab.run(rivals_trial, stores, per="method"),
+    }
+
+
+def _counted(rows: list[dict[str, Any]], seed: int) -> pl.DataFrame:
+    return pl.from_dicts([row | {"seed": seed} for row in rows], infer_schema_length=None)
 
 
 def plot(table: pl.DataFrame) -> alt.LayerChart:

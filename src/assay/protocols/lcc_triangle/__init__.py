@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from assay.protocols.kernel.run import Outcome
     from assay.record.lab import Lab
+    from assay.record.tables import Tables
 
 evidence = Evidence.MODEL  # simulated time; the partition is also run over TCP
 use_when = (
@@ -206,9 +207,8 @@ def _preset(wait: str, order: str, prompt: bool, ordered: bool) -> str:
 
 
 def surface_trial(
-    experiment: str, adversary: str, wait: str, order: str, prompt: bool, ordered: bool, store: str, runs: int,
-    seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    adversary: str, wait: str, order: str, prompt: bool, ordered: bool, store: str, runs: int, seed: int
+) -> dict[str, Any]:
     """In how many runs each demand was met."""
     kept = [demands(adversary, wait, order, prompt, 1000 * seed + run, ordered) for run in range(runs)]
     return {"trials": runs} | {name: sum(run[name] for run in kept) for name in kept[0]}
@@ -224,7 +224,7 @@ GIVES = {
 """Which demand gives first when writes get lost, and the design that does so."""
 
 
-def repair_trial(experiment: str, gives: str, loss: float, runs: int, seed: int) -> dict[str, Any]:
+def repair_trial(gives: str, loss: float, runs: int, seed: int) -> dict[str, Any]:
     """A burst of losses, repaired by asking around: what is broken while the repair is under way?"""
     broken = {"closure": 0, "ordering": 0, "timeliness": 0}
     for run in range(runs):
@@ -259,7 +259,7 @@ def shown_in_time(outcome: Outcome) -> bool:
     return all(count[one] == outcome.n for one, time in first.items() if time + PROMPT < outcome.time)
 
 
-def idle_trial(experiment: str, store: str, load: float, runs: int, seed: int) -> dict[str, Any]:
+def idle_trial(store: str, load: float, runs: int, seed: int) -> dict[str, Any]:
     """Whether a store is seen to be linearizable when `load` writes happen in the time that a write needs to spread."""
     linear = 0
     for run in range(runs):
@@ -294,7 +294,7 @@ def run_live(seed: int, seconds: float = 1.2) -> list[dict[str, Any]]:
         history = [one for one in outcome.operations if (one.process - 6) // 3 == at]
         met = judge(history)
         counted = {demand: int(met[demand]) for demand in ("closure", "timeliness")}
-        row = {"experiment": "live", "store": name, "seed": seed, "trials": 1, "operations": len(history)}
+        row = {"store": name, "seed": seed, "trials": 1, "operations": len(history)}
         rows.append(row | counted)
     return rows
 
@@ -303,32 +303,31 @@ LOADS = (1e-6, 1e-4, 1e-2, 1.0)
 """Writes while a write spreads; the least stands for "far more slowly"."""
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """All settings under all adversaries; losses and their repair; write rates; a partition over TCP."""
     surfaces = [
-        {"experiment": "surfaces", "adversary": name} | design | {"runs": lab.pick(quick=2, full=10)}
+        {"adversary": name} | design | {"runs": lab.pick(quick=2, full=10)}
         for name in ADVERSARIES
         for design in designs()
     ]
     repairs = [
-        {"experiment": "repair", "gives": gives, "loss": loss, "runs": lab.pick(quick=3, full=20)}
-        for gives in GIVES
-        for loss in (0.0, 0.6)
+        {"gives": gives, "loss": loss, "runs": lab.pick(quick=3, full=20)} for gives in GIVES for loss in (0.0, 0.6)
     ]
-    idle = [
-        {"experiment": "idle", "store": store, "load": load, "runs": lab.pick(quick=4, full=40)}
-        for store in PRESETS
-        for load in LOADS
-    ]
+    idle = [{"store": store, "load": load, "runs": lab.pick(quick=4, full=40)} for store in PRESETS for load in LOADS]
     first = lab.seeds[0]
     rows = [
-        {"experiment": "catalogue", "model": row.name, "seed": first, "named": row.named, "exact": not row.caveat,
+        {"model": row.name, "seed": first, "named": row.named, "exact": not row.caveat,
          "coordinates": f"{row.configuration} · {row.timely} · {row.returns}"}
         for row in catalogue()
     ]  # fmt: skip
-    direct = pl.from_dicts(rows + run_live(first), infer_schema_length=None)
-    tables = [lab.run(surface_trial, surfaces), lab.run(repair_trial, repairs), lab.run(idle_trial, idle)]
-    return pl.concat([direct, *tables], how="diagonal_relaxed")
+    lab.cases.update(("model", "store"))
+    return {
+        "catalogue": pl.from_dicts(rows, infer_schema_length=None),
+        "live": pl.from_dicts(run_live(first)),
+        "surfaces": lab.run(surface_trial, surfaces),
+        "repair": lab.run(repair_trial, repairs),
+        "idle": lab.run(idle_trial, idle),
+    }
 
 
 def plot(table: pl.DataFrame) -> alt.Chart:

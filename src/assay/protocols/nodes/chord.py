@@ -221,12 +221,6 @@ class Chord(Routed):
             del self.successors[self.settings.replicas :]
             self._index()
 
-    def on_ping(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
-        """Alive."""
-        _, number = msg
-        if self.joined:
-            ctx.send(src, ("pong", number))
-
     def on_pong(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
         """The predecessor is alive."""
         _, number = msg

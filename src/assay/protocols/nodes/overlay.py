@@ -512,6 +512,12 @@ class Routed(Overlay):
             _, kind, (key, origin, ticket, hops, _, payload), final = then
             self.forward(ctx, kind, key, origin, ticket, hops - 1, final, payload)
 
+    def on_ping(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
+        """Alive; or somebody measures the way here."""
+        _, number = msg
+        if self.joined:
+            ctx.send(src, ("pong", number))
+
     # Handing over
 
     def on_pull(self, ctx: Ctx, src: NodeId, msg: Message) -> None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from assay.record.lab import Lab
+    from assay.record.tables import Tables
 
 evidence = Evidence.REAL  # all configurations are explored, and the runs are the process itself
 use_when = (
@@ -68,6 +69,11 @@ IN_DA = {
 OUTSIDE_DA = {"(ab)*": "ab", "(..)*": "ab", ".*aa.*": "ab", "(b*ab*a)*b*": "ab", "a(ba|ca)*": "abc"}
 DEPTH = 3  # of the rankers that must not tell a witness apart
 EXPLORED = 5  # the longest word that is explored exhaustively
+LENGTHS = (1000, 500, 250, 125)  # of random words; the longest first, so that no core waits at the end
+
+APPROXIMATE_MAJORITY = population.APPROXIMATE_MAJORITY
+run_counts = swarm_counts.run
+"""Any population protocol without order, by counts: 10⁹ agents are no trouble."""
 
 
 # ------------------------------------------------------------------------------------ a user's language
@@ -317,7 +323,7 @@ def _word(wanted: Language, n: int, random: np.random.Generator) -> str:
     return "".join(word)
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Twelve languages inside DA, five outside, three machines; large rows at random, with order and without."""
     deep = {name for name in IN_DA if max(map(len, _protocol(name).decision.rankers)) > 2}
     heavy = deep | {name for name, alphabet in IN_DA.items() if len(alphabet) > 2}
@@ -339,11 +345,11 @@ def study(lab: Lab) -> pl.DataFrame:
     sampled = [row | {"states": 3, "sample": lab.pick(quick=200, full=500)} for row in pairs]
     runs = [
         {"name": name, "n": n, "replicas": lab.pick(quick=2, full=4)}
-        for n in (1000, 500, 250, 125)  # the longest first, so that no core waits at the end
+        for n in LENGTHS
         for name in list(IN_DA)[:: lab.pick(quick=3, full=1)]
     ]
     once = lab.with_seeds(quick=1, full=1)  # what is explored to the end is the same for every seed
-    tables = {
+    return {
         "large": lab.run(converge, runs),
         "unordered": lab.run(by_counts, runs),
         "inside": once.run(explore, languages),
@@ -352,8 +358,6 @@ def study(lab: Lab) -> pl.DataFrame:
         "all tiny": once.run(tiny, pairs, per="name"),
         "some tiny": lab.run(tiny, sampled, per="name"),
     }
-    named = [table.with_columns(experiment=pl.lit(name)) for name, table in tables.items()]
-    return pl.concat(named, how="diagonal_relaxed")
 
 
 def plot(table: pl.DataFrame) -> alt.LayerChart:

@@ -124,14 +124,14 @@ def language(expression: str, alphabet: str = "") -> Language:
     ValueError: the expression '(a' has no ')' for the '(' at place 1
     """
     letters = sorted({c for c in expression if c not in ".[]|*+?()"} | set(alphabet))
-    if not letters:
-        raise ValueError(f"the expression {expression!r} names no letter; give an alphabet")
     for letter in letters:
         if not letter.isalnum():
             raise ValueError(f"the letter {letter!r} is not a letter or digit")
-    parser = _Parser(expression, "".join(letters))
+    parsed = _Parser(expression, "".join(letters)).whole()  # first: what is no expression lacks more than letters
+    if not letters:
+        raise ValueError(f"the expression {expression!r} names no letter; give an alphabet")
     nfa = _Nfa()
-    start, end = nfa.build(parser.whole())
+    start, end = nfa.build(parsed)
     return Language(expression, minimal(nfa.determinise(start, end, "".join(letters))))
 
 

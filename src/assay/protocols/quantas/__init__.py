@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from assay.protocols.kernel.net import Floats, Latency, Net, Poisson
+from assay.protocols.kernel.net import Floats, Latency, Net, Poisson, lattice
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.world import Maker, World
 from assay.protocols.quantas.peers import PEERS, Cast, Figures, Scene
@@ -228,7 +228,9 @@ def _topology(shape: Shape, seed: int) -> Any:
     n, kind = shape.initial_peers, shape.type
     same = {"complete": "complete", "star": "star", "chain": "chain", "ring": "ring"}
     if kind in ("grid", "torus"):
-        rows: Any = _lattice(n, shape.height, shape.width, wrap=kind == "torus")
+        if shape.height < 1 or shape.width < 1 or shape.height * shape.width != n:
+            raise ValueError(f"topology.height × width is {shape.height} × {shape.width}; {n} peers expected")
+        rows: Any = lattice(shape.height, shape.width, wrap=kind == "torus")
     elif kind == "userList":
         rows = [shape.list.get(str(node), ()) for node in range(n)]
     elif kind == "unidirectionalRing":
@@ -249,15 +251,3 @@ def _topology(shape: Shape, seed: int) -> Any:
     for node, row in enumerate(rows):
         moved[place[node]] = tuple(sorted(place[other] for other in row))
     return moved
-
-
-def _lattice(n: int, height: int, width: int, wrap: bool) -> list[tuple[int, ...]]:
-    if height < 1 or width < 1 or height * width != n:
-        raise ValueError(f"topology.height × width is {height} × {width}; {n} peers expected")
-    rows = []
-    for node in range(n):
-        row, column = divmod(node, width)
-        around = ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1))
-        inside = ((r % height, c % width) for r, c in around if wrap or (0 <= r < height and 0 <= c < width))
-        rows.append(tuple(sorted({r * width + c for r, c in inside} - {node})))
-    return rows

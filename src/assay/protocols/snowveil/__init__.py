@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from assay.record.lab import Lab
+    from assay.record.tables import Tables
 
 evidence = Evidence.REAL  # the process is the thing itself; electorates are generated and said so in each row
 use_when = (
@@ -189,7 +190,7 @@ def _snowball(electorate: Profile, sample: int, quorum: float, streak: int, seed
 
 
 def trial(
-    experiment: str, culture_name: str, n: int, seed: int, margin: float = LEAD, sample: int = SAMPLE,
+    culture_name: str, n: int, seed: int, margin: float = LEAD, sample: int = SAMPLE,
     rule: str = "chb", liars: float = 0.0, way: str = "snowveil", quorum: float = 1.5, streak: int = 6,
     replicas: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
@@ -244,15 +245,15 @@ def _over_the_network(electorate: Profile, sample: int, liars: float, goal: int,
     return Outcome(votes, ended.meter.messages // (2 * sample), len(decided) == n - len(lying))
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """How polls grow with the voters; how success depends on sample, lead, rule and liars; and who else finds it.
 
     Snowball gets the setting that serves it best with each kind of electorate and rule, found on other electorates.
     """
 
-    def case(experiment: str, culture_name: str = "two-camps", n: int = 0, **what: Any) -> dict[str, Any]:
+    def case(culture_name: str = "two-camps", n: int = 0, **what: Any) -> dict[str, Any]:
         given = {"margin": LEAD, "sample": SAMPLE, "rule": "chb", "liars": 0.0, "way": "snowveil"}
-        return {"experiment": experiment, "culture_name": culture_name, "n": n or usual, "replicas": few} | given | what
+        return {"culture_name": culture_name, "n": n or usual, "replicas": few} | given | what
 
     usual = lab.pick(quick=601, full=1001)
     few, many = lab.pick(quick=4, full=10), lab.pick(quick=20, full=50)
@@ -260,23 +261,26 @@ def study(lab: Lab) -> pl.DataFrame:
     kinds = [(name, rule) for name in CULTURES for rule in ("chb", "plurality")]
     tunings = [{"culture_name": name, "n": usual, "rule": rule, "replicas": few} for name, rule in kinds]
     best = tuned(lab.with_seeds(quick=3, full=10).run(tune, tunings, per="setting"))
-    sizes = [case("size", n=round(10**p), replicas=1) for p in np.arange(top, 2.9, -0.5).tolist()]
-    samples = [case("sample", n=501, sample=k, margin=0.02, replicas=many) for k in (*SAMPLES, 20)]
-    leads = [case("lead", margin=lead) for lead in (0.0, 0.01, 0.02, LEAD, 0.1)]
-    lies = [case("liars", liars=share) for share in (0.0, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08)]
+    sizes = [case(n=round(10**p), replicas=1) for p in np.arange(top, 2.9, -0.5).tolist()]
+    samples = [case(n=501, sample=k, margin=0.02, replicas=many) for k in (*SAMPLES, 20)]
+    leads = [case(margin=lead) for lead in (0.0, 0.01, 0.02, LEAD, 0.1)]
+    lies = [case(liars=share) for share in (0.0, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08)]
     often = {"spatial": 4 * few}  # there elections differ most
     rules = [
-        case("rivals", name, rule=rule, replicas=often.get(name, few))
+        case(name, rule=rule, replicas=often.get(name, few))
         for name in CULTURES for rule in voting_rules.RULES
     ]  # fmt: skip
     rivals = [
-        case("rivals", name, rule=rule, way=way, replicas=often.get(name, few),
+        case(name, rule=rule, way=way, replicas=often.get(name, few),
              **(best[name, rule] if way == "snowball" else {}))
         for name, rule in kinds for way in WAYS if way != "snowveil"
     ]  # fmt: skip
-    network = [case("network", n=lab.pick(quick=64, full=200), margin=0.3, way="network", replicas=2, liars=share)
+    network = [case(n=lab.pick(quick=64, full=200), margin=0.3, way="network", replicas=2, liars=share)
                for share in (0.0, 0.1)]  # fmt: skip
-    return lab.run(trial, [*sizes, *network, *leads, *samples, *lies, *rivals, *rules])
+    cases = {
+        "size": sizes, "network": network, "lead": leads, "sample": samples, "liars": lies, "rivals": rivals + rules,
+    }  # fmt: skip
+    return {name: lab.run(trial, some) for name, some in cases.items()}
 
 
 def tuned(table: pl.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
@@ -305,11 +309,12 @@ def plot(table: pl.DataFrame) -> alt.HConcatChart:
             .mark_line(point=alt.OverlayMarkDef(size=36), strokeWidth=1.5)
             .encode(
                 x=alt.X(f"{column}:Q", title=title),
-                y=alt.Y("found:Q", title="full count's winner found", scale=alt.Scale(domain=[0, 1])),
+                y=alt.Y("found:Q", title="share found", scale=alt.Scale(domain=[0, 1])),
             )
             .properties(width=210, height=260)
         )
-    chart: alt.HConcatChart = alt.hconcat(*panels).properties(title="Snowveil")
+    head = alt.Title("How often Snowveil finds the full count's winner", subtitle="Share of elections")
+    chart: alt.HConcatChart = alt.hconcat(*panels).properties(title=head)
     return chart
 
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from assay.record.lab import Lab
+    from assay.record.tables import Tables
 
 evidence = Evidence.MODEL  # real nodes and frames on a simulated network; a few committees stand for all
 use_when = (
@@ -230,7 +231,7 @@ def _tossed(crashed: list[int], size: int, seed: int) -> Meter:
     return World(n=size, f=borne(size), node=StrongCoin, faults=faults, seed=seed).run("async").meter
 
 
-def cost(experiment: str, n: int, sampled: int, seed: int) -> dict[str, Any]:
+def cost(n: int, sampled: int, seed: int) -> dict[str, Any]:
     """The messages and bits of one toss, whose adversary fells what committees it can."""
     plan = plan_for(n, seed)
     one = toss(plan, seed)
@@ -238,13 +239,13 @@ def cost(experiment: str, n: int, sampled: int, seed: int) -> dict[str, Any]:
     return found | {"committees": plan.committees, "size": plan.size, "fallen_ratio": one.fallen / plan.missing}
 
 
-def everybody(experiment: str, n: int, seed: int) -> dict[str, Any]:
+def everybody(n: int, seed: int) -> dict[str, Any]:
     """The rival: one strong coin by all n parties, as many of them crashed as in the committees' plan."""
     meter = _tossed(list(range(n - plan_for(n).faults, n)), n, key(seed, "everybody", n))
     return {"messages": float(meter.messages), "bits": float(meter.bits)}
 
 
-def whole(experiment: str, n: int, sampled: int, seed: int) -> dict[str, Any]:
+def whole(n: int, sampled: int, seed: int) -> dict[str, Any]:
     """A complete toss by nodes, real strong coins inside, one party crashed; a message takes up to a second.
 
     `estimated` is what some of its committees tell of all its messages.
@@ -264,7 +265,7 @@ def whole(experiment: str, n: int, sampled: int, seed: int) -> dict[str, Any]:
     }
 
 
-def commonness(experiment: str, n: int, tosses: int, seed: int) -> dict[str, dict[str, Any]]:
+def commonness(n: int, tosses: int, seed: int) -> dict[str, dict[str, Any]]:
     """How often the coin is common, and how often it shows 1 then; also if parties did without far more committees."""
     plan = plan_for(n, seed)
     made = [toss(plan, key(seed, "commonness", n, number)) for number in range(tosses)]
@@ -284,14 +285,14 @@ def _common(made: list[Toss]) -> dict[str, Any]:
     }
 
 
-def spoiled(experiment: str, n: int, seed: int) -> dict[str, Any]:
+def spoiled(n: int, seed: int) -> dict[str, Any]:
     """Committees that the greedy adversary fells, over those that a party does without."""
     plan = plan_for(n, seed)
     bits = stream(seed, "subcubic-coin", "tosses").integers(0, 2, plan.committees).astype(np.uint8)
     return {"fallen_ratio": int(_attack(plan, plan.members(), bits)[1].sum()) / plan.missing}
 
 
-def inner_coin(experiment: str, n: int, runs: int, seed: int) -> dict[str, Any]:
+def inner_coin(n: int, runs: int, seed: int) -> dict[str, Any]:
     """The real strong coin in a group of n, as many of them crashed as it bears: whether it is strong."""
     same = ones = 0
     f = borne(n)
@@ -315,7 +316,7 @@ def _coins(n: int, seed: int) -> dict[str, Any]:
     }
 
 
-def agreement(experiment: str, method: str, n: int, scheduler: str, runs: int, seed: int) -> dict[str, Any]:
+def agreement(method: str, n: int, scheduler: str, runs: int, seed: int) -> dict[str, Any]:
     """Rounds (coins tossed) until all have decided, from inputs that are split in two halves."""
     rounds, safe, messages = [], 0, 0
     for run in range(runs):
@@ -330,27 +331,22 @@ def agreement(experiment: str, method: str, n: int, scheduler: str, runs: int, s
     return {"rounds_mean": sum(rounds) / runs, "safe": safe, "messages": messages / runs}
 
 
-def study(lab: Lab) -> pl.DataFrame:
+def study(lab: Lab) -> Tables:
     """Messages against n, counted; the greedy adversary; how often the coin is common; agreement on top."""
     dear = lab.with_seeds(quick=3, full=5)
     costs = [
-        {"experiment": "cost", "n": n, "sampled": lab.pick(quick=1, full=2)}
+        {"n": n, "sampled": lab.pick(quick=1, full=2)}
         for n in lab.pick(quick=(216, 125, 64, 27), full=(512, 343, 216, 125, 64, 27))
     ]
-    rivals = [{"experiment": "everybody", "n": n} for n in lab.pick(quick=(27, 18, 12, 8), full=(40, 27, 18, 12, 8))]
-    complete = [
-        {"experiment": "whole", "n": n, "sampled": 3} for n in lab.pick(quick=(12, 10, 8), full=(27, 20, 12, 10, 8))
-    ]
+    rivals = [{"n": n} for n in lab.pick(quick=(27, 18, 12, 8), full=(40, 27, 18, 12, 8))]
+    complete = [{"n": n, "sampled": 3} for n in lab.pick(quick=(12, 10, 8), full=(27, 20, 12, 10, 8))]
     # At these n a sixteenth of the root of the number of committees is hardly rounded.
     common = [
-        {"experiment": "commonness", "n": n, "tosses": lab.pick(quick=20, full=40)}
+        {"n": n, "tosses": lab.pick(quick=20, full=40)}
         for n in lab.pick(quick=(300, 170, 64), full=(512, 300, 170, 64))
     ]
-    greedy = [{"experiment": "greedy", "n": n} for n in lab.pick(quick=(1000, 512), full=(4096, 2048, 1000, 512))]
-    inner = [
-        {"experiment": "inner", "n": n, "runs": lab.pick(quick=runs, full=10 * runs)}
-        for n, runs in ((13, 1), (11, 2), (8, 3), (6, 4))
-    ]
+    greedy = [{"n": n} for n in lab.pick(quick=(1000, 512), full=(4096, 2048, 1000, 512))]
+    inner = [{"n": n, "runs": lab.pick(quick=runs, full=10 * runs)} for n, runs in ((13, 1), (11, 2), (8, 3), (6, 4))]
     runs = lab.pick(quick=1, full=8)
     agree: list[dict[str, Any]] = [
         *({"method": "local", "n": n, "scheduler": "splitting", "runs": 4 * runs} for n in (16, 11, 6)),
@@ -358,16 +354,15 @@ def study(lab: Lab) -> pl.DataFrame:
         *({"method": method, "n": 6, "scheduler": "splitting", "runs": runs} for method in ("setup", "strong")),
         {"method": "committees", "n": 11, "scheduler": "random", "runs": runs},
     ]
-    tables = [
-        lab.with_seeds(quick=2, full=3).run(whole, complete),
-        dear.run(cost, costs),
-        dear.run(everybody, rivals),
-        lab.run(commonness, common, per="variant"),
-        lab.run(spoiled, greedy),
-        lab.run(inner_coin, inner),
-        lab.run(agreement, [{"experiment": "agreement", **case} for case in agree]),
-    ]
-    return pl.concat(tables, how="diagonal_relaxed")
+    return {
+        "whole": lab.with_seeds(quick=2, full=3).run(whole, complete),
+        "cost": dear.run(cost, costs),
+        "everybody": dear.run(everybody, rivals),
+        "commonness": lab.run(commonness, common, per="variant"),
+        "greedy": lab.run(spoiled, greedy),
+        "inner": lab.run(inner_coin, inner),
+        "agreement": lab.run(agreement, agree),
+    }
 
 
 def plot(table: pl.DataFrame) -> alt.Chart:

@@ -70,6 +70,7 @@ class BalanceRoute:
     """BR-0: decides on what is on board now, and predicts nothing."""
 
     key = "balanceroute"
+    lockstep = True  # what it evens out is the wait for the slowest of a group
     slots: int = 0  # sequences a worker takes (vLLM: max_num_seqs); 0: what the fleet says, or 256
     window: int = 256  # so many of the oldest are looked at
     patience: float = 2.0  # seconds in the window after which a request goes first
@@ -371,7 +372,7 @@ def plot(table: pl.DataFrame) -> alt.FacetChart:
     chart: alt.FacetChart = (
         (dots + names)
         .properties(width=420, height=300)
-        .facet("trace:N", columns=2, title=title)
+        .facet(alt.Facet("trace:N", title=None), columns=2, title=title)
         .resolve_scale(x="independent", y="independent")
     )
     return chart

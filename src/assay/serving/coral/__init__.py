@@ -69,7 +69,7 @@ avoid_when = (
     "spare replicas instead of re-planning."
 )
 trust = sentence("roofline")
-own_input = ""
+own_input = "assay compare coral --trace examples/models.csv --market examples/market.csv"
 replays = ("azure-2023-conv",)
 references = (
     "Demand: Azure LLM inference trace 2023, conversations (Patel et al., ISCA 2024).",

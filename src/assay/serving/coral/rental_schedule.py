@@ -147,8 +147,9 @@ def account(leases: Sequence[Lease], market: Market, times: Floats, demand: Floa
 class Rollout:
     """Lets every instance of a list of leases serve for as long as its lease says.
 
-    An instance whose lease ends stops after its iteration; its requests are computed again elsewhere. A request for
-    which nobody is ready waits at the door.
+    An instance whose lease ends stops after its iteration; its requests are computed again elsewhere, and so is a
+    prompt that finds nobody to decode it. A request for which nobody is ready waits at the door; one for which nobody
+    ever will be is refused.
     """
 
     leases: Sequence[Lease]
@@ -166,7 +167,6 @@ class Rollout:
                 count = part.count * lease.count
                 instances += [instance(self.services[lease.model].model, part)] * count
                 self.spans += [(lease.ready, lease.end)] * count
-        self._on = [True] * len(instances)
         return FleetSpec(tuple(instances), bandwidth=network(lease.design for lease in self.leases), name="leases")
 
     def loads(self) -> Floats:
@@ -176,6 +176,7 @@ class Rollout:
 
     def begin(self, fleet: Fleet, control: Control) -> None:
         """Who serves from the start."""
+        self._on = np.ones(len(self.spans), np.bool_)
         self._look(control)
 
     def plan(self, fleet: Fleet, control: Control) -> None:
@@ -183,17 +184,24 @@ class Rollout:
         self._look(control)
         waiting, self.held = self.held, []
         for r in waiting:
-            if self._somebody(r, control):
+            if self._served_now(r, control):
                 control.send(r, control.route(r))
-            else:
+            elif self._served_later(r, control):
                 self.held.append(r)
+            else:
+                control.refuse(r)
 
     def arrived(self, request: Request, fleet: Fleet, control: Control) -> bool:
-        """Hold a request back where no instance of its model is ready."""
-        if fleet.eligible is None or fleet.eligible.any():
+        """Hold a request back where its model's instances are not ready, or nobody would decode its prompt."""
+        r = int(request.id)
+        if self._served_now(r, control):
             return False
-        self.held.append(int(request.id))
+        self.held.append(r)
         return True
+
+    def stranded(self, request: Request, fleet: Fleet, control: Control) -> None:
+        """A request under way that nobody takes any more waits at the door again."""
+        self.held.append(int(request.id))
 
     def _look(self, control: Control) -> None:
         for i, (ready, end) in enumerate(self.spans):
@@ -206,10 +214,22 @@ class Rollout:
 
     def _move(self, i: int, control: Control) -> None:
         for item in control.withdraw(i, keep=False):
-            if self._somebody(item.request, control):
+            if self._served_now(item.request, control):
                 control.send(item.request, control.route(item.request))
             else:
                 self.held.append(item.request)
 
-    def _somebody(self, r: int, control: Control) -> bool:
-        return any(control.takes(r, i) for i in range(len(self._on)))
+    def _served_now(self, r: int, control: Control) -> bool:
+        """Whether somebody who accepts serves a request whole, or one prefills and another decodes."""
+        return _whole(control.roles[control.holds(r) & self._on])
+
+    def _served_later(self, r: int, control: Control) -> bool:
+        """Whether that is so when one of the later leases gets ready."""
+        able, (ready, end) = control.holds(r), np.array(self.spans).T
+        return any(
+            _whole(control.roles[able & (ready <= moment) & (moment < end)]) for moment in ready[ready > control.now]
+        )
+
+
+def _whole(roles: NDArray[np.str_]) -> bool:
+    return bool((roles == "both").any() or ((roles == "prefill").any() and (roles == "decode").any()))

@@ -66,7 +66,7 @@ avoid_when = (
     "(compiled graphs), or the engine's own overheads dominate the iteration."
 )
 needs = ("torch",)
-own_input = ""
+own_input = "assay compare dooly --config examples/config.json --trace examples/azure.csv"
 references = (
     "Profiling per model, the baseline: Agrawal et al., Vidur, MLSys 2024, arXiv:2405.05465.",
     "The engine's iteration plan: Kwon et al., PagedAttention, SOSP 2023; Agrawal et al., Sarathi-Serve, OSDI 2024.",
@@ -272,8 +272,8 @@ def study(lab: Lab) -> Tables:
              "reach": lab.pick(quick=(8, 64, 64), full=(128, 512, 8192))}  # fmt: skip
     served = [
         {"experiment": "serving", "model": model, "neighbour": near, "backend": backend,
-         "factor": lab.pick(quick=32, full=8), "layers": lab.pick(quick=2, full=6),
-         "count": lab.pick(quick=8, full=500), "again": lab.pick(quick=False, full=True)}
+         "factor": lab.pick(quick=32, full=16), "layers": lab.pick(quick=2, full=4),
+         "count": lab.pick(quick=8, full=120), "again": lab.pick(quick=False, full=True)}
         for model, near, backend in (("llama-3-8b", "qwen3-8b", "paged"), ("qwen3-1.7b", "qwen3-0.6b", "sdpa"))
     ]  # fmt: skip
     few = lab.with_seeds(quick=len(lab.seeds), full=3)  # what seeds change is small beside what models do
@@ -307,6 +307,8 @@ def plot(table: pl.DataFrame) -> alt.HConcatChart:
     ).properties(width=160, height=300, title="Twelve models")  # fmt: skip
     long = chosen.filter(pl.col("experiment") == "serving").unpivot(
         ["ttft_error", "tpot_error"], index=["method"], variable_name="quantity", value_name="error"
+    ).with_columns(
+        pl.col("quantity").replace({"ttft_error": "time to first token", "tpot_error": "time per output token"})
     ).group_by("method", "quantity").agg(pl.col("error").mean()).sort("method", "quantity")  # fmt: skip
     right = alt.Chart(long).mark_bar().encode(
         x=alt.X("method:N", title=None, axis=alt.Axis(labelAngle=0)), xOffset="quantity:N",

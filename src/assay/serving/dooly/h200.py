@@ -112,18 +112,29 @@ def _profiling(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+def served(folder: Path = FOLDER) -> list[tuple[str, str, str]]:
+    """The measured serving runs: model, backend, workload."""
+    return sorted({(row["model"], row["backend"], row["workload"]) for row in _read(folder, "requests")})
+
+
+def measured_run(folder: Path, *run: str) -> Outcome:
+    """The requests and iterations of one of them."""
+    parts = (_read(folder, name) for name in ("requests", "run_steps"))
+    return _outcome(
+        *([row for row in rows if (row["model"], row["backend"], row["workload"]) == run] for rows in parts)
+    )
+
+
 def _serving(folder: Path) -> list[dict[str, Any]]:
     predictors = lru_cache(partial(costs, database(folder), folder))
-    requests, steps = _read(folder, "requests"), _read(folder, "run_steps")
-    runs = sorted({(row["model"], row["backend"], row["workload"]) for row in requests})
+    runs = served(folder)
     found = []
     for number, run in enumerate(runs):
         model, backend, _ = run
-        own = [row for row in requests if (row["model"], row["backend"], row["workload"]) == run]
-        measured = _outcome(own, [row for row in steps if (row["model"], row["backend"], row["workload"]) == run])
+        measured = measured_run(folder, *run)
         for method, cost in predictors(model, backend).items():
             case = {"experiment": "serving", "model": model, "backend": backend, "workload": run[2], "seed": number}
-            found.append(case | {"method": method, "count": len(own)} | errors(measured, cost, LIMITS))
+            found.append(case | {"method": method, "count": len(measured.requests)} | errors(measured, cost, LIMITS))
     return found
 
 

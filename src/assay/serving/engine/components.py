@@ -57,6 +57,16 @@ def missing(router: Any, fleet: Fleet) -> list[str]:
     return [name for name in getattr(router, "needs", ()) if not len(getattr(fleet, name, ()))]
 
 
+def made_for_lockstep() -> list[str]:
+    """Papers' routers for workers that step together; such a class says `lockstep = True`.
+
+    >>> made_for_lockstep()
+    ['balanceroute']
+    """
+    papers = catalogue.offering("router", "serving")
+    return [name for name in papers if getattr(catalogue.component("router", name), "lockstep", False)]
+
+
 def own(name: str, methods: tuple[str, ...]) -> Any:
     """An object of the user's class, imported from where the user stands."""
     kind = own_code.load(name)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from assay.serving.engine import state, world
 from assay.serving.engine.instance import withdraw
@@ -82,6 +83,20 @@ class Control:
             core.cut(w.handle, g, self.now)
         elif group["phase"] == state.IDLE and w.instances[instance]["waiting"]:
             group["phase"], group["next"] = state.PLAN, self.now
+
+    @property
+    def roles(self) -> NDArray[np.str_]:
+        """What each instance does: both, prefill or decode."""
+        return self._simulation._roles
+
+    def holds(self, request: int) -> NDArray[np.bool_]:
+        """Which instances have a request's model and room for it, whether or not they accept it now."""
+        simulation = self._simulation
+        room: NDArray[np.bool_] = simulation._capacity >= simulation._blocks[request]
+        names = simulation.requests.model
+        if simulation._by_model and names is not None:
+            room &= simulation._models == simulation.requests.models[names[request]]
+        return room
 
     def takes(self, request: int, instance: int) -> bool:
         """Whether an instance would take a request that is sent to it now."""
@@ -178,6 +193,11 @@ class Control:
         from assay.serving.engine.simulator import SEND
 
         self._simulation._later(self.now if at is None else at, SEND, request, instance)
+
+    def refuse(self, request: int) -> None:
+        """Give up a request that is nowhere on board: it counts as one that fitted nowhere, and its user goes on."""
+        self._simulation.fits[request] = False
+        self._simulation._follow(request, self.now)
 
     # ------------------------------------------------------------------------------------------- layouts
 

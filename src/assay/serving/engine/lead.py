@@ -10,16 +10,18 @@ keep up, but in 23 % for two that do not (vllm-v1 beside round-robin). Who has s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from assay.record.intervals import of_resampled
 from assay.serving.engine.outcome import Outcome
 from assay.sim.streams import stream
 from assay.workloads.requests import Requests
 
-STRETCHES, DRAWS = 40, 2000
+STRETCHES, DRAWS, TAIL_DRAWS = 40, 2000, 400
 Floats = NDArray[np.float64]
 
 
@@ -54,6 +56,29 @@ def stretches(requests: Requests, count: int = STRETCHES) -> NDArray[np.int64]:
     return np.asarray(before * min(count, n) // max(n, 1))[which]
 
 
+class Drawn(NamedTuple):
+    """What one trace says about two runs: the ratio of their means, and the same of resampled traces."""
+
+    ratio: float
+    draws: Floats
+
+
+def drawn(best: Outcome, other: Outcome, waited: Floats, waited_other: Floats, number: int = 0) -> Drawn:
+    """The ratio of the mean of `waited` to that of `waited_other`: one value a request that was served.
+
+    `number` tells traces apart, so that those of one comparison are resampled each on its own.
+    """
+    where = stretches(best.requests)
+    sums, counts = _sums(where, best.served, waited)
+    sums_other, counts_other = _sums(where, other.served, waited_other)
+    parts = len(sums)
+    draws = _draws(parts, number=number)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = ((draws @ sums) / (draws @ counts)) / ((draws @ sums_other) / (draws @ counts_other))
+        ratio = (sums.sum() / counts.sum()) / (sums_other.sum() / counts_other.sum())
+    return Drawn(float(ratio), ratios if parts > 1 else np.full(DRAWS, np.nan))  # one stretch tells no spread
+
+
 def lead(best: Outcome, other: Outcome, waited: Floats, waited_other: Floats) -> Lead:
     """By which share the mean of `waited` is below that of `waited_other`: one value a request that was served.
 
@@ -61,19 +86,66 @@ def lead(best: Outcome, other: Outcome, waited: Floats, waited_other: Floats) ->
     >>> Lead(0.2, 0.1, 0.3).tie, Lead(0.02, -0.01, 0.05).tie
     (False, True)
     """
-    where = stretches(best.requests)
-    sums, counts = _sums(where, best.served, waited)
-    sums_other, counts_other = _sums(where, other.served, waited_other)
-    parts = len(sums)
-    draws = stream(0, "serving", "lead").multinomial(parts, np.full(parts, 1 / parts), size=DRAWS).astype(float)
+    return lead_over([drawn(best, other, waited, waited_other)])
+
+
+def lead_over(traces: Sequence[Drawn]) -> Lead:
+    """The lead over several traces, each of which counts as much as any other: by the geometric mean of the ratios.
+
+    >>> halves = Drawn(0.5, np.full(9, 0.5))
+    >>> lead_over([halves, Drawn(1.0, np.full(9, 1.0))]).share == 1 - 0.5**0.5
+    True
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        shares = 1 - ((draws @ sums) / (draws @ counts)) / ((draws @ sums_other) / (draws @ counts_other))
-        share = 1 - (sums.sum() / counts.sum()) / (sums_other.sum() / counts_other.sum())
+        share = 1 - np.exp(np.mean([np.log(one.ratio) for one in traces]))
+        shares = 1 - np.exp(np.mean([np.log(one.draws) for one in traces], axis=0))
     shares = shares[np.isfinite(shares)]
     if not len(shares) or not np.isfinite(share):
-        return Lead(0.0, -np.inf, np.inf)
+        return Lead(float(share) if np.isfinite(share) else 0.0, -np.inf, np.inf)
     low, high = np.quantile(shares, [0.025, 0.975])
     return Lead(float(share), float(low), float(high))
+
+
+def paired(waited: ArrayLike, waited_other: ArrayLike, where: ArrayLike, tail: float | None = None) -> Lead:
+    """By which share the mean (or the quantile `tail`) of one run's values is below another's, of the same things.
+
+    `where` is the stretch of each. One stretch alone tells no spread, so nothing can be said of its lead.
+
+    >>> found = paired([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0], where=[0, 1, 2, 3])
+    >>> found.share, found.low, found.tie
+    (0.5, 0.5, False)
+    >>> paired([1.0, 2.0], [2.0, 4.0], where=[0, 0]).tie
+    True
+    """
+    _, stretch = np.unique(np.asarray(where), return_inverse=True)
+    parts = int(stretch.max(initial=-1)) + 1
+    draws = np.vstack([np.ones(parts), _draws(parts, DRAWS if tail is None else TAIL_DRAWS)])
+    ours, theirs = (_statistic(np.asarray(each, float), stretch, draws, tail) for each in (waited, waited_other))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _ends(1 - ours / theirs, parts)
+
+
+def _statistic(values: Floats, stretch: NDArray[np.int64], draws: Floats, tail: float | None) -> Floats:
+    """The mean or a quantile of the values, each weighted as often as its stretch is drawn: one for every draw."""
+    if tail is None:
+        sums, counts = (np.bincount(stretch, weights, draws.shape[1]) for weights in (values, None))
+        return np.asarray((draws @ sums) / (draws @ counts))
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(draws[:, stretch[order]], axis=1)
+    return np.asarray(values[order][np.argmax(below >= tail * below[:, -1:], axis=1)])
+
+
+def _draws(parts: int, count: int = DRAWS, number: int = 0) -> Floats:
+    return stream(number, "serving", "lead").multinomial(parts, np.full(parts, 1 / parts), size=count).astype(float)
+
+
+def _ends(shares: Floats, parts: int) -> Lead:
+    """The first share, which nothing was drawn for, with the interval of the others."""
+    share, drawn = float(shares[0]), shares[1:][np.isfinite(shares[1:])]
+    if not len(drawn) or not np.isfinite(share):
+        return Lead(0.0, -np.inf, np.inf)
+    found = of_resampled(share, drawn, parts)
+    return Lead(share, found.low, found.high)
 
 
 def _sums(where: NDArray[np.int64], served: NDArray[np.bool_], values: Floats) -> tuple[Floats, Floats]:

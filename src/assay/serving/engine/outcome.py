@@ -126,23 +126,30 @@ class Outcome:
         return float(self.instances["gap"].sum()) / busy if busy else 0.0
 
     def met(self, slo: SLO | Mapping[str, SLO]) -> NDArray[np.bool_]:
-        """Which served requests met their targets; a mapping gives each tier its own."""
-        limits = np.array([_limits(slo, self.requests, r) for r in range(1)]) if isinstance(slo, SLO) else None
-        if limits is not None:
-            ttft, tpot, e2e = limits[0]
-        else:
-            assert not isinstance(slo, SLO) and self.requests.tier is not None
-            per_tier = np.array([slo.get(name, SLO()) for name in self.requests.tiers])
-            ttft, tpot, e2e = per_tier[self.requests.tier[self.served]].T
+        """Which served requests met their targets.
+
+        A mapping gives each tier its own; "" stands for the other tiers, and for requests without one.
+        """
+        ttft, tpot, e2e = slo if isinstance(slo, SLO) else self._by_tier(slo)
         return np.asarray((self.ttft <= ttft) & (self.tpot <= tpot) & (self.e2e <= e2e))
+
+    def _by_tier(self, slo: Mapping[str, SLO]) -> Floats:
+        """The targets of each served request, a row a measure."""
+        others, tier = slo.get("", SLO()), self.requests.tier
+        # The last row is found by -1, the code of a request without a tier.
+        limits = np.array([*(slo.get(name, others) for name in self.requests.tiers), others])
+        codes = np.full(len(self.served), -1) if tier is None else tier
+        return np.asarray(limits[codes[self.served]].T)
 
     def goodput(self, slo: SLO | Mapping[str, SLO]) -> float:
         """Requests a second that met all their targets."""
         return float(self.met(slo).sum()) / self.makespan if self.makespan else 0.0
 
-    def attainment(self, slo: SLO | Mapping[str, SLO]) -> float:
-        """Share of all requests, refused ones included, that met their targets."""
-        return float(self.met(slo).sum()) / len(self.served)
+    def attainment(self, slo: SLO | Mapping[str, SLO], counted: NDArray[np.bool_] | None = None) -> float:
+        """Share of all requests, or of those counted, that met their targets; refused ones did not."""
+        if counted is None:
+            return float(self.met(slo).sum()) / len(self.served)
+        return float(self.met(slo)[counted[self.served]].sum()) / max(int(counted.sum()), 1)
 
     def itl(self, quantiles: Any = (0.5, 0.9, 0.99)) -> Floats:
         """Quantiles of the time between two tokens, over all tokens, from the span table.
@@ -187,10 +194,6 @@ class Outcome:
             "sim_seconds": self.sim_seconds,
         }  # fmt: skip
         return {name: value if isinstance(value, int) else float(value) for name, value in row.items()}
-
-
-def _limits(slo: SLO, requests: Requests, r: int) -> SLO:
-    return slo
 
 
 def _bisect(count: Any, wanted: float, top: float) -> float:

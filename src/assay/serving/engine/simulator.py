@@ -338,7 +338,8 @@ class Simulation:
         core.look(w.handle, self.now)
         for r in w.handed[: w.counts[state.HANDED_COUNT]].tolist():
             request = self._request(r)
-            self._restrict(r, decode=True)
+            if self._stranded(r, decode=True):
+                continue
             route = getattr(self.router, "route_decode", None) or _least_loaded
             i = self._decide(route, request)
             record, source = w.requests[r], int(w.requests[r]["prefilled_by"])
@@ -350,6 +351,19 @@ class Simulation:
             self._later(begin + seconds + self.fleet.latency, SEND, r, i)
         w.counts[state.HANDED_COUNT] = 0
 
+    def _stranded(self, r: int, decode: bool) -> bool:
+        """Whether nobody is left who takes a request under way: then it goes back to the planner, without its KV."""
+        self._restrict(r, decode)
+        give_back = getattr(self.planner, "stranded", None)
+        if give_back is None or self.view.eligible is None or self.view.eligible.any():
+            return False
+        record = self.world.requests[r]
+        record["preemptions"] += record["ready"] > 0
+        record["ready"] = 0
+        self.control.moved.add(r)
+        give_back(self._request(r), self.view, self.control)
+        return True
+
     def _later(self, time: float, kind: int, r: int = -1, i: int = -1) -> None:
         self._sequence += 1
         heapq.heappush(self._agenda, (time, self._sequence, kind, r, i))
@@ -358,6 +372,8 @@ class Simulation:
         _, _, kind, r, i = item
         if kind == SEND:
             if self._changes and not self.control.takes(r, i):  # the fleet changed while it was under way
+                if self._stranded(r, decode=bool(self.world.requests[r]["ready"])):
+                    return
                 i = self.control.route(r)
             self.send(r, i)
         elif kind == RELEASE:
@@ -428,7 +444,8 @@ class Simulation:
         self._by_model = self.requests.model is not None
         if self._by_model:
             assert self.requests.model is not None
-            largest = np.array([self._largest(self._models == name) for name in self.requests.models])
+            anywhere = self._largest(np.ones(len(spec), np.bool_))  # found by -1: the request names no model
+            largest = np.array([*(self._largest(self._models == name) for name in self.requests.models), anywhere])
             self.fits = self._blocks <= largest[self.requests.model]
         else:
             self.fits = self._blocks <= self._largest(np.ones(len(spec), np.bool_))
@@ -471,7 +488,8 @@ class Simulation:
         )
         if self._by_model:
             assert self.requests.model is not None
-            mask &= self._models == self.requests.models[self.requests.model[r]]
+            if (asked := self.requests.model[r]) >= 0:
+                mask &= self._models == self.requests.models[asked]
         self.view.eligible = mask
 
 
@@ -502,7 +520,8 @@ class _Columns:
         if self._session is not None and self._session[r] >= 0:
             request.session = self._session[r]
         for name, codes, words in self._labels:
-            setattr(request, name, words[codes[r]])
+            if codes[r] >= 0:
+                setattr(request, name, words[codes[r]])
         return request
 
 

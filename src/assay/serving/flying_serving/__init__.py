@@ -68,7 +68,7 @@ avoid_when = (
     "contexts are so long that computing their KV again at a switch costs more than the wrong layout."
 )
 trust = sentence("roofline")
-own_input = ""
+own_input = "assay compare flying-serving --trace examples/shifts.csv --engines 4xh200:qwen3-32b"
 references = ("The engine's own figures: README of the authors' public fork of vLLM.",)
 
 EXPRESS = "express"  # the tier whose requests are worth a merge of their own
@@ -383,11 +383,11 @@ def statics(engines: Engines) -> dict[str, int]:
     return {names.get(width, f"static hybrid {width}"): width for width in widths(engines)}
 
 
-def settings(engines: Engines) -> list[dict[str, Any]]:
+def settings(engines: Engines, prompt: float = PROMPT, output: float = OUTPUT) -> list[dict[str, Any]]:
     """What an operator would try: how wide to merge, how, and to part at what share of the load `thresholds` gives."""
     found: list[dict[str, Any]] = []
     for widest in widths(engines)[1:]:
-        small, large = thresholds(engines, widest, PROMPT, OUTPUT)
+        small, large = thresholds(engines, widest, prompt, output)
         for method in ("hard-preempt", "sequential"):
             found += [
                 {"widest": widest, "method": method, "small": min(small, 0.7 * part * large), "large": part * large}
@@ -397,7 +397,7 @@ def settings(engines: Engines) -> list[dict[str, Any]]:
 
 
 def served(requests: Requests, engines: Engines, what: Flying | int) -> Any:
-    """One run, of a planner or of static groups of a width. No prompt shares anything, so nobody has a prefix cache."""
+    """One run, of a planner or of static groups of a width, without a prefix cache."""
     planner, fleet = (what, engines.slots()) if isinstance(what, Flying) else (None, engines.fleet(what))
     return simulate(requests, fleet, LeastRequests(), planner=planner, prefix_cache=False, record=False)
 
@@ -494,7 +494,7 @@ def plot(table: pl.DataFrame) -> alt.FacetChart:
             color=alt.Color("hours:N"),
         )
         .properties(width=210, height=200)
-        .facet("model:N", title=title)
+        .facet(alt.Facet("model:N", title=None), title=title)
         .resolve_scale(x="independent")
     )
     return chart

@@ -77,7 +77,7 @@ avoid_when = (
     "host has no idle time to refill what a moved border empties."
 )
 trust = "How long a node takes is a model; no measured node was at hand to say how far off it is."
-own_input = ""
+own_input = "assay compare helm --traffic examples/recommender.csv --nodes 1 --pool 2"
 references = (
     "PPO: Schulman, Wolski, Dhariwal, Radford and Klimov, arXiv:1707.06347.",
     "Generative recommenders and their cost: Zhai et al., arXiv:2402.17152.",
@@ -132,7 +132,9 @@ def base_policy(weights: str = "") -> learners.Mlp:
     return nets["base"]
 
 
-def controller(policy: str, nodes: int, base: learners.Mlp, seed: int = 0) -> tuple[Controller, str]:
+def controller(
+    policy: str, nodes: int, base: learners.Mlp, seed: int = 0, node: Node | None = None
+) -> tuple[Controller, str]:
     """The controller of a policy, and how the border's moves are refilled under it.
 
     Without layer 3 a move is a bulk copy. The baselines get the lazy refill too, so that what they lose by is theirs.
@@ -140,7 +142,7 @@ def controller(policy: str, nodes: int, base: learners.Mlp, seed: int = 0) -> tu
     >>> controller("helm without layer 3", 4, base_policy())[1]
     'bulk'
     """
-    residual, guard = partial(Residual, nodes, seed), partial(BurstGuard, nodes, Node())
+    residual, guard = partial(Residual, nodes, seed), partial(BurstGuard, nodes, node or Node())
     match policy.partition(", ")[0]:
         case "hill-climb":
             return HillClimb(nodes), "idle"
@@ -156,8 +158,9 @@ def controller(policy: str, nodes: int, base: learners.Mlp, seed: int = 0) -> tu
 
 
 def replay(
-    regime: str | Traffic, policy: str, *, nodes: int = 4, duration: float = 200.0, seed: int = 0, weights: str = ""
-) -> Outcome:
+    regime: str | Traffic, policy: str, *, nodes: int = 4, duration: float = 200.0, seed: int = 0, weights: str = "",
+    node: Node | None = None,
+) -> Outcome:  # fmt: skip
     """Serve one traffic under one policy.
 
     >>> replay("steady", "unified-lru", nodes=1, duration=20.0).allocated <= 1.0
@@ -168,12 +171,13 @@ def replay(
     router = router or "both-caches"
     if what.startswith("static ") or what == "unified-lru":
         unified = what == "unified-lru"
-        fleet = Fleet(traffic, nodes, ratio=0.5 if unified else float(what.split()[1]), router=router, unified=unified)
+        ratio = 0.5 if unified else float(what.split()[1])
+        fleet = Fleet(traffic, nodes, ratio=ratio, router=router, unified=unified, node=node)
         fleet.advance(traffic.duration)
         ratios = fleet.ratios[None]
     else:
-        chosen, refill = controller(policy, nodes, base_policy(weights), seed)
-        fleet = Fleet(traffic, nodes, ratio=0.5, router=router, refill=refill)
+        chosen, refill = controller(policy, nodes, base_policy(weights), seed, node)
+        fleet = Fleet(traffic, nodes, ratio=0.5, router=router, refill=refill, node=node)
         ratios = drive(fleet, chosen)
     return Outcome(traffic, fleet.latency, ratios, float(fleet.allocated.max() / fleet.node.pool))
 

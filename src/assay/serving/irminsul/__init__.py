@@ -74,9 +74,7 @@ avoid_when = (
 )
 needs = ("torch",)
 trust = sentence("roofline")
-own_input = (
-    "python -c \"from assay.serving.irminsul import recovery; print(recovery('examples/transcripts.jsonl').sum())\""
-)
+own_input = "assay compare irminsul --transcripts examples/transcripts.jsonl"
 references = (
     "Multi-head latent attention: DeepSeek-AI, DeepSeek-V2, arXiv:2405.04434.",
     "Selective recomputation: Yao et al., CacheBlend, EuroSys 2025, arXiv:2405.16444.",

@@ -27,7 +27,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ from assay.record.tables import Tables
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.serving.baselines.routers import LeastRequests
 from assay.serving.engine.control import Control, Withdrawn
+from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.simulator import simulate
 from assay.serving.fleet import FleetSpec, Instance
 from assay.serving.fleet.gpu_pool import Group, Pool, pack, spread
@@ -65,7 +66,10 @@ avoid_when = (
     "by a restart, change it by the hour, not by the minute."
 )
 trust = sentence("roofline")
-own_input = ""
+own_input = (
+    "assay compare nitsum --trace examples/shifts.csv --gpus 4xh200:qwen3-32b --slo express:ttft=1,tpot=0.0125 "
+    "--slo standard:ttft=4,tpot=0.04 --slo batch:ttft=30,tpot=0.15"
+)
 replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., Splitwise, ISCA 2024.",)
 
@@ -359,52 +363,87 @@ def mean_demand(requests: Requests) -> dict[str, Demand]:
     assert requests.tier is not None
     for code, name in enumerate(requests.tiers):
         mine = requests.tier == code
+        if not mine.any():
+            continue
         prompt, output = requests.prompt[mine].astype(float), float(requests.output[mine].mean())
         rate = float(mine.sum()) / requests.seconds
         found[name] = Demand(rate, float(prompt.mean()), float(prompt.std() / prompt.mean()), output)
     return found
 
 
-def static(width: int, max_tokens: int, prefill: int = 0) -> FleetSpec:
+@dataclass(frozen=True)
+class Site:
+    """A pool, and what its tiers are promised."""
+
+    layout: str = LAYOUT
+    gpus: int = GPUS
+    targets: Mapping[str, SLO] = field(default_factory=lambda: TARGETS)
+
+
+OURS = Site()
+
+
+def static(width: int, max_tokens: int, prefill: int = 0, site: Site = OURS) -> FleetSpec:
     """Equal groups of one width; the first `prefill` of them only prefill and the others only decode."""
+    from assay.sim.hardware import device
     from assay.sim.roofline import layout
 
-    name = name_of(LAYOUT, width)
+    name = name_of(site.layout, width)
     one = Instance(layout(name), tp=width, gpus=width, name=name, max_tokens=max_tokens, max_seqs=256)
-    groups = [one] * (GPUS // width)
+    groups = [one] * (site.gpus // width)
     if prefill:
         groups = [replace(one, role="prefill" if i < prefill else "decode") for i in range(len(groups))]
-    return FleetSpec(tuple(groups), bandwidth=0.75 * 450e9)
+    link = device(site.layout.split(":")[0]).nvlink
+    return FleetSpec(tuple(groups), bandwidth=0.75 * link.bandwidth)
 
 
 Option = tuple[int, int, int, bool]  # of a static layout: width, tokens, groups that only prefill, strict tiers first
 
 
-def options() -> dict[str, list[Option]]:
-    """Families of static layouts with what an operator would try."""
+def options(site: Site = OURS) -> dict[str, list[Option]]:
+    """Families of static layouts with what an operator would try, as far as the pool has the GPUs."""
     splits = ((1, 3), (1, 4), (1, 5), (2, 1), (2, 2), (2, 3), (4, 1))  # width, groups that prefill
-    return {
+    families: dict[str, list[Option]] = {
         "static width": [(width, 2048, 0, False) for width in tier_plan.WIDTHS],
         "priority queue": [(width, tokens, 0, True) for width in (2, 4) for tokens in (512, 2048)],
         "static prefill/decode": [(width, 8192, prefill, True) for width, prefill in splits],
     }
+    able = {width for width in tier_plan.WIDTHS if site.gpus % width == 0 and tier_plan.fits(site.layout, width)}
+    fitting = {
+        name: [one for one in family if one[0] in able and one[2] < site.gpus // one[0]]
+        for name, family in families.items()
+    }
+    return {name: family for name, family in fitting.items() if family}
 
 
-def score(requests: Requests, width: int, tokens: int, prefill: int, first: bool) -> float:
-    """Goodput of a static layout."""
-    order = StrictestFirst(TARGETS) if first else None
-    fleet = static(width, tokens, prefill)
-    return simulate(requests, fleet, LeastRequests(), order=order, prefix_cache=False, record=False).goodput(TARGETS)
+def run_static(requests: Requests, width: int, tokens: int, prefill: int, first: bool, site: Site = OURS) -> Outcome:
+    """One run of a static layout."""
+    order = StrictestFirst(site.targets) if first else None
+    fleet = static(width, tokens, prefill, site)
+    return simulate(requests, fleet, LeastRequests(), order=order, prefix_cache=False, record=False)
 
 
-def serve(requests: Requests, expected: Mapping[str, Demand], **given: Any) -> dict[str, Any]:
-    """One run under a planner that expects a demand at first."""
-    planner = Nitsum(LAYOUT, GPUS, TARGETS, roles=APART, expected=expected, **given)
+def run_planned(
+    requests: Requests, expected: Mapping[str, Demand], site: Site = OURS, **given: Any
+) -> tuple[Outcome, dict[str, Any]]:
+    """One run under a planner that expects a demand at first, and how often it switched."""
+    planner = Nitsum(site.layout, site.gpus, site.targets, expected=expected, **{"roles": APART} | given)
     outcome = simulate(
         requests, planner.slots(), planner, order=planner.order, planner=planner, prefix_cache=False, record=False
     )
-    paused = planner.pool.paused / (GPUS * outcome.makespan)
-    return {"goodput": outcome.goodput(TARGETS), "switches": planner.pool.switches, "paused": paused}
+    paused = planner.pool.paused / (site.gpus * outcome.makespan)
+    return outcome, {"switches": planner.pool.switches, "paused": paused}
+
+
+def score(requests: Requests, *option: Any) -> float:
+    """Goodput of a static layout."""
+    return run_static(requests, *option).goodput(TARGETS)
+
+
+def serve(requests: Requests, expected: Mapping[str, Demand], **given: Any) -> dict[str, Any]:
+    """Goodput under a planner."""
+    outcome, told = run_planned(requests, expected, **given)
+    return {"goodput": outcome.goodput(TARGETS)} | told
 
 
 def restarting(horizon: float) -> dict[str, Any]:
@@ -494,7 +533,7 @@ def plot(table: pl.DataFrame) -> alt.FacetChart:
         .mark_bar()
         .encode(x=alt.X("goodput:Q", title="goodput, requests/s"), y=alt.Y("system:N", sort="-x", title=None))
         .properties(width=320, height=260)
-        .facet("panel:N", columns=2, title=title)
+        .facet(alt.Facet("panel:N", title=None), columns=2, title=title)
     )
     return chart
 

@@ -59,7 +59,7 @@ avoid_when = (
     "long as it reads, or the clocks belong to somebody else. A power cap is no substitute."
 )
 trust = "The model of the card is fitted to an H200's measurements; the table has its errors in time and power."
-own_input = ""
+own_input = "assay compare powercap --trace examples/azure.csv --fleet 1xh200:qwen3-32b:prefill+2xh200:qwen3-32b:decode"
 references = (
     "Roofline with a clock: Williams, Waterman, Patterson, CACM 2009.",
     "What NVML's power sensor misses: Yang, Adamek, Armour, Part-time Power Measurements, SC 2024.",
@@ -123,7 +123,7 @@ def classify(gpu: GpuPower, load: Load) -> str:
     return "proportional" if full / gpu.seconds(load, 0.9 * gpu.f_max) <= 0.93 else "knee"
 
 
-def clock_of(policy: str, gpu: GpuPower, load: Load) -> Any:
+def clock_of(policy: str, gpu: GpuPower, load: Load, loss: float = LOSS) -> Any:
     """The clock a policy runs a step at.
 
     `default` is also race-to-idle: the driver boosts while there is work and drops to idle when there is none.
@@ -136,7 +136,7 @@ def clock_of(policy: str, gpu: GpuPower, load: Load) -> Any:
         case ["mid", "clock"]:
             return MID * gpu.f_max
         case ["phase", "clock"]:
-            return PhaseClock(gpu).clock(load)
+            return PhaseClock(gpu, loss).clock(load)
     raise ValueError(f"no policy '{policy}'; there are {', '.join(POLICIES)}")
 
 
@@ -157,26 +157,73 @@ def span_loads(outcome: Outcome, rows: Any, name: str, on: str) -> Load:
     return Load(mem, compute, np.maximum(seconds - np.maximum(mem, compute), 0.0))
 
 
-def joules(outcome: Outcome, policy: str, gpu: GpuPower, name: str, on: str = "h200") -> dict[str, float]:
-    """The energy of a served trace under a clock policy, from its span table: any router, trace and fleet of one kind.
+@dataclass(frozen=True)
+class Spans:
+    """What the spans of a served trace come to under a clock: seconds, those at full clock, joules, and the clock."""
+
+    seconds: Any
+    full: Any
+    joules: Any
+    clock: Any
+
+
+def under(outcome: Outcome, policy: str, gpu: GpuPower, name: str, on: str = "h200", loss: float = LOSS) -> Spans:
+    """The spans of a served trace under a clock policy.
 
     Spans keep their batch; a slower clock stretches them, which is reported and, at 2 %, does not change who is batched
-    with whom. Instances that have nothing to do idle until the trace ends.
+    with whom.
     """
     rows = outcome.spans
     load = span_loads(outcome, rows, name, on)
-    clock = clock_of(policy, gpu, load)
+    clock = np.broadcast_to(clock_of(policy, gpu, load, loss), len(rows))
     times = rows["iterations"].astype(float)
     seconds, full = gpu.seconds(load, clock) * times, gpu.seconds(load, gpu.f_max) * times
-    work = float((gpu.joules(load, clock) * times).sum())
-    idle = max(0.0, outcome.makespan * len(outcome.fleet) - float(seconds.sum())) * gpu.idle
-    decoding = rows["decodes"] * 1.0
+    return Spans(seconds, full, gpu.joules(load, clock) * times, clock)
+
+
+def joules(
+    outcome: Outcome, policy: str, gpu: GpuPower, name: str, on: str = "h200", loss: float = LOSS
+) -> dict[str, float]:
+    """The energy of a served trace under a clock policy, from its span table: any router, trace and fleet of one kind.
+
+    Instances that have nothing to do idle until the trace ends.
+    """
+    found = under(outcome, policy, gpu, name, on, loss)
+    work, busy = float(found.joules.sum()), float(found.seconds.sum())
+    idle = max(0.0, outcome.makespan * len(outcome.fleet) - busy) * gpu.idle
+    decoding = outcome.spans["decodes"] * 1.0
+    before = float((decoding * found.full).sum())  # none where every answer is one token
     return {
         "joules_per_request": (work + idle) / max(1, int(outcome.served.sum())),
         "work_joules_per_request": work / max(1, int(outcome.served.sum())),
-        "tpot_change": float((decoding * seconds).sum() / (decoding * full).sum()) - 1.0,
-        "clock_mean": float((np.broadcast_to(clock, seconds.shape) * seconds).sum() / seconds.sum()),
+        "tpot_change": float((decoding * found.seconds).sum()) / before - 1.0 if before else 0.0,
+        "clock_mean": float((found.clock * found.seconds).sum() / busy),
     }
+
+
+def at_point(
+    family: str, phase: str, batch: int, context: int, caps: Sequence[float] = CAPS, loss: float = LOSS
+) -> list[dict[str, Any]]:
+    """One batch regime under every setting, by the model: watts, and what it loses and saves against the full clock.
+
+    >>> rows = {row["policy"]: row for row in at_point("gqa", "decode", 32, 4096)}
+    >>> rows["phase-clock"]["joules_change"] < rows["cap-500"]["joules_change"] <= 0.0
+    True
+    """
+    gpu, rates, _ = power_profile.h200()
+    load = rates.load(Shape(), family, phase, batch, context)
+    settings = [("default", gpu.f_max), ("phase-clock", PhaseClock(gpu, loss).clock(load))]
+    settings += [(f"lock-{share:g}", share * gpu.f_max) for share in (0.8, 0.6, 0.4)]
+    settings += [(f"cap-{cap:g}", gpu.capped(load, cap)) for cap in caps]
+    full = gpu.seconds(load, gpu.f_max), gpu.joules(load, gpu.f_max)
+    return [
+        {
+            "policy": policy, "sm_clock": clock, "watts": float(gpu.watts(load, clock)), "dvfs": classify(gpu, load),
+            "slowdown": float(gpu.seconds(load, clock) / full[0]) - 1,
+            "joules_change": float(gpu.joules(load, clock) / full[1]) - 1,
+        }
+        for policy, clock in settings
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------- the study
@@ -232,26 +279,17 @@ def measured_rows() -> pl.DataFrame:
 
 def model_rows() -> pl.DataFrame:
     """Every family and point under every cap and a sweep of locked clocks, by the model."""
-    gpu, rates, found = power_profile.h200()
-    shape, rows = Shape(), []
-    for family in FAMILIES:
-        for phase, batch, context in POINTS:
-            load = rates.load(shape, family, phase, batch, context)
-            chosen = PhaseClock(gpu).clock(load)
-            settings = [("default", gpu.f_max), ("phase-clock", chosen)]
-            settings += [(f"lock-{share:g}", share * gpu.f_max) for share in (0.8, 0.6, 0.4)]
-            settings += [(f"cap-{cap:g}", gpu.capped(load, cap)) for cap in CAPS]
-            full = gpu.seconds(load, gpu.f_max), gpu.joules(load, gpu.f_max)
-            for policy, clock in settings:
-                rows.append(
-                    {"experiment": "model", "evidence": "model", "seed": 0, "family": family, "phase": phase,
-                     "batch": batch, "context": context, "policy": policy, "sm_clock": clock,
-                     "watts": float(gpu.watts(load, clock)), "dvfs": classify(gpu, load),
-                     "slowdown": float(gpu.seconds(load, clock) / full[0]) - 1,
-                     "joules_change": float(gpu.joules(load, clock) / full[1]) - 1,
-                     "fit_time_error": rates.error_mean, "fit_power_error": found.error_mean if found else None}
-                )  # fmt: skip
-    return pl.DataFrame(rows)
+    _, rates, found = power_profile.h200()
+    errors = {"fit_time_error": rates.error_mean, "fit_power_error": found.error_mean if found else None}
+    same = {"experiment": "model", "evidence": "model", "seed": 0}
+    return pl.DataFrame(
+        [
+            same | {"family": family, "phase": phase, "batch": batch, "context": context} | row | errors
+            for family in FAMILIES
+            for phase, batch, context in POINTS
+            for row in at_point(family, phase, batch, context)
+        ]
+    )
 
 
 def study(lab: Lab) -> Tables:

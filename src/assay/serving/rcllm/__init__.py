@@ -69,9 +69,7 @@ avoid_when = (
 )
 needs = ("torch",)
 trust = sentence("roofline")
-own_input = (
-    "python -c \"from assay.serving.rcllm import place; print(place('examples/clicks.csv', nodes=4).local_share)\""
-)
+own_input = "assay compare rcllm --log examples/clicks.csv --nodes 4 --candidates 20"
 references = (
     "Selective recomputation of reused blocks: Yao et al., CacheBlend, EuroSys 2025, arXiv:2405.16444.",
     "Rotary positions: Su et al., RoFormer, arXiv:2104.09864.",
@@ -130,15 +128,15 @@ def place(
     size = np.ones(len(log.items))
     capacity = store * len(log.items) / nodes
     placement = by_co_occurrence(past, size, nodes, capacity, head=head)
-    table = pl.DataFrame(
-        {
-            "item": log.items,
-            "nodes": [np.flatnonzero(column).tolist() for column in placement.stored.T],
-            "asked": np.bincount(past.ravel(), minlength=len(log.items)),
-        }
-    )
     hashed = by_hash(past, size, nodes, capacity, head=0.0)
-    return Plan(table.sort("asked", descending=True), placement.local_share(new), hashed.local_share(new))
+    return Plan(where(log, placement, past), placement.local_share(new), hashed.local_share(new))
+
+
+def where(log: recommendations.Interactions, placement: Placement, past: Any) -> pl.DataFrame:
+    """A row per item with its nodes, and how often the requests of the past asked for it; the most asked for first."""
+    nodes = [np.flatnonzero(column).tolist() for column in placement.stored.T]
+    asked = np.bincount(past.ravel(), minlength=len(log.items))
+    return pl.DataFrame({"item": log.items, "nodes": nodes, "asked": asked}).sort("asked", descending=True)
 
 
 # --------------------------------------------------------------------------------- accuracy, for real
@@ -209,6 +207,7 @@ class Traffic:
     near: Placement
     spread: Placement
     chains: dict[str, cluster.Chains]
+    past: Any  # the items of the requests that items were placed by
 
     def at(self, rate: float) -> cluster.Prompts:
         """The prompts, arriving at another rate."""
@@ -220,16 +219,24 @@ def traffic(candidates: int, history: int, users: int, store: float, requests: i
     """A shop's traffic; items are placed by requests of the day before."""
     shop = recommendations.catalogue(2000, clusters=40, seed=seed)
     log = recommendations.interactions(shop, users, each=30, seed=seed)
-    size = np.asarray(shop.tokens * layout(NODE).kv_bytes, np.float64)
-    room = store * float(size.sum()) / NODES
+    lengths = stream(seed, "rcllm", "histories").integers(history // 2, history + history // 2 + 1, users)
+    return asked_of(log, shop.tokens, lengths.astype(np.int32), candidates, store, requests, seed)
+
+
+def asked_of(
+    log: recommendations.Interactions, item_tokens: Any, histories: Any, candidates: int, store: float, requests: int,
+    seed: int, nodes: int = NODES, node: str = NODE,
+) -> Traffic:  # fmt: skip
+    """The traffic that retrieval over a log gives, and items placed by requests of the day before."""
+    size = np.asarray(item_tokens * layout(node).kv_bytes, np.float64)
+    room = store * float(size.sum()) / nodes
     past = recommendations.ranking_requests(log, requests, candidates, 1.0, seed + 1000).items
     now = recommendations.ranking_requests(log, requests, candidates, 1.0, seed)
-    lengths = stream(seed, "rcllm", "histories").integers(history // 2, history + history // 2 + 1, users)
-    prompts = cluster.Prompts(now, shop.tokens, lengths.astype(np.int32))
-    popularity = np.bincount(past.ravel(), minlength=len(shop))
+    prompts = cluster.Prompts(now, item_tokens, histories)
+    popularity = np.bincount(past.ravel(), minlength=len(item_tokens))
     chains = {order: cluster.prefix_chains(prompts, order, popularity) for order in ("asked", "sorted", "items-first")}
-    near, spread = by_co_occurrence(past, size, NODES, room, head=HEAD), by_hash(past, size, NODES, room, head=0.0)
-    return Traffic(prompts, room, near, spread, chains)
+    near, spread = by_co_occurrence(past, size, nodes, room, head=HEAD), by_hash(past, size, nodes, room, head=0.0)
+    return Traffic(prompts, room, near, spread, chains, past)
 
 
 def serving(
@@ -247,7 +254,7 @@ def serving(
                 routing = "random" if beta is None else "score"
                 found = cluster.simulate(caching, fleet, prompts, beta=beta or 0.0, routing=routing, seed=seed)
                 where = {"method": name, "load": load, "network": network}
-                outcomes[f"{name}, {load}, {network}"] = where | _summary(found, 2 * requests // 3)
+                outcomes[f"{name}, {load}, {network}"] = where | summary(found, 2 * requests // 3)
     return outcomes
 
 
@@ -274,7 +281,7 @@ def ways(
     }
 
 
-def _summary(outcome: cluster.Outcome, warm: int) -> dict[str, Any]:
+def summary(outcome: cluster.Outcome, warm: int) -> dict[str, Any]:
     """What the requests saw that came after those which only fill the caches."""
     return {
         "ttft_mean": float(outcome.ttft[warm:].mean()),

@@ -58,7 +58,7 @@ avoid_when = (
     "differently: a wider tensor-parallel cut or a pipeline frees as much memory and streams nothing."
 )
 trust = sentence("roofline")
-own_input = ""
+own_input = "assay compare sidp --job examples/azure.csv --copies 10 --gpus 4xh20:qwen3-32b"
 references = (
     "Continuous batching: Yu et al., Orca, OSDI 2022; paged KV: Kwon et al., SOSP 2023.",
     "Streaming weights through a small buffer: Aminabadi et al., DeepSpeed Inference (ZeRO-Inference), SC 2022.",
@@ -84,16 +84,17 @@ class Option:
     layout: str
     pace: Pace
     pool: Pool
+    gpus: int = GPUS
 
     @property
     def replicas(self) -> int:
         """Replicas on the machine, or batches in its pipelines."""
-        return GPUS // self.pool.tp
+        return self.gpus // self.pool.tp
 
 
-def options(system: str, pool: Pool) -> Iterator[Option]:
+def options(system: str, pool: Pool, gpus: int = GPUS) -> Iterator[Option]:
     """The layouts of a system whose replicas are cut as the pool says; one that leaves no room for KV is left out."""
-    groups = [group for group in (2, 4, 8) if group * pool.tp <= GPUS]
+    groups = [group for group in (2, 4, 8) if group * pool.tp <= gpus]
     found: dict[str, tuple[Pool, Pace]] = {}
     match system:
         case "replicas":
@@ -107,7 +108,7 @@ def options(system: str, pool: Pool) -> Iterator[Option]:
             found |= {f"-g{each.group}": (each, shared(each)) for each in pools}
     for label, (used, pace) in found.items():
         if pace.kv_tokens > 0:
-            yield Option(f"tp{pool.tp}{label}", pace, used)
+            yield Option(f"tp{pool.tp}{label}", pace, used, gpus)
 
 
 def batch(workload: str, requests: int, seed: int) -> tuple[Any, Any]:
@@ -136,7 +137,9 @@ def makespan(option: Option, prompt: Any, output: Any) -> tuple[float, list[Done
     return max(each.seconds for each in done), done
 
 
-def tuned(system: str, on: str, name: str, prompt: Any, output: Any, cuts: tuple[int, ...]) -> Option | None:
+def tuned(
+    system: str, on: str, name: str, prompt: Any, output: Any, cuts: tuple[int, ...], gpus: int = GPUS
+) -> Option | None:
     """The system's fastest layout with one of these tensor-parallel cuts, by running a part of the job on each."""
     longest = int((prompt + output).max()) + 16
 
@@ -146,39 +149,50 @@ def tuned(system: str, on: str, name: str, prompt: Any, output: Any, cuts: tuple
         return offline.run(option.pace, *job, max_seqs=MAX_SEQS, max_tokens=MAX_TOKENS, stride=256).seconds
 
     fitting = [
-        option for tp in cuts for option in options(system, Pool(on, name, tp)) if option.pace.kv_tokens >= longest
+        option
+        for tp in cuts
+        if gpus % tp == 0
+        for option in options(system, Pool(on, name, tp), gpus)
+        if option.pace.kv_tokens >= longest
     ]
     return min(fitting, key=pilot) if fitting else None
 
 
 def trial(on: str, name: str, workload: str, requests: int, seed: int) -> dict[str, dict[str, Any]]:
-    """One job on one machine, by every system.
+    """One job on one machine, by every system."""
+    prompt, output = batch(workload, requests, seed)
+    return {system: row(option, prompt, output) for system, option in contenders(on, name, prompt, output).items()}
+
+
+def contenders(on: str, name: str, prompt: Any, output: Any, gpus: int = GPUS) -> dict[str, Option]:
+    """Every system with the layout it would run a job in.
 
     Data parallelism proper replicates as often as it can, so its replicas have the smallest cut that holds the model
     and the longest request; SiDP shares the weights of exactly those replicas. Beside them, each at its best over all
     cuts: replicas, SiDP, pipelines, and weights in host memory.
     """
-    prompt, output = batch(workload, requests, seed)
     job = on, name, prompt, output
-    fits = (option for tp in CUTS if (option := tuned("replicas", *job, cuts=(tp,))))
+    cuts = tuple(tp for tp in CUTS if gpus % tp == 0)
+    fits = (option for tp in cuts if (option := tuned("replicas", *job, cuts=(tp,), gpus=gpus)))
     dp = next(fits, None)
     if dp is None:
-        raise BadInput(f"{name} does not fit on {GPUS} x {on}")
-    sidp = tuned("pool", *job, cuts=(dp.pool.tp,))
+        raise BadInput(f"{name} does not fit on {gpus} x {on}")
+    sidp = tuned("pool", *job, cuts=(dp.pool.tp,), gpus=gpus)
     found = {
         "dp": dp,
         "sidp": sidp,
         "sidp-stream": sidp and replace(sidp, pace=shared(sidp.pool, sends=False)),
-        "tp": tuned("replicas", *job, cuts=(GPUS,)),
-        "dp-best-cut": tuned("replicas", *job, cuts=CUTS),
-        "sidp-best-cut": tuned("pool", *job, cuts=CUTS),
-        "pp": tuned("pipeline", *job, cuts=CUTS),
-        "offload": tuned("offload", *job, cuts=CUTS),
+        "tp": tuned("replicas", *job, cuts=cuts[-1:], gpus=gpus),
+        "dp-best-cut": tuned("replicas", *job, cuts=cuts, gpus=gpus),
+        "sidp-best-cut": tuned("pool", *job, cuts=cuts, gpus=gpus),
+        "pp": tuned("pipeline", *job, cuts=cuts, gpus=gpus),
+        "offload": tuned("offload", *job, cuts=cuts, gpus=gpus),
     }
-    return {system: _row(option, prompt, output) for system, option in found.items() if option}
+    return {system: option for system, option in found.items() if option}
 
 
-def _row(option: Option, prompt: Any, output: Any) -> dict[str, Any]:
+def row(option: Option, prompt: Any, output: Any) -> dict[str, Any]:
+    """What the job comes to in a layout."""
     seconds, done = makespan(option, prompt, output)
     plain = replace(option.pool, group=1).kv_tokens
     return {

@@ -60,7 +60,7 @@ avoid_when = (
     "is so low that starting every branch at once does no harm either."
 )
 trust = sentence("roofline")
-own_input = ""
+own_input = "assay compare taper --trace examples/branches.jsonl --rate 2.6 --tpot 0.035"
 replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., ISCA 2024.",)
 
@@ -80,11 +80,11 @@ AZURE = "AzureLLMInferenceTrace_conv.csv"
 BEYOND = 1.1  # where TAPER's attainment is read: this far above the highest rate that Off or Eager sustain
 
 
-def run(trace: Branching, policy: Policy, seed: int, **options: Any) -> Served:
+def run(trace: Branching, policy: Policy, seed: int, on: str = LAYOUT, **options: Any) -> Served:
     """Serve a trace as the study does: the predictor starts from the data sheet's peaks and has the rest to learn."""
-    believed = layout(LAYOUT, compute=1.0, bandwidth=1.0, overhead=0.0)
+    believed = layout(on, compute=1.0, bandwidth=1.0, overhead=0.0)
     targets = {"ttft": TTFT, "tpot": TPOT} | options
-    return serve(trace, layout(LAYOUT), policy, believed=believed, jitter=JITTER, seed=seed, **targets)
+    return serve(trace, layout(on), policy, believed=believed, jitter=JITTER, seed=seed, **targets)
 
 
 def attained(served: Served) -> float:

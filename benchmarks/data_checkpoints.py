@@ -1,0 +1,35 @@
+"""Checkpointers on one state: assay, torch's two, safetensors, npz, Orbax; interleaved, every save synced, loads cold.
+
+.venv/bin/pip install -r benchmarks/envs/orbax.txt
+.venv/bin/python benchmarks/data_checkpoints.py [MEGABYTES [ARRAYS [ROUNDS]]]
+"""
+
+from __future__ import annotations
+
+import sys
+
+from assay.data.orbax import trial
+
+
+def main() -> None:
+    told = [int(word) for word in sys.argv[1:4]]
+    megabytes, arrays, rounds = (*told, *(2000, 96, 3)[len(told) :])
+    rows = trial(megabytes, arrays, rounds, seed=0)
+    print(f"{megabytes:,} MB in {arrays} arrays, medians of {rounds} rounds; memory in times of the state")
+    print(f"  {'':<12}{'save':>9}{'load':>9}{'blocks':>9}{'first':>9}{'memory: save':>14}{'load':>7}{'async':>7}")
+    for name, row in rows.items():
+        shares = "".join(f"{_share(row[column]):>9}" for column in ("blocks", "blocks_first"))
+        memory = f"{row['save_memory']:>14.2f}{row['load_memory']:>7.2f}{_times(row['async_memory']):>7}"
+        print(f"  {name:<12}{row['save']:>7.2f} s{row['load']:>7.2f} s{shares}{memory}")
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def _times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""A file read and written in pages, past the operating system's page cache, with every request counted.
+
+The page cache would hide all input and output of a study on a machine with more memory than data. Files are opened
+with O_DIRECT where the file system allows it; elsewhere what was read is dropped from the cache at once, and
+:attr:`PagedFile.direct` says so.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder, PagedFile.create(Path(folder, "pages")) as file:
+...     file.write(np.array([3, 1]), np.stack([np.full(PAGE, 33, np.uint8), np.full(PAGE, 11, np.uint8)]))
+...     file.read(np.array([1, 3, 1]))[:, 0].tolist(), file.stats.reads, file.stats.read_bytes // PAGE
+([11, 33, 11], 2, 2)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from time import perf_counter
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+PAGE = 4096
+DEPTH = 16  # requests in flight: where random reads of an SSD stop getting faster
+LONGEST = 1 << 20  # bytes of one request; a longer run of pages is cut, so that its parts overlap
+
+Bytes = npt.NDArray[np.uint8]
+Int64s = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+
+@dataclass
+class IoStats:
+    """What a file was asked, and what it cost.
+
+    `reads` and `writes` are requests to the operating system, `asked` pages as callers named them (repeats counted),
+    `waited` the seconds in which a caller stood still.
+    """
+
+    reads: int = 0
+    read_bytes: int = 0
+    writes: int = 0
+    write_bytes: int = 0
+    asked: int = 0
+    waited: float = 0.0
+
+    def __add__(self, other: IoStats) -> IoStats:
+        return IoStats(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+
+def aligned(nbytes: int) -> Bytes:
+    """Uninitialised memory that begins on a page's boundary, as O_DIRECT wants it.
+
+    >>> aligned(10).ctypes.data % PAGE, len(aligned(10))
+    (0, 10)
+    """
+    raw = np.empty(nbytes + PAGE, np.uint8)
+    start = -raw.ctypes.data % PAGE
+    return raw[start : start + nbytes]
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(DEPTH, thread_name_prefix="pages")
+
+
+@cache
+def _tickets() -> ThreadPoolExecutor:
+    # Apart from the threads above: a ticket waits for them, and would wait for ever in their place.
+    return ThreadPoolExecutor(4, thread_name_prefix="tickets")
+
+
+class Ticket(Generic[T]):
+    """Work under way in another thread; `wait` returns what it came to, and counts the time stood still."""
+
+    def __init__(self, work: Callable[[], T], stats: IoStats) -> None:
+        self._future: Future[T] = _tickets().submit(work)
+        self._stats = stats
+
+    def wait(self) -> T:
+        """Return the outcome when it is there."""
+        began = perf_counter()
+        try:
+            return self._future.result()
+        finally:
+            self._stats.waited += perf_counter() - began
+
+
+class PagedFile:
+    """A file of 4096-byte pages. Open one with :meth:`open` (to read) or :meth:`create` (to write and read)."""
+
+    def __init__(self, path: Path, flags: int, direct: bool = True) -> None:
+        self.path = path
+        self.stats = IoStats()
+        self.direct = direct and hasattr(os, "O_DIRECT")
+        self._lock = Lock()
+        try:
+            self._fd = os.open(path, flags | (os.O_DIRECT if self.direct else 0), 0o644)
+        except OSError as error:
+            if not self.direct or isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+                raise
+            self.direct = False  # tmpfs, some network and container file systems
+            self._fd = os.open(path, flags, 0o644)
+        self.size = os.fstat(self._fd).st_size
+
+    @classmethod
+    def open(cls, path: Path, direct: bool = True) -> PagedFile:
+        """Open an existing file to read it."""
+        return cls(path, os.O_RDONLY, direct)
+
+    @classmethod
+    def create(cls, path: Path, direct: bool = True) -> PagedFile:
+        """Create an empty file, or empty an existing one, to write and read it."""
+        return cls(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, direct)
+
+    def __enter__(self) -> PagedFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; once more does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @property
+    def pages(self) -> int:
+        """How many pages the file has, a partial last one included."""
+        return -(-self.size // PAGE)
+
+    def read(self, page_ids: Int64s) -> Bytes:
+        """The pages of these numbers, (n, 4096), in the order asked: sorted, repeats and neighbours read once."""
+        began = perf_counter()
+        out = self._gather(np.asarray(page_ids, np.int64))
+        self.stats.waited += perf_counter() - began
+        return out
+
+    def read_async(self, page_ids: Int64s) -> Ticket[Bytes]:
+        """Begin to read; the ticket returns the pages."""
+        ids = np.array(page_ids, np.int64)
+        return Ticket(lambda: self._gather(ids), self.stats)
+
+    def read_span(self, first: int, count: int) -> Bytes:
+        """`count` pages from `first` on, as one row of bytes: the sequential read."""
+        began = perf_counter()
+        out = self._span(first, count)
+        self.stats.waited += perf_counter() - began
+        return out
+
+    def read_span_async(self, first: int, count: int) -> Ticket[Bytes]:
+        """Begin a sequential read; the ticket returns the bytes."""
+        return Ticket(lambda: self._span(first, count), self.stats)
+
+    def read_spans_async(self, spans: Sequence[tuple[int, int]]) -> Ticket[Bytes]:
+        """Begin to read several (first, count) runs of pages at once; the ticket returns them one behind the other."""
+        return Ticket(lambda: self._spans(spans), self.stats)
+
+    def write_span_async(self, first: int, data: Bytes) -> Ticket[None]:
+        """Begin a sequential write; `data` must stay as it is until the ticket was waited for."""
+        return Ticket(lambda: self._each(self._write_run, [(first, len(data) // PAGE, data)]), self.stats)
+
+    def write(self, page_ids: Int64s, pages: Bytes, *, barrier: bool = False) -> None:
+        """Write pages, neighbours in one request; with `barrier` they are on the disk when this returns."""
+        ids = np.asarray(page_ids, np.int64)
+        order = np.argsort(ids, kind="stable")
+        data = aligned(len(ids) * PAGE).reshape(-1, PAGE)
+        np.take(pages.reshape(-1, PAGE), order, axis=0, out=data)
+        began = perf_counter()
+        self._each(self._write_run, _runs(ids[order], data.reshape(-1)))
+        if barrier:
+            os.fsync(self._fd)
+        self.stats.asked += len(ids)
+        self.stats.waited += perf_counter() - began
+
+    def write_span(self, first: int, data: Bytes) -> None:
+        """Write whole pages from `first` on: the sequential write. `data` begins on a page's boundary of memory."""
+        began = perf_counter()
+        self._each(self._write_run, [(first, len(data) // PAGE, data)])
+        self.stats.waited += perf_counter() - began
+
+    def truncate(self, size: int) -> None:
+        """Make the file this long."""
+        os.ftruncate(self._fd, size)
+        self.size = size
+
+    def sync(self) -> None:
+        """Return when all that was written is on the disk."""
+        os.fsync(self._fd)
+
+    def _span(self, first: int, count: int) -> Bytes:
+        return self._spans([(first, count)])
+
+    def _spans(self, spans: Sequence[tuple[int, int]]) -> Bytes:
+        out = aligned(sum(count for _, count in spans) * PAGE)
+        at, runs = 0, []
+        for first, count in spans:
+            runs.append((first, count, out[at : at + count * PAGE]))
+            at += count * PAGE
+        self._each(self._read_run, runs)
+        return out
+
+    def _gather(self, ids: Int64s) -> Bytes:
+        if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= self.pages):
+            raise IndexError(f"{self.path} has pages 0 to {self.pages - 1}; {ids.min()} to {ids.max()} asked")
+        unique, place = np.unique(ids, return_inverse=True)
+        found = aligned(len(unique) * PAGE)
+        self._each(self._read_run, _runs(unique, found))
+        self.stats.asked += len(ids)
+        rows = found.reshape(-1, PAGE)
+        return rows if len(unique) == len(ids) and bool((place[1:] > place[:-1]).all()) else rows[place]
+
+    def _each(self, act: Callable[[int, int, Bytes], None], runs: list[tuple[int, int, Bytes]]) -> None:
+        """Perform requests, up to DEPTH of them at once."""
+        most = LONGEST // PAGE
+        parts = [
+            (first + at, min(most, count - at), data[at * PAGE : min(at + most, count) * PAGE])
+            for first, count, data in runs
+            for at in range(0, count, most)
+        ]
+        if len(parts) <= 1:
+            for part in parts:
+                act(*part)
+            return
+        lanes = [parts[lane::DEPTH] for lane in range(min(DEPTH, len(parts)))]
+
+        def perform(lane: list[tuple[int, int, Bytes]]) -> None:
+            for part in lane:
+                act(*part)
+
+        for _ in _threads().map(perform, lanes):
+            pass
+
+    def _read_run(self, first: int, count: int, out: Bytes) -> None:
+        start, want = first * PAGE, min(count * PAGE, self.size - first * PAGE)
+        got = 0
+        while got < want:
+            part = os.preadv(self._fd, [out[got:].data], start + got)
+            if part == 0:
+                raise EOFError(f"{self.path} ends at byte {start + got}, expected {start + want}; it was cut meanwhile")
+            got += part
+        out[got:] = 0
+        if not self.direct and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, start, want, os.POSIX_FADV_DONTNEED)
+        with self._lock:
+            self.stats.reads += 1
+            self.stats.read_bytes += count * PAGE
+
+    def _write_run(self, first: int, count: int, data: Bytes) -> None:
+        done = 0
+        while done < count * PAGE:
+            done += os.pwrite(self._fd, data[done:].data, first * PAGE + done)
+        with self._lock:
+            self.size = max(self.size, first * PAGE + done)
+            self.stats.writes += 1
+            self.stats.write_bytes += done
+
+
+def _runs(ids: Int64s, data: Bytes) -> list[tuple[int, int, Bytes]]:
+    """Cut ascending page numbers where they do not follow on: (first, count, their bytes in `data`)."""
+    if not len(ids):
+        return []
+    cuts = np.flatnonzero(np.diff(ids) != 1) + 1
+    starts, stops = np.concatenate([[0], cuts]), np.concatenate([cuts, [len(ids)]])
+    return [
+        (int(ids[a]), int(b - a), data[a * PAGE : b * PAGE])
+        for a, b in zip(starts.tolist(), stops.tolist(), strict=True)
+    ]

@@ -1,0 +1,137 @@
+"""`assay data ckpt`: save, restore, inspect, compare and convert training states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from assay.data.engine.segments import digest
+from assay.data.orbax import files
+from assay.data.orbax.checkpointer import Checkpointer
+from assay.data.orbax.tree import Leaf, as_kind
+from assay.data.store.blocking import wait
+
+SHOWN = 40  # arrays that a table lists
+
+
+@click.group(epilog="Example:  assay data ckpt inspect examples/state.safetensors")
+def command() -> None:
+    """Training states: in a store of checkpoints, or in files of safetensors, npz, pt, Hugging Face and Orbax.
+
+    A state is named by its file or folder, or by a store and a step: ckpts@1200; without @, the newest.
+    """
+
+
+@command.command(epilog="Example:  assay data ckpt save examples/state.safetensors --store ckpts --step 100")
+@click.argument("state")
+@click.option("--store", required=True, help="A folder, or the address of a store: s3://bucket/run7.")
+@click.option("--step", type=click.IntRange(0), required=True, help="The step it is the state of.")
+@click.option("--keep", type=click.IntRange(1), help="Let all but so many of the newest go.")
+def save(state: str, store: str, step: int, keep: int | None) -> dict[str, Any]:
+    """Save STATE as a checkpoint: durable and checked, or not at all."""
+    leaves, skeleton = files.renamed(files.read(state))
+    ck = Checkpointer(store, keep=keep)
+    wait(ck.inside.save(step, leaves, skeleton))
+    if keep is not None:
+        wait(ck.inside.collect())
+    return {
+        "saved": _size(leaves) | {"step": step, "store": store},
+        "steps": {"there": ", ".join(map(str, ck.steps()))},
+    }
+
+
+@command.command(epilog="Example:  assay data ckpt restore examples/state.safetensors --out state.npz")
+@click.argument("state")
+@click.option("--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help=".safetensors or .npz.")
+@click.option("--only", multiple=True, help="A path, such as model/layers; may be repeated.")
+def restore(state: str, out: Path, only: tuple[str, ...]) -> dict[str, Any]:
+    """Write STATE, or parts of it, to a file; every byte is checked on the way where it comes from a store."""
+    leaves = files.chosen(files.read(state), only)
+    files.write(out, leaves)
+    return {"written": _size(leaves) | {"to": str(out)}}
+
+
+@command.command(epilog="Example:  assay data ckpt inspect examples/state.safetensors")
+@click.argument("state")
+def inspect(state: str) -> dict[str, Any]:
+    """What STATE consists of."""
+    place, _, step = state.partition("@")
+    if "://" in place or (Path(place) / "log").is_dir():
+        ck = Checkpointer(place)
+        table = ck.inspect(int(step) if step.isdigit() else None)
+        rows = [_row(a.path, a.dtype, a.shape, a.nbytes) for a in table.arrays]
+        total = {"arrays": len(rows), "bytes": sum(row["bytes"] for row in rows)}
+        facts = total | {"step": table.step, "pieces": len(table.pieces), "ranks": table.world}
+        listed = {"checkpoints": {"steps": ", ".join(map(str, ck.steps()))}}
+    else:
+        leaves = files.read(state)
+        rows = [_row(leaf.path, leaf.dtype, leaf.shape, len(leaf.views[0][1])) for leaf in leaves]
+        facts, listed = _size(leaves), {}
+    rows.sort(key=lambda row: -row["bytes"])
+    more = (
+        {"why": f"The largest {SHOWN} of {len(rows)} arrays; --json has the numbers of all."}
+        if len(rows) > SHOWN
+        else {}
+    )
+    return {state: facts, **listed, "table": rows[:SHOWN], **more}
+
+
+@command.command(epilog="Example:  assay data ckpt diff examples/state.safetensors examples/state.safetensors")
+@click.argument("one")
+@click.argument("other")
+def diff(one: str, other: str) -> dict[str, Any]:
+    """Which arrays of ONE and OTHER differ, and by how much."""
+    left = {leaf.path.replace("~1", "/"): leaf for leaf in files.read(one)}
+    right = {leaf.path.replace("~1", "/"): leaf for leaf in files.read(other)}
+    rows = [
+        {"array": path, "is": "only in the first", "largest_difference": None} for path in left if path not in right
+    ]
+    rows += [
+        {"array": path, "is": "only in the second", "largest_difference": None} for path in right if path not in left
+    ]
+    rows += [row for path in left if path in right if (row := _difference(path, left[path], right[path])) is not None]
+    same = len(set(left) & set(right)) - sum(
+        row["is"] not in ("only in the first", "only in the second") for row in rows
+    )
+    why = "They are the same." if not rows else f"{len(rows)} arrays differ."
+    return {"arrays": {"the_same": same, "different": len(rows)}, "table": rows[:SHOWN], "why": why}
+
+
+@command.command(epilog="Example:  assay data ckpt convert examples/state.safetensors state.npz")
+@click.argument("state")
+@click.argument("to", type=click.Path(path_type=Path, dir_okay=False))
+def convert(state: str, to: Path) -> dict[str, Any]:
+    """Write STATE as the file TO, .safetensors or .npz."""
+    leaves = files.read(state)
+    files.write(to, leaves)
+    return {"written": _size(leaves) | {"to": str(to)}}
+
+
+def _size(leaves: list[Leaf]) -> dict[str, Any]:
+    return {"arrays": len(leaves), "bytes": sum(len(leaf.views[0][1]) for leaf in leaves)}
+
+
+def _row(path: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> dict[str, Any]:
+    return {"array": path, "dtype": dtype, "shape": " × ".join(map(str, shape)) or "scalar", "bytes": nbytes}
+
+
+def _difference(path: str, one: Leaf, other: Leaf) -> dict[str, Any] | None:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return {
+            "array": path,
+            "is": f"{one.dtype}{list(one.shape)} and {other.dtype}{list(other.shape)}",
+            "largest_difference": None,
+        }
+    if digest(one.views[0][1]) == digest(other.views[0][1]):
+        return None
+    pair = [_numbers(leaf) for leaf in (one, other)]
+    return {"array": path, "is": "changed", "largest_difference": float(np.abs(pair[0] - pair[1]).max())}
+
+
+def _numbers(leaf: Leaf) -> Any:
+    data = np.frombuffer(leaf.views[0][1], np.uint8)
+    found = as_kind(data, leaf.kind, leaf.dtype, leaf.shape)
+    return np.asarray(found.double() if hasattr(found, "double") else found, np.float64)

@@ -1,0 +1,59 @@
+"""Direct transfers move the same bytes as plain ones, however they lie in memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from assay.data.store import direct
+from assay.data.store.blocking import blocking
+from assay.data.store.directory import DirStore
+
+edges = st.sampled_from([1, 511, 4095, 4096, 4097, 65536, direct.CHUNK - 1, direct.CHUNK, direct.CHUNK + 5000])
+
+
+def random_bytes(n: int, seed: int = 0) -> bytes:
+    return np.random.default_rng(seed).bytes(n)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(edges, min_size=1, max_size=4))
+def test_parts_of_any_size_are_written_in_a_row(tmp_path: Path, sizes: list[int]) -> None:
+    parts = [random_bytes(size, seed) for seed, size in enumerate(sizes)]
+    path = tmp_path / "file"
+    path.unlink(missing_ok=True)
+    if direct.write(path, [memoryview(part) for part in parts]) is None:
+        pytest.skip("this file system has no direct transfers")
+    assert path.read_bytes() == b"".join(parts)
+
+
+def test_where_there_are_no_direct_transfers_a_store_uses_plain_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refuse(path: str, flags: int, *rest: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(22, "Invalid argument")
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    store, data = blocking(DirStore(tmp_path)), random_bytes(direct.LARGE + 77)
+    store.put("large", data)
+    into = bytearray(len(data) - 5)
+    store.read_into("large", 5, memoryview(into))
+    assert bytes(into) == data[5:]
+
+
+def test_a_large_object_comes_back_whole(tmp_path: Path) -> None:
+    store, data = blocking(DirStore(tmp_path)), random_bytes(3 * direct.LARGE + 123)
+    store.put("large", [data[:1000], data[1000:]])
+    into = bytearray(len(data) - 4096)
+    store.read_into("large", 4096, memoryview(into))
+    assert bytes(into) == data[4096:]
+    assert bytes(store.get("large")) == data

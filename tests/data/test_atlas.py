@@ -1,0 +1,355 @@
+"""Rows streamed from disk are those of the definition, in any memory, by any rule, after any crash."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.cli.main import assay
+from assay.data.atlas import infer, layers, read_model, trials
+from assay.data.atlas.engine import Plan, choose_policy, count_spills
+from assay.data.atlas.gather import gather_layer, in_memory
+from assay.data.atlas.layers import SUM
+from assay.data.atlas.tiers import POLICIES, HotTier
+from assay.data.disk.arrays import DiskArray, write_rows
+from assay.data.disk.graphs import DiskGraph
+from assay.record.errors import BadInput
+from tests.oracles import gnn as oracle
+
+KINDS = ("gcn", "sage", "gin", "gat")
+RULES = ("auto", *POLICIES[:-1])
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        yield Path(folder)
+
+
+def weights(kind: str, into: int, out: int, rng: np.random.Generator, heads: int = 2) -> dict[str, Any]:
+    """One layer's, by PyG's names."""
+    draw = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[-1])).astype(np.float32)  # noqa: E731
+    if kind == "gcn":
+        return {"lin.weight": draw(out, into), "bias": draw(out)}
+    if kind == "sage":
+        return {"lin_l.weight": draw(out, into), "lin_l.bias": draw(out), "lin_r.weight": draw(out, into)}
+    if kind == "gin":
+        inner = {"nn.0.weight": draw(out, into), "nn.0.bias": draw(out), "nn.2.weight": draw(out, out)}
+        return inner | {"nn.2.bias": draw(out), "eps": np.float32([0.3])}
+    parts = {"lin.weight": draw(heads * out, into), "bias": draw(rng.choice([out, heads * out]))}
+    return parts | {"att_src": draw(1, heads, out), "att_dst": draw(1, heads, out)}
+
+
+def least_memory(model: list[Any], n: int) -> int:
+    """The smallest memory that every layer accepts."""
+    need = 1
+    for layer in model:
+        group = 4096 // np.gcd(4096, 4 * layer.out_width)
+        try:
+            Plan.of(layer, n, int(group), need)
+        except ValueError as error:
+            need = int(str(error).split("; ")[1].split()[0].replace(",", "")) + 1
+            Plan.of(layer, n, int(group), need)
+    return need
+
+
+@given(
+    st.sampled_from([*KINDS, "sage max"]), st.integers(2, 25), st.integers(0, 70),
+    st.sampled_from([(3, 5), (8, 2), (2, 7)]),
+    st.sampled_from(RULES), st.booleans(), st.integers(0, 10**6),
+)  # fmt: skip
+@settings(max_examples=20)
+def test_rows_are_those_of_the_definition(
+    kind: str, n: int, m: int, widths: tuple[int, int], policy: str, little: bool, seed: int
+) -> None:
+    """Repeated edges, self-loops and nodes without edges included."""
+    kind, _, how = kind.partition(" ")
+    rng = np.random.default_rng(seed)
+    edges = rng.integers(0, n, (m, 2))
+    x = rng.normal(size=(n, widths[0])).astype(np.float32)
+    named = weights(kind, *widths, rng)
+    model = layers({f"convs.0.{name}": value for name, value in named.items()}, how or "mean")
+    with scratch() as folder:
+        graph = DiskGraph.build(folder / "g", [edges], n)
+        write_rows(folder / "x.npy", x)
+        memory = least_memory(model, n) if little else 1 << 24
+        infer(model, graph, folder / "x.npy", folder / "y.npy", memory, policy=policy)
+        got = np.load(folder / "y.npy")
+        assert np.array_equal(got.shape, (n, model[0].out_width))
+        held = in_memory(model[0], graph.reversed(folder / "r"), x)
+    right = oracle.layer(kind, named, [tuple(edge) for edge in edges.tolist()], x, how or "mean")
+    assert np.abs(got - right).max() < 1e-4
+    assert np.abs(held - right).max() < 1e-4
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A graph with hubs and loops whose accumulators are many times the smallest memory."""
+    folder = tmp_path_factory.mktemp("atlas")
+    rng = np.random.default_rng(7)
+    n, width = 3000, 48
+    edges = np.concatenate([trials.edges_of("rmat", 2048, 8, 3), rng.integers(0, n, (6000, 2)), [[5, 5], [9, 9]]])
+    x = rng.normal(size=(n, width)).astype(np.float32)
+    write_rows(folder / "x.npy", x)
+    graph = DiskGraph.build(folder / "g", [edges], n)
+    return {"folder": folder, "graph": graph, "incoming": graph.reversed(folder / "in"), "edges": edges, "x": x}
+
+
+def test_every_kind_and_rule_spills_in_little_memory_and_gives_the_same_rows(bench: dict[str, Any]) -> None:
+    folder, graph = bench["folder"], bench["graph"]
+    for kind in KINDS:
+        model = trials.model_of(kind, (48, 40, 12), 1)
+        infer(model, graph, folder / "x.npy", folder / "all.npy", 1 << 27)
+        right = np.load(folder / "all.npy")
+        for policy in RULES if kind == "gcn" else ("min-pending",):
+            ran = infer(model, graph, folder / "x.npy", folder / "y.npy", least_memory(model, graph.n), policy=policy)
+            assert sum(layer.evicted for layer in ran.layers) > graph.n, "the case must really evict"
+            assert all(layer.returns > 0 and layer.spill_bytes > 0 for layer in ran.layers[:1])
+            assert np.abs(np.load(folder / "y.npy") - right).max() < 1e-4 * np.abs(right).max(), (kind, policy)
+
+
+def test_a_last_layer_of_attention_that_does_not_say_what_becomes_of_its_heads_is_refused() -> None:
+    named = {name: value for name, value in weights("gat", 4, 3, np.random.default_rng(1)).items() if name != "bias"}
+    with pytest.raises(ValueError, match="save a zero bias"):
+        layers({f"convs.0.{name}": value for name, value in named.items()})
+    after = weights("gcn", 6, 2, np.random.default_rng(1))
+    state = {f"convs.0.{name}": value for name, value in named.items()}
+    first, _ = layers(state | {f"convs.1.{name}": value for name, value in after.items()})
+    assert first.out_width == 6, "side by side, because the next layer takes six columns"
+
+
+@pytest.mark.slow  # importing torch-geometric; the definition, above, is its quick twin
+@pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is None, reason="torch-geometric is not installed")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("GCN", {}), ("GraphSAGE", {}), ("GraphSAGE", {"aggr": "max"}), ("GIN", {}), ("GIN", {"norm": "batch_norm"}),
+        ("GAT", {"heads": 4}), ("GAT", {"heads": 1, "bias": False}),
+    ],
+)  # fmt: skip
+def test_models_of_torch_geometric_give_the_same_rows(
+    bench: dict[str, Any], name: str, options: dict[str, Any]
+) -> None:
+    import torch
+    from torch_geometric.nn import models
+
+    torch.manual_seed(3)
+    model = getattr(models, name)(48, 16, 2, 7, **options)
+    edge_index = torch.from_numpy(bench["edges"].T.copy())
+    if options.get("norm"):
+        model.norms = torch.nn.ModuleList([torch.nn.Identity()] * 2)  # of GIN only the inner norms
+        model.train()(torch.from_numpy(bench["x"]), edge_index)  # norms that differ from where they begin
+    with torch.no_grad():
+        right = model.eval()(torch.from_numpy(bench["x"]), edge_index).numpy()
+    made = layers({key: value.numpy() for key, value in model.state_dict().items()}, options.get("aggr", "mean"))
+    folder = bench["folder"]
+    for memory in (least_memory(made, 3000), 1 << 26):
+        infer(made, bench["graph"], folder / "x.npy", folder / "pyg.npy", memory)
+        assert np.abs(np.load(folder / "pyg.npy") - right).max() < 1e-4 * max(1, np.abs(right).max())
+
+
+@pytest.mark.parametrize("cache", ["lru", "static"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gathers_it_is_compared_with_give_the_same_rows(bench: dict[str, Any], kind: str, cache: str) -> None:
+    folder = bench["folder"]
+    for widths in ((48, 40), (48, 120)):
+        [layer] = trials.model_of(kind, widths, 2)
+        right = in_memory(layer, bench["incoming"], bench["x"])
+        out_degree = np.diff(bench["graph"].indptr.rows(0, 3001)).astype(np.int32)
+        with DiskArray.open(folder / "x.npy") as source:
+            ran = gather_layer(layer, bench["incoming"], out_degree, source, folder / "z.npy", 200_000, folder, cache)
+        assert np.abs(np.load(folder / "z.npy") - right).max() < 1e-4 * np.abs(right).max()
+        assert ran.feature_bytes > 1.5 * bench["x"].nbytes or ran.returns > 0
+
+
+def test_features_are_read_once_a_layer_and_twice_for_attention(bench: dict[str, Any]) -> None:
+    folder, size = bench["folder"], bench["x"].nbytes
+    for kind, passes in (("gcn", 1), ("gin", 1), ("gat", 2)):
+        model = trials.model_of(kind, (48, 48), 1)
+        ran = infer(model, bench["graph"], folder / "x.npy", folder / "y.npy", 1 << 24)
+        assert passes * size <= ran.layers[0].feature_bytes <= passes * size * 1.1 + 2 * 4096
+
+
+# ------------------------------------------------------------------------------------- eviction rules
+
+
+@given(st.integers(2, 12), st.lists(st.integers(0, 11), min_size=1, max_size=120), st.integers(1, 6))
+def test_the_least_recently_touched_leave_as_in_the_plain_tier(n: int, targets: list[int], slots: int) -> None:
+    targets = [v % n for v in targets]
+    found, _, live = count_spills(np.arange(len(targets)), np.array(targets), n, slots, "lru", chunk=1)
+    assert live <= slots
+    assert found == oracle.spills(targets, n, slots)
+
+
+@given(st.lists(st.integers(0, 9), min_size=3, max_size=30), st.integers(1, 30), st.integers(0, 99))
+def test_victims_are_those_with_the_fewest_or_most_to_come_and_complete_ones_first(
+    pending: list[int], count: int, seed: int
+) -> None:
+    n = len(pending)
+    tier = HotTier(n, n, 0, np.array(pending, np.int32), 1, SUM)
+    tier.owner[:] = np.random.default_rng(seed).permutation(n)
+    left = np.array(pending)
+    for rule, sign in (("min-pending", 1), ("max-pending", -1)):
+        chosen = tier.victims(count, rule)
+        value = np.where(left == 0, -100, sign * left)
+        assert sorted(value[chosen]) == sorted(value)[: min(count, n)]
+    assert (left[tier.victims(count, "random", seed)] == 0).sum() == min((left == 0).sum(), count)
+
+
+@given(st.integers(2, 12), st.lists(st.integers(0, 11), min_size=1, max_size=120), st.integers(1, 7))
+def test_nobody_returns_more_seldom_than_who_knows_the_future(n: int, targets: list[int], slots: int) -> None:
+    nodes = np.array([v % n for v in targets])
+    arrive = np.arange(len(nodes))
+    returns = {rule: count_spills(arrive, nodes, n, slots, rule)[1] for rule in POLICIES}
+    assert returns["belady"] == min(returns.values())
+
+
+def test_the_rule_is_chosen_by_how_the_nodes_lie() -> None:
+    with scratch() as folder:
+        scattered = DiskGraph.build(folder / "s", [trials.edges_of("rmat", 4096, 16, 1)], 4096)
+        together = DiskGraph.build(folder / "t", [trials.edges_of("ordered", 4096, 16, 1)], 4096)
+        assert choose_policy(scattered, 400, False) == "min-pending"
+        assert choose_policy(together, 400, False) == "lru"
+        assert choose_policy(together, 400, False, sample=20_000) == "lru", "so it is from a third of the edges"
+
+
+# -------------------------------------------------------------------------------------------- crashes
+
+CRASHING = """
+import os, sys
+from pathlib import Path
+from assay.data.atlas import infer, read_model, run
+from assay.data.disk.graphs import DiskGraph
+
+point, folder = sys.argv[1], Path(sys.argv[2])
+name, _, count = point.partition(":")
+original, calls = getattr(run, name), [0]
+
+def crash(*given, **named):
+    calls[0] += 1
+    if calls[0] == abs(int(count)):
+        if int(count) > 0:
+            original(*given, **named)
+        os._exit(137)
+    return original(*given, **named)
+
+setattr(run, name, crash)
+infer(read_model(folder / "m.npz"), DiskGraph(folder / "g"), folder / "x.npy", folder / "y.npy", 1 << 22)
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "resumed"),
+    [("run_layer:-2", 1), ("run_layer:1", 0), ("run_layer:3", 2), ("_mark:-1", 0), ("_mark:1", 1), ("_mark:3", 3),
+     ("_publish:-1", 3), ("_sync_folder:4", 3)],
+)  # fmt: skip
+def test_a_killed_run_goes_on_behind_its_last_whole_layer(tmp_path: Path, point: str, resumed: int) -> None:
+    """Before and after a layer is computed, before and after its marker, before and after the output is in place."""
+    rng = np.random.default_rng(3)
+    DiskGraph.build(tmp_path / "g", [rng.integers(0, 300, (2000, 2))], 300).close()
+    write_rows(tmp_path / "x.npy", rng.normal(size=(300, 16)).astype(np.float32))
+    state = {f"convs.{i}.{k}": v for i in range(3) for k, v in weights("gcn", 16, 16, rng).items()}
+    np.savez(tmp_path / "m.npz", **state)
+    model, graph = read_model(tmp_path / "m.npz"), DiskGraph(tmp_path / "g")
+    infer(model, graph, tmp_path / "x.npy", tmp_path / "right.npy", 1 << 22)
+    ended = subprocess.run([sys.executable, "-c", CRASHING, point, str(tmp_path)], env=os.environ | _path())
+    assert ended.returncode == 137
+    again = infer(model, graph, tmp_path / "x.npy", tmp_path / "y.npy", 1 << 22)
+    assert (again.resumed, len(again.layers)) == (resumed, 3 - resumed)
+    assert np.array_equal(np.load(tmp_path / "y.npy"), np.load(tmp_path / "right.npy"))
+    assert not (tmp_path / "y.npy.work").exists()
+
+
+def _path() -> dict[str, str]:
+    import assay as package
+
+    return {"PYTHONPATH": str(Path(package.__file__).parents[1])}
+
+
+def test_layers_of_another_model_or_of_changed_features_are_not_taken_over(tmp_path: Path) -> None:
+    from assay.data.atlas import run
+
+    rng = np.random.default_rng(3)
+    graph = DiskGraph.build(tmp_path / "g", [rng.integers(0, 50, (200, 2))], 50)
+    x = rng.normal(size=(50, 8)).astype(np.float32)
+    write_rows(tmp_path / "x.npy", x)
+    models = [trials.model_of("gcn", (8, 8, 4), seed) for seed in (1, 2)]
+    work = tmp_path / "y.npy.work"
+    work.mkdir()
+    write_rows(work / "layer-1.npy", np.zeros((50, 8), np.float32))
+    run._mark(work, 1, run._identity(models[0], graph, tmp_path / "x.npy"))
+    assert infer(models[1], graph, tmp_path / "x.npy", tmp_path / "y.npy", 1 << 22).resumed == 0
+    work.mkdir()
+    write_rows(work / "layer-1.npy", np.zeros((50, 8), np.float32))
+    run._mark(work, 1, run._identity(models[0], graph, tmp_path / "x.npy"))
+    write_rows(tmp_path / "x.npy", x + 1)
+    assert infer(models[0], graph, tmp_path / "x.npy", tmp_path / "y.npy", 1 << 22).resumed == 0
+
+
+# ------------------------------------------------------------------------------------- the command line
+
+
+def files(folder: Path, kind: str = "gcn") -> list[str]:
+    rng = np.random.default_rng(1)
+    (folder / "e.txt").write_text("".join(f"{u} {v}\n" for u, v in rng.integers(0, 90, (400, 2))))
+    np.save(folder / "x.npy", rng.normal(size=(100, 6)))  # ten nodes have no edge; double precision
+    np.savez(folder / "m.npz", **{f"convs.0.{name}": value for name, value in weights(kind, 6, 3, rng).items()})
+    return ["data", "gnn", "infer", f"{folder}/e.txt", "--features", f"{folder}/x.npy", "--model", f"{folder}/m.npz",
+            "--out", f"{folder}/y.npy"]  # fmt: skip
+
+
+def test_the_command_writes_the_rows_and_tells_what_it_took(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        assay, [*files(tmp_path), "--memory", "4GB", "--undirected", "--json"], catch_exceptions=False
+    )
+    told = json.loads(done.stdout)
+    assert told["graph"]["nodes"] == 100 and told["graph"]["edges"] > 700
+    assert told["memory"]["peak_bytes"] is None or told["memory"]["peak_bytes"] < 4e9
+    assert np.load(tmp_path / "y.npy").shape == (100, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["e.txt", "m.npz", "x.npy", "y.npy"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda f: np.save(f / "x.npy", np.zeros((100, 5))), "has 5 columns; the model takes 6"),
+        (lambda f: np.save(f / "x.npy", np.zeros((80, 6))), "0 to below 80"),
+        (lambda f: np.save(f / "x.npy", np.zeros((100, 6), int)), "floats of shape"),
+        (lambda f: np.savez(f / "m.npz", **{"head.weight": np.zeros((3, 6))}), "'head.weight', which is no layer's"),
+        (lambda f: np.savez(f / "m.npz", **{"convs.0.lin_edge.weight": np.zeros((3, 6))}), "'lin_edge'"),
+        (lambda f: (f / "m.npz").write_bytes(b"PK not a zip"), "m.npz: "),
+        (lambda f: (f / "m.npz").unlink(), "no such file"),
+        (lambda f: (f / "e.txt").write_text("0 1\n2 x\n"), "line 2: '2 x'"),
+        (lambda f: os.truncate(f / "x.npy", 1000), "header promises"),
+    ],
+)
+def test_bad_input_is_one_line_with_the_cure(tmp_path: Path, spoil: Any, says: str) -> None:
+    arguments = files(tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(BadInput, match=says) as told:
+        CliRunner().invoke(assay, [*arguments, "--memory", "4GB"], catch_exceptions=False, standalone_mode=False)
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "y.npy").exists()
+
+
+def test_too_little_memory_tells_how_much_it_would_take(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="the program alone takes"):
+        CliRunner().invoke(assay, [*files(tmp_path), "--memory", "1MB"], catch_exceptions=False, standalone_mode=False)
+    graph = DiskGraph.build(tmp_path / "g", [np.array([(0, 1)])], 100_000)
+    write_rows(tmp_path / "x.npy", np.zeros((100_000, 8), np.float32))
+    with pytest.raises(ValueError, match=r"too few for 100,000 nodes; [0-9,]+ or more"):
+        infer(trials.model_of("gcn", (8, 8), 1), graph, tmp_path / "x.npy", tmp_path / "y.npy", 10**6)
