@@ -22,8 +22,11 @@ Public code: Kibnelson/rad_fuzzy_dedup_vectordb. arXiv:2606.03001.
 from __future__ import annotations
 
 import importlib.util
+import os
+import sysconfig
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +69,11 @@ references = (
 )
 offers = {"crashable": Job, "deduper": Fold}
 
-DEBIAN = Path("/usr/share/doc")
+SHARED = ("/usr/share", "/usr/include")
+TEXT = (".py", ".pyi", ".h", ".txt", ".md", ".rst")
+LONGEST = 100_000  # bytes of a file that are read
 BATCH = 500
+CORPORA = ("generated", "machine")
 PEERS = ("datasketch", "rensa")
 OURS = ("fold", "fold-minhash", "fold-none", "fold-paper")
 
@@ -90,23 +96,31 @@ def dedup(texts: Sequence[str], *, tau: float = 0.7, batch: int = 2000) -> NDArr
 # ------------------------------------------------------------------------------------------- the study
 
 
-def debian(limit: int, seed: int) -> list[str]:
-    """The copyright, licence and readme files of a Debian machine, in a random order; none where it is another one."""
+def machine(limit: int, seed: int) -> list[str]:
+    """Licences, documentation and source files of this machine, in a random order: real text, really copied around."""
+    folders = [*SHARED, *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib"))]
     paths = sorted(
-        path for path in DEBIAN.glob("*/*") if path.name.lower().startswith(("copyright", "licen", "readme"))
+        {f"{at}/{name}" for folder in folders for at, _, names in os.walk(folder) for name in names if _is_text(name)}
     )
-    texts = []
-    for place in stream(seed, "fold", "debian").permutation(len(paths))[:limit]:
-        path = paths[int(place)]
-        if path.is_file() and path.suffix != ".gz" and (text := path.read_text("utf-8", "replace")).strip():
-            texts.append(text)
+    texts: list[str] = []
+    for place in stream(seed, "fold", "machine").permutation(len(paths)):
+        if len(texts) == limit:
+            break
+        with suppress(OSError):
+            text = Path(paths[int(place)]).read_bytes()[:LONGEST].decode("utf-8", "replace")
+            if text.strip() and "\0" not in text:
+                texts.append(text)
     return texts
+
+
+def _is_text(name: str) -> bool:
+    return name.endswith(TEXT) or name.lower().startswith(("copyright", "licen", "readme"))
 
 
 def texts_of(corpus: str, documents: int, seed: int) -> list[str]:
     """A corpus by name."""
-    if corpus == "debian":
-        return debian(documents, seed)
+    if corpus == "machine":
+        return machine(documents, seed)
     return [text for some in generate.corpus(documents, seed) for text in some]
 
 
@@ -177,12 +191,11 @@ def growth(documents: int, method: str, batch: int, seed: int) -> dict[str, Any]
 
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
-    """Generated documents and the licence texts of this machine, and what becomes of the pace as the index grows."""
+    """Generated documents and the files of this machine, and what becomes of the pace as the index grows."""
     documents = lab.pick(quick=2_500, full=100_000)
-    corpora = ["generated", *(["debian"] if len(debian(1, 0)) else [])]
     some = lab.with_seeds(quick=2, full=3)
     batch = lab.pick(quick=BATCH, full=2_000)
-    cases = [{"corpus": corpus, "documents": documents, "batch": batch} for corpus in corpora]
+    cases = [{"corpus": corpus, "documents": documents, "batch": batch} for corpus in CORPORA]
     grown = [{"documents": lab.pick(quick=8_000, full=1_000_000), "method": method, "batch": batch}
              for method in ("fold", "bands-28", "rescan")]  # fmt: skip
     one = lab.with_seeds(quick=1, full=1)
@@ -219,7 +232,6 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 
 # ------------------------------------------------------------------------------------------ the claims
 
-CORPORA = ("generated", "debian")
 INDEXES = ("graph-slots", "graph-hamming", "bands-capped")  # approximate ones, of the kinds the paper compares with
 ONLINE = (*INDEXES, "bands-14", "bands-28", *PEERS)
 

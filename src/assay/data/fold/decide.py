@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True):
     cut: str = "calibrated"
     bits: int = BITS
     links: int = 32
-    ef: int = 128
+    ef: int = 64  # the pool of a look-up; 24 lose 3 % of the duplicates among 20,000 documents, 64 none
     near: int = 8  # candidates that are looked at closely
 
     @property
@@ -44,6 +44,10 @@ class Settings(msgspec.Struct, frozen=True):
             return PAPER_CUT
         loose = 0.0 if self.verify == "none" else LOOSE * (self.tau * (1 - self.tau) / SLOTS) ** 0.5
         return bitmap_distance(max(0.05, self.tau - loose))
+
+
+PAPER = Settings(verify="none", cut="paper", links=128, ef=400, near=4)
+"""What the paper's code runs with, on larger machines."""
 
 
 def bitmap_distance(tau: float) -> float:

@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from assay.data.fold.sketch import ones
@@ -24,6 +28,8 @@ from assay.sim.streams import key
 
 METRICS = ("jaccard", "hamming", "slots")
 _LEVELS = 8
+AHEAD = 3  # rows asked for before they are needed
+LINES = 8  # cache lines of a row
 _U64 = np.uint64
 _FAR = np.float32(2.0)
 
@@ -136,6 +142,29 @@ def _longer(array: NDArray[Any], rows: int) -> NDArray[Any]:
     return longer
 
 
+def _fetch(typing: Any, array: Any, row: Any) -> Any:
+    """Ask for a row's cache lines before they are needed: waiting for memory is most of what a large graph costs."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = signature.args[0]
+        view = context.make_array(kind)(context, builder, args[0])
+        word = builder.sext(args[1], ir.IntType(64)) if args[1].type.width < 64 else args[1]
+        start = cgutils.get_item_pointer(context, builder, kind, view, [word, ir.Constant(ir.IntType(64), 0)])
+        start = builder.bitcast(start, ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        hint = ir.FunctionType(ir.VoidType(), [start.type, number, number, number])
+        call = cgutils.get_or_insert_function(builder.module, hint, "llvm.prefetch.p0")
+        for line in range(LINES):
+            at = builder.gep(start, [ir.Constant(ir.IntType(64), 64 * line)])
+            builder.call(call, [at, *(ir.Constant(number, one) for one in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, row), generate
+
+
+fetch: Any = intrinsic(_fetch)
+
+
 @njit(cache=True, nogil=True, inline="always")
 def distance(metric: int, x: Any, wx: int, y: Any, wy: int) -> Any:
     """Between two sketches, 0 to 1."""
@@ -202,7 +231,7 @@ def _place(ids: Any, far: Any, done: Any, count: int, node: int, d: Any) -> int:
 def _walk(a: Any, metric: int, q: Any, wq: int, level: int, ids: Any, far: Any, done: Any, count: int, visited: Any,
           stamp: int) -> int:  # fmt: skip
     """Best-first from what is in the pool, on one level, until all of the pool has been expanded."""
-    at = 0
+    at, fresh = 0, np.empty(a.links.shape[1], np.int32)
     while at < count:
         if done[at]:
             at += 1
@@ -210,12 +239,19 @@ def _walk(a: Any, metric: int, q: Any, wq: int, level: int, ids: Any, far: Any, 
         done[at] = True
         node = ids[at]
         near = a.links[node] if level == 0 else a.upper[a.above[node] + level - 1]
-        closest = at + 1
+        closest, n = at + 1, 0
         for other in near:
             if other < 0:
                 break
-            if not _new(visited, stamp, other):
-                continue
+            if _new(visited, stamp, other):
+                fresh[n] = other
+                n += 1
+        for i in range(min(n, AHEAD)):
+            fetch(a.vectors, fresh[i])
+        for i in range(n):
+            if i + AHEAD < n:
+                fetch(a.vectors, fresh[i + AHEAD])
+            other = fresh[i]
             d = distance(metric, q, wq, a.vectors[other], a.weights[other])
             if count < len(ids) or d < far[count - 1]:
                 if d < far[at]:

@@ -39,14 +39,19 @@ class Durable:
     """FOLD itself, in a folder."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        self.fold, self._number = Fold(settings), 0
+        self.fold, self.number = Fold(settings), 0
         wait(self.fold.open(DirStore(folder)))
 
     def observe(self, texts: Sequence[str]) -> NDArray[np.bool_]:
         """One batch, durable."""
-        ids = [str(i) for i in range(self._number, self._number + len(texts))]
-        self._number += len(texts)
+        ids = [str(i) for i in range(self.number, self.number + len(texts))]
+        self.number += len(texts)
         return wait(self.fold.observe(ids, texts))
+
+    def save(self) -> None:
+        """Fold the log and keep the graph, so that opening it again is quick."""
+        wait(self.fold.save_graph())
+        wait(self.fold.tidy())
 
     @property
     def nbytes(self) -> int:
