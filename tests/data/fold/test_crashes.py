@@ -7,12 +7,21 @@ import pytest
 from assay.data.crash.lab import examine
 from assay.data.crash.processes import examine_processes
 from assay.data.fold.crashing import Job
+from assay.data.fold.decide import Settings
 
 
 def test_every_change_fails_in_every_way_and_recovery_too() -> None:
     report = examine(Job, ops=12, mixes=6)
     assert report.findings == []
     assert report.changes >= 8 and report.crashes_twice > 0
+
+
+class Bands(Job):
+    settings = Settings(by="bands", near=4)
+
+
+def test_candidates_by_bands_are_as_durable() -> None:
+    assert examine(Bands, ops=9, mixes=4).findings == []
 
 
 @pytest.mark.slow

@@ -103,6 +103,20 @@ def test_a_changed_text_under_an_old_name_is_a_document_of_its_own() -> None:
     assert observed(fold, ["a", "a"], ["a third text that is new", "a third text that is new"]) == [True, False]
 
 
+def test_bands_find_the_same_duplicates_and_are_rebuilt_from_the_log(tmp_path: Path) -> None:
+    texts = [text for some in corpus(1200, seed=12) for text in some]
+    docs = sketched(texts)
+    of, _ = exact(docs.counts, docs.shingles)
+    keep = list[bool]()
+    for first in range(0, 1200, 400):
+        fold = opened(DirStore(tmp_path, fsync=False), Settings(by="bands"))
+        keep += observed(fold, [str(first + i) for i in range(400)], texts[first : first + 400])
+    found = judged(np.array(keep), of >= 0)
+    assert found["recall"] >= 0.98 and found["precision"] == 1
+    with pytest.raises(BadInput, match="verified"):
+        Fold(Settings(by="bands", verify="none"))
+
+
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_run_that_goes_on_later_decides_as_one_that_never_stopped(tmp_path: Path, saved: bool) -> None:
     texts = [text for some in corpus(1500, seed=6) for text in some]
@@ -118,8 +132,8 @@ def test_a_run_that_goes_on_later_decides_as_one_that_never_stopped(tmp_path: Pa
             asyncio.run(fold.save_graph())
             asyncio.run(fold.tidy())
     assert keep == expected
-    again = opened(DirStore(tmp_path, fsync=False)).graph.saved()
-    for name, theirs in whole.graph.saved().items():
+    again = opened(DirStore(tmp_path, fsync=False)).near.saved()
+    for name, theirs in whole.near.saved().items():
         if name in ("links", "upper"):
             assert [neighbours(row) for row in again[name]] == [neighbours(row) for row in theirs]
         elif name in ("head", "above"):

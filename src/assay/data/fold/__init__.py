@@ -75,7 +75,6 @@ LONGEST = 100_000  # bytes of a file that are read
 BATCH = 500
 CORPORA = ("generated", "machine")
 PEERS = ("datasketch", "rensa")
-OURS = ("fold", "fold-minhash", "fold-none", "fold-paper")
 
 
 def dedup(texts: Sequence[str], *, tau: float = 0.7, batch: int = 2000) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ PER = 4  # documents to a batch
 CHANGES = 3  # about so many a batch
 SMALL = Settings(bits=256, links=4, ef=12, near=4)
 EVERY = 8  # batches between two foldings of the log
-_known: dict[int, list[int]] = {}
+_known: dict[tuple[Settings, int], list[int]] = {}
 
 
 def text(number: int) -> str:
@@ -40,10 +40,11 @@ class Job:
 
     key = "fold"
     roles: tuple[str, ...] = ("writer",)
+    settings = SMALL
 
     async def open(self, store: Store, *, clock: Clock, seed: int = 0) -> None:
         """Recover."""
-        self.fold, self.clock = Fold(SMALL), clock
+        self.fold, self.clock = Fold(self.settings), clock
         await self.fold.open(store, clock=clock, seed=seed)
 
     async def work(self, ops: int, promised: list[Any], role: str) -> None:
@@ -65,7 +66,7 @@ class Job:
         """Besides the index's own rules: fates are those of a run that nothing disturbed, and what is kept is found."""
         wrong = await self.fold.check()
         batches = self.fold.cursor.get("batch", 0)
-        fates = await undisturbed(batches)
+        fates = await undisturbed(batches, self.settings)
         mine = self._fates(PER * batches)
         if mine != fates:
             first = next(n for n, (one, other) in enumerate(zip(mine, fates, strict=True)) if one != other)
@@ -76,7 +77,8 @@ class Job:
                 wrong.append(Violation("a decision that was told stays", f"document {number}: kept was {kept}"))
         kept = [number for number, fate in enumerate(mine) if fate >= 0]
         docs = sketched([text(number) for number in kept], SMALL.bits)
-        found = self.fold.graph.search(docs.bitmaps)
+        vectors: Any = docs.bitmaps if self.settings.by == "graph" else docs.slots
+        found = self.fold.near.search(vectors)
         lost = [number for number, far in zip(kept, found.far[:, 0], strict=True) if far > 0]
         if len(lost) > len(kept) // 20:  # the graph is approximate, recovered or not
             wrong.append(Violation("what is kept is found", f"documents {lost[:3]} of {len(kept)}"))
@@ -87,15 +89,15 @@ class Job:
         return [int(one) >> 16 for one in self.fold.fates.get(keys)] if documents else []
 
 
-async def undisturbed(batches: int) -> list[int]:
+async def undisturbed(batches: int, settings: Settings) -> list[int]:
     """The fates of so many batches when nothing happens."""
-    if batches not in _known:
+    if (settings, batches) not in _known:
         job = Job()
-        job.fold = Fold(SMALL)
+        job.fold = Fold(settings)
         await job.fold.open(MemStore(), seed=0)
         for batch in range(batches):
             numbers = range(PER * batch, PER * (batch + 1))
             await job.fold.admit([str(n) for n in numbers], [text(n) for n in numbers])
-            _known[batch + 1] = job._fates(PER * (batch + 1))
-        _known.setdefault(0, [])
-    return _known[batches]
+            _known[settings, batch + 1] = job._fates(PER * (batch + 1))
+        _known.setdefault((settings, 0), [])
+    return _known[settings, batches]

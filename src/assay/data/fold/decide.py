@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.data.fold.bands import mates
+from assay.data.fold.bands import BandIndex, mates
 from assay.data.fold.graph import Found, Graph, apart, weights
 from assay.data.fold.sketch import BITS, SLOTS, Sketches, agreement, jaccard
 from assay.record.errors import BadInput
@@ -19,6 +20,7 @@ LOOSE = 3.5  # standard deviations of a sketch's estimate within which a candida
 PAPER_CUT = 0.30  # the paper's bitmap distance; for its tau of 0.7 it is stricter than it looks
 
 VERIFY = ("none", "minhash", "exact")
+BY = ("graph", "bands")
 Fetch = Callable[[list[int]], Awaitable[dict[int, NDArray[np.uint32]]]]
 
 
@@ -36,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True):
     links: int = 32
     ef: int = 64  # the pool of a look-up; 24 lose 3 % of the duplicates among 20,000 documents, 64 none
     near: int = 8  # candidates that are looked at closely
+    by: str = "graph"  # where candidates come from; "bands" is FOLD's rival: tables in memory
 
     @property
     def limit(self) -> float:
@@ -65,9 +68,50 @@ def checked(settings: Settings) -> Settings:
         raise BadInput(f"tau {settings.tau} is no similarity; a number above 0 and up to 1 expected")
     if settings.verify not in VERIFY or settings.cut not in ("calibrated", "paper"):
         raise BadInput(f"verify is {', '.join(VERIFY)}; cut is calibrated or paper")
+    if settings.by not in BY or (settings.by == "bands" and settings.verify == "none"):
+        raise BadInput(f"by is {' or '.join(BY)}, and candidates by bands must be verified")
     if settings.bits < 64 or settings.bits & (settings.bits - 1):
         raise BadInput(f"bits {settings.bits} must be a power of two, 64 at least")
     return settings
+
+
+class BandsNear:
+    """Bands over everything kept, in the shape of a graph: what shares one is near. Nothing needs saving to be rebuilt.
+
+    With 28 bands of 4 slots, one pair in a thousand that is alike by 0.7 shares none.
+    """
+
+    def __init__(self, near: int) -> None:
+        self._index = BandIndex(28, 4, most=near)
+
+    @property
+    def size(self) -> int:
+        """Documents."""
+        return self._index.size
+
+    @property
+    def nbytes(self) -> int:
+        """Of the tables."""
+        return self._index.nbytes
+
+    def search(self, slots: NDArray[Any]) -> Found:
+        """Candidates, the newest first."""
+        ids = self._index.candidates(slots)
+        return Found(ids, np.where(ids < 0, 2, 0).astype(np.float32))
+
+    def add(self, slots: NDArray[Any], found: Found) -> None:
+        """Documents that are kept."""
+        self._index.add(slots)
+
+
+Near = Graph | BandsNear
+
+
+def emptiness(settings: Settings) -> Near:
+    """An index of nothing."""
+    if settings.by == "bands":
+        return BandsNear(settings.near)
+    return Graph(settings.bits // 64, links=settings.links, ef=settings.ef)
 
 
 @dataclass
@@ -84,9 +128,9 @@ class Plan:
 class Decision:
     """One batch on its way; the graph grows as it goes."""
 
-    def __init__(self, settings: Settings, graph: Graph, sketches: Sketches, fetch: Fetch) -> None:
-        self.settings, self.graph, self.docs, self._fetch = settings, graph, sketches, fetch
-        self._committed = graph.size
+    def __init__(self, settings: Settings, near: Near, sketches: Sketches, fetch: Fetch) -> None:
+        self.settings, self.near, self.docs, self._fetch = settings, near, sketches, fetch
+        self._committed = near.size
         n = len(sketches)
         self.plan = Plan(np.full(n, -1, np.int64), np.zeros(n, np.float32))
 
@@ -96,11 +140,12 @@ class Decision:
         for begin in range(0, len(self.docs), GROUP):
             left = [i for i in range(begin, min(len(self.docs), begin + GROUP)) if not self._has_mate(i, inside[i])]
             bitmaps = self.docs.bitmaps[left]
-            found = self.graph.search(bitmaps)
+            vectors: NDArray[Any] = bitmaps if self.settings.by == "graph" else self.docs.slots[left]
+            found = self.near.search(vectors)
             near = await self._near(found)
             between = apart(0, bitmaps, weights(bitmaps))
             kept = self._settle(left, found, near, between)
-            self.graph.add(bitmaps[kept], Found(found.ids[kept], found.far[kept]))
+            self.near.add(vectors[kept], Found(found.ids[kept], found.far[kept]))
             plan.groups.append(len(kept))
         return plan
 
@@ -135,7 +180,7 @@ class Decision:
         """The fates of a group's documents; returns those that are kept."""
         limit, plan, kept = self.settings.limit, self.plan, list[int]()
         close = found.far[:, : self.settings.near] <= limit
-        number = self.graph.size
+        number = self.near.size
         for k, i in enumerate(left):
             options = [(float(found.far[k, c]), int(found.ids[k, c])) for c in np.flatnonzero(close[k])]
             options += [(float(between[k, j]), int(plan.fates[left[j]])) for j in kept if between[k, j] <= limit]

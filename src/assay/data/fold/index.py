@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from assay.data.engine.segments import SegmentBlob, open_blob
 from assay.data.engine.version_log import EMPTY, Damaged, VersionLog
-from assay.data.fold.decide import Decision, Plan, Settings, checked
+from assay.data.fold.decide import Decision, Plan, Settings, checked, emptiness
 from assay.data.fold.graph import Graph
 from assay.data.fold.memory import UNSEEN, Fates, Names, identity
 from assay.data.fold.sketch import SLOTS, Sketches, bitmaps_of, sketched
@@ -117,11 +117,11 @@ class Fold:
         settings = self.settings
         self.version = EMPTY
         self.batches: list[Batch] = []
-        self.graph = Graph(settings.bits // 64, links=settings.links, ef=settings.ef)
+        self.near = emptiness(settings)
         self.fates, self.names = Fates(), Names()
         self.counts = np.zeros(0, np.uint32)
         self.cursor: dict[str, Any] = {}
-        self._pending: list[tuple[Batch, NDArray[np.uint64]]] = []
+        self._pending: list[tuple[Batch, NDArray[Any]]] = []
         self._cache: OrderedDict[int, NDArray[np.uint32]] = OrderedDict()
         self._cached, self.saved, self._stale = 0, 0, False
         state = await self.log.snapshot()
@@ -142,7 +142,8 @@ class Fold:
         names = msgspec.msgpack.decode(await blob.get("ids"), type=list[str])
         counts = np.frombuffer(await blob.get("counts"), np.uint32)
         self._remember(batch, keys, np.frombuffer(await blob.get("fates"), np.int64), names, counts)
-        self._pending.append((batch, bitmaps_of(slots, self.settings.bits)))
+        vectors = bitmaps_of(slots, self.settings.bits) if self.settings.by == "graph" else slots
+        self._pending.append((batch, vectors))
 
     def _remember(self, batch: Batch, keys: NDArray[np.uint64], fates: NDArray[np.int64], names: list[str],
                   counts: NDArray[np.uint32]) -> None:  # fmt: skip
@@ -161,19 +162,19 @@ class Fold:
         pending, self._pending = self._pending, []
         if vectors is None:
             return
-        saved = await self._saved_graph(len(vectors))
-        if saved is not None:
-            self.graph.restore(saved, vectors)
+        saved = await self._saved_graph(len(vectors)) if isinstance(self.near, Graph) else None
+        if saved is not None and isinstance(self.near, Graph):
+            self.near.restore(saved, vectors)
         for batch, bitmaps in pending:
-            if batch.first >= self.graph.size:
+            if batch.first >= self.near.size:
                 self._regrow(batch, bitmaps)
-        self.saved = self.graph.size if saved is None else int(saved["head"][0])
+        self.saved = self.near.size if saved is None else int(saved["head"][0])
 
-    def _regrow(self, batch: Batch, bitmaps: NDArray[np.uint64]) -> None:
+    def _regrow(self, batch: Batch, bitmaps: NDArray[Any]) -> None:
         first = 0
         for kept in batch.groups:
             some = bitmaps[first : first + kept]
-            self.graph.add(some, self.graph.search(some))
+            self.near.add(some, self.near.search(some))
             first += kept
 
     async def _saved_graph(self, size: int) -> dict[str, NDArray[Any]] | None:
@@ -193,11 +194,11 @@ class Fold:
 
     async def save_graph(self) -> None:
         """Keep the graph, so that opening need not search for every document again; older ones go."""
-        size = self.graph.size
-        if size == self.saved:
+        size = self.near.size
+        if size == self.saved or not isinstance(self.near, Graph):
             return
         blob = SegmentBlob()
-        for name, array in self.graph.saved().items():
+        for name, array in self.near.saved().items():
             blob.add(name, _bytes(array))
         await self.store.put(f"graph/{size:020d}", blob.parts())
         self.saved = size
@@ -208,7 +209,7 @@ class Fold:
     @property
     def kept(self) -> int:
         """Documents kept so far."""
-        return self.graph.size
+        return self.near.size
 
     @property
     def seen(self) -> int:
@@ -218,7 +219,7 @@ class Fold:
     @property
     def nbytes(self) -> int:
         """Memory that grows with the documents."""
-        return self.graph.nbytes + self.fates.nbytes + self.names.nbytes + self.counts.nbytes + self._cached
+        return self.near.nbytes + self.fates.nbytes + self.names.nbytes + self.counts.nbytes + self._cached
 
     async def observe(self, ids: Sequence[str], texts: Sequence[str]) -> NDArray[np.bool_]:
         """Which to keep; durable when it returns. The same documents again get the same answer."""
@@ -244,7 +245,7 @@ class Fold:
                 return self._answer(known, first_time, [], known != UNSEEN)
             sketches = sketched([texts[int(row)] for row in fresh], self.settings.bits)
             self._stale = True  # until it is committed, the graph is ahead of the log
-            plan = await Decision(self.settings, self.graph, sketches, self._fetched).made()
+            plan = await Decision(self.settings, self.near, sketches, self._fetched).made()
             names = [ids[int(fresh[i])] for i in plan.kept]
             fates = self.fates.get(keys)
             again = fates != UNSEEN
@@ -352,8 +353,8 @@ class Fold:
                 wrong.append(Violation("a committed batch can be read", str(error)))
         if self.fates.size != seen:
             wrong.append(Violation("each document is decided once", f"{self.fates.size} of {seen}"))
-        if not self.graph.size == len(self.names) == expected:
-            wrong.append(Violation("every kept document is indexed", f"{self.graph.size} of {expected}"))
+        if not self.near.size == len(self.names) == expected:
+            wrong.append(Violation("every kept document is indexed", f"{self.near.size} of {expected}"))
         return wrong
 
 

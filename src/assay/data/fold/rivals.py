@@ -266,6 +266,7 @@ def contenders(folder: Path) -> dict[str, Callable[[], Deduplicator]]:
     plain = Settings()
     variants = {
         "fold": plain,
+        "fold-bands": Settings(by="bands"),
         "fold-minhash": Settings(verify="minhash"),
         "fold-none": Settings(verify="none"),
         "fold-paper": Settings(verify="none", cut="paper"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from assay.data.fold.decide import VERIFY, Settings
+from assay.data.fold.decide import BY, VERIFY, Settings
 from assay.data.fold.job import deduplicate
 from assay.data.store.blocking import wait
 
@@ -18,11 +18,12 @@ from assay.data.store.blocking import wait
 @click.option("--index", required=True, help="Folder, or s3://…, that remembers everything kept so far.")
 @click.option("--tau", type=click.FloatRange(0, 1, min_open=True), help="Similarity that makes a duplicate.  [0.7]")
 @click.option("--verify", type=click.Choice(VERIFY), help="What decides on candidates: shingles, or less.  [exact]")
+@click.option("--by", type=click.Choice(BY), help="Candidates from FOLD's graph, or faster tables of bands.  [graph]")
 @click.option("--field", help="Where the text is in JSON lines and parquet.  [text, contents, content]")
 @click.option("--lines", is_flag=True, help="Text files hold a document a line.")
 def command(
-    inputs: tuple[Path, ...], out: Path, index: str, tau: float | None, verify: str | None, field: str | None,
-    lines: bool,
+    inputs: tuple[Path, ...], out: Path, index: str, tau: float | None, verify: str | None, by: str | None,
+    field: str | None, lines: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Keep the first of near-duplicates among the documents of IN: txt, jsonl, jsonl.gz, parquet, folders of them.
 
@@ -30,7 +31,7 @@ def command(
     command goes on with new files: what is in the index is not read again. OUT/kept has the documents as they came,
     OUT/duplicates has of which kept document each other one is a duplicate, and how much alike.
     """
-    given = {name: value for name, value in (("tau", tau), ("verify", verify)) if value is not None}
+    given = {name: value for name, value in (("tau", tau), ("verify", verify), ("by", by)) if value is not None}
     settings = Settings(**given) if given else None  # type: ignore[arg-type]
     progress = click.get_current_context().obj
     done = wait(deduplicate(inputs, out, index, settings=settings, text_field=field, lines=lines, progress=progress))
