@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -151,6 +152,8 @@ def test_settings_cannot_change_and_the_error_says_what_they_were(tmp_path: Path
     with pytest.raises(BadInput, match=r"made with tau 0\.8"):
         opened(DirStore(tmp_path), Settings(tau=0.6))
     assert opened(DirStore(tmp_path)).settings.tau == 0.8
+    (tmp_path / "settings").write_bytes(msgspec.msgpack.encode({"tau": 0.8}))  # by a programme that knew fewer of them
+    assert opened(DirStore(tmp_path), Settings(tau=0.8)).settings == Settings(tau=0.8)
     with pytest.raises(BadInput, match="similarity"):
         Fold(Settings(tau=0))
 

@@ -107,7 +107,7 @@ class Fold:
                 found = msgspec.msgpack.decode(there, type=Settings)
             except msgspec.MsgspecError:
                 raise Damaged("settings is damaged: this is no index, or its bytes have changed") from None
-            if self._asked and there != mine:
+            if self._asked and found != self.settings:
                 old, new = msgspec.structs.asdict(found), msgspec.structs.asdict(self.settings)
                 had = ", ".join(f"{name} {value}" for name, value in old.items() if new[name] != value)
                 raise BadInput(f"this index was made with {had}; use that, or another folder for the index") from None
