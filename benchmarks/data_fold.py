@@ -1,7 +1,7 @@
 """FOLD beside datasketch, rensa and tables of bands: the same documents in turns, judged by exact similarity.
 
     python benchmarks/data_fold.py quality --documents 100000 --methods fold,bands-28,datasketch,rensa
-    python benchmarks/data_fold.py memory --documents 20000 --methods fold,bands-28,datasketch,rensa
+    python benchmarks/data_fold.py memory --documents 60000 --methods fold,fold-bands,datasketch,rensa
     python benchmarks/data_fold.py growth --documents 1000000 --folder /tmp/grown --seconds 200
 
 `growth` goes on where it stopped, for a million documents take a while; each run tells the pace of what it did.
@@ -60,8 +60,8 @@ def quality(corpus: str, documents: int, methods: str, seed: int) -> None:
 
 
 @main.command()
-@click.option("--documents", default=20_000)
-@click.option("--methods", default="fold,fold-minhash,bands-28,datasketch,rensa")
+@click.option("--documents", default=60_000)
+@click.option("--methods", default="fold,fold-bands,bands-28,datasketch,rensa")
 def memory(documents: int, methods: str) -> None:
     """Resident memory that each kept document costs, every method in a process of its own."""
     for name in methods.split(","):

@@ -29,7 +29,7 @@ _known: dict[tuple[Settings, int], tuple[list[int], bytes]] = {}
 def text(number: int) -> str:
     """The scenario's documents: one in three is an earlier one with its last word changed.
 
-    >>> text(5).split()[:3] == text(0).split()[:3]
+    >>> text(5).split()[:3] == text(2).split()[:3]
     True
     """
     source = number // 2 if number % 3 == 2 and number > 2 else number

@@ -124,10 +124,8 @@ class Graph:
         """Take up a saved graph of the documents with these sketches."""
         self.size, self.rows, self.entry, self.top = (int(one) for one in saved["head"])
         ours = vectors[: self.size]
-        self.arrays = Arrays(
-            ours.copy(), weights(ours), saved["links"].copy(), saved["gaps"].copy(), saved["above"].copy(),
-            saved["upper"].copy(),
-        )  # fmt: skip
+        rows = [ours, weights(ours), saved["links"], saved["gaps"], saved["above"], saved["upper"]]
+        self.arrays = Arrays(*(_longer(one, len(one)) for one in rows))
 
 
 def weights(vectors: NDArray[np.uint64]) -> NDArray[np.int32]:
@@ -137,7 +135,12 @@ def weights(vectors: NDArray[np.uint64]) -> NDArray[np.int32]:
 
 
 def _longer(array: NDArray[Any], rows: int) -> NDArray[Any]:
-    longer = np.empty((rows, *array.shape[1:]), array.dtype)  # pages that nobody touched are no memory yet
+    """A copy with room, rows on cache lines; pages that nobody touched are no memory yet."""
+    shape = (rows, *array.shape[1:])
+    size = int(np.prod(shape)) * array.itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    longer: NDArray[Any] = raw[start : start + size].view(array.dtype).reshape(shape)
     longer[: len(array)] = array
     return longer
 
