@@ -28,11 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from assay.live.replay import replay
-from assay.serving.engine import components
-from assay.serving.engine.simulator import simulate
-from assay.serving.fleet import parse
-from assay.workloads.chat import Agents, chat
-from assay.workloads.requests import Requests
+from assay.serving import Requests, chat, parse, router, simulate
+from assay.workloads.chat import Agents
 from routers import COMMANDS, Launch, Running, UnavailableError, environment, free_port, spawn
 
 ROUTERS = "assay:lmetric,vllm-router:cache_aware,sglang-router:cache_aware,assay:round-robin,assay:vllm-v1"
@@ -118,7 +115,7 @@ def turn(name: str, engines: Running, trace: Requests, model: str, salt: int, fo
 
 def predicted(name: str, trace: Requests, fleet: str) -> dict[str, float]:
     policy = name.partition(":")[2]
-    found = simulate(trace, parse(fleet), components.router(SAME.get(policy, policy)), loop="open").summary()
+    found = simulate(trace, parse(fleet), router(SAME.get(policy, policy)), loop="open").summary()
     return {"ttft_simulated": found["ttft_mean"], "cached_simulated": found["cached_ratio"]}
 
 

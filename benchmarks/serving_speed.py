@@ -115,10 +115,7 @@ def beside_vidur(count: int) -> None:
 
 def million() -> None:
     """A million generated requests on 64 instances."""
-    from assay.serving.engine.simulator import simulate, warm
-    from assay.serving.fleet import parse
-    from assay.serving.lmetric import LMetric
-    from assay.workloads.chat import chat
+    from assay.serving import LMetric, chat, parse, simulate, warm
 
     warm()
     start = time.perf_counter()

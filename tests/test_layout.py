@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections import defaultdict
@@ -91,6 +92,23 @@ def test_nobody_outside_imports_a_papers_own_modules() -> None:
         for module in used
         if paper_of(module) and module.count(".") > 1 and paper_of(user) != paper_of(module)
     ]
+    assert crossed == []
+
+
+@pytest.mark.parametrize("room", ["serving"])
+def test_benchmarks_of_a_room_import_its_public_names_and_papers(room: str) -> None:
+    """A script that reaches into an engine stops working when the engine changes, and nobody notices."""
+    crossed = []
+    for path in (SOURCE.parents[1] / "benchmarks").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"assay.{room}."):
+                module = (node.module or "").removeprefix("assay.")
+                if paper_of(module) is None or module.count(".") > 1:
+                    crossed.append(f"{path.name} imports {node.module}")
+            elif isinstance(node, ast.ImportFrom) and node.module == f"assay.{room}":
+                public = set(importlib.import_module(node.module).__all__)
+                known = {name for place, name in PAPERS if place == room} | public
+                crossed += [f"{path.name} imports {a.name}" for a in node.names if a.name not in known]
     assert crossed == []
 
 

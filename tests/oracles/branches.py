@@ -196,7 +196,11 @@ class Instance:
         base = self.guess()
         self.widen(base, self.slack(base) - self.policy.margin * base, self.total - self.used - need)
         terms = self.terms(self.cost)
-        seconds = (terms[1] + terms[2] + terms[3]) * noise(self.key, self.steps, self.jitter)
+        decodes, _, prefill = self.features()
+        seconds = terms[1] + terms[2] + terms[3]
+        if prefill:
+            seconds = max(seconds + self.cost.launch, self.cost.launch_mixed if decodes else self.cost.launch_alone)
+        seconds *= noise(self.key, self.steps, self.jitter)
         if self.policy.regulated:
             self.learn(seconds)
         self.now += seconds

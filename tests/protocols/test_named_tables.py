@@ -60,10 +60,3 @@ def test_every_experiment_is_a_table_of_its_own(key: str) -> None:
     # Every column is a case or the seed: nothing was measured, and nothing is left to guess.
     uncounted = {"named", "exact", "coordinates"} if key == "lcc-triangle" else set()
     assert set(joined(tables).columns) - {"experiment", "seed"} <= lab.cases | uncounted
-
-
-def test_no_other_study_of_the_room_mixes_experiments() -> None:
-    built = {
-        paper.key for paper in catalogue.papers().values() if paper.room == "protocols" and catalogue.is_built(paper)
-    }
-    assert built == set(SEVERAL)

@@ -16,8 +16,8 @@ from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
 from assay.workloads.requests import Prefixes, Requests
 
-GAUGES = ("running", "waiting", "prefill_tokens", "kv_tokens", "kv_free")
-SEEN = (*GAUGES, "match", "request", "arrival and now")
+GAUGES = ("running", "waiting", "prefill_tokens", "kv_tokens", "kv_free", "unanswered")
+SEEN = (*GAUGES, "match", "prompts on board", "request", "arrival and now")
 
 
 @dataclass
@@ -32,12 +32,13 @@ class Watcher:
     def route(self, request: Request, fleet: Fleet) -> int:
         matched = np.array(fleet.match(request))
         who = [np.array(request.id), np.array([request.arrival, fleet.now])]
-        self.seen.append([np.array(getattr(fleet, name)) for name in GAUGES] + [matched] + who)
+        prompts = np.array(fleet.prompt_tokens(request))
+        self.seen.append([np.array(getattr(fleet, name)) for name in GAUGES] + [matched, prompts] + who)
         if self.check is not None:
             self.check()
         scores = {
             "turn": np.zeros(len(fleet)), "batch": fleet.batch_size, "kv": fleet.kv_tokens,
-            "prefill": fleet.prefill_tokens, "cache": -matched, "free": -fleet.kv_free,
+            "prefill": fleet.prefill_tokens, "cache": -matched, "free": -fleet.kv_free, "prompts": prompts,
             "itl": fleet.itl if self.by == "itl" else 0,
         }  # fmt: skip
         return fleet.argmin(scores[self.by])
@@ -167,6 +168,7 @@ def make_cost(seed: int, widest: int) -> StepCost:
     rng = stream(seed, "serving-cost")
     some = rng.random(8) < 0.6
     n = np.arange(widest + 1)
+    host = stream(seed, "serving-launch").uniform(0.0, 3e-2, 3) * (seed % 2)  # launches that often take longest
     return StepCost(
         tokens=rng.uniform(0.5, 1.5) * 1e-2 + rng.uniform(0, 2e-4) * n + 1e-3 * (n > 7),
         decode_fixed=1e-3 * some[0], decode_seq=1e-4 * some[1] * rng.random(), decode_kv=1e-5 * rng.random(),
@@ -174,7 +176,7 @@ def make_cost(seed: int, widest: int) -> StepCost:
         prefill_fixed=1e-3 * some[3], prefill_token=1e-4 * some[4] * rng.random(),
         prefill_pair=1e-6 * some[5] * rng.random(),
         prefill_kv=1e-5 * some[6] * rng.random(), prefill_pair_window=1e-6 * some[7] * rng.random(),
-        kv_bytes=1e4,
+        launch=0.1 * host[0], launch_alone=host[1], launch_mixed=host[2], kv_bytes=1e4,
     )  # fmt: skip
 
 
@@ -185,7 +187,7 @@ SHAPES = ("one", "several", "lockstep", "split", "split-lockstep")
 def cases(
     draw: Any, *, host: bool = False, ties: bool = False, one_block: bool | None = None, overshoot: bool = True,
     loops: bool = False, ages: tuple[float, ...] = (0.0,), most: int = 40,
-    bys: tuple[str, ...] = ("turn", "batch", "kv", "prefill", "cache", "free"),
+    bys: tuple[str, ...] = ("turn", "batch", "kv", "prefill", "cache", "free", "prompts"),
 ) -> Case:  # fmt: skip
     """Small memories, so that sequences give way and blocks are evicted all the time."""
     seed = draw(st.integers(0, 2**32))
@@ -271,6 +273,6 @@ def starved_case(seed: int) -> Case:
     need = int((-(-(requests.prompt.astype(int) + requests.output) // block) + 1).max())
     room = int(need * rng.choice([1.0, 1.2, 1.5, 2.0, 3.0])) * block
     instance = replace(case.fleet.instances[0], plan=plan, preemption=str(preemption), kv_tokens=room)
-    by = str(rng.choice(["turn", "batch", "kv", "prefill", "cache", "free"]))
+    by = str(rng.choice(["turn", "batch", "kv", "prefill", "cache", "free", "prompts"]))
     fleet, cached = make_fleet(shape, instance, block, seed, False), bool(rng.random() < 0.8)
     return Case(requests, fleet, by, case.shortest_first, cached, float(rng.choice([0.0, 0.0, 0.03])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def stored(folder: Path) -> StepCost:
     ]
     write(folder / "profiling.csv", timed)
     db = dooly_h200.database(folder)
-    cost = dooly_h200.predicted(db, "llama-3-8b", "paged", [], GRAPH_SIZES).cost
+    cost = dooly_h200.predicted(db, "llama-3-8b", "paged", [], GRAPH_SIZES)
     case = {"model": "llama-3-8b", "backend": "paged"}
     shapes = [(b, 100 * b, text) for b in (0, 1, 8, 64) for text in ("", "16+0", "512+0", "64+0;32+64") if b or text]
     steps: list[dict[str, Any]] = [
@@ -313,12 +314,12 @@ def test_overheads_go_from_one_model_to_another_and_back() -> None:
     from assay.serving.dooly import unseen_model as own
 
     bare = own.bare_cost(own.database().operations("llama-3-8b", "paged"))
-    fitted = own.Launched(bare.scaled(1.2), alone=0.032, mixed=0.064, once=0.0032)
+    fitted = replace(bare.scaled(1.2), launch_alone=0.032, launch_mixed=0.064, launch=0.0032)
     added = own.Overheads.between(bare, fitted, layers=32)
     again = added.on(bare, layers=32)
     for work in ((8, 4000, ()), (0, 0, ((512, 0),)), (4, 900, ((64, 0),))):
         assert again.seconds(*work) == pytest.approx(fitted.seconds(*work))
-    assert added.on(bare, layers=16).mixed == pytest.approx(0.032)
+    assert added.on(bare, layers=16).launch_mixed == pytest.approx(0.032)
 
 
 @pytest.mark.skipif(not dooly_h200.available(), reason="no measurement of an H200 is stored")

@@ -59,6 +59,8 @@ def assert_at_rest(simulation: Simulation) -> None:
     for name in ("decodes", "prefills", "waiting", "context", "uncomputed"):
         assert (w.instances[name] == 0).all(), name
     assert (w.phases == 0).all()
+    assert (w.books == 0).all()
+    assert (w.board == 0).all()
     assert_caches_add_up(simulation)
     assert (w.caches["active"] == 0).all()
     firsts = len(requests) + int(w.requests["preemptions"].sum())  # a prefill that ends gives a token
@@ -267,7 +269,7 @@ def test_everything_happens_in_these_cases() -> None:
     """The strategy reaches what the other tests are about."""
     total: Counter[str] = Counter()
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
     @given(cases())
     def collect(case: Case) -> None:
         oracle = Oracle(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -222,6 +224,14 @@ class TestTheStudy:
     def test_a_decision_takes_microseconds(self) -> None:
         rows = helm.timed(rounds=5, seed=0)
         assert rows["helm"]["decision"] < 1e-3  # generous: the claim itself is judged in the study
+
+    def test_a_decision_is_timed_by_what_it_computes_and_not_by_what_others_do(self, monkeypatch: Any) -> None:
+        def disturbed(contenders: Any, rounds: int, clock: Any) -> dict[str, list[float]]:
+            assert clock is time.process_time
+            return {name: [64 * 5e-5, 64 * 2e-5, 64 * 9e-5] for name in contenders}
+
+        monkeypatch.setattr(helm, "interleave", disturbed)
+        assert helm.timed(rounds=3, seed=0)["helm"]["decision"] == pytest.approx(2e-5)
 
     def test_the_quick_size_keeps_the_best_of_all_static_splits_and_routers(self) -> None:
         for regime in REGIMES:

@@ -24,7 +24,8 @@ from assay.serving.engine.state import OWN, World
 from assay.serving.engine.world import build
 from assay.sim.llm_cost import StepCost
 from assay.sim.random import stream
-from tests.oracles.serving import Memory, Oracle, Sequence, blocks_of
+from tests.oracles.kv_memory import Memory, Sequence, blocks_of
+from tests.oracles.serving import Oracle
 from tests.serving.conftest import FleetSpec, Instance, Watcher, make_trace
 
 

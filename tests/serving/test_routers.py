@@ -30,16 +30,20 @@ from assay.sim.llm_cost import StepCost
 class Seen(Fleet):
     """A fleet as someone wrote it down."""
 
-    def __init__(self, running=(), waiting=(), found=(), prefill=None, kv=None, free=None) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, running=(), waiting=(), found=(), prefill=None, kv=None, free=None, on_board=None) -> None:  # type: ignore[no-untyped-def]
         n = len(running)
         self.running, self.waiting = np.array(running), np.array(waiting if len(waiting) else [0] * n)
         self.found = np.array(found if len(found) else [0] * n)
         self.prefill_tokens = np.array(prefill if prefill is not None else [0] * n)
         self.kv_tokens = np.array(kv if kv is not None else [0] * n)
         self.kv_free = np.array(free if free is not None else [1.0] * n)
+        self.on_board = on_board  # tokens of prompts, the newcomer's with them
 
     def match(self, request: Request) -> np.ndarray:  # type: ignore[type-arg]
         return self.found
+
+    def prompt_tokens(self, request: Request) -> np.ndarray:  # type: ignore[type-arg]
+        return super().prompt_tokens(request) if self.on_board is None else np.array(self.on_board)
 
 
 def request(prompt: int = 1000, session: int | None = None, number: int = 0) -> Request:
@@ -106,10 +110,23 @@ def test_llm_d_adds_prefix_queue_and_memory_two_two_one() -> None:
     assert LlmD().route(request(), Seen(running=[1, 1], found=[900, 0], free=[0.5, 1.0])) == 0
 
 
-def test_dynamo_counts_blocks_to_prefill_and_to_keep() -> None:
-    # (0 + 1024)/64 - 8 + (640 + 1024)//64 = 34 against 16 + 16 = 32
+def test_dynamo_counts_what_is_to_prefill_and_what_is_to_keep() -> None:
+    # to prefill 1024 - 512, to keep 640 + 1024: 2176; against 1024 + 1024
     assert Dynamo().route(request(1024), Seen([1, 0], found=[512, 0], kv=[640, 0])) == 1
     assert Dynamo().route(request(1024), Seen([1, 0], found=[896, 0], kv=[640, 0])) == 0
+    # the prompts on board share 512 tokens with this one: 512 + 1152 against 2048
+    assert Dynamo().route(request(1024), Seen([1, 0], found=[512, 0], on_board=[1152, 1024])) == 0
+    # an unanswered prompt counts as long as no token of it came, and its scale is a knob
+    busy = Seen([1, 0], found=[512, 0], prefill=[600, 0], on_board=[1100, 1024])
+    assert Dynamo().route(request(1024), busy) == 1
+    assert Dynamo(scale=0.1).route(request(1024), busy) == 1
+    assert Dynamo(scale=0.1).route(request(1024), Seen([1, 0], found=[512, 0], on_board=[1060, 1024])) == 0
+    assert Dynamo(credit=0.0).route(request(1024), Seen([1, 0], found=[512, 0], on_board=[1060, 1024])) == 1
+
+
+def test_nothing_is_saved_below_nothing_at_dynamo() -> None:
+    # a credit of 3 for 512 of 1024 tokens leaves nothing to prefill, not less: 0 + 2100 against 1024 + 1024
+    assert Dynamo(credit=3.0).route(request(1024), Seen([1, 0], found=[512, 0], on_board=[2100, 1024])) == 1
 
 
 def test_sglang_follows_the_prefix_until_the_load_is_out_of_balance() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,10 +11,8 @@ from hypothesis import strategies as st
 
 from assay.record.errors import BadInput
 from assay.sim.cost_fit import (
-    Launched,
     Observed,
     add_overheads,
-    blend,
     fit_engine,
     fit_grid,
     fit_steps,
@@ -62,7 +62,7 @@ def test_overheads_are_found_and_a_slower_machine_too() -> None:
     assert slower.seconds(10, 10_000) == pytest.approx(1.3 * operations.seconds(10, 10_000), rel=0.01)
 
 
-def launched(truth: Launched, noise: float = 0.0) -> list[Observed]:
+def launched(truth: StepCost, noise: float = 0.0) -> list[Observed]:
     factors = np.exp(noise * stream(0, "launched").standard_normal(len(SHAPES)))
     return [
         Observed(b, s, chunks, truth.seconds(b, s, chunks) * factor)
@@ -77,16 +77,17 @@ def test_an_engine_is_found_behind_its_launch_floors(factor: float, fixed: float
     slower = bare.scaled(factor)
     device = StepCost(tokens=slower.tokens + fixed, decode_kv=slower.decode_kv, prefill_pair=slower.prefill_pair)
     alone = floor * device.seconds(chunks=((64, 0),))
-    truth = Launched(device, alone, more * alone)
+    truth = replace(device, launch_alone=alone, launch_mixed=more * alone)
     found = fit_engine(bare, launched(truth))
     for b, s, chunks in ((20, 30_000, ()), (5, 500, ((30, 100),)), (0, 0, ((20, 0),)), (0, 0, ((900, 0),))):
         assert found.seconds(b, s, chunks) == pytest.approx(truth.seconds(b, s, chunks), rel=0.03)
 
 
 def test_a_few_disturbed_iterations_do_not_count() -> None:
-    truth = Launched(StepCost(tokens=0.005 + 2e-5 * np.arange(1000), decode_kv=1e-8), 0.012, 0.014)
+    tokens = 0.005 + 2e-5 * np.arange(1000)
+    truth = StepCost(tokens=tokens, decode_kv=1e-8, launch_alone=0.012, launch_mixed=0.014)
     seen = [s._replace(seconds=2 * s.seconds) if i % 9 == 4 else s for i, s in enumerate(launched(truth, 0.01))]
-    found = fit_engine(truth.cost, seen)
+    found = fit_engine(replace(truth, launch_alone=0.0, launch_mixed=0.0), seen)
     for b, s, chunks in SHAPES:
         assert found.seconds(b, s, chunks) == pytest.approx(truth.seconds(b, s, chunks), rel=0.06)
 
@@ -94,28 +95,11 @@ def test_a_few_disturbed_iterations_do_not_count() -> None:
 def test_a_grid_alone_gives_the_engine() -> None:
     sizes = (16, 32, 64, 128, 256)
     tokens = 0.006 + 1e-5 * rounded(np.arange(1000), sizes)
-    truth = Launched(StepCost(tokens=tokens, decode_kv=2e-8, prefill_pair=1e-9), 0.0085, 0.009)
+    truth = StepCost(tokens=tokens, decode_kv=2e-8, prefill_pair=1e-9, launch_alone=0.0085, launch_mixed=0.009)
     found = fit_grid(launched(truth), max_tokens=999, padded=sizes)
     for b, s, chunks in ((30, 20_000, ()), (5, 500, ((300, 100),)), (0, 0, ((40, 0),))):
         assert found.seconds(b, s, chunks) == pytest.approx(truth.seconds(b, s, chunks), rel=0.05)
-    assert found.cost.tokens[17] == found.cost.tokens[32]  # padded to the same graph
-
-
-@given(st.integers(1, 99), st.floats(0.2, 5.0))
-def test_a_blend_is_the_profile_inside_and_continuous_at_the_border(covered: int, factor: float) -> None:
-    roofline = StepCost(tokens=0.01 + 1e-4 * np.arange(500), decode_kv=1e-8)
-    profile = StepCost(tokens=factor * roofline.tokens[:100] * (1 + 0.01 * np.arange(100)), decode_kv=3e-8)
-    both = blend(profile, roofline, covered)
-    assert both.tokens[: covered + 1].tolist() == profile.tokens[: covered + 1].tolist()
-    assert len(both.tokens) == 500
-    step = both.tokens[covered + 1] / both.tokens[covered]
-    assert step == pytest.approx(roofline.tokens[covered + 1] / roofline.tokens[covered])
-    assert both.decode_kv == profile.decode_kv
-
-
-def test_a_profile_cannot_cover_more_than_it_has() -> None:
-    with pytest.raises(BadInput, match="cannot cover"):
-        blend(StepCost(tokens=np.ones(10)), StepCost(tokens=np.ones(20)), covered=10)
+    assert found.tokens[17] == found.tokens[32]  # padded to the same graph
 
 
 def test_too_few_iterations_are_said_to_be_too_few() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.sim.llm_cost import COEFFICIENTS, FOREVER, StepCost, chunk_line, decode_line
-from tests.oracles.serving import iteration_seconds
+from assay.sim.llm_cost import COEFFICIENTS, FOREVER, StepCost, chunk_line, decode_line, launch_line
+from tests.oracles.llm_instance import iteration_seconds
 
 _TERM = st.sampled_from([0.0, 1e-7, 3e-6, 1e-4])
 
@@ -34,10 +36,30 @@ def test_decodes_follow_their_line_as_long_as_it_is_valid(cost: StepCost, b: int
 def test_chunks_follow_their_line_as_long_as_it_is_valid(cost: StepCost, chunk: int, before: int) -> None:
     alpha, gamma, valid = chunk_line(cost.packed(), chunk, before)
     assert valid >= 1
+    cost = replace(cost, launch=0.0, launch_alone=0.0)
     for k in [*range(min(valid, 40)), min(valid, 10_000) - 1]:
         assert alpha + gamma * k == pytest.approx(
             iteration_seconds(cost, [], [(chunk, before + k * chunk)]), rel=1e-9, abs=1e-18
         )
+
+
+@settings(deadline=None)
+@given(costs(), st.integers(0, 9), st.integers(0, 2000), st.integers(1, 300), st.integers(0, 20_000))
+def test_launching_holds_a_line_up_until_the_work_takes_longer(
+    cost: StepCost, b: int, context: int, chunk: int, before: int
+) -> None:
+    contexts = [context] + [0] * (b - 1) if b else []
+    decoding, rise, first = decode_line(cost.packed(), b, context)
+    prompt, slope, second = chunk_line(cost.packed(), chunk, before)
+    work, steeper, until = decoding + prompt, rise + slope, min(first, second)
+    alpha, gamma, valid = launch_line(cost.packed(), b, work, steeper, until)
+    assert 1 <= valid <= until
+    for k in [*range(min(valid, 40)), min(valid, 10_000) - 1]:
+        now = [contexts[0] + b * k, *contexts[1:]] if b else []
+        expected = iteration_seconds(cost, now, [(chunk, before + k * chunk)])
+        assert alpha + gamma * k == pytest.approx(expected, rel=1e-9, abs=1e-18)
+    if valid < until:  # it ends where the work overtakes, and not before
+        assert work + steeper * valid + cost.launch >= alpha * (1 - 1e-9)
 
 
 @settings(max_examples=300, deadline=None)

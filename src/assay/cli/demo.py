@@ -60,19 +60,19 @@ def _compare(html: Path) -> tuple[dict[str, Any], Path]:
     from assay.record import charts
     from assay.serving import compare as serving
     from assay.serving import fleet
+    from assay.serving.engine import step_sources
     from assay.serving.engine.own_trace import generated
     from assay.serving.engine.plots import comparison
-    from assay.sim import trust
 
     traces = [generated("agents", seed=seed) for seed in range(TRACES)]
-    policies = serving.DEFAULT.split(",")
+    policies, spec = serving.DEFAULT.split(","), fleet.parse(FLEET)
     many = sum(map(len, traces))
     _say(f"comparing {len(policies)} routers on {many:,} requests (the first time the simulator is compiled)")
     with progress_bar("compare") as progress:
-        table, runs = serving.over_traces(traces, fleet.parse(FLEET), policies, progress)
+        table, runs = serving.over_traces(traces, spec, policies, progress)
     picture = html / "compare.svg"
     charts.write(comparison(runs), picture)
-    told = {"requests": many, "traces": len(traces), "table": table, "trust": trust.sentence("roofline")}
+    told = {"requests": many, "traces": len(traces), "table": table, "trust": step_sources.told(spec)}
     return told, picture
 
 

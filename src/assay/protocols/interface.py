@@ -244,13 +244,14 @@ class Parent(Node):
     def sub(self, ctx: Ctx, name: Any) -> tuple[Node, Ctx] | None:
         """The child of this name, started if it is new, and its context."""
         inner = _Inner(ctx, self, name)
-        if name not in self.children:
-            made = self.child(ctx, name)
-            if made is None:
+        found = self.children.get(name)
+        if found is None:
+            found = self.child(ctx, name)
+            if found is None:
                 return None
-            self.children[name] = made
-            made.start(inner)
-        return self.children[name], inner
+            self.children[name] = found
+            found.start(inner)
+        return found, inner
 
     def recv(self, ctx: Ctx, src: NodeId, msg: Message) -> None:
         """Hands the children's messages to them."""
@@ -275,8 +276,7 @@ class _Inner(Through):
     __slots__ = ("name", "parent")
 
     def __init__(self, under: Ctx, parent: Parent, name: Any) -> None:
-        super().__init__(under)
-        self.parent, self.name = parent, name
+        self.under, self.parent, self.name = under, parent, name  # made for every message: no call for it
 
     def send(self, to: NodeId, msg: Message) -> None:
         self.under.send(to, ("/", self.name, msg))

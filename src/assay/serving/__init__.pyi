@@ -19,8 +19,8 @@ from assay.serving.baselines.routers import (
 from assay.serving.driftsched import DriftSched as DriftSched
 from assay.serving.engine.components import order as order, router as router
 from assay.serving.engine.outcome import Outcome as Outcome
-from assay.serving.engine.simulator import simulate as simulate
-from assay.serving.fleet import FleetSpec as FleetSpec, parse as parse
+from assay.serving.engine.simulator import simulate as simulate, warm as warm
+from assay.serving.fleet import FleetSpec as FleetSpec, parse as parse, uniform as uniform
 from assay.serving.interface import (
     BatchRouter as BatchRouter,
     Fleet as Fleet,

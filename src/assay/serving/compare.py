@@ -15,15 +15,15 @@ from assay.record.errors import BadInput
 from assay.record.intervals import ratio
 from assay.record.wording import listed
 from assay.serving import fleet as fleets
-from assay.serving.engine import bill, columns, components, contest
+from assay.serving.engine import bill, columns, components, contest, layout_report, step_sources
+from assay.serving.engine.layout_search import Search
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.own_trace import at_rate, in_loop, read_trace, served_here
 from assay.serving.engine.promise import Promise
 from assay.serving.engine.simulator import simulate, warm
 from assay.serving.engine.state import ADMISSIONS
 from assay.serving.engine.targets import Targets, check_tiers, read_targets, tier_rows
-from assay.sim import trust
-from assay.sim.cost_file import FITTED
+from assay.sim.step_times import COSTS, MEASURED
 from assay.workloads.requests import Requests
 
 DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
@@ -44,6 +44,10 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
     show_default=True,
     help="COUNTxGPU:MODEL[:tpN], several joined by +, or a TOML file.",
 )
+@click.option(
+    "--cost", type=click.Choice(list(COSTS)), default=MEASURED, show_default=True,
+    help="Step times: measured where somebody has measured that model on that GPU, else, or always, from data sheets.",
+)  # fmt: skip
 @click.option("--policies", default=DEFAULT, show_default=True, help="Routers by key, or package.module:Class.")
 @click.option("--policy", "more", multiple=True, help="One more router: package.module:Class or file.py:Class.")
 @click.option("--order", help="Who is admitted first: fcfs, sjf, priority, …, or package.module:Class.")
@@ -70,7 +74,14 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
     help="Targets in seconds: ttft=1,tpot=0.05,e2e=30; for a tier of the trace alone batch:e2e=60. May be repeated.",
 )  # fmt: skip
 @click.option("--price", help="Dollars an hour for a GPU: 2.5, or by kind h200=3.5,h100=2. Without it: list prices.")
-@click.option("--find", type=click.Choice(["capacity"]), help="Bisect the highest rate at which 95 % meet --slo.")
+@click.option(
+    "--find", type=click.Choice(["capacity", "layout"]),
+    help="capacity: bisect the highest rate at which 95 % meet --slo; layout: the cheapest cut of the model (tp, pp, "
+    "ep, prefill and decode apart) that does at the trace's rate, with the first policy.",
+)  # fmt: skip
+@click.option("--gpus", type=click.IntRange(1), help="With --find layout: at most so many GPUs; else the fleet's.")
+@click.option("--gpu", help="With --find layout: the kind of GPU; else the fleet's.")
+@click.option("--model", help="With --find layout: the model, such as qwen3-32b:fp8; else the fleet's.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
 @click.option("--dejitter", is_flag=True, help="Spread arrivals that a trace rounds to the same moment.")
 @click.option("--skip-bad", is_flag=True, help="Refuse and count bad rows instead of stopping at the first.")
@@ -78,19 +89,24 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 @click.option("--plot", type=click.Path(path_type=Path), help="Write the picture: .svg, .png or .html.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write the first policy's run for Perfetto.")
 def command(
-    traces: tuple[str, ...], fleet_text: str, policies: str, more: tuple[str, ...], order: str | None, cache: str,
-    rate: str, loop: str, admission: str | None, age: float, slo: tuple[str, ...], price: str | None,
-    find: str | None, limit: int | None, dejitter: bool, skip_bad: bool, block: int,
+    traces: tuple[str, ...], fleet_text: str, cost: str, policies: str, more: tuple[str, ...], order: str | None,
+    cache: str, rate: str, loop: str, admission: str | None, age: float, slo: tuple[str, ...], price: str | None,
+    find: str | None, gpus: int | None, gpu: str | None, model: str | None, limit: int | None, dejitter: bool,
+    skip_bad: bool, block: int,
     plot: Path | None, timeline: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Routers on your own trace and fleet: who serves it best, and why."""
     names = [name.strip() for name in policies.split(",") if name.strip()] + list(more)
     targets = read_targets(slo)
     if find and targets is None:
-        raise BadInput("--find capacity needs --slo, for example --slo ttft=1,tpot=0.05")
+        raise BadInput(f"--find {find} needs --slo, for example --slo ttft=1,tpot=0.05")
+    if find != "layout" and (gpus or gpu or model):
+        raise BadInput("--gpus, --gpu and --model say where to look for a layout: add --find layout, or name a --fleet")
+    if find == "layout" and (plot or timeline or len(traces) > 1):
+        raise BadInput("--find layout takes one --trace and draws nothing: give the layout found as --fleet for that")
     if len(traces) > 1 and (plot or timeline):
         raise BadInput(f"--plot and --timeline draw one trace, and there are {len(traces)}; give them with one --trace")
-    spec = fleets.parse(fleet_text, block=block)
+    spec = fleets.parse(fleet_text, block=block, cost=cost)
     if admission is not None:
         spec = replace(spec, instances=tuple(replace(one, admission=admission) for one in spec.instances))
     if price is not None:
@@ -99,7 +115,17 @@ def command(
     for trace in traces:
         requests = in_loop(read_trace(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), loop)
         check_tiers(targets, requests)
-        asked.append(served_here(at_rate(requests, rate), spec))
+        asked.append(at_rate(requests, rate))
+    if find == "layout":
+        assert targets is not None
+        layout, most = layout_report.question(spec, gpus, gpu, model)
+        search = Search(
+            asked[0], targets, most, layout, names[0] if names else "", admission=admission, price=price, block=block,
+            cost=cost, order=order, progress=click.get_current_context().obj,
+            options={"prefix_cache": cache == "prefix", "loop": "open" if loop == "open" else "closed", "age": age},
+        )  # fmt: skip
+        return best_layout(search)
+    asked = [served_here(requests, spec) for requests in asked]
     made = {_label(name, names): name for name in names}
     answer, outcomes = compare_all(
         asked, spec, made, order=order, prefix_cache=cache == "prefix", slo=targets, find=find is not None,
@@ -229,7 +255,7 @@ def compare(
         "table": table,
         "why": contest.why(table, slo, find, rivals if find else None),
         "units": columns.UNITS,
-        "trust": _trust(spec),
+        "trust": step_sources.told(spec, outcomes.values()),
         "shown": columns.shown(slo, find),
         "apart": columns.APART,
     }
@@ -239,6 +265,15 @@ def compare(
         answer |= {"capacity": promise.facts(), "never": promise.rows()}
         answer["why"] = f"{promise.sentence()}{answer['why']}"
     return answer, outcomes
+
+
+def best_layout(search: Search) -> dict[str, Any]:
+    """The cheapest layout that serves a trace within its targets: facts, a table and why."""
+    warm()
+    found = search.search()
+    shown = found.meets[0] if found.meets else found.nearest
+    facts = {"trace": _trace_facts(search.requests, shown.outcome)} if shown else {}
+    return facts | layout_report.answer(search, found)
 
 
 def over_traces(
@@ -303,7 +338,8 @@ def _fleet_facts(spec: fleets.FleetSpec, age: float) -> dict[str, Any]:
     notes = dict.fromkeys(note for instance in spec.instances for note in instance.cost.notes)
     return {
         "name": spec.name, "instances": len(spec), "gpus": spec.gpus, "kv_tokens": max(rooms), "usd_per_hour": price,
-        "block": spec.block, "admission": ", ".join(dict.fromkeys(one.admission for one in spec.instances)),
+        "step_times": step_sources.used(spec), "block": spec.block,
+        "admission": ", ".join(dict.fromkeys(one.admission for one in spec.instances)),
         "signals": f"read every {age:g} s" if age else "as they are", "notes": "; ".join(notes),
     }  # fmt: skip
 
@@ -328,13 +364,3 @@ def _policy_facts(routers: Mapping[str, Any], spec: fleets.FleetSpec) -> dict[st
         which = ", ".join(components.made_for_lockstep())
         return {"notes": f"this fleet steps together, and no policy here looks at that; {which} does"}
     return {}
-
-
-def _trust(spec: fleets.FleetSpec) -> str:
-    """How far the fleet's step times are off measured hardware, as far as that is known."""
-    if all(instance.name.startswith(FITTED) for instance in spec.instances):
-        return "step times are those that assay calibrate fitted to your own engines, which told its error"
-    measured = trust.measured()["roofline"].gpu
-    gpus = {instance.name.partition(":")[0] for instance in spec.instances} - {measured, FITTED}
-    others = f" On {', '.join(sorted(gpus))} nothing was measured." if gpus else ""
-    return trust.sentence("roofline") + others

@@ -92,6 +92,19 @@ class Fleet(ABC):
         return np.maximum(request.prompt - self.match(request), 1)
 
     @property
+    def unanswered(self) -> Ints:
+        """Prompt tokens not cached when they were sent, of requests without a token yet, as a gateway counts them."""
+        return self.prefill_tokens
+
+    def prompt_tokens(self, request: Request) -> Ints:
+        """Tokens of the prompts on board, running and waiting, this one's with them.
+
+        In simulation, full blocks, each counted once, whoever shares it. A fleet that keeps no such book answers with
+        what running sequences hold and others will have to compute.
+        """
+        return self.kv_tokens + self.unanswered + request.prompt
+
+    @property
     def batch_size(self) -> Ints:
         """Requests on board: running and waiting."""
         return self.running + self.waiting

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,12 @@ def read(path: Path) -> StepCost:
         raise unreadable(path, error) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: {error}") from error
+    return from_table(path, content)
+
+
+def from_table(path: Path, given: Mapping[str, Any]) -> StepCost:
+    """The cost of a table as `table` gives it; `path` is where it was read, for whoever has to mend it."""
+    content = dict(given)
     notes = content.pop("notes", [])
     tokens = _line(path, content.pop("tokens", None))
     for name, value in content.items():

@@ -1,4 +1,4 @@
-"""Step times fitted to what was observed: to an engine's iterations; or two models blended.
+"""Step times fitted to what was observed: an engine's iterations.
 
 All fits minimise the relative error, since short and long iterations count alike, and keep every coefficient at or
 above zero. An endpoint of which only the gateway's log is known is fitted by `assay.live.calibrate`.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,29 +32,6 @@ class Observed(NamedTuple):
     def n(self) -> int:
         """Tokens computed."""
         return self.b + sum(c for c, _ in self.chunks)
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A step time where iterations with prompts are launched by the host, which may be slower than the GPU.
-
-    `alone` is the least an iteration of prompts takes, `mixed` one with decodes beside them, `once` what laying out
-    either adds to the GPU's work. Decodes alone replay a recorded graph and have none of these.
-
-    >>> cost = Launched(StepCost(tokens=np.full(100, 0.005)), alone=0.012, mixed=0.015)
-    >>> cost.seconds(4, 400), cost.seconds(chunks=[(10, 0)]), cost.seconds(4, 400, [(10, 0)])
-    (0.005, 0.012, 0.015)
-    """
-
-    cost: StepCost
-    alone: float = 0.0
-    mixed: float = 0.0
-    once: float = 0.0
-
-    def seconds(self, b: int = 0, context: int = 0, chunks: Sequence[tuple[int, int]] = ()) -> float:
-        """The time of one iteration, as `StepCost.seconds`."""
-        work = self.cost.seconds(b, context, chunks)
-        return max(work + self.once, self.mixed if b else self.alone) if chunks else work
 
 
 def rounded(n: ArrayLike, sizes: Sequence[int]) -> Array:
@@ -146,24 +122,24 @@ def add_overheads(cost: StepCost, steps: Sequence[Observed], *, scaled: bool = F
     )  # fmt: skip
 
 
-def fit_engine(cost: StepCost, steps: Sequence[Observed]) -> Launched:
+def fit_engine(cost: StepCost, steps: Sequence[Observed]) -> StepCost:
     """What an engine makes of its operations: a factor, costs per iteration, sequence and prompt, and of launching.
 
     The factor is there because operations are timed in short bursts, and a GPU under load clocks lower. Robust least
     squares on the logarithms: a few iterations that something else disturbed do not count.
 
     >>> bare = StepCost(tokens=0.004 + 1e-5 * np.arange(600))
-    >>> truth = Launched(bare.scaled(1.1), alone=0.008, mixed=0.009)
+    >>> truth = dataclasses.replace(bare.scaled(1.1), launch_alone=0.008, launch_mixed=0.009)
     >>> shapes = [(b, 0, ((p, 0),) if p else ()) for b in (0, 1, 8, 64) for p in (0, 64, 200, 500) if b or p]
     >>> seen = [Observed(b, s, chunks, truth.seconds(b, s, chunks)) for b, s, chunks in shapes]
     >>> fitted = fit_engine(bare, seen)
-    >>> round(float(fitted.cost.tokens[0]), 4), round(fitted.alone, 4), round(fitted.mixed, 4)
+    >>> round(float(fitted.tokens[0]), 4), round(fitted.launch_alone, 4), round(fitted.launch_mixed, 4)
     (0.0044, 0.008, 0.009)
     """
     from scipy.optimize import least_squares
 
     if not steps:
-        return Launched(cost)
+        return cost
     work = np.array([cost.seconds(s.b, s.context, s.chunks) for s in steps])
     y = np.array([s.seconds for s in steps])
     b, chunks = np.array([[s.b, len(s.chunks)] for s in steps], float).T
@@ -184,40 +160,19 @@ def fit_engine(cost: StepCost, steps: Sequence[Observed]) -> Launched:
         bounds=([0.5, -0.5 * least, *[0.0] * 5], [2.0, *[np.inf] * 6]),
         loss="soft_l1", f_scale=0.05,
     )  # fmt: skip
-    factor, fixed, seq, chunk, *launch = (float(x) for x in found.x)
+    factor, fixed, seq, chunk, least_alone, least_mixed, launch = (float(x) for x in found.x)
     base = cost.scaled(factor)
-    whole = dataclasses.replace(
+    return dataclasses.replace(
         base, tokens=base.tokens + fixed, decode_seq=base.decode_seq + seq, prefill_fixed=base.prefill_fixed + chunk,
+        launch=launch, launch_alone=least_alone, launch_mixed=least_mixed,
         notes=(*cost.notes, f"times {factor:.3f}, and overheads from {len(steps)} iterations"),
     )  # fmt: skip
-    return Launched(whole, *launch)
 
 
-def fit_grid(steps: Sequence[Observed], *, max_tokens: int = 8192, padded: Sequence[int] = ()) -> Launched:
+def fit_grid(steps: Sequence[Observed], *, max_tokens: int = 8192, padded: Sequence[int] = ()) -> StepCost:
     """The formula and its launch floors fitted straight to iterations, with no operation timed."""
     shorter = np.quantile([s.seconds for s in steps if s.chunks] or [0.0], 0.1)
     guides = [s for s in steps if not s.chunks or s.seconds > 1.3 * shorter]  # where the GPU is what is waited for
     knots = (0.0, 64.0, 128.0, 256.0, 512.0)
     bare = fit_steps(guides if len(guides) > 20 else steps, max_tokens=max_tokens, knots=knots, padded=padded)
     return fit_engine(bare, steps)
-
-
-def blend(profile: StepCost, roofline: StepCost, covered: int) -> StepCost:
-    """The profile up to `covered` tokens, and beyond it the roofline scaled to agree at the border.
-
-    >>> profile = StepCost(tokens=np.array([1.0, 2.0, 4.0]))
-    >>> blend(profile, StepCost(tokens=np.array([1.0, 1.0, 2.0, 3.0, 4.0])), covered=2).tokens.tolist()
-    [1.0, 2.0, 4.0, 6.0, 8.0]
-    """
-    if not 0 < covered < len(profile.tokens):
-        raise BadInput(f"a profile of {len(profile.tokens) - 1} tokens cannot cover {covered}")
-    if len(roofline.tokens) <= covered:
-        return profile
-    factor = float(profile.tokens[covered] / roofline.tokens[covered])
-    tokens = np.concatenate([profile.tokens[: covered + 1], factor * roofline.tokens[covered + 1 :]])
-    note = f"beyond {covered} tokens a roofline times {factor:.3g}"
-    return dataclasses.replace(
-        profile, tokens=tokens, window=roofline.window, kv_tokens=profile.kv_tokens or roofline.kv_tokens,
-        kv_bytes=profile.kv_bytes or roofline.kv_bytes, energy=profile.energy or roofline.energy,
-        notes=(*profile.notes, note),
-    )  # fmt: skip

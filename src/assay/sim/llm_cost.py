@@ -10,6 +10,9 @@ after `pre` tokens, an iteration takes
     + per chunk: prefill_fixed + prefill_token c
                  + max(prefill_pair c (pre + c/2), prefill_kv (pre + c))                compute- or memory-bound
                  + prefill_pair_window c min(pre + c/2, window)
+    + launch, and at least launch_alone, or launch_mixed beside decodes                 where there are chunks:
+                                                     the host launches such an iteration, and may be slower than
+                                                     the device; decodes alone replay a recorded graph
 
 Between two changes of the batch S grows by b an iteration and pre by c, so the time is a line in the iteration's
 number, until a min or max changes side: that is what lets the serving engine jump. A roofline, a profile database and
@@ -37,8 +40,11 @@ FOREVER = 1 << 60  # iterations
 COEFFICIENTS = (
     "decode_fixed", "decode_seq", "decode_kv", "decode_window", "window",
     "prefill_fixed", "prefill_token", "prefill_pair", "prefill_kv", "prefill_pair_window",
+    "launch", "launch_alone", "launch_mixed",
 )  # fmt: skip
-(FIXED, SEQ, KV, KV_WINDOW, WINDOW, P_FIXED, P_TOKEN, P_PAIR, P_KV, P_PAIR_WINDOW) = range(len(COEFFICIENTS))
+(
+    FIXED, SEQ, KV, KV_WINDOW, WINDOW, P_FIXED, P_TOKEN, P_PAIR, P_KV, P_PAIR_WINDOW, LAUNCH, ALONE, MIXED,
+) = range(len(COEFFICIENTS))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,9 @@ class StepCost:
     prefill_pair: float = 0.0
     prefill_kv: float = 0.0
     prefill_pair_window: float = 0.0
+    launch: float = 0.0  # what laying out an iteration with prompts adds
+    launch_alone: float = 0.0  # the least that one of prompts takes
+    launch_mixed: float = 0.0  # the least that one of prompts and decodes takes
     kv_tokens: int = 0  # room for this many tokens of KV cache; 0: ask whoever builds the fleet
     kv_bytes: float = 0.0  # of one token, over all ranks of the instance
     energy: Energy | None = None
@@ -88,9 +97,10 @@ class StepCost:
 
     def seconds(self, b: int = 0, context: int = 0, chunks: Sequence[tuple[int, int]] = ()) -> float:
         """The time of one iteration: `b` decodes with `context` KV tokens in all, and (chunk, tokens before) pairs."""
-        n = b + sum(chunk for chunk, _ in chunks)
-        total = float(self.tokens[n]) + decode_line(self.packed(), b, context)[0]
-        return float(total + sum(chunk_line(self.packed(), chunk, before)[0] for chunk, before in chunks))
+        n, coef = b + sum(chunk for chunk, _ in chunks), self.packed()
+        total = float(self.tokens[n]) + decode_line(coef, b, context)[0]
+        total += sum(chunk_line(coef, chunk, before)[0] for chunk, before in chunks)
+        return float(launch_line(coef, b, total, 0.0, FOREVER)[0] if chunks else total)
 
     def scaled(self, factor: float) -> StepCost:
         """Every time multiplied by `factor`; memory and energy stay."""
@@ -147,4 +157,14 @@ def chunk_line(coef, chunk, before):
             valid = min(valid, _until(coef[WINDOW] - reach, float(chunk)))
         else:
             alpha += coef[P_PAIR_WINDOW] * chunk * coef[WINDOW]
+    return alpha, gamma, valid
+
+
+@njit(cache=True)
+def launch_line(coef, b, alpha, gamma, valid):
+    """The line of an iteration with prompts beside b decodes: never shorter than the host takes to launch it."""
+    alpha += coef[LAUNCH]
+    least = coef[MIXED] if b > 0 else coef[ALONE]
+    if alpha < least:
+        return least, 0.0, min(valid, _until(least - alpha, gamma))
     return alpha, gamma, valid

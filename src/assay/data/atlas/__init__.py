@@ -178,7 +178,7 @@ claims = [
     Claim(
         "exact",
         _farthest,
-        asks="Rows differ from those in memory by at most 1e-4 of the largest, for every kind of layer and memory.",
+        asks="Rows differ from those in memory by at most 1e-4 of the largest, for each layer and memory tried.",
         kind=Kind.AT_MOST, value=1e-4, unit="share",
     ),
     Claim(
@@ -199,18 +199,18 @@ claims = [
         "evicts",
         spills("min-pending", "rmat"),
         asks="On R-MAT, evicting the fewest messages to come spills less than the least recently touched.",
-        kind=Kind.RATIO, toward="down",
+        kind=Kind.RATIO, toward="down", evidence=Evidence.MODEL,  # counted: the same tier, without rows
     ),
     Claim(
         "evicts-local",
         spills("min-pending", "ordered"),
         asks="So it does where nodes are in order of community.",
-        kind=Kind.RATIO, toward="down",
+        kind=Kind.RATIO, toward="down", evidence=Evidence.MODEL,  # counted: the same tier, without rows
     ),
     Claim(
         "order",
         _ordered,
         asks="In order of community, fewer records are spilled than in a shuffled order.",
-        kind=Kind.RATIO, toward="down",
+        kind=Kind.RATIO, toward="down", evidence=Evidence.MODEL,  # counted: the same tier, without rows
     ),
 ]  # fmt: skip

@@ -26,6 +26,7 @@ LEAST = 64  # accumulators below which a plan is refused
 # Shares of the memory that nodes leave over; what is missing to 1 is for what libraries allocate in passing.
 SLOTS, ROWS, EDGES, BLOCK, BUFFERS = 0.50, 0.12, 0.04, 0.06, 0.22
 RANGE = 0.58  # for the accumulators of a range, when the tier and the rows in flight are gone
+ENDS = 4096  # nodes whose ends of edges are read together
 RUN = 1 << 16  # bytes of rows side by side that are worth a write of their own
 
 Progress = Callable[[int], None]
@@ -240,19 +241,23 @@ def pieces(
 
     A chunk with more than `edges` edges comes in several pieces.
     """
-    for first, x in source.stream(rows):
-        bounds = graph.indptr.rows(first, first + len(x) + 1)
+    reading = graph.indices.stream(edges)
+    held, targets = 0, np.empty(0, np.int32)
+    ends_at, ends = 0, np.empty(0, np.int64)
+    for first, raw in source.stream(rows):
+        x = raw.astype(np.float32, copy=False)
+        if first + len(x) + 1 > ends_at + len(ends):
+            ends_at, ends = first, graph.indptr.rows(first, min(first + max(len(x), ENDS), graph.n) + 1)
+        bounds = ends[first - ends_at : first - ends_at + len(x) + 1]
         start, stop = int(bounds[0]), int(bounds[-1])
-        following = graph.indices.rows_async(start, min(start + edges, stop))
         while True:
-            targets = following()
-            after = start + len(targets)
-            if after < stop:
-                following = graph.indices.rows_async(after, min(after + edges, stop))
-            yield first, x.astype(np.float32, copy=False), bounds, start, targets
-            if after >= stop:
+            if start < stop and start >= held + len(targets):
+                held, targets = next(reading)
+            piece = targets[start - held : stop - held]
+            yield first, x, bounds, start, piece
+            start += len(piece)
+            if start >= stop:
                 break
-            start = after
 
 
 def choose_policy(graph: DiskGraph, slots: int, drop: bool, sample: int = 200_000) -> str:

@@ -126,25 +126,47 @@ class HotTier:
 
         `arrivals` are (indptr, sources) of every node's messages in the order of the stream: what Belady knows.
         """
-        hot = np.flatnonzero(self.owner >= 0)
-        nodes = self.owner[hot].astype(np.int64)
-        pending = self.pending[nodes].astype(np.int64)
-        if policy == "min-pending":
-            key = pending
-        elif policy == "max-pending":
-            key = -pending
-        elif policy == "lru":
-            key = self.stamp[hot].astype(np.int64)
-        elif policy == "random":
-            key = stream(seed, "atlas-evicts", int(self.state[CLOCK]), self.evicted).permutation(len(hot))
-        elif policy == "belady" and arrivals is not None:
-            indptr, sources = arrivals
-            key = -sources[np.minimum(indptr[nodes + 1] - pending, len(sources) - 1)]
+        if policy not in POLICIES or (policy == "belady" and arrivals is None):
+            raise ValueError(f"no eviction policy '{policy}'; one of {', '.join(POLICIES[:-1])} expected")
+        indptr, sources = arrivals if arrivals else (np.empty(0, np.int64), np.empty(0, np.int64))
+        chance = np.empty(0, np.int64)
+        if policy == "random":
+            rng = stream(seed, "atlas-evicts", int(self.state[CLOCK]), self.evicted)
+            chance = rng.permutation(len(self.owner))
+        nodes, keys = _keys(
+            self.owner, self.pending, self.stamp, POLICIES.index(policy), chance, indptr, sources,
+            len(self.owner) - int(self.state[FREE]),
+        )  # fmt: skip
+        count = min(count, len(nodes))
+        chosen: Int64s = nodes[np.argpartition(keys, count - 1)[:count]] if count else nodes[:0]
+        return chosen
+
+
+@njit(cache=True)
+def _keys(owner, pending, stamp, rule, chance, indptr, sources, hot):
+    """The nodes in the tier, and a key by which the least of them leave first."""
+    nodes, keys = np.empty(hot, np.int64), np.empty(hot, np.int64)
+    i = 0
+    for s in range(len(owner)):
+        v = np.int64(owner[s])
+        if v < 0:
+            continue
+        left = np.int64(pending[v])
+        nodes[i] = v
+        if left == 0:
+            keys[i] = -(1 << 62)
+        elif rule == 0:
+            keys[i] = left
+        elif rule == 1:
+            keys[i] = -left
+        elif rule == 2:
+            keys[i] = stamp[s]
+        elif rule == 3:
+            keys[i] = chance[s]
         else:
-            raise ValueError(f"no eviction policy '{policy}'; one of {', '.join(POLICIES)} expected")
-        key = np.where(pending == 0, np.iinfo(np.int64).min, key)
-        count = min(count, len(hot))
-        return nodes[np.argpartition(key, count - 1)[:count]] if count else nodes[:0]
+            keys[i] = -sources[indptr[v + 1] - left]
+        i += 1
+    return nodes, keys
 
 
 @njit(cache=True)

@@ -230,7 +230,9 @@ class PagedFile:
             for part in parts:
                 act(*part)
             return
-        lanes = [parts[lane::DEPTH] for lane in range(min(DEPTH, len(parts)))]
+        # To hand work to a thread costs as much as a small read: a few requests each, where there are few.
+        depth = min(DEPTH, -(-len(parts) // 4)) if len(parts) > 4 else len(parts)
+        lanes = [parts[lane::depth] for lane in range(depth)]
 
         def perform(lane: list[tuple[int, int, Bytes]]) -> None:
             for part in lane:

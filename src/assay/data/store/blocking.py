@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from functools import cache, wraps
@@ -18,9 +19,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-@cache
 def background() -> asyncio.AbstractEventLoop:
     """An event loop in a thread of its own, one for the process."""
+    return _loop(os.getpid())
+
+
+@cache
+def _loop(process: int) -> asyncio.AbstractEventLoop:
+    """A forked process has its parent's loop and not the thread that runs it, so it gets another."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="assay-store", daemon=True).start()
     return loop

@@ -103,7 +103,7 @@ def _noise(rows: Rows, window: int) -> float:
 
 def gauge(job: ddp.Job, steps: int) -> float:
     """What a window of so many healthy steps leaves in doubt here and now, as a share of the step."""
-    recording = _completed(job, [ddp.Stretch(GAUGED)], None)
+    recording = _completed(job, [ddp.Stretch(max(GAUGED, 2 * steps))], None)
     d = recording.window(0).durations
     lengths = _lengths(d, np.ones(d.shape[:2], bool), SYNC_STAGES)
     return max(_finest(lengths[i : i + steps], lengths) for i in range(0, len(lengths) - steps + 1, steps)) / job.step

@@ -84,17 +84,16 @@ class BenOr(Node):
             return False
         quorum = (ctx.n + ctx.f) // 2
         if not self.proposed:
-            reports = list(self.reports.get(self.round, {}).values())
-            if len(reports) < ctx.n - ctx.f:
+            if len(self.reports.get(self.round, ())) < ctx.n - ctx.f:
                 return False
             self.proposed = True
+            reports = list(self.reports[self.round].values())
             found = next((bit for bit in (0, 1) if reports.count(bit) > quorum), NOTHING)
             ctx.broadcast(("propose", self.round, found))
             return True
-        proposals = list(self.proposals.get(self.round, {}).values())
-        if len(proposals) < ctx.n - ctx.f:
+        if len(self.proposals.get(self.round, ())) < ctx.n - ctx.f:
             return False
-        self._conclude(ctx, proposals, quorum)
+        self._conclude(ctx, list(self.proposals[self.round].values()), quorum)
         return True
 
     def _conclude(self, ctx: Ctx, proposals: list[int], quorum: int) -> None:

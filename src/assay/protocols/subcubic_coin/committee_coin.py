@@ -63,8 +63,7 @@ class _Seated(Through):
     __slots__ = ("seat",)
 
     def __init__(self, under: Ctx, seat: Seat) -> None:
-        super().__init__(under)
-        self.seat = seat
+        self.under, self.seat = under, seat
 
     @property
     def id(self) -> NodeId:  # type: ignore[override]

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from assay.protocols.interface import Ctx, Message, Node, NodeId, Parent
@@ -64,15 +65,22 @@ def interpolate(points: Mapping[int, int], x: int) -> int:
     >>> interpolate({1: 3, 2: 5}, 0)
     1
     """
-    total = 0
-    for here, value in points.items():
+    weights = _weights(tuple(points), x)
+    return sum(value * weight for value, weight in zip(points.values(), weights, strict=True)) % PRIME
+
+
+@lru_cache(maxsize=1 << 14)
+def _weights(places: tuple[int, ...], x: int) -> tuple[int, ...]:
+    """How much the value at each place counts at x: the same for all secrets that the same members open."""
+    found = []
+    for here in places:
         above = below = 1
-        for other in points:
+        for other in places:
             if other != here:
                 above = above * (x - other) % PRIME
                 below = below * (here - other) % PRIME
-        total += value * above * pow(below, -1, PRIME)
-    return total % PRIME
+        found.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(found)
 
 
 def _leaf(share: Share) -> bytes:

@@ -134,28 +134,28 @@ class LlmD:
 
 @dataclass
 class Dynamo:
-    """NVIDIA Dynamo's KV router: blocks to prefill plus blocks of prompts on board, least sum, no temperature.
+    """NVIDIA Dynamo's KV router with its defaults: what is to prefill plus what is to keep, least sum.
 
-    cost = scale x max(0, prompt blocks not computed yet, this request's included, - credit x its cached blocks)
-    + full blocks of KV in use with this request added. Blocks that prompts share are counted once there; here the
-    tokens that running sequences hold stand for them.
+    cost = scale x max(0, prompt tokens sent there without an answer yet, and this prompt's, - credit x those cached)
+    + tokens of the prompts on board with this one's, what they share counted once (its "potential decode blocks").
+    All of it the router counts itself: a prompt is unanswered as a whole until its first token, and on board from the
+    moment it is sent. Dynamo counts in blocks, which is the same order. It breaks ties at random, this in rotation.
     """
 
     key = "dynamo"
-    scale: float = 1.0
-    credit: float = 1.0
-    block: int = 64
+    scale: float = 1.0  # prefill_load_scale
+    credit: float = 1.0  # overlap_score_credit
 
     def route(self, request: Request, fleet: Fleet) -> int:
-        """Least blocks to prefill and to keep."""
+        """Least tokens to prefill and to keep."""
         # Number by number: for the fleets there are, that is faster than a dozen operations on arrays.
-        prompt, block, scale, credit = request.prompt, self.block, self.scale, self.credit
-        rows = zip(fleet.match(request).tolist(), fleet.prefill_tokens.tolist(), fleet.kv_tokens.tolist(), strict=True)
+        prompt, scale, credit = request.prompt, self.scale, self.credit
+        found, kept = fleet.match(request).tolist(), fleet.prompt_tokens(request).tolist()
+        rows = zip(found, fleet.unanswered.tolist(), kept, strict=True)
         return fleet.argmin(
             [
-                (scale * new if (new := (pending + prompt) / block - credit * (found // block)) > 0.0 else 0.0)
-                + (held + prompt) // block
-                for found, pending, held in rows
+                (scale * new if (new := unanswered + prompt - credit * cached) > 0.0 else 0.0) + held
+                for cached, unanswered, held in rows
             ]
         )
 

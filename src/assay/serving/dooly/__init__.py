@@ -31,8 +31,9 @@ calibration the nearest profiled model, or a coarse grid of whole steps, errs as
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,6 +102,16 @@ def cost_model(config: Mapping[str, Any], db: ProfileDB, machine: str = MACHINE,
     profile_new(db, found, machine, lambda op: clock(op, (64, 512, 2048)))
     db.save()
     return step_cost(db, _named(found), machine, window=shape.window or np.inf, **options)
+
+
+def measure_gpu(out: Path, tiny: bool, parts: Sequence[str], ops_seconds: float) -> dict[str, Any]:
+    """Run the torch engine and time its operations on the GPU at hand; CSV files go to the folder `out`.
+
+    `parts` of "check", "ops", "llama-3-8b", "qwen3-32b" and "sdpa". `tiny` shrinks the models, for a CPU.
+    """
+    from assay.serving.dooly import gpu_run
+
+    return gpu_run.measure(out, tiny, parts, ops_seconds)
 
 
 def _named(operations: Mapping[Any, int]) -> dict[str, int]:

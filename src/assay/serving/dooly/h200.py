@@ -20,10 +20,12 @@ import polars as pl
 from assay.serving.dooly.graph_pieces import SIZES
 from assay.serving.dooly.replayed import Timed, errors
 from assay.serving.dooly.torch_engine import GRAPH_SIZES, Outcome, Request, Step
-from assay.sim.cost_fit import Launched, Observed, fit_engine, fit_grid
+from assay.sim import profiles
+from assay.sim.cost_fit import Observed, fit_engine, fit_grid
+from assay.sim.llm_cost import StepCost
 from assay.sim.profile_db import ProfileDB, step_cost
 
-FOLDER = Path(__file__).with_name("profile")
+FOLDER = profiles.FOLDER / "h200"
 MACHINE = "h200"
 NEAREST = {"llama-3-8b": "qwen3-8b", "qwen3-32b": "qwen3-14b"}
 PARAMETERS = {"llama-3-8b": 8.03e9, "qwen3-8b": 8.19e9, "qwen3-32b": 32.8e9, "qwen3-14b": 14.8e9}
@@ -36,7 +38,8 @@ def available(folder: Path = FOLDER) -> bool:
     return all((folder / f"{name}.csv").exists() for name in ("ops", "profiling", "steps", "requests", "run_steps"))
 
 
-def _read(folder: Path, name: str) -> list[dict[str, str]]:
+def stored(folder: Path, name: str) -> list[dict[str, str]]:
+    """The rows of one file."""
     with (folder / f"{name}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
@@ -54,13 +57,13 @@ def chunks(text: str) -> tuple[tuple[int, int], ...]:
 def database(folder: Path = FOLDER) -> ProfileDB:
     """The stored operation times as a profile database, with each model's operations."""
     db = ProfileDB()
-    for row in _read(folder, "ops"):
+    for row in stored(folder, "ops"):
         for sample in filter(None, row["samples"].split(";")):
             dims, _, seconds = sample.rpartition(":")
             sizes = {name: int(value) for name, value in (pair.split("=") for pair in dims.split())}
             db.put(row["op"].partition("(")[0], row["op"], MACHINE, sizes, float(seconds))
     uses: dict[tuple[str, str], dict[str, int]] = {}
-    for row in _read(folder, "profiling"):
+    for row in stored(folder, "profiling"):
         attention = row["op"].startswith("paged_attention")
         for backend in ("paged", "sdpa"):
             if not attention or row["op"].rstrip(")").endswith(backend):
@@ -70,24 +73,24 @@ def database(folder: Path = FOLDER) -> ProfileDB:
     return db
 
 
-def observed(folder: Path, name: str, model: str, backend: str) -> list[Observed]:
-    """Iterations of one engine from `steps` or `run_steps`."""
+def observed(folder: Path, name: str, model: str, backend: str, workload: str = "") -> list[Observed]:
+    """Iterations of one engine from `steps` or `run_steps`; of one run where its workload is named."""
     return [
         Observed(int(row["b"]), int(row["context"]), chunks(row["chunks"]), float(row["seconds"]))
-        for row in _read(folder, name)
-        if (row["model"], row["backend"]) == (model, backend)
+        for row in stored(folder, name)
+        if (row["model"], row["backend"]) == (model, backend) and (not workload or row["workload"] == workload)
     ]
 
 
 def padded_sizes(folder: Path, backend: str) -> tuple[int, ...]:
     """What the measured engine rounded the tokens of its iterations up to: decodes, and prompts too if in pieces."""
     decodes = GRAPH_SIZES if backend == "paged" else ()
-    return tuple(sorted({*decodes, *SIZES})) if "source" in _read(folder, "steps")[0] else decodes
+    return tuple(sorted({*decodes, *SIZES})) if "source" in stored(folder, "steps")[0] else decodes
 
 
 def predicted(
     db: ProfileDB, model: str, backend: str, seen: list[Observed], padded: Sequence[int], scale: float = 1.0
-) -> Launched:
+) -> StepCost:
     """The step time of a model from its operations, with the engine's overheads added."""
     bare = step_cost(db, db.operations(model, backend), MACHINE, max_tokens=MOST, padded=padded)
     return fit_engine(bare.scaled(scale), seen)
@@ -103,7 +106,7 @@ def rows(folder: Path = FOLDER) -> pl.DataFrame | None:
 
 
 def _profiling(folder: Path) -> list[dict[str, Any]]:
-    timed = _read(folder, "profiling")
+    timed = stored(folder, "profiling")
     scratch = [float(row["seconds"]) for row in timed]
     new = [float(row["seconds"]) for row in timed if row["new"] == "1"]
     return [
@@ -114,12 +117,12 @@ def _profiling(folder: Path) -> list[dict[str, Any]]:
 
 def served(folder: Path = FOLDER) -> list[tuple[str, str, str]]:
     """The measured serving runs: model, backend, workload."""
-    return sorted({(row["model"], row["backend"], row["workload"]) for row in _read(folder, "requests")})
+    return sorted({(row["model"], row["backend"], row["workload"]) for row in stored(folder, "requests")})
 
 
 def measured_run(folder: Path, *run: str) -> Outcome:
     """The requests and iterations of one of them."""
-    parts = (_read(folder, name) for name in ("requests", "run_steps"))
+    parts = (stored(folder, name) for name in ("requests", "run_steps"))
     return _outcome(
         *([row for row in rows if (row["model"], row["backend"], row["workload"]) == run] for rows in parts)
     )

@@ -13,7 +13,7 @@ from functools import lru_cache
 from assay.serving.dooly import h200
 from assay.serving.dooly.replayed import Timed, errors
 from assay.serving.dooly.torch_model import CONFIGS, Shape, shape_of
-from assay.sim.cost_fit import Launched, fit_engine
+from assay.sim.cost_fit import fit_engine
 from assay.sim.llm_cost import StepCost
 from assay.sim.models import Model
 from assay.sim.profile_db import ProfileDB, step_cost
@@ -34,23 +34,23 @@ class Overheads:
     launch: tuple[float, float, float]
 
     @classmethod
-    def between(cls, bare: StepCost, fitted: Launched, layers: int) -> Overheads:
+    def between(cls, bare: StepCost, fitted: StepCost, layers: int) -> Overheads:
         """What `fit_engine` added to the operations of a model with so many layers."""
-        factor = fitted.cost.decode_kv / bare.decode_kv
+        factor = fitted.decode_kv / bare.decode_kv
         return cls(
-            factor, float(fitted.cost.tokens[1] - factor * bare.tokens[1]) / layers,
-            fitted.cost.decode_seq - factor * bare.decode_seq, fitted.cost.prefill_fixed - factor * bare.prefill_fixed,
-            (fitted.alone / layers, fitted.mixed / layers, fitted.once / layers),
+            factor, float(fitted.tokens[1] - factor * bare.tokens[1]) / layers,
+            fitted.decode_seq - factor * bare.decode_seq, fitted.prefill_fixed - factor * bare.prefill_fixed,
+            (fitted.launch_alone / layers, fitted.launch_mixed / layers, fitted.launch / layers),
         )  # fmt: skip
 
-    def on(self, bare: StepCost, layers: int) -> Launched:
+    def on(self, bare: StepCost, layers: int) -> StepCost:
         """The same on another model's operations."""
         base = bare.scaled(self.factor)
-        whole = replace(
+        alone, mixed, once = (layers * part for part in self.launch)
+        return replace(
             base, tokens=base.tokens + self.fixed * layers, decode_seq=base.decode_seq + self.seq,
-            prefill_fixed=base.prefill_fixed + self.chunk,
+            prefill_fixed=base.prefill_fixed + self.chunk, launch=once, launch_alone=alone, launch_mixed=mixed,
         )  # fmt: skip
-        return Launched(whole, *(layers * part for part in self.launch))
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.serving.engine import state, world
-from assay.serving.engine.instance import withdraw
+from assay.serving.engine.batch import withdraw
+from assay.serving.engine.own_books import depart
 from assay.serving.engine.prefix_cache import clear
 from assay.serving.engine.queues import pop
 from assay.serving.fleet import Instance
@@ -112,7 +113,7 @@ class Control:
 
         simulation, decode = self._simulation, self._decodes(request)
         core.look(simulation.world.handle, self.now)
-        simulation.view.matched = -1
+        simulation.view.matched = simulation.view.boarded = -1
         simulation._restrict(request, decode=decode)
         route = simulation.router.route if not decode else getattr(simulation.router, "route_decode", _least_loaded)
         return simulation._decide(route, simulation._request(request))
@@ -173,11 +174,13 @@ class Control:
             decoding = bool(request["state"] == state.DECODING)
             context = int(request["context0"] + record["k"] - request["begun"]) if decoding else int(request["pre"])
             withdraw(w.handle, instance, r, keep)
+            depart(w.handle, instance, r)
             kept = bool(request["ready"] > 0)
             request["preemptions"] += not kept
             taken.append(Withdrawn(r, instance, context, kept))
         while record["waiting"] > 0:
             r = int(pop(w.handle, instance))
+            depart(w.handle, instance, r)
             record["uncomputed"] -= w.requests[r]["expected"]
             if not keep:
                 w.requests[r]["ready"] = 0

@@ -20,7 +20,9 @@ import numpy as np
 
 from assay.serving.engine import instance as one
 from assay.serving.engine import views as v
-from assay.serving.engine.instance import SMOOTHING, accept, account, batch_tokens, horizon, line, plan, settle
+from assay.serving.engine.batch import SMOOTHING, accept
+from assay.serving.engine.instance import account, batch_tokens, horizon, line, plan, settle
+from assay.serving.engine.own_books import prompts_with
 from assay.serving.engine.prefix_cache import JIT, match_all
 from assay.serving.engine.state import (
     AT,
@@ -281,8 +283,11 @@ def advance(w, until):
 
 
 @njit(**JIT)
-def deliver(w, i, r, now, until, upcoming, hits):
-    """Send r to i at `now`, advance to `until`, and match the upcoming request in all caches: one call an arrival."""
+def deliver(w, i, r, now, until, upcoming, hits, prompts):
+    """Send r to i at `now`, advance to `until`, and match the upcoming request in all caches: one call an arrival.
+
+    Where somebody asks for it, `prompts` gets what would be on board with the upcoming request.
+    """
     if r >= 0:
         enqueue(w, i, r, now)
     why = advance(w, until)
@@ -290,6 +295,8 @@ def deliver(w, i, r, now, until, upcoming, hits):
         look(w, until)
         if upcoming >= 0:
             match_all(w, upcoming, hits)
+            if w.n_board > 0:
+                prompts_with(w, upcoming, prompts)
     return why
 
 

@@ -15,6 +15,15 @@ from __future__ import annotations
 import numpy as np
 
 from assay.serving.engine import views as v
+from assay.serving.engine.batch import (
+    begin_decode,
+    blocks_of,
+    decode_need,
+    finish_decode,
+    finish_prefill,
+    free_blocks,
+    preempt,
+)
 from assay.serving.engine.output_reserve import (
     KEPT,
     asked,
@@ -23,224 +32,22 @@ from assay.serving.engine.output_reserve import (
     promised_to_prompts,
     share_kept,
 )
-from assay.serving.engine.prefix_cache import (
-    JIT,
-    clear,
-    extend,
-    hold,
-    idle_blocks,
-    match,
-    reach,
-    reclaim,
-    release,
-    store,
-    take,
-)
-from assay.serving.engine.queues import add_end, drop_end, leave, pop, push, start
+from assay.serving.engine.prefix_cache import JIT, clear, extend, hold, idle_blocks, match, reach, reclaim, take
+from assay.serving.engine.queues import pop, start
 from assay.serving.engine.state import (
     CHUNK,
-    DECODING,
-    FINDS_OWN,
-    FINISHED,
-    FINISHED_COUNT,
-    HANDED,
     HANDED_COUNT,
-    PREFILL,
     PREFILLING,
     SGLANG,
     STATIC,
     SWAP,
     VLLM_V1,
-    WAITING,
 )
 from assay.sim.compiled import njit
-from assay.sim.llm_cost import FOREVER, chunk_line, decode_line
+from assay.sim.llm_cost import chunk_line, decode_line, launch_line
 
 # Why someone still waits: no blocks; no look, because another had to give way; no blocks, some being pinned by a hit.
 REFUSED, SKIPPED, PINNED = 1, 2, 3
-SMOOTHING = 0.1  # weight of the newest value in the moving averages a router sees
-
-
-@njit(**JIT)
-def blocks_of(tokens, block):
-    """Blocks that hold so many tokens."""
-    return (tokens + block - 1) // block
-
-
-@njit(**JIT)
-def free_blocks(w, i):
-    """What can still be given to sequences: blocks that nobody holds."""
-    return v.caches(w)[i].capacity - v.caches(w)[i].active
-
-
-@njit(**JIT)
-def decode_need(w, i, k, iterations):
-    """Blocks that the decodes need in iterations k, k + 1, …: each one new block every `block` tokens."""
-    block = w.block
-    need = (iterations // block) * v.instances(w)[i].decodes
-    at = k % block
-    for _ in range(iterations % block):
-        need += v.phases(w)[i, at]
-        at = at + 1 if at + 1 < block else 0
-    return need
-
-
-# ------------------------------------------------------------------------------------------ in and out
-
-
-@njit(**JIT)
-def _begin_decode(w, i, r):
-    """Request r, whose context has KV in full, decodes from the next iteration on."""
-    instance, request = v.instances(w)[i], v.requests(w)[r]
-    request.state, request.chunk = DECODING, 0
-    request.begun, request.context0 = instance.k, request.pre
-    request.end = instance.k + (request.output - request.emitted)
-    v.phases(w)[i, (instance.k - request.pre) % w.block] += 1
-    add_end(v.finishing(w)[i], instance.decodes, request.end, request.turn)
-    instance.decodes += 1
-    instance.context += request.pre
-
-
-@njit(**JIT)
-def _stop_decode(w, i, r):
-    """Book what request r generated and take it out of the sums; returns its context."""
-    instance, request = v.instances(w)[i], v.requests(w)[r]
-    steps = instance.k - request.begun
-    context = request.context0 + steps
-    request.emitted += steps
-    v.phases(w)[i, (request.begun - request.context0) % w.block] -= 1
-    instance.decodes -= 1
-    instance.context -= context
-    return context
-
-
-@njit(**JIT)
-def _complete(w, i, r, now):
-    request = v.requests(w)[r]
-    request.state, request.finish = FINISHED, now
-    v.finished(w)[v.counts(w)[FINISHED_COUNT]] = r
-    v.counts(w)[FINISHED_COUNT] += 1
-
-
-@njit(**JIT)
-def _finish_decode(w, i, now):
-    """The next sequence to finish has produced its last token."""
-    instance, block = v.instances(w)[i], w.block
-    r = v.finishing(w)[i][0].request % w.n_requests
-    request = v.requests(w)[r]
-    drop_end(v.finishing(w)[i], instance.decodes, 0)
-    context = _stop_decode(w, i, r)
-    leave(w, i, r)
-    private = blocks_of(context, block) - request.shared
-    release(w, r, i, private, context // block - request.shared, 0)
-    _complete(w, i, r, now)
-
-
-@njit(**JIT)
-def _finish_prefill(w, i, r, now):
-    """The last chunk of a prompt gives the next token; returns whether the request moves to another instance."""
-    instance, request, block = v.instances(w)[i], v.requests(w)[r], w.block
-    request.emitted += 1
-    if request.emitted == 1:
-        request.first = now
-        instance.ttft += SMOOTHING * ((now - request.arrival) - instance.ttft)
-    if instance.host >= 0:
-        store(w, r, instance.host, request.pre // block)
-    ends = request.emitted >= request.output
-    if not ends and instance.role != PREFILL:
-        _begin_decode(w, i, r)
-        return False
-    leave(w, i, r)
-    release(w, r, i, request.private, request.pre // block - request.shared if ends else 0, 0)
-    if ends:
-        _complete(w, i, r, now)
-        return False
-    request.state, request.ready, request.prefilled_by = HANDED, request.pre, i
-    return True
-
-
-@njit(**JIT)
-def _remove_chunk(w, i, r):
-    """Take request r out of those in the middle of their prompt, keeping the order of the others."""
-    instance, kept = v.instances(w)[i], 0
-    for slot in range(instance.prefills):
-        if v.chunks(w)[i, slot] != r:
-            v.chunks(w)[i, kept] = v.chunks(w)[i, slot]
-            kept += 1
-    instance.prefills = kept
-
-
-@njit(**JIT)
-def withdraw(w, i, r, keep):
-    """Take a running request off the instance; with `keep` the KV of a decode stays with it, else it is recomputed.
-
-    What is recomputed is found again as long as nobody took its room, as in vLLM's prefix cache: full blocks of the
-    prompt and of what was generated. SGLang frees what was generated at once.
-    """
-    instance, request, block = v.instances(w)[i], v.requests(w)[r], w.block
-    computed = request.pre
-    leave(w, i, r)
-    if request.state == DECODING:
-        for slot in range(instance.decodes):
-            if v.finishing(w)[i][slot].request == request.turn:
-                drop_end(v.finishing(w)[i], instance.decodes, slot)
-                break
-        context = _stop_decode(w, i, r)
-        private = blocks_of(context, block) - request.shared
-        request.ready = context if keep else 0
-        computed = min(context, request.target) if instance.plan == SGLANG else context
-    else:
-        instance.uncomputed -= request.target - request.pre
-        _remove_chunk(w, i, r)
-        private = request.private
-        request.ready = 0
-    finds = v.counts(w)[FINDS_OWN] > 0 and request.ready == 0
-    release(w, r, i, private, 0, computed // block - request.shared if finds else 0)
-    request.pre, request.chunk = 0, 0
-    instance.changed = 1
-
-
-@njit(**JIT)
-def _to_compute(w, i, r):
-    """Tokens that request r would have to prefill on instance i, were it admitted now."""
-    request = v.requests(w)[r]
-    target = request.prompt + request.emitted
-    if request.ready > 0:
-        return target - request.ready
-    found = reach(w, r, i, match(w, r, i, request.path_blocks))
-    return max(target - found * w.block - request.reuse, 1)
-
-
-@njit(**JIT)
-def _preempt(w, i):
-    """The most recently admitted sequence gives way and goes to the head of the queue; returns it."""
-    instance = v.instances(w)[i]
-    r = instance.newest
-    swaps = instance.preemption == SWAP
-    withdraw(w, i, r, swaps)
-    request = v.requests(w)[r]
-    if request.ready > 0:
-        instance.extra += instance.swap * request.ready
-    request.preemptions += 1
-    instance.preemptions += 1
-    request.state, request.key = WAITING, -np.inf
-    request.expected = _to_compute(w, i, r)
-    instance.uncomputed += request.expected
-    push(w, i, r)
-    return r
-
-
-@njit(**JIT)
-def accept(w, i, r, now):
-    """Request r is sent to instance i, where it waits to be admitted."""
-    instance, request = v.instances(w)[i], v.requests(w)[r]
-    request.instance, request.state, request.routed = i, WAITING, now
-    request.expected = 0 if request.ready > 0 else _to_compute(w, i, r)
-    instance.uncomputed += request.expected
-    push(w, i, r)
-
-
-# --------------------------------------------------------------------------------------------- planning
 
 
 @njit(**JIT)
@@ -323,7 +130,7 @@ def _admit(w, i, budget, now):
         request.pre = request.ready
         extend(w, r, i, request.pre // block)
         request.ready = 0
-        _begin_decode(w, i, r)
+        begin_decode(w, i, r)
         # its first decode may itself need a block, which the reserve did not count
         return 1
     request.pre = have
@@ -348,7 +155,7 @@ def _continue_prompts(w, i, budget, reserve):
         gone = False
         while need > free_blocks(w, i) - (decode_need(w, i, instance.k, 1) if reserve else 0):
             preempted = True
-            if _preempt(w, i) == r:
+            if preempt(w, i) == r:
                 gone = True
                 break
         if gone:
@@ -396,7 +203,7 @@ def _plan_once(w, i, now):
     if mixed:
         preempted = False
         while decode_need(w, i, instance.k, 1) > free_blocks(w, i):
-            _preempt(w, i)
+            preempt(w, i)
             preempted = True
         if instance.plan != SGLANG:
             left, gave_way = _continue_prompts(w, i, instance.max_tokens - instance.decodes, True)
@@ -406,7 +213,7 @@ def _plan_once(w, i, now):
             elif instance.plan != STATIC or empty:
                 _admit_waiting(w, i, left, now)
             while decode_need(w, i, instance.k, 1) > free_blocks(w, i):  # handed-over sequences count only now
-                _preempt(w, i)
+                preempt(w, i)
                 instance.blocked = SKIPPED
         elif preempted:
             instance.blocked = SKIPPED
@@ -437,11 +244,9 @@ def line(w, i):
     """Set the instance's own line for its present plan."""
     instance = v.instances(w)[i]
     coef = v.coefficients(w)[instance.kind]
-    n = 0
-    alpha, gamma, valid = 0.0, 0.0, FOREVER
-    if instance.mixed and instance.decodes > 0:
-        n = instance.decodes
-        alpha, gamma, valid = decode_line(coef, instance.decodes, instance.context)
+    b = instance.decodes if instance.mixed else 0
+    n = b
+    alpha, gamma, valid = decode_line(coef, b, instance.context)
     for slot in range(instance.prefills):
         request = v.requests(w)[v.chunks(w)[i, slot]]
         if request.chunk > 0:
@@ -449,7 +254,10 @@ def line(w, i):
             more, slope, until = chunk_line(coef, request.chunk, request.pre)
             alpha, gamma, valid = alpha + more, gamma + slope, min(valid, until)
     if n > 0:
-        alpha += v.tokens(w)[instance.kind, n] + instance.extra
+        alpha += v.tokens(w)[instance.kind, n]
+        if n > b:
+            alpha, gamma, valid = launch_line(coef, b, alpha, gamma, valid)
+        alpha += instance.extra
         if instance.extra > 0.0:
             valid = 1
     instance.extra = 0.0 if n > 0 else instance.extra
@@ -611,7 +419,7 @@ def settle(w, i, m, now):
         instance.k += m
         instance.context += b * m
         while instance.decodes > 0 and v.finishing(w)[i][0].end <= instance.k:
-            _finish_decode(w, i, now)
+            finish_decode(w, i, now)
             instance.changed = 1
     kept = 0
     for slot in range(instance.prefills):
@@ -627,7 +435,7 @@ def settle(w, i, m, now):
             kept += 1
         else:
             instance.changed = 1
-            if _finish_prefill(w, i, r, now):
+            if finish_prefill(w, i, r, now):
                 v.handed(w)[v.counts(w)[HANDED_COUNT]] = r
                 v.counts(w)[HANDED_COUNT] += 1
     instance.prefills = kept

@@ -31,8 +31,9 @@ from assay.record.errors import BadInput
 from assay.serving.engine import block_names as blocks
 from assay.serving.engine import state
 from assay.serving.engine import views as v
+from assay.serving.engine.batch import finish_decode, withdraw
 from assay.serving.engine.core import enqueue, plan_group, settle_group
-from assay.serving.engine.instance import _finish_decode, withdraw
+from assay.serving.engine.own_books import depart
 from assay.serving.engine.prefix_cache import JIT, clear, disown
 from assay.serving.engine.queues import add_end, drop_end, pop, push
 from assay.serving.engine.state import (
@@ -173,7 +174,7 @@ def _cut_short(w, r, now):
             drop_end(heap, instance.decodes, slot)
             add_end(heap, instance.decodes - 1, instance.k, turn)
             break
-    _finish_decode(w, 0, now)
+    finish_decode(w, 0, now)
     instance.changed = 1
 
 
@@ -187,6 +188,7 @@ def _unqueue(w, left):
         if left[r]:
             instance.uncomputed -= v.requests(w)[r].expected
             v.requests(w)[r].state = FINISHED
+            depart(w, 0, r)
         else:
             staying[count] = r
             count += 1
@@ -205,6 +207,7 @@ def _see_off(w, leaving, left, tally, now):
             queued = True
         elif request.state == PREFILLING:
             withdraw(w, 0, r, False)
+            depart(w, 0, r)
             request.state = FINISHED
         elif request.state == DECODING:
             _cut_short(w, r, now)

@@ -28,6 +28,7 @@ from assay.record.errors import BadInput
 from assay.serving.engine import core, state
 from assay.serving.engine.control import Control
 from assay.serving.engine.outcome import Outcome
+from assay.serving.engine.own_books import prompts_with, with_board
 from assay.serving.engine.prefix_cache import match_all
 from assay.serving.engine.state import World
 from assay.serving.engine.world import build, cost_arrays, grown
@@ -63,6 +64,9 @@ class SimulatedFleet(Fleet):
         self.costs = [instance.cost for instance in spec.instances]
         self.hits = np.zeros(len(spec), np.int64)
         self.matched = -1
+        self.prompts = np.zeros(len(spec), np.int64)  # in blocks
+        self.boarded = -1
+        self._unanswered: NDArray[np.int64] = w.books[state.UNANSWERED]
 
     def match(self, request: Request) -> NDArray[np.int64]:
         """Leading prompt tokens that each instance has in its cache."""
@@ -71,6 +75,21 @@ class SimulatedFleet(Fleet):
             match_all(self._simulation.world.handle, r, self.hits)
             self.matched = r
         return self.hits
+
+    @property
+    def unanswered(self) -> NDArray[np.int64]:
+        """Prompt tokens not cached when they were sent, of requests without a token yet. Never old."""
+        return self._unanswered
+
+    def prompt_tokens(self, request: Request) -> NDArray[np.int64]:
+        """Tokens of the prompts on board, this one's with them: full blocks, each once. Never old."""
+        r, simulation = operator.index(request.id), self._simulation  # type: ignore[arg-type]
+        if not len(simulation.world.board):
+            simulation.world, self.boarded = with_board(simulation.world), -1
+        if r != self.boarded:
+            prompts_with(simulation.world.handle, r, self.prompts)
+            self.boarded = r
+        return self.prompts * simulation.fleet.block
 
     def refresh(self) -> None:
         """Read what the instances say now."""
@@ -195,8 +214,9 @@ class Simulation:
         send, self._outbox = self._outbox, None
         i, r, now = send if send else (-1, -1, 0.0)
         while True:
-            self.view.matched = upcoming
-            why = core.deliver(self.world.handle, i, r, now, t, upcoming, self.view.hits)
+            view, w = self.view, self.world
+            view.matched = view.boarded = upcoming
+            why = core.deliver(w.handle, i, r, now, t, upcoming, view.hits, view.prompts)
             if why == state.REACHED:
                 break
             i, r = -1, -1
@@ -213,7 +233,7 @@ class Simulation:
         if why == state.ROOM:
             self.world = grown(w)
             return
-        self.view.matched = -1
+        self.view.matched = self.view.boarded = -1
         group = int(w.counts[state.AT])
         self._set_clock(float(w.groups[group]["next"]))
         if why == state.STOPPED:

@@ -114,6 +114,8 @@ REQUEST = np.dtype(
         ("cached", "i4"), ("fetched", "i4"), ("preemptions", "i4"),
         ("begun", "i8"), ("context0", "i8"),  # context = context0 + (k - begun) while it decodes
         ("end", "i8"),  # decode iteration after which it is complete
+        ("promised", "i4"),  # prompt tokens not cached when it was sent, until its first token comes
+        ("beside", "i4"),  # the next that ends in the same segment, plus one
         ("turn", "i4"),  # who came earlier, where nothing else decides; the request's number is its remainder
     ],
     align=True,
@@ -144,6 +146,8 @@ SPAN = np.dtype(
 # Rows of `World.gauges` and of `World.signals`.
 RUNNING, QUEUED, PREFILL_TOKENS, KV_TOKENS = range(4)
 KV_FREE, ITL, TTFT = range(3)
+# Rows of `World.books`.
+UNANSWERED, ABOARD = range(2)
 # Slots of `World.counts`.
 FREE_ENTRY, ENTRIES_LEFT, SPANS, FINISHED_COUNT, HANDED_COUNT, AT, RECORD, EACH_FINISH, HOLD, STEP = range(10)
 TOUCHED, LONGEST, FINDS_OWN, N_COUNTS = range(10, 14)
@@ -163,6 +167,7 @@ SIZES = (
     "block",
     "seats",
     "n_touched",
+    "n_board",
 )
 
 
@@ -190,6 +195,8 @@ class World(NamedTuple):
     spans: Records
     gauges: NDArray[np.int64]  # [signal, instance]: what routers see, as of the last `look`
     signals: NDArray[np.float64]
+    books: NDArray[np.int64]  # [signal, instance]: what whoever routes counts itself (`own_books`)
+    board: NDArray[np.int32]  # [segment, instance, 2]: prompts on board that use it; empty: nobody asks
     finished: NDArray[np.int32]  # requests in order of completion
     handed: NDArray[np.int32]  # requests that leave for another instance at this boundary
     touched: NDArray[np.int32]  # segment -> the one that came or went before it, 0: neither; empty: nobody asks
@@ -210,7 +217,7 @@ def handle_of(world: World) -> np.void:
     sizes = (
         len(world.groups), len(world.instances), len(world.caches), len(world.requests), len(world.entries),
         len(world.begin), len(world.path), len(world.tokens), len(world.spans), world.tokens.shape[1],
-        world.phases.shape[1], world.chunks.shape[1], len(world.touched),
+        world.phases.shape[1], world.chunks.shape[1], len(world.touched), len(world.board),
     )  # fmt: skip
     for name, size in zip(SIZES, sizes, strict=True):
         record[name] = size

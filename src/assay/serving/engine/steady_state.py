@@ -52,7 +52,12 @@ def iteration(cost: StepCost, sequences: float, prompt: float, output: float, fr
     window = cost.decode_window * min(context, cost.window * sequences) if sequences else 0.0
     pairs = max(cost.prefill_pair * 0.5 * prompt, cost.prefill_kv) + cost.prefill_token
     pairs += cost.prefill_pair_window * min(0.5 * prompt, cost.window)
-    return float(gemms + read + window + fresh * (pairs + cost.prefill_fixed / max(prompt, 1.0)))
+    work = float(gemms + read + window + fresh * (pairs + cost.prefill_fixed / max(prompt, 1.0)))
+    if not fresh:
+        return work
+    # Where less than a prompt comes an iteration, that share of the iterations has one, and is launched by the host.
+    some = min(1.0, fresh / max(prompt, 1.0))
+    return (1.0 - some) * work + some * max(work + cost.launch, cost.launch_mixed if sequences else cost.launch_alone)
 
 
 def steady(
@@ -100,7 +105,7 @@ def prefill_seconds(cost: StepCost, prompts: Floats) -> Floats:
     """Seconds that each prompt takes on an instance of its own."""
     n = np.clip(prompts.astype(np.int64), 1, len(cost.tokens) - 1)
     pairs = prompts * (cost.prefill_token + 0.5 * cost.prefill_pair * prompts)
-    return np.asarray(cost.tokens[n] + cost.prefill_fixed + pairs)
+    return np.asarray(np.maximum(cost.tokens[n] + cost.prefill_fixed + pairs + cost.launch, cost.launch_alone))
 
 
 def wait_quantile(rate: float, service: Floats, quantile: float = 0.9) -> float:

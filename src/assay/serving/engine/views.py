@@ -15,6 +15,9 @@ from numba import carray  # type: ignore[attr-defined,unused-ignore]
 from assay.serving.engine.state import CACHE, ENTRY, FINISHING, GROUP, INSTANCE, N_COUNTS, REQUEST, SPAN
 from assay.sim.addresses import pointer
 from assay.sim.compiled import njit
+from assay.sim.llm_cost import COEFFICIENTS
+
+TERMS = len(COEFFICIENTS)
 
 
 @njit(cache=True)
@@ -110,7 +113,7 @@ def tokens(w):
 @njit(cache=True)
 def coefficients(w):
     """View of the world's `coefficients`."""
-    return carray(pointer(w.coefficients), (w.n_kinds, 10), np.float64)
+    return carray(pointer(w.coefficients), (w.n_kinds, TERMS), np.float64)
 
 
 @njit(cache=True)
@@ -141,6 +144,18 @@ def gauges(w):
 def signals(w):
     """View of the world's `signals`."""
     return carray(pointer(w.signals), (3, w.n_instances), np.float64)
+
+
+@njit(cache=True)
+def books(w):
+    """View of the world's `books`."""
+    return carray(pointer(w.books), (2, w.n_instances), np.int64)
+
+
+@njit(cache=True)
+def board(w):
+    """View of the world's `board`."""
+    return carray(pointer(w.board), (w.n_board, w.n_instances, 2), np.int32)
 
 
 @njit(cache=True)

@@ -46,6 +46,7 @@ def build(
         phases=np.zeros((n, fleet.block), np.int32), finishing=np.zeros((n, seats), state.FINISHING),
         chunks=np.zeros((n, seats), np.int32), **cost_arrays(costs),
         spans=np.zeros(FIRST_SIZE, state.SPAN), gauges=np.zeros((4, n), np.int64), signals=np.zeros((3, n)),
+        books=np.zeros((2, n), np.int64), board=np.zeros((0, n, 2), np.int32),
         finished=np.zeros(len(records), np.int32), handed=np.zeros(len(records) + 1, np.int32),
         touched=np.zeros(0, np.int32), counts=counts, handle=np.void(b""),
     )  # fmt: skip

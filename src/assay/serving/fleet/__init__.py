@@ -13,6 +13,7 @@ from assay.serving.engine.state import ADMISSIONS, PLANS, ROLES
 from assay.sim import cost_file
 from assay.sim.cost_file import FITTED
 from assay.sim.llm_cost import StepCost
+from assay.sim.step_times import COSTS, MEASURED, step_time
 
 PREEMPTIONS = ("recompute", "swap")
 
@@ -37,6 +38,7 @@ class Instance:
     host_bandwidth: float = 25e9  # bytes/s, PCIe
     usd_per_hour: float = 0.0
     name: str = ""
+    source: str = ""  # of its step times: measured, scaled, roofline, fitted; empty: whoever made the cost knows
 
     @property
     def room(self) -> int:
@@ -102,28 +104,32 @@ def uniform(count: int, cost: StepCost, **settings: Any) -> FleetSpec:
     return FleetSpec((Instance(cost, **settings),) * count)
 
 
-def parse(text: str, *, block: int = 16) -> FleetSpec:
+def parse(text: str, *, block: int = 16, cost: str = MEASURED) -> FleetSpec:
     """A fleet from `16xh200:qwen3-32b[:tp2][:prefill|decode]`, several joined by `+`, or from a TOML file.
 
-    `4xfitted:cost.toml` names engines by a step time that `assay calibrate` found.
+    Step times are measured ones where there are any (`assay.sim.step_times`); `16xh200:qwen3-32b:roofline`, or
+    `cost="roofline"` for all, takes those of data sheets. `4xfitted:cost.toml` names engines by a step time that
+    `assay calibrate` found.
+
+    >>> parse("1xh200:qwen3-32b").instances[0].source, parse("1xh200:qwen3-32b:roofline").instances[0].source
+    ('measured', 'roofline')
     """
     if text.endswith(".toml") and f"x{FITTED}:" not in text:
-        return _from_toml(Path(text), block)
+        return _from_toml(Path(text), block, cost)
     instances: list[Instance] = []
     for part in text.split("+"):
         count, _, rest = part.strip().partition("x")
         if not count.isdigit() or not rest or int(count) < 1:
             raise BadInput(f"fleet '{part}': write count x gpu:model, for example 16xh200:qwen3-32b:tp2")
-        instances += [_instance(rest)] * int(count)
+        instances += [_instance(rest, cost)] * int(count)
     fleet = FleetSpec(tuple(instances), block=block, name=text)
     check(fleet)
     return fleet
 
 
-def _instance(text: str) -> Instance:
-    """From `h200:qwen3-32b:tp2:prefill`: what follows the layout may name a role or a plan."""
+def _instance(text: str, cost: str) -> Instance:
+    """From `h200:qwen3-32b:tp2:prefill`: what follows the layout may name a role, a plan, or whose step times."""
     from assay.sim.layouts import read_layout
-    from assay.sim.roofline import layout
 
     parts = text.split(":")
     settings: dict[str, Any] = {}
@@ -132,17 +138,20 @@ def _instance(text: str) -> Instance:
             settings["role"] = part
         elif part in PLANS:
             settings["plan"] = part
-    name = ":".join(part for part in parts if part not in settings.values())
+        elif part in COSTS:
+            cost = part
+    name = ":".join([*parts[:2], *(part for part in parts[2:] if part not in (*settings.values(), *COSTS))])
     if parts[0] == FITTED:
-        return Instance(cost_file.read(Path(name.removeprefix(FITTED + ":"))), name=name, **settings)
-    shape = read_layout(name)
+        found = cost_file.read(Path(name.removeprefix(FITTED + ":")))
+        return Instance(found, name=name, source=FITTED, **settings)
+    shape, timed = read_layout(name), step_time(name, cost)
     return Instance(
-        layout(name), model=shape.model.name, tp=shape.tp, gpus=shape.ranks, name=name,
+        timed.cost, model=shape.model.name, tp=shape.tp, gpus=shape.ranks, name=name, source=timed.source,
         usd_per_hour=shape.usd_per_hour, **settings,
     )  # fmt: skip
 
 
-def _from_toml(path: Path, block: int) -> FleetSpec:
+def _from_toml(path: Path, block: int, cost: str) -> FleetSpec:
     """A list of `[[instance]]` tables: `layout = "h200:qwen3-32b:tp2"`, `count`, and any field of `Instance`."""
     try:
         content = tomllib.loads(path.read_text())
@@ -160,7 +169,7 @@ def _from_toml(path: Path, block: int) -> FleetSpec:
         if not isinstance(layout, str) or not isinstance(count, int) or count < 1:
             raise BadInput(f'{path}: instance {number} needs layout = "h200:qwen3-32b:tp2" and a count of at least 1')
         try:
-            instances += [replace(_instance(layout), **fields)] * count
+            instances += [replace(_instance(layout, cost), **fields)] * count
         except TypeError:
             known = ", ".join(name for name in Instance.__dataclass_fields__ if name != "cost")
             raise BadInput(

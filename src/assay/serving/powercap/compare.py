@@ -10,6 +10,7 @@ import numpy as np
 from assay.record.errors import BadInput
 from assay.serving import fleet as fleets
 from assay.serving import powercap
+from assay.serving.engine import step_sources
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.standings import Measure, add_leads, ranked, why
 from assay.serving.powercap import power_profile
@@ -108,7 +109,8 @@ def on_trace(
             "requests": int(outcome.served.sum()), "seconds": outcome.makespan, "instances": len(outcome.fleet),
             "model": name,
         },
-        "table": table, "units": UNITS, "why": why(fit, ENERGY, "phase-clock") + out, "trust": trust(),
+        "table": table, "units": UNITS, "why": why(fit, ENERGY, "phase-clock") + out,
+        "trust": f"{trust()} {step_sources.told(outcome.fleet, [outcome])}",
         "shown": ["policy", "joules_per_request", "tpot_change", "prompt_change", "clock_mean", "led_by"],
     }  # fmt: skip
 

@@ -13,15 +13,14 @@ Gandhi, Hari, Dally and Kozyrakis, arXiv:2605.06914. How the margin, the order o
 stage are defined is our reading: the margin is 5 % of the base step, the longest remaining branch goes first (which
 needs lengths that a real engine must estimate; `BLIND` does without), and progress counts the tokens of all branches.
 
-Here it runs on a roofline of Qwen3-32B on one H200, with generated answers (half of them branch, 2 to 16 wide) and one
-pair of targets. Room for KV is what one branch at a time runs out of: requests stay longer, the queue grows, first
-tokens are late. The length of the step is what all branches at once run out of. As each branch reads the shared prefix
-again, extra branches are not free, which bounds what any policy can win; with a kernel that reads it once
+Here it runs on step times of Qwen3-32B that were measured on an H200, with generated answers (half of them branch, 2 to
+16 wide) and one pair of targets. Room for KV is what one branch at a time runs out of: requests stay longer, the queue
+grows, first tokens are late. The length of the step is what all branches at once run out of. As each branch reads the
+shared prefix again, extra branches are not free, which bounds what any policy can win; with a kernel that reads it once
 (`prefix_reads="once"`, in the full study) starting everything at once does less harm.
 
->>> from assay.sim.roofline import layout
 >>> from assay.workloads.branches import generate
->>> trace, cost = generate(60, rate=1.8, share=0.5, seed=0), layout("h200:qwen3-32b")
+>>> trace, cost = generate(60, rate=1.8, share=0.5, seed=0), best("h200:qwen3-32b")
 >>> outcomes = [serve(trace, cost, policy, ttft=2.0, tpot=0.05) for policy in (OFF, TAPER)]
 >>> outcomes[1].makespan < outcomes[0].makespan, bool((outcomes[1].tpot <= 0.05).all())
 (True, True)
@@ -41,7 +40,7 @@ from assay.serving.taper.branch_engine import Served, serve
 from assay.serving.taper.branch_state import EAGER, OFF, Policy
 from assay.sim.random import stream
 from assay.sim.roofline import layout
-from assay.sim.trust import sentence
+from assay.sim.step_times import best, trust_of
 from assay.workloads import branches, request_files
 from assay.workloads.branches import Branching
 
@@ -59,7 +58,6 @@ avoid_when = (
     "Nothing branches; the step is already as long as the target allows, so that there is no slack to spend; or load "
     "is so low that starting every branch at once does no harm either."
 )
-trust = sentence("roofline")
 own_input = "assay compare taper --trace examples/branches.jsonl --rate 2.6 --tpot 0.035"
 replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., ISCA 2024.",)
@@ -72,6 +70,7 @@ POLICIES = {policy.name: policy for policy in (OFF, EAGER, *PER_REQUEST, *PER_BA
 QUICK = ("irp-off", "irp-eager", "batch-32", "taper")
 
 LAYOUT = "h200:qwen3-32b"
+trust = trust_of(LAYOUT)
 TTFT, TPOT = 2.0, 0.05  # seconds: targets of every request (assumed)
 ATTAINMENT = 0.95
 START = 2.0  # requests a second: where the search for a capacity begins
@@ -84,7 +83,7 @@ def run(trace: Branching, policy: Policy, seed: int, on: str = LAYOUT, **options
     """Serve a trace as the study does: the predictor starts from the data sheet's peaks and has the rest to learn."""
     believed = layout(on, compute=1.0, bandwidth=1.0, overhead=0.0)
     targets = {"ttft": TTFT, "tpot": TPOT} | options
-    return serve(trace, layout(on), policy, believed=believed, jitter=JITTER, seed=seed, **targets)
+    return serve(trace, best(on), policy, believed=believed, jitter=JITTER, seed=seed, **targets)
 
 
 def attained(served: Served) -> float:

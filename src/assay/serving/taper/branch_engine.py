@@ -78,7 +78,7 @@ from assay.serving.taper.branch_state import (
     Work,
 )
 from assay.sim.compiled import njit
-from assay.sim.llm_cost import StepCost, chunk_line, decode_line
+from assay.sim.llm_cost import FOREVER, StepCost, chunk_line, decode_line, launch_line
 from assay.sim.random import bits, key
 from assay.workloads.branches import Branching
 
@@ -404,7 +404,8 @@ def noise(seed, step, sigma):
 
 @njit(cache=True)
 def _true(costs, decodes, context, prefill, chunks):
-    return costs.tokens[decodes + prefill] + decode_line(costs.coef, decodes, context)[0] + chunks
+    total = costs.tokens[decodes + prefill] + decode_line(costs.coef, decodes, context)[0] + chunks
+    return launch_line(costs.coef, decodes, total, 0.0, FOREVER)[0] if prefill > 0 else total
 
 
 @njit(cache=True)
