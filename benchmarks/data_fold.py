@@ -21,12 +21,19 @@ from typing import Any
 import click
 import numpy as np
 
-from assay.data.fold import dedup, judged, side_by_side, texts_of
-from assay.data.fold import generate as generated
-from assay.data.fold.decide import Settings
-from assay.data.fold.rivals import TAU, Durable, contenders
-from assay.data.fold.sketch import sketched
-from assay.data.fold.truth import exact
+from assay.data.fold import (
+    TAU,
+    Durable,
+    Settings,
+    contenders,
+    dedup,
+    generate,
+    judged,
+    side_by_side,
+    sketched,
+    texts_of,
+    truth,
+)  # fmt: skip
 from assay.sim.scratch import scratch
 
 BATCH = 2000
@@ -46,7 +53,7 @@ def quality(corpus: str, documents: int, methods: str, seed: int) -> None:
     """Recall, precision and pace, everybody on the same batches in turns; the pace is that of the last quarter."""
     texts = texts_of(corpus, documents, seed)
     docs = sketched(texts)
-    of, _ = exact(docs.counts, docs.shingles, TAU)
+    of, _ = truth.exact(docs.counts, docs.shingles, TAU)
     del docs
     print(json.dumps({"corpus": corpus, "documents": len(texts), "duplicates": int((of >= 0).sum())}), flush=True)
     with scratch() as folder:
@@ -72,7 +79,7 @@ def memory(documents: int, methods: str) -> None:
 def _held(name: str, documents: int) -> dict[str, Any]:
     with scratch() as folder:
         method = contenders(folder)[name]()
-        batches = generated.corpus(documents, 3, batch=BATCH)
+        batches = generate.corpus(documents, 3, batch=BATCH)
         for some in islice(batches, 2):  # what compiling and libraries take is there before
             method.observe(some)
         gc.collect()
@@ -103,7 +110,7 @@ def growth(documents: int, folder: Path, seconds: float, ef: int) -> None:
     opened = time.perf_counter() - began
     print(json.dumps({"seen": done, "kept": method.fold.kept, "opened_s": round(opened, 1)}), flush=True)
     took, count = 0.0, 0
-    for number, some in enumerate(generated.corpus(documents, 5, batch=BATCH)):
+    for number, some in enumerate(generate.corpus(documents, 5, batch=BATCH)):
         if number * BATCH < done:
             continue
         start = time.perf_counter()

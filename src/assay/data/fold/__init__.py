@@ -34,13 +34,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from assay.data.fold import generate, truth
+from assay.data.fold import generate as generate
+from assay.data.fold import truth as truth
 from assay.data.fold.crashing import Job
 from assay.data.fold.decide import Settings as Settings
 from assay.data.fold.index import Answer as Answer
 from assay.data.fold.index import Fold as Fold
-from assay.data.fold.rivals import TAU, Deduplicator, contenders
-from assay.data.fold.sketch import sketched
+from assay.data.fold.rivals import TAU as TAU
+from assay.data.fold.rivals import Deduplicator
+from assay.data.fold.rivals import Durable as Durable
+from assay.data.fold.rivals import contenders as contenders
+from assay.data.fold.sketch import sketched as sketched
 from assay.data.store.blocking import wait
 from assay.data.store.memory import MemStore
 from assay.record import measures
@@ -72,7 +76,7 @@ offers = {"crashable": Job, "deduper": Fold}
 SHARED = ("/usr/share", "/usr/include")
 TEXT = (".py", ".pyi", ".h", ".txt", ".md", ".rst")
 LONGEST = 100_000  # bytes of a file that are read
-BATCH = 300
+BATCH = 200
 CORPORA = ("generated", "machine")
 PEERS = ("datasketch", "rensa")
 
@@ -191,7 +195,7 @@ def growth(documents: int, method: str, batch: int, seed: int) -> dict[str, Any]
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Generated documents and the files of this machine, and what becomes of the pace as the index grows."""
-    documents = lab.pick(quick=1_500, full=100_000)
+    documents = lab.pick(quick=1_000, full=100_000)
     some = lab.with_seeds(quick=2, full=3)
     batch = lab.pick(quick=BATCH, full=2_000)
     cases = [{"corpus": corpus, "documents": documents, "batch": batch} for corpus in CORPORA]

@@ -124,7 +124,7 @@ class Graph:
         """Take up a saved graph of the documents with these sketches."""
         self.size, self.rows, self.entry, self.top = (int(one) for one in saved["head"])
         ours = vectors[: self.size]
-        rows = [ours, weights(ours), saved["links"], saved["gaps"], saved["above"], saved["upper"]]
+        rows: list[NDArray[Any]] = [ours, weights(ours), saved["links"], saved["gaps"], saved["above"], saved["upper"]]
         self.arrays = Arrays(*(_longer(one, len(one)) for one in rows))
 
 
