@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 evidence = Evidence.REAL
 use_when = (
     "A corpus keeps growing and each new batch must be compared with everything kept: the index is on disk, survives "
-    "being killed, takes about a kilobyte of memory a document, and is never rebuilt."
+    "being killed, and is never rebuilt."
 )
 avoid_when = (
     "The bands of all documents fit into memory and losing them is no matter: a table of bands finds the same "
@@ -236,7 +236,12 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 # ------------------------------------------------------------------------------------------ the claims
 
 INDEXES = ("graph-slots", "graph-hamming", "bands-capped")  # approximate ones, of the kinds the paper compares with
-ONLINE = (*INDEXES, "bands-14", "bands-28", *PEERS)
+SHARING = (
+    *INDEXES,
+    "bands-14",
+    "bands-28",
+)  # sketch with the same compiled code, so that the index makes the difference
+ONLINE = (*SHARING, "fold-bands", *PEERS)
 
 
 def _of(column: str, method: str, corpus: str) -> measures.Measure:
@@ -266,7 +271,7 @@ def _at_equal_recall(table: pl.DataFrame) -> Estimate:
 
 
 claims = [
-    Claim("throughput", measures.best({f"{r}, {c}": _faster(r, c) for r in ONLINE for c in CORPORA})),
+    Claim("throughput", measures.best({f"{r}, {c}": _faster(r, c) for r in SHARING for c in CORPORA})),
     Claim("recall", measures.best({corpus: _of("recall", "fold", corpus) for corpus in CORPORA}, min)),
     Claim("rival", measures.best({f"{r}, {c}": _of("recall", r, c) for r in INDEXES for c in CORPORA})),
     Claim("large", measures.not_here("it is about 30 million documents; the full size here is one million")),
@@ -282,6 +287,20 @@ claims = [
         "equal-recall",
         _at_equal_recall,
         asks="FOLD is faster than the fastest rival that finds as many duplicates.",
+        kind=Kind.RATIO,
+        toward="up",
+    ),
+    Claim(
+        "datasketch",
+        _faster("datasketch", "generated"),
+        asks="FOLD is faster than datasketch, sketching included, whose share of the difference is not told apart.",
+        kind=Kind.RATIO,
+        toward="up",
+    ),
+    Claim(
+        "rensa",
+        _faster("rensa", "generated"),
+        asks="FOLD is faster than rensa, sketching included.",
         kind=Kind.RATIO,
         toward="up",
     ),
