@@ -11,6 +11,7 @@ what they took on the wall clock. No run is in both.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,14 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.record.store import write_whole
-from assay.serving.baselines.routers import RoundRobin
+from assay.serving import RoundRobin, parse, simulate
 from assay.serving.dooly import h200
-from assay.serving.engine.simulator import simulate
-from assay.serving.fleet import FleetSpec, Instance
 from assay.sim import profiles, trust
 from assay.sim.cost_fit import Observed, fit_grid
-from assay.sim.llm_cost import StepCost
-from assay.sim.step_times import step_time
 from assay.workloads.requests import Requests
 
 GPU, BACKEND = "h200", "paged"  # whose iterations the profiles are; data sheets answer for every engine measured
@@ -74,11 +71,13 @@ def held_back() -> list[Run]:
     return found
 
 
-def off(run: Run, cost: StepCost) -> tuple[float, float, float]:
+def off(run: Run, source: str) -> tuple[float, float, float]:
     """Mean errors of one run, as shares: in time to first token, in time a token, and of an iteration."""
+    fleet = parse(f"1x{GPU}:{run.model}", block=PAGE, cost=source)
     most, seats, pages = (h200.LIMITS[name] for name in ("max_batched_tokens", "max_seqs", "pages"))
-    instance = Instance(cost, kv_tokens=pages * PAGE, max_tokens=most, max_seqs=seats)
-    outcome = simulate(run.requests, FleetSpec((instance,), block=PAGE), RoundRobin(), loop="open", record=False)
+    engine = replace(fleet.instances[0], kv_tokens=pages * PAGE, max_tokens=most, max_seqs=seats)
+    fleet, cost = replace(fleet, instances=(engine,)), engine.cost
+    outcome = simulate(run.requests, fleet, RoundRobin(), loop="open", record=False)
     several = run.requests.output > 1
     steps = np.array([[cost.seconds(s.b, s.context, s.chunks), s.seconds] for s in run.steps])
     return (
@@ -101,9 +100,9 @@ def errors() -> dict[str, trust.Trust]:
     return found
 
 
-def _mean(runs: Iterable[Run], cost: str) -> trust.Trust:
+def _mean(runs: Iterable[Run], source: str) -> trust.Trust:
     chosen = list(runs)
-    shares = np.mean([off(run, step_time(f"{GPU}:{run.model}", cost).cost) for run in chosen], axis=0)
+    shares = np.mean([off(run, source) for run in chosen], axis=0)
     models = tuple(sorted({run.model for run in chosen}))
     ttft, tpot, step = (float(share) for share in shares)
     return trust.Trust(GPU, models, len(chosen), sum(len(run.ttft) for run in chosen), ttft, tpot, step)

@@ -90,7 +90,7 @@ def plot(table):
 THIRD_ENTRY = """
 [[paper]]
 key = "third-paper"
-room = "data"
+room = "continuum"
 title = "A Third Paper & Its <Title>"
 arxiv = "2601.00001"
 line = "Add the seed to the size."
@@ -123,7 +123,7 @@ class Package:
 
     def add(self, source: str = THIRD_PAPER, entry: str = THIRD_ENTRY) -> None:
         """One file and one TOML entry: all it takes to add a paper."""
-        (self.root / "assay" / "data" / "third_paper.py").write_text(source)
+        (self.root / "assay" / "continuum" / "third_paper.py").write_text(source)
         with (self.root / "assay" / "record" / "papers.toml").open("a") as file:
             file.write(entry)
 
@@ -158,7 +158,7 @@ def copied(root: Path) -> Package:
     copy = root / "assay"
     copy.mkdir(parents=True)
     for path in SOURCE.iterdir():
-        if path.name in ("data", "record"):  # what tests write to; the rest is a link: a copy has a thousand files
+        if path.name in ("continuum", "data", "record"):  # what tests write to; the rest is a link, of a thousand files
             shutil.copytree(path, copy / path.name, ignore=shutil.ignore_patterns("__pycache__"))
         elif path.name != "__pycache__":
             (copy / path.name).symlink_to(path)

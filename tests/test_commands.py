@@ -118,6 +118,8 @@ def perform(command: str) -> int:
     if words[:2] == ["python", "-c"]:
         exec(words[2], {})
         return 0
+    if "--memory" in words:  # a bound on a whole process, and this one has done other things before
+        return subprocess.run([sys.executable, "-m", "assay.cli.main", *words[1:]], check=False).returncode
     assert words[0] == "assay", f"what is this? {command}; run it, or say in ELSEWHERE why not"
     try:
         return int(command_line.main(words[1:], prog_name="assay", standalone_mode=False) or 0)

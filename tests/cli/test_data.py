@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from assay.cli.compare import command as comparing
 from assay.cli.data import command
 from assay.data.store.delayed import profile
 from assay.record import catalogue
@@ -107,3 +108,13 @@ def test_a_damaged_profile_is_one_line(tmp_path: Path) -> None:
         profile(str(tmp_path / "bad.toml"))
     with pytest.raises(BadInput, match="cannot read"):
         profile(str(tmp_path / "none.toml"))
+
+
+def test_a_job_names_the_paper_that_brings_the_verb() -> None:
+    compared = CliRunner().invoke(
+        comparing, ["data", "--job", "vault", "--input", "examples/chats.jsonl", "--rounds", "1", "--json"]
+    )
+    assert compared.exit_code == 0, compared.output
+    assert {"safecloud", "one key a file"} <= {row["design"] for row in json.loads(compared.output)["table"]}
+    with pytest.raises(BadInput, match=r"does the job 'nothing'; choose from .*ckpt"):
+        CliRunner().invoke(comparing, ["data", "--job=nothing"], catch_exceptions=False)

@@ -72,7 +72,7 @@ def least_memory(model: list[Any], n: int) -> int:
     st.sampled_from([(3, 5), (8, 2), (2, 7)]),
     st.sampled_from(RULES), st.booleans(), st.integers(0, 10**6),
 )  # fmt: skip
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_rows_are_those_of_the_definition(
     kind: str, n: int, m: int, widths: tuple[int, int], policy: str, little: bool, seed: int
 ) -> None:
@@ -101,12 +101,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A graph with hubs and loops whose accumulators are many times the smallest memory."""
     folder = tmp_path_factory.mktemp("atlas")
     rng = np.random.default_rng(7)
-    n, width = 3000, 48
-    edges = np.concatenate([trials.edges_of("rmat", 2048, 8, 3), rng.integers(0, n, (6000, 2)), [[5, 5], [9, 9]]])
+    n, width = 2000, 48
+    edges = np.concatenate([trials.edges_of("rmat", 1024, 8, 3), rng.integers(0, n, (4000, 2)), [[5, 5], [9, 9]]])
     x = rng.normal(size=(n, width)).astype(np.float32)
     write_rows(folder / "x.npy", x)
     graph = DiskGraph.build(folder / "g", [edges], n)
-    return {"folder": folder, "graph": graph, "incoming": graph.reversed(folder / "in"), "edges": edges, "x": x}
+    return {"folder": folder, "graph": graph, "edges": edges, "x": x}
 
 
 def test_every_kind_and_rule_spills_in_little_memory_and_gives_the_same_rows(bench: dict[str, Any]) -> None:
@@ -157,23 +157,43 @@ def test_models_of_torch_geometric_give_the_same_rows(
         right = model.eval()(torch.from_numpy(bench["x"]), edge_index).numpy()
     made = layers({key: value.numpy() for key, value in model.state_dict().items()}, options.get("aggr", "mean"))
     folder = bench["folder"]
-    for memory in (least_memory(made, 3000), 1 << 26):
+    for memory in (least_memory(made, 2000), 1 << 26):
         infer(made, bench["graph"], folder / "x.npy", folder / "pyg.npy", memory)
         assert np.abs(np.load(folder / "pyg.npy") - right).max() < 1e-4 * max(1, np.abs(right).max())
 
 
+def check_gather(graph: DiskGraph, x: Any, kind: str, cache: str, widths: tuple[int, int], memory: int) -> None:
+    """The gather's rows are those in memory, and its cache was too small for all of them or was hit."""
+    [layer] = trials.model_of(kind, widths, 2)
+    out_degree = np.diff(graph.indptr.rows(0, graph.n + 1)).astype(np.int32)
+    with scratch() as folder:
+        incoming = graph.reversed(folder / "in")
+        right = in_memory(layer, incoming, x)
+        write_rows(folder / "x.npy", x)
+        with DiskArray.open(folder / "x.npy") as source:
+            ran = gather_layer(layer, incoming, out_degree, source, folder / "z.npy", memory, folder, cache)
+        assert np.abs(np.load(folder / "z.npy") - right).max() < 1e-4 * np.abs(right).max()
+    assert ran.evicted > 0, "rows were missed"
+    assert ran.feature_bytes > 1.5 * x.nbytes or ran.returns > 0
+
+
 @pytest.mark.parametrize("cache", ["lru", "static"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_gathers_it_is_compared_with_give_the_same_rows(bench: dict[str, Any], kind: str, cache: str) -> None:
-    folder = bench["folder"]
+def test_the_gathers_it_is_compared_with_give_the_same_rows(kind: str, cache: str) -> None:
+    rng = np.random.default_rng(11)
+    x = rng.normal(size=(400, 24)).astype(np.float32)
+    with scratch() as folder:
+        graph = DiskGraph.build(folder / "g", [rng.integers(0, 400, (1500, 2))], 400)
+        for widths in ((24, 20), (24, 60)):
+            check_gather(graph, x, kind, cache, widths, 30_000)
+
+
+@pytest.mark.slow  # thousands of small reads; the smaller graph, above, is its quick twin
+@pytest.mark.parametrize("cache", ["lru", "static"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gathers_give_the_same_rows_on_a_graph_with_hubs(bench: dict[str, Any], kind: str, cache: str) -> None:
     for widths in ((48, 40), (48, 120)):
-        [layer] = trials.model_of(kind, widths, 2)
-        right = in_memory(layer, bench["incoming"], bench["x"])
-        out_degree = np.diff(bench["graph"].indptr.rows(0, 3001)).astype(np.int32)
-        with DiskArray.open(folder / "x.npy") as source:
-            ran = gather_layer(layer, bench["incoming"], out_degree, source, folder / "z.npy", 200_000, folder, cache)
-        assert np.abs(np.load(folder / "z.npy") - right).max() < 1e-4 * np.abs(right).max()
-        assert ran.feature_bytes > 1.5 * bench["x"].nbytes or ran.returns > 0
+        check_gather(bench["graph"], bench["x"], kind, cache, widths, 200_000)
 
 
 def test_features_are_read_once_a_layer_and_twice_for_attention(bench: dict[str, Any]) -> None:
@@ -221,11 +241,11 @@ def test_nobody_returns_more_seldom_than_who_knows_the_future(n: int, targets: l
 
 def test_the_rule_is_chosen_by_how_the_nodes_lie() -> None:
     with scratch() as folder:
-        scattered = DiskGraph.build(folder / "s", [trials.edges_of("rmat", 4096, 16, 1)], 4096)
-        together = DiskGraph.build(folder / "t", [trials.edges_of("ordered", 4096, 16, 1)], 4096)
-        assert choose_policy(scattered, 400, False) == "min-pending"
-        assert choose_policy(together, 400, False) == "lru"
-        assert choose_policy(together, 400, False, sample=20_000) == "lru", "so it is from a third of the edges"
+        scattered = DiskGraph.build(folder / "s", [trials.edges_of("rmat", 2048, 16, 1)], 2048)
+        together = DiskGraph.build(folder / "t", [trials.edges_of("ordered", 2048, 16, 1)], 2048)
+        assert choose_policy(scattered, 200, False) == "min-pending"
+        assert choose_policy(together, 200, False) == "lru"
+        assert choose_policy(together, 200, False, sample=10_000) == "lru", "so it is from a third of the edges"
 
 
 # -------------------------------------------------------------------------------------------- crashes
@@ -281,7 +301,7 @@ print(json.dumps(codes))
 
 @pytest.mark.parametrize(
     "points",
-    [["run_layer:-2", "_mark:-1", "_publish:-1"], pytest.param(list(POINTS), marks=pytest.mark.slow)],
+    [["run_layer:-2"], pytest.param(list(POINTS), marks=pytest.mark.slow)],
     ids=["some", "all"],
 )
 def test_a_killed_run_goes_on_behind_its_last_whole_layer(tmp_path: Path, points: list[str]) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from assay.observe import ccl_bench
 from assay.observe.ccl_bench import ddp_variants, trials
-from assay.observe.ccl_bench.ddp_variants import Bench, CannotRun, Step, Workload
+from assay.observe.ccl_bench.ddp_variants import Bench, CannotRun, OutOfTime, Step, Workload
 from assay.observe.ccl_bench.search import PROPOSERS, Halving, Random, Setup, Tpe, best, search, setups, stored
 from assay.observe.traces import metrics
 from assay.record import catalogue
@@ -296,6 +296,72 @@ def test_turns_that_differ_too_much_tell_nothing_whatever_they_say(step: float) 
         _answered("overlap", pairs.with_columns(step=pl.col("step") * noise))
     once = pl.Series([1.0] * (len(pairs) - 1) + [50.0])
     assert _answered("overlap", pairs.with_columns(step=pl.col("step") * once))[1] is _answered("overlap", pairs)[1]
+
+
+# ------------------------------------------------------------------------------------------- when time is over
+
+
+class Slow(Timed):
+    """A bench whose time is over after so many runs; it records nothing."""
+
+    def __init__(self, runs: int) -> None:
+        self.left, self.workload = runs, Workload()
+
+    def steps(self, engine: str, setup: Setup, count: int) -> list[Step]:
+        self.left -= 1
+        if self.left < 0:
+            raise OutOfTime("not done within 3 s")
+        return [
+            Step(0.02 if engine == "ddp" else 0.05, 0.01 * (2 + setup["pieces"]) * (1 + (engine == "fsdp")))
+        ] * count
+
+    def record(self, engine: str, setup: Setup, steps: int, name: str) -> Path:
+        return Path(name)
+
+
+@pytest.fixture
+def unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "_metrics", lambda folder: {"compute_comm_overlap": 0.4 * folder.name.startswith("mo")})
+
+
+def _stopped(runs: int) -> pl.DataFrame:
+    bench: Any = Slow(runs)
+    rows = trials._session(bench, ("middle",), 9, 0, seed=31)
+    return pl.from_dicts([{"seed": 31, "turn": None, **row} for row in rows.values()], infer_schema_length=None)
+
+
+@pytest.mark.usefixtures("unrecorded")
+def test_a_plan_that_runs_out_of_time_keeps_its_whole_turns_and_no_part_of_one() -> None:
+    whole = _stopped(10_000)
+    assert "stopped" not in whole["experiment"].to_list()
+    bench = Slow(10_000)
+    trials._session(bench, ("middle",), 9, 0, seed=31)  # type: ignore[arg-type]
+    used = 10_000 - bench.left
+    for short in (1, 4, 7, 20):  # a turn is six runs: two of the pair, and default and best of both engines
+        table = _stopped(used - short)
+        turns = 9 - -(-short // 6)
+        assert table.filter(pl.col("experiment") == "pair")["turn"].n_unique() == turns
+        finals = table.filter(pl.col("experiment") == "final")
+        assert len(finals) == 4 * turns
+        assert table.filter(pl.col("experiment") == "stopped")["why"].to_list() == ["not done within 3 s"]
+        assert _answered("frameworks", table)[0].n == turns  # enough of them to tell
+
+
+@pytest.mark.usefixtures("unrecorded")
+@pytest.mark.parametrize("runs", [0, 11, 70])
+def test_too_few_turns_are_no_answer_and_the_reason_is_the_machine(runs: int) -> None:
+    table = _stopped(runs)
+    for id in ("frameworks", "overlap", "tuned-fsdp"):
+        with pytest.raises(NotMeasured, match=r"too busy .* not done within 3 s"):
+            _answered(id, table)
+
+
+def test_a_bench_runs_nothing_more_once_its_seconds_have_passed(tmp_path: Path) -> None:
+    bench = Bench(0, Workload(), tmp_path, seconds=-1.0)
+    with pytest.raises(OutOfTime, match="not done within"):
+        bench.steps("ddp", ddp_variants.DEFAULTS["ddp"], 1)
+    with pytest.raises(OutOfTime):  # a search does not take it for a setup that fails
+        search(SPACE, lambda setup, effort: bench.steps("ddp", setup, 1)[0].processor, Random(), 5)
 
 
 # -------------------------------------------------------------------------------------------------- real rows

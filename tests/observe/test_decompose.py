@@ -170,3 +170,14 @@ def test_values_whose_squares_are_no_numbers_are_refused(size: float) -> None:
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(BadInput, match="too few"):
         decompose.automatic(grid(np.array([1.0, np.nan, 2.0])))
+
+
+@pytest.mark.parametrize(("seed", "count", "reach"), [(3, 40, 10), (11, 61, 14), (77, 25, 30)])
+def test_jumps_are_where_lines_fitted_to_both_sides_meet(seed: int, count: int, reach: int) -> None:
+    values = np.random.default_rng(seed).normal(size=count).cumsum()
+    made = trends._steps(values, reach)
+    for cut in range(4, count - 3):
+        sides = [np.arange(max(0, cut - reach), cut), np.arange(cut, min(count, cut + reach))]
+        left, right = (np.polyval(np.polyfit(side, values[side], 1), cut - 0.5) for side in sides)
+        assert made[cut] == pytest.approx(right - left, abs=1e-9)
+    assert not made[:4].any() and not made[count - 3 :].any()

@@ -88,7 +88,7 @@ def test_fresh_measures_everything_again(with_third: Package, tmp_path: Path) ->
 
 def test_changed_code_is_not_resumed(with_third: Package) -> None:
     with_third.assay("run", "third-paper", code=1, TRIAL_TROUBLE="raise")
-    module = with_third.root / "assay" / "data" / "third_paper.py"
+    module = with_third.root / "assay" / "continuum" / "third_paper.py"
     module.write_text(module.read_text().replace("size + seed", "size + seed + 1"))
     assert with_third.json("run", "third-paper")["resumed"] == 0
 
@@ -229,7 +229,7 @@ def test_home_that_is_a_file(with_third: Package) -> None:
 
 
 def test_broken_claim_does_not_cost_the_table(with_third: Package) -> None:
-    module = with_third.root / "assay" / "data" / "third_paper.py"
+    module = with_third.root / "assay" / "continuum" / "third_paper.py"
     module.write_text(module.read_text().replace('mean("worth", size=3)', 'mean("wroth", size=3)'))
     ended = with_third.assay("run", "third-paper", "--json", code=1)
     result = json.loads(ended.stdout)
@@ -239,7 +239,7 @@ def test_broken_claim_does_not_cost_the_table(with_third: Package) -> None:
 
 
 def test_broken_plot_does_not_cost_the_result(with_third: Package) -> None:
-    module = with_third.root / "assay" / "data" / "third_paper.py"
+    module = with_third.root / "assay" / "continuum" / "third_paper.py"
     module.write_text(module.read_text() + "def plot(table):\n    raise RuntimeError('no ink')\n")
     assert "no ink" in one_line(with_third.assay("run", "third-paper").stderr)
     assert with_third.json("list", "--built")

@@ -30,15 +30,15 @@ def result(ran: Package) -> dict:
 
 
 def files(package: Path) -> set[Path]:
-    found = [path for part in ("data", "record") for path in (package / part).rglob("*")]
+    found = [path for part in ("continuum", "data", "record") for path in (package / part).rglob("*")]
     return {path.relative_to(package) for path in found if path.is_file() and path.suffix != ".pyc"}
 
 
 def test_only_one_file_and_one_entry_differ(with_third: Package) -> None:
     copy = with_third.root / "assay"
-    assert all(path.is_symlink() or path.name in ("data", "record") for path in copy.iterdir())
+    assert all(path.is_symlink() or path.name in ("continuum", "data", "record") for path in copy.iterdir())
     theirs, ours = files(copy), files(SOURCE)
-    assert theirs - ours == {Path("data/third_paper.py")}
+    assert theirs - ours == {Path("continuum/third_paper.py")}
     changed = {path for path in ours & theirs if (copy / path).read_bytes() != (SOURCE / path).read_bytes()}
     assert changed == {Path("record/papers.toml")}
 
@@ -137,20 +137,20 @@ def test_plot_files(ran: Package, tmp_path: Path, suffix: str) -> None:
 
 def test_record_runs_only_what_has_no_result_at_this_version(with_third: Package) -> None:
     results = with_third.home / "results" / "third-paper"
-    with_third.assay("record", "--run", "--room", "data")
-    with_third.assay("record", "--run", "--room", "data")
+    with_third.assay("record", "--run", "--room", "continuum")
+    with_third.assay("record", "--run", "--room", "continuum")
     assert len(list(results.glob("*.json"))) == 1
-    module = with_third.root / "assay" / "data" / "third_paper.py"
+    module = with_third.root / "assay" / "continuum" / "third_paper.py"
     module.write_text(module.read_text() + "# changed\n")
-    assert not with_third.json("record", "--room", "data")[-1]["current"]
-    with_third.assay("record", "--run", "--room", "data")
+    assert not with_third.json("record", "--room", "continuum")[-1]["current"]
+    with_third.assay("record", "--run", "--room", "continuum")
     assert len(list(results.glob("*.json"))) == 2
 
 
 @pytest.mark.parametrize(
     ("old", "new", "word"),
     [
-        ('room = "data"', 'room = "kitchen"', "no room"),
+        ('room = "continuum"', 'room = "kitchen"', "no room"),
         ('key = "third-paper"', 'key = "Third Paper"', "lower-case"),
         ('key = "third-paper"', 'key = "div"', "taken"),
         ('line = "Add the seed to the size."', "", "'line'"),

@@ -96,15 +96,15 @@ def test_the_program_finds_what_trying_everything_finds(case: Any) -> None:
     kept = [prune(some)[:3] for some in choices[:2]]
     found = solve(kept, price, available, demand[:2], scarce=False, **EXACT)
     columns = [(m, design) for m, some in enumerate(kept) for design in some]
-    best = np.inf
-    for counts in product(range(4), repeat=len(columns)):
-        held, rate = np.zeros(len(price)), np.zeros(len(kept))
-        for (m, design), n in zip(columns, counts, strict=True):
-            rate[m] += n * design.rate
-            for c, k in design.nodes:
-                held[c] += n * k
-        if (held <= available).all() and (rate >= demand[:2] - 1e-9).all():
-            best = min(best, float(held @ price))
+    nodes, rates = np.zeros((len(columns), len(price))), np.zeros((len(columns), len(kept)))
+    for i, (m, design) in enumerate(columns):
+        rates[i, m] = design.rate
+        for c, k in design.nodes:
+            nodes[i, c] = k
+    counts = np.array([*product(range(4), repeat=len(columns))])  # every way to take up to three of each
+    held, rate = counts @ nodes, counts @ rates
+    works = (held <= available).all(1) & (rate >= demand[:2] - 1e-9).all(1)
+    best = float((held @ price)[works].min(initial=np.inf))
     if best < np.inf:
         assert found.usd_per_hour <= best + 1e-6
     most = max((n for _, _, n in found.replicas), default=0)

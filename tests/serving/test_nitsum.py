@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -229,3 +230,29 @@ def test_targets_that_no_cut_can_keep_are_one_line() -> None:
     never = paper.Site("h200:qwen3-32b", 2, {"chat": SLO(1e-4, 1e-5), "batch": SLO(1e-4, 1e-5)})
     with pytest.raises(BadInput, match="no cut of 2 GPUs keeps these targets"):
         compare.compare(two_tiers(1.0, 30.0, seed=0), never)
+
+
+def test_the_stretches_of_a_seed_lie_a_quarter_of_the_trace_apart() -> None:
+    def first(stretch: int, seed: int) -> list[int]:
+        rates = [4.0, 4.0]
+        return paper.workload("", "shifting", 1.0, 2, 10.0, rates, seed, stretch=stretch).prompt[:20].tolist()
+
+    whole = paper._whole("").prompt
+    quarter, doubled = len(whole) // paper.STRETCHES, np.concatenate([whole, whole])
+    for seed in (3, 77):
+        known = first(0, seed)
+        begin = next(i for i in range(len(whole)) if doubled[i : i + 20].tolist() == known)
+        for stretch in range(1, paper.STRETCHES):
+            at = (begin + stretch * quarter) % len(whole)
+            assert doubled[at : at + 20].tolist() == first(stretch, seed)
+
+
+def test_a_seed_is_judged_by_the_mean_of_its_stretches() -> None:
+    case = {"mix": "shifting", "load": 1.2, "phases": 3, "seconds": 40.0, "seed": 5}
+    rows = [
+        case | {"stretch": k, "system": name, "goodput": goodput, "switches": k, "paused": 0.1, "offered": 9.0}
+        for name, found in (("nitsum", (4.0, 8.0)), ("static width", (1.0, 3.0)))
+        for k, goodput in enumerate(found)
+    ]
+    table = paper.over_stretches(pl.DataFrame(rows))
+    assert table.select("system", "goodput", "switches").rows() == [("nitsum", 6.0, 0.5), ("static width", 2.0, 0.5)]

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from assay.serving.baselines.routers import Dynamo
+from assay.serving.engine import simulator
+from assay.serving.engine.own_books import with_board
 from assay.serving.engine.simulator import Simulation, simulate
+from assay.serving.engine.state import World
 from assay.serving.fleet import uniform
 from assay.serving.interface import Fleet, Request
 from assay.sim.llm_cost import StepCost
@@ -85,3 +88,16 @@ def test_dynamos_rule_decides_as_on_a_fleet_written_down_naively(case: Case) -> 
     for s in theirs.sequences:
         assert ours.world.requests["instance"][s.number] == s.instance
         np.testing.assert_allclose(ours.world.requests["finish"][s.number], s.finish, rtol=1e-9)
+
+
+def test_the_first_question_may_take_as_long_as_compiling_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def compiled(world: World) -> World:
+        clock[0] += 100.0
+        return with_board(world)
+
+    monkeypatch.setattr(simulator, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(simulator, "with_board", compiled)
+    outcome = simulate(Requests.of([0, 1], [40, 44], [3, 3]), uniform(2, SECOND, max_tokens=200, max_seqs=20), Clerk())
+    assert outcome.policy_seconds == 0.0

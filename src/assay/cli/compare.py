@@ -8,9 +8,10 @@ first six; `apart` those that are told elsewhere, not in the table; `units` the 
 Other lists of rows are tables of their own; a list of whole answers is printed one after the other, before the table
 over all. `click.get_current_context().obj` is a `Progress` it may call.
 
-The name of a room without a comparison of its own stands for its papers': the options that are given decide which. A
-paper without one that offers a component of its room is compared by the room's command; `beside(kind, key)` of the
-room's `compare.py` says with which defaults.
+The name of a room without a comparison of its own stands for its papers': `--job VERB` names the one that brings this
+verb of the room (`assay data dedup`, `--job dedup`), else the options that are given decide which. A paper without one
+that offers a component of its room is compared by the room's command; `beside(kind, key)` of the room's `compare.py`
+says with which defaults.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Comparisons(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """A room that leaves comparing to its papers: the one that takes the options given."""
         if args[0] in ROOMS and not _has_own(args[0]) and not {"--help", "-h"} & set(args):
-            args = [_taking(args[0], args[1:]), *args[1:]]
+            job, rest = _job(args[1:])
+            args = [_doing(args[0], job) if job else _taking(args[0], rest), *rest]
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
@@ -111,6 +113,27 @@ def _papers(room: str) -> dict[str, click.Command]:
     return found
 
 
+def _job(args: list[str]) -> tuple[str | None, list[str]]:
+    """The value of `--job`, and the other arguments."""
+    for place, arg in enumerate(args):
+        if arg.startswith("--job="):
+            return arg.removeprefix("--job="), args[:place] + args[place + 1 :]
+        if arg == "--job" and place + 1 < len(args):
+            return args[place + 1], args[:place] + args[place + 2 :]
+    return None, args
+
+
+def _doing(room: str, job: str) -> str:
+    """The paper of the room that brings this verb and a comparison."""
+    homes = {key: catalogue.paper(key).module for key in catalogue.comparisons(room)}
+    verbs = {verb: module.partition(".commands.")[0] for verb, module in catalogue.verbs(room).items()}
+    jobs = {verb: key for verb, home in verbs.items() for key, module in homes.items() if home == module}
+    jobs |= {key: key for key in homes}
+    if job not in jobs:
+        raise BadInput(f"no comparison of {room} does the job '{job}'; choose from {', '.join(jobs)}")
+    return jobs[job]
+
+
 def _taking(room: str, args: list[str]) -> str:
     """The paper of the room whose comparison takes all the options given."""
     named = [arg.partition("=")[0] for arg in args if arg.startswith("-") and arg.strip("-")[:1].isalpha()]  # no -3
@@ -144,7 +167,9 @@ def _overview(room: str) -> click.Command:
     for key, command in _papers(room).items():
         options = " ".join(max(param.opts, key=len) for param in command.params)
         lines += [f"assay compare {key}: {command.help}", f"{options}"]
-    return click.Command(room, help="\n\n".join(["The options that are given decide what is compared.", *lines]))
+    return click.Command(
+        room, help="\n\n".join(["--job VERB or the options that are given decide what is compared.", *lines])
+    )
 
 
 def _printing(command: click.Command) -> click.Command:

@@ -20,6 +20,7 @@ from assay.data.atlas.spill import Spill
 from assay.data.atlas.tiers import DONE, FULL, MORE, HotTier, Int64s, clear_all, fold
 from assay.data.disk.arrays import DiskArray
 from assay.data.disk.graphs import DiskGraph
+from assay.sim.blas import threads_for
 
 CHOICE = ("min-pending", "lru")  # what `auto` chooses from
 LEAST = 64  # accumulators below which a plan is refused
@@ -102,9 +103,17 @@ def run_layer(
     policy: str = "auto", seed: int = 0, progress: Progress = lambda rows: None,
 ) -> Ran:  # fmt: skip
     """Compute `target`, the layer's rows, from `source` with at most about `memory` bytes."""
+    plan = Plan.of(layer, graph.n, target.group, memory)
+    with threads_for(max(plan.rows, plan.finish) * layer.in_width * layer.out_width):
+        return _run_planned(layer, graph, source, target, plan, scratch, policy, seed, progress)
+
+
+def _run_planned(
+    layer: Layer, graph: DiskGraph, source: DiskArray, target: DiskArray, plan: Plan, scratch: Path, policy: str,
+    seed: int, progress: Progress,
+) -> Ran:  # fmt: skip
     began = perf_counter()
     n = graph.n
-    plan = Plan.of(layer, n, target.group, memory)
     before = source.stats.read_bytes, graph.indices.stats.read_bytes + graph.indptr.stats.read_bytes
     degree = degrees(layer, graph.in_degree(), graph.loops())
     halves = _facing(layer, source, plan.rows) if layer.kind == "gat" else None

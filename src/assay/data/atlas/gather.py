@@ -23,6 +23,7 @@ from assay.data.atlas.layers import MAX, SOFTMAX, Floats, Int32s, Layer, degrees
 from assay.data.atlas.tiers import Int64s, absorb, clear_all, merge
 from assay.data.disk.arrays import DiskArray, RowWriter
 from assay.data.disk.graphs import DiskGraph
+from assay.sim.blas import threads_for
 from assay.sim.compiled import njit
 
 CACHES = ("lru", "static")
@@ -102,10 +103,11 @@ def gather_layer(
     if layer.projects:
         made = DiskArray.create(scratch / "projected.npy", (n, layer.message_width), np.float32)
         writer = RowWriter(made)
-        for start, x in source.stream(step):
-            writer.append(message(layer, x, degree[start : start + len(x)]))
-            if halves is not None:
-                halves[start : start + len(x)] = facing(layer, x)
+        with threads_for(step * layer.in_width * layer.out_width):
+            for start, x in source.stream(step):
+                writer.append(message(layer, x, degree[start : start + len(x)]))
+                if halves is not None:
+                    halves[start : start + len(x)] = facing(layer, x)
         writer.close()
         rows = made = DiskArray.open(scratch / "projected.npy")
     hottest = np.argsort(-out_degree, kind="stable") if cache == "static" else None
@@ -113,8 +115,9 @@ def gather_layer(
     output = DiskArray.create(target, (n, layer.out_width), np.float32)
     writer = RowWriter(output)
     most = max(rest // 4 // (layer.message_width * 8), 64)  # edges whose rows may be fetched together
-    for start, x in source.stream(step):
-        writer.append(_targets(layer, incoming, held, x, start, degree, halves, most))
+    with threads_for(max(step, most) * layer.in_width * layer.out_width):
+        for start, x in source.stream(step):
+            writer.append(_targets(layer, incoming, held, x, start, degree, halves, most))
     writer.close()
     if made is not None:
         made.close()

@@ -14,9 +14,12 @@ from assay.record.errors import BadInput
 from assay.record.extras import missing_module
 
 
-@click.command(epilog="Example:  assay compare orbax --state examples/state.safetensors")
+@click.command(epilog="Example:  assay compare data --job ckpt --input examples/state.safetensors")
 @click.option(
-    "--state", required=True, help="A .safetensors, .npz or .pt, a folder of Hugging Face or Orbax, a store@STEP."
+    "--input",
+    "state",
+    required=True,
+    help="A .safetensors, .npz or .pt, a folder of Hugging Face or Orbax, a store@STEP.",
 )
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Interleaved timed rounds.")
 def command(state: str, rounds: int) -> dict[str, Any]:

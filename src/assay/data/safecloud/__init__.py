@@ -362,7 +362,7 @@ claims = [
         convicted("loses blocks", "spot", share=0.3),
         asks="A spot audit of four blocks convicts a node that lost 30 % of them in 76 % of challenges.",
         kind=Kind.PROPORTION,
-        value=1 - 0.7**4,
+        value=0.76,  # 1 - 0.7 ** 4
     ),
     Claim(
         "honest",

@@ -12,7 +12,7 @@ from assay.data.safecloud.designs import side_by_side
 from assay.record.errors import BadInput
 
 
-@click.command(epilog="Example:  assay compare safecloud --input examples/chats.jsonl --chunk 4096")
+@click.command(epilog="Example:  assay compare data --job vault --input examples/chats.jsonl --chunk 4096")
 @click.option("--input", "path", required=True, type=click.Path(path_type=Path), help="A file of yours.")
 @click.option("--chunk", type=click.IntRange(64, 64 << 20), default=CHUNK, show_default=True, help="Bytes of a chunk.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Turns; the fastest counts.")

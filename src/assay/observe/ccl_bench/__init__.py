@@ -10,11 +10,11 @@ What to watch for: overlap is no goal in itself. A setup that sends more has mor
 the step time, the volume of the collectives and the communication that is left exposed.
 
 The study runs two real engines on this machine (torch's DDP and FSDP over gloo, two processes): it times all setups of
-both to find each engine's best, and records rows. Which engine is called the slow one, and which two setups are
-compared for their overlap, was said beforehand. Two ranks that compute all the time fill this machine's two cores, so
-engines are compared by the processor time of a step, in which other work has no part. At full size a search looks for a
-good setup by recorded rows, too. The study reads the published table where it is at hand, and prices links of twice the
-bandwidth on drawn steps.
+both to find each engine's best, and records rows; what is not done when its time is over is left out. Which engine is
+called the slow one, and which two setups are compared for their overlap, was said beforehand. Two ranks that compute
+all the time fill this machine's two cores, so engines are compared by the processor time of a step, in which other work
+has no part. At full size a search looks for a good setup by recorded rows, too. The study reads the published table
+where it is at hand, and prices links of twice the bandwidth on drawn steps.
 
 CCL-Bench 1.0, arXiv:2605.06544. Here: `assay.observe.traces`, its `metrics`, `what_if`, `search` and `cards`.
 
@@ -83,7 +83,8 @@ def study(lab: Lab) -> Tables:
     if find_spec("torch") is not None:
         launch = {
             "workloads": lab.pick(quick=["middle"], full=list(trials.WORKLOADS)),
-            "rounds": lab.pick(quick=12, full=24), "budget": lab.pick(quick=0, full=10),
+            "rounds": lab.pick(quick=8, full=24), "budget": lab.pick(quick=0, full=10),
+            "seconds": lab.pick(quick=40.0, full=400.0),
         }  # fmt: skip
         launches = here.with_seeds(quick=1, full=2)
         tables["recorded"] = launches.run(trials.recorded, [launch], per="run").drop(*launch)
@@ -123,11 +124,24 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 # ------------------------------------------------------------------------------------------------- the claims
 
 
+LEAST = 5  # turns of a launch that was stopped: from fewer no interval is worth its name
+
+
 def _some(table: pl.DataFrame, experiment: str, without: str) -> pl.DataFrame:
     rows = table.filter(pl.col("experiment") == experiment)
     if rows.is_empty():
         raise NotMeasured(without)
     return rows
+
+
+def _turns(table: pl.DataFrame, experiment: str) -> pl.DataFrame:
+    """What the ranks did in turns, unless the time was over after a few of them."""
+    for stopped in table.filter(pl.col("experiment") == "stopped").iter_rows(named=True):
+        done = table.filter((pl.col("experiment") == experiment) & (pl.col("seed") == stopped["seed"]))
+        turns = done["turn"].n_unique() if "turn" in done.columns else 0
+        if turns < LEAST:
+            raise too_busy(f"{turns} turns, the others {stopped['why']}")
+    return _some(table, experiment, NO_TORCH)
 
 
 NO_TORCH = "nothing was recorded here: install the extra torch"
@@ -136,7 +150,7 @@ NO_TABLE = traces.lacking([trials.PUBLISHED])
 
 def _final(table: pl.DataFrame, engine: str, method: str, workload: str | None = None) -> list[float]:
     """Processor seconds of steps without the profiler, turn by turn: what else the machine does is not in them."""
-    rows = _some(table, "final", NO_TORCH).filter((pl.col("engine") == engine) & (pl.col("method") == method))
+    rows = _turns(table, "final").filter((pl.col("engine") == engine) & (pl.col("method") == method))
     rows = rows if workload is None else rows.filter(pl.col("workload") == workload)
     if rows.is_empty():
         raise NotMeasured(f"the workload {workload} was not run at this size")
@@ -164,7 +178,7 @@ def times_the_step(table: pl.DataFrame) -> Estimate:
     By the clock: what overlaps hides waiting, which costs no processor time. Both see the same machine in a turn, and
     where turns differ too much it did too much else, whatever they say.
     """
-    rows = _some(table, "pair", NO_TORCH)
+    rows = _turns(table, "pair")
     more, less = (rows.filter(pl.col("method") == name).sort("seed", "turn") for name in ("more", "less"))
     gap = intervals.bootstrap((more["compute_comm_overlap"] - less["compute_comm_overlap"]).drop_nulls().to_list())
     if gap.low <= 0:

@@ -6,11 +6,14 @@ how: in how many pieces, in which buckets or units, at which precision. Gradient
 Needs the extra `torch`.
 
 Ranks run one plan: the function they are given decides on rank 0 what is run next (a search does), and all follow.
+Before each run rank 0 looks at the clock: a step that sends dozens of messages takes a hundred times as long where
+other work holds the processors, and a plan of so many runs would then not end.
 Nothing sleeps: compute is compute. On two cores gloo's threads and the ranks share them, as on any small machine.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -25,6 +28,7 @@ from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 
 Setup = dict[str, Any]
+COLLECTIVE = 60.0  # seconds that a collective may take, or a rank between two of them
 IMPORTS = (__name__, "torch", "torch.nn.parallel", "torch._dynamo", "torch.distributed.fsdp")  # once for all ranks
 SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "ddp": {"bucket": (0.5, 2.0, 25.0), "pieces": (1, 2, 4), "half": (False, True)},
@@ -88,14 +92,19 @@ class CannotRun(RuntimeError):  # noqa: N818 - what an engine says to a setup
     """An engine refuses a setup; all ranks alike."""
 
 
+class OutOfTime(Exception):  # noqa: N818 - how a plan ends
+    """The seconds that a plan was given are over; what it ran before is whole."""
+
+
 class Bench:
     """What a plan has on rank 0: run a setup, timed or recorded; the other ranks follow.
 
-    A plan may change the `workload` between two runs.
+    A plan may change the `workload` between two runs. Once `seconds` have passed, every run is refused.
     """
 
-    def __init__(self, rank: int, workload: Workload, folder: Path) -> None:
+    def __init__(self, rank: int, workload: Workload, folder: Path, seconds: float = math.inf) -> None:
         self.rank, self.workload, self.folder = rank, workload, folder
+        self.seconds, self._begun = seconds, time.monotonic()
         self._built: dict[str, Any] = {}
 
     def steps(self, engine: str, setup: Setup, count: int) -> list[Step]:
@@ -110,6 +119,8 @@ class Bench:
         return folder
 
     def _do(self, *order: Any) -> Any:
+        if time.monotonic() - self._begun > self.seconds:  # before the others are told: they wait for another order
+            raise OutOfTime(f"not done within {self.seconds:g} s")
         from torch import distributed as dist
 
         held = [(self.workload, *order)]
@@ -151,20 +162,22 @@ class Bench:
         return [_timed(step) for _ in range(steps)]
 
 
-def run(workload: Workload, folder: Path, plan: Callable[..., Any], *arguments: Any, timeout: float = 300.0) -> Any:
-    """Start the ranks, run `plan(bench, *arguments)` on rank 0, and give what it returned. Rows lie in the folder."""
-    with (
-        scratch() as store,
-        Ranks(workload.ranks, _work, workload, str(folder), str(store), plan, arguments, imports=IMPORTS) as ranks,
-    ):
-        return ranks.wait(timeout=PATIENCE + timeout)[0]
+def run(workload: Workload, folder: Path, plan: Callable[..., Any], *arguments: Any, seconds: float = 300.0) -> Any:
+    """Start the ranks, run `plan(bench, *arguments)` on rank 0, and give what it returned. Rows lie in the folder.
+
+    The plan has so many seconds from when the ranks have met; a run under way may end, and is waited for.
+    """
+    told = (workload, str(folder), plan, arguments, seconds)
+    with scratch() as store, Ranks(workload.ranks, _work, str(store), *told, imports=IMPORTS) as ranks:
+        return ranks.wait(timeout=PATIENCE + seconds + COLLECTIVE)[0]
 
 
 def _work(
-    rank: Rank, workload: Workload, folder: str, store: str, plan: Callable[..., Any], arguments: tuple[Any, ...]
-) -> Any:
-    with joined(rank, store):
-        bench = Bench(rank.index, workload, Path(folder))
+    rank: Rank, store: str, workload: Workload, folder: str, plan: Callable[..., Any], arguments: tuple[Any, ...],
+    seconds: float,
+) -> Any:  # fmt: skip
+    with joined(rank, store, patience=COLLECTIVE):
+        bench = Bench(rank.index, workload, Path(folder), seconds)
         if rank.index:
             bench.follow()
             return None

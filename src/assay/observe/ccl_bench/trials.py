@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from assay.observe.ccl_bench import ddp_variants
-from assay.observe.ccl_bench.ddp_variants import DEFAULTS, SPACES, Bench, CannotRun, Setup, Workload
+from assay.observe.ccl_bench.ddp_variants import DEFAULTS, SPACES, Bench, CannotRun, OutOfTime, Setup, Workload
 from assay.observe.ccl_bench.search import Tpe, best, search, setups
 from assay.observe.graphs.generate import Job, generate
 from assay.observe.graphs.replay import Link, Network, Plan, replay
@@ -29,7 +29,7 @@ Rows = dict[str, dict[str, Any]]
 STEPS, LOOKED_AT = 2, 3  # that a row of a search records, and any other
 TIMED = 2  # steps at once: the shorter the turns, the more alike what else the machine did meanwhile
 LOOKS = 3  # turns in which the pair is recorded too
-HEATS = ((6, 2), (3, 3))  # once all setups have been timed: how many of the best are again, and in how many turns
+HEATS = ((4, 1), (2, 3))  # once all setups have been timed: how many of the best are again, and in how many turns
 WORKLOADS = {  # many narrow layers, some, a few wide ones
     "narrow": Workload(layers=12, width=192), "middle": Workload(layers=6, width=384),
     "wide": Workload(layers=3, width=768),
@@ -44,31 +44,46 @@ KEPT = ("avg_step_time", "compute_comm_overlap", "collective_volume", "exposed_c
 # ------------------------------------------------------------------------------------------------ real engines
 
 
-def recorded(workloads: Sequence[str], rounds: int, budget: int, seed: int) -> Rows:
+def recorded(workloads: Sequence[str], rounds: int, budget: int, seconds: float, seed: int) -> Rows:
     """For each workload and engine the best of all setups beside the default, and the pair, turn by turn.
 
-    With a `budget`, beside what a search of so many recorded trials finds, too.
+    With a `budget`, beside what a search of so many recorded trials finds, too. What is not done after so many seconds
+    is left out, and a row says so.
     """
     with scratch() as folder:
         plan = (tuple(workloads), rounds, budget, seed)
-        return dict(ddp_variants.run(Workload(), folder, _session, *plan))
+        return dict(ddp_variants.run(Workload(), folder, _session, *plan, seconds=seconds))
 
 
 def _session(bench: Bench, workloads: tuple[str, ...], rounds: int, budget: int, seed: int) -> Rows:
     random = stream(seed, "ccl-bench", "turns")
     rows: Rows = {}
     chosen: dict[str, dict[tuple[str, str], Setup]] = {}
-    for name in workloads:
-        bench.workload = replace(WORKLOADS[name], seed=seed)
-        chosen[name], found = _chosen(bench, budget, seed, random)
-        rows |= {f"{name} {key}": {"workload": name, **row} for key, row in found.items()}
-    for turn in range(rounds):  # all take turns, for as long as it lasts: other work on the machine comes and goes
-        bench.workload = replace(WORKLOADS["middle"], seed=seed)
-        rows |= _pair(bench, turn, random)
+    try:
         for name in workloads:
             bench.workload = replace(WORKLOADS[name], seed=seed)
-            found = _turn(bench, chosen[name], turn, random)
-            rows |= {f"{name} {key}": {"workload": name, **row} for key, row in found.items()}
+            chosen[name], found = _chosen(bench, budget, seed, random)
+            rows |= _of(name, found)
+        for turn in range(rounds):  # all take turns, while it lasts: other work on the machine comes and goes
+            rows |= _turn(bench, chosen, turn, random, seed)  # as a whole or not at all: turns are compared in pairs
+    except OutOfTime as late:
+        rows["stopped"] = {"experiment": "stopped", "why": str(late)}
+    return rows
+
+
+def _of(workload: str, rows: Rows) -> Rows:
+    return {f"{workload} {key}": {"workload": workload, **row} for key, row in rows.items()}
+
+
+def _turn(
+    bench: Bench, chosen: dict[str, dict[tuple[str, str], Setup]], turn: int, random: np.random.Generator, seed: int
+) -> Rows:  # fmt: skip
+    """One turn of the pair, and of what was chosen for every workload."""
+    bench.workload = replace(WORKLOADS["middle"], seed=seed)
+    rows = _pair(bench, turn, random)
+    for name, setups_of in chosen.items():
+        bench.workload = replace(WORKLOADS[name], seed=seed)
+        rows |= _of(name, _finals(bench, setups_of, turn, random))
     return rows
 
 
@@ -87,7 +102,7 @@ def _pair(bench: Bench, turn: int, random: np.random.Generator) -> Rows:
     return rows
 
 
-def _turn(
+def _finals(
     bench: Bench, chosen: dict[tuple[str, str], Setup], turn: int, random: np.random.Generator
 ) -> Rows:  # fmt: skip
     """A turn of the chosen setups, without the profiler, in an order drawn anew."""

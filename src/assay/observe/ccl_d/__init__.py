@@ -67,7 +67,7 @@ references = (
 
 def study(lab: Lab) -> Tables:
     """Six kinds of fault on real ranks, beside six tools; then jobs without a fault; then the decision at size."""
-    launches = replace(lab.with_seeds(quick=2, full=10), workers=0)  # each starts processes of its own
+    launches = replace(lab.with_seeds(quick=1, full=10), workers=0)  # each starts processes of its own
     case = {
         "ranks": 4, "teams": 2, "hang_after": lab.pick(quick=0.6, full=4.0), "watched": lab.pick(quick=40, full=200),
     }  # fmt: skip

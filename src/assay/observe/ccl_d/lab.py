@@ -237,24 +237,24 @@ TOLD = 40.0  # times the scatter of usual rounds: what a fault costs at least, s
 SLOWER = 1.5  # times that: what the slowed transfer costs
 
 
-def split(job: RingJob, seed: int, rounds: int, turns: int = 2, wire: float = WIRE_SECONDS) -> Split:
+def split(job: RingJob, seed: int, turn: int, rounds: int, turns: int = 2, wire: float = WIRE_SECONDS) -> Split:
     """Slow one rank's sending, then make the same rank late as well: the first tells the transfer's part alone.
 
     Usual rounds, slowed ones and both take turns, so that other work on the machine falls on all alike.
     """
-    random = stream(seed, "ccl-d split")
+    random = stream(seed, "ccl-d split", turn)
     rank, strength = int(random.integers(job.n)), float(random.uniform(1.0, 3.0))
     job.start("all_reduce", count_for("all_reduce", job.n, wire, job.rate), rounds=1_000_000)
     first = _durations(job, 2 * rounds).max(1)
     unit = max(wire, TOLD * _scatter(first))
     usual, slowed, both = [first], [], []
-    for turn in range(turns):
+    for number in range(turns):
         job.throttle(rank, job.rate * wire / (wire + SLOWER * unit))
         slowed.append(_durations(job, rounds).max(1))
         job.late(rank, strength * unit)
         both.append(_durations(job, rounds))
         job.heal()
-        if turn < turns - 1:
+        if number < turns - 1:
             usual.append(_durations(job, rounds).max(1))
     job.abort()
     job.heal()

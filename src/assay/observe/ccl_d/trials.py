@@ -24,13 +24,14 @@ from assay.observe.ccl_d.rank import CHANNELS
 from assay.observe.ccl_d.ring import LOOPS
 
 OURS = "ccl-d"
+SHARED = ((S2, H1, H2, H3), (S1, S3))  # by the jobs of a team, which then take alike long; a rank may die of H3
 CROWDED = 0.08  # of the time that ranks wait for a processor: from here on it is other work that makes rounds slow
 TOGETHER = 0.12  # the same where five jobs run at once and wait for each other, too
 STEADY, TRIES = 0.03, 3  # the scatter of rounds, as a share of what was injected, below which a split tells anything
 
 
 def launch(ranks: int, teams: int, hang_after: float, watched: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Jobs side by side, mostly asleep: in each team one hangs and one is slow; one more has no fault."""
+    """Jobs side by side, mostly asleep: in each team one hangs in the end and one is slow; one more has no fault."""
     with ExitStack() as stack:
         jobs = [stack.enter_context(RingJob(ranks, seed)) for _ in range(2 * teams + 1)]
         for job in jobs:
@@ -39,14 +40,16 @@ def launch(ranks: int, teams: int, hang_after: float, watched: int, seed: int) -
         with ThreadPoolExecutor(len(jobs)) as pool:
             calm = pool.submit(_quiet, sound, seed, watched)
             parts = []
-            for turn in range(teams):  # a rank may die of the last hang
+            for turn in range(teams):
                 parts += [
-                    pool.submit(_incidents, hit[2 * turn], (H1, H2, H3), seed, turn, hang_after),
-                    pool.submit(_incidents, hit[2 * turn + 1], (S1, S2, S3), seed, turn, hang_after),
+                    pool.submit(_incidents, hit[2 * turn + place], faults, seed, turn, hang_after)
+                    for place, faults in enumerate(SHARED)
                 ]
             found = {name: row for part in parts for name, row in part.result().items()}
         found |= _calmest(calm.result(), sound, seed, watched)
-        return found | _split(sound, seed) | _probe_cost(sound) | _decision(seed)
+        for turn in range(teams):
+            found |= _split(sound, seed, turn)
+        return found | _probe_cost(sound) | _decision(seed)
 
 
 def _incidents(
@@ -103,15 +106,15 @@ def _queued(rows: dict[str, dict[str, Any]]) -> float:
     return max(float(row["queued"]) for row in rows.values())
 
 
-def _split(job: RingJob, seed: int) -> dict[str, dict[str, Any]]:
+def _split(job: RingJob, seed: int, turn: int) -> dict[str, dict[str, Any]]:
     """The split once nobody else of this launch works; again while its rounds scatter, the steadiest try counts."""
     tries: list[lab.Split] = []
     while len(tries) < TRIES and (not tries or tries[-1].noise > STEADY):
-        tries.append(lab.split(job, seed, rounds=4))
+        tries.append(lab.split(job, seed, turn, rounds=3))
     found = min(tries, key=lambda split: split.noise)
     error = abs(found.measured / found.expected - 1)
     row = {"share": found.measured, "share_expected": found.expected, "share_error": error, "noise": found.noise}
-    return {f"split/S3/{OURS}/0": row}
+    return {f"split/S3/{OURS}/{turn}": row}
 
 
 def _probe_cost(job: RingJob, turns: int = 3) -> dict[str, dict[str, Any]]:

@@ -40,12 +40,13 @@ def recorded(windows: int, steps: int, seed: int) -> Rows:
     late = [record.Late(tuple(ranks), tuple(seconds)) for ranks, seconds in zip(who, when, strict=True)]
     every = record.record(job, [one for some in late for one in (None, some)])
     out: Rows = {}
-    before, healthy = every[0], _link(every[0])
+    first = _link(every[0])
+    before, healthy = every[0], first
     for number, window in enumerate(every):
         measured = max(_span(profile) for profile in window.profiles)
         row = {"experiment": "step", "late": window.late is not None, "measured": measured / steps}
         if window.late is None:
-            before, healthy = window, _link(window)
+            before, healthy = window, _link(window) if number else first
             predictions = _predictions(healthy)
         else:  # from the window before it, in which nobody was late
             told = max(_span(profile) for profile in before.profiles)
@@ -53,7 +54,7 @@ def recorded(windows: int, steps: int, seed: int) -> Rows:
         for method, seconds in predictions.items():
             error = abs(seconds / measured - 1)
             out[f"{number} {method}"] = row | {"method": method, "predicted": seconds / steps, "error": error}
-    out |= _uses("torch job", _link(every[0]), seed)
+    out |= _uses("torch job", first, seed)
     return out
 
 

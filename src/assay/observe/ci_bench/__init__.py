@@ -211,7 +211,7 @@ def study(lab: Lab) -> Tables:
         # Equal code more often: whether it takes the same time is a matter of a per cent or two.
         "compare": pl.concat(
             [
-                own.with_seeds(quick=5, full=8).run(comparisons, equal, alone=True),
+                own.with_seeds(quick=4, full=8).run(comparisons, equal, alone=True),
                 own.with_seeds(quick=3, full=8).run(comparisons, planted, alone=True),
             ],
             how="diagonal_relaxed",

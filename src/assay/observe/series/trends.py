@@ -88,9 +88,11 @@ def local_lines(t: Floats, y: Floats, mass: Floats, span: float) -> Floats:
     short = np.minimum(t - t[0], t[-1] - t)
     reach = np.maximum(np.where(short < span / 2, span - short, span / 2), 1e-9)
     away = np.abs(t[None, :] - t[:, None]) / reach[:, None]
-    nearest = np.sort(away, axis=1)[:, min(3, len(t) - 1)]  # a line needs points, also in a long gap
+    last = min(3, len(t) - 1)
+    nearest = np.partition(away, last, axis=1)[:, last]  # a line needs points, also in a long gap
     away = away / np.maximum(1.0, nearest * 1.0001)[:, None]
-    weight = np.clip(1 - away**3, 0, None) ** 3 * mass[None, :]
+    bell = np.clip(1 - away * away * away, 0, None)  # products: NumPy's cubes are logarithms
+    weight = bell * bell * bell * mass[None, :]
     total = weight.sum(axis=1)
     mean_t = weight @ t / total
     mean_y = weight @ y / total
@@ -145,16 +147,20 @@ def _steps(values: Floats, reach: int) -> Floats:
 
     What is usual for them in this series is what a jump must stand out of, be it calm or wandering.
     """
+    ends = {count: _end(count) for count in range(3, reach + 1)}
     made = np.zeros(len(values))
     for cut in range(4, len(values) - 3):
-        ends = []
-        for part in (values[max(0, cut - reach) : cut][::-1], values[cut : cut + reach]):
-            away = np.arange(len(part)) + 0.5
-            centred = away - away.mean()
-            slope = float((centred * part).sum() / (centred**2).sum())
-            ends.append(float(part.mean()) - slope * float(away.mean()))
-        made[cut] = ends[1] - ends[0]
+        before, behind = values[max(0, cut - reach) : cut][::-1], values[cut : cut + reach]
+        made[cut] = float(ends[len(behind)] @ behind - ends[len(before)] @ before)
     return made
+
+
+def _end(count: int) -> Floats:
+    """What each of so many values counts in where their line begins, half a step before the first."""
+    away = np.arange(count) + 0.5
+    centred = away - away.mean()
+    weights: Floats = 1 / count - away.mean() * centred / (centred**2).sum()
+    return weights
 
 
 def _sharpest(values: Floats, near: int, reach: int) -> int:

@@ -114,8 +114,8 @@ def study(lab: Lab) -> Tables:
     """Hidden faults in a real job beside five dashboards and a profiler; modelled clusters; the recorder's cost."""
     here = replace(lab, workers=0)  # a launch starts four processes itself
     runs = {
-        "rounds": lab.pick(quick=1, full=2), "deltas": lab.pick(quick=trials.DELTAS[1:], full=trials.DELTAS),
-        "steps": lab.pick(quick=7, full=20), "profiled": lab.pick(quick=ddp.SLOW[::2], full=ddp.SLOW),
+        "rounds": lab.pick(quick=1, full=2), "deltas": lab.pick(quick=trials.DELTAS[1:4], full=trials.DELTAS),
+        "steps": lab.pick(quick=7, full=20), "profiled": lab.pick(quick=ddp.SLOW[:3:2], full=ddp.SLOW),
     }  # fmt: skip
     scale = [{"ranks": 128, "steps": 100}, {"ranks": 1000, "steps": lab.pick(quick=50, full=200)}]
     launches = here.with_seeds(quick=1, full=3).run(trials.hidden_faults, [runs], per="run")

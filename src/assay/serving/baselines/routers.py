@@ -143,21 +143,15 @@ class Dynamo:
     """
 
     key = "dynamo"
-    scale: float = 1.0  # prefill_load_scale
-    credit: float = 1.0  # overlap_score_credit
+    scale: float = 1  # prefill_load_scale
+    credit: float = 1  # overlap_score_credit
 
     def route(self, request: Request, fleet: Fleet) -> int:
         """Least tokens to prefill and to keep."""
-        # Number by number: for the fleets there are, that is faster than a dozen operations on arrays.
-        prompt, scale, credit = request.prompt, self.scale, self.credit
-        found, kept = fleet.match(request).tolist(), fleet.prompt_tokens(request).tolist()
-        rows = zip(found, fleet.unanswered.tolist(), kept, strict=True)
-        return fleet.argmin(
-            [
-                (scale * new if (new := unanswered + prompt - credit * cached) > 0.0 else 0.0) + held
-                for cached, unanswered, held in rows
-            ]
-        )
+        new = fleet.unanswered + request.prompt - self.credit * fleet.match(request)
+        if self.credit > 1:  # else there is never more found than the prompt has
+            new = np.maximum(new, 0)
+        return fleet.argmin(self.scale * new + fleet.prompt_tokens(request))
 
 
 @dataclass

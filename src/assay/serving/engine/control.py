@@ -88,7 +88,8 @@ class Control:
     @property
     def roles(self) -> NDArray[np.str_]:
         """What each instance does: both, prefill or decode."""
-        return self._simulation._roles
+        starts, ends = self._simulation._prefills, self._simulation._decodes
+        return np.where(starts & ends, "both", np.where(starts, "prefill", "decode"))
 
     def holds(self, request: int) -> NDArray[np.bool_]:
         """Which instances have a request's model and room for it, whether or not they accept it now."""

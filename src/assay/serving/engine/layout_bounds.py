@@ -31,6 +31,7 @@ MOMENTS = 24
 def per_request(slo: Targets, requests: Requests) -> tuple[Floats, Floats, Floats]:
     """The targets of each request: seconds to the first token, between tokens, and in all.
 
+    >>> from assay.serving.interface import SLO
     >>> trace = Requests.of([0.0, 1.0], [10, 10], [2, 2])
     >>> [limit.tolist() for limit in per_request(SLO(ttft=1.0), trace)]
     [[1.0, 1.0], [inf, inf], [inf, inf]]

@@ -7,8 +7,9 @@ Replicas are cut by tensor, pipeline and expert parallelism in powers of two. Th
 2. counts what the cost model alone forbids (`layout_bounds`): targets that an idle replica misses, work that so few
    replicas cannot do in the time there is,
 3. simulates what is left, cheapest kinds first, and bisects the number of replicas, which takes for granted that one
-   more replica serves no worse. Of split fleets each end is first tried beside an other end that is never short, which
-   says how many it needs at least; then pairs of both are tried in the order of their price.
+   more replica serves no worse. Of split fleets the end that prefills is first tried beside decodes that are never
+   short, and the end that decodes beside the least of the former; from what each needs there, but for luck, pairs are
+   tried in the order of their price.
 
 All GPUs being alike, the cheapest layout is the one of the fewest GPUs; of several such the one that most requests are
 served in time by.
@@ -38,7 +39,8 @@ from assay.workloads.requests import Requests
 
 NO_COST = StepCost(np.zeros(1))  # where only the model counts
 ENDS = ("prefill", "decode")
-AMPLE = 2  # times all GPUs, as replicas of the other end that is never short
+AMPLE = 2  # times all GPUs, as replicas of an end that is never short
+LUCK = 0.03  # of the requests: what an end may miss beside such a one and still be tried, as routers break ties by luck
 
 
 class Pool(NamedTuple):
@@ -215,35 +217,43 @@ class Search:
 
     def _splits(self, kinds: dict[str, Instance], least: dict[tuple[str, str], int]) -> None:
         """Some replicas prefill and others decode: pairs of kinds, in the order of what they cost at least."""
-        cheapest = {
-            role: min((least[kind, role] * kinds[kind].gpus for kind in kinds), default=self.gpus) for role in ENDS
-        }
-        ample = {role: Pool(AMPLE * self.gpus, self._fastest(kinds, role), role) for role in ENDS}
-        alone: dict[tuple[str, str], int] = {}
-        for role, other in (ENDS, ENDS[::-1]):
-            for kind in sorted(kinds, key=lambda kind: least[kind, role] * kinds[kind].gpus):
-                high = (min(self._best, self.gpus) - cheapest[other]) // kinds[kind].gpus
+        prefill, decode = ENDS
+        ample = Pool(AMPLE * self.gpus, self._fastest(kinds), decode)
+        room = self.gpus - min(least[kind, decode] * kinds[kind].gpus for kind in kinds)
+        first = self._ends(kinds, least, prefill, lambda pool: (pool, ample), room)
+        if not first:
+            return
+        # A faster first end would bring its requests all at once: the second is tried beside the least that suffices.
+        spare = min(first, key=lambda kind: first[kind] * kinds[kind].gpus)
+        beside = Pool(first[spare], spare, prefill)
+        room = self.gpus - first[spare] * kinds[spare].gpus
+        second = self._ends(kinds, least, decode, lambda pool: (beside, pool), room)
+        self._pairs(kinds, first, second)
 
-                def enough(n: int, kind: str = kind, role: str = role, other: str = other) -> bool:
-                    pair = sorted((Pool(n, kind, role), ample[other]), key=lambda pool: ENDS.index(pool.role))
-                    return self.run(tuple(pair)).attainment >= self.attainment
+    def _ends(
+        self, kinds: dict[str, Instance], least: dict[tuple[str, str], int], role: str,
+        whole: Callable[[Pool], tuple[Pool, ...]], room: int,
+    ) -> dict[str, int]:  # fmt: skip
+        """By kind the fewest replicas that suffice as one end of the whole; kinds of which too few fit are left out."""
+        found = {}
+        for kind in sorted(kinds, key=lambda kind: least[kind, role] * kinds[kind].gpus):
+            high = min(room, self._best - (self.gpus - room)) // kinds[kind].gpus
 
-                alone[kind, role] = self._fewest(least[kind, role], high, enough)
-                if alone[kind, role] > high:
-                    del alone[kind, role]
-            needs = [n * kinds[kind].gpus for (kind, end), n in alone.items() if end == role]
-            if not needs:
-                return
-            cheapest[role] = min(needs)
-        self._pairs(kinds, alone)
+            def enough(n: int, kind: str = kind) -> bool:
+                return self.run(whole(Pool(n, kind, role))).attainment >= self.attainment - LUCK
 
-    def _pairs(self, kinds: dict[str, Instance], alone: dict[tuple[str, str], int]) -> None:
+            found[kind] = self._fewest(least[kind, role], high, enough)
+            if found[kind] > high:
+                del found[kind]
+        return found
+
+    def _pairs(self, kinds: dict[str, Instance], prefill: dict[str, int], decode: dict[str, int]) -> None:
         """Pairs from what each end needs at least, upwards, cheapest first, until one is as dear as the best."""
         turn = count()
         heap = [
             (n * kinds[first].gpus + m * kinds[second].gpus, next(turn), n, m, first, second)
-            for (first, end), n in alone.items() if end == ENDS[0]
-            for (second, other), m in alone.items() if other == ENDS[1]
+            for first, n in prefill.items()
+            for second, m in decode.items()
         ]  # fmt: skip
         heapq.heapify(heap)
         seen = {item[2:] for item in heap}
@@ -257,17 +267,10 @@ class Search:
                     seen.add(item)
                     heapq.heappush(heap, (cost + price, next(turn), *item))
 
-    def _fastest(self, kinds: dict[str, Instance], role: str) -> str:
-        """The kind that is quickest alone: with one token, or with a prompt of the trace's mean length."""
+    def _fastest(self, kinds: dict[str, Instance]) -> str:
+        """The kind that decodes quickest alone."""
         prompt = int(self.requests.prompt.mean())
-
-        def alone(kind: str) -> float:
-            cost = kinds[kind].cost
-            if role == "decode":
-                return cost.seconds(1, prompt)
-            return cost.seconds(chunks=((min(max(prompt, 1), len(cost.tokens) - 1), 0),))
-
-        return min(kinds, key=alone)
+        return min(kinds, key=lambda kind: kinds[kind].cost.seconds(1, prompt))
 
 
 class _Exhausted(Exception):  # noqa: N818  it is no error, and leaves this module never

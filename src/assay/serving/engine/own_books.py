@@ -101,18 +101,20 @@ def depart(w, i, r):
 
 
 @njit(**JIT)
-def prompts_with(w, r, blocks):
-    """By instance: blocks of the prompts on board, were request r there, too."""
-    request = v.requests(w)[r]
-    for i in range(len(blocks)):
+def prompts_with(w, r, tokens):
+    """By instance: tokens of the full blocks of the prompts on board, were request r there, too."""
+    board, aboard, path, begin, end = v.board(w), v.books(w)[ABOARD], v.path(w), v.begin(w), v.end(w)
+    own, reach = v.requests(w)[r].prompt // w.block, v.requests(w)[r].path_blocks
+    first, last = v.offsets(w)[r], v.offsets(w)[r + 1]
+    for i in range(len(tokens)):
         known = 0
-        for p in range(v.offsets(w)[r], v.offsets(w)[r + 1]):
-            s = v.path(w)[p]
-            covered = _covered(w, s, i)
-            known = min(v.begin(w)[s] + covered, request.path_blocks)
-            if v.begin(w)[s] + covered < v.end(w)[s]:
+        for p in range(first, last):
+            s = path[p]
+            covered = end[s] if board[s, i, WHOLE] > 0 else begin[s] + _covered(w, s, i)
+            known = min(covered, reach)
+            if covered < end[s]:
                 break
-        blocks[i] = v.books(w)[ABOARD, i] + request.prompt // w.block - known
+        tokens[i] = w.block * (aboard[i] + own - known)
 
 
 @njit(**JIT)

@@ -64,14 +64,14 @@ class SimulatedFleet(Fleet):
         self.costs = [instance.cost for instance in spec.instances]
         self.hits = np.zeros(len(spec), np.int64)
         self.matched = -1
-        self.prompts = np.zeros(len(spec), np.int64)  # in blocks
+        self.prompts = np.zeros(len(spec), np.int64)
         self.boarded = -1
         self._unanswered: NDArray[np.int64] = w.books[state.UNANSWERED]
 
     def match(self, request: Request) -> NDArray[np.int64]:
         """Leading prompt tokens that each instance has in its cache."""
         r = operator.index(request.id)  # type: ignore[arg-type]
-        if r != self.matched:
+        if r != self.matched and len(self._simulation.world.path):  # else nobody shares anything
             match_all(self._simulation.world.handle, r, self.hits)
             self.matched = r
         return self.hits
@@ -85,11 +85,14 @@ class SimulatedFleet(Fleet):
         """Tokens of the prompts on board, this one's with them: full blocks, each once. Never old."""
         r, simulation = operator.index(request.id), self._simulation  # type: ignore[arg-type]
         if not len(simulation.world.board):
-            simulation.world, self.boarded = with_board(simulation.world), -1
-        if r != self.boarded:
+            began = perf_counter()
+            simulation.world, self.boarded = with_board(simulation.world), r
+            prompts_with(simulation.world.handle, r, self.prompts)
+            simulation.policy_seconds -= perf_counter() - began  # compiling is not the policy's time
+        elif r != self.boarded:
             prompts_with(simulation.world.handle, r, self.prompts)
             self.boarded = r
-        return self.prompts * simulation.fleet.block
+        return self.prompts
 
     def refresh(self) -> None:
         """Read what the instances say now."""
@@ -458,9 +461,10 @@ class Simulation:
         spec, block = self.fleet.instances, self.fleet.block
         self._blocks = -(-(self.requests.prompt.astype(np.int64) + self.requests.output) // block) + 1
         self._capacity = np.array([instance.room // block for instance in spec])
-        self._roles = np.array([instance.role for instance in spec], dtype=object)
+        self._prefills = np.array([instance.role != "decode" for instance in spec])
+        self._decodes = np.array([instance.role != "prefill" for instance in spec])
         self._models = np.array([instance.model for instance in spec], dtype=object)
-        self._same = bool((self._capacity == self._capacity[0]).all() and (self._roles == "both").all())
+        self._same = bool((self._capacity == self._capacity[0]).all() and (self._prefills & self._decodes).all())
         self._by_model = self.requests.model is not None
         if self._by_model:
             assert self.requests.model is not None
@@ -477,8 +481,8 @@ class Simulation:
 
     def _largest(self, among: NDArray[np.bool_]) -> int:
         """Blocks of the largest request that can be both prefilled and decoded somewhere."""
-        starts = self._capacity[among & (self._roles != "decode")].max(initial=0)
-        fixed = min(starts, self._capacity[among & (self._roles != "prefill")].max(initial=0))
+        starts = self._capacity[among & self._prefills].max(initial=0)
+        fixed = min(starts, self._capacity[among & self._decodes].max(initial=0))
         return max(int(fixed), getattr(self.planner, "room", 0) // self.fleet.block)  # of what a planner can form
 
     def kind(self, spec: Instance) -> int:
@@ -494,7 +498,8 @@ class Simulation:
     def relabel(self, instance: int, spec: Instance) -> None:
         """Let routers see what an instance has become."""
         self._capacity[instance] = spec.room // self.fleet.block
-        self._roles[instance], self._models[instance] = spec.role, spec.model
+        self._prefills[instance], self._decodes[instance] = spec.role != "decode", spec.role != "prefill"
+        self._models[instance] = spec.model
         self.view.tp[instance], self.view.costs[instance] = spec.tp, spec.cost  # type: ignore[index]
 
     def _restrict(self, r: int, decode: bool) -> None:
@@ -502,7 +507,7 @@ class Simulation:
         if self._same and not self._by_model and not self._changes:
             return
         mask = (
-            (self._roles != ("prefill" if decode else "decode"))
+            (self._decodes if decode else self._prefills)
             & (self._capacity >= self._blocks[r])
             & (self.world.instances["accepts"] == 1)
         )
@@ -577,9 +582,9 @@ def simulate(requests: Requests, fleet: FleetSpec, router: Any, **options: Any) 
 
 def warm() -> None:
     """Load the compiled core, or compile it where this version has never run, so that no run is timed with it."""
-    from assay.serving.baselines.routers import RoundRobin
+    from assay.serving.baselines.routers import Dynamo  # asks for everything that is compiled
     from assay.serving.fleet import uniform
     from assay.sim.llm_cost import StepCost
 
     cost = StepCost(np.full(20, 0.01), kv_tokens=256)
-    simulate(Requests.of([0.0], [4], [2]), uniform(1, cost, max_tokens=16, max_seqs=2), RoundRobin())
+    simulate(Requests.of([0.0], [4], [2]), uniform(1, cost, max_tokens=16, max_seqs=2), Dynamo())

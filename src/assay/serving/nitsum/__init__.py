@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -293,6 +293,7 @@ TARGETS = {
 MIXES = {"strict": (0.8, 0.15, 0.05), "relaxed": (0.05, 0.65, 0.30), "even": (0.3, 0.45, 0.25)}
 KINDS = {"shifting": ["strict", "relaxed"], "steady": ["even"]}
 LOADS = (0.7, 0.9, 1.2, 1.5)  # of what the best cut for each mix is planned to serve
+STRETCHES = 4  # of the trace that a seed is judged on, equally far apart: what they ask for differs by the hour
 RESTART = 30.0  # seconds: "tens of seconds"
 HORIZONS = (60.0, 300.0)  # seconds over which a restart may have to pay
 APART = (
@@ -311,6 +312,7 @@ def offered(path: str, mix: str) -> list[float]:
     return [largest(lambda rate, name=name: works(rate, MIXES[name]), 16.0) for name in KINDS[mix]]  # type: ignore[misc]
 
 
+@lru_cache(maxsize=1)
 def _whole(path: str) -> Requests:
     """The trace; where it is not at hand, generated requests of about its lengths and rate."""
     from assay.workloads.chat import hour
@@ -334,16 +336,18 @@ def _shared(path: str, rates: list[float], shares: list[tuple[float, ...]]) -> d
 
 
 def workload(
-    path: str, mix: str, load: float, phases: int, seconds: float, rates: list[float], seed: int, use: str = "judged"
-) -> Requests:
+    path: str, mix: str, load: float, phases: int, seconds: float, rates: list[float], seed: int, use: str = "judged",
+    stretch: int = 0,
+) -> Requests:  # fmt: skip
     """Prompts and answers of the Azure trace, its arrivals stretched to each phase's rate, and tiers by the mix.
 
     `shifting` alternates between the strict and the relaxed mix; `steady` keeps the even one. `rates` are
-    requests a second in each of them, of which `load` is a share.
+    requests a second in each of them, of which `load` is a share. The first stretch begins anywhere in the trace, by
+    the seed, and each of the others a quarter of the trace after the one before.
     """
     whole = _whole(path)
     random = stream(seed, "nitsum", use, mix)
-    start, parts = int(random.integers(len(whole))), []
+    start, parts = int(random.integers(len(whole))) + stretch * len(whole) // STRETCHES, []
     for phase in range(phases):
         which = phase % len(KINDS[mix])
         count = int(load * rates[which] * seconds)
@@ -451,27 +455,42 @@ def restarting(horizon: float) -> dict[str, Any]:
     return {"restart": RESTART, "horizon": horizon, "window": 30.0, "rest": 120.0}
 
 
-def tune(
-    path: str, mix: str, load: float, phases: int, seconds: float, rates: list[float], seed: int
-) -> dict[str, Any]:
-    """Of each family the layout that does best on a stretch that is not judged."""
+def try_static(
+    path: str, mix: str, load: float, phases: int, seconds: float, rates: list[float], family: str, number: int,
+    seed: int,
+) -> dict[str, Any]:  # fmt: skip
+    """What a static layout serves on a stretch that is not judged."""
     requests = workload(path, mix, load, phases, seconds, rates, seed, use="tuned")
-    return {name: int(np.argmax([score(requests, *one) for one in family])) for name, family in options().items()}
+    return {"goodput": score(requests, *options()[family][number])}
 
 
-def tune_restarts(path: str, load: float, phases: int, seconds: float, rates: list[float], seed: int) -> dict[str, Any]:
-    """Over how long a time restarts have to pay, likewise."""
+def try_restarts(
+    path: str, load: float, phases: int, seconds: float, rates: list[float], horizon: float, seed: int
+) -> dict[str, Any]:
+    """What a planner serves there whose restarts have to pay within a time."""
     requests = workload(path, "shifting", load, phases, seconds, rates, seed, use="tuned")
-    expected = usual(path, "shifting", load, rates)
-    goodput = [serve(requests, expected, **restarting(horizon))["goodput"] for horizon in HORIZONS]
-    return {"horizon": HORIZONS[int(np.argmax(goodput))]}
+    return {"goodput": serve(requests, usual(path, "shifting", load, rates), **restarting(horizon))["goodput"]}
+
+
+def tune(lab: Lab, prior: list[dict[str, Any]], dear: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
+    """The cases of both experiments, with the best layout of each family and with the best horizon."""
+    ways = [{"family": name, "number": i} for name, family in options().items() for i in range(len(family))]
+    tried = lab.run(try_static, [case | way for case in prior for way in ways])["goodput"].to_numpy()
+    found = []
+    for case, goodput in zip(prior, tried.reshape(len(prior), len(ways)), strict=True):
+        best = {name: [goodput[i] for i, way in enumerate(ways) if way["family"] == name] for name in options()}
+        found.append(case | {name: int(np.argmax(each)) for name, each in best.items()})
+    tried = lab.run(try_restarts, [case | {"horizon": h} for case in dear for h in HORIZONS])["goodput"].to_numpy()
+    horizons = tried.reshape(len(dear), len(HORIZONS)).argmax(1)
+    return found, [case | {"horizon": HORIZONS[i]} for case, i in zip(dear, horizons, strict=True)]
 
 
 def compare_on(
-    path: str, mix: str, load: float, phases: int, seconds: float, rates: list[float], seed: int, **tuned: Any
-) -> dict[str, dict[str, Any]]:
+    path: str, mix: str, load: float, phases: int, seconds: float, rates: list[float], stretch: int, seed: int,
+    **tuned: Any,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Nitsum and what was there before, on one stretch of traffic, each as it was tuned on another of its kind."""
-    requests = workload(path, mix, load, phases, seconds, rates, seed)
+    requests = workload(path, mix, load, phases, seconds, rates, seed, stretch=stretch)
     rows = {name: {"goodput": score(requests, *family[tuned[name]])} for name, family in options().items()}
     expected = usual(path, mix, load, rates)
     rows["partition by tier"] = serve(requests, expected, adapts=False)
@@ -499,6 +518,13 @@ def _filled(rows: dict[str, dict[str, Any]], requests: Requests) -> dict[str, di
     return {name: rest | row for name, row in rows.items()}
 
 
+def over_stretches(table: pl.DataFrame) -> pl.DataFrame:
+    """One row for all stretches of a seed: their means."""
+    measured = ("goodput", "switches", "paused", "offered")
+    case = ("mix", "load", "phases", "seconds", "system", "seed")
+    return table.group_by(case, maintain_order=True).agg(pl.col(measured).mean())
+
+
 def study(lab: Lab) -> Tables:
     """Nitsum beside prior systems on a mix that shifts (and one that does not), and beside restarts; 8 H200."""
     found = lab.trace_or_none("AzureLLMInferenceTrace_conv.csv")
@@ -512,10 +538,12 @@ def study(lab: Lab) -> Tables:
         common | {"load": load, "seconds": s, "rates": rates["shifting"]}
         for load, s in lab.pick(quick=[(0.9, 80.0)], full=[(0.7, 80.0), (0.9, 80.0), (0.9, 300.0)])
     ]
-    one, four = lab.with_seeds(quick=1, full=1), lab.with_seeds(quick=4, full=10)
+    one, few, four = lab.with_seeds(1, 1), lab.with_seeds(quick=3, full=5), lab.with_seeds(quick=4, full=10)
+    prior, dear = tune(one, prior, dear)
+    each = [case | {"stretch": stretch} for case in prior for stretch in range(STRETCHES)]
     tables = {
-        "prior": lab.run(compare_on, one.run(tune, prior).drop("seed").to_dicts(), per="system"),
-        "restart": four.run(compare_restarts, one.run(tune_restarts, dear).drop("seed").to_dicts(), per="system"),
+        "prior": over_stretches(few.run(compare_on, each, per="system")),
+        "restart": four.run(compare_restarts, dear, per="system"),
     }
     shown = {"mix", "load", "phases", "seconds", "system", "seed", "offered", "goodput", "switches", "paused"}
     return {f"{name}{made}": table.select(c for c in table.columns if c in shown) for name, table in tables.items()}
