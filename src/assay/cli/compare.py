@@ -138,27 +138,14 @@ def _taking(room: str, args: list[str]) -> str:
     """The paper of the room whose comparison takes all the options given."""
     named = [arg.partition("=")[0] for arg in args if arg.startswith("-") and arg.strip("-")[:1].isalpha()]  # no -3
     given = {name for name in named if name not in ("--json", "--wide")}
-    commands = _papers(room)
-    known = {key: {opt for param in command.params for opt in param.opts} for key, command in commands.items()}
-    fits = [key for key, options in known.items() if given <= options and _allows(commands[key], args)]
+    known = {key: {opt for param in command.params for opt in param.opts} for key, command in _papers(room).items()}
+    fits = [key for key, options in known.items() if given <= options]
     if len(fits) == 1:
         return fits[0]
     cure = f"name one: assay compare {'|'.join(fits or known)}"
     if not fits:
         raise BadInput(f"no comparison of {room} takes {' and '.join(sorted(given))} together; {cure}")
     raise BadInput(f"several comparisons of {room} take that; {cure}")
-
-
-def _allows(command: click.Command, args: list[str]) -> bool:
-    """Whether the values given to its choices are among them: `--job dedup` is for the paper that does that job."""
-    for param in command.params:
-        if isinstance(param.type, click.Choice):
-            for place, arg in enumerate(args):
-                name, equals, value = arg.partition("=")
-                value = value if equals else "".join(args[place + 1 : place + 2])
-                if name in param.opts and value not in param.type.choices:
-                    return False
-    return True
 
 
 def _overview(room: str) -> click.Command:

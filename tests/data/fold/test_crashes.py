@@ -11,9 +11,9 @@ from assay.data.fold.decide import Settings
 
 
 def test_every_change_fails_in_every_way_and_recovery_too() -> None:
-    report = examine(Job, ops=12, mixes=6)
+    report = examine(Job, ops=10, mixes=4)
     assert report.findings == []
-    assert report.changes >= 8 and report.crashes_twice > 0
+    assert report.changes >= 7 and report.crashes_twice > 0
 
 
 class Bands(Job):
@@ -21,7 +21,7 @@ class Bands(Job):
 
 
 def test_candidates_by_bands_are_as_durable() -> None:
-    assert examine(Bands, ops=9, mixes=4).findings == []
+    assert examine(Bands, ops=6, mixes=2).findings == []
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +76,8 @@ offers = {"crashable": Job, "deduper": Fold}
 
 SHARED = ("/usr/share", "/usr/include")
 TEXT = (".py", ".pyi", ".h", ".txt", ".md", ".rst")
-LONGEST = 100_000  # bytes of a file that are read
-BATCH = 200
+LONGEST = 20_000  # bytes of a file that are read
+BATCH = 400
 CORPORA = ("generated", "machine")
 PEERS = ("datasketch", "rensa")
 
@@ -99,18 +100,24 @@ def dedup(texts: Sequence[str], *, tau: float = 0.7, batch: int = 2000) -> NDArr
 # ------------------------------------------------------------------------------------------- the study
 
 
-def machine(limit: int, seed: int) -> list[str]:
-    """Licences, documentation and source files of this machine, in a random order: real text, really copied around."""
+@cache
+def files_here() -> list[str]:
+    """Licences, documentation and sources that are installed on this machine."""
     folders = [*SHARED, *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib"))]
-    paths = sorted(
+    return sorted(
         {f"{at}/{name}" for folder in folders for at, _, names in os.walk(folder) for name in names if _is_text(name)}
     )
-    texts: list[str] = []
+
+
+def machine(limit: int, seed: int) -> list[str]:
+    """Files of this machine in a random order, as far as they are text: really written, really copied around."""
+    paths, texts = files_here(), list[str]()
     for place in stream(seed, "fold", "machine").permutation(len(paths)):
         if len(texts) == limit:
             break
         with suppress(OSError):
-            text = Path(paths[int(place)]).read_bytes()[:LONGEST].decode("utf-8", "replace")
+            with Path(paths[int(place)]).open("rb") as file:
+                text = file.read(LONGEST).decode("utf-8", "replace")
             if text.strip() and "\0" not in text:
                 texts.append(text)
     return texts
@@ -175,8 +182,11 @@ def trial(corpus: str, documents: int, batch: int, seed: int) -> dict[str, dict[
 
 
 def installed(makers: dict[str, Callable[[], Deduplicator]]) -> dict[str, Callable[[], Deduplicator]]:
-    """Those whose libraries are there."""
-    return {name: make for name, make in makers.items() if name not in PEERS or importlib.util.find_spec(name)}
+    """Those that judge as they go and whose libraries are there."""
+    return {
+        name: make for name, make in makers.items()
+        if name != "rescan" and (name not in PEERS or importlib.util.find_spec(name))
+    }  # fmt: skip
 
 
 def growth(documents: int, method: str, batch: int, seed: int) -> dict[str, Any]:
@@ -195,17 +205,17 @@ def growth(documents: int, method: str, batch: int, seed: int) -> dict[str, Any]
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Generated documents and the files of this machine, and what becomes of the pace as the index grows."""
-    documents = lab.pick(quick=1_000, full=100_000)
+    documents = lab.pick(quick=1_200, full=100_000)
     some = lab.with_seeds(quick=2, full=3)
     batch = lab.pick(quick=BATCH, full=2_000)
     cases = [{"corpus": corpus, "documents": documents, "batch": batch} for corpus in CORPORA]
-    grown = [{"documents": lab.pick(quick=5_000, full=1_000_000), "method": method, "batch": batch}
-             for method in ("fold", "rescan")]  # fmt: skip
-    one = lab.with_seeds(quick=1, full=1)
+    grown = [{"documents": lab.pick(quick=4_000, full=300_000), "method": method, "batch": batch // 2}
+             for method in ("fold", "fold-bands", "rescan")]  # fmt: skip
+    ops, mixes = lab.pick(quick=9, full=330), lab.pick(quick=3, full=100)
     return {
         "quality": some.run(trial, cases, per="method", alone=True),
-        "growth": one.run(growth, grown, alone=True),
-        "crashes": one.run(crashes, [{"ops": lab.pick(quick=9, full=330), "mixes": lab.pick(quick=3, full=100)}]),
+        "growth": some.run(growth, grown, alone=True),
+        "crashes": lab.with_seeds(quick=1, full=1).run(crashes, [{"ops": ops, "mixes": mixes}]),
     }
 
 

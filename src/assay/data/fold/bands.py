@@ -1,8 +1,7 @@
 """Bands of MinHash slots: documents that agree in all slots of some band are candidates.
 
-Within a batch it is how FOLD finds duplicates; over everything kept (:class:`BandIndex`) it is FOLD's best rival, here
-in flat tables of 12 bytes a band and document, grown in place and never scanned again. :class:`Rescan` is the pipeline
-that most people run: all bands of all documents are sorted anew for every batch.
+Within a batch it is how FOLD finds duplicates; over everything kept (:class:`Bands`) it is FOLD's best rival, here in
+flat tables of 12 bytes a band and document, grown in place and never scanned again.
 """
 
 from __future__ import annotations
@@ -12,10 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.data.fold.graph import Found
 from assay.sim.compiled import njit
 
 BANDS, ROWS = 14, 8  # the paper's, for within a batch: sure for copies, half of those at 0.7
 _U64 = np.uint64
+_LOOKED_AT = 64  # candidates, and documents of a band
 
 
 @njit(cache=True, nogil=True)
@@ -47,37 +48,40 @@ def _insert(table: Any, heads: Any, keys: Any, first: int, older: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _chained(table: Any, heads: Any, keys: Any, older: Any, most: int, out: Any) -> None:
-    """For each document the newest others of its bands, each once, up to `most`."""
-    mask, bands = len(table) - 1, keys.shape[1]
+def _chained(table: Any, heads: Any, keys: Any, older: Any, near: Any) -> None:
+    """For each document the others of its bands, those first that share most of them; the newest of each band count."""
+    mask, bands, most = len(table) - 1, keys.shape[1], near.shape[1]
+    found, shared = np.empty(_LOOKED_AT, np.int32), np.empty(_LOOKED_AT, np.int64)
     for d in range(len(keys)):
         n = 0
         for b in range(bands):
             at = int(keys[d, b] >> _U64(1)) & mask
             while table[at] != 0 and table[at] != keys[d, b]:
                 at = (at + 1) & mask
-            other = heads[at] if table[at] == keys[d, b] else -1
-            steps = 0
-            while other >= 0 and n < most and steps < most:
-                known = False
-                for i in range(n):
-                    known = known or out[d, i] == other
-                if not known:
-                    out[d, n] = other
+            other, steps = heads[at] if table[at] == keys[d, b] else -1, 0
+            while other >= 0 and steps < _LOOKED_AT:
+                i = 0
+                while i < n and found[i] != other:
+                    i += 1
+                if i < n:
+                    shared[i] += 1
+                elif n < _LOOKED_AT:
+                    found[n], shared[n] = other, 1
                     n += 1
                 other = older[other, b]
                 steps += 1
-        for i in range(n, most):
-            out[d, i] = -1
+        order = np.argsort(-shared[:n], kind="mergesort")
+        for i in range(most):
+            near[d, i] = found[order[i]] if i < n else -1
 
 
-class BandIndex:
-    """Everything kept so far, by band; `most` bounds the candidates of one look-up.
+class Bands:
+    """Everything kept so far, by band; a look-up gives `most` candidates. Speaks as a graph does.
 
     >>> slots = np.arange(224, dtype=np.uint32).reshape(2, 112)
-    >>> index = BandIndex(bands=14, rows=8)
-    >>> index.add(slots[:1])
-    >>> index.candidates(slots)[:, 0].tolist()
+    >>> index = Bands(14, 8)
+    >>> index.add(slots[:1], index.search(slots[:1]))
+    >>> index.search(slots).ids[:, 0].tolist()
     [0, -1]
     """
 
@@ -86,13 +90,13 @@ class BandIndex:
         self._table, self._heads = np.zeros(1 << 14, np.uint64), np.zeros(1 << 14, np.int32)
         self._older = np.empty((0, bands), np.int32)
 
-    def candidates(self, slots: NDArray[np.uint32]) -> NDArray[np.int32]:
-        """Possible duplicates of each document, −1 behind the last."""
+    def search(self, slots: NDArray[Any]) -> Found:
+        """Possible duplicates of each document; how far they are, nobody knows yet."""
         out = np.empty((len(slots), self.most), np.int32)
-        _chained(self._table, self._heads, band_keys(slots, self.bands, self.rows), self._older, self.most, out)
-        return out
+        _chained(self._table, self._heads, band_keys(slots, self.bands, self.rows), self._older, out)
+        return Found(out, np.where(out < 0, 2, 0).astype(np.float32))
 
-    def add(self, slots: NDArray[np.uint32]) -> None:
+    def add(self, slots: NDArray[Any], found: Found) -> None:
         """Documents that are kept, numbered as they come."""
         last = self.size + len(slots)
         if last > len(self._older):

@@ -21,7 +21,6 @@ TIE = 0.05  # paces that differ by less are called equal
 
 
 @click.command(epilog="Example:  assay compare data --job dedup --input news.jsonl")
-@click.option("--job", type=click.Choice(["dedup"]), default="dedup", show_default=True, help="What is to be done.")
 @click.option(
     "--input", "inputs", required=True, multiple=True, type=click.Path(path_type=Path),
     help="Documents: txt, jsonl, jsonl.gz, parquet, folders of them; may be given again.",
@@ -30,9 +29,7 @@ TIE = 0.05  # paces that differ by less are called equal
 @click.option("--lines", is_flag=True, help="Text files hold a document a line.")
 @click.option("--most", type=click.IntRange(2), default=20_000, show_default=True, help="Documents to compare on.")
 @click.option("--methods", default="", help="Some of them, with commas.  [all that are installed]")
-def command(
-    job: str, inputs: tuple[Path, ...], field: str | None, lines: bool, most: int, methods: str
-) -> dict[str, Any]:
+def command(inputs: tuple[Path, ...], field: str | None, lines: bool, most: int, methods: str) -> dict[str, Any]:
     """Near-duplicate removal on your own documents: what each method finds of what is really there, and how fast."""
     found = (doc.text for path in files(inputs) for doc in documents(path, field, lines=lines))
     texts = list(islice(found, most))

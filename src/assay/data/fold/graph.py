@@ -2,11 +2,12 @@
 
 Looking a document up and finding its place in the graph is one traversal: those who are near it are its possible
 duplicates, and, if it is none, its neighbours. The documents of a group are looked up at once, in threads, in the graph
-as it was before them, and are compared with one another directly; then those that are kept are linked, in order. So the
-graph is a function of the kept documents and the groups they came in, and a rebuilt one is the same to the last link.
+as it was before them, and are compared with one another directly; those that are kept choose their links, again in
+threads, and get links back, in order. So the graph is a function of the kept documents and the groups they came in, and
+a rebuilt one is the same to the last link.
 
-Metrics: the Jaccard distance of bitmaps, 2h / (|x| + |y| + h) for h differing bits; their Hamming distance; the share
-of MinHash slots that differ. The last two are what FOLD is compared with.
+Metrics: the Jaccard distance of bitmaps, h / (h + b) for h differing bits and b shared ones; their Hamming distance;
+the share of MinHash slots that differ. The last two are what FOLD is compared with.
 """
 
 from __future__ import annotations
@@ -29,16 +30,15 @@ from assay.sim.streams import key
 METRICS = ("jaccard", "hamming", "slots")
 _LEVELS = 8
 AHEAD = 3  # rows asked for before they are needed
-LINES = 8  # cache lines of a row
 _U64 = np.uint64
 _FAR = np.float32(2.0)
+_FINE = np.float32(1 << 24)  # steps that a distance of 1 is told in
 
 
 class Arrays(NamedTuple):
     """What the compiled loops work on; row n is document n."""
 
     vectors: NDArray[np.uint64]
-    weights: NDArray[np.int32]  # bits set
     links: NDArray[np.int32]  # of the lowest level, −1 where there is none
     gaps: NDArray[np.uint16]  # how far each of them is
     above: NDArray[np.int32]  # the first row of `upper` that is the document's, −1 for most
@@ -47,10 +47,14 @@ class Arrays(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """For each document looked up: the nearest, nearest first."""
+    """For each document looked up: the nearest, nearest first; −1 behind the last."""
 
     ids: NDArray[np.int32]
     far: NDArray[np.float32]
+
+    def of(self, rows: Any) -> Found:
+        """For some of the documents."""
+        return Found(self.ids[rows], self.far[rows])
 
 
 class Graph:
@@ -70,7 +74,7 @@ class Graph:
         self.entry, self.top = -1, 0
         self._key = np.uint64(key(0, "fold", "levels"))
         self.arrays = Arrays(
-            np.zeros((0, words), np.uint64), np.zeros(0, np.int32), np.zeros((0, 2 * links), np.int32),
+            np.zeros((0, words), np.uint64), np.zeros((0, 2 * links), np.int32),
             np.zeros((0, 2 * links), np.uint16), np.zeros(0, np.int32), np.zeros((0, links), np.int32),
         )  # fmt: skip
 
@@ -78,7 +82,7 @@ class Graph:
     def nbytes(self) -> int:
         """Memory that holds something."""
         a = self.arrays
-        a_row = sum(one[:1].nbytes for one in (a.vectors, a.weights, a.links, a.gaps, a.above))
+        a_row = sum(one[:1].nbytes for one in (a.vectors, a.links, a.gaps, a.above))
         return self.size * a_row + self.rows * a.upper[:1].nbytes
 
     def search(self, vectors: NDArray[np.uint64], ef: int | None = None) -> Found:
@@ -98,9 +102,13 @@ class Graph:
         first, last = self.size, self.size + len(vectors)
         self._grow(last)
         self.arrays.vectors[first:last] = vectors
-        self.arrays.weights[first:last] = weights(vectors)
+
+        def some(begin: int, end: int) -> None:
+            _choose(self.arrays, self.metric, first, first + begin, first + end, found.ids, found.far)
+
+        in_threads(some, last - first, least=16)
         self.entry, self.top, self.rows = _link(
-            self.arrays, self.metric, first, last, self.entry, self.top, self.rows, self._key, found.ids, found.far
+            self.arrays, self.metric, first, last, self.entry, self.top, self.rows, self._key, self.ef
         )
         self.size = last
 
@@ -108,7 +116,7 @@ class Graph:
         a = self.arrays
         if to > len(a.vectors):
             room = max(1024, to + to // 4)
-            self.arrays = a = a._replace(**{name: _longer(getattr(a, name), room) for name in a._fields[:5]})
+            self.arrays = a = a._replace(**{name: _longer(getattr(a, name), room) for name in a._fields[:4]})
         worst = self.rows + (to - self.size) * _LEVELS
         if worst > len(a.upper):
             self.arrays = a._replace(upper=_longer(a.upper, worst + worst // 4))
@@ -124,14 +132,8 @@ class Graph:
         """Take up a saved graph of the documents with these sketches."""
         self.size, self.rows, self.entry, self.top = (int(one) for one in saved["head"])
         ours = vectors[: self.size]
-        rows: list[NDArray[Any]] = [ours, weights(ours), saved["links"], saved["gaps"], saved["above"], saved["upper"]]
+        rows: list[NDArray[Any]] = [ours, saved["links"], saved["gaps"], saved["above"], saved["upper"]]
         self.arrays = Arrays(*(_longer(one, len(one)) for one in rows))
-
-
-def weights(vectors: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """How many bits each has set."""
-    found: NDArray[np.int32] = np.bitwise_count(vectors).sum(axis=1, dtype=np.int32)
-    return found
 
 
 def _longer(array: NDArray[Any], rows: int) -> NDArray[Any]:
@@ -145,31 +147,35 @@ def _longer(array: NDArray[Any], rows: int) -> NDArray[Any]:
     return longer
 
 
-def _fetch(typing: Any, array: Any, row: Any) -> Any:
-    """Ask for a row's cache lines before they are needed: waiting for memory is most of what a large graph costs."""
+def _fetch(typing: Any, array: Any, row: Any, word: Any) -> Any:
+    """Ask for a cache line before it is needed: waiting for memory is most of what a large graph costs."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = signature.args[0]
         view = context.make_array(kind)(context, builder, args[0])
-        word = builder.sext(args[1], ir.IntType(64)) if args[1].type.width < 64 else args[1]
-        start = cgutils.get_item_pointer(context, builder, kind, view, [word, ir.Constant(ir.IntType(64), 0)])
+        place = [builder.sext(one, ir.IntType(64)) if one.type.width < 64 else one for one in args[1:]]
+        start = cgutils.get_item_pointer(context, builder, kind, view, place)
         start = builder.bitcast(start, ir.IntType(8).as_pointer())
         number = ir.IntType(32)
         hint = ir.FunctionType(ir.VoidType(), [start.type, number, number, number])
         call = cgutils.get_or_insert_function(builder.module, hint, "llvm.prefetch.p0")
-        for line in range(LINES):
-            at = builder.gep(start, [ir.Constant(ir.IntType(64), 64 * line)])
-            builder.call(call, [at, *(ir.Constant(number, one) for one in (0, 3, 1))])
+        builder.call(call, [start, *(ir.Constant(number, one) for one in (0, 3, 1))])
         return context.get_dummy_value()
 
-    return types.void(array, row), generate
+    return types.void(array, row, word), generate
 
 
 fetch: Any = intrinsic(_fetch)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def distance(metric: int, x: Any, wx: int, y: Any, wy: int) -> Any:
+def _fetch_row(array: Any, row: int, line: int) -> None:
+    for word in range(0, array.shape[1], line):
+        fetch(array, row, word)
+
+
+@njit(cache=True, nogil=True)
+def distance(metric: int, x: Any, y: Any) -> Any:
     """Between two sketches, 0 to 1."""
     if metric == 2:
         differ = 0
@@ -177,24 +183,24 @@ def distance(metric: int, x: Any, wx: int, y: Any, wy: int) -> Any:
             both = x[i] ^ y[i]
             differ += (both & _U64(0xFFFFFFFF) != 0) + (both >> _U64(32) != 0)
         return np.float32(differ / (2 * len(x)))
-    apart = _U64(0)
-    for i in range(len(x)):
+    apart, shared = _U64(0), _U64(0)
+    for i in range(len(x)):  # counting twice is cheaper than waiting for a count that lies elsewhere
         apart += ones(x[i] ^ y[i])
-    h = np.float32(apart)
+        shared += ones(x[i] & y[i])
+    h, either = np.float32(apart), np.float32(apart + shared)
     if metric == 1:
         return h / np.float32(64 * len(x))
-    either = np.float32(wx + wy) + h
-    return np.float32(2) * h / either if either > 0 else np.float32(0)
+    return h / either if either > 0 else np.float32(0)
 
 
 @njit(cache=True, nogil=True)
-def apart(metric: int, vectors: Any, number: Any) -> Any:
-    """All distances between some sketches: the lower triangle."""
+def apart(vectors: Any) -> Any:
+    """All distances between some bitmaps: the lower triangle."""
     n = len(vectors)
     found = np.full((n, n), _FAR, np.float32)
     for i in range(n):
         for j in range(i):
-            found[i, j] = distance(metric, vectors[i], number[i], vectors[j], number[j])
+            found[i, j] = distance(0, vectors[i], vectors[j])
     return found
 
 
@@ -215,60 +221,75 @@ def _new(visited: Any, stamp: int, node: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _place(ids: Any, far: Any, done: Any, count: int, node: int, d: Any) -> int:
-    """Into the pool, which is in order; returns how many it holds."""
-    room = len(ids)
-    if count == room:
-        if d >= far[count - 1]:
-            return count
-        count -= 1
-    at = count
-    while at > 0 and far[at - 1] > d:
-        ids[at], far[at], done[at] = ids[at - 1], far[at - 1], done[at - 1]
-        at -= 1
-    ids[at], far[at], done[at] = node, d, False
-    return count + 1
+def _packed(d: Any, node: int) -> Any:
+    """A distance and a number in one word that sorts by the distance; the lowest bit says "expanded"."""
+    return _U64(d * _FINE) << _U64(32) | _U64(node) << _U64(1)
 
 
 @njit(cache=True, nogil=True)
-def _walk(a: Any, metric: int, q: Any, wq: int, level: int, ids: Any, far: Any, done: Any, count: int, visited: Any,
-          stamp: int) -> int:  # fmt: skip
-    """Best-first from what is in the pool, on one level, until all of the pool has been expanded."""
-    at, fresh = 0, np.empty(a.links.shape[1], np.int32)
+def _node(word: Any) -> int:
+    return int((word & _U64(0xFFFFFFFF)) >> _U64(1))
+
+
+@njit(cache=True, nogil=True)
+def _far(word: Any) -> Any:
+    return np.float32(word >> _U64(32)) / _FINE
+
+
+@njit(cache=True, nogil=True)
+def _place(pool: Any, count: int, word: Any) -> int:
+    """Into the pool, which is in order and holds `count`; returns where, or its length if all of it is nearer."""
+    at = count
+    if count == len(pool):
+        if word >= pool[count - 1]:
+            return count
+        at -= 1
+    while at > 0 and pool[at - 1] > word:
+        pool[at] = pool[at - 1]
+        at -= 1
+    pool[at] = word
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _walk(a: Any, metric: int, q: Any, level: int, pool: Any, visited: Any, stamp: int, start: int) -> int:
+    """Best-first on one level until all of the pool has been expanded; returns how many it holds."""
+    fresh, room = np.empty(a.links.shape[1], np.int32), len(pool)
+    pool[0] = _packed(distance(metric, q, a.vectors[start]), start)
+    _new(visited, stamp, start)
+    at, count = 0, 1
     while at < count:
-        if done[at]:
+        if pool[at] & _U64(1):
             at += 1
             continue
-        done[at] = True
-        node = ids[at]
-        near = a.links[node] if level == 0 else a.upper[a.above[node] + level - 1]
-        closest, n = at + 1, 0
-        for other in near:
+        node = _node(pool[at])
+        pool[at] |= _U64(1)
+        if level == 0 and at + 1 < count:  # most often the next one
+            _fetch_row(a.links, _node(pool[at + 1]), 16)
+        n = 0
+        for other in a.links[node] if level == 0 else a.upper[a.above[node] + level - 1]:
             if other < 0:
                 break
             if _new(visited, stamp, other):
                 fresh[n] = other
                 n += 1
         for i in range(min(n, AHEAD)):
-            fetch(a.vectors, fresh[i])
+            _fetch_row(a.vectors, fresh[i], 8)
+        at += 1
         for i in range(n):
             if i + AHEAD < n:
-                fetch(a.vectors, fresh[i + AHEAD])
-            other = fresh[i]
-            d = distance(metric, q, wq, a.vectors[other], a.weights[other])
-            if count < len(ids) or d < far[count - 1]:
-                if d < far[at]:
-                    closest = 0
-                count = _place(ids, far, done, count, other, d)
-        at = min(at + 1, closest)
+                _fetch_row(a.vectors, fresh[i + AHEAD], 8)
+            place = _place(pool, count, _packed(distance(metric, q, a.vectors[fresh[i]]), fresh[i]))
+            if place < room:
+                count, at = min(count + 1, room), min(at, place)
     return count
 
 
 @njit(cache=True, nogil=True)
-def _descend(a: Any, metric: int, q: Any, wq: int, entry: int, top: int, until: int) -> int:
+def _descend(a: Any, metric: int, q: Any, entry: int, top: int, until: int) -> int:
     """Greedily to the nearest on the level above `until`."""
     node = entry
-    best = distance(metric, q, wq, a.vectors[node], a.weights[node])
+    best = distance(metric, q, a.vectors[node])
     for level in range(top, until, -1):
         moved = True
         while moved:
@@ -276,7 +297,7 @@ def _descend(a: Any, metric: int, q: Any, wq: int, entry: int, top: int, until: 
             for other in a.upper[a.above[node] + level - 1]:
                 if other < 0:
                     break
-                d = distance(metric, q, wq, a.vectors[other], a.weights[other])
+                d = distance(metric, q, a.vectors[other])
                 if d < best:
                     best, node, moved = d, other, True
     return node
@@ -293,17 +314,11 @@ def _table(ef: int, width: int) -> Any:
 @njit(cache=True, nogil=True)
 def _search(a: Any, metric: int, queries: Any, first: int, last: int, entry: int, top: int, ids: Any, far: Any) -> None:
     ef = ids.shape[1]
-    visited, done = _table(ef, a.links.shape[1]), np.empty(ef, np.bool_)
+    visited, pool = _table(ef, a.links.shape[1]), np.empty(ef, np.uint64)
     for i in range(first, last):
-        q, wq = queries[i], 0
-        for word in q:
-            wq += int(ones(word))
-        start = _descend(a, metric, q, wq, entry, top, 0)
-        ids[i, 0], done[0] = start, False
-        far[i, 0] = distance(metric, q, wq, a.vectors[start], a.weights[start])
-        stamp = i - first + 1
-        _new(visited, stamp, start)
-        _walk(a, metric, q, wq, 0, ids[i], far[i], done, 1, visited, stamp)
+        start = _descend(a, metric, queries[i], entry, top, 0)
+        for k in range(_walk(a, metric, queries[i], 0, pool, visited, i - first + 1, start)):
+            ids[i, k], far[i, k] = _node(pool[k]), _far(pool[k])
 
 
 @njit(cache=True, nogil=True)
@@ -317,7 +332,7 @@ def _level(seed: Any, number: int, width: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _chosen(a: Any, metric: int, ids: Any, far: Any, count: int, most: int, out: Any) -> int:
+def _chosen(a: Any, metric: int, pool: Any, count: int, most: int, out: Any) -> int:
     """Neighbours that lie in different directions: none is nearer to another one than to the document.
 
     If that leaves room, the nearest of the others.
@@ -327,10 +342,9 @@ def _chosen(a: Any, metric: int, ids: Any, far: Any, count: int, most: int, out:
     for i in range(count):
         if n == most:
             return n
-        node, good = ids[i], True
+        node, far, good = _node(pool[i]), _far(pool[i]), True
         for j in range(n):
-            other = ids[out[j]]
-            if distance(metric, a.vectors[node], a.weights[node], a.vectors[other], a.weights[other]) < far[i]:
+            if distance(metric, a.vectors[node], a.vectors[_node(pool[out[j]])]) < far:
                 good = False
                 break
         if good:
@@ -352,7 +366,28 @@ def _gap(d: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _back(links: Any, gaps: Any, node: int, d: Any, sure: bool) -> None:
+def _choose(a: Any, metric: int, group: int, first: int, last: int, ids: Any, far: Any) -> None:
+    """The links of some documents of the group that begins at `group`: to what was found, and to those before them."""
+    width, ef = a.upper.shape[1], ids.shape[1]
+    pool, out = np.empty(ef, np.uint64), np.empty(width, np.int64)
+    for new in range(first, last):
+        count = 0
+        while count < ef and ids[new - group, count] >= 0:
+            pool[count] = _packed(far[new - group, count], ids[new - group, count])
+            count += 1
+        for other in range(group, new):  # these were not in the graph when it was looked up
+            d = distance(metric, a.vectors[new], a.vectors[other])
+            if _place(pool, count, _packed(d, other)) < ef:
+                count = min(count + 1, ef)
+        n = _chosen(a, metric, pool, count, width, out)
+        for j in range(n):
+            a.links[new, j], a.gaps[new, j] = _node(pool[out[j]]), _gap(_far(pool[out[j]]))
+        if n < a.links.shape[1]:
+            a.links[new, n] = -1
+
+
+@njit(cache=True, nogil=True)
+def _back(links: Any, gaps: Any, node: int, gap: Any, sure: bool) -> None:
     """A link back to the new document: in a free place, or in that of the farthest; `sure`, even if it is farther."""
     worst, place = -1, -1
     for i in range(len(links)):
@@ -361,7 +396,6 @@ def _back(links: Any, gaps: Any, node: int, d: Any, sure: bool) -> None:
             break
         if int(gaps[i]) > worst:
             worst, place = int(gaps[i]), i
-    gap = _gap(d)
     if links[place] < 0 or int(gap) < worst or sure:
         if links[place] < 0 and place + 1 < len(links):
             links[place + 1] = -1
@@ -369,62 +403,43 @@ def _back(links: Any, gaps: Any, node: int, d: Any, sure: bool) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _link(a: Any, metric: int, first: int, last: int, entry: int, top: int, rows: int, seed: Any, ids: Any,
-          far: Any) -> Any:  # fmt: skip
-    width, ef = a.upper.shape[1], ids.shape[1]
-    pool, gone, done = np.empty(ef, np.int32), np.empty(ef, np.float32), np.empty(ef, np.bool_)
-    out = np.empty(2 * width, np.int64)
+def _link(a: Any, metric: int, first: int, last: int, entry: int, top: int, rows: int, seed: Any, ef: int) -> Any:
+    """Links back from those that were chosen, and the higher levels: in order, for they may meet."""
+    width = a.upper.shape[1]
+    pool, out = np.empty(ef, np.uint64), np.empty(width, np.int64)
     visited, stamp = _table(ef, width), 0
     for new in range(first, last):
         level = _level(seed, new, width)
-        a.above[new] = -1
-        a.links[new, 0] = -1
-        if level:
-            a.above[new] = rows
-            for r in range(rows, rows + level):
-                a.upper[r, 0] = -1
-            rows += level
-        count = 0
-        for i in range(ef):
-            if ids[new - first, i] < 0:
+        a.above[new] = rows if level else -1
+        for r in range(rows, rows + level):
+            a.upper[r, 0] = -1
+        rows += level
+        for j in range(width):
+            other = a.links[new, j]
+            if other < 0:
                 break
-            count = _place(pool, gone, done, count, ids[new - first, i], far[new - first, i])
-        for other in range(first, new):  # those of its own group were not there when it was looked up
-            d = distance(metric, a.vectors[new], a.weights[new], a.vectors[other], a.weights[other])
-            count = _place(pool, gone, done, count, other, d)
-        n = _chosen(a, metric, pool, gone, count, width, out)
-        for j in range(n):
-            i = out[j]
-            a.links[new, j], a.gaps[new, j] = pool[i], _gap(gone[i])
-            _back(a.links[pool[i]], a.gaps[pool[i]], new, gone[i], j < 2)
-        if n < a.links.shape[1]:
-            a.links[new, n] = -1
-        stamp = _link_above(a, metric, new, level, entry, top, pool, gone, done, out, visited, stamp)
+            _back(a.links[other], a.gaps[other], new, a.gaps[new, j], j < 2)
+        stamp = _link_above(a, metric, new, level, entry, top, pool, out, visited, stamp)
         if level > top or entry < 0:
             entry, top = new, level
     return entry, top, rows
 
 
 @njit(cache=True, nogil=True)
-def _link_above(a: Any, metric: int, new: int, level: int, entry: int, top: int, pool: Any, gone: Any, done: Any,
-                out: Any, visited: Any, stamp: int) -> int:  # fmt: skip
+def _link_above(a: Any, metric: int, new: int, level: int, entry: int, top: int, pool: Any, out: Any, visited: Any,
+                stamp: int) -> int:  # fmt: skip
     """On the higher levels, where one document in `width` is."""
     width = a.upper.shape[1]
     for high in range(1, min(level, top) + 1):  # upwards: the way down must not lead over the document itself
         stamp += 1
-        q, wq = a.vectors[new], a.weights[new]
-        start = _descend(a, metric, q, wq, entry, top, high)
-        pool[0], done[0] = start, False
-        gone[0] = distance(metric, q, wq, a.vectors[start], a.weights[start])
-        _new(visited, stamp, start)
-        count = _walk(a, metric, q, wq, high, pool, gone, done, 1, visited, stamp)
-        n = _chosen(a, metric, pool, gone, count, width, out)
+        start = _descend(a, metric, a.vectors[new], entry, top, high)
+        count = _walk(a, metric, a.vectors[new], high, pool, visited, stamp, start)
+        n = _chosen(a, metric, pool, count, width, out)
         mine = a.upper[a.above[new] + high - 1]
         for j in range(n):
-            other = pool[out[j]]
+            other = _node(pool[out[j]])
             mine[j] = other
-            theirs = a.upper[a.above[other] + high - 1]
-            _back_above(a, metric, other, theirs, new, gone[out[j]])
+            _back_above(a, metric, other, a.upper[a.above[other] + high - 1], new, _far(pool[out[j]]))
         if n < width:
             mine[n] = -1
     return stamp
@@ -440,7 +455,7 @@ def _back_above(a: Any, metric: int, other: int, theirs: Any, new: int, d: Any) 
             if i + 1 < len(theirs):
                 theirs[i + 1] = -1
             return
-        far = distance(metric, a.vectors[other], a.weights[other], a.vectors[theirs[i]], a.weights[theirs[i]])
+        far = distance(metric, a.vectors[other], a.vectors[theirs[i]])
         if far > worst:
             worst, place = far, i
     if d < worst:

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.data.fold.bands import BandIndex, band_keys
-from assay.data.fold.decide import GROUP, Settings
-from assay.data.fold.graph import Found, Graph
+from assay.data.fold.bands import Bands, band_keys
+from assay.data.fold.decide import GROUP, Near, Settings
+from assay.data.fold.graph import Graph
 from assay.data.fold.index import Fold
-from assay.data.fold.sketch import SLOTS, WORDS, sketched
+from assay.data.fold.sketch import BITS, SLOTS, WORDS, agreement, bitmaps_of, sketched
 from assay.data.store.blocking import wait
 from assay.data.store.directory import DirStore
 from assay.record.errors import BadInput
@@ -63,31 +63,23 @@ class Durable:
 def _settle(slots: Any, candidates: Any, kept: Any, tau: float) -> Any:
     """Which of a group to keep: none that agrees with a candidate, or with one kept before it in the group."""
     keep = np.ones(len(slots), np.bool_)
-    k = slots.shape[1]
     for i in range(len(slots)):
-        for c in range(candidates.shape[1]):
-            if candidates[i, c] < 0 or not keep[i]:
+        for other in candidates[i]:
+            if other < 0 or not keep[i]:
                 break
-            same = 0
-            for s in range(k):
-                same += slots[i, s] == kept[candidates[i, c], s]
-            keep[i] = same < tau * k
+            keep[i] = agreement(slots[i], kept[other]) < tau
         for j in range(i):
             if not keep[i]:
                 break
-            if keep[j]:
-                same = 0
-                for s in range(k):
-                    same += slots[i, s] == slots[j, s]
-                keep[i] = same < tau * k
+            keep[i] = not keep[j] or agreement(slots[i], slots[j]) < tau
     return keep
 
 
 class InMemory:
-    """Any index of candidates, with the slots of everything kept beside it to decide on them."""
+    """An index of candidates over some view of the slots, and the slots of everything kept to decide on them."""
 
-    def __init__(self, index: Any) -> None:
-        self.index, self.size = index, 0
+    def __init__(self, index: Near, view: Callable[[Any], NDArray[Any]] = np.asarray, most: int = 64) -> None:
+        self.index, self._view, self._most = index, view, most
         self._slots = np.empty((0, SLOTS), np.uint32)
 
     def observe(self, texts: Sequence[str]) -> NDArray[np.bool_]:
@@ -95,71 +87,31 @@ class InMemory:
         slots, keep = sketched(texts).slots, np.zeros(len(texts), np.bool_)
         for first in range(0, len(texts), GROUP):
             some = slots[first : first + GROUP]
-            candidates, found = self.index.look_up(some)
-            stay = _settle(some, candidates, self._slots, TAU)
+            found = self.index.search(self._view(some))
+            stay = _settle(some, found.ids[:, : self._most], self._slots, TAU)
             keep[first : first + GROUP] = stay
-            self.index.take(some[stay], found, stay)
-            last = self.size + int(stay.sum())
+            size, last = self.index.size, self.index.size + int(stay.sum())
             if last > len(self._slots):
                 longer = np.empty((max(4096, last + last // 2), SLOTS), np.uint32)
-                longer[: self.size] = self._slots[: self.size]
+                longer[:size] = self._slots[:size]
                 self._slots = longer
-            self._slots[self.size : last] = some[stay]
-            self.size = last
+            self._slots[size:last] = some[stay]
+            self.index.add(self._view(some[stay]), found.of(stay))
         return keep
 
     @property
     def nbytes(self) -> int:
         """Of the index and the slots."""
-        return int(self.index.nbytes) + 4 * SLOTS * self.size
+        return self.index.nbytes + 4 * SLOTS * self.index.size
 
 
-class Bands:
-    """Bands over everything kept."""
-
-    def __init__(self, bands: int, rows: int, most: int = 64) -> None:
-        self.index = BandIndex(bands, rows, most=most)
-
-    def look_up(self, slots: NDArray[np.uint32]) -> tuple[NDArray[np.int32], None]:
-        """Candidates."""
-        return self.index.candidates(slots), None
-
-    def take(self, slots: NDArray[np.uint32], found: None, stay: NDArray[np.bool_]) -> None:
-        """Those that are kept."""
-        self.index.add(slots)
-
-    @property
-    def nbytes(self) -> int:
-        """Of the tables."""
-        return self.index.nbytes
-
-
-class OtherGraph:
+def _other_graph(metric: str, settings: Settings) -> InMemory:
     """FOLD's graph over another metric: MinHash slots as they are, or the Hamming distance of bitmaps."""
-
-    def __init__(self, metric: str, settings: Settings) -> None:
-        self.metric, self.near = metric, settings.near
-        words = SLOTS // 2 if metric == "slots" else settings.bits // 64
-        self.graph = Graph(words, metric=metric, links=settings.links, ef=settings.ef)
-
-    def _vectors(self, slots: NDArray[np.uint32]) -> NDArray[np.uint64]:
-        from assay.data.fold.sketch import bitmaps_of
-
-        return np.ascontiguousarray(slots).view(np.uint64) if self.metric == "slots" else bitmaps_of(slots)
-
-    def look_up(self, slots: NDArray[np.uint32]) -> tuple[NDArray[np.int32], Found]:
-        """The nearest are the candidates."""
-        found = self.graph.search(self._vectors(slots))
-        return np.ascontiguousarray(found.ids[:, : self.near]), found
-
-    def take(self, slots: NDArray[np.uint32], found: Found, stay: NDArray[np.bool_]) -> None:
-        """Those that are kept."""
-        self.graph.add(self._vectors(slots), Found(found.ids[stay], found.far[stay]))
-
-    @property
-    def nbytes(self) -> int:
-        """Of the graph."""
-        return self.graph.nbytes
+    if metric == "slots":
+        words, view = SLOTS // 2, lambda slots: np.ascontiguousarray(slots).view(np.uint64)
+    else:
+        words, view = settings.bits // 64, lambda slots: bitmaps_of(slots, settings.bits)
+    return InMemory(Graph(words, metric=metric, links=settings.links, ef=settings.ef), view, settings.near)
 
 
 class Rescan:
@@ -185,7 +137,7 @@ class Rescan:
 
 @njit(cache=True)
 def _within(keys: Any, order: Any, slots: Any, old: int, tau: float, keep: Any) -> None:
-    docs, bands, k = keys.shape[0], keys.shape[1], slots.shape[1]
+    docs, bands = keys.shape
     place = np.empty((docs, bands), np.int64)
     for b in range(bands):
         for i in range(docs):
@@ -195,11 +147,7 @@ def _within(keys: Any, order: Any, slots: Any, old: int, tau: float, keep: Any) 
             at = place[d, b] - 1
             while at >= 0 and keep[d] and keys[order[at, b], b] == keys[d, b]:
                 other = order[at, b]
-                if keep[other]:
-                    same = 0
-                    for s in range(k):
-                        same += slots[d, s] == slots[other, s]
-                    keep[d] = same < tau * k
+                keep[d] = not keep[other] or agreement(slots[d], slots[other]) < tau
                 at -= 1
 
 
@@ -267,17 +215,17 @@ def contenders(folder: Path) -> dict[str, Callable[[], Deduplicator]]:
     variants = {
         "fold": plain,
         "fold-bands": Settings(by="bands"),
-        "fold-minhash": Settings(verify="minhash"),
-        "fold-none": Settings(verify="none"),
-        "fold-paper": Settings(verify="none", cut="paper"),
+        "fold-minhash": Settings(verify="minhash", bits=BITS),
+        "fold-none": Settings(verify="none", bits=BITS),
+        "fold-paper": Settings(verify="none", bits=BITS, cut="paper"),
     }
     made: dict[str, Callable[[], Deduplicator]] = {
         name: (lambda name=name, settings=settings: Durable(folder / name, settings))  # type: ignore[misc]
         for name, settings in variants.items()
     }
     return made | {
-        "graph-slots": lambda: InMemory(OtherGraph("slots", plain)),
-        "graph-hamming": lambda: InMemory(OtherGraph("hamming", plain)),
+        "graph-slots": lambda: _other_graph("slots", plain),
+        "graph-hamming": lambda: _other_graph("hamming", plain),
         "bands-14": lambda: InMemory(Bands(14, 8)),
         "bands-28": lambda: InMemory(Bands(28, 4)),
         "bands-capped": lambda: InMemory(Bands(14, 8, most=1)),

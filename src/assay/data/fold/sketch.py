@@ -29,7 +29,7 @@ from assay.sim.streams import stream
 
 WORDS = 5  # to a shingle
 SLOTS = 112  # hash functions, K
-BITS = 4096  # of a bitmap, M
+BITS = 4096  # of a bitmap, the paper's M
 _BITMAP_SEED = np.uint64(9173)
 _U32 = np.uint32
 _U64 = np.uint64

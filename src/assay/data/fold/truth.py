@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.data.fold.sketch import jaccard
 from assay.sim.compiled import njit
 
 
@@ -58,7 +59,7 @@ def _join(counts: Any, ranks: Any, names: int, tau: float) -> Any:
                 seen[other] = d
                 if min(counts[d], counts[other]) < tau * max(counts[d], counts[other]) - 1e-9:
                     continue
-                found = _alike(mine, ranks[starts[other] : starts[other + 1]])
+                found = jaccard(mine, ranks[starts[other] : starts[other + 1]])
                 if found >= tau and (found > alike[d] or of[d] < 0):
                     of[d], alike[d] = other, found
         if of[d] < 0:
@@ -68,19 +69,3 @@ def _join(counts: Any, ranks: Any, names: int, tau: float) -> Any:
                 head[name] = postings
                 postings += 1
     return of, alike
-
-
-@njit(cache=True, nogil=True)
-def _alike(x: Any, y: Any) -> float:
-    i = j = both = 0
-    while i < len(x) and j < len(y):
-        if x[i] == y[j]:
-            both += 1
-            i += 1
-            j += 1
-        elif x[i] < y[j]:
-            i += 1
-        else:
-            j += 1
-    either = len(x) + len(y) - both
-    return both / either if either else 1.0
