@@ -76,8 +76,8 @@ offers = {"crashable": Job, "deduper": Fold}
 
 SHARED = ("/usr/share", "/usr/include")
 TEXT = (".py", ".pyi", ".h", ".txt", ".md", ".rst")
-LONGEST = 20_000  # bytes of a file that are read
-BATCH = 400
+LONGEST = 10_000  # bytes of a file that are read
+BATCH = 200
 CORPORA = ("generated", "machine")
 PEERS = ("datasketch", "rensa")
 
@@ -205,11 +205,11 @@ def growth(documents: int, method: str, batch: int, seed: int) -> dict[str, Any]
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Generated documents and the files of this machine, and what becomes of the pace as the index grows."""
-    documents = lab.pick(quick=1_200, full=100_000)
+    documents = lab.pick(quick=800, full=100_000)
     some = lab.with_seeds(quick=2, full=3)
     batch = lab.pick(quick=BATCH, full=2_000)
     cases = [{"corpus": corpus, "documents": documents, "batch": batch} for corpus in CORPORA]
-    grown = [{"documents": lab.pick(quick=4_000, full=300_000), "method": method, "batch": batch // 2}
+    grown = [{"documents": lab.pick(quick=3_000, full=300_000), "method": method, "batch": batch}
              for method in ("fold", "fold-bands", "rescan")]  # fmt: skip
     ops, mixes = lab.pick(quick=9, full=330), lab.pick(quick=3, full=100)
     return {
