@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import json
 import os
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 from assay.cli.data import verb
 from assay.data.fold.generate import corpus
 from assay.data.fold.job import deduplicate
+from assay.data.interface import StoreError
 from assay.data.store.directory import DirStore
 from assay.record.errors import BadInput
 
@@ -142,6 +144,42 @@ def test_a_file_that_changed_behind_the_index_is_refused(tmp_path: Path) -> None
 
 class Killed(BaseException):
     """The process is gone."""
+
+
+def test_a_parquet_file_that_ends_early_costs_one_line_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    first, path = written(tmp_path / "a.jsonl", TEXTS[:20]), tmp_path / "b.parquet"
+    pl.DataFrame({"id": [f"p{i}" for i in range(20)], "contents": TEXTS[20:40]}).write_parquet(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BadInput, match=r"b\.parquet is no whole parquet file: [^\n]*fetch it again$"):
+        run(tmp_path, first, path)
+    path.write_bytes(whole)
+    assert run(tmp_path, first, path) == 20
+    assert len({*ids(tmp_path / "out"), *ids(tmp_path / "out", "duplicates")}) == 40
+
+
+def test_a_full_disk_costs_one_line_and_nothing_that_was_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "a.jsonl", TEXTS[:60])
+    run(tmp_path / "whole", path, batch=20)
+    write, left = os.writev, 0
+
+    def full(file: int, views: Any) -> int:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, views)
+
+    monkeypatch.setattr(os, "writev", full)
+    for left in (1, 3, 4, 2):  # noqa: B007 - counted down by the disk
+        with pytest.raises(StoreError, match="No space left on device; free some space") as error:
+            run(tmp_path / "full", path, batch=20)
+        assert "\n" not in str(error.value)
+    run(tmp_path / "full", path, batch=20)
+    for what in ("kept", "duplicates"):
+        assert ids(tmp_path / "full" / "out", what) == ids(tmp_path / "whole" / "out", what)
 
 
 @pytest.mark.parametrize("how", ["before", "after"])
