@@ -339,7 +339,7 @@ claims = [
     Claim(
         "rescanning",
         measures.mean("late_over_early", method="rescan", experiment="growth"),
-        asks="The pipeline that sorts all bands for every batch falls to 0.334 times its pace or less over the same span.",
+        asks="The pipeline that sorts all bands for every batch falls to 0.334 times its pace or less.",
         kind=Kind.AT_MOST,
         value=0.334,
         unit="times",

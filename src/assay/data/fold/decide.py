@@ -150,11 +150,12 @@ class Decision:
     ) -> list[int]:
         """The fates of a group's documents; returns those that are kept."""
         limit, plan, kept = self.settings.limit, self.plan, list[int]()
-        close = found.far[:, : self.settings.near] <= limit
+        close, mutual = _columns(found.far[:, : self.settings.near] <= limit), _columns(between <= limit)
         number = self.near.size
         for k, i in enumerate(left):
-            options = [(float(found.far[k, c]), int(found.ids[k, c])) for c in np.flatnonzero(close[k])]
-            options += [(float(between[k, j]), int(plan.fates[left[j]])) for j in kept if between[k, j] <= limit]
+            options = [(float(found.far[k, c]), int(found.ids[k, c])) for c in close[k]]
+            fates = [(float(between[k, j]), int(plan.fates[left[j]])) for j in mutual[k]]
+            options += [(far, fate) for far, fate in fates if fate >= 0]  # those that were kept
             match = self._match(i, sorted(options), near)
             if match is not None:
                 plan.fates[i], plan.alike[i] = -1 - match[0], match[1]
@@ -181,3 +182,11 @@ class Decision:
             if alike >= self.settings.tau:
                 return other, alike
         return None
+
+
+def _columns(mask: NDArray[np.bool_]) -> list[list[int]]:
+    """Of each row, where it is true."""
+    found: list[list[int]] = [[] for _ in mask]
+    for row, column in zip(*(one.tolist() for one in np.nonzero(mask)), strict=True):
+        found[row].append(column)
+    return found
