@@ -26,7 +26,7 @@ def test_candidates_by_bands_are_as_durable() -> None:
 
 @pytest.mark.slow
 def test_three_hundred_changes_fail_in_every_way() -> None:
-    report = examine(Job, ops=330, mixes=60)
+    report = examine(Job, ops=260, mixes=60)
     assert report.changes >= 300
     assert report.findings == []
 

@@ -211,7 +211,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     cases = [{"corpus": corpus, "documents": documents, "batch": batch} for corpus in CORPORA]
     grown = [{"documents": lab.pick(quick=3_000, full=300_000), "method": method, "batch": batch}
              for method in ("fold", "fold-bands", "rescan")]  # fmt: skip
-    ops, mixes = lab.pick(quick=9, full=330), lab.pick(quick=3, full=100)
+    ops, mixes = lab.pick(quick=9, full=260), lab.pick(quick=3, full=60)
     return {
         "quality": some.run(trial, cases, per="method", alone=True),
         "growth": some.run(growth, grown, alone=True),

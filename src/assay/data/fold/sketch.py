@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,7 @@ class Sketches:
         return self.shingles[starts[row] : starts[row + 1]]
 
 
+@cache
 def multipliers(slots: int = SLOTS) -> NDArray[np.uint64]:
     """The odd numbers that make K hash functions out of one; the same everywhere, for indexes outlive programs."""
     return stream(0, "fold", "multipliers").integers(0, 2**63, slots, dtype=np.uint64) * _U64(2) + _U64(1)
