@@ -103,7 +103,7 @@ def _resident() -> int:
 def growth(documents: int, folder: Path, seconds: float, by: str) -> None:
     """The pace as the index grows; the generator's own time is not counted."""
     began = time.perf_counter()
-    dedup(["compile what has to be compiled"] * 2)
+    dedup(["compile what has to be compiled"] * 2, by=by)
     method = Durable(folder, Settings(by=by))
     done = method.fold.seen
     method.number = done

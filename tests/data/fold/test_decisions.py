@@ -64,11 +64,12 @@ def test_the_judge_is_right(texts: list[str], tau: float) -> None:
         assert alike[i] == oracle.jaccard(oracle.shingles(texts[i]), oracle.shingles(texts[of[i]]))
 
 
-def test_duplicates_are_found_and_nothing_else_is_taken_out() -> None:
-    texts = [text for some in corpus(1500, seed=3) for text in some]
+@pytest.mark.parametrize("by", ["graph", "bands"])
+def test_duplicates_are_found_and_nothing_else_is_taken_out(by: str) -> None:
+    texts = [text for some in corpus(1000, seed=3) for text in some]
     docs = sketched(texts)
     of, _ = exact(docs.counts, docs.shingles)
-    found = judged(dedup(texts, batch=400), of >= 0)
+    found = judged(dedup(texts, by=by, batch=400), of >= 0)
     assert found["recall"] >= 0.93
     assert found["precision"] >= 0.98
 

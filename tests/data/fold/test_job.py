@@ -104,6 +104,16 @@ def test_all_kinds_of_files_hold_the_same_documents(tmp_path: Path) -> None:
     assert len(set(kept)) == 1
 
 
+def test_an_index_keeps_what_it_was_made_with_and_what_bands_cannot_decide_the_graph_does(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", TEXTS[:20])
+    where = (path, "--out", tmp_path / "o", "--index", tmp_path / "i")
+    assert json.loads(told(*where, "--verify", "none", "--json"))["dedup"]["documents"] == 20
+    assert "Nothing new" in told(*where)
+    assert "made with verify none, by graph" in told(*where, "--tau", "0.7", code=2)
+    assert "must be verified" in told(path, "--out", tmp_path / "p", "--index", tmp_path / "j",
+                                      "--verify", "none", "--by", "bands", code=2)  # fmt: skip
+
+
 def test_a_file_that_ends_early_costs_one_line_and_nothing_else(tmp_path: Path) -> None:
     good = written(tmp_path / "a.jsonl.gz", TEXTS[:120])
     whole = good.read_bytes()

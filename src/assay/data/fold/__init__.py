@@ -82,15 +82,16 @@ CORPORA = ("generated", "machine")
 PEERS = ("datasketch", "rensa")
 
 
-def dedup(texts: Sequence[str], *, tau: float = 0.7, batch: int = 2000) -> NDArray[np.bool_]:
+def dedup(texts: Sequence[str], *, tau: float = 0.7, by: str = "bands", batch: int = 2000) -> NDArray[np.bool_]:
     """Which texts to keep: the first of any whose word 5-grams are alike by tau or more.
 
-    In memory; for a corpus that grows, open a :class:`Fold` on a store, or use `assay dedup`.
+    In memory; for a corpus that grows, open a :class:`Fold` on a store, or use `assay dedup`. `by` says where
+    candidates come from: "bands", which won the comparison, or FOLD's "graph".
 
     >>> dedup(["a b c d e f", "a b c d e f", "k l m n o p"]).tolist()
     [True, False, True]
     """
-    fold = Fold(Settings(tau=tau))
+    fold = Fold(Settings(tau=tau, by=by))
     wait(fold.open(MemStore()))
     spans = [range(first, min(first + batch, len(texts))) for first in range(0, len(texts), batch)]
     kept = [wait(fold.observe([str(i) for i in span], texts[span.start : span.stop])) for span in spans]

@@ -79,12 +79,15 @@ Before = Callable[[int, Answer], Awaitable[None]]
 
 
 class Fold:
-    """Keeps the first of near-duplicates, over any number of runs. The store holds the truth."""
+    """Keeps the first of near-duplicates, over any number of runs. The store holds the truth.
+
+    Without `settings` an index that is there keeps its own; a new one gets those of `fresh`.
+    """
 
     key = "fold"
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = checked(settings or Settings())
+    def __init__(self, settings: Settings | None = None, *, fresh: Settings | None = None) -> None:
+        self.settings = checked(settings or fresh or Settings())
         self._asked = settings is not None
 
     async def open(self, store: Store, *, clock: Clock | None = None, seed: int | None = None) -> None:

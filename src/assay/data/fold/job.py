@@ -29,6 +29,7 @@ from assay.data.store.directory import DirStore
 from assay.record.errors import BadInput
 
 BATCH = 2000  # documents
+USUAL = Settings(by="bands")  # finds as much as the graph and more of it each second: see the table of `assay run fold`
 Progress = Callable[[int, int], None]
 
 
@@ -59,7 +60,7 @@ async def deduplicate(
 ) -> Summary:  # fmt: skip
     """Read, decide, write; goes on where an earlier run with the same index stopped."""
     paths = files(inputs)
-    fold = Fold(settings)
+    fold = Fold(settings, fresh=USUAL)
     with _alone(out):
         target = DirStore(out)
         await fold.open(open_store(index))

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from assay.data.fold.decide import BY, VERIFY, Settings
-from assay.data.fold.job import deduplicate
+from assay.data.fold.decide import BY, VERIFY
+from assay.data.fold.job import USUAL, deduplicate
 from assay.data.store.blocking import wait
 
 
@@ -18,7 +19,7 @@ from assay.data.store.blocking import wait
 @click.option("--index", required=True, help="Folder, or s3://…, that remembers everything kept so far.")
 @click.option("--tau", type=click.FloatRange(0, 1, min_open=True), help="Similarity that makes a duplicate.  [0.7]")
 @click.option("--verify", type=click.Choice(VERIFY), help="What decides on candidates: shingles, or less.  [exact]")
-@click.option("--by", type=click.Choice(BY), help="Candidates from FOLD's graph, or faster tables of bands.  [graph]")
+@click.option("--by", type=click.Choice(BY), help="Candidates from tables of bands, or from FOLD's graph.  [bands]")
 @click.option("--field", help="Where the text is in JSON lines and parquet.  [text, contents, content]")
 @click.option("--lines", is_flag=True, help="Text files hold a document a line.")
 def command(
@@ -32,7 +33,9 @@ def command(
     OUT/duplicates has of which kept document each other one is a duplicate, and how much alike.
     """
     given = {name: value for name, value in (("tau", tau), ("verify", verify), ("by", by)) if value is not None}
-    settings = Settings(**given) if given else None  # type: ignore[arg-type]
+    if verify == "none":  # bands only say who might be alike; the graph says how much
+        given = {"by": "graph"} | given
+    settings = msgspec.structs.replace(USUAL, **given) if given else None
     progress = click.get_current_context().obj
     done = wait(deduplicate(inputs, out, index, settings=settings, text_field=field, lines=lines, progress=progress))
     gone = done.documents - done.kept
