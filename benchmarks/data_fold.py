@@ -109,17 +109,18 @@ def growth(documents: int, folder: Path, seconds: float, by: str) -> None:
     method.number = done
     opened = time.perf_counter() - began
     print(json.dumps({"seen": done, "kept": method.fold.kept, "opened_s": round(opened, 1)}), flush=True)
-    took, count = 0.0, 0
+    took, busy, count = 0.0, 0.0, 0
     for number, some in enumerate(generate.corpus(documents, 5, batch=BATCH)):
         if number * BATCH < done:
             continue
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.process_time()
         method.observe(some)
-        took, count = took + time.perf_counter() - start, count + len(some)
+        took, busy = took + time.perf_counter() - start, busy + time.process_time() - worked
+        count += len(some)
         if count >= 10 * BATCH:
-            row = {"seen": (number + 1) * BATCH, "kept": method.fold.kept, "documents_s": round(count / took)}
-            print(json.dumps(row), flush=True)
-            took, count = 0.0, 0
+            pace = {"documents_s": round(count / took), "processor_us": round(1e6 * busy / count)}
+            print(json.dumps({"seen": (number + 1) * BATCH, "kept": method.fold.kept, **pace}), flush=True)
+            took, busy, count = 0.0, 0.0, 0
         if time.perf_counter() - began > seconds:
             break
     method.save()
