@@ -27,6 +27,16 @@ def jaccard(x: set[int], y: set[int]) -> float:
     return len(x & y) / len(x | y) if x | y else 1.0
 
 
+def shared(slots: Sequence[Sequence[int]], bands: int, rows: int) -> list[dict[int, int]]:
+    """For each document the earlier ones that agree with it in all slots of some band, and in how many bands."""
+    found = []
+    for d, mine in enumerate(slots):
+        counts = [sum(mine[b * rows : (b + 1) * rows] == other[b * rows : (b + 1) * rows] for b in range(bands))
+                  for other in slots[:d]]  # fmt: skip
+        found.append({other: count for other, count in enumerate(counts) if count})
+    return found
+
+
 def kept(texts: Sequence[str], tau: float) -> list[bool]:
     """Each document is compared with every one that was kept before it."""
     sets: list[set[int]] = []

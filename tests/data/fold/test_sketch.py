@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("mmh3", reason="pip install mmh3")
 
+from assay.data.fold.bands import Bands, mates
 from assay.data.fold.graph import distance
 from assay.data.fold.sketch import bitmaps_of, jaccard, multipliers, sketched
 from tests.oracles import dedup as oracle
@@ -27,8 +28,8 @@ def test_sketches_are_their_definition(texts: list[str]) -> None:
         expected = oracle.shingles(text)
         assert docs.shingles_of(row).tolist() == sorted(expected)
         assert docs.slots[row].tolist() == oracle.slots(expected, by)
-        bits = {i for i in range(4096) if int(docs.bitmaps[row, i >> 6]) >> (i & 63) & 1}
-        assert bits == oracle.bitmap(docs.slots[row].tolist(), 4096)
+        bits = np.flatnonzero(np.unpackbits(docs.bitmaps[row].view(np.uint8), bitorder="little"))
+        assert set(bits.tolist()) == oracle.bitmap(docs.slots[row].tolist(), 4096)
     assert np.array_equal(bitmaps_of(docs.slots), docs.bitmaps)
 
 
@@ -43,6 +44,21 @@ def test_the_distance_of_bitmaps_is_that_of_their_sets(x: str, y: str) -> None:
     if oracle.shingles(x) == oracle.shingles(y):
         assert found == 0
     assert jaccard(docs.shingles_of(0), docs.shingles_of(1)) == oracle.jaccard(oracle.shingles(x), oracle.shingles(y))
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=8, max_size=8), max_size=12))
+def test_bands_find_who_shares_one_and_first_who_shares_most(rows: list[list[int]]) -> None:
+    slots = np.array(rows, np.uint32).reshape(-1, 8)
+    index, expected = Bands(4, 2, most=16), oracle.shared(rows, 4, 2)
+    inside = mates(slots, 4, 2, 16)
+    for d, right in enumerate(expected):
+        found = index.search(slots[d : d + 1])
+        near = [int(other) for other in found.ids[0] if other >= 0]
+        assert set(near) == set(right)
+        assert [right[other] for other in near] == sorted(right.values(), reverse=True)
+        assert {int(other) for other in inside[d] if other >= 0} <= set(right)
+        assert not right or inside[d, 0] >= 0
+        index.add(slots[d : d + 1], found)
 
 
 def test_a_lone_surrogate_and_an_empty_document_are_documents() -> None:
