@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from assay.cli.data import verb
+from assay.data.fold.compare import _why
 from assay.data.fold.generate import corpus
 from assay.data.fold.job import deduplicate
 from assay.data.interface import StoreError
@@ -244,6 +245,15 @@ def test_real_processes_that_are_killed_leave_what_an_undisturbed_one_does(tmp_p
     run(tmp_path / "killed", path, batch=20)
     for what in ("kept", "duplicates"):
         assert ids(tmp_path / "killed" / "out", what) == ids(tmp_path / "whole" / "out", what)
+
+
+def test_who_was_not_faster_on_every_batch_ties() -> None:
+    told = [("a", 1.0, 9.0, "no"), ("b", 1.0, 8.0, "yes"), ("c", 0.5, 99.0, "no")]
+    rows = [dict(zip(("method", "recall", "documents_s", "durable"), one, strict=True)) for one in told]
+    assert "a finds 100.0%" in _why(rows, {"a": [1, 1], "b": [2, 2]}, 5)
+    assert "1.1 times as fast as b" in _why(rows, {"a": [1, 1], "b": [2, 2]}, 5)
+    assert "a tie with b." in _why(rows, {"a": [1, 2], "b": [2, 1]}, 5)
+    assert "nothing to find" in _why(rows, {}, 0)
 
 
 def test_two_runs_into_one_folder_do_not_meet(tmp_path: Path) -> None:
