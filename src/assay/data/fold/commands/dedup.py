@@ -32,9 +32,11 @@ def command(
     command goes on with new files: what is in the index is not read again. OUT/kept has the documents as they came,
     OUT/duplicates has of which kept document each other one is a duplicate, and how much alike.
     """
-    given = {name: value for name, value in (("tau", tau), ("verify", verify), ("by", by)) if value is not None}
+    given: dict[str, Any] = {
+        name: value for name, value in (("tau", tau), ("verify", verify), ("by", by)) if value is not None
+    }
     if verify == "none":  # bands only say who might be alike; the graph says how much
-        given = {"by": "graph"} | given
+        given.setdefault("by", "graph")
     settings = msgspec.structs.replace(USUAL, **given) if given else None
     progress = click.get_current_context().obj
     done = wait(deduplicate(inputs, out, index, settings=settings, text_field=field, lines=lines, progress=progress))
