@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,10 +13,11 @@ from assay.data.commands import crash
 from assay.record.errors import BadInput
 
 
-def told(*words: str, code: int = 0) -> dict:
+def told(*words: str, code: int = 0) -> dict[str, Any]:
     done = CliRunner().invoke(command, ["crash", *words, "--json"], catch_exceptions=False)
     assert done.exit_code == code, done.output
-    return json.loads(done.output)
+    answer: dict[str, Any] = json.loads(done.output)
+    return answer
 
 
 def test_all_has_a_row_for_each_that_can_be_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
