@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,10 @@ def train(rank: Rank, folder: str, feed: str, batches: int, seed: int) -> dict[s
             batch_of = iter(items)
         else:
             items = Local(rank.index, batches, seed, Path(folder))
-            loader = DataLoader(items, batch_size=None, num_workers=1, prefetch_factor=4)
+            # Forked, as on any Linux: a rank that was started by a fork server would start another one for its worker.
+            loader = DataLoader(
+                items, batch_size=None, num_workers=1, prefetch_factor=4, multiprocessing_context="fork"
+            )
             batch_of = iter(loader)
         rank.array("steps")[rank.index] = 0  # ready: whoever prepares may begin
         losses: list[str] = []
@@ -111,8 +114,8 @@ def train(rank: Rank, folder: str, feed: str, batches: int, seed: int) -> dict[s
 
 
 def job(feed: str, kills: int, batches: int, seed: int) -> dict[str, Any]:
-    """A whole job; each kill is a SIGKILL of a process that prepares batches, at a step drawn from the seed."""
-    steps = sorted(stream(seed, "kills").integers(4, batches // 2, kills).tolist())
+    """A whole job; each kill is a SIGKILL of a process that prepares batches, at a batch drawn from the seed."""
+    numbers = sorted(stream(seed, "kills").integers(2, 3 * batches // 4, kills).tolist())
     arrays = {"steps": np.full(RANKS, -1)}
     with ExitStack() as inside:
         folder = inside.enter_context(scratch())
@@ -122,9 +125,9 @@ def job(feed: str, kills: int, batches: int, seed: int) -> dict[str, Any]:
         _until(lambda: ranks.array("steps").min() >= 0, ranks)
         preparing: Producers | Loaders = Producers(folder, batches, seed) if feed == "plane" else Loaders(folder)
         try:
-            for number, step in enumerate(steps):
-                _until(lambda: ranks.array("steps").min() >= step, ranks)  # noqa: B023 - waited for here
-                preparing.kill(number)
+            for turn, number in enumerate(numbers):
+                _until(lambda: preparing.made(ranks) >= number, ranks)  # noqa: B023 - waited for here
+                preparing.kill(turn)
             found = ranks.wait(PATIENCE)
         except RankFailed as error:
             return {"survived": False, "kills": preparing.killed, "losses": [], "why": str(error)}
@@ -159,6 +162,10 @@ class Producers:
         process.start()
         return process
 
+    def made(self, ranks: Ranks) -> int:
+        """Batches that are written."""
+        return len(list(Path(self.store).glob("data/*/*")))
+
     def kill(self, number: int) -> None:
         """End one of them at once, and start it again; one that had finished does not count."""
         turn = number % PRODUCERS
@@ -180,11 +187,21 @@ class Loaders:
     def __init__(self, folder: Path) -> None:
         self.folder, self.killed = folder, 0
 
+    def made(self, ranks: Ranks) -> int:
+        """Batches that all ranks have used: others are in memory."""
+        return int(ranks.array("steps").min())
+
     def kill(self, number: int) -> None:
         """End one of them at once; torch does not start it again."""
-        pids = [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
+        pids = self._pids()
         os.kill(pids[number % len(pids)], signal.SIGKILL)
         self.killed += 1
 
+    def _pids(self) -> list[int]:
+        return [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
+
     def end(self) -> None:
-        """They end with their ranks."""
+        """A worker whose rank is gone may wait for ever to hand its batch over."""
+        for pid in self._pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
