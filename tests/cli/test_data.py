@@ -39,9 +39,7 @@ def told(*arguments: str, code: int = 0) -> str:
 
 def test_a_file_in_commands_is_a_verb_of_the_room_or_of_a_paper(package) -> None:  # type: ignore[no-untyped-def]
     folder = package.root / "assay" / "data" / "fold" / "commands"
-    folder.mkdir(parents=True)
-    (folder.parent / "__init__.py").write_text("")
-    (folder / "__init__.py").write_text("")
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "shout.py").write_text(VERB)
     assert "say it louder" in package.assay("data", "--help").stdout
     assert package.json("data", "shout", "word", "hi") == {
