@@ -34,6 +34,7 @@ from assay.data.orbax.reading import target
 from assay.data.orbax.tree import Part as Part
 from assay.data.orbax.tree import Sharded as Sharded
 from assay.data.orbax.tree import flatten
+from assay.data.orbax.trees import Trees
 from assay.data.store.memory import MemStore
 from assay.record.measures import Measure, best, mean, ratio, rows
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
@@ -56,7 +57,7 @@ references = (
     "PyTorch Distributed Checkpoint (torch.distributed.checkpoint), the baseline of the PyTorch world",
     "TensorStore's OCDBT, the key-value store that Orbax writes into",
 )
-offers = {"crashable": Job}
+offers = {"crashable": Job, "checkpoints": Trees}
 
 PYTORCH = ("dcp", "torch-save", "safetensors")  # what a PyTorch user has
 MB = 10**6
