@@ -598,6 +598,19 @@ def state(random: Random) -> bytes:
     return struct.pack("<Q", len(text)) + text + body
 
 
+def vectors(random: Random, count: int) -> bytes:
+    """Vectors of 24 numbers around twelve centres, as fvecs: each begins with its dimension."""
+    of = Random("centres of vectors")
+    centres = [[of.gauss(0.0, 4.0) for _ in range(24)] for _ in range(12)]
+    chosen = [random.choice(centres) for _ in range(count)]
+    return b"".join(struct.pack("<i24f", 24, *(random.gauss(mean, 1.0) for mean in centre)) for centre in chosen)
+
+
+FILES["vectors.fvecs"] = lambda random: vectors(random, 1500)
+FILES["more-vectors.fvecs"] = lambda random: vectors(random, 300)
+FILES["queries.fvecs"] = lambda random: vectors(random, 12)
+
+
 def make(folder: Path) -> None:
     """Write every file."""
     for name, function in FILES.items():

@@ -17,6 +17,7 @@ from assay.data.interface import Violation as Violation
 from assay.data.lakestream import Plane as Plane
 from assay.data.lakestream import dataset as plane_dataset
 from assay.data.lakestream import produce as produce
+from assay.data.navis import VectorIndex as VectorIndex
 from assay.data.orbax import Checkpointer as Checkpointer
 from assay.data.solanet import knn_graph as knn_graph
 from assay.data.store.address import open_store as open_store
@@ -47,6 +48,7 @@ __all__ = [
     "Recorded",
     "SegmentBlob",
     "Store",
+    "VectorIndex",
     "VersionLog",
     "Violation",
     "Zoned",
