@@ -552,6 +552,30 @@ def graphs(folder: Path) -> None:
         write(graph, folder / f"job.{rank}.et")
 
 
+# -------------------------------------------------------------------------------------------------- documents
+
+
+@makes("news.jsonl")
+def news(random: Random) -> str:
+    """A hundred and twenty short articles; every fourth is an earlier one that was sent again, a little changed."""
+    syllables = [a + b for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u", "an", "er")]
+    words = ["".join(random.choice(syllables) for _ in range(random.randint(1, 3))) for _ in range(900)]
+    articles: list[list[str]] = []
+    for number in range(120):
+        if number > 8 and number % 4 == 3:
+            article = list(articles[random.randrange(number)])
+            for _ in range(random.randrange(4)):
+                article[random.randrange(len(article))] = random.choice(words)
+        else:
+            article = [random.choice(words) for _ in range(random.randint(60, 140))]
+        articles.append(article)
+    day = datetime(2026, 3, 1, tzinfo=UTC)
+    return lines([
+        {"id": f"news-{i:03d}", "timestamp": (day + timedelta(minutes=17 * i)).isoformat(), "text": " ".join(article)}
+        for i, article in enumerate(articles)
+    ])  # fmt: skip
+
+
 # ----------------------------------------------------------------------------------------------------------- the record
 
 

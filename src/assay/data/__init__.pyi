@@ -8,6 +8,8 @@ from assay.data.disk import PagedFile as PagedFile
 from assay.data.engine.segments import SegmentBlob as SegmentBlob
 from assay.data.engine.segments import open_blob as open_blob
 from assay.data.engine.version_log import VersionLog as VersionLog
+from assay.data.fold import Fold as Fold
+from assay.data.fold import dedup as dedup
 from assay.data.graphflash import run_graph as run_graph
 from assay.data.grinnder import Network as GraphNetwork
 from assay.data.grinnder import fit as train_gnn
@@ -40,6 +42,7 @@ __all__ = [
     "DirStore",
     "DiskArray",
     "DiskGraph",
+    "Fold",
     "GraphNetwork",
     "MemStore",
     "Metered",
@@ -53,6 +56,7 @@ __all__ = [
     "Violation",
     "Zoned",
     "blocking",
+    "dedup",
     "infer_gnn",
     "knn_graph",
     "open_blob",
