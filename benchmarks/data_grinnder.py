@@ -16,7 +16,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from assay.data.grinnder import GRAPHS, Network, trials
+from assay.data.grinnder import Network, trials
 from assay.sim.random import stream
 
 
@@ -36,7 +36,7 @@ def pyg(graph: str, kind: str, nodes: int, width: int, degree: int, epochs: int,
     for _ in range(epochs + 1):
         began = perf_counter()
         twin.zero_grad()
-        torch.nn.functional.cross_entropy(twin(x, edges), labels).backward()
+        torch.nn.functional.cross_entropy(twin(x, edges), labels).backward()  # type: ignore[no-untyped-call]
         seen.append(perf_counter() - began)
     return float(np.median(seen[1:]))
 
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=8)
     parser.add_argument("--share", type=float, action="append")
     parser.add_argument("--kind", default="gcn", choices=["gcn", "sage", "gat"])
-    parser.add_argument("--graph", choices=GRAPHS, action="append")
+    parser.add_argument("--graph", choices=trials.GRAPHS, action="append")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
@@ -58,7 +58,7 @@ def main() -> None:
     )
     size = (given.kind, 1 << given.scale, given.width, given.degree)
     shares = " ".join(map(str, given.share or (0.25, 0.5)))
-    for graph in given.graph or GRAPHS:
+    for graph in given.graph or trials.GRAPHS:
         for seed in range(given.seeds):
             for row in trials.speed(graph, *size, given.parts, given.epochs, shares, seed=seed).values():
                 moved = f"{row['read_bytes'] / 1e6:9.1f}{row['written_bytes'] / 1e6:9.1f}"

@@ -129,7 +129,7 @@ def speed(
     torch.set_num_threads(1)
     network = Network(kind, (width, width, width, CLASSES), seed=seed)
     warm(kind)
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     with scratch() as folder:
         bench = Bench.made(folder, graph, nodes, degree, network, seed)
         for share in map(float, shares.split()):
