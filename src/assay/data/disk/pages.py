@@ -132,6 +132,10 @@ class PagedFile:
             os.close(self._fd)
             self._fd = -1
 
+    def fileno(self) -> int:
+        """The number under which the system knows the file, for compiled code that reads by itself."""
+        return self._fd
+
     @property
     def pages(self) -> int:
         """How many pages the file has, a partial last one included."""

@@ -89,7 +89,7 @@ def _parts(rows: Floats, parts: int) -> Floats:
     return padded.reshape(n, parts, columns)
 
 
-@njit(cache=True)
+@njit(cache=True, fastmath={"reassoc", "nsz", "contract", "arcp"})  # the sum in wide registers, in any order
 def _nearest(rows, centres):
     label, far = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
     for i in range(len(rows)):
