@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assay.data import Checkpointer, MemStore, plane_dataset, produce
+from assay.data import Checkpointer, Fold, MemStore, plane_dataset, produce
 from assay.data.lakestream import Plane, slices
 from assay.data.safecloud import Encrypted
 from assay.data.store.blocking import wait
@@ -48,6 +48,34 @@ def test_a_plane_keeps_what_the_checkpoints_of_a_job_need(tmp_path: Path) -> Non
     step = ck.inspect(min(ck.steps())).meta["next_step"]
     assert step == plane.manifest.state.base == 20
     assert [int(bytes(part)) for (part,) in slices(store, 0, 1, start=step)] == list(range(20, 30))
+
+
+class Killed(Exception):  # noqa: N818
+    """Where the process would have died."""
+
+
+@pytest.mark.slow
+def test_a_stage_that_drops_duplicates_may_die_between_deciding_and_publishing() -> None:
+    unique = [" ".join(f"word{n}x{i}" for i in range(20)) for n in range(12)]
+    texts = [text for n in range(12) for text in (unique[n], unique[n // 2])]  # a later half repeats an earlier one
+    index, store = MemStore(), MemStore()
+
+    def kept(cursor: Any, dies_at: int = -1) -> Iterator[tuple[list[bytes], int]]:
+        fold = Fold()
+        wait(fold.open(index))
+        for first in range(cursor or 0, len(texts), 4):
+            ids = [str(n) for n in range(first, first + 4)]
+            keep = wait(fold.observe(ids, texts[first : first + 4]))
+            if first == dies_at:
+                raise Killed
+            some = [text for text, good in zip(texts[first : first + 4], keep, strict=True) if good]
+            yield ["\n".join(some).encode()], first + 4
+
+    with pytest.raises(Killed):
+        produce(store, "p", lambda cursor: kept(cursor, dies_at=8), slices=1)
+    produce(store, "p", kept, slices=1)
+    found = [line for (part,) in slices(store, 0, 1) for line in bytes(part).decode().splitlines()]
+    assert found == unique
 
 
 def rows(cursor: Any) -> Iterator[tuple[list[bytes], int]]:
