@@ -422,11 +422,37 @@ def web(random: Random) -> str:
     return "\n".join(lines) + "\n"
 
 
+@makes("roads.csv")
+def roads(random: Random) -> str:
+    """Roads of a town: crossings on a grid, some of it not built, with the minutes that a stretch takes."""
+    rows: Rows = [["from", "to", "weight"]]
+    for place in range(225):
+        for other, there in ((place + 1, place % 15 < 14), (place + 15, place < 210)):
+            if there and random.random() < 0.9:
+                minutes = round(random.uniform(0.5, 4.0), 1)
+                rows += [[100 + place, 100 + other, minutes], [100 + other, 100 + place, minutes]]
+    return table(rows)
+
+
 @makes("web.npy")
 def web_features(random: Random) -> bytes:
     """Sixteen numbers a page: those of its topic, and noise."""
     topics = [[random.gauss(0, 1) for _ in range(16)] for _ in range(8)]
     return npy([[value + random.gauss(0, 0.5) for value in topics[page // 25]] for page in range(200)])
+
+
+@makes("points.fbin")
+def points(random: Random) -> bytes:
+    """Six hundred vectors of twelve numbers in ten clusters, as big-ann-benchmarks has them."""
+    centres = [[random.gauss(0, 3) for _ in range(12)] for _ in range(10)]
+    rows = [[value + random.gauss(0, 1) for value in random.choice(centres)] for _ in range(600)]
+    return struct.pack("<II", 600, 12) + b"".join(struct.pack("<12f", *row) for row in rows)
+
+
+@makes("topics.npy")
+def topics(random: Random) -> bytes:
+    """The topic of each page; of every fifth it is not known."""
+    return npy([-1.0 if page % 5 == 4 else float(page // 25) for page in range(200)])
 
 
 @makes("gcn.npz")
@@ -542,6 +568,19 @@ def listing(_: Random) -> str:
         "  primaryClass = {cs.DC}\n}\n"
         for key, title, number in rows
     )
+
+
+@makes("visits.jsonl")
+def visits(random: Random) -> str:
+    """A site's log: who looked at which page, a few people more often than all the others."""
+    people, rows, clock = [f"u{number:03d}" for number in range(300)], [], 1_767_600_000.0
+    weights = [1 / (1 + number) ** 0.8 for number in range(len(people))]
+    for number in range(4000):
+        clock += random.expovariate(20.0)
+        who = random.choices(people, weights)[0]
+        page = f"/{random.choice(('home', 'search', 'item', 'basket'))}/{random.randrange(500)}"
+        rows.append({"time": round(clock, 3), "user": who, "page": page, "visit": number})
+    return lines(rows)
 
 
 @makes("state.safetensors")

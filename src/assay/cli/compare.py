@@ -125,13 +125,17 @@ def _job(args: list[str]) -> tuple[str | None, list[str]]:
 
 def _doing(room: str, job: str) -> str:
     """The paper of the room that brings this verb and a comparison."""
-    homes = {key: catalogue.paper(key).module for key in catalogue.comparisons(room)}
-    verbs = {verb: module.partition(".commands.")[0] for verb, module in catalogue.verbs(room).items()}
-    jobs = {verb: key for verb, home in verbs.items() for key, module in homes.items() if home == module}
-    jobs |= {key: key for key in homes}
+    homes = {catalogue.paper(key).module: key for key in catalogue.comparisons(room)}
+    jobs: dict[str, list[str]] = {}
+    for verb, modules in catalogue.verbs(room).items():
+        keys = [homes[home] for module in modules if (home := module.partition(".commands.")[0]) in homes]
+        jobs |= {verb: keys} if keys else {}
+    jobs |= {key: [key] for key in homes.values()}
     if job not in jobs:
         raise BadInput(f"no comparison of {room} does the job '{job}'; choose from {', '.join(jobs)}")
-    return jobs[job]
+    if len(jobs[job]) > 1:
+        raise BadInput(f"several comparisons of {room} do the job '{job}'; name one: --job {'|'.join(jobs[job])}")
+    return jobs[job][0]
 
 
 def _taking(room: str, args: list[str]) -> str:

@@ -3,7 +3,7 @@
 A verb is a module in a folder `commands/` of the room or of one of its papers, and holds a click command (or a group)
 named `command`. It returns its answer: facts by name, perhaps a `table` (a list of rows), `why`, a sentence or two, and
 `fails` where what was checked does not hold. Printing it happens here. `click.get_current_context().obj` is a
-`Progress` it may call.
+`Progress` it may call. Groups of one name, from several papers, are one group.
 """
 
 from __future__ import annotations
@@ -33,18 +33,41 @@ class Verbs(click.Group):
         """With the line that each module begins with, read and not imported."""
         found = catalogue.verbs("data")
         with formatter.section("Verbs"):
-            formatter.write_dl([(name, _line(found[name])) for name in sorted(found)])
+            formatter.write_dl([(name, "; ".join(map(_line, found[name]))) for name in sorted(found)])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import the verb."""
-        module = catalogue.verbs("data").get(name)
-        if module is None:
+        modules = catalogue.verbs("data").get(name)
+        if modules is None:
             return None
-        try:
-            found: click.Command = importlib.import_module(module).command
-        except ModuleNotFoundError as error:
-            raise BadInput(missing_module(f"assay data {name}", error)) from error
-        return _printing(found, name)
+        return _printing(_one([_load(module, name) for module in modules], name), name)
+
+
+def _load(module: str, name: str) -> click.Command | BadInput:
+    """A verb, or what its paper lacks here: then the others' subcommands still work."""
+    try:
+        found: click.Command = importlib.import_module(module).command
+    except ModuleNotFoundError as error:
+        return BadInput(missing_module(f"assay data {name}", error))
+    return found
+
+
+def _one(brought: list[click.Command | BadInput], name: str) -> click.Command:
+    """The verb; where several papers bring it, a group of all their subcommands."""
+    found = [command for command in brought if isinstance(command, click.Command)]
+    lacks = [error for error in brought if isinstance(error, BadInput)]
+    if not found:
+        raise lacks[0]
+    if len(brought) == 1:
+        return found[0]
+    inside: dict[str, click.Command] = {}
+    for group in found:
+        if not isinstance(group, click.Group) or set(inside) & set(group.commands):
+            raise TypeError(f"several modules bring 'assay data {name}'; groups without a common subcommand expected")
+        inside |= group.commands
+    hints = [f"More with what is missing: {error}" for error in lacks]
+    help_ = "\n\n".join([*dict.fromkeys(group.help or "" for group in found), *hints])
+    return click.Group(name, commands=inside, help=help_, epilog=found[0].epilog)
 
 
 def _line(module: str) -> str:

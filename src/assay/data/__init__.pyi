@@ -6,11 +6,18 @@ from assay.data.engine.batching import BatchPolicy as BatchPolicy
 from assay.data.engine.segments import SegmentBlob as SegmentBlob
 from assay.data.engine.segments import open_blob as open_blob
 from assay.data.engine.version_log import VersionLog as VersionLog
+from assay.data.graphflash import run_graph as run_graph
+from assay.data.grinnder import Network as GraphNetwork
+from assay.data.grinnder import fit as train_gnn
 from assay.data.interface import Component as Component
 from assay.data.interface import Store as Store
 from assay.data.interface import Violation as Violation
+from assay.data.lakestream import Plane as Plane
+from assay.data.lakestream import dataset as plane_dataset
+from assay.data.lakestream import produce as produce
 from assay.data.navis import VectorIndex as VectorIndex
 from assay.data.orbax import Checkpointer as Checkpointer
+from assay.data.solanet import knn_graph as knn_graph
 from assay.data.store.address import open_store as open_store
 from assay.data.store.blocking import blocking as blocking
 from assay.data.store.cached import Cached as Cached
@@ -30,9 +37,11 @@ __all__ = [
     "DirStore",
     "DiskArray",
     "DiskGraph",
+    "GraphNetwork",
     "MemStore",
     "Metered",
     "PagedFile",
+    "Plane",
     "Recorded",
     "SegmentBlob",
     "Store",
@@ -42,6 +51,11 @@ __all__ = [
     "Zoned",
     "blocking",
     "infer_gnn",
+    "knn_graph",
     "open_blob",
     "open_store",
+    "plane_dataset",
+    "produce",
+    "run_graph",
+    "train_gnn",
 ]

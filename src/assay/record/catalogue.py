@@ -143,21 +143,23 @@ def comparisons(room: str) -> dict[str, str]:
     }
 
 
-def verbs(room: str) -> dict[str, str]:
-    """The commands `assay ROOM VERB` and the module of each, found by the files that hold them; nothing is imported.
+def verbs(room: str) -> dict[str, tuple[str, ...]]:
+    """The commands `assay ROOM VERB` and their modules, found by the files that hold them; nothing is imported.
 
-    A file of the room's folder `commands/` is a verb of the room, one of a paper's is a verb that the paper brings.
+    A file of the room's folder `commands/` is a verb of the room, one of a paper's is a verb that the paper brings. One
+    that several bring is a group, and has all their subcommands.
 
     >>> verbs("data")["crash"]
-    'assay.data.commands.crash'
+    ('assay.data.commands.crash',)
     """
     homes = [room, *(f"{room}/{p.key.replace('-', '_')}" for p in papers().values() if p.room == room)]
-    return {
-        path.stem.replace("_", "-"): f"assay.{home.replace('/', '.')}.commands.{path.stem}"
-        for home in homes
-        for path in sorted((_PACKAGE / home / "commands").glob("*.py"))
-        if path.stem != "__init__"
-    }
+    found: dict[str, tuple[str, ...]] = {}
+    for home in homes:
+        for path in sorted((_PACKAGE / home / "commands").glob("*.py")):
+            if path.stem != "__init__":
+                name, module = path.stem.replace("_", "-"), f"assay.{home.replace('/', '.')}.commands.{path.stem}"
+                found[name] = (*found.get(name, ()), module)
+    return found
 
 
 @cache

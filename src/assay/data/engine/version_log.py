@@ -118,6 +118,15 @@ class VersionLog:
                 return self._seen
             self._seen += 1
 
+    async def newer(self, after: int) -> list[int]:
+        """The versions behind one, by a listing: one request for up to a thousand of them."""
+        looked = self.clock.now()
+        start = self.key(after) if after >= 0 else ""
+        found = [_number(meta.key) async for meta in self.store.list(f"{self.prefix}/", start)]
+        self._looked = looked
+        self._seen = max([self._seen, *found])
+        return found
+
     async def tail(self, after: int) -> AsyncIterator[tuple[int, bytes]]:
         """The records behind a version, in order, up to the newest."""
         version = after + 1

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,14 +54,14 @@ class Checkpointer:
     """
 
     def __init__(
-        self, store: str | Store, *, keep: int | Retention | None = None, rank: int = 0, world: int = 1, run: str = "",
-        incremental: bool = True, on_error: Callable[[BaseException], None] | None = None,
+        self, store: str | Path | Store, *, keep: int | Retention | None = None, rank: int = 0, world: int = 1,
+        run: str = "", incremental: bool = True, on_error: Callable[[BaseException], None] | None = None,
     ) -> None:  # fmt: skip
         retention = keep if isinstance(keep, Retention) else Retention(last=keep)
         self.inside = Checkpoints(rank, world, run, retention, incremental)
         self.on_error = on_error
         self._stage, self._handle = Stage(), None
-        wait(self.inside.open(open_store(store) if isinstance(store, str) else store))
+        wait(self.inside.open(open_store(str(store)) if isinstance(store, str | Path) else store))
         atexit.register(self._finish)
 
     _handle: Handle | None

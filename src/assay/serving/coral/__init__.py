@@ -346,7 +346,10 @@ def study(lab: Lab) -> Tables:
     hour = [{"trace": trace, "copies": 12, "step": lab.pick(quick=300.0, full=60.0), "served": False}]
     return {
         f"market{demand}": lab.run(on_market, markets, per="policy").drop("trace"),
-        f"joint{demand}": lab.run(against_joint, small).drop("trace").with_columns(policy=pl.lit("coral")),
+        f"joint{demand}": lab.with_seeds(quick=12, full=12)
+        .run(against_joint, small)
+        .drop("trace")
+        .with_columns(policy=pl.lit("coral")),
         f"hour{demand}": lab.run(over_an_hour, hour, per="policy").drop("trace"),
     }
 

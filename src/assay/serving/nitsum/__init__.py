@@ -293,7 +293,7 @@ TARGETS = {
 MIXES = {"strict": (0.8, 0.15, 0.05), "relaxed": (0.05, 0.65, 0.30), "even": (0.3, 0.45, 0.25)}
 KINDS = {"shifting": ["strict", "relaxed"], "steady": ["even"]}
 LOADS = (0.7, 0.9, 1.2, 1.5)  # of what the best cut for each mix is planned to serve
-STRETCHES = 4  # of the trace that a seed is judged on, equally far apart: what they ask for differs by the hour
+STRETCHES = 2  # of the trace that a seed is judged on, equally far apart: what they ask for differs by the hour
 RESTART = 30.0  # seconds: "tens of seconds"
 HORIZONS = (60.0, 300.0)  # seconds over which a restart may have to pay
 APART = (
@@ -538,12 +538,12 @@ def study(lab: Lab) -> Tables:
         common | {"load": load, "seconds": s, "rates": rates["shifting"]}
         for load, s in lab.pick(quick=[(0.9, 80.0)], full=[(0.7, 80.0), (0.9, 80.0), (0.9, 300.0)])
     ]
-    one, few, four = lab.with_seeds(1, 1), lab.with_seeds(quick=3, full=5), lab.with_seeds(quick=4, full=10)
+    one, many = lab.with_seeds(1, 1), lab.with_seeds(quick=4, full=10)
     prior, dear = tune(one, prior, dear)
     each = [case | {"stretch": stretch} for case in prior for stretch in range(STRETCHES)]
     tables = {
-        "prior": over_stretches(few.run(compare_on, each, per="system")),
-        "restart": four.run(compare_restarts, dear, per="system"),
+        "prior": over_stretches(many.run(compare_on, each, per="system")),
+        "restart": many.run(compare_restarts, dear, per="system"),
     }
     shown = {"mix", "load", "phases", "seconds", "system", "seed", "offered", "goodput", "switches", "paused"}
     return {f"{name}{made}": table.select(c for c in table.columns if c in shown) for name, table in tables.items()}
@@ -605,9 +605,10 @@ claims = [
     Claim(
         "true-mean",
         beside_restarts("planned once, true mean"),
-        asks="Where it is compared with restarts, Nitsum serves more requests in time than a plan that is made once, "
-        "for the true mean demand.",
-        kind=Kind.RATIO,
-        toward="up",
+        asks="Where it is compared with restarts, Nitsum serves at least 1.1 times as many requests in time as a plan "
+        "that is made once, for the true mean demand.",
+        kind=Kind.AT_LEAST,
+        value=1.1,
+        unit="ratio",
     ),
 ]

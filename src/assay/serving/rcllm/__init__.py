@@ -342,8 +342,8 @@ def trial(experiment: str, seed: int, **case: Any) -> dict[str, dict[str, Any]]:
 
 def study(lab: Lab) -> Tables:
     """Accuracy of the trained recommender, time to first token of a modelled cluster, and of this machine."""
-    lists = {"prompts": lab.pick(quick=250, full=1000), "ablations": lab.pick(quick=20, full=300), "candidates": 24}
-    size = {"requests": lab.pick(quick=240, full=900), "ablations": lab.size == "full"}
+    lists = {"prompts": lab.pick(quick=200, full=1000), "ablations": lab.pick(quick=20, full=300), "candidates": 24}
+    size = {"requests": lab.pick(quick=180, full=900), "ablations": lab.size == "full"}
     part = ("candidates", "history", "users", "store")  # the rest of the grid is gone through inside
     shops = [dict(zip(part, values, strict=True)) for values in itertools.product(*(GRID[name] for name in part))]
     served = lab.with_seeds(quick=3, full=5).run(

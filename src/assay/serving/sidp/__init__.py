@@ -221,7 +221,7 @@ def overlap_rows(path: Path = OVERLAP) -> pl.DataFrame:
 
 def study(lab: Lab) -> Tables:
     """Offline jobs on machines of eight GPUs; real processes that share a model; the overlap measured on a GPU."""
-    requests = lab.pick(quick=3_000, full=6_000)
+    requests = lab.pick(quick=2_200, full=6_000)
     cases = [{"on": on, "name": name, "workload": "long", "requests": requests} for on in DEVICES for name in MODELS]
     cases += [
         {"on": on, "name": "qwen3-32b", "workload": workload, "requests": requests}

@@ -58,7 +58,7 @@ avoid_when = (
     "Nothing branches; the step is already as long as the target allows, so that there is no slack to spend; or load "
     "is so low that starting every branch at once does no harm either."
 )
-own_input = "assay compare taper --trace examples/branches.jsonl --rate 2.6 --tpot 0.035"
+own_input = "assay compare taper --trace examples/branches.jsonl --rate 2.2"
 replays = ("azure-2023-conv",)
 references = ("Azure LLM inference trace 2023, conversations: Patel et al., ISCA 2024.",)
 

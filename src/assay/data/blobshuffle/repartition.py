@@ -1,0 +1,133 @@
+"""A user's files by key into partitions: durable, restartable, with each file's records in their order."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from assay.data.blobshuffle import files
+from assay.data.blobshuffle.brokers import Broker
+from assay.data.blobshuffle.shuffle import BlobShuffle, Design, Placement
+from assay.data.interface import AlreadyExists, Store
+from assay.data.store.address import open_store
+from assay.data.store.blocking import wait
+from assay.data.store.wrappers import Metered
+from assay.record.errors import BadInput
+from assay.sim.ledger import Ledger
+
+COMMIT = 64 << 20  # bytes of input between two commits
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Done:
+    """What was done: records and bytes now, records that an earlier run had committed, and each partition's count."""
+
+    records: int = 0
+    bytes: int = 0
+    before: int = 0
+    partitions: list[int] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+
+
+def repartition(
+    sources: Sequence[str | Path], key: str, out: str | Path, *, parts: int = 64, store: str = "",
+    design: Design | None = None, broker: Broker | None = None, progress: Progress = lambda done, total: None,
+) -> Done:  # fmt: skip
+    """Shuffle files (JSON lines, .gz, parquet) by key into `out/part-00000.jsonl`, …
+
+    A run that was killed goes on where its last commit was. Without a `store` the blobs lie in `out/.shuffle` until the
+    partitions are written; a store that is named keeps them, and later files may follow into the same partitions.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     log = Path(folder, "in.jsonl")
+    ...     _ = log.write_text('{"user": "ada", "n": 1}\\n{"user": "bob", "n": 2}\\n{"user": "ada", "n": 3}\\n')
+    ...     done = repartition([log], "user", Path(folder, "out"), parts=4)
+    ...     [path.read_text() for path in sorted(Path(folder, "out").iterdir()) if "ada" in path.read_text()]
+    ['{"user": "ada", "n": 1}\\n{"user": "ada", "n": 3}\\n']
+    """
+    paths, folder = [Path(source) for source in sources], Path(out)
+    if len({files.is_parquet(path) for path in paths}) != 1:
+        raise BadInput("JSON lines and parquet do not mix in one shuffle; run it once for each")
+    own = folder / ".shuffle"
+    job = _Job(paths, key, folder, Placement(parts), design, broker, progress)
+    wait(job.run(open_store(store or str(own))))
+    if not store:
+        shutil.rmtree(own)
+    return job.done
+
+
+class _Job:
+    def __init__(
+        self, paths: Sequence[Path], key: str, out: Path, placement: Placement, design: Design | None,
+        broker: Broker | None, progress: Progress,
+    ) -> None:  # fmt: skip
+        self.paths, self.key, self.out, self.placement, self.progress = paths, key, out, placement, progress
+        self.done = Done()
+        self.shuffle = BlobShuffle(placement, design, broker=broker)
+        self._total = sum(files.fingerprint(path)[0] for path in paths) or 1
+
+    async def run(self, store: Store) -> None:
+        """Send every file, then write every partition."""
+        terms = {"key": self.key, "parts": self.placement.parts, "parquet": files.is_parquet(self.paths[0])}
+        known = await _first(store, "shuffle.json", terms)
+        if known != terms:
+            told = ", ".join(f"{name} {value}" for name, value in known.items())
+            raise BadInput(f"this store holds a shuffle by {told}; name another --store, or shuffle as it does")
+        await self.shuffle.open(Metered(store, self.done.ledger, who="shuffle"))
+        for number, path in enumerate(self.paths):
+            await self._send(store, path, self.placement.zones[number % len(self.placement.zones)])
+        self.out.mkdir(parents=True, exist_ok=True)
+        for partition in range(self.placement.parts):
+            self.done.partitions.append(await self._write(partition))
+
+    async def _send(self, store: Store, path: Path, zone: str) -> None:
+        name = blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()
+        size, head = files.fingerprint(path)
+        seen = await _first(store, f"sources/{name}", {"size": size, "head": head, "path": str(path)})
+        if size < seen["size"] or files.fingerprint(path, seen["size"])[1] != seen["head"] or (
+            files.is_parquet(path) and size != seen["size"]
+        ):  # fmt: skip
+            raise BadInput(f"{path} has changed since part of it was shuffled; put it back, or name another --store")
+        producer = await self.shuffle.producer(name, zone)
+        self.done.before += producer.offset
+        waiting, offset = 0, producer.offset
+        try:
+            for batch in files.read(path, self.key, self.placement.parts, offset):
+                await producer.send(batch.partitions, batch.records)
+                offset, moved = batch.offset, sum(map(len, batch.records))
+                self.done.records += len(batch.records)
+                self.done.bytes, waiting = self.done.bytes + moved, waiting + moved
+                if waiting >= COMMIT:
+                    await producer.commit(offset)
+                    waiting = 0
+                self.progress(self.done.bytes, self._total)
+        except BadInput:  # what came before the damage counts
+            await producer.commit(offset)
+            raise
+        if offset > producer.offset:
+            await producer.commit(offset)
+
+    async def _write(self, partition: int) -> int:
+        suffix = "parquet" if files.is_parquet(self.paths[0]) else "jsonl"
+        file = files.PartitionFile(self.out / f"part-{partition:05d}.{suffix}")
+        async for batch in self.shuffle.receive(partition):
+            file.add(batch.records)
+        return file.close()
+
+
+async def _first(store: Store, name: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Keep this under a name, or find what was kept there first."""
+    try:
+        await store.put(name, msgspec.json.encode(content), if_absent=True)
+    except AlreadyExists:
+        found: dict[str, Any] = msgspec.json.decode(await store.get(name))
+        return found
+    return content

@@ -1,0 +1,283 @@
+"""Shuffles in memory: all designs on the same records, counted; and a cluster at gigabytes a second in virtual time.
+
+The cluster runs the same objects that a user runs. Bytes, bandwidths and caches are all divided by SCALE, so every
+request takes the time it would take, and is made as often; what is not divided (footers of blobs, about 2 %) makes it
+slower, not faster. Nothing limits the processors of its tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.data.blobshuffle.billing import Billed, crossings, per_tib
+from assay.data.blobshuffle.brokers import LogBroker, Message
+from assay.data.blobshuffle.planning import BROKER
+from assay.data.blobshuffle.shuffle import DESIGNS, RETENTION, BlobShuffle, Design, Placement, Producer
+from assay.data.blobshuffle.zone_cache import CACHE, Network
+from assay.data.store.delayed import PROFILES, Delayed, Latency, Profile
+from assay.data.store.memory import MemStore
+from assay.data.store.wrappers import Metered
+from assay.sim.clock import Clock, VirtualClock, run_virtual
+from assay.sim.ledger import Ledger
+from assay.sim.streams import stream
+
+SCALE = 64  # bytes of the cluster to a byte here
+TICK = 0.1  # seconds of traffic that a task sends at a time
+RECORD = np.dtype([("time", "<f8"), ("task", "<u4"), ("partition", "<u4"), ("number", "<u8")])
+GIB = 1 << 30
+
+
+class Slow:
+    """A broker as slow as a replicated one: a commit waits for the replicas, a reader for the next answer."""
+
+    def __init__(self, inner: Billed, latency: Latency, clock: Clock, seed: int) -> None:
+        self.inner, self.latency, self.clock = inner, latency, clock
+        self._random = stream(seed, "broker latency")
+
+    async def _pause(self, share: float = 1.0) -> None:
+        await self.clock.sleep(
+            share * self.latency.median * math.exp(self.latency.sigma * self._random.standard_normal())
+        )
+
+    async def begin(self, producer: str) -> int:
+        """Slowly."""
+        await self._pause()
+        return await self.inner.begin(producer)
+
+    async def append(self, producer: str, messages: Sequence[tuple[int, bytes]]) -> None:
+        """Sent at once, waited for at the commit."""
+        await self.inner.append(producer, messages)
+
+    async def commit(self, producer: str, offset: int) -> None:
+        """Slowly."""
+        await self._pause()
+        await self.inner.commit(producer, offset)
+
+    async def read(self, partition: int, after: int = -1, *, wait: bool = False) -> list[Message]:
+        """As soon as there is something, and the way from there."""
+        found = await self.inner.read(partition, after, wait=wait)
+        await self._pause(0.5)
+        return found
+
+
+def shares_of(parts: int, skew: float, seed: int, keys: int = 10_000) -> NDArray[np.float64]:
+    """Each partition's share of the bytes: keys with Zipf's frequencies, put on partitions at random."""
+    random = stream(seed, "blobshuffle", "keys", parts)
+    weights = np.arange(1, keys + 1, dtype=np.float64) ** -skew
+    found = np.bincount(random.integers(0, parts, keys), weights / weights.sum(), minlength=parts)
+    return np.asarray(found, np.float64)
+
+
+class _Seen:
+    """What the readers of a cluster saw: latencies by bytes, and whether anything was lost, doubled or out of order."""
+
+    def __init__(self, tasks: int, parts: int, warm: float, end: float) -> None:
+        self.warm, self.end, self.next = warm, end, np.zeros((tasks, parts), np.int64)
+        self.latency: list[float] = []
+        self.weight: list[int] = []
+        self.nbytes = self.disorder = self.steady = 0
+
+    def take(self, records: Sequence[bytes], partition: int, now: float) -> None:
+        heads = np.frombuffer(b"".join(record[: RECORD.itemsize] for record in records), RECORD)
+        for head, record in zip(heads.tolist(), records, strict=True):
+            born, task, meant, number = head
+            self.disorder += int(meant != partition or number != self.next[task, partition])
+            self.next[task, partition] = number + 1
+            if born >= self.warm:
+                self.latency.append(now - born)
+                self.weight.append(len(record))
+        size = sum(map(len, records))
+        self.nbytes += size
+        if self.warm <= now < self.end:
+            self.steady += size
+
+    @property
+    def rate(self) -> float:
+        """Bytes/s that arrived while the sources were sending and the first had arrived."""
+        return self.steady / (self.end - self.warm)
+
+    def quantile(self, q: float) -> float:
+        """Seconds within which so many of the bytes arrived."""
+        order = np.argsort(self.latency)
+        reached = np.cumsum(np.asarray(self.weight)[order])
+        return float(np.asarray(self.latency)[order][np.searchsorted(reached, q * reached[-1])])
+
+
+def scaled(profile: Profile) -> Profile:
+    """The same waits for bytes that are SCALE times fewer."""
+    return replace(profile, bandwidth=profile.bandwidth / SCALE)
+
+
+def cluster(
+    design: Design, rate: float, *, tasks: int, parts: int, seconds: float, seed: int,
+    profile: Profile = PROFILES["s3-standard"], shares: NDArray[np.float64] | None = None, skew: float = 0.5,
+) -> dict[str, Any]:  # fmt: skip
+    """Tasks that send `rate` bytes/s for so long, partitions that read it, three zones; what was seen and counted."""
+    share = shares_of(parts, skew, seed) if shares is None else shares
+    return run_virtual(_cluster(design, rate, tasks, len(share), seconds, seed, profile, share))
+
+
+async def _cluster(
+    design: Design, rate: float, tasks: int, parts: int, seconds: float, seed: int, profile: Profile,
+    share: NDArray[np.float64],
+) -> dict[str, Any]:  # fmt: skip
+    clock, ledger = VirtualClock(), Ledger()
+    zones = Placement().zones
+    placement = Placement(parts, zones, members=max(1, math.ceil(tasks / len(zones))))
+    policy = design.policy
+    small = design.sized(max(1, policy.size // SCALE), policy.age)
+    at = {f"task-{number}": zones[number % len(zones)] for number in range(tasks)}
+    log = LogBroker(parts, poll=None)
+    await log.open(MemStore(clock), clock=clock, seed=seed)
+    billed = Billed(log, ledger, placement, at, follower_fetch=design.follower_fetch)
+    delayed = Delayed(MemStore(clock), scaled(profile), clock=clock, seed=seed)
+    network = Network(bandwidth=Network().bandwidth / SCALE)
+    shuffle = BlobShuffle(
+        placement, small, broker=Slow(billed, BROKER, clock, seed), cache=CACHE // SCALE, network=network
+    )
+    await shuffle.open(Metered(delayed, ledger, clock=clock), clock=clock, seed=seed)
+    seen = _Seen(tasks, parts, warm=min(3 * policy.age, seconds / 2), end=seconds)
+    readers = [asyncio.create_task(_read(shuffle, partition, seen, clock)) for partition in range(parts)]
+    sizes = np.maximum(RECORD.itemsize, rate * TICK / tasks / SCALE * share).astype(int)
+    sent = await asyncio.gather(*(
+        _send(shuffle, number, number / tasks, zone, sizes, seconds, clock) for number, zone in enumerate(at.values())
+    ))  # fmt: skip
+    payload = sum(sent)
+    while seen.nbytes < payload and clock.now() < 10 * seconds + 60:
+        await clock.sleep(0.05)
+    for reader in readers:
+        reader.cancel()
+    return _told(design, seen, ledger, payload, delayed.refused)
+
+
+async def _send(
+    shuffle: BlobShuffle, number: int, phase: float, zone: str, sizes: NDArray[np.int64], seconds: float, clock: Clock
+) -> int:
+    """One task: all that its source has brought since it last looked, then a commit when it is time."""
+    producer = await shuffle.producer(f"task-{number}", zone)
+    age, parts = shuffle.design.policy.age, len(sizes)
+    begins = np.concatenate([[0], np.cumsum(sizes)])
+    filler = bytes(int(sizes.max()))
+    await clock.sleep(age * phase)  # tasks do not commit at the same moment
+    start, ticks, sent, committed = clock.now(), 0, 0, clock.now()
+    while ticks * TICK < seconds:
+        await clock.sleep(max(0.0, start + (ticks + 1) * TICK - clock.now()))
+        heads = np.zeros(parts, RECORD)
+        heads["task"], heads["partition"], heads["number"] = number, np.arange(parts), ticks
+        heads["time"] = start + ticks * TICK  # the oldest byte of the tick: never younger than it was
+        raw = heads.tobytes()
+        step = RECORD.itemsize
+        records = [raw[i * step : (i + 1) * step] + filler[: int(size) - step] for i, size in enumerate(sizes)]
+        await producer.send(range(parts), records)
+        ticks, sent = ticks + 1, sent + int(begins[-1])
+        if clock.now() - committed >= age or ticks * TICK >= seconds:
+            committed = clock.now()
+            await producer.commit(ticks)
+    return sent
+
+
+async def _read(shuffle: BlobShuffle, partition: int, seen: _Seen, clock: Clock) -> None:
+    async for batch in shuffle.receive(partition, follow=True):
+        seen.take(batch.records, partition, clock.now())
+
+
+def _told(design: Design, seen: _Seen, ledger: Ledger, payload: int, refused: int) -> dict[str, Any]:
+    """Bytes in blobs are divided by SCALE, those of notes are not; records that go through the broker are."""
+    blobs = max(1, ledger.requests("put"))
+    real = payload * SCALE
+    if not design.blobs:  # what crossed zones stands for SCALE times as much
+        for line in ledger.lines.values():
+            line.nbytes *= SCALE
+    return {
+        "p50": seen.quantile(0.5), "p95": seen.quantile(0.95), "p99": seen.quantile(0.99),
+        "bytes_per_s": seen.rate * SCALE, "lost": payload - seen.nbytes, "disorder": seen.disorder,
+        "usd_per_TiB": per_tib(ledger, real, kept=RETENTION if design.blobs else 0.0, stored=real),
+        "crossings": crossings(ledger, real), "blob_MiB": real / blobs / (1 << 20) if design.blobs else None,
+        "gets_per_blob": ledger.requests("get") / blobs if design.blobs else None, "refused": refused,
+    }  # fmt: skip
+
+
+def counted(
+    design: Design, batches: Iterable[tuple[str, Sequence[int], Sequence[bytes]]], placement: Placement,
+    commit_every: int = 64 << 20,
+) -> dict[str, Any]:  # fmt: skip
+    """Shuffle records through memory, all of them real, and count; (producer, partitions, records) at a time."""
+    return asyncio.run(_counted(design, batches, placement, commit_every))
+
+
+async def _counted(
+    design: Design, batches: Iterable[tuple[str, Sequence[int], Sequence[bytes]]], placement: Placement, every: int
+) -> dict[str, Any]:
+    ledger, clock = Ledger(), VirtualClock()
+    log, zones = LogBroker(placement.parts, poll=None), dict[str, str]()
+    store = MemStore(clock)
+    await log.open(MemStore(clock), clock=clock, seed=0)
+    billed = Billed(log, ledger, placement, zones, follower_fetch=design.follower_fetch)
+    shuffle = BlobShuffle(placement, replace(design, policy=replace(design.policy, age=math.inf)), broker=billed)
+    await shuffle.open(Metered(store, ledger), clock=clock, seed=0)
+    producers: dict[str, Producer] = {}
+    after = dict.fromkeys(range(placement.parts), -1)
+    payload = rows = waiting = 0
+    held: dict[str, int] = {}
+
+    async def drained() -> int:
+        """Commit, read everything, and forget it: memory holds no more than what is between two commits."""
+        for name, producer in producers.items():
+            await producer.commit(held[name])
+        read = 0
+        for partition in range(placement.parts):
+            async for batch in shuffle.receive(partition, after[partition]):
+                after[partition] = batch.position
+                read += len(batch.records)
+        await log.done(dict.fromkeys(after, log.horizon))
+        await store.delete(*list(store.objects))
+        return read
+
+    read = 0
+    for name, partitions, records in batches:
+        if name not in producers:
+            zones[name] = placement.zones[len(producers) % len(placement.zones)]
+            producers[name] = await shuffle.producer(name, zones[name])
+        await producers[name].send(partitions, records)
+        held[name] = held.get(name, 0) + len(records)
+        size = sum(map(len, records))
+        payload, rows, waiting = payload + size, rows + len(records), waiting + size
+        if waiting >= every:
+            read, waiting = read + await drained(), 0
+    read += await drained()
+    blobs = ledger.requests("put")
+    return {
+        "usd_per_TiB": per_tib(ledger, payload, kept=RETENTION if design.blobs else 0.0, stored=payload),
+        "puts": blobs, "gets": ledger.requests("get"), "crossings": crossings(ledger, payload),
+        "broker_bytes": billed.nbytes, "bytes": payload, "records": rows, "arrived": read,
+        "blob_MiB": payload / blobs / (1 << 20) if blobs else None,
+    }  # fmt: skip
+
+
+def records_of(nbytes: int, parts: int, seed: int, tasks: int = 3, size: int = 1024) -> list[Any]:
+    """Generated batches of records, a kilobyte each, with partitions drawn by the shares of skewed keys."""
+    random = stream(seed, "blobshuffle", "records", parts)
+    share = shares_of(parts, 0.5, seed)
+    body, batches = random.bytes(size + 4096), []
+    count = nbytes // size // tasks
+    for task in range(tasks):
+        parted = random.choice(parts, count, p=share / share.sum())
+        starts = random.integers(0, 4096, count).tolist()
+        records = [body[one : one + size] for one in starts]
+        batches += [
+            (f"task-{task}", parted[first : first + 4096].tolist(), records[first : first + 4096])
+            for first in range(0, count, 4096)
+        ]
+    return batches
+
+
+def named(design: str, size: int | None = None, age: float | None = None) -> Design:
+    """A design by name, with other bytes and seconds to a blob."""
+    return DESIGNS[design].sized(size, age)

@@ -1,0 +1,1 @@
+"""The verbs that this paper brings to `assay data`."""

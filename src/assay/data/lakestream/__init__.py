@@ -1,0 +1,187 @@
+"""Lakestream: producers put whole training batches into an object store, and one conditional put makes each visible.
+
+There is no broker. A batch is one object with a slice for every rank; the manifest, a log of create-only versions, says
+which batch is which step, and how far every producer has come in its source. One put therefore shows a batch to all
+ranks or to none, moves its producer's source on, and is the only thing a crash can fall before or behind. A trainer's
+state is the number of its next step. What lies before the oldest retained checkpoint is dropped and then deleted.
+
+Producers race for the next version, and an attempt takes longer the larger the manifest is. Each therefore adapts its
+pause between commits to what its own attempts meet (`Adaptive`), without talking to the others.
+
+What to watch for: a batch waits for its producer's next commit, seconds to minutes with many producers and a large
+manifest. A manifest of changes (`mode="delta"`, the default) instead of whole versions keeps attempts short.
+
+"Lakestream: A Consistent and Brokerless Data Plane for Large Foundation Model Training", arXiv:2605.09994.
+
+>>> from assay.data import MemStore
+>>> def lines(cursor):  # a source: the slices of every further batch, and where it goes on behind it
+...     for i in range(cursor or 0, 4):
+...         yield [b"line %d of rank 0" % i, b"line %d of rank 1" % i], i + 1
+>>> store = MemStore()
+>>> _ = produce(store, "lines", lines, slices=2)  # killed and called again, it goes on; nothing twice, nothing lost
+>>> [bytes(part) for part, in slices(store, rank=1, world=2, start=2)]
+[b'line 2 of rank 1', b'line 3 of rank 1']
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from assay.data.lakestream.crashing import Plant
+from assay.data.lakestream.jobs import dataset, produce, slices
+from assay.data.lakestream.pace import pace_named
+from assay.data.lakestream.plane import Plane
+from assay.data.lakestream.race import Load, race
+from assay.data.store.delayed import PROFILES
+from assay.record.measures import Measure, change, mean, not_here, ratio, rows
+from assay.record.types import Claim, Estimate, Evidence, Kind
+
+if TYPE_CHECKING:
+    import altair as alt
+    import polars as pl
+
+    from assay.record.lab import Lab
+
+__all__ = ["Plane", "claims", "dataset", "evidence", "offers", "plot", "produce", "slices", "study"]
+
+offers = {"crashable": Plant, "plane": Plane}
+evidence = Evidence.REAL
+needs = ("data",)
+use_when = "Preprocessing runs elsewhere than training, either may die, and all ranks must see the same batches."
+avoid_when = "A batch must reach the trainer within milliseconds, or one process both prepares and trains."
+own_input = "assay data plane produce plane examples/chats.jsonl --ranks 2 --batch 16"
+trust = (
+    "The race of producers is the plane's own code in virtual time, on approximate public latencies of S3 "
+    "(s3-standard); fit your own store's with: assay data probe URL --out FILE."
+)
+references = (
+    "Delta Lake: Armbrust et al., High-performance ACID table storage over cloud object stores, VLDB 2020.",
+    "Optimistic commits under contention: Kung and Robinson, On optimistic methods for concurrency control, 1981.",
+)
+
+SMALL, LARGE = 100, 100_000  # batches in the manifest
+
+
+def commits(pace: str, entries: int, background: bool, producers: int, seconds: float, seed: int) -> dict[str, Any]:
+    """Producers that race for the versions of a manifest that is rewritten whole, half of the time to settle."""
+    return race(
+        Load(producers), entries, lambda: pace_named(pace), PROFILES["s3-standard"], background=background,
+        warm=seconds / 2, window=seconds / 2, seed=seed,
+    )  # fmt: skip
+
+
+def crashes(ops: int, mixes: int, seed: int) -> dict[str, Any]:
+    """The crash lab on a plane with three producers, four ranks and a reclaimer."""
+    from assay.data.crash.lab import examine
+
+    report = examine(Plant, ops, seed=seed, mixes=mixes)
+    return {"changes": report.changes, "cases": report.cases, "kept": report.cases - len(report.findings)}
+
+
+def study(lab: Lab) -> dict[str, pl.DataFrame]:
+    """Commits against the manifest's size by law; what a crash loses."""
+    few = lab.with_seeds(quick=2, full=5)
+    seconds = lab.pick(quick=300.0, full=1200.0)
+    sizes = lab.pick(quick=(SMALL, LARGE), full=(SMALL, 1000, 10_000, LARGE))
+    fleets = lab.pick(quick=(64,), full=(8, 64, 256))
+    races = [
+        {"pace": pace, "entries": entries, "background": False, "producers": producers, "seconds": seconds}
+        for producers in fleets
+        for entries in sizes
+        for pace in ("adaptive", "aimd", "0.05")
+    ]
+    races += [
+        {"pace": pace, "entries": LARGE, "background": True, "producers": 64, "seconds": seconds}
+        for pace in ("adaptive", "0.05")
+    ]
+    safety = [{"ops": lab.pick(quick=30, full=300), "mixes": lab.pick(quick=10, full=200)}]
+    return {
+        "commits": few.run(commits, races),
+        "crashes": lab.with_seeds(quick=1, full=2).run(crashes, safety),
+    }
+
+
+def _race(**where: Any) -> dict[str, Any]:
+    return {"experiment": "commits", "background": False, "producers": 64} | where
+
+
+def _kept(table: pl.DataFrame) -> Estimate:
+    found = rows(table, {"experiment": "crashes"})
+    tried, kept = int(found["cases"].sum()), int(found["kept"].sum())
+    return Estimate(kept / tried, kept / tried, kept / tried, tried)
+
+
+def _fall(pace: str) -> Measure:
+    """By what share the rate of batches that become visible falls from the small manifest to the large one."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        found = change("rate", new={"entries": LARGE}, old={"entries": SMALL}, **_race(pace=pace))(table)
+        return Estimate(-found.value, -found.high, -found.low, found.n)
+
+    return measure
+
+
+KAFKA = "no Kafka broker can be installed here; run one and name it: assay compare lakestream --bootstrap HOST:9092"
+claims = [
+    Claim("training", not_here("not yet")),
+    Claim("ingestion", not_here(KAFKA)),
+    Claim("latency", not_here(KAFKA)),
+    Claim(
+        "commits", change("rate", new={"entries": LARGE}, old={"entries": SMALL}, **_race(pace="adaptive")),
+        evidence=Evidence.MODEL,
+    ),
+    Claim("isolation", not_here("not yet")),
+    Claim(
+        "adaptive-falls", _fall("adaptive"), kind=Kind.AT_MOST, value=0.2, unit="share", evidence=Evidence.MODEL,
+        asks="From 100 to 100,000 batches in the manifest, 64 adaptive producers lose at most 0.2 of their rate.",
+    ),
+    Claim(
+        "fixed-falls", ratio("rate", of={"entries": SMALL}, to={"entries": LARGE}, **_race(pace="0.05")),
+        kind=Kind.AT_LEAST, value=3.0, unit="ratio", evidence=Evidence.MODEL,
+        asks="A fixed pause of 50 ms loses a factor of at least 3 where commits and preprocessing take turns.",
+    ),
+    Claim(
+        "retries", mean("retries", **_race(pace="adaptive", entries=LARGE)),
+        kind=Kind.AT_MOST, value=1.0, unit="retries", evidence=Evidence.MODEL,
+        asks="An adaptive producer retries at most 1 time a commit, at 100,000 batches.",
+    ),
+    Claim(
+        "in-the-background",
+        ratio(
+            "rate", of={"pace": "adaptive"}, to={"pace": "0.05"}, experiment="commits", background=True, entries=LARGE
+        ),
+        kind=Kind.RATIO, toward="up", evidence=Evidence.MODEL,
+        asks="With commits in the background, adaptive producers still publish faster than those with a fixed pause.",
+    ),
+    Claim(
+        "moved",
+        change(
+            "MB_moved", new={"pace": "adaptive"}, old={"pace": "0.05"}, experiment="commits", background=True,
+            entries=LARGE,
+        ),
+        kind=Kind.CHANGE, toward="down", evidence=Evidence.MODEL,
+        asks="With commits in the background, adaptive producers move fewer bytes for a batch.",
+    ),
+    Claim(
+        "crashes", _kept, kind=Kind.EVERY, evidence=Evidence.MODEL,
+        asks="After a crash at any change, steps have no gaps and never change, and each record is in exactly one.",
+    ),
+]  # fmt: skip
+
+
+def plot(table: pl.DataFrame) -> alt.Chart:
+    """Batches that become visible a second, against the manifest's size, by law."""
+    import altair as alt
+    import polars as pl
+
+    found = table.filter((pl.col("experiment") == "commits") & ~pl.col("background") & (pl.col("producers") == 64))
+    chart: alt.Chart = (
+        alt.Chart(found.group_by("pace", "entries").agg(pl.col("rate").mean()))
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("entries:Q", scale=alt.Scale(type="log"), title="batches in the manifest"),
+            y=alt.Y("rate:Q", title="batches a second"),
+            color=alt.Color("pace:N", title="pause"),
+        )
+    )
+    return chart

@@ -1,0 +1,1 @@
+"""What `assay data` does with a plane."""
