@@ -26,6 +26,7 @@ from assay.data.store.blocking import wait
 from assay.data.store.directory import DirStore
 from assay.data.vectors.generate import drifting
 from assay.data.vectors.graph import brute_force, recall
+from assay.data.vectors.product import ProductCode
 from assay.sim.memory import Peak, parse_size
 
 QUERIES, K = 200, 10
@@ -45,11 +46,13 @@ def base_of(folder: Path, vectors: Any) -> building.Base:
     path = folder / "base.npz"
     if not path.exists():
         made = building.base(np.asarray(vectors), trials.DEGREE, trials.BREADTH, 1.2, progress=_told)
-        parts = {"centres": made.code.centres, "codes": made.codes, "lists": made.lists, "parents": made.parents}
-        np.savez(folder / "half.npz", root=made.root, **parts)
+        np.savez(
+            folder / "half.npz", root=np.array(made.root), centres=made.code.centres, codes=made.codes,
+            lists=made.lists, parents=made.parents,
+        )  # fmt: skip
         (folder / "half.npz").rename(path)
     kept = np.load(path)
-    code = building.ProductCode(kept["centres"], vectors.shape[1])
+    code = ProductCode(kept["centres"], vectors.shape[1])
     return building.Base(code, kept["codes"], kept["lists"], int(kept["root"]), kept["parents"])
 
 

@@ -552,6 +552,30 @@ def graphs(folder: Path) -> None:
         write(graph, folder / f"job.{rank}.et")
 
 
+# -------------------------------------------------------------------------------------------------- documents
+
+
+@makes("news.jsonl")
+def news(random: Random) -> str:
+    """A hundred and twenty short articles; every fourth is an earlier one that was sent again, a little changed."""
+    syllables = [a + b for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u", "an", "er")]
+    words = ["".join(random.choice(syllables) for _ in range(random.randint(1, 3))) for _ in range(900)]
+    articles: list[list[str]] = []
+    for number in range(120):
+        if number > 8 and number % 4 == 3:
+            article = list(articles[random.randrange(number)])
+            for _ in range(random.randrange(4)):
+                article[random.randrange(len(article))] = random.choice(words)
+        else:
+            article = [random.choice(words) for _ in range(random.randint(60, 140))]
+        articles.append(article)
+    day = datetime(2026, 3, 1, tzinfo=UTC)
+    return lines([
+        {"id": f"news-{i:03d}", "timestamp": (day + timedelta(minutes=17 * i)).isoformat(), "text": " ".join(article)}
+        for i, article in enumerate(articles)
+    ])  # fmt: skip
+
+
 # ----------------------------------------------------------------------------------------------------------- the record
 
 
@@ -575,7 +599,7 @@ def visits(random: Random) -> str:
     """A site's log: who looked at which page, a few people more often than all the others."""
     people, rows, clock = [f"u{number:03d}" for number in range(300)], [], 1_767_600_000.0
     weights = [1 / (1 + number) ** 0.8 for number in range(len(people))]
-    for number in range(4000):
+    for number in range(2500):
         clock += random.expovariate(20.0)
         who = random.choices(people, weights)[0]
         page = f"/{random.choice(('home', 'search', 'item', 'basket'))}/{random.randrange(500)}"

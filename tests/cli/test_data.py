@@ -39,9 +39,7 @@ def told(*arguments: str, code: int = 0) -> str:
 
 def test_a_file_in_commands_is_a_verb_of_the_room_or_of_a_paper(package) -> None:  # type: ignore[no-untyped-def]
     folder = package.root / "assay" / "data" / "fold" / "commands"
-    folder.mkdir(parents=True)
-    (folder.parent / "__init__.py").write_text("")
-    (folder / "__init__.py").write_text("")
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "shout.py").write_text(VERB)
     assert "say it louder" in package.assay("data", "--help").stdout
     assert package.json("data", "shout", "word", "hi") == {
@@ -49,6 +47,19 @@ def test_a_file_in_commands_is_a_verb_of_the_room_or_of_a_paper(package) -> None
         "table": [{"letter": "h"}, {"letter": "i"}],
     }
     assert "word QUIET" in package.assay("data", "shout", "word", "quiet", code=1).stdout
+
+
+def test_a_verb_that_several_papers_bring_has_all_their_subcommands(package) -> None:  # type: ignore[no-untyped-def]
+    for paper, words in (("fold", "word"), ("navis", "whole")):
+        folder = package.root / "assay" / "data" / paper / "commands"
+        folder.mkdir(parents=True, exist_ok=True)
+        for place in (folder.parent, folder):
+            (place / "__init__.py").touch()
+        (folder / "shout.py").write_text(VERB.replace("def word(", f"def {words}("))
+        (folder.parent / "compare.py").write_text("import click\n\n@click.command()\ndef command():\n    return {}\n")
+    assert package.json("data", "shout", "whole", "hi")["said"] == package.json("data", "shout", "word", "hi")["said"]
+    told = package.assay("compare", "data", "--job", "shout", code=2)
+    assert "several comparisons of data do the job 'shout'; name one: --job fold|navis" in told.stdout + told.stderr
 
 
 def test_every_verb_has_a_line_and_help_with_an_example() -> None:

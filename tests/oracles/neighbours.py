@@ -32,3 +32,36 @@ def prune(vectors: Any, point: Any, candidates: list[int], alpha: float, degree:
         kept.append(best)
         left = [c for c in left if alpha**2 * squared(vectors[best], vectors[c]) > squared(vectors[c], point)]
     return kept
+
+
+def bounded_beam(
+    rows: Any, graph: Any, query: Any, beginnings: list[int], known: list[float], breadth: int, narrow: int
+) -> tuple[list[float], list[int], int]:
+    """A best-first search that expands what is nearer than the last of the `known` distances, or among the nearest.
+
+    The known distances afterwards, the nodes of the pool, and how many distances were computed.
+    """
+    seen: list[int] = []
+    pool: list[tuple[float, int]] = []
+    done: set[int] = set()
+    size = len(known)
+
+    def meet(v: int) -> None:
+        nonlocal known, pool
+        if v in seen:
+            return
+        seen.append(v)
+        d = squared(rows[v], query)
+        known = sorted([*known, d])[:size]
+        pool = sorted([*pool, (d, v)], key=lambda pair: pair[0])[:breadth]
+
+    for v in beginnings:
+        meet(v)
+    while True:
+        left = [place for place, (_, v) in enumerate(pool) if v not in done]
+        if not left or (left[0] >= narrow and pool[left[0]][0] >= known[-1]):
+            return known, [v for _, v in pool], len(seen)
+        done.add(pool[left[0]][1])
+        for v in graph[pool[left[0]][1]]:
+            if v >= 0:
+                meet(v)

@@ -37,10 +37,12 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import the verb."""
-        modules = catalogue.verbs("data").get(name)
-        if modules is None:
-            return None
-        return _printing(_one([_load(module, name) for module in modules], name), name)
+        return verb(name) if name in catalogue.verbs("data") else None
+
+
+def verb(name: str) -> click.Command:
+    """A verb, imported, that prints its answer."""
+    return _printing(_one([_load(module, name) for module in catalogue.verbs("data")[name]], name), name)
 
 
 def _load(module: str, name: str) -> click.Command | BadInput:

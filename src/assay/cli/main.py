@@ -19,7 +19,7 @@ from assay.record.errors import AssayError
 
 COMMANDS = (
     "demo", "list", "show", "run", "record", "compare", "gateway", "engine", "top", "calibrate", "protocol", "check",
-    "verify", "data", "watch", "hang", "trace", "traces", "decompose", "bench", "feed", "doctor", "completion",
+    "verify", "dedup", "data", "watch", "hang", "trace", "traces", "decompose", "bench", "feed", "doctor", "completion",
 )  # fmt: skip
 
 

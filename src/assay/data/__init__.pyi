@@ -1,11 +1,15 @@
 from assay.data.atlas import infer as infer_gnn
+from assay.data.blobshuffle import BatchPolicy as BatchPolicy
+from assay.data.blobshuffle import BlobShuffle as BlobShuffle
+from assay.data.blobshuffle import repartition as repartition
 from assay.data.disk import DiskArray as DiskArray
 from assay.data.disk import DiskGraph as DiskGraph
 from assay.data.disk import PagedFile as PagedFile
-from assay.data.engine.batching import BatchPolicy as BatchPolicy
 from assay.data.engine.segments import SegmentBlob as SegmentBlob
 from assay.data.engine.segments import open_blob as open_blob
 from assay.data.engine.version_log import VersionLog as VersionLog
+from assay.data.fold import Fold as Fold
+from assay.data.fold import dedup as dedup
 from assay.data.graphflash import run_graph as run_graph
 from assay.data.grinnder import Network as GraphNetwork
 from assay.data.grinnder import fit as train_gnn
@@ -30,6 +34,7 @@ from assay.data.store.wrappers import Zoned as Zoned
 
 __all__ = [
     "BatchPolicy",
+    "BlobShuffle",
     "Cached",
     "Checkpointer",
     "Component",
@@ -37,6 +42,7 @@ __all__ = [
     "DirStore",
     "DiskArray",
     "DiskGraph",
+    "Fold",
     "GraphNetwork",
     "MemStore",
     "Metered",
@@ -50,12 +56,14 @@ __all__ = [
     "Violation",
     "Zoned",
     "blocking",
+    "dedup",
     "infer_gnn",
     "knn_graph",
     "open_blob",
     "open_store",
     "plane_dataset",
     "produce",
+    "repartition",
     "run_graph",
     "train_gnn",
 ]

@@ -37,7 +37,11 @@ EXTRAS = (
         ("google.protobuf", "opentelemetry.proto", "statsmodels", "statsforecast", "ruptures", "yaml"),
         "OTLP in protobuf, workload cards, and the peers that forecasts are compared with",
     ),
-    Extra("data", ("obstore", "fsspec", "s3fs", "blake3", "pymetis"), "object stores, and digests of what they keep"),
+    Extra(
+        "data",
+        ("obstore", "fsspec", "s3fs", "blake3", "pymetis", "nats", "redis", "confluent_kafka"),
+        "object stores, digests of what they keep, and brokers",
+    ),
     Extra("solvers", ("highspy", "ortools", "cvxpy", "optuna"), "planners that solve integer programmes"),
     Extra("gpu", ("cupy", "pynvml"), "GPU kernels and GPU power"),
 )

@@ -8,11 +8,14 @@ True
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -54,6 +57,16 @@ class Peak:
         if self.known:
             self.peak = _field("VmHWM")
             self.grown = max(self.peak - self.before, 0)
+
+
+def return_freed() -> None:
+    """Have blocks of 128 KiB and more go back to the system when they are freed, from now on in this process.
+
+    glibc otherwise keeps more and more of them for later: by the size of the largest it has seen, a heap for each
+    thread. Work in 13 MB then took 18. Elsewhere nothing happens.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 128 << 10)
 
 
 def parse_size(text: str) -> int:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from assay.data.engine.version_log import EMPTY, GRACE, Damaged, VersionLog
 from assay.data.interface import AlreadyExists, Buffer, Meta, Unknown
 from assay.data.store.memory import MemStore
-from assay.data.store.wrappers import Op, Wrapper
+from assay.data.store.wrappers import Op, Recorded, Wrapper
 from assay.sim.clock import VirtualClock, run_virtual
 from assay.sim.streams import stream
 
@@ -173,3 +173,17 @@ def test_create_only_is_what_protects_a_record() -> None:
     asyncio.run(log.append(0, b"x"))
     with pytest.raises(AlreadyExists):
         asyncio.run(store.put(log.key(0), b"y", if_absent=True))
+
+
+def test_what_is_newer_costs_one_request_however_much_there_is() -> None:
+    async def main() -> None:
+        store = Recorded(MemStore(VirtualClock()))
+        writer, reader = (VersionLog(store, "log", author=name, clock=VirtualClock()) for name in "wr")
+        for version in range(30):
+            assert await writer.append(version, b"%d" % version)
+        store.trace.clear()
+        assert await reader.newer(EMPTY) == list(range(30)) and await reader.newer(27) == [28, 29]
+        assert await reader.newer(29) == [] and not reader.slept
+        assert [op.name for op in store.trace] == ["list"] * 3
+
+    run_virtual(main())

@@ -83,8 +83,8 @@ def test_gradients_are_those_of_the_definition(
 def hubs() -> tuple[Any, Any, Any]:
     from assay.workloads.graph_generate import rmat
 
-    _, x, labels = some_graph(256, 0, 8, 3)
-    return np.concatenate([rmat(8, 6, 1), [[5, 5], [9, 9]]]), x, labels
+    _, x, labels = some_graph(128, 0, 8, 3)
+    return np.concatenate([rmat(7, 6, 1), [[5, 5], [9, 9]]]), x, labels
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,7 +140,7 @@ def test_ten_epochs_are_those_of_torch_geometric(kind: str, tmp_path: Path) -> N
 def test_a_mean_loss_of_each_part_would_be_another_gradient(hubs: tuple[Any, Any, Any]) -> None:
     """The trap: parts with few training nodes would count as much as parts with many."""
     edges, x, labels = hubs
-    labels = np.where(np.arange(len(labels)) < 200, labels, -1)
+    labels = np.where(np.arange(len(labels)) < 100, labels, -1)
     network = Network("gcn", (8, 8, 3))
     with made(network, edges, x, labels, 4, "all") as trainer:
         trainer.epoch()
@@ -197,6 +197,9 @@ def test_the_fewest_parts_are_taken_whose_work_fits_and_too_little_memory_says_w
     assert (ample.parts, plan.mode, plan.gradients, plan.blocks) == (1, "layers", True, True)
     tight, plan = planned(tmp_path / "b", lambda: iter([edges]), 4000, network, 20 << 20, None)
     assert tight.parts > 1 and plan.fixed + plan.work + plan.cache <= 20 << 20
-    with pytest.raises(ValueError, match=r"12,600,000 bytes are too few for \d+ parts; [0-9,]+ or more expected"):
-        planned(tmp_path / "c", lambda: iter([edges]), 4000, network, 12_600_000, None)
+    with pytest.raises(ValueError, match=r"9,000,000 bytes are too few for 4,000 nodes; more than [0-9,]+ expected"):
+        planned(tmp_path / "c", lambda: iter([edges]), 4000, network, 9_000_000, None)
+    (tmp_path / "c").mkdir()
+    with pytest.raises(ValueError, match=r"13,000,000 bytes are too few for 2 parts; [0-9,]+ or more expected"):
+        planned(tmp_path / "c", lambda: iter([edges]), 4000, network, 13_000_000, 2)
     assert not any((tmp_path / "c").iterdir()), "cuts that were tried are gone"

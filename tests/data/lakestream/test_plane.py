@@ -17,6 +17,7 @@ from assay.data.lakestream.manifest import STATE_EVERY
 from assay.data.lakestream.pace import Fixed
 from assay.data.lakestream.plane import Plane
 from assay.data.lakestream.producer import Fenced, Producer
+from assay.data.store.delayed import PROFILES, Delayed
 from assay.data.store.memory import MemStore
 from assay.data.store.wrappers import Metered
 from assay.record.errors import BadInput
@@ -131,6 +132,20 @@ def test_batches_become_visible_to_all_ranks_at_once() -> None:
     virtual(main())
 
 
+@given(seed=st.integers(0, 99))
+def test_batches_that_are_written_at_once_become_visible_in_order(seed: int) -> None:
+    async def main() -> None:
+        slow = Delayed(MemStore(VirtualClock()), PROFILES["s3-standard"], seed=seed)
+        where = await plane(slow, slices=1, producers=1)
+        producer = where.producer("p", Fixed(0.05))
+        await producer.start()
+        await asyncio.gather(*(producer.publish([b"%d" % number], number) for number in range(20)))
+        await producer.finish()
+        assert await read_all(where.consumer(0, 1)) == [b"%d" % number for number in range(20)]
+
+    virtual(main())
+
+
 def test_a_background_producer_commits_by_itself() -> None:
     async def main() -> None:
         where = await plane(slices=1, producers=1)
@@ -140,6 +155,20 @@ def test_a_background_producer_commits_by_itself() -> None:
         assert await where.consumer(0, 1).read(0) == [b"a"]
         assert 4.0 < where.clock.now() < 7.0
         await producer.finish()
+
+    virtual(main())
+
+
+def test_too_much_that_waits_forces_a_commit() -> None:
+    async def main() -> None:
+        where = await plane(slices=1, producers=1)
+        producer = where.producer("p", Fixed(1000.0), background=False, most=2500)
+        await producer.start()
+        visible = []
+        for _ in range(6):
+            await producer.publish([bytes(1000)])
+            visible.append((await where.manifest.refresh()).next_step)
+        assert visible == [0, 0, 3, 3, 3, 6] and producer.waiting == 0
 
     virtual(main())
 

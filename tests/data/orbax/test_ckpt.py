@@ -56,6 +56,24 @@ def test_parts_are_restored_and_converted(tmp_path: Path) -> None:
     assert told("diff", str(tmp_path / "part.npz"), str(tmp_path / "back.safetensors"))["why"] == "They are the same."
 
 
+def test_a_part_of_a_store_is_read_by_itself_and_keeps_the_names_it_had(tmp_path: Path) -> None:
+    store = str(tmp_path / "ckpts")
+    np.savez(tmp_path / "mine.npz", **{"model/w": np.ones((512, 512)), "opt/m~": np.ones(4)})
+    told("save", str(tmp_path / "mine.npz"), "--store", store, "--step", "1")
+    seen: list[tuple[int, int]] = []
+    [leaf] = files.read(store, ("opt",), lambda *now: seen.append(now))
+    assert leaf.path == "opt/m~" and seen[-1] == (32, 32)  # of the part's own bytes
+    told("restore", store, "--out", str(tmp_path / "back.npz"))
+    assert told("diff", str(tmp_path / "mine.npz"), str(tmp_path / "back.npz"))["why"] == "They are the same."
+
+
+def test_writing_tells_how_far_it_is(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    files.write(tmp_path / "out.safetensors", files.read(EXAMPLE), lambda *now: seen.append(now))
+    size = (tmp_path / "out.safetensors").stat().st_size
+    assert seen[-1] == (size, size) and [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
 def test_torchs_and_safetensors_own_files_are_read_as_they_read_them(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="pip install torch")
     library = pytest.importorskip("safetensors.torch", reason="pip install safetensors")

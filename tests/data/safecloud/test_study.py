@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from assay.cli.data import command
-from assay.data.safecloud import audits, compare, damage, dedup, reuse, trees
+from assay.data.safecloud import audits, compare, damage, dedup, earnings, reuse, trees
 from assay.record.errors import BadInput
 from assay.record.runner import run
 from assay.record.types import Verdict
@@ -21,8 +21,9 @@ def test_the_study_answers_every_claim() -> None:
     verdicts = {claim.id: claim.verdict for claim in result.claims}
     assert Verdict.NOT_MEASURED not in verdicts.values()
     reproduced = {"subtree", "granted", "verify", "audits", "owner-notices", "spot-catches", "honest", "reuse"}
+    reproduced |= {"cheating-costs"}
     assert {name for name, verdict in verdicts.items() if verdict is Verdict.REPRODUCED} >= reproduced
-    assert verdicts["dedup"] is verdicts["prefix-fooled"] is Verdict.NOT_REPRODUCED
+    assert {verdicts[name] for name in ("dedup", "prefix-fooled", "cheating-pays")} == {Verdict.NOT_REPRODUCED}
 
 
 def test_measurements_count_what_they_say() -> None:
@@ -34,6 +35,8 @@ def test_measurements_count_what_they_say() -> None:
     assert stored["safecloud", "within the file"] == 2.0
     assert stored["safecloud, by content", "again, one chunk on"] == 1.0
     assert audits("honest", 0.0, challenges=3, seed=1)["spot"]["convicted"] == 0
+    blind = earnings("keeps 32 bytes", 1.0, "prefix", days=1, seed=1)
+    assert (blind["caught"], blind["lost"], blind["sum"]) == (0.0, False, 0)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from assay.data.interface import OutOfRange
 from assay.data.store import direct
 from assay.data.store.blocking import blocking
 from assay.data.store.directory import DirStore
@@ -19,6 +20,9 @@ edges = st.sampled_from([1, 511, 4095, 4096, 4097, 65536, direct.CHUNK - 1, dire
 
 def random_bytes(n: int, seed: int = 0) -> bytes:
     return np.random.default_rng(seed).bytes(n)
+
+
+WHOLE = random_bytes(direct.CHUNK + direct.LARGE + 5 * 4096 + 99)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -57,3 +61,38 @@ def test_a_large_object_comes_back_whole(tmp_path: Path) -> None:
     store.read_into("large", 4096, memoryview(into))
     assert bytes(into) == data[4096:]
     assert bytes(store.get("large")) == data
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    start=st.integers(0, 3 * 4096),
+    size=st.sampled_from([direct.LARGE - 1, direct.LARGE, direct.LARGE + 4097, direct.CHUNK + direct.LARGE + 77]),
+    shift=st.sampled_from([0, 0, 1, 512]),
+    cached=st.booleans(),
+)
+def test_any_span_is_read_as_a_plain_read_would(
+    tmp_path: Path, start: int, size: int, shift: int, cached: bool
+) -> None:
+    path, data = tmp_path / "file", WHOLE
+    if not path.exists():
+        path.write_bytes(data)
+    file = os.open(path, os.O_RDONLY)
+    if not cached:
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    room = direct.aligned(size + 2 * 4096)
+    into = room[start % 4096 + shift :][:size]
+    done = direct.read(path, file, start, into)
+    os.close(file)
+    assert bytes(into[:done]) == data[start : start + done]
+    if size < direct.LARGE:
+        assert done == 0  # the caller reads it
+    elif done:
+        assert size - done < 4096
+
+
+def test_a_file_that_ends_too_early_is_told_and_not_made_up(tmp_path: Path) -> None:
+    store = blocking(DirStore(tmp_path))
+    store.put("short", WHOLE[: direct.LARGE])
+    with pytest.raises(OutOfRange, match="ends at"):
+        store.read_into("short", 0, direct.aligned(2 * direct.LARGE))

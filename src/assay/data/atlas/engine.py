@@ -26,6 +26,7 @@ CHOICE = ("min-pending", "lru")  # what `auto` chooses from
 LEAST = 64  # accumulators below which a plan is refused
 # Shares of the memory that nodes leave over; what is missing to 1 is for what libraries allocate in passing.
 SLOTS, ROWS, EDGES, BLOCK, BUFFERS = 0.50, 0.12, 0.04, 0.06, 0.22
+CHOOSING = 0.6  # for the sample of messages, which are gone before the tier comes
 RANGE = 0.58  # for the accumulators of a range, when the tier and the rows in flight are gone
 ENDS = 4096  # nodes whose ends of edges are read together
 RUN = 1 << 16  # bytes of rows side by side that are worth a write of their own
@@ -44,6 +45,7 @@ class Plan:
     write: int  # rows that are written at once
     buffers: int  # bytes of the cold tier's logs
     range_rows: int  # nodes whose accumulators are added up together at the end
+    choosing: int  # messages of the sample on which rules of eviction are tried, before anything else is held
 
     @staticmethod
     def of(layer: Layer, n: int, group: int, memory: int) -> Plan:
@@ -76,6 +78,7 @@ class Plan:
             write=min(max(int(rest * BLOCK / 2) // writing // group, 1) * group, whole),
             buffers=min(int(rest * BUFFERS), 64 << 20),
             range_rows=min(range_rows, whole),
+            choosing=min(int(rest * CHOOSING) // 80, 200_000),
         )
 
 
@@ -118,7 +121,7 @@ def _run_planned(
     degree = degrees(layer, graph.in_degree(), graph.loops())
     halves = _facing(layer, source, plan.rows) if layer.kind == "gat" else None
     if policy == "auto":
-        policy = choose_policy(graph, plan.slots, layer.drops_loops)
+        policy = choose_policy(graph, plan.slots, layer.drops_loops, plan.choosing)
     tier = HotTier(plan.slots, n, layer.width, degree + np.int32(1), target.group, layer.reduce)
     spill = Spill(scratch / "spilled", n, plan.range_rows, layer.width, plan.buffers)
     work = _Work(layer, degree, halves, tier, spill, target, plan, policy, seed)
@@ -278,9 +281,9 @@ def choose_policy(graph: DiskGraph, slots: int, drop: bool, sample: int = 200_00
     """
     if slots >= graph.n or not graph.m:
         return "min-pending"
-    every = max(graph.m // sample, 1)
+    every = max(-(-(graph.m + graph.n) // sample), 1)
     stream, targets = [], []
-    for sources, ends in graph.stream(1 << 17):
+    for sources, ends in graph.stream(min(sample, 1 << 16)):
         kept = (ends % every == 0) & ~(drop & (sources == ends))
         stream.append(sources[kept])
         targets.append(ends[kept] // every)

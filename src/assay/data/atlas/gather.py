@@ -23,6 +23,7 @@ from assay.data.atlas.layers import MAX, SOFTMAX, Floats, Int32s, Layer, degrees
 from assay.data.atlas.tiers import Int64s, absorb, clear_all, merge
 from assay.data.disk.arrays import DiskArray, RowWriter
 from assay.data.disk.graphs import DiskGraph
+from assay.data.disk.pages import PAGE
 from assay.sim.blas import threads_for
 from assay.sim.compiled import njit
 
@@ -40,22 +41,25 @@ class RowCache:
     owner: Int32s
     stamp: Int64s
     static: bool
+    piece: int  # rows read together: each comes with the pages it lies in, which count as memory
     clock: int = 0
     hits: int = 0
     misses: int = 0
 
     @classmethod
-    def of(cls, store: DiskArray, nbytes: int, hottest: Int64s | None = None) -> RowCache:
-        """A cache in so many bytes; `hottest` rows are loaded now and stay, else the least recently used leave."""
+    def of(cls, store: DiskArray, nbytes: int, heat: Int32s | None = None) -> RowCache:
+        """A cache in so many bytes; rows of most `heat` are loaded now and stay, else the least recently used leave."""
         rows = max(min(nbytes // (store.row_bytes + 16), len(store)), 1)
+        piece = max(nbytes // 8 // (PAGE + store.row_bytes), 32)
         cache = cls(
             store, rows, np.full(len(store), -1, np.int32), np.empty((rows, *store.shape[1:]), np.float32),
-            np.full(rows, -1, np.int32), np.zeros(rows, np.int64), hottest is not None,
+            np.full(rows, -1, np.int32), np.zeros(rows, np.int64), heat is not None,
+            piece,
         )  # fmt: skip
-        if hottest is not None:
-            ids = np.sort(hottest[:rows])
-            for start in range(0, len(ids), 4096):
-                some = ids[start : start + 4096]
+        if heat is not None:
+            ids = np.sort(np.argsort(-heat, kind="stable")[:rows])
+            for start in range(0, len(ids), piece):
+                some = ids[start : start + piece]
                 cache.held[start : start + len(some)] = store.take(some)
                 cache.where[some] = np.arange(start, start + len(some))
         return cache
@@ -68,12 +72,13 @@ class RowCache:
         out = np.empty((len(ids), *self.held.shape[1:]), np.float32)
         out[hit] = self.held[place[hit]]
         self.stamp[place[hit]] = self.clock
-        missing = ids[~hit]
-        fetched = self.store.take(missing)
-        out[~hit] = fetched
+        missing = np.flatnonzero(~hit)
+        for start in range(0, len(missing), self.piece):
+            some = missing[start : start + self.piece]
+            out[some] = self.store.take(ids[some])
         self.hits, self.misses = self.hits + int(hit.sum()), self.misses + len(missing)
         if not self.static:
-            self._keep(missing[: self.rows], fetched[: self.rows])
+            self._keep(ids[missing[: self.rows]], out[missing[: self.rows]])
         return out
 
     def _keep(self, ids: Int64s, rows: Floats) -> None:
@@ -110,8 +115,7 @@ def gather_layer(
                     halves[start : start + len(x)] = facing(layer, x)
         writer.close()
         rows = made = DiskArray.open(scratch / "projected.npy")
-    hottest = np.argsort(-out_degree, kind="stable") if cache == "static" else None
-    held = RowCache.of(rows, rest // 2, hottest)
+    held = RowCache.of(rows, rest // 2, out_degree if cache == "static" else None)
     output = DiskArray.create(target, (n, layer.out_width), np.float32)
     writer = RowWriter(output)
     most = max(rest // 4 // (layer.message_width * 8), 64)  # edges whose rows may be fetched together

@@ -20,6 +20,7 @@ from assay.data.atlas.engine import Ran, run_layer
 from assay.data.atlas.layers import Layer
 from assay.data.disk.arrays import DiskArray, write_rows
 from assay.data.disk.graphs import DiskGraph
+from assay.sim.memory import return_freed
 
 Progress = Callable[[int, int], None]
 
@@ -54,6 +55,7 @@ def infer(
     ...     np.load(Path(folder, "y.npy")).tolist()
     [[1.0], [2.0], [2.0]]
     """
+    return_freed()
     _check(model, graph, features)
     work = out.with_name(out.name + ".work")
     wanted = _identity(model, graph, features)

@@ -34,6 +34,10 @@ class Billed:
         self.follower_fetch, self.replicas = follower_fetch, min(replicas, len(placement.zones))
         self.nbytes = 0
 
+    async def close(self) -> None:
+        """Passed on."""
+        await self.inner.close()
+
     async def begin(self, producer: str) -> int:
         """Passed on."""
         return await self.inner.begin(producer)

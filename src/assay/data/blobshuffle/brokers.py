@@ -51,6 +51,9 @@ class Broker(Protocol):
     async def read(self, partition: int, after: int = -1, *, wait: bool = False) -> list[Message]:
         """The committed messages behind a position; `wait`: until there is one."""
 
+    async def close(self) -> None:
+        """Leave; what was not committed is not there."""
+
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
     """A record of the log: a name taken over, a transaction, positions that were read, or a collection begun."""
@@ -175,6 +178,9 @@ class LogBroker:
         while first and found[first - 1].position > after:
             first -= 1
         return found[first:]
+
+    async def close(self) -> None:
+        """See :class:`Broker`: nothing to do."""
 
     @property
     def horizon(self) -> int:

@@ -1,8 +1,8 @@
 """How large and how old a blob should get: the cheapest choice that still arrives in time.
 
-A byte waits for its blob (half of them longer than half of the fill time or the age, whichever is shorter), then for
-the put, the broker and the get. Requests fall as blobs grow. The plan draws those waits from the store's latencies and
-reads dollars off the price book; `assay run blobshuffle` holds it against the simulated cluster.
+A byte waits for the commit that shows it, for the puts of that commit, for the broker, and for its get and those before
+it. Requests fall as blobs grow. The plan draws those waits from the store's latencies and reads dollars off the price
+book; `assay run blobshuffle` holds it against the simulated cluster.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from assay.data.blobshuffle.billing import TIB
 from assay.data.store.delayed import PROFILES, Latency, Profile
@@ -46,7 +47,7 @@ def plan(
     (True, True)
     """
     group = rate / tasks / (zones if by_zone else 1)
-    told = (group, parts, zones, by_zone, profile, prices, broker)
+    told = (group, tasks, parts, zones, by_zone, profile, prices, broker)
     every = [_expected(size, age, *told) for size in SIZES for age in AGES]
     fits = [one for one in every if one.p95 <= p95]
     if not fits:
@@ -56,15 +57,23 @@ def plan(
 
 
 def _expected(
-    size: int, age: float, group: float, parts: int, zones: int, by_zone: bool, profile: Profile, prices: PriceBook,
-    broker: Latency,
+    size: int, age: float, group: float, tasks: int, parts: int, zones: int, by_zone: bool, profile: Profile,
+    prices: PriceBook, broker: Latency,
 ) -> Plan:  # fmt: skip
     random = stream(0, "blobshuffle", "plan")
-    blob = min(size, group * age)
-    waits = random.uniform(0.0, age, DRAWS)  # visible at a commit, however soon the blob is full
-    for latency in (profile.put, broker, profile.get):
-        waits += latency.median * np.exp(latency.sigma * random.standard_normal(DRAWS))
-    waits += 2 * blob / profile.bandwidth
+
+    def slowest(latency: Latency, of: int) -> NDArray[np.float64]:
+        drawn = random.standard_normal((DRAWS, of)).max(axis=1)
+        return np.asarray(latency.median * np.exp(latency.sigma * drawn))
+
+    blob = group * age / (group * age // size + 1)  # a commit sends the rest of what filled blobs, however small
+    wire = blob / profile.bandwidth
+    commit = slowest(profile.put, zones if by_zone else 1) + slowest(broker, 1) + wire
+    # A task does nothing else while it commits, so its records wait for that, too. A reader hands out in order, so
+    # what has arrived waits for the slowest of those that are under way with it.
+    cycle = age + float(np.median(commit))
+    together = max(1, round(tasks / cycle * (profile.get.median + wire)))
+    waits = random.uniform(0.0, cycle, DRAWS) + commit + slowest(profile.get, min(together, 64)) + wire
     usd = full_blobs(blob, parts, zones=zones, by_zone=by_zone, prices=prices)
     return Plan(size, age, blob, float(np.quantile(waits, 0.95)), usd)
 

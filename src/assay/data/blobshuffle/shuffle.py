@@ -21,11 +21,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.data.blobshuffle.batching import BatchPolicy
 from assay.data.blobshuffle.brokers import Broker, LogBroker, Message, put_surely
 from assay.data.blobshuffle.zone_cache import CACHE, Network, ZoneCache
-from assay.data.engine.batching import BatchPolicy
 from assay.data.engine.segments import SegmentBlob, checked
-from assay.data.interface import Buffer, Store, StoreError, Violation, nbytes
+from assay.data.interface import Buffer, Store, StoreError, Violation, checked_key, nbytes
 from assay.record.errors import BadInput
 from assay.sim.clock import Clock, WallClock
 from assay.sim.streams import key as key_of
@@ -84,6 +84,7 @@ class Design:
     write_through: bool = False  # a writer gives its own zone's cache what it wrote
     follower_fetch: bool = False  # readers of the broker ask the replica of their own zone
     ahead: int = AHEAD
+    uploads: int = UPLOADS
 
     def sized(self, size: int | None = None, age: float | None = None) -> Design:
         """The same with other bytes or seconds to a blob; per-record pointers have no such choice."""
@@ -99,7 +100,7 @@ DESIGNS = {
         Design("native", blobs=False, policy=BatchPolicy(1 << 40, 0.1)),
         Design("native, follower fetch", blobs=False, policy=BatchPolicy(1 << 40, 0.1), follower_fetch=True),
         Design("claim check", cache=False, group="partition", policy=BatchPolicy(1, 0.5)),
-        Design("a blob a partition", cache=False, group="partition"),
+        Design("a blob a partition", cache=False, group="partition", uploads=64),  # they are small: more at once
         Design("blob", cache=False),
         Design("blob + cache"),
         Design("blob + cache, 8 ahead", ahead=8),
@@ -170,7 +171,7 @@ class Producer:
         self._design, self._clock = shuffle.design, shuffle.clock
         self._buffers: dict[Hashable, _Buffer] = {}
         self._uploads: list[asyncio.Task[list[tuple[int, bytes]]]] = []
-        self._slots = asyncio.Semaphore(UPLOADS)
+        self._slots = asyncio.Semaphore(shuffle.design.uploads)
         self._since: float | None = None  # when the first upload of this transaction began
         self._broken = False  # a commit failed: what became of it only the broker knows
 
@@ -283,11 +284,11 @@ class BlobShuffle:
         if self._given is None:
             self.log = LogBroker(self.placement.parts)
             await self.log.open(store, clock=self.clock, seed=seed)
-        self.broker: Broker = self._given or self.log
+        self.broker: Broker = self.log if self._given is None else self._given
 
     async def producer(self, name: str, zone: str) -> Producer:
         """Take over a producer's name; its `offset` says from where to go on."""
-        return Producer(self, name, zone, await self.broker.begin(name))
+        return Producer(self, checked_key(name), zone, await self.broker.begin(name))
 
     def blob_name(self, producer: str) -> str:
         """A name that no other process and no other blob has; a prefix a producer, for stores limit each prefix."""
@@ -327,7 +328,13 @@ class BlobShuffle:
         return unpack(checked(data, note.digest, f"{note.blob}:{partition}"))
 
     async def collect(self) -> int:
-        """Delete blobs that no retained note names and that are older than the retention; how many."""
+        """Delete blobs that no retained note names and that are older than the retention; how many.
+
+        A broker of others keeps to itself what was read: there a lifecycle rule of the store does it, no sooner than
+        the broker forgets its messages.
+        """
+        if self._given is not None:
+            raise BadInput("only a shuffle with a log of its own knows what was read; give the store a lifecycle rule")
         await self.log.collect(self.retention)
         named = await self._named()
         old = self.clock.now() - self.retention
@@ -344,7 +351,7 @@ class BlobShuffle:
 
     async def check(self, promised: Sequence[Any] = ()) -> list[Violation]:
         """The log is whole, and every visible note's blob is there with the bytes it had."""
-        wrong = list(await self.log.log.check())
+        wrong = list(await self.log.log.check()) if self._given is None else []
         for partition in range(self.placement.parts):
             try:
                 async for _ in self.receive(partition):

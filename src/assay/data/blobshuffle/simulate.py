@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.data.blobshuffle.batching import BatchPolicy
 from assay.data.blobshuffle.billing import Billed, crossings, per_tib
 from assay.data.blobshuffle.brokers import LogBroker, Message
 from assay.data.blobshuffle.planning import BROKER
@@ -32,6 +33,8 @@ SCALE = 64  # bytes of the cluster to a byte here
 TICK = 0.1  # seconds of traffic that a task sends at a time
 RECORD = np.dtype([("time", "<f8"), ("task", "<u4"), ("partition", "<u4"), ("number", "<u8")])
 GIB = 1 << 30
+COMMIT = 64 << 20  # bytes between two commits where nobody waits
+Row = dict[str, Any]
 
 
 class Slow:
@@ -45,6 +48,10 @@ class Slow:
         await self.clock.sleep(
             share * self.latency.median * math.exp(self.latency.sigma * self._random.standard_normal())
         )
+
+    async def close(self) -> None:
+        """Passed on."""
+        await self.inner.close()
 
     async def begin(self, producer: str) -> int:
         """Slowly."""
@@ -118,7 +125,7 @@ def scaled(profile: Profile) -> Profile:
 def cluster(
     design: Design, rate: float, *, tasks: int, parts: int, seconds: float, seed: int,
     profile: Profile = PROFILES["s3-standard"], shares: NDArray[np.float64] | None = None, skew: float = 0.5,
-) -> dict[str, Any]:  # fmt: skip
+) -> Row:  # fmt: skip
     """Tasks that send `rate` bytes/s for so long, partitions that read it, three zones; what was seen and counted."""
     share = shares_of(parts, skew, seed) if shares is None else shares
     return run_virtual(_cluster(design, rate, tasks, len(share), seconds, seed, profile, share))
@@ -127,7 +134,7 @@ def cluster(
 async def _cluster(
     design: Design, rate: float, tasks: int, parts: int, seconds: float, seed: int, profile: Profile,
     share: NDArray[np.float64],
-) -> dict[str, Any]:  # fmt: skip
+) -> Row:  # fmt: skip
     clock, ledger = VirtualClock(), Ledger()
     zones = Placement().zones
     placement = Placement(parts, zones, members=max(1, math.ceil(tasks / len(zones))))
@@ -188,94 +195,82 @@ async def _read(shuffle: BlobShuffle, partition: int, seen: _Seen, clock: Clock)
         seen.take(batch.records, partition, clock.now())
 
 
-def _told(design: Design, seen: _Seen, ledger: Ledger, payload: int, refused: int) -> dict[str, Any]:
-    """Bytes in blobs are divided by SCALE, those of notes are not; records that go through the broker are."""
-    blobs = max(1, ledger.requests("put"))
-    real = payload * SCALE
-    if not design.blobs:  # what crossed zones stands for SCALE times as much
-        for line in ledger.lines.values():
-            line.nbytes *= SCALE
+def _told(design: Design, seen: _Seen, ledger: Ledger, payload: int, refused: int) -> Row:
     return {
         "p50": seen.quantile(0.5), "p95": seen.quantile(0.95), "p99": seen.quantile(0.99),
-        "bytes_per_s": seen.rate * SCALE, "lost": payload - seen.nbytes, "disorder": seen.disorder,
-        "usd_per_TiB": per_tib(ledger, real, kept=RETENTION if design.blobs else 0.0, stored=real),
-        "crossings": crossings(ledger, real), "blob_MiB": real / blobs / (1 << 20) if design.blobs else None,
-        "gets_per_blob": ledger.requests("get") / blobs if design.blobs else None, "refused": refused,
-    }  # fmt: skip
+        "bytes_per_s": seen.rate * SCALE, "lost": payload - seen.nbytes, "disorder": seen.disorder, "refused": refused,
+    } | priced(design, ledger, payload, SCALE)  # fmt: skip
 
 
-def counted(
-    design: Design, batches: Iterable[tuple[str, Sequence[int], Sequence[bytes]]], placement: Placement,
-    commit_every: int = 64 << 20,
-) -> dict[str, Any]:  # fmt: skip
-    """Shuffle records through memory, all of them real, and count; (producer, partitions, records) at a time."""
-    return asyncio.run(_counted(design, batches, placement, commit_every))
+Batches = Iterable[tuple[str, Sequence[int], Sequence[bytes]]]
 
 
-async def _counted(
-    design: Design, batches: Iterable[tuple[str, Sequence[int], Sequence[bytes]]], placement: Placement, every: int
-) -> dict[str, Any]:
-    ledger, clock = Ledger(), VirtualClock()
-    log, zones = LogBroker(placement.parts, poll=None), dict[str, str]()
-    store = MemStore(clock)
+def counted(design: Design, batches: Batches, placement: Placement, *, scale: int = 1, every: int = COMMIT) -> Row:
+    """Shuffle records through memory and count: (producer, partitions, records) at a time, a commit every so often.
+
+    `scale`: a byte stands for so many, in blobs as in records.
+    """
+    return asyncio.run(_counted(design, batches, placement, scale, every))
+
+
+async def _counted(design: Design, batches: Batches, placement: Placement, scale: int, every: int) -> Row:
+    ledger, clock, zones = Ledger(), VirtualClock(), dict[str, str]()
+    store, log = MemStore(clock), LogBroker(placement.parts, poll=None)
     await log.open(MemStore(clock), clock=clock, seed=0)
     billed = Billed(log, ledger, placement, zones, follower_fetch=design.follower_fetch)
-    shuffle = BlobShuffle(placement, replace(design, policy=replace(design.policy, age=math.inf)), broker=billed)
+    full = replace(design, policy=BatchPolicy(max(1, design.policy.size // scale), math.inf))
+    shuffle = BlobShuffle(placement, full, broker=billed)
     await shuffle.open(Metered(store, ledger), clock=clock, seed=0)
-    producers: dict[str, Producer] = {}
-    after = dict.fromkeys(range(placement.parts), -1)
-    payload = rows = waiting = 0
-    held: dict[str, int] = {}
+    producers, sent = dict[str, Producer](), dict[str, int]()
+    payload = waiting = read = 0
 
     async def drained() -> int:
         """Commit, read everything, and forget it: memory holds no more than what is between two commits."""
         for name, producer in producers.items():
-            await producer.commit(held[name])
-        read = 0
+            await producer.commit(sent[name])
+        found = 0
         for partition in range(placement.parts):
-            async for batch in shuffle.receive(partition, after[partition]):
-                after[partition] = batch.position
-                read += len(batch.records)
-        await log.done(dict.fromkeys(after, log.horizon))
+            async for batch in shuffle.receive(partition, log.state.read.get(partition, -1)):
+                found += len(batch.records)
+        await log.done(dict.fromkeys(range(placement.parts), log.horizon))
         await store.delete(*list(store.objects))
-        return read
+        return found
 
-    read = 0
     for name, partitions, records in batches:
         if name not in producers:
             zones[name] = placement.zones[len(producers) % len(placement.zones)]
             producers[name] = await shuffle.producer(name, zones[name])
         await producers[name].send(partitions, records)
-        held[name] = held.get(name, 0) + len(records)
+        sent[name] = sent.get(name, 0) + len(records)
         size = sum(map(len, records))
-        payload, rows, waiting = payload + size, rows + len(records), waiting + size
+        payload, waiting = payload + size, waiting + size
         if waiting >= every:
             read, waiting = read + await drained(), 0
     read += await drained()
-    blobs = ledger.requests("put")
+    told = {"records": sum(sent.values()), "missing": sum(sent.values()) - read, "bytes": payload * scale}
+    return told | priced(design, ledger, payload, scale)
+
+
+def priced(design: Design, ledger: Ledger, payload: int, scale: int) -> Row:
+    """Dollars and what they are for. Where bytes stand for more, those of notes do not: a note is a note."""
+    if not design.blobs:
+        for line in ledger.lines.values():
+            line.nbytes *= scale
+    real, blobs, gets = payload * scale, ledger.requests("put"), ledger.requests("get")
     return {
-        "usd_per_TiB": per_tib(ledger, payload, kept=RETENTION if design.blobs else 0.0, stored=payload),
-        "puts": blobs, "gets": ledger.requests("get"), "crossings": crossings(ledger, payload),
-        "broker_bytes": billed.nbytes, "bytes": payload, "records": rows, "arrived": read,
-        "blob_MiB": payload / blobs / (1 << 20) if blobs else None,
+        "usd_per_TiB": per_tib(ledger, real, kept=RETENTION if design.blobs else 0.0, stored=real),
+        "puts": blobs, "gets": gets, "crossings": crossings(ledger, real),
+        "blob_MiB": real / blobs / (1 << 20) if blobs else None, "gets_per_blob": gets / blobs if blobs else None,
     }  # fmt: skip
 
 
-def records_of(nbytes: int, parts: int, seed: int, tasks: int = 3, size: int = 1024) -> list[Any]:
-    """Generated batches of records, a kilobyte each, with partitions drawn by the shares of skewed keys."""
+def records_of(count: int, size: int, parts: int, seed: int) -> list[tuple[str, list[int], list[bytes]]]:
+    """Generated records of one task, in batches, with partitions drawn by the shares of skewed keys."""
     random = stream(seed, "blobshuffle", "records", parts)
     share = shares_of(parts, 0.5, seed)
-    body, batches = random.bytes(size + 4096), []
-    count = nbytes // size // tasks
-    for task in range(tasks):
-        parted = random.choice(parts, count, p=share / share.sum())
-        starts = random.integers(0, 4096, count).tolist()
-        records = [body[one : one + size] for one in starts]
-        batches += [
-            (f"task-{task}", parted[first : first + 4096].tolist(), records[first : first + 4096])
-            for first in range(0, count, 4096)
-        ]
-    return batches
+    body, drawn = random.bytes(size + 4096), random.choice(parts, count, p=share / share.sum()).tolist()
+    records = [body[one : one + size] for one in random.integers(0, 4096, count).tolist()]
+    return [("task-0", drawn[at : at + 4096], records[at : at + 4096]) for at in range(0, count, 4096)]
 
 
 def named(design: str, size: int | None = None, age: float | None = None) -> Design:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from assay.data.crash.processes import examine_processes
 from assay.data.interface import Crashable
 from assay.record import catalogue
 from assay.record.errors import BadInput
+from assay.record.extras import missing_module
 from assay.sim.own_code import load
 
 BASELINES = Path(__file__).parents[1] / "baselines"
@@ -27,21 +29,29 @@ def named(component: str) -> str:
     """
     if ":" in component:
         return component
-    papers = catalogue.offering("crashable", "data")
-    baselines = [path.stem.replace("_", "-") for path in sorted(BASELINES.glob("*.py")) if path.stem != "__init__"]
-    if component in papers:
-        home = catalogue.paper(component).module
-    elif component in baselines:
-        home = f"assay.data.baselines.{component.replace('-', '_')}"
-    else:
-        known = ", ".join([*papers, *baselines])
-        raise BadInput(f"no component '{component}' can be crashed; {known}, or module:Class of your own")
-    made = importlib.import_module(home).offers["crashable"]
+    homes = known()
+    if component not in homes:
+        raise BadInput(f"no component '{component}' can be crashed; {', '.join(homes)}, or module:Class of your own")
+    made = importlib.import_module(homes[component]).offers["crashable"]
     return f"{made.__module__}:{made.__qualname__}"
 
 
+def known() -> dict[str, str]:
+    """The modules of all that can be crashed, by name: papers that offer it, and the room's baselines that do.
+
+    >>> known()["append-log"]
+    'assay.data.baselines.append_log'
+    """
+    homes = {key: catalogue.paper(key).module for key in catalogue.offering("crashable", "data")}
+    for path in sorted(BASELINES.glob("*.py")):
+        if "crashable" in path.read_text(encoding="utf-8"):
+            homes[path.stem.replace("_", "-")] = f"assay.data.baselines.{path.stem}"
+    return homes
+
+
 @click.command(epilog="Example:  assay data crash append-log --ops 50")
-@click.argument("component", metavar="COMPONENT|module:Class")
+@click.argument("component", metavar="COMPONENT|module:Class", required=False)
+@click.option("--all", "everything", is_flag=True, help="Every component there is, a row each, instead of one.")
 @click.option("--ops", type=click.IntRange(1, 100_000), default=400, show_default=True, help="About so many changes.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--mixes", type=click.IntRange(0), default=100, show_default=True, help="Orders of actors at once.")
@@ -49,23 +59,56 @@ def named(component: str) -> str:
 @click.option("--at", help="One case: CHANGE:KIND, or two with a comma, the second while recovering.")
 @click.option("--mix", type=click.IntRange(0), help="One order of actors at once.")
 def command(
-    component: str, ops: int, seed: int, mixes: int, processes: int, at: str | None, mix: int | None
-) -> dict[str, Any]:
+    component: str | None, everything: bool, ops: int, seed: int, mixes: int, processes: int, at: str | None,
+    mix: int | None,
+) -> dict[str, Any]:  # fmt: skip
     """Crash COMPONENT before, after and during each change, with lost answers and late writes; crash its recovery, too.
 
-    COMPONENT is a paper's key, a baseline, or a class of yours with open, work and check. Ends with 1 where a rule
-    breaks, and tells the shortest scenario that breaks it.
+    COMPONENT is a paper's key, a baseline, or a class of yours with open, work and check; --all takes every paper and
+    baseline. Ends with 1 where a rule breaks, and tells the shortest scenario that breaks it.
     """
+    if everything:
+        if component is not None or at is not None or mix is not None:
+            raise BadInput("--all goes with neither a component nor a case; leave one of them out")
+        return _all(ops, seed, mixes, processes)
+    if component is None:
+        raise BadInput(f"name what is to be crashed: {', '.join(known())}, module:Class of your own, or --all")
     name = named(component)
     make = _checked(name)
     if at is not None or mix is not None:
         return _one(make, ops, seed, at, mix)
+    report = _examined(name, ops, seed, mixes, processes)
+    return _answer(component, report, smallest(make, report.findings[0]) if report.findings else None)
+
+
+def _examined(name: str, ops: int, seed: int, mixes: int, processes: int) -> Report:
     progress = click.get_current_context().obj
-    report = examine(make, ops, seed=seed, mixes=mixes, progress=progress)
+    report = examine(_checked(name), ops, seed=seed, mixes=mixes, progress=progress)
     if processes:
         report.processes, found = examine_processes(name, ops, processes, seed=seed, progress=progress)
         report.findings += found
-    return _answer(component, report, smallest(make, report.findings[0]) if report.findings else None)
+    return report
+
+
+def _all(ops: int, seed: int, mixes: int, processes: int) -> dict[str, Any]:
+    """A row a component: what must hold after any crash, what was tried, what broke."""
+    rows, broken, tried = [], [], 0
+    for component in known():
+        try:
+            name = named(component)
+        except ModuleNotFoundError as error:
+            raise BadInput(missing_module(f"crashing {component}", error)) from error
+        report = _examined(name, ops, seed, mixes, processes)
+        tried += report.cases
+        broken += [f"assay data crash {component} {found.case}" for found in report.findings[:1]]
+        rows.append({
+            "component": component, "must_hold": (inspect.getdoc(load(name).check) or "").partition("\n")[0],
+            "changes": report.changes, "crashes": report.crashes, "while_recovering": report.crashes_twice,
+            "at_once": report.mixes, "processes": report.processes, "violations": len(report.findings),
+        })  # fmt: skip
+    if not broken:
+        return {"table": rows, "why": f"Nothing was lost: {len(rows)} components, {tried:,} cases, no rule broken."}
+    return {"table": rows, "why": "A rule broke. The first case of each: " + "; ".join(broken), "fails": True}
 
 
 def _checked(name: str) -> Make:

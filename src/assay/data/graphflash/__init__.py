@@ -67,17 +67,18 @@ def study(lab: Lab) -> Tables:
     """Real functions with ample and with limited resources; requests by design; S3 modelled; memory; crashes."""
     few = lab.with_seeds(quick=2, full=5)
     here = replace(few, workers=0)  # these start processes themselves, one case after the other
-    nodes = lab.pick(quick={"bfs": 256, "pagerank": 128, "components": 256}, full=dict.fromkeys(PROGRAMS, 2048))
+    nodes = lab.pick(quick={"bfs": 256, "pagerank": 32, "components": 256}, full=dict.fromkeys(PROGRAMS, 2048))
     real = [{"graph": g, "program": p, "nodes": nodes[p], "degree": lab.pick(quick=4, full=8)} for g, p in RUNS]
     rmat = {"graph": "rmat", "nodes": lab.pick(quick=4096, full=1 << 16), "degree": 16, "parts": 8}
     road = {"graph": "road", "nodes": lab.pick(quick=1024, full=1 << 16), "degree": 4, "parts": 64}
     big = {"graph": "rmat", "nodes": lab.pick(quick=1 << 13, full=1 << 18), "degree": 16, "workers": 2}
-    held = {"nodes": lab.pick(quick=1 << 16, full=1 << 20), "degree": 16, "parts": 4}
+    held = {"nodes": lab.pick(quick=1 << 15, full=1 << 20), "degree": 16, "parts": 4}
     far = {"nodes": lab.pick(quick=256, full=4096), "degree": 8, "workers": 16, "profile": "s3-standard"}
-    safety = {"ops": lab.pick(quick=12, full=300), "mixes": lab.pick(quick=3, full=100)}
+    parts = lab.pick(quick=4, full=8)
+    safety = {"ops": lab.pick(quick=12, full=300), "mixes": lab.pick(quick=2, full=100)}
     return {
-        "ample": here.run(trials.speed, [{**one, "workers": 2} for one in real], per="system"),
-        "limited": here.run(trials.limited, [{**real[0], "parts": 16}], per="system"),
+        "ample": here.run(trials.speed, [{**one, "workers": 2, "parts": parts} for one in real], per="system"),
+        "limited": here.run(trials.limited, [{**one, "parts": 2 * parts} for one in (real[0], real[2])], per="system"),
         "large": here.run(trials.large, [{**big, "program": "pagerank"}], per="system"),
         "counted": few.run(trials.counted, [{**one, "program": "bfs"} for one in (rmat, road)], per="design"),
         "modelled": few.run(trials.modelled, [{"graph": "rmat", "program": "bfs", **far}], per="system"),
@@ -176,8 +177,8 @@ claims = [
         kind=Kind.RATIO, toward="down", asks="Rotating functions hold less memory than kept ones.",
     ),
     Claim(
-        "held", measures.mean("part_ratio", experiment="memory", system=TURNS), kind=Kind.AT_MOST, value=1.3,
-        unit="ratio", asks="A rotating function takes at most 1.3 times the bytes of its largest part.",
+        "held", measures.mean("held_ratio", experiment="memory", system=TURNS), kind=Kind.AT_MOST, value=1.3,
+        unit="ratio", asks="A rotating function takes at most 1.3 times the bytes of its largest part with its values.",
     ),
     Claim(
         "s3", measures.ratio("seconds", of={"system": VERTICES}, to={"system": OURS}, experiment="modelled"),

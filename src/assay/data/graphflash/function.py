@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from assay.data.engine.segments import SegmentBlob, checked
+from assay.data.engine.segments import SegmentBlob, checked, digest
 from assay.data.graphflash.parts import Part, Place, join, read_arrays, write_arrays
-from assay.data.graphflash.programs import NOTHING, PROGRAMS, Mail, Outbox, Params, Program, State
-from assay.data.interface import AlreadyExists, Buffer, Store, Unknown
+from assay.data.graphflash.programs import PROGRAMS, Letter, Mail, Params, Program, State, opened
+from assay.data.interface import AlreadyExists, Buffer, Meta, Store, Unknown
 from assay.data.store.address import open_store
 from assay.data.store.wrappers import Metered
 from assay.sim.clock import Clock
@@ -28,12 +28,13 @@ from assay.sim.ledger import Ledger
 
 ATTEMPTS = 8  # how often a put without an answer is tried
 AT_ONCE = 32  # requests of one function on their way
+BYTES_AT_ONCE = 1 << 20
 BUNDLE, PAIR, VERTEX = "bundle", "pair", "vertex"
 LAYOUTS = (BUNDLE, PAIR, VERTEX)
 
 
-class Letter(msgspec.Struct, frozen=True, array_like=True):
-    """Mail for one group: a span of an object, or (`length` -1) a folder with an object for each vertex."""
+class Posted(msgspec.Struct, frozen=True, array_like=True):
+    """A letter in the store: a span of an object, or (`length` -1) a folder with an object for each vertex."""
 
     to: int
     key: str
@@ -47,7 +48,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True):
 
     attempt: str
     active: bool
-    letters: list[Letter]
+    letters: list[Posted]
     state: Place | None  # where the state lies, if it was saved
     objects: list[str]  # what this attempt put, besides folders of letters
     scanned: int
@@ -66,7 +67,7 @@ class Call(msgspec.Struct, frozen=True):
     group: int
     of: int  # parts to a group
     parts: list[Place]
-    mail: list[Letter]
+    mail: list[Posted]
     attempt: str
     layout: str = BUNDLE
     local: bool = True
@@ -75,7 +76,7 @@ class Call(msgspec.Struct, frozen=True):
     compute: bool = True  # False: nothing but put the state
     since: int = -1  # the superstep whose state a kept function should have
     state: Place | None = None  # the last state that was put
-    again: list[tuple[int, list[Letter]]] = []  # supersteps since then, with their mail
+    again: list[tuple[int, list[Posted]]] = []  # supersteps since then, with their mail
     pace: float = 0.0  # seconds an edge takes in the model
 
 
@@ -119,13 +120,14 @@ async def superstep(store: Store, call: Call, memory: dict[Any, Any], clock: Clo
     held = memory.pop((call.job, call.group), None) if call.keep else None
     if held is None or held.step != call.since:
         held = await _recovered(store, call, program)
-    active, scanned, out = False, 0, Outbox(np.empty(0, np.int32), *NOTHING)
+    done, mail = Done(call.attempt, False, [], None, [], 0, 0), list[Letter]()
     if call.compute:
-        mail = await _fetched(store, call.mail)
-        out, active, scanned = program.turn(held.part, held.state, mail, call.step, call.params, call.local)
+        await _absorbed(store, call.mail, program, held)
+        mail, active, scanned = program.turn(held.part, held.state, call.step, call.params, call.local)
+        done = Done(call.attempt, active, [], None, [], scanned, sum(len(one.numbers) // 2 for one in mail))
         if call.pace:
             await clock.sleep(scanned * call.pace)
-    done = await _committed(store, call, held.state, out, active, scanned)
+    done = await _committed(store, call, held.state, mail, done)
     if call.keep:
         memory[call.job, call.group] = _Held(held.part, held.state, call.step if call.compute else held.step)
     return done
@@ -138,88 +140,79 @@ async def _recovered(store: Store, call: Call, program: Program) -> _Held:
         state = program.start(part, call.params)
     else:
         state = await read_arrays(store, call.state)
+    held = _Held(part, state, call.since)
     for step, letters in call.again:
-        program.turn(part, state, await _fetched(store, letters), step, call.params, call.local)
-    return _Held(part, state, call.since)
+        await _absorbed(store, letters, program, held)
+        program.turn(part, state, step, call.params, call.local)
+    return held
 
 
 # -------------------------------------------------------------------------------------------------------------- mail
 
 
-async def _fetched(store: Store, letters: Sequence[Letter]) -> Mail:
-    """All mail, in the order of the letters."""
-    if not letters:
-        return NOTHING
+async def _absorbed(store: Store, letters: Sequence[Posted], program: Program, held: _Held) -> None:
+    """Take all mail, in the order of the letters; as much is on its way at once as makes up for the store's latency."""
+    if any(letter.length < 0 for letter in letters):
+        mails = [opened(data) for data in await _vertex_mail(store, letters)]
+        program.absorb(held.part, held.state, Mail(*(np.concatenate(parts) for parts in zip(*mails, strict=True))))
+        return
+    waiting = list(letters)
+    while waiting:
+        ends = np.cumsum([letter.length for letter in waiting[:AT_ONCE]])
+        count = max(1, int(np.searchsorted(ends, BYTES_AT_ONCE, side="right")))
+        some, waiting = waiting[:count], waiting[count:]
+        found = await asyncio.gather(*(store.get(letter.key, letter.offset, letter.length) for letter in some))
+        for letter, data in zip(some, found, strict=True):
+            program.absorb(held.part, held.state, opened(checked(data, letter.digest, letter.key)))
+
+
+async def _vertex_mail(store: Store, letters: Sequence[Posted]) -> list[Buffer]:
+    """An object for each vertex: list them, then get them, several at a time."""
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def one(letter: Letter) -> Buffer:
+    async def get(meta: Meta) -> Buffer:
         async with turns:
-            return checked(await store.get(letter.key, letter.offset, letter.length), letter.digest, letter.key)
+            return await store.get(meta.key, 0, meta.size)  # a known length spares the store a look
 
-    if any(letter.length < 0 for letter in letters):
-        found = await _vertex_mail(store, letters, turns)
-    else:
-        found = await asyncio.gather(*(one(letter) for letter in letters))
-    both = [_opened(data) for data in found]
-    return Mail(np.concatenate([keys for keys, _ in both]), np.concatenate([values for _, values in both]))
+    metas = [meta for letter in letters async for meta in store.list(f"{letter.key}/")]
+    return list(await asyncio.gather(*(get(meta) for meta in metas)))
 
 
-async def _vertex_mail(store: Store, letters: Sequence[Letter], turns: asyncio.Semaphore) -> list[Buffer]:
-    """An object for each vertex: list them, then get them, several at a time."""
-
-    async def get(key: str) -> Buffer:
-        async with turns:
-            return await store.get(key)
-
-    keys = [meta.key for letter in letters async for meta in store.list(f"{letter.key}/")]
-    return list(await asyncio.gather(*(get(key) for key in keys)))
-
-
-def _opened(data: Buffer) -> Mail:
-    count = len(data) // 16
-    return Mail(np.frombuffer(data, np.int64, count), np.frombuffer(data, np.float64, count, 8 * count))
-
-
-def _sealed(keys: Any, values: Any) -> bytes:
-    return keys.tobytes() + values.tobytes()  # type: ignore[no-any-return]
-
-
-async def _committed(store: Store, call: Call, state: State, out: Outbox, active: bool, scanned: int) -> Done:
+async def _committed(store: Store, call: Call, state: State, mail: list[Letter], done: Done) -> Done:
     """Put what there is to say, then the record."""
     base = f"jobs/{call.job}/m/{call.step:06d}/{call.group:05d}/{call.attempt}"
-    blob, letters, objects = SegmentBlob(), list[Letter](), list[str]()
-    groups, firsts = np.unique(out.to, return_index=True)
-    bounds = [*firsts.tolist(), len(out.to)]
-    for to, first, stop in zip(groups.tolist(), bounds[:-1], bounds[1:], strict=True):
-        keys, values = out.keys[first:stop], out.values[first:stop]
+    blob, letters, objects = SegmentBlob(), list[Posted](), list[str]()
+    for to, numbers in mail:
+        data = numbers.view(np.uint8).data
         if call.layout == BUNDLE:
-            row = blob.add(f"{to}", _sealed(keys, values), rows=stop - first)
-            letters.append(Letter(to, base, row.offset, row.length, row.digest))
-        elif call.layout == PAIR:
-            data = _sealed(keys, values)
-            alone = SegmentBlob().add("", data)
-            letters.append(Letter(to, f"{base}-{to:05d}", 0, len(data), alone.digest))
-            await _put(store, letters[-1].key, data)
-            objects.append(letters[-1].key)
+            row = blob.add(f"{to}", data, rows=len(numbers) // 2)
+            letters.append(Posted(to, base, row.offset, row.length, row.digest))
+            continue
+        key = f"{base}-{to:05d}"
+        if call.layout == PAIR:
+            await _put(store, key, data)
+            letters.append(Posted(to, key, 0, len(data), digest(data)))
+            objects.append(key)
         else:
-            letters.append(Letter(to, f"{base}-{to:05d}", 0, -1, b""))
-            await _put_each(store, letters[-1].key, keys, values)
+            await _put_each(store, key, opened(data))
+            letters.append(Posted(to, key, 0, -1, b""))
     place = Place(base, write_arrays(blob, state)) if call.save else None
     if blob.segments:
         await _put(store, base, blob.parts())
         objects.append(base)
-    done = Done(call.attempt, active, letters, place, objects, scanned, len(out.to))
+    done = msgspec.structs.replace(done, letters=letters, state=place, objects=objects)
     return await _official(store, done_key(call.job, call.step, call.group), done)
 
 
-async def _put_each(store: Store, folder: str, keys: Any, values: Any) -> None:
+async def _put_each(store: Store, folder: str, mail: Mail) -> None:
     """An object for each vertex that is written to."""
+    keys, values = mail
     turns = asyncio.Semaphore(AT_ONCE)
     each, firsts = np.unique(keys, return_index=True)
 
     async def one(key: int, first: int, stop: int) -> None:
         async with turns:
-            await _put(store, f"{folder}/{key:012d}", _sealed(keys[first:stop], values[first:stop]))
+            await _put(store, f"{folder}/{key:012d}", keys[first:stop].tobytes() + values[first:stop].tobytes())
 
     order = np.argsort(firsts)  # equal keys stand together, in an order that the layouts share
     bounds = [*firsts[order].tolist(), len(keys)]

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+from typing import Any
+
 import numpy as np
 
 from assay.data.graphflash.function import handle as handle
 from assay.data.graphflash.parts import cut, join, network
-from assay.data.graphflash.programs import NOTHING, PROGRAMS, Mail, Params
+from assay.data.graphflash.programs import PROGRAMS, Mail, Params
+
+ARENAS, MAPPED_FROM = -8, -3  # mallopt's M_ARENA_MAX and M_MMAP_THRESHOLD
+
+
+def frugal() -> None:
+    """Let freed memory go back at once: a function that takes one part after the other must not keep the last one's.
+
+    By itself malloc keeps what threads free in heaps of their own, and the more of it the larger the blocks are.
+    """
+    tune: Any = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+    if tune is not None:
+        tune(ARENAS, 1)
+        tune(MAPPED_FROM, 1 << 17)
 
 
 def load() -> None:
@@ -18,8 +34,9 @@ def load() -> None:
             keys = part.far if program.name in ("labels", "triangles") else part.own
             for local in (True, False):
                 state = program.start(part, Params(n=4))
-                program.turn(part, state, NOTHING, 0, Params(n=4), local)
-                program.turn(part, state, Mail(keys, keys.astype(np.float64)), 1, Params(n=4), local)
+                program.turn(part, state, 0, Params(n=4), local)
+                program.absorb(part, state, Mail(keys, keys.astype(np.float64)))
 
 
+frugal()
 load()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from assay.data.engine.segments import SegmentBlob
 from assay.data.engine.version_log import VersionLog
-from assay.data.graphflash.function import BUNDLE, VERTEX, Call, Done, Letter, done_key
+from assay.data.graphflash.function import BUNDLE, VERTEX, Call, Done, Posted, done_key
 from assay.data.graphflash.parts import (
     Field,
     Floats,
@@ -71,7 +71,6 @@ class Cut(msgspec.Struct, frozen=True):
     n: int
     m: int
     boundary: int  # vertices of other parts that the parts know
-    largest: int  # bytes of the largest part in memory
     parts: list[Place]
 
 
@@ -81,14 +80,14 @@ async def prepare(store: Store, graph: Network, parts: int, how: str = "metis", 
     name = f"{digest_of([graph.edges, graph.weights])}-{graph.n}-{parts}-{how}-{seed}"
     index = f"graphs/{name}/index"
     if await store.head(index) is None:
-        places, boundary, largest = [], 0, 0
+        places, boundary = [], 0
         for number, part in enumerate(cut(graph, parts_of(graph, parts, how, seed), parts)):
             blob = SegmentBlob()
             place = Place(f"graphs/{name}/{number:05d}", write_arrays(blob, as_arrays(part)))
             await store.put(place.key, blob.parts())
             places.append(place)
-            boundary, largest = boundary + len(part.far), max(largest, part.nbytes)
-        made = Cut(name, graph.n, len(graph.edges), boundary, largest, places)
+            boundary += len(part.far)
+        made = Cut(name, graph.n, len(graph.edges), boundary, places)
         await _created(store, index, msgspec.msgpack.encode(made))
     return msgspec.msgpack.decode(bytes(await store.get(index)), type=Cut)
 
@@ -113,8 +112,8 @@ class _Group:
     active: bool = True
     since: int = -1  # the last superstep in which it ran
     state: Place | None = None
-    again: list[tuple[int, list[Letter]]] = field(default_factory=list)  # supersteps behind that state, and their mail
-    mail: list[Letter] = field(default_factory=list)
+    again: list[tuple[int, list[Posted]]] = field(default_factory=list)  # supersteps behind that state, and their mail
+    mail: list[Posted] = field(default_factory=list)
 
 
 @dataclass
@@ -137,6 +136,7 @@ class Job:
     messages: int = 0
     scanned: int = 0
     steps: int = 0
+    largest: int = 0  # bytes of a group's parts and state, at most
 
     def __post_init__(self) -> None:
         self.author = self.author or os.urandom(8).hex()
@@ -168,6 +168,8 @@ class Job:
             group.mail, group.active, group.since = [], done.active, step
             if done.state is not None:
                 group.state, group.again = done.state, []
+                places = [done.state, *self.cut.parts[number * self.of : (number + 1) * self.of]]
+                self.largest = max(self.largest, sum(one.length for place in places for one in place.arrays))
             self._objects.update(done.objects)
             self.messages, self.scanned = self.messages + done.messages, self.scanned + done.scanned
         for _, done in sorted(outcome.items()):

@@ -7,7 +7,7 @@ parts that one function owns are joined into one: what they would tell each othe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -76,11 +76,6 @@ class Part:
     far_degree: Int32s
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return sum(getattr(self, one.name).nbytes for one in fields(self))
-
-    @property
     def degree(self) -> Int64s:
         """Edges of each own vertex."""
         return np.diff(self.indptr)
@@ -120,22 +115,40 @@ def join(parts: Sequence[Part], of: int) -> Part:
     >>> join(halves, 2).far.size, join(halves[:1], 1).far.tolist()
     (0, [2])
     """
+    if of == 1:
+        return parts[0]
     if len(parts) == 1:
-        one = parts[0]
-        return Part(
-            one.own, one.indptr, one.near, one.weight, one.far, (one.far_part // of).astype(np.int32), one.far_degree
-        )
-    numbers = np.concatenate([np.concatenate([one.own, one.far])[one.near] for one in parts])
-    sources = np.concatenate([np.repeat(one.own, one.degree) for one in parts])
+        return replace(parts[0], far_part=parts[0].far_part // np.int32(of))
     own = np.sort(np.concatenate([one.own for one in parts]))
-    top = 1 + max(int(ids.max(initial=0)) for one in parts for ids in (one.own, one.far))
-    part, degree = np.full(top, -1, np.int64), np.zeros(top, np.int64)
-    for one in parts:
-        part[one.far], degree[one.far] = one.far_part // of, one.far_degree
-    part[own] = -1  # in here, whatever the others call it
-    order = np.argsort(sources, kind="stable")
-    weight = np.concatenate([one.weight for one in parts])
-    return _part(own, sources[order], numbers[order], weight[order] if len(weight) else weight, part, degree)
+    far, far_part, far_degree = _outside(parts, own, of)
+    at = [np.searchsorted(own, one.own) for one in parts]
+    indptr = np.zeros(len(own) + 1, np.int64)
+    for one, rows in zip(parts, at, strict=True):
+        indptr[1 + rows] = one.degree
+    np.cumsum(indptr, out=indptr)
+    near = np.empty(int(indptr[-1]), np.int32)
+    weight = np.empty(len(near) if any(len(one.weight) for one in parts) else 0)
+    codes = far_part.astype(np.int64) << 40 | far
+    for one, rows in zip(parts, at, strict=True):  # one part's edges at a time: that is all that is held twice
+        inside = np.searchsorted(own, one.far).clip(max=len(own) - 1)
+        outside = len(own) + np.searchsorted(codes, (one.far_part // of).astype(np.int64) << 40 | one.far)
+        there = np.where(own[inside] == one.far, inside, outside)
+        places = np.repeat(indptr[rows] - one.indptr[:-1], one.degree) + np.arange(len(one.near))
+        near[places] = np.concatenate([rows, there]).astype(np.int32)[one.near]
+        if len(weight):
+            weight[places] = one.weight
+    return Part(own, indptr, near, weight, far, far_part, far_degree)
+
+
+def _outside(parts: Sequence[Part], own: Int64s, of: int) -> tuple[Int64s, Int32s, Int32s]:
+    """The vertices that parts know and none of them has, by group and number."""
+    far = np.concatenate([one.far for one in parts])
+    group = np.concatenate([one.far_part // of for one in parts])
+    degree = np.concatenate([one.far_degree for one in parts])
+    _, first = np.unique(group.astype(np.int64) << 40 | far, return_index=True)
+    away = own[np.searchsorted(own, far[first]).clip(max=len(own) - 1)] != far[first]
+    first = first[away]
+    return far[first], group[first].astype(np.int32), degree[first]
 
 
 def parts_of(graph: Network, parts: int, how: str = "metis", seed: int = 0) -> Int64s:

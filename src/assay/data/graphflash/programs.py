@@ -1,9 +1,9 @@
 """What functions compute on a part: PageRank, components, hops, distances, communities, triangles.
 
-A program starts a part's state, and then takes the mail that came for it, computes, and says what goes to others. With
-`local` it goes on inside the part until nothing changes there; without, every vertex acts once, as in vertex-centric
-systems. State and mail are flat arrays, so that both can be objects of a store; mail is read in the order of its
-senders, so the same mail gives the same bytes, whoever computes and however often.
+A program starts a part's state, and then takes the mail that came for it, letter by letter, computes, and says what
+goes to others. With `local` it goes on inside the part until nothing changes there; without, every vertex acts once, as
+in vertex-centric systems. State and mail are flat arrays, so that both can be objects of a store; mail is taken in the
+order of its senders, so the same mail gives the same bytes, whoever computes and however often.
 
 - Malewicz et al., "Pregel", SIGMOD 2010: supersteps. Tian et al., "From think like a vertex to think like a graph",
   VLDB 2013: running to convergence inside a part.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.data.graphflash.parts import Floats, Int32s, Int64s, Network, Part
+from assay.data.interface import Buffer
 from assay.sim.compiled import njit
 
 State = dict[str, NDArray[Any]]
@@ -47,39 +49,63 @@ class Mail(NamedTuple):
     values: Floats
 
 
-class Outbox(NamedTuple):
-    """Mail by receiving group, ascending."""
+class Letter(NamedTuple):
+    """Mail on its way to a group: keys, then the bits of their values, in one array."""
 
-    to: Int32s
-    keys: Int64s
-    values: Floats
+    to: int
+    numbers: Int64s
+
+    @classmethod
+    def of(cls, to: int, keys: Int64s, values: Floats) -> Letter:
+        """Seal it."""
+        return cls(to, np.concatenate([keys, values.view(np.int64)]))
+
+
+def opened(data: Buffer | Int64s) -> Mail:
+    """What is in a letter, without a copy."""
+    numbers = np.frombuffer(data, np.int64)
+    half = len(numbers) // 2
+    return Mail(numbers[:half], numbers[half:].view(np.float64))
 
 
 class Turn(NamedTuple):
     """The outcome of one superstep in one part: mail, whether it wants another turn without any, edges looked at."""
 
-    out: Outbox
+    out: list[Letter]
     active: bool
     scanned: int
 
 
 @dataclass(frozen=True)
 class Program:
-    """A name, what graph it wants, and its two functions."""
+    """A name, what graph it wants, and its three functions."""
 
     name: str
     symmetric: bool  # edges count in both directions
     start: Callable[[Part, Params], State]
-    turn: Callable[[Part, State, Mail, int, Params, bool], Turn]
+    absorb: Callable[[Part, State, Mail], None]  # one letter
+    turn: Callable[[Part, State, int, Params, bool], Turn]
     value: str  # the array of the state that is the answer
     weighted: bool = False
 
 
-NOTHING = Mail(np.empty(0, np.int64), np.empty(0))
+def _sent(part: Part, hit: NDArray[Any], values: Floats) -> list[Letter]:
+    """Letters with the values of the far vertices that were hit, a group at a time: all at once would be held twice."""
+    bounds = [0, *(1 + np.flatnonzero(part.far_part[1:] != part.far_part[:-1])).tolist(), len(part.far)]
+    letters = []
+    for a, b in pairwise(bounds):
+        which = np.flatnonzero(hit[a:b])
+        if len(which):
+            letters.append(Letter.of(int(part.far_part[a]), part.far[a:b][which], values[a:b][which]))
+    return letters
 
 
-def _sent(part: Part, which: Int64s, values: Floats) -> Outbox:
-    return Outbox(part.far_part[which], part.far[which], values)
+def _dealt(to: Int32s, keys: Int64s, values: Floats) -> list[Letter]:
+    """Letters of mail that is in the order of its receivers."""
+    groups, firsts = np.unique(to, return_index=True)
+    bounds = [*firsts.tolist(), len(to)]
+    cuts = zip(groups.tolist(), bounds[:-1], bounds[1:], strict=True)
+    return [Letter.of(group, keys[a:b], values[a:b]) for group, a, b in cuts]
 
 
 # ------------------------------------------------------------- the smallest value wins: hops, distances, components
@@ -99,15 +125,17 @@ def _start_components(part: Part, params: Params) -> State:
     return {"value": own, "told": part.far.astype(np.float64), "fresh": np.ones(len(own), np.uint8)}
 
 
-def _turn_least(step_cost: float | None) -> Callable[[Part, State, Mail, int, Params, bool], Turn]:
-    def turn(part: Part, state: State, mail: Mail, step: int, params: Params, local: bool) -> Turn:
+def _take_least(part: Part, state: State, mail: Mail) -> None:
+    _absorb_least(np.searchsorted(part.own, mail.keys), mail.values, state["value"], state["fresh"])
+
+
+def _turn_least(step_cost: float | None) -> Callable[[Part, State, int, Params, bool], Turn]:
+    def turn(part: Part, state: State, step: int, params: Params, local: bool) -> Turn:
         value, told, fresh = state["value"], state["told"], state["fresh"]
-        _absorb_least(np.searchsorted(part.own, mail.keys), mail.values, value, fresh)
         cost = part.weight if step_cost is None else np.empty(0)
         each = 1.0 if step_cost is None else step_cost
         hit, scanned = _relax(part.indptr, part.near, cost, each, value, fresh, told, local)
-        which = np.flatnonzero(hit)
-        return Turn(_sent(part, which, told[which]), bool(fresh.any()), int(scanned))
+        return Turn(_sent(part, hit, told), bool(fresh.any()), int(scanned))
 
     return turn
 
@@ -166,15 +194,18 @@ def _start_rank(part: Part, params: Params) -> State:
     return {"value": np.zeros(len(part.own)), "rest": rest, "owed": np.zeros(len(part.far))}
 
 
-def _turn_rank(part: Part, state: State, mail: Mail, step: int, params: Params, local: bool) -> Turn:
+def _take_rank(part: Part, state: State, mail: Mail) -> None:
+    _absorb_sum(np.searchsorted(part.own, mail.keys), mail.values, state["rest"])
+
+
+def _turn_rank(part: Part, state: State, step: int, params: Params, local: bool) -> Turn:
     rest, owed = state["rest"], state["owed"]
-    _absorb_sum(np.searchsorted(part.own, mail.keys), mail.values, rest)
     # Pushing what is about to be joined by much more is wasted: the mail of the others is still to come.
     floor = max(params.least, HOLD * float(rest.max(initial=0.0)))
     scanned = _push(part.indptr, part.near, state["value"], rest, owed, params.damping, floor, local)
-    which = np.flatnonzero(owed > params.least)
-    out = _sent(part, which, owed[which])
-    owed[which] = 0.0
+    due = owed > params.least
+    out = _sent(part, due, owed)
+    owed[due] = 0.0
     return Turn(out, bool((rest > params.least).any()), int(scanned))
 
 
@@ -230,18 +261,21 @@ def _start_labels(part: Part, params: Params) -> State:
     return {"value": part.own.astype(np.float64), "others": part.far.astype(np.float64)}
 
 
-def _turn_labels(part: Part, state: State, mail: Mail, step: int, params: Params, local: bool) -> Turn:
-    """All vertices at once, once a superstep: that is what this algorithm is, so nothing runs ahead inside a part."""
+def _take_labels(part: Part, state: State, mail: Mail) -> None:
     order = np.argsort(part.far)
     state["others"][order[np.searchsorted(part.far, mail.keys, sorter=order)]] = mail.values
+
+
+def _turn_labels(part: Part, state: State, step: int, params: Params, local: bool) -> Turn:
+    """All vertices at once, once a superstep: that is what this algorithm is, so nothing runs ahead inside a part."""
     if step >= params.rounds:
-        return Turn(Outbox(np.empty(0, np.int32), *NOTHING), False, 0)
+        return Turn([], False, 0)
     before = state["value"]
     labels = np.concatenate([before, state["others"]])
     state["value"], changed = _vote(part.indptr, part.near, labels, len(part.own))
     to, which = _neighbours(part.indptr, part.near, part.far_part, np.flatnonzero(changed), len(part.own))
     order = np.lexsort((which, to))
-    out = Outbox(to[order], part.own[which[order]], state["value"][which[order]])
+    out = _dealt(to[order], part.own[which[order]], state["value"][which[order]])
     return Turn(out, bool(changed.any()) and step + 1 < params.rounds, len(part.near))
 
 
@@ -287,21 +321,30 @@ def _start_triangles(part: Part, params: Params) -> State:
     return {"value": np.zeros(len(part.own))}
 
 
-def _turn_triangles(part: Part, state: State, mail: Mail, step: int, params: Params, local: bool) -> Turn:
+def _larger(part: Part) -> tuple[Int64s, Int64s, Int64s]:
+    """Edges to neighbours of a larger degree alone, and all vertices' numbers."""
+    numbers = np.concatenate([part.own, part.far])
+    rank = np.concatenate([part.degree, part.far_degree]).astype(np.int64)
+    return *_upward(part.indptr, part.near, rank, numbers), numbers
+
+
+def _take_wedges(part: Part, state: State, mail: Mail) -> None:
+    """Which of another vertex's larger neighbours are ours, and joined to one more of them?"""
+    _close_far(*_larger(part), part.own, mail.keys, mail.values, state["value"])
+
+
+def _turn_triangles(part: Part, state: State, step: int, params: Params, local: bool) -> Turn:
     """Every triangle is met once: at its middle vertex, in the order of degrees.
 
     Each vertex tells its larger neighbours to those of them that lie elsewhere; they look which of these are theirs.
     """
-    numbers = np.concatenate([part.own, part.far])
-    rank = np.concatenate([part.degree, part.far_degree]).astype(np.int64)
-    indptr, larger = _upward(part.indptr, part.near, rank, numbers)
-    if step == 0:
-        scanned = _close_near(indptr, larger, numbers, len(part.own), state["value"])
-        to, keys, values = _wedges(indptr, larger, numbers, part.far_part, len(part.own))
-        order = np.argsort(to, kind="stable")
-        return Turn(Outbox(to[order], keys[order], values[order]), False, int(scanned))
-    scanned = _close_far(indptr, larger, numbers, part.own, mail.keys, mail.values, state["value"])
-    return Turn(Outbox(np.empty(0, np.int32), *NOTHING), False, int(scanned))
+    if step:
+        return Turn([], False, 0)
+    indptr, larger, numbers = _larger(part)
+    scanned = _close_near(indptr, larger, numbers, len(part.own), state["value"])
+    to, keys, values = _wedges(indptr, larger, numbers, part.far_part, len(part.own))
+    order = np.argsort(to, kind="stable")
+    return Turn(_dealt(to[order], keys[order], values[order]), False, int(scanned))
 
 
 @njit(cache=True, nogil=True)
@@ -374,7 +417,7 @@ def _wedges(indptr, larger, numbers, far_part, k):
 
 @njit(cache=True, nogil=True)
 def _close_far(indptr, larger, numbers, own, keys, values, value):
-    scanned, first = 0, 0
+    first = 0
     while first < len(keys):
         stop = first
         while stop < len(keys) and keys[stop] == keys[first]:
@@ -384,20 +427,18 @@ def _close_far(indptr, larger, numbers, own, keys, values, value):
             at = np.searchsorted(own, w)
             if at < len(own) and own[at] == w:
                 value[at] += _common(theirs, numbers[larger[indptr[at] : indptr[at + 1]]])
-                scanned += len(theirs) + indptr[at + 1] - indptr[at]
         first = stop
-    return scanned
 
 
 PROGRAMS = {
     one.name: one
     for one in (
-        Program("pagerank", False, _start_rank, _turn_rank, "value"),
-        Program("components", True, _start_components, _turn_least(0.0), "value"),
-        Program("bfs", False, _start_least, _turn_least(1.0), "value"),
-        Program("sssp", False, _start_least, _turn_least(None), "value", weighted=True),
-        Program("labels", True, _start_labels, _turn_labels, "value"),
-        Program("triangles", True, _start_triangles, _turn_triangles, "value"),
+        Program("pagerank", False, _start_rank, _take_rank, _turn_rank, "value"),
+        Program("components", True, _start_components, _take_least, _turn_least(0.0), "value"),
+        Program("bfs", False, _start_least, _take_least, _turn_least(1.0), "value"),
+        Program("sssp", False, _start_least, _take_least, _turn_least(None), "value", weighted=True),
+        Program("labels", True, _start_labels, _take_labels, _turn_labels, "value"),
+        Program("triangles", True, _start_triangles, _take_wedges, _turn_triangles, "value"),
     )
 }
 

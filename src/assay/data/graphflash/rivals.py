@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.data.graphflash.parts import Int64s, Network, Part, cut, join, parts_of
-from assay.data.graphflash.programs import NOTHING, PROGRAMS, Mail, Turn, finished, least_residual
+from assay.data.graphflash.programs import PROGRAMS, Mail, Turn, finished, least_residual, opened
 from assay.data.graphflash.run import Task
 
 
@@ -37,17 +37,22 @@ class InMemory:
         """A value for every vertex."""
         program, groups = PROGRAMS[self.task.program], self.groups
         states = [program.start(part, self.params) for part in groups]
-        mail, active = [NOTHING] * len(groups), [True] * len(groups)
-        self.steps = 0
+        mail: list[list[Mail]] = [[] for _ in groups]
+        active, self.steps = [True] * len(groups), 0
         with ThreadPoolExecutor(self.task.workers) as threads:
-            while due := [i for i in range(len(groups)) if active[i] or len(mail[i].keys)]:
+            while due := [i for i in range(len(groups)) if active[i] or mail[i]]:
 
-                def turn(i: int, mail: list[Mail] = mail, step: int = self.steps) -> Turn:
-                    return program.turn(groups[i], states[i], mail[i], step, self.params, self.task.design.local)
+                def turn(i: int, mail: list[list[Mail]] = mail, step: int = self.steps) -> Turn:
+                    for letter in mail[i]:
+                        program.absorb(groups[i], states[i], letter)
+                    return program.turn(groups[i], states[i], step, self.params, self.task.design.local)
 
                 turns = dict(zip(due, threads.map(turn, due), strict=True))
                 active = [turns[i].active if i in turns else False for i in range(len(groups))]
-                mail = _delivered(turns, len(groups))
+                mail = [[] for _ in groups]
+                for one in turns.values():  # in the order of senders, as the store's
+                    for letter in one.out:
+                        mail[letter.to].append(opened(letter.numbers))
                 self.steps += 1
         return finished(self.task.program, _gathered(groups, [state[program.value] for state in states]))
 
@@ -57,19 +62,6 @@ def _gathered(groups: list[Part], values: list[NDArray[Any]]) -> NDArray[Any]:
     for part, value in zip(groups, values, strict=True):
         whole[part.own] = value
     return whole
-
-
-def _delivered(turns: dict[int, Turn], count: int) -> list[Mail]:
-    """In the order of senders, as the store's."""
-    to = np.concatenate([turn.out.to for turn in turns.values()])
-    keys = np.concatenate([turn.out.keys for turn in turns.values()])
-    values = np.concatenate([turn.out.values for turn in turns.values()])
-    order = np.argsort(to, kind="stable")
-    bounds = np.searchsorted(to[order], np.arange(count + 1))
-    return [
-        Mail(keys[order[a:b]], values[order[a:b]])
-        for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-    ]
 
 
 class Igraph:

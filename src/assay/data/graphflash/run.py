@@ -48,7 +48,7 @@ class Ran:
     parts: int
     groups: int
     boundary: int
-    largest: int  # bytes of the largest part
+    largest: int  # bytes of a function's parts with their state, at most
     ledger: Ledger
     bill: Bill
 
@@ -212,5 +212,5 @@ async def perform(
     names = np.arange(cut.n) if task.graph.names is None else task.graph.names
     return Ran(
         values, names, seconds, prepared, job.steps, job.resumed, job.woken, job.messages, job.scanned,
-        len(cut.parts), job.count, cut.boundary, cut.largest, ledger, platform.settle(),
+        len(cut.parts), job.count, cut.boundary, job.largest, ledger, platform.settle(),
     )  # fmt: skip

@@ -77,9 +77,8 @@ def side_by_side(
     whole = InMemory(plan(program, graph, workers=workers, **options))
     seconds, right = timed(whole.run)
     again, _ = timed(whole.run)
-    rows: dict[str, Row] = asyncio.run(_measured(tasks, right, workers, memory))
-    lone = plan(program, graph, workers=1, parts=1, **{k: v for k, v in options.items() if k != "parts"})
-    rows |= asyncio.run(_measured({ALONE: lone}, right, 1, memory))
+    lone = plan(program, graph, **{**options, "workers": 1, "parts": 1})
+    rows: dict[str, Row] = asyncio.run(_measured({**tasks, ALONE: lone}, right, workers, memory))
     nothing = dict.fromkeys(("gb_seconds", "usd", "requests", "calls", "messages"))
     rows[MEMORY] = {**nothing, "seconds": min(seconds, again), "steps": whole.steps, "same": True}
     if igraph_is_here() and program not in ("labels",):
@@ -105,16 +104,16 @@ async def _measured(tasks: dict[str, Task], right: Any, workers: int, memory: in
     return rows
 
 
-def speed(graph: str, program: str, nodes: int, degree: int, workers: int, seed: int) -> dict[str, Row]:
+def speed(graph: str, program: str, nodes: int, degree: int, workers: int, parts: int, seed: int) -> dict[str, Row]:
     """Seconds, gigabyte-seconds and dollars of functions that are real processes, on a local folder."""
     made = graph_of(graph, nodes, degree, seed)
-    return side_by_side(made, program, workers, (OURS, TURNS, VERTICES, KEYS), tolerance=1e-2)
+    return side_by_side(made, program, workers, (OURS, TURNS, VERTICES, KEYS), tolerance=1e-2, parts=parts)
 
 
 def limited(graph: str, program: str, nodes: int, degree: int, parts: int, seed: int) -> dict[str, Row]:
     """The same with a single small function, which takes one part after the other."""
     made = graph_of(graph, nodes, degree, seed)
-    return side_by_side(made, program, 1, (TURNS, VERTICES, KEYS), SMALL, tolerance=1e-2, parts=parts)
+    return side_by_side(made, program, 1, (TURNS, VERTICES), SMALL, tolerance=1e-2, parts=parts)
 
 
 def large(graph: str, program: str, nodes: int, degree: int, workers: int, seed: int) -> dict[str, Row]:
@@ -149,7 +148,7 @@ def modelled(
 
 
 def held(nodes: int, degree: int, parts: int, seed: int) -> dict[str, Row]:
-    """Bytes that a function's process takes beyond what it took for a small graph, over those of the largest part."""
+    """Bytes that a function takes beyond what it took for a small graph, over those of its parts and their state."""
     made = graph_of("communities", nodes, degree, seed)
 
     async def main(design: Design) -> Row:
@@ -161,7 +160,7 @@ def held(nodes: int, degree: int, parts: int, seed: int) -> dict[str, Row]:
                 task = plan("components", made, design=design, workers=1, parts=parts, how="range")
                 ran = await perform(task, store, platform, url=str(folder))
         grown = max(ran.bill.peak - before, 0)
-        return {"grown": grown, "part_ratio": grown / ran.largest, "largest": ran.largest, "seconds": ran.seconds}
+        return {"grown": grown, "held_ratio": grown / ran.largest, "held": ran.largest, "seconds": ran.seconds}
 
     return {name: asyncio.run(main(design)) for name, design in ((OURS, Design()), (TURNS, Design(ROTATING)))}
 

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from assay.data.grinnder import trials
+from assay.data.grinnder.crashing import Job
 from assay.data.grinnder.layers import Network
 from assay.data.grinnder.trainer import Epoch, Fitted, fit
 from assay.data.grinnder.trials import GRAPHS, MAPPED, MEMORY, OURS, SNAPSHOT
@@ -67,6 +68,7 @@ references = (
     "Chen et al., Training deep nets with sublinear memory cost, 2016: computing again instead of keeping.",
     "Spinner: Martella et al., ICDE 2017: balanced label propagation.",
 )
+offers = {"crashable": Job}
 RIVALS = (SNAPSHOT, MAPPED)
 
 
@@ -74,31 +76,29 @@ def study(lab: Lab) -> Tables:
     """A quarter of the activations in memory, beside rivals; gradients beside memory's; cuts; bytes really held."""
     some = lab.with_seeds(quick=2, full=5)
     size = lab.pick(
-        quick={"nodes": 1 << 14, "width": 128, "degree": 8, "parts": 8, "epochs": 1},
-        full={"nodes": 1 << 17, "width": 256, "degree": 16, "parts": 16, "epochs": 3},
+        quick={"nodes": 1 << 13, "width": 128, "degree": 8, "parts": 8, "epochs": 1, "shares": "0.25 0.5"},
+        full={"nodes": 1 << 17, "width": 256, "degree": 16, "parts": 16, "epochs": 3, "shares": "0.1 0.25 0.5 1"},
     )
-    shares = lab.pick(quick=(0.25, 0.5), full=(0.1, 0.25, 0.5, 1.0))
     kinds = lab.pick(quick=("gcn",), full=("gcn", "sage", "gat"))
     parts = lab.pick(quick=(4,), full=(1, 2, 4, 16))
     graphs = lab.pick(quick=GRAPHS[:1], full=GRAPHS)
     small = {"nodes": lab.pick(quick=512, full=1 << 14), "width": 32}
     cuts = {"nodes": lab.pick(quick=1 << 13, full=1 << 17), "degree": 16, "parts": 8}
     large = lab.pick(
-        quick={"nodes": 1 << 16, "width": 128, "degree": 8}, full={"nodes": 1 << 19, "width": 256, "degree": 16}
+        quick={"nodes": 1 << 14, "width": 128, "degree": 8}, full={"nodes": 1 << 19, "width": 256, "degree": 16}
     )
+    lab.cases.update(("share", "method"))
     return {
         "speed": some.run(
-            trials.speed,
-            [{"graph": graph, "kind": kind, "share": share, **size}
-             for graph in graphs for kind in kinds for share in shares],
-            per="method", alone=True,
-        ),
+            trials.speed, [{"graph": graph, "kind": kind, **size} for graph in graphs for kind in kinds],
+            per="case", alone=True,
+        ).drop("case", "shares"),
         "exact": some.run(
             trials.exact, [{"kind": kind, "parts": p, **small} for kind in ("gcn", "sage", "gat") for p in parts],
             per="mode",
         ),
         "cuts": some.run(trials.cuts, [{"graph": graph, **cuts} for graph in GRAPHS], per="how"),
-        "memory": some.run(trials.held, [{"share": 0.3, **large}], alone=True),
+        "memory": some.run(trials.held, [{"kind": kind, "share": 0.6, **large} for kind in kinds]),
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ not at hand: this is a reconstruction. METIS and Spinner (`assay.sim.partitions`
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,7 @@ def switch_aware(graph: DiskGraph, parts: int) -> Int32s:
     if parts == 1:
         return label
     load = np.bincount(label, minlength=parts)
-    most = max(int((1 + SLACK) * n / parts), int(load.max()))
+    most = max(int((1 + SLACK) * n / parts), int(load.max()) + 1)  # room for one at least: else nobody could move
     awake = np.ones(n, np.bool_)
     for _ in range(ROUNDS):
         woken = np.zeros(n, np.bool_)
@@ -62,7 +63,7 @@ def _spans(graph: DiskGraph, awake: npt.NDArray[np.bool_]) -> Iterator[tuple[int
         end = min(start + (1 << 16), graph.n)
         bounds = graph.indptr.rows(start, end + 1)
         cuts = np.searchsorted(bounds, np.arange(bounds[0], bounds[-1], EDGES), side="left")
-        for a, b in zip(cuts.tolist(), [*cuts[1:].tolist(), end - start], strict=True):
+        for a, b in pairwise([*cuts.tolist(), end - start]):
             if a < b and awake[start + a : start + b].any():
                 yield start + a, start + b
 

@@ -35,7 +35,7 @@ class Plan:
     def of(cls, network: Network, graph: CutGraph, memory: int) -> Plan:
         """Share out the memory; a ValueError tells how much it would take at least."""
         widths, n = network.widths, graph.n
-        fixed = 17 * n + 3 * 4 * sum(p.numel() for p in network.parameters()) + MARGIN
+        fixed = _fixed(network, n)
         work = max(_work(network, i, graph) for i in range(len(widths) - 1))
         rest = memory - fixed - work
         if rest < 0:
@@ -53,6 +53,11 @@ class Plan:
         elif max(_needed(graph, width) for width in widths[:-1]) > cache:
             mode = ROWS
         return cls(fixed, work, cache, gradients, mode, blocks)
+
+
+def _fixed(network: Network, n: int) -> int:
+    """Bytes that stay: order, degree, label and split of every node; weights, their gradients and moments."""
+    return 17 * n + 4 * 4 * sum(p.numel() for p in network.parameters()) + MARGIN
 
 
 def _needed(graph: CutGraph, width: int) -> int:
@@ -84,6 +89,8 @@ def planned(
     """Cut the graph into `parts`, or into the fewest with which a block's work takes half of the memory."""
     if parts is not None and not 1 <= parts <= max(n, 1):
         raise ValueError(f"{parts} parts of {n} nodes; 1 to {n} expected")
+    if memory < (least := _fixed(network, n)):
+        raise ValueError(f"{memory:,} bytes are too few for {n:,} nodes; more than {least:,} expected")
     trying, before = parts or _first_guess(network, n, memory), 0
     kept: tuple[CutGraph, Plan] | None = None
     while True:

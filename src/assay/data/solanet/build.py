@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.data.engine.segments import SegmentBlob, checked, digest, open_blob
-from assay.data.interface import AlreadyExists, NotFound, Store, Unknown, Violation
+from assay.data.interface import AlreadyExists, NotFound, Store, StoreError, Unknown, Violation
 from assay.data.solanet.windows import raw
 from assay.record.errors import BadInput
 
 Array = npt.NDArray[Any]
-LOCAL, FINAL = "local", "final"
+LOCAL, FINAL, DONE = "local", "final", "done"
 ATTEMPTS = 5  # at a request whose answers are lost
 
 
@@ -79,12 +79,17 @@ class Build:
         """A part's lists, its own or final, with what they took; None where they are still to be made."""
         try:
             blob = await open_blob(self.store, self._part(stage, part))
+            ids, far, facts = [await blob.get(name) for name in ("ids", "far", "facts")]
         except NotFound:
             return None
-        facts = msgspec.json.decode(bytes(await blob.get("facts")))
-        rows = blob.segments["ids"].rows
-        ids = np.frombuffer(await blob.get("ids"), np.int32).reshape(rows, -1)
-        return ids, np.frombuffer(await blob.get("far"), np.float32).reshape(rows, -1), facts
+        shape = blob.segments["ids"].rows, -1
+        lists = np.frombuffer(ids, np.int32).reshape(shape), np.frombuffer(far, np.float32).reshape(shape)
+        return *lists, msgspec.json.decode(bytes(facts))
+
+    async def complete(self) -> bool:
+        """Whether every part's final lists are there, and only the arrays are missing."""
+        found = [await self.store.head(self._part(FINAL, part)) for part in range(self.recipe.parts)]
+        return None not in found
 
     async def keep(self, stage: str, part: int, ids: Array, far: Array, facts: dict[str, Any]) -> None:
         """Keep a part's lists; where another attempt was first, its lists stay."""
@@ -101,8 +106,11 @@ class Build:
         facts, start = [], 0
         for part in range(self.recipe.parts):
             found = await self.kept(FINAL, part)
-            if found is None:
-                raise NotFound(f"part {part} has no final lists yet")
+            if found is None:  # cleared by another process that was first
+                done = await self.begin(self.store)
+                if done is None:
+                    raise NotFound(f"part {part} has no final lists yet")
+                return done
             ids, far, told = found
             points = order[start : start + len(ids)]
             arrays["ids"][points], arrays["dist"][points] = ids, far
@@ -127,16 +135,14 @@ class Build:
         """A graph that counts is whole; what was promised is there, or the graph that it was for."""
         done, wrong = await self.done(), []
         if done is None:
-            for stage, part in (one for one in promised if one[0] != "done"):
-                if await self.kept(stage, part) is None:
-                    wrong.append(Violation("finished lists are used again", f"{self.prefix}{stage} {part}"))
-            if ["done", 0] in [list(one) for one in promised]:
-                wrong.append(Violation("a promised graph is there", self.prefix))
+            for stage, part in promised:
+                if stage == DONE or await self.kept(stage, part) is None:
+                    wrong.append(Violation("what was finished is there", f"{self.prefix}{stage} {part}"))
             return wrong
         for name in ("ids", "dist"):
             try:
                 await self.array(name, done)
-            except Exception as error:
+            except (StoreError, ValueError) as error:
                 wrong.append(Violation("a graph that counts is whole", f"{type(error).__name__}: {error}"))
         return wrong
 

@@ -89,14 +89,15 @@ def knn_graph(
         build = blocking(Build(recipe))
         done = build.begin(open_store(url))
         if done is None:
-            _run(recipe, effort or Effort(), path, url, progress)
+            if not build.complete():
+                _run(recipe, effort or Effort(), path, url, progress)
             done = build.finish(Parts(recipe.n, recipe.parts, recipe.seed).order())
-        return _opened(build, url, done)
+        return _opened(build, done)
 
 
-def _opened(build: Any, url: str, done: Done) -> Knn:
-    arrays = {name: build.array(name, done) for name in ("ids", "dist")}  # every byte is checked
-    return Knn(arrays["ids"], arrays["dist"], done.facts)
+def _opened(build: Any, done: Done) -> Knn:
+    ids, dist = (build.array(name, done) for name in ("ids", "dist"))  # every byte is checked
+    return Knn(ids, dist, done.facts)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ Array = npt.NDArray[Any]
 PATIENCE = 7 * 24 * 3600.0  # seconds that ranks wait for one another; one that died is noticed at once
 BLOCK = 4096  # points that follow links at once
 HOPS = 8
+LEAST = 24  # entries of a list while it is built: shorter ones lead NN-descent, and searches, into dead ends
 TREE, ALL_PAIRS = "tree", "all-pairs"
 METRICS = ("euclidean", "cosine")
 
@@ -80,7 +81,7 @@ class Parts:
 
 
 def rounds(part: int, count: int) -> list[tuple[int, range]]:
-    """For each round of the tree: the part to search, and all parts of the group opposite.
+    """For each round of the tree: the part to search, and all parts of the group opposite (none, and -1: wait).
 
     >>> [(with_, list(group)) for with_, group in rounds(1, 4)]
     [(0, [0]), (3, [2, 3])]
@@ -90,8 +91,7 @@ def rounds(part: int, count: int) -> list[tuple[int, range]]:
         mine = part // width
         first = (mine ^ 1) * width
         group = range(first, min(first + width, count))
-        if group:
-            found.append((first + (part - mine * width) % len(group), group))
+        found.append((first + (part - mine * width) % len(group), group) if group else (-1, group))
         width *= 2
     return found
 
@@ -127,6 +127,7 @@ class _Part:
         self.rank, self.recipe, self.effort, self.window = rank, recipe, effort, window
         self.parts = Parts(recipe.n, recipe.parts, recipe.seed)
         self.first = rank.index * self.parts.size
+        self.k = min(max(recipe.k, LEAST), self.parts.length(recipe.parts - 1) - 1)
         self.order = self.parts.order()
         points = self.order[self.first : self.first + self.parts.length(rank.index)]
         self.rows = load(path, points, recipe.metric)
@@ -139,7 +140,7 @@ class _Part:
         if found is None:
             effort, tell = self.effort, self._tell(0.0, 0.5)
             made = descend(
-                self.rows, self.recipe.k, sample=effort.sample, stop=effort.stop, threads=effort.threads,
+                self.rows, self.k, sample=effort.sample, stop=effort.stop, threads=effort.threads,
                 seed=key(self.recipe.seed, "part", self.rank.index) & 0xFFFFFFFF, progress=tell,
             )  # fmt: skip
             facts = {"local_distances": made.distances, "descent_rounds": made.rounds, "dropped": made.dropped}
@@ -160,17 +161,19 @@ class _Part:
         else:
             plan = [((part + i) % count, range((part + i) % count, (part + i) % count + 1)) for i in range(1, count)]
         self.order_in = search.walk_order(self.near) if plan else None
-        self.back = search.reverse(self.near, self.recipe.k // 2 + 1) if plan else None
+        self.back = search.reverse(self.near, self.k // 2 + 1) if plan else None
         self.fresh = np.zeros(self.ids.shape, np.bool_)
         by_round = []
         with ThreadPoolExecutor(1) as ahead:
-            coming = ahead.submit(self._pull, reader, plan[0][0]) if plan else None
+            coming = self._next(ahead, reader, plan, 0)
             for turn, (other, group) in enumerate(plan):
-                assert coming is not None
+                if other < 0:
+                    self.window.publish(f"lists-{turn + 1}", self.ids.copy())
+                    continue
                 asked = perf_counter()
                 rows, graph = coming.result()
                 waited += perf_counter() - asked
-                coming = self._next(ahead, reader, plan, turn)
+                coming = self._next(ahead, reader, plan, turn + 1)
                 if len(group) > 1:
                     links = self._links(reader, other, turn)
                 searched = self._search(other, rows, graph)
@@ -184,18 +187,19 @@ class _Part:
             "refine": perf_counter() - began, "waited": waited,
         }  # fmt: skip
 
-    def _next(self, ahead: ThreadPoolExecutor, reader: Reader, plan: list[Any], turn: int) -> Future[Any] | None:
+    def _next(self, ahead: ThreadPoolExecutor, reader: Reader, plan: list[Any], turn: int) -> Future[Any]:
         """The next part comes while this one is searched."""
-        return ahead.submit(self._pull, reader, plan[turn + 1][0]) if turn + 1 < len(plan) else None
+        others = [other for other, _ in plan[turn:] if other >= 0]
+        return ahead.submit(self._pull, reader, others[0]) if others else Future()
 
     def _pull(self, reader: Reader, part: int) -> tuple[Array, Array]:
         length = self.parts.length(part)
         rows = reader.get(part, "rows", length, (self.recipe.width,), np.float32)
-        return rows, reader.get(part, "near", length, (self.recipe.k,), np.int32)
+        return rows, reader.get(part, "near", length, (self.k,), np.int32)
 
     def _links(self, reader: Reader, part: int, turn: int) -> Array:
         """The lists of a part after the rounds before."""
-        return reader.get(part, f"lists-{turn}", self.parts.length(part), (self.recipe.k,), np.int32)
+        return reader.get(part, f"lists-{turn}", self.parts.length(part), (self.k,), np.int32)
 
     def _search(self, other: int, rows: Array, graph: Array) -> int:
         self.hits = np.full((len(self.rows), search.HITS), -1, np.int32)
@@ -205,8 +209,8 @@ class _Part:
         return int(
             search.search_part(
                 self.order_in, self.rows, self.near, self.back, self.ids, self.far, self.fresh, rows, graph,
-                np.int32(other * self.parts.size), self.hits, max(int(effort.breadth * self.recipe.k), 16),
-                max(int(effort.narrow * self.recipe.k), 4), effort.random, word,
+                np.int32(other * self.parts.size), self.hits, max(int(effort.breadth * self.k), 16),
+                max(int(effort.narrow * self.k), 1), effort.random, word,
             )
         )  # fmt: skip
 
@@ -217,13 +221,14 @@ class _Part:
             end = min(start + BLOCK, len(self.rows))
             table = np.full((end - start, search.SEEN), -1, np.int32)
             at, column = np.nonzero((self.ids[start:end] >= low) & (self.ids[start:end] < low + len(links)))
-            near = np.nonzero(self.hits[start:end] >= 0)
+            begin = self.hits[start:end, : max(int(self.effort.narrow * self.k), 1)]
+            near = np.nonzero(begin >= 0)
             points = np.concatenate([at, near[0]]) + start
-            places = np.concatenate([self.ids[start:end][at, column] - low, self.hits[start:end][near]])
+            places = np.concatenate([self.ids[start:end][at, column] - low, begin[near]])
             once = np.unique(points.astype(np.int64) * len(links) + places)
             points, places, lists = once // len(links), once % len(links), links
             for _ in range(HOPS):
-                to_point, to_node = (np.empty(len(points) * self.recipe.k, np.int32) for _ in range(2))
+                to_point, to_node = (np.empty(len(points) * self.k, np.int32) for _ in range(2))
                 n = search.follow(points, places, lists, low, low + len(links), start, table, to_point, to_node)
                 if not n:
                     break
@@ -236,7 +241,7 @@ class _Part:
                     break
                 nodes, where = np.unique(to_node[:n][kept], return_inverse=True)
                 points, places = to_point[:n][kept].astype(np.int64), where.astype(np.int64)
-                lists = self._gather(reader, nodes, f"lists-{turn}", self.recipe.k, np.int32)
+                lists = self._gather(reader, nodes, f"lists-{turn}", self.k, np.int32)
         return computed
 
     def _gather(self, reader: Reader, nodes: Array, name: str, width: int, dtype: npt.DTypeLike) -> Array:
@@ -251,12 +256,13 @@ class _Part:
 
     def final_ids(self) -> Array:
         """The lists with the points' own numbers."""
-        found: Array = self.order[self.ids].astype(np.int32)
+        found: Array = self.order[self.ids[:, : self.recipe.k]].astype(np.int32)
         return found
 
     def final_far(self) -> Array:
         """Distances as people expect them: Euclidean, or one minus the cosine."""
-        return np.sqrt(self.far) if self.recipe.metric == "euclidean" else self.far / 2
+        far = self.far[:, : self.recipe.k]
+        return np.sqrt(far) if self.recipe.metric == "euclidean" else far / 2
 
     def _tell(self, start: float, share: float) -> Callable[[int, int], None]:
         done = self.rank.array("done")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
@@ -31,7 +33,8 @@ from assay.sim.scratch import scratch
 
 Floats = npt.NDArray[np.float32]
 ASKED = 400  # points whose right neighbours are computed
-NARROW = (0.125, 0.25, 0.5, 1.0, 2.0)  # how hard the ways to refine are tried
+LOCK_FREE, IN_PLACE, EXACT = "lock-free", "in-place", "exact"
+NARROW = (0.03125, 0.125, 0.25, 0.5, 1.0)  # how hard the ways to refine are tried
 
 
 def points(n: int, width: int, seed: int) -> Floats:
@@ -172,6 +175,42 @@ def local(n: int, width: int, k: int, rounds: int, seed: int) -> dict[str, dict[
     }
 
 
+def side_by_side(rows: Floats, k: int, ranks: int, rounds: int, peer: bool) -> dict[str, dict[str, Any]]:
+    """Ranks by the tree and by all pairs, one process, a library where there is one, and all distances."""
+    some, right = truth(rows, k, 0)
+    made: dict[str, Any] = {}
+    ways: dict[str, tuple[int, Callable[[Floats], Any]]] = {
+        "solanet": (ranks, lambda rows: knn_graph(rows, k, ranks=ranks).ids),
+        ALL_PAIRS: (ranks, lambda rows: knn_graph(rows, k, ranks=ranks, refine=ALL_PAIRS).ids),
+        "one process": (1, lambda rows: descend(rows, k).ids),
+        EXACT: (1, lambda rows: exact(rows, k)),
+    }
+    if peer and find_spec("pynndescent"):
+        ways["pynndescent"] = ranks, lambda rows: by_pynndescent(rows, k, ranks)
+    for _, build in ways.values():  # compile, import, start what starts others
+        build(rows[: max(8 * k, 2 * ranks * (k + 1))])
+
+    def run(name: str) -> None:
+        made[name] = ways[name][1](rows)
+
+    seconds = interleave({name: (lambda name=name: run(name)) for name in ways}, rounds)  # type: ignore[misc]
+    return {
+        name: {"seconds": float(np.median(took)), "recall": recall(made[name][some], right), "processes": ways[name][0]}
+        for name, took in seconds.items()
+    }
+
+
+def by_pynndescent(rows: Floats, k: int, threads: int) -> npt.NDArray[np.int32]:
+    """The usual tool of one process; its lists begin with the point itself."""
+    from pynndescent import NNDescent
+
+    found: npt.NDArray[np.int32] = NNDescent(rows, n_neighbors=k + 1, n_jobs=threads, random_state=0).neighbor_graph[0]
+    other = found != np.arange(len(found))[:, None]
+    other[other.all(axis=1), -1] = False
+    lists: npt.NDArray[np.int32] = found[other].reshape(len(rows), k)
+    return lists
+
+
 def exact(rows: Floats, k: int) -> npt.NDArray[np.int32]:
     """The k nearest others of every row by matrix products, as fast as a library multiplies."""
     own = (rows**2).sum(axis=1)
@@ -195,7 +234,6 @@ def memory(n: int, width: int, k: int, seed: int) -> dict[str, Any]:
     return {"taken_ratio": peak.grown / (3 * n * k * 8) if peak.known else None}
 
 
-LOCK_FREE, IN_PLACE, EXACT = "lock-free", "in-place", "exact"
 APUS = {"1e9": (32, 512), "2e9": (64, 512)}
 NETWORK = 25e9  # bytes/s an APU: HPE Slingshot, a port of 200 Gb/s each
 

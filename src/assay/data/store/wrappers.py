@@ -181,3 +181,28 @@ class Recorded(Wrapper):
         """Note it, then do it."""
         self.trace.append(op)
         return await call()
+
+
+class Watched(Wrapper):
+    """Tells how many bytes have moved so far, after each request: what a progress bar wants to know.
+
+    >>> import asyncio
+    >>> from assay.data.store.memory import MemStore
+    >>> told: list[int] = []
+    >>> store = Watched(MemStore(), told.append)
+    >>> _ = asyncio.run(store.put("a", b"123")); _ = asyncio.run(store.get("a"))
+    >>> told
+    [3, 6]
+    """
+
+    def __init__(self, inner: Store, moved: Callable[[int], None]) -> None:
+        super().__init__(inner)
+        self.moved, self.so_far = moved, 0
+
+    async def around(self, op: Op, call: Callable[[], Awaitable[T]]) -> T:
+        """Do it, then tell."""
+        found = await call()
+        if moved := answered(found, op):
+            self.so_far += moved
+            self.moved(self.so_far)
+        return found

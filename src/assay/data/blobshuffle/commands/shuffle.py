@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from assay.data.blobshuffle import files
+from assay.data.blobshuffle.jobs import repartition
 from assay.data.blobshuffle.planning import full_blobs
-from assay.data.blobshuffle.repartition import repartition
 from assay.data.blobshuffle.shuffle import DESIGNS, Placement
 from assay.data.blobshuffle.simulate import counted
 from assay.record.errors import BadInput
@@ -27,11 +27,14 @@ SAMPLE = 256 << 20  # bytes of the input on which the designs are counted
 @click.option("--parts", type=click.IntRange(1, 100_000), default=64, show_default=True, help="Partitions.")
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for partitions.")
 @click.option("--store", default="", help="Where blobs lie: a folder, s3://bucket/x.  [default: OUT/.shuffle]")
+@click.option("--broker", default="", help="Who carries the notes: nats:// or redis://HOST:PORT.  [default: the store]")
+@click.option("--bootstrap", default="", help="A Kafka of yours that carries them: HOST:PORT.")
 @click.option("--blob", default="16Mi", show_default=True, help="Bytes of a blob, at most about.")
 @click.option("--costs/--no-costs", default=True, show_default=True, help="Count what each design would cost.")
 def command(
-    sources: tuple[str, ...], key: str, parts: int, out: Path, store: str, blob: str, costs: bool
-) -> dict[str, Any]:
+    sources: tuple[str, ...], key: str, parts: int, out: Path, store: str, broker: str, bootstrap: str, blob: str,
+    costs: bool,
+) -> dict[str, Any]:  # fmt: skip
     """Bring all records of a key together: OUT/part-00000.jsonl, …, each file's records in their order.
 
     Run it again after a crash and it goes on. Keys go where Kafka's clients put them. The costs are dollars per TiB at
@@ -42,8 +45,10 @@ def command(
     except ValueError as error:
         raise BadInput(str(error)) from error
     design = DESIGNS["blob + cache"].sized(size)
-    progress = click.get_current_context().obj
-    done = repartition(sources, key, out, parts=parts, store=store, design=design, progress=progress)
+    if broker and bootstrap:
+        raise BadInput("one broker carries the notes: give --broker or --bootstrap")
+    carrier, progress = f"kafka://{bootstrap}" if bootstrap else broker, click.get_current_context().obj
+    done = repartition(sources, key, out, parts=parts, store=store, design=design, broker=carrier, progress=progress)
     most = max(done.partitions, default=0)
     facts = {
         "records": done.records, "bytes": done.bytes, "committed_before": done.before, "partitions": parts,
@@ -71,9 +76,9 @@ def priced(sources: Sequence[str | Path], key: str, placement: Placement, size: 
 def _batches(sources: Sequence[str | Path], key: str, parts: int) -> Iterator[tuple[str, list[int], list[bytes]]]:
     """The input's beginning, batch by batch."""
     left = SAMPLE
-    for source in sources:
+    for number, source in enumerate(sources):
         for batch in files.read(Path(source), key, parts):
-            yield str(source), batch.partitions, batch.records
+            yield f"file-{number}", batch.partitions, batch.records
             left -= sum(map(len, batch.records))
             if left < 0:
                 return

@@ -160,7 +160,7 @@ def _far(ran: Ran, what: str, out: Path | None, reached: Any) -> dict[str, Any]:
 
 def _facts(ran: Ran) -> dict[str, Any]:
     return {
-        "graph": {"vertices": len(ran.values), "parts": ran.parts, "largest_part_bytes": ran.largest},
+        "graph": {"vertices": len(ran.values), "parts": ran.parts, "held_bytes": ran.largest},
         "supersteps": {"steps": ran.steps, "resumed": ran.resumed, "calls": ran.bill.calls, "cold": ran.bill.cold,
                        "retried": ran.bill.retried, "messages": ran.messages, "edges_scanned": ran.scanned},
         "used": {"seconds": round(ran.seconds, 3), "requests": ran.requests, "bytes": ran.ledger.nbytes(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +73,13 @@ def train(
                 checkpoints=Checkpointer(store, keep=2) if store else None,
                 progress=click.get_current_context().obj or (lambda done, total: None),
             )  # fmt: skip
-    except ValueError as error:
+    except (ValueError, EOFError) as error:  # EOFError: a file that became shorter while it was read
         raise BadInput(str(error)) from error
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        cure = "free some, or let TMPDIR be a larger disk; what --store has saved is there"
+        raise BadInput(f"no space is left in {tempfile.gettempdir()} or in --store; {cure}") from error
     write_model(out, network)
     held = {"limit_bytes": limit, "peak_bytes": peak.peak if peak.known else None}
     facts = {"nodes": n, "parts": done.parts, "amplification": done.amplification, "kept_in_memory": done.plan.mode,

@@ -12,7 +12,9 @@ from assay.data.engine.segments import digest
 from assay.data.orbax import files
 from assay.data.orbax.checkpointer import Checkpointer
 from assay.data.orbax.tree import Leaf, as_kind
+from assay.data.store.address import open_store
 from assay.data.store.blocking import wait
+from assay.data.store.wrappers import Watched
 
 SHOWN = 40  # arrays that a table lists
 
@@ -33,7 +35,8 @@ def command() -> None:
 def save(state: str, store: str, step: int, keep: int | None) -> dict[str, Any]:
     """Save STATE as a checkpoint: durable and checked, or not at all."""
     leaves, skeleton = files.renamed(files.read(state))
-    ck = Checkpointer(store, keep=keep)
+    progress, total = click.get_current_context().obj, max(1, _size(leaves)["bytes"])
+    ck = Checkpointer(Watched(open_store(store), lambda done: progress(min(done, total), total)), keep=keep)
     wait(ck.inside.save(step, leaves, skeleton))
     if keep is not None:
         wait(ck.inside.collect())
@@ -49,8 +52,9 @@ def save(state: str, store: str, step: int, keep: int | None) -> dict[str, Any]:
 @click.option("--only", multiple=True, help="A path, such as model/layers; may be repeated.")
 def restore(state: str, out: Path, only: tuple[str, ...]) -> dict[str, Any]:
     """Write STATE, or parts of it, to a file; every byte is checked on the way where it comes from a store."""
-    leaves = files.chosen(files.read(state), only)
-    files.write(out, leaves)
+    progress = click.get_current_context().obj
+    leaves = files.read(state, only, progress)
+    files.write(out, leaves, progress)
     return {"written": _size(leaves) | {"to": str(out)}}
 
 
@@ -84,8 +88,8 @@ def inspect(state: str) -> dict[str, Any]:
 @click.argument("other")
 def diff(one: str, other: str) -> dict[str, Any]:
     """Which arrays of ONE and OTHER differ, and by how much."""
-    left = {leaf.path.replace("~1", "/"): leaf for leaf in files.read(one)}
-    right = {leaf.path.replace("~1", "/"): leaf for leaf in files.read(other)}
+    left = {leaf.path: leaf for leaf in files.read(one)}
+    right = {leaf.path: leaf for leaf in files.read(other)}
     rows = [
         {"array": path, "is": "only in the first", "largest_difference": None} for path in left if path not in right
     ]
@@ -105,8 +109,9 @@ def diff(one: str, other: str) -> dict[str, Any]:
 @click.argument("to", type=click.Path(path_type=Path, dir_okay=False))
 def convert(state: str, to: Path) -> dict[str, Any]:
     """Write STATE as the file TO, .safetensors or .npz."""
-    leaves = files.read(state)
-    files.write(to, leaves)
+    progress = click.get_current_context().obj
+    leaves = files.read(state, progress=progress)
+    files.write(to, leaves, progress)
     return {"written": _size(leaves) | {"to": str(to)}}
 
 

@@ -7,7 +7,7 @@ import mmap
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -185,8 +185,12 @@ def mapped(file: BinaryIO) -> Iterator[memoryview]:
     if not os.fstat(file.fileno()).st_size:
         yield memoryview(b"")
         return
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
-        yield view
+    content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        yield memoryview(content)
+    finally:
+        with suppress(BufferError):  # where something went wrong, its trace still holds parts, and lets them go later
+            content.close()
 
 
 def _span(text: str | None) -> Span | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 
 from assay.data.blobshuffle import files
-from assay.data.blobshuffle.brokers import Broker
+from assay.data.blobshuffle.live_brokers import connect
 from assay.data.blobshuffle.shuffle import BlobShuffle, Design, Placement
 from assay.data.interface import AlreadyExists, Store
 from assay.data.store.address import open_store
@@ -38,12 +39,13 @@ class Done:
 
 def repartition(
     sources: Sequence[str | Path], key: str, out: str | Path, *, parts: int = 64, store: str = "",
-    design: Design | None = None, broker: Broker | None = None, progress: Progress = lambda done, total: None,
+    design: Design | None = None, broker: str = "", progress: Progress = lambda done, total: None,
 ) -> Done:  # fmt: skip
     """Shuffle files (JSON lines, .gz, parquet) by key into `out/part-00000.jsonl`, …
 
     A run that was killed goes on where its last commit was. Without a `store` the blobs lie in `out/.shuffle` until the
-    partitions are written; a store that is named keeps them, and later files may follow into the same partitions.
+    partitions are written; a store that is named keeps them, and later files may follow into the same partitions. Notes
+    go through a log in the store, or through the `broker` at nats://, redis:// or kafka://host:port.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -66,27 +68,33 @@ def repartition(
 
 class _Job:
     def __init__(
-        self, paths: Sequence[Path], key: str, out: Path, placement: Placement, design: Design | None,
-        broker: Broker | None, progress: Progress,
+        self, paths: Sequence[Path], key: str, out: Path, placement: Placement, design: Design | None, broker: str,
+        progress: Progress,
     ) -> None:  # fmt: skip
         self.paths, self.key, self.out, self.placement, self.progress = paths, key, out, placement, progress
+        self.design, self.broker = design, broker
         self.done = Done()
-        self.shuffle = BlobShuffle(placement, design, broker=broker)
         self._total = sum(files.fingerprint(path)[0] for path in paths) or 1
 
     async def run(self, store: Store) -> None:
         """Send every file, then write every partition."""
         terms = {"key": self.key, "parts": self.placement.parts, "parquet": files.is_parquet(self.paths[0])}
-        known = await _first(store, "shuffle.json", terms)
+        known = await _first(store, "shuffle.json", terms | {"run": secrets.token_hex(8)})
+        run = known.pop("run")
         if known != terms:
             told = ", ".join(f"{name} {value}" for name, value in known.items())
             raise BadInput(f"this store holds a shuffle by {told}; name another --store, or shuffle as it does")
-        await self.shuffle.open(Metered(store, self.done.ledger, who="shuffle"))
-        for number, path in enumerate(self.paths):
-            await self._send(store, path, self.placement.zones[number % len(self.placement.zones)])
-        self.out.mkdir(parents=True, exist_ok=True)
-        for partition in range(self.placement.parts):
-            self.done.partitions.append(await self._write(partition))
+        broker = await connect(self.broker, f"assay-{run}", self.placement.parts) if self.broker else None
+        self.shuffle = BlobShuffle(self.placement, self.design, broker=broker)
+        try:
+            await self.shuffle.open(Metered(store, self.done.ledger))
+            for number, path in enumerate(self.paths):
+                await self._send(store, path, self.placement.zones[number % len(self.placement.zones)])
+            self.out.mkdir(parents=True, exist_ok=True)
+            for partition in range(self.placement.parts):
+                self.done.partitions.append(await self._write(partition))
+        finally:
+            await self.shuffle.broker.close()
 
     async def _send(self, store: Store, path: Path, zone: str) -> None:
         name = blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()

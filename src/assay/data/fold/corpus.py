@@ -1,0 +1,139 @@
+"""Documents out of people's files: text, JSON lines (gzipped or not), parquet, folders of any of them.
+
+A reader never believes a file: one that ends early or is something else gives one line that says where.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from assay.record.errors import BadInput, unreadable
+
+FIELDS = ("text", "contents", "content", "raw_content", "body")
+IDS = ("id", "doc_id", "int_id_column", "_id", "url")
+_ROWS = 4096  # of a parquet file at a time
+_LINES = (".jsonl", ".ndjson", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document: its name, its text, the line that goes out if it is kept, and how far into the file it ends."""
+
+    name: str
+    text: str
+    line: bytes
+    at: int
+
+
+def files(inputs: Sequence[Path]) -> list[Path]:
+    """The files that are meant: folders stand for all they hold, in order of name; hidden ones are left out.
+
+    >>> files([Path(__file__)])[0].name
+    'corpus.py'
+    """
+    found: list[Path] = []
+    for path in inputs:
+        if path.is_dir():
+            inside = (one for one in sorted(path.rglob("*")) if one.is_file())
+            found += [one for one in inside if not any(part.startswith(".") for part in one.relative_to(path).parts)]
+        elif path.exists():
+            found.append(path)
+        else:
+            raise unreadable(path, right="files or folders of txt, jsonl, jsonl.gz or parquet expected")
+    if not found:
+        raise BadInput(f"there is no file in {', '.join(map(str, inputs))}; nothing to deduplicate")
+    return list(dict.fromkeys(found))
+
+
+def documents(path: Path, field: str | None = None, *, lines: bool = False) -> Iterator[Document]:
+    """The documents of one file. Text files are one document each, or with `lines` one a line."""
+    try:
+        if path.suffix == ".parquet":
+            yield from _parquet(path, field)
+            return
+        with path.open("rb") as raw:
+            zipped = path.suffix == ".gz"
+            stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if zipped else raw  # type: ignore[assignment]
+            kind = Path(path.stem).suffix if zipped else path.suffix
+            if kind in _LINES:
+                yield from _json_lines(path, stream, raw, field)
+            else:
+                yield from _texts(path, stream, raw, lines)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise BadInput(f"{path} is no whole gzip file: {error}; fetch it again") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _json_lines(path: Path, stream: IO[bytes], raw: IO[bytes], field: str | None) -> Iterator[Document]:
+    decoder = msgspec.json.Decoder()
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            row = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadInput(f"{path}, line {number}: {error}; one JSON object a line expected") from None
+        if not isinstance(row, dict):
+            raise BadInput(f"{path}, line {number}: one JSON object a line expected, not {type(row).__name__}")
+        text = _text(row, field, f"{path}, line {number}")
+        yield Document(_name(row, f"{path.name}:{number}"), text, line.rstrip(b"\r\n"), raw.tell())
+
+
+def _text(row: dict[str, Any], field: str | None, where: str) -> str:
+    name = field or next((one for one in FIELDS if one in row), None)
+    found = row.get(name) if name else None
+    if isinstance(found, str):
+        return found
+    has = ", ".join(list(row)[:8]) or "nothing"
+    wanted = f"'{field}'" if field else f"any of {', '.join(FIELDS)}"
+    raise BadInput(f"{where} has no text in {wanted} (it has {has}); name the field with --field")
+
+
+def _name(row: dict[str, Any], otherwise: str) -> str:
+    for one in IDS:
+        if isinstance(row.get(one), str | int) and row[one] != "":
+            return str(row[one])
+    return otherwise
+
+
+def _texts(path: Path, stream: IO[bytes], raw: IO[bytes], lines: bool) -> Iterator[Document]:
+    if not lines:
+        text = stream.read().decode("utf-8", "replace")
+        if "\0" not in text and text.strip():  # what has NULs is no text
+            yield Document(str(path), text, _line(str(path), text), raw.tell())
+        return
+    for number, line in enumerate(io.TextIOWrapper(stream, "utf-8", "replace", newline="\n"), 1):
+        text = line.rstrip("\r\n")
+        if text.strip():
+            name = f"{path.name}:{number}"
+            yield Document(name, text, _line(name, text), 0)
+
+
+def _line(name: str, text: str) -> bytes:
+    return msgspec.json.encode({"id": name, "text": text.encode("utf-8", "replace").decode()})
+
+
+def _parquet(path: Path, field: str | None) -> Iterator[Document]:
+    import polars as pl
+
+    try:
+        lazy = pl.scan_parquet(path)
+        total = lazy.select(pl.len()).collect().item()
+        size = path.stat().st_size
+        for first in range(0, total, _ROWS):
+            for number, row in enumerate(lazy.slice(first, _ROWS).collect().iter_rows(named=True), first + 1):
+                text = _text(row, field, f"{path}, row {number}")
+                line = msgspec.json.encode(row, enc_hook=str)
+                yield Document(_name(row, f"{path.name}:{number}"), text, line, size * number // total)
+    except pl.exceptions.PolarsError as error:
+        said = " ".join(str(error).split())[:120]
+        raise BadInput(f"{path} is no whole parquet file: {said}; fetch it again") from error
