@@ -403,3 +403,17 @@ def test_too_little_memory_tells_how_much_it_would_take(tmp_path: Path) -> None:
     write_rows(tmp_path / "x.npy", np.zeros((100_000, 8), np.float32))
     with pytest.raises(ValueError, match=r"too few for 100,000 nodes; [0-9,]+ or more"):
         infer(trials.model_of("gcn", (8, 8), 1), graph, tmp_path / "x.npy", tmp_path / "y.npy", 10**6)
+
+
+@pytest.mark.slow
+def test_a_process_takes_what_it_was_given_and_no_more_than_a_tenth_above() -> None:
+    found = trials.held(trials.OURS, nodes=1 << 18, width=128, degree=2, share=0.1, seed=0)
+    if found["taken"] is None:
+        pytest.skip("this system does not tell how much memory a process took")
+    assert found["taken_ratio"] <= 1.1
+
+
+def test_the_sample_that_rules_are_tried_on_is_part_of_the_plan() -> None:
+    layer = layers({"convs.0.lin.weight": np.ones((128, 128))})[0]
+    little, much = (Plan.of(layer, 1 << 17, 8, memory).choosing for memory in (7 << 20, 1 << 30))
+    assert 80 * little < 7 << 20 and much == 200_000

@@ -64,6 +64,8 @@ def return_freed() -> None:
 
     glibc otherwise keeps more and more of them for later: by the size of the largest it has seen, a heap for each
     thread. Work in 13 MB then took 18. Elsewhere nothing happens.
+
+    >>> return_freed()  # before work that is to keep to a limit
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 128 << 10)

@@ -167,7 +167,8 @@ def test_real_functions_are_killed_and_the_answer_stays(mode: str, tmp_path: Pat
 
     async def main(handler: str, url: Path) -> Any:
         task = plan("bfs", graph, design=Design(mode, checkpoint=2), workers=2, parts=4, how="range")
-        async with Processes(handler, slots=2, imports=["assay.data.graphflash.image"]) as platform:
+        # As many retries as there are deaths: all of them may hit the same call.
+        async with Processes(handler, slots=2, retries=4, imports=["assay.data.graphflash.image"]) as platform:
             return await perform(task, DirStore(url, fsync=False), platform, url=str(url))
 
     ran = asyncio.run(main("tests.data.graphflash.killed:handle", tmp_path))

@@ -122,7 +122,7 @@ def test_blocks_are_the_graph(n: int, m: int, parts: int, own_loops: bool, seed:
     right = [(s, t) for s, t in edges.tolist() if not own_loops or s != t] + [(v, v) for v in range(n) if own_loops]
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         graph = cut(Path(name), lambda: iter([edges]), n, min(parts, n), own_loops)
-        found = []
+        found: list[tuple[int, int]] = []
         for p in range(graph.parts):
             block = graph.block(p)
             new = np.concatenate([np.arange(block.first, block.first + block.n), block.outside])

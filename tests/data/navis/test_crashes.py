@@ -22,7 +22,7 @@ from assay.data.navis.vector_index import VectorIndex
 
 
 def test_nothing_is_lost() -> None:
-    changes = recorded(Growing, 25, 0)
+    changes = recorded(Growing, 50, 0)
     kinds = {line.partition("/")[0] for line in changes}
     assert kinds == {
         "put log",
@@ -33,19 +33,19 @@ def test_nothing_is_lost() -> None:
         "delete log",
         "delete log-state",
     }
-    every = cases(Growing, len(changes), 25, 0, mixes=4)
+    every = cases(Growing, len(changes), 50, 0, mixes=4)
     assert [found for case in every[:: len(every) // 36] + every[-4:] if (found := replay(Growing, case))] == []
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_in_more_than_three_hundred_changes() -> None:
-    report = examine(Growing, ops=320, mixes=100)
+    report = examine(Growing, ops=400, mixes=100)
     assert report.findings == [] and report.changes >= 300
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_in_real_processes() -> None:
-    assert examine_processes("assay.data.navis.crashing:Growing", ops=25, points=40) == (40, [])
+    assert examine_processes("assay.data.navis.crashing:Growing", ops=50, points=40) == (40, [])
 
 
 class InPlace(Growing):
@@ -77,9 +77,9 @@ class Hasty(Growing):
 
 @pytest.mark.parametrize("wrong", [InPlace, Hasty])
 def test_the_lab_finds_an_index_that_is_careless(wrong: type[Growing]) -> None:
-    changes = recorded(wrong, 25, 0)
+    changes = recorded(wrong, 50, 0)
     begun = changes.index("put log/00000000000000000001")  # the first index is there
-    assert any(replay(wrong, Case(25, 0, (Fault(at, Kind.BEFORE),))) for at in range(begun, len(changes)))
+    assert any(replay(wrong, Case(50, 0, (Fault(at, Kind.BEFORE),))) for at in range(begun, len(changes)))
 
 
 WRITER = """

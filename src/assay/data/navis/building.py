@@ -96,8 +96,8 @@ def tree(lists: Ids, root: int) -> Ids:
     """Every node's parent (the root's is itself), after giving an edge to whoever cannot be reached; changes the lists.
 
     >>> lists = np.array([[1, 1, 0], [1, 0, 0], [1, 0, 0]], np.int32)
-    >>> tree(lists, 0).tolist(), lists[0].tolist()
-    ([0, 0, 0], [2, 1, 2])
+    >>> tree(lists, 0).tolist(), lists[1].tolist()
+    ([0, 0, 1], [2, 0, 2])
     """
     parents = np.full(len(lists), -1, np.int32)
     parents[root] = root

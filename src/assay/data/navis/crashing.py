@@ -21,7 +21,7 @@ from assay.sim.streams import stream
 WIDTH, DEGREE, BREADTH = 200, 60, 16
 FIRST = 40  # vectors that it begins with
 ROUND = 3  # vectors of an insertion
-PER_ROUND = 5  # changes to the store, about
+PER_ROUND = 10  # changes to the store, about
 GOES = 4  # of so many ids one is deleted
 PAUSE = GRACE / 2  # virtual seconds between rounds, so that old records are trimmed, too
 

@@ -34,7 +34,7 @@ DEGREE, BREADTH, SEARCH = 32, 64, 64
 K = 10
 SLICES = 4
 CACHE = 0.05  # of the bytes of all edge lists
-BUFFER = 256  # insertions between two checkpoints, about
+BUFFER = 64  # insertions between two checkpoints, about: several of them are in what is timed
 
 
 class Contender(Protocol):

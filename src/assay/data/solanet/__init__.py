@@ -75,16 +75,16 @@ PARTS = (1, 2, 4)
 def study(lab: Lab) -> Tables:
     """Real ranks: what they find; two ways to refine, counted; one part's graph timed; memory; the paper's machines."""
     some = lab.with_seeds(quick=2, full=5)
-    size = lab.pick(quick={"n": 4000, "width": 48, "k": 32}, full={"n": 100_000, "width": 96, "k": 32})
-    refined = lab.pick(quick={"n": 4096, "width": 32, "k": 32}, full={"n": 32768, "width": 96, "k": 32})
-    one = lab.pick(quick={"n": 4000, "width": 48, "k": 32, "rounds": 1}, full=size | {"rounds": 3})
-    small = lab.pick(quick={"size": 512, "width": 32, "k": 16}, full={"size": 4096, "width": 96, "k": 32})
+    size = lab.pick(quick={"n": 3000, "width": 48, "k": 32}, full={"n": 100_000, "width": 96, "k": 32})
+    refined = lab.pick(quick={"n": 3072, "width": 32, "k": 32}, full={"n": 32768, "width": 96, "k": 32})
+    one = lab.pick(quick={"n": 3000, "width": 48, "k": 32, "rounds": 1}, full=size | {"rounds": 3})
+    small = lab.pick(quick={"size": 256, "width": 32, "k": 16}, full={"size": 4096, "width": 96, "k": 32})
     return {  # ranks are processes themselves, and a worker may not have any
         "quality": replace(some, workers=0).run(trials.quality, [size | {"parts": parts} for parts in PARTS]),
         "refine": some.run(trials.refinements, [refined | {"parts": 8}], per="setting"),
         "scaling": some.run(trials.scaling, [small | {"parts": 16}], per="build"),
         "local": some.run(trials.local, [one], per="method", alone=True),
-        "memory": some.run(trials.memory, [lab.pick(quick={"n": 8000, "width": 48, "k": 32}, full=size)], alone=True),
+        "memory": some.run(trials.memory, [lab.pick(quick={"n": 6000, "width": 48, "k": 32}, full=size)], alone=True),
     }
 
 

@@ -143,7 +143,7 @@ def _run(recipe: Recipe, effort: Effort, path: Path, url: str, progress: Progres
     """Start the ranks, and wait for all of them."""
     arrays = {"ports": np.zeros(recipe.parts, np.int64), "done": np.zeros(recipe.parts)}
     given = recipe, effort, str(path), url, secrets.token_bytes(16)
-    with Ranks(recipe.parts, rank.work, *given, arrays=arrays, imports=[rank.__name__]) as ranks:
+    with Ranks(recipe.parts, rank.work, *given, arrays=arrays, imports=[rank.__name__, f"{__package__}.warm"]) as ranks:
         ended = threading.Event()
         done = ranks.array("done")
 

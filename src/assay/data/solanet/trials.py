@@ -34,7 +34,7 @@ from assay.sim.scratch import scratch
 Floats = npt.NDArray[np.float32]
 ASKED = 400  # points whose right neighbours are computed
 LOCK_FREE, IN_PLACE, EXACT = "lock-free", "in-place", "exact"
-NARROW = (0.03125, 0.125, 0.25, 0.5, 1.0)  # how hard the ways to refine are tried
+NARROW = (0.03125, 0.125, 0.25, 0.5)  # how hard the ways to refine are tried
 
 
 def points(n: int, width: int, seed: int) -> Floats:
