@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.data import Checkpointer, DiskGraph, GraphNetwork, infer_gnn, knn_graph, train_gnn
+from assay.data import Checkpointer, DiskGraph, GraphNetwork, VectorIndex, infer_gnn, knn_graph, train_gnn
 from assay.data.atlas import layers
 from assay.data.disk.arrays import write_rows
 
@@ -21,13 +21,13 @@ def clusters(n: int, classes: int, width: int, seed: int) -> tuple[np.ndarray, n
     return (centres[labels] + random.normal(size=(n, width))).astype(np.float32), labels
 
 
-def test_neighbours_are_a_graph_that_is_trained_on_saved_inferred(tmp_path: Path) -> None:
+def test_neighbours_are_a_graph_that_is_trained_on_saved_inferred_and_served(tmp_path: Path) -> None:
     points, labels = clusters(240, 4, 12, seed=5)
     graph = knn_graph(points, k=8, ranks=2)
     edges = graph.edge_index().T
     write_rows(tmp_path / "x.npy", points)
     known = np.where(np.arange(240) % 4 == 0, labels, -1)  # a quarter of the labels is known
-    network = GraphNetwork("sage", (12, 16, 4))
+    network = GraphNetwork("sage", (12, 16, 8))  # four of the classes never occur
     saved = Checkpointer(tmp_path / "checkpoints")
     train_gnn(
         network, lambda: iter([edges]), tmp_path / "x.npy", known, memory=1 << 26, epochs=25, lr=0.05, checkpoints=saved
@@ -39,6 +39,11 @@ def test_neighbours_are_a_graph_that_is_trained_on_saved_inferred(tmp_path: Path
     infer_gnn(layers(flat), on_disk, tmp_path / "x.npy", tmp_path / "rows.npy", 1 << 26)
     rows = np.load(tmp_path / "rows.npy")
     assert (rows.argmax(1) == labels)[known < 0].mean() > 0.95
+
+    with VectorIndex.build(tmp_path / "index", rows[:200]) as index:
+        index.insert(rows[200:])
+        near, _ = index.search(rows[200:], k=5)
+    assert (labels[near] == labels[200:, None]).mean() > 0.9
 
 
 def flattened(tree: object, under: str = "") -> dict[str, object]:
