@@ -235,7 +235,7 @@ def _together(made: OnDisk, vectors: Array, base: int, asked: Array, limit: Arra
     other.start()
     took: list[float] = []
     right: list[float] = []
-    while not inserted.is_set():
+    while not took or not inserted.is_set():  # at least one, however late this thread gets a turn
         i = len(took) % len(asked)
         start = perf_counter()
         _, far = made.index.search(asked[i], K)
