@@ -34,7 +34,7 @@ def test_nothing_is_lost() -> None:
         "delete log-state",
     }
     every = cases(Growing, len(changes), 50, 0, mixes=4)
-    assert [found for case in every[:: len(every) // 36] + every[-4:] if (found := replay(Growing, case))] == []
+    assert [found for case in every[:: len(every) // 18] + every[-4:] if (found := replay(Growing, case))] == []
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_a_killed_writer_loses_nothing_that_it_said(tmp_path: Path) -> None:
             time.sleep(0.01 * turn)  # die at different moments
             os.kill(child.pid, signal.SIGKILL)
             said += child.stdout.readlines()
-        last = max(int(line) for line in said if line.strip())
+        last = max((int(line) for line in said if line.strip()), default=-1)
         with VectorIndex(tmp_path / "index") as index:
             assert len(index) > last
             some = np.arange(0, len(index), 7)

@@ -29,7 +29,9 @@ def command(path: Path, inserts: int, queries: int, limit: int) -> dict[str, Any
     if len(rows) < 2 * inserts or len(rows) < 100 or not np.isfinite(rows).all():
         raise BadInput(f"{path}: {len(rows)} rows; 100 or more, and twice --inserts, of finite numbers expected")
     asked = rows[np.linspace(0, len(rows) - 1, queries).astype(int)] * np.float32(1.001)
-    found = trials.grown(rows, asked, len(rows) - inserts, dict(trials.DESIGNS), _usearch(), seed=0)
+    trials.warm(rows.shape[1])
+    begun = trials.begin(rows[:-inserts], 0)
+    found = trials.grown(rows, asked, begun, tuple(trials.DESIGNS), _usearch(), seed=0)
     table = [{"design": name, **row} for name, row in found.items()]
     return {
         "input": {"file": str(path), "rows": len(rows), "width": rows.shape[1], "inserts": inserts},

@@ -148,7 +148,7 @@ def _setup(context):
     return _syscall(_SETUP, QUEUE, context.ctypes.data, 0, 0, 0)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _destroy(context):
     return _syscall(_DESTROY, context, 0, 0, 0, 0)
 

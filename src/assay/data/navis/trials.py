@@ -6,10 +6,10 @@ import asyncio
 import tempfile
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from assay.data.store.directory import DirStore
 from assay.data.vectors.generate import drifting
 from assay.data.vectors.graph import brute_force, recall
 
+T = TypeVar("T")
 OURS, PACKED, RAM = "navis", "packed", "usearch"
 DESIGNS: dict[str, dict[str, bool]] = {
     PACKED: {"packed": True, "moving": False, "aware": False},  # DiskANN's nodes, inserted in place: OdinANN's way
@@ -78,6 +79,10 @@ class OnDisk:
         """As many at once as there are workers."""
         return self.index.search(queries, k)[0]
 
+    def checkpoint(self) -> None:
+        """Lay what changed into pages."""
+        self._run(self.index.checkpoint())
+
     def counts(self) -> dict[str, float]:
         """Per insertion: pages read and written, and how the walk went."""
         did = self.index.did
@@ -129,32 +134,43 @@ def stream_of(width: int, base: int, inserts: int, queries: int, seed: int) -> t
     return made[: base + inserts], made[base + inserts :]
 
 
-def warm(width: int) -> None:
-    """Compile and load what all designs need, before any of them is timed."""
-    vectors, queries = stream_of(width, 300, 40, 4, 0)
-    base = building.base(vectors[:300], DEGREE, BREADTH, 1.2)
-    for design in DESIGNS.values():
-        made = OnDisk(base, vectors[:300], 340, design, 0)
-        made.insert(np.arange(300, 340), vectors[300:])
+@cache
+def warm(width: int, designs: tuple[str, ...] = tuple(DESIGNS)) -> None:
+    """Compile and load what these designs need, once in a process, before any of them is timed."""
+    vectors, queries = stream_of(width, 100, 40, 4, 0)
+    begun = begin(vectors[:100], 0)
+    for name in designs:
+        made = OnDisk(begun, vectors[:100], 140, DESIGNS[name], 0)
+        made.insert(np.arange(100, 140), vectors[100:])
+        made.checkpoint()
         made.search(queries, K)
         made.close()
 
 
-def growth(width: int, base: int, inserts: int, queries: int, every: bool, seed: int) -> dict[str, dict[str, Any]]:
-    """A drifting stream into `packed` and ours, or into every design and memory; then queries from where it came to."""
+def begin(vectors: Array, seed: int) -> building.Base:
+    """What every design begins with."""
+    return building.base(vectors, DEGREE, BREADTH, 1.2, seed)
+
+
+def trial(width: int, base: int, inserts: int, queries: int, every: bool, seed: int) -> dict[str, dict[str, Any]]:
+    """A stream into `packed` and ours, or into every design and memory; then both are searched while they grow."""
+    designs = tuple(DESIGNS) if every else (PACKED, OURS)
+    warm(width, designs)
     vectors, asked = stream_of(width, base, inserts, queries, seed)
-    designs = DESIGNS if every else {name: DESIGNS[name] for name in (PACKED, OURS)}
-    return grown(vectors, asked, base, designs, every, seed)
+    begun = begin(vectors[:base], seed)
+    found = grown(vectors, asked, begun, designs, every, seed)
+    for name, row in together(vectors, begun, queries, seed).items():
+        found[name] |= {f"{column}_meanwhile": value for column, value in row.items()}
+    return found
 
 
 def grown(
-    vectors: Array, asked: Array, base: int, designs: dict[str, dict[str, bool]], ram: bool, seed: int
+    vectors: Array, asked: Array, begun: building.Base, designs: tuple[str, ...], ram: bool, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """Insert all but the first `base`, the contenders in turn slice by slice; then search, in turn as well."""
-    warm(vectors.shape[1])
-    begun = building.base(vectors[:base], DEGREE, BREADTH, 1.2, seed)
+    """Insert all but the first, the contenders in turn slice by slice; then search, in turn as well."""
+    base = len(begun.lists)
     contenders: dict[str, Any] = {
-        name: OnDisk(begun, vectors[:base], len(vectors), design, seed) for name, design in designs.items()
+        name: OnDisk(begun, vectors[:base], len(vectors), DESIGNS[name], seed) for name in designs
     }
     if ram:
         contenders[RAM] = InMemory(vectors[:base])
@@ -162,38 +178,39 @@ def grown(
     turns = names[seed % len(names) :] + names[: seed % len(names)]
     inserting: dict[str, list[float]] = {name: [] for name in names}
     searching: dict[str, list[float]] = {name: [] for name in names}
+    answers: dict[str, list[Array]] = {name: [] for name in names}
     for part in np.array_split(np.arange(base, len(vectors)), SLICES):
         for name in turns:
-            inserting[name].append(timed(partial(contenders[name].insert, part, vectors[part])))
+            inserting[name].append(timed(partial(contenders[name].insert, part, vectors[part]))[0])
     for part in np.array_split(np.arange(len(asked)), SLICES):
         for name in turns:
-            searching[name].append(timed(partial(contenders[name].search, asked[part], K)) / len(part))
+            seconds, ids = timed(partial(contenders[name].search, asked[part], K))
+            searching[name].append(seconds / len(part))
+            answers[name].append(ids)
     truth = brute_force(vectors, asked, K)[0]
     found = {}
     for name, made in contenders.items():
         found[name] = {
             "inserts_per_s": (len(vectors) - base) / sum(inserting[name]),
             "searches_per_s": 1 / float(np.median(searching[name])),
-            "recall": recall(made.search(asked, K), truth), **made.counts(),
+            "recall": recall(np.concatenate(answers[name]), truth), **made.counts(),
         }  # fmt: skip
         made.close()
     return found
 
 
-def timed(work: Callable[[], Any]) -> float:
-    """Seconds."""
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    """Seconds, and what came of it."""
     began = perf_counter()
-    work()
-    return perf_counter() - began
+    made = work()
+    return perf_counter() - began, made
 
 
-def together(width: int, base: int, inserts: int, queries: int, seed: int) -> dict[str, dict[str, Any]]:
+def together(vectors: Array, begun: building.Base, queries: int, seed: int) -> dict[str, dict[str, Any]]:
     """Search while another thread inserts: each design inserts all, and is searched until it has."""
-    warm(width)
-    vectors, _ = stream_of(width, base, inserts, queries, seed)
+    base = len(begun.lists)
     asked = vectors[:base][:: max(base // queries, 1)][:queries] + np.float32(0.001)
     limit = brute_force(vectors[:base], asked, K)[1][:, -1]
-    begun = building.base(vectors[:base], DEGREE, BREADTH, 1.2, seed)
     found = {}
     order = [PACKED, OURS] if seed % 2 else [OURS, PACKED]
     for name in order:
@@ -218,7 +235,7 @@ def _together(made: OnDisk, vectors: Array, base: int, asked: Array, limit: Arra
     other.start()
     took: list[float] = []
     right: list[float] = []
-    while not inserted.is_set():
+    while not took or not inserted.is_set():  # at least one, however late this thread gets a turn
         i = len(took) % len(asked)
         start = perf_counter()
         _, far = made.index.search(asked[i], K)
