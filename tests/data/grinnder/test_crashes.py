@@ -18,10 +18,10 @@ def test_no_crash_changes_the_parameters() -> None:
     assert report.crashes > 20 and report.crashes_twice > 20
 
 
-@pytest.mark.slow  # the same with three hundred changes
-def test_no_crash_among_three_hundred_changes_does() -> None:
-    report = examine(Job, 300, mixes=50)
-    assert report.changes >= 290 and report.findings == []
+@pytest.mark.slow  # the same with over a hundred changes; the cost grows with their square
+def test_no_crash_among_a_hundred_and_twenty_changes_does() -> None:
+    report = examine(Job, 120, mixes=20)
+    assert report.changes >= 115 and report.findings == []
 
 
 @pytest.mark.slow  # as many cases again, of a job that is wrong

@@ -146,7 +146,7 @@ def test_labels_balance_and_cut_about_as_well_as_metis(tmp_path: Path) -> None:
 
 def test_cutting_takes_a_few_bytes_a_node_whatever_the_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitioner, "EDGES", 1 << 12)
-    graph = DiskGraph.build(tmp_path / "g", [trials.edges_of("communities", 1 << 14, 8, 1)], 1 << 14)
+    graph = DiskGraph.build(tmp_path / "g", [trials.edges_of("communities", 1 << 13, 8, 1)], 1 << 13)
     switch_aware(graph, 4)  # compiled
     tracemalloc.start()
     switch_aware(graph, 4)

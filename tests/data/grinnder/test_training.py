@@ -63,7 +63,7 @@ def some_graph(n: int, m: int, columns: int, seed: int) -> tuple[Any, Any, Any]:
     st.sampled_from(KINDS), st.integers(2, 30), st.integers(0, 80), st.integers(1, 5), st.sampled_from(list(HELD)),
     st.sampled_from([(4, 8, 3), (6, 4, 4, 3), (5, 3)]), st.integers(0, 10**6),
 )  # fmt: skip
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_gradients_are_those_of_the_definition(
     kind: str, n: int, m: int, parts: int, held: str, widths: tuple[int, ...], seed: int
 ) -> None:

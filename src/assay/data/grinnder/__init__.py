@@ -16,6 +16,7 @@ MLSys 2026, arXiv:2605.11517.
 >>> import tempfile
 >>> from pathlib import Path
 >>> import numpy as np
+>>> from assay.data.grinnder import Network, fit
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     np.save(Path(folder, "x.npy"), np.eye(4, dtype=np.float32))
 ...     ring = np.array([(0, 1), (1, 2), (2, 3), (3, 0)])
@@ -28,14 +29,12 @@ MLSys 2026, arXiv:2605.11517.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from assay.data.grinnder import trials
 from assay.data.grinnder.crashing import Job
-from assay.data.grinnder.layers import Network
-from assay.data.grinnder.trainer import Epoch, Fitted, fit
 from assay.data.grinnder.trials import GRAPHS, MAPPED, MEMORY, OURS, SNAPSHOT
 from assay.record import measures
 from assay.record.measures import Measure
@@ -45,6 +44,8 @@ from assay.record.types import Claim, Estimate, Evidence, Kind
 if TYPE_CHECKING:
     import altair as alt
 
+    from assay.data.grinnder.layers import Network
+    from assay.data.grinnder.trainer import Epoch, Fitted, fit
     from assay.record.lab import Lab
 
 __all__ = ["Epoch", "Fitted", "Network", "fit"]
@@ -72,11 +73,20 @@ offers = {"crashable": Job}
 RIVALS = (SNAPSHOT, MAPPED)
 
 
+def __getattr__(name: str) -> Any:
+    """What loads torch is loaded when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from assay.data.grinnder import layers, trainer
+
+    return getattr(layers if name == "Network" else trainer, name)
+
+
 def study(lab: Lab) -> Tables:
     """A quarter of the activations in memory, beside rivals; gradients beside memory's; cuts; bytes really held."""
     some = lab.with_seeds(quick=2, full=5)
     size = lab.pick(
-        quick={"nodes": 1 << 13, "width": 128, "degree": 8, "parts": 8, "epochs": 1, "shares": "0.25 0.5"},
+        quick={"nodes": 1 << 12, "width": 128, "degree": 8, "parts": 8, "epochs": 1, "shares": "0.25 0.5"},
         full={"nodes": 1 << 17, "width": 256, "degree": 16, "parts": 16, "epochs": 3, "shares": "0.1 0.25 0.5 1"},
     )
     kinds = lab.pick(quick=("gcn",), full=("gcn", "sage", "gat"))

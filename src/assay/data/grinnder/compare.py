@@ -10,6 +10,7 @@ import click
 import numpy as np
 
 from assay.data.disk.arrays import DiskArray
+from assay.data.grinnder import bench as benches
 from assay.data.grinnder import trials
 from assay.data.grinnder.files import edges_in, read_labels
 from assay.data.grinnder.layers import KINDS, Network
@@ -44,10 +45,10 @@ def command(
             network = Network(kind, widths_of(columns, hidden, layers, int(known.max(initial=0)) + 1))
             checked(network, rows, known, None)
         warm(kind)
-        bench = trials.Bench(folder, edges_in(edges, undirected), source, known, network)
-        fits = 2 * trials.activations(network, n) < _available() // 2
+        bench = benches.Bench(folder, edges_in(edges, undirected), source, known, network)
+        fits = 2 * benches.activations(network, n) < _available() // 2
         progress = click.get_current_context().obj or (lambda done, total: None)
-        found = trials.compared(bench, limit, parts, rounds, 0, in_memory=fits, progress=progress)
+        found = benches.compared(bench, limit, parts, rounds, 0, in_memory=fits, progress=progress)
     table = sorted(({"method": name, **row} for name, row in found.items()), key=lambda row: row["seconds"])
     first = table[0]
     facts = {name: first[name] for name in ("parts", "amplification", "mode", "gradients_in_memory")}

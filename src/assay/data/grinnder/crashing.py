@@ -7,35 +7,43 @@ nobody disturbed, bit by bit, and none that was promised is missing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from assay.data.disk.arrays import DiskArray, write_rows
-from assay.data.grinnder.blocks import cut
-from assay.data.grinnder.layers import Floats, Network
-from assay.data.grinnder.plan import Plan
-from assay.data.grinnder.trainer import Trainer
 from assay.data.interface import Store, StoreError, Violation
 from assay.record import catalogue
 from assay.sim.clock import Clock
 from assay.sim.scratch import scratch
 
+if TYPE_CHECKING:
+    from assay.data.grinnder.layers import Floats, Network
+
+    Weights = dict[str, Floats]
+
 CHANGES = 3  # to the store, about, by an epoch that is saved
 EDGES = np.array([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (0, 3), (4, 1)])
 LABELS = np.array([0, 1, 0, 1, 0, -1])
-Weights = dict[str, Floats]
 _known: dict[bytes, Weights] = {}  # an epoch is a function of the weights: whoever comes by with the same need not wait
 
 
 def first() -> Weights:
     """The weights that training begins with."""
+    from assay.data.grinnder.layers import Network
+
     return _weights(Network("gcn", (3, 4, 2)))
 
 
 def after(weights: Weights) -> Weights:
     """The weights one epoch later, trained part by part from real files with nothing kept in memory."""
+    import torch
+
+    from assay.data.disk.arrays import DiskArray, write_rows
+    from assay.data.grinnder.blocks import cut
+    from assay.data.grinnder.layers import Network
+    from assay.data.grinnder.plan import Plan
+    from assay.data.grinnder.trainer import Trainer
+
     name = b"".join(weights[key].tobytes() for key in sorted(weights))
     if name not in _known:
         network = Network("gcn", (3, 4, 2))
@@ -49,7 +57,10 @@ def after(weights: Weights) -> Weights:
                 trainer.load(rows)
             trainer.epoch()
             trainer.close()
-        torch.optim.SGD(network.parameters(), lr=0.5).step()
+        with torch.no_grad():
+            for parameter in network.parameters():  # by hand: torch loads its compiler with an optimizer
+                assert parameter.grad is not None
+                parameter.sub_(parameter.grad, alpha=0.5)
         _known[name] = _weights(network)
     return _known[name]
 

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from assay.data.disk.graphs import DiskGraph
-from assay.data.grinnder.layers import Int32s
 from assay.sim.compiled import njit
+
+if TYPE_CHECKING:
+    from assay.data.grinnder.layers import Int32s
 
 ROUNDS = 20
 SLACK = 0.05  # a part has at most this much more than its share of the nodes

@@ -363,7 +363,12 @@ def warm(kind: str) -> None:
     with scratch() as folder:
         write_rows(folder / "x.npy", np.eye(4, dtype=np.float32))
         network, labels = Network(kind, (4, 8, 2)), np.array([0, 1, 0, 1])  # wider, then narrower: both orders
-        fit(network, lambda: iter([ring]), folder / "x.npy", labels, memory=1 << 28, epochs=1, parts=2)
+        graph, plan = planned(folder, lambda: iter([ring]), 4, network, 1 << 28, 2)
+        trainer = Trainer(network, graph, plan, folder / "rows", labels, labels >= 0)
+        with DiskArray.open(folder / "x.npy") as rows:
+            trainer.load(rows)
+        trainer.epoch()  # and no step: torch loads its compiler with an optimizer, which takes seconds
+        trainer.close()
 
 
 def gradients(network: Network) -> dict[str, Floats]:

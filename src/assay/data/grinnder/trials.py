@@ -1,36 +1,28 @@
-"""The study's cases: generated graphs on real files, the same cut and the same memory for every method."""
+"""The study's cases: generated graphs on real files, the same cut and the same memory for every method.
+
+Whoever only hands the cases out does not load torch.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from assay.data.disk.arrays import DiskArray, write_rows
-from assay.data.disk.graphs import DiskGraph
-from assay.data.grinnder.blocks import Blocks, CutGraph, cut
-from assay.data.grinnder.host import MODES
-from assay.data.grinnder.layers import Int64s, Network
-from assay.data.grinnder.partitioner import switch_aware
-from assay.data.grinnder.plan import Plan, planned
-from assay.data.grinnder.rivals import InMemory, Mapped, Snapshots
-from assay.data.grinnder.trainer import Progress, Trainer, difference, gradients, warm
 from assay.sim.graphs import CSR
 from assay.sim.memory import Peak
 from assay.sim.partitions import amplification, partition
-from assay.sim.random import stream
 from assay.sim.scratch import scratch
 from assay.workloads.graph_generate import communities, rmat
 
+if TYPE_CHECKING:
+    from assay.data.grinnder.layers import Int64s
+
 OURS, SNAPSHOT, MAPPED, MEMORY = "grinnder", "snapshot", "mmap", "in-memory"
-TRAINERS: dict[str, type[Trainer]] = {OURS: Trainer, SNAPSHOT: Snapshots, MAPPED: Mapped}
 CLASSES = 8
 GRAPHS = ("communities", "rmat")
 
@@ -44,88 +36,16 @@ def edges_of(graph: str, nodes: int, degree: int, seed: int) -> Int64s:
     return np.concatenate([one, one[:, ::-1]])
 
 
-class Bench:
-    """A graph, features and labels on disk, and a network."""
-
-    def __init__(self, folder: Path, edges: Blocks, features: Path, labels: Int64s, network: Network) -> None:
-        self.folder, self.edges, self.features, self.labels, self.network = folder, edges, features, labels, network
-        self.n = len(labels)
-
-    @classmethod
-    def made(cls, folder: Path, graph: str, nodes: int, degree: int, network: Network, seed: int) -> Bench:
-        """Generated."""
-        rng = stream(seed, "grinnder", graph, nodes)
-        write_rows(folder / "x.npy", rng.standard_normal((nodes, network.widths[0]), np.float32))
-        labels, edges = rng.integers(0, CLASSES, nodes), edges_of(graph, nodes, degree, seed)
-        return cls(folder, lambda: iter([edges]), folder / "x.npy", labels, network)
-
-    def cut(self, parts: int) -> CutGraph:
-        """Into so many parts."""
-        return cut(self.folder / f"whole-{parts}", self.edges, self.n, parts, self.network.own_loops)
-
-    def trainer(self, method: str, graph: CutGraph, plan: Plan | None) -> Any:
-        """One that is ready to run; without a plan, in memory."""
-        train = self.labels >= 0
-        with DiskArray.open(self.features) as rows:
-            if plan is None:
-                return InMemory(self.network, graph, rows, self.labels, train)
-            made = TRAINERS[method](self.network, graph, plan, self.folder / method, self.labels, train)
-            made.load(rows)
-            return made
-
-
-def activations(network: Network, n: int) -> int:
-    """Bytes of all layers' inputs and of their gradients, once each."""
-    return 4 * n * (sum(network.widths[:-1]) + sum(network.widths[1:-1]))
-
-
-def compared(
-    bench: Bench, memory: int, parts: int | None, epochs: int, turn: int, in_memory: bool = True,
-    progress: Progress = lambda done, total: None,
-) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Every method on one cut and plan, taking turns epoch by epoch; gradients beside those in memory."""
-    graph, plan = planned(bench.folder, bench.edges, bench.n, bench.network, memory, parts)
-    names = [*TRAINERS, *[MEMORY] * in_memory]
-    ready = {
-        name: bench.trainer(name, bench.cut(1), None) if name == MEMORY else bench.trainer(name, _again(graph), plan)
-        for name in names
-    }
-    first, found, seconds = {}, {}, {name: list[float]() for name in names}
-    for name in names:
-        first[name], found[name] = ready[name].epoch(), gradients(bench.network)
-    for number in range(epochs):
-        at = (turn + number) % len(names)
-        for name in names[at:] + names[:at]:
-            last = ready[name].epoch()
-            seconds[name].append(last.seconds)
-            first[name] = replace(last, loss=first[name].loss)
-        progress(number + 1, epochs)
-    rows = {}
-    for name in names:
-        cache = None if name == MEMORY else ready[name].host.cache
-        rows[name] = {
-            "seconds": float(np.median(seconds[name])), "loss": first[name].loss,
-            "read_bytes": first[name].read_bytes, "written_bytes": first[name].written_bytes,
-            "difference": difference(found[name], found[names[-1]]),
-            "hits": None if cache is None else cache.hits, "misses": None if cache is None else cache.misses,
-            "parts": graph.parts, "amplification": graph.amplification, "mode": plan.mode,
-            "gradients_in_memory": plan.gradients,
-        }  # fmt: skip
-        if name != MEMORY:
-            ready[name].close()
-    graph.close()
-    return rows
-
-
-def _again(graph: CutGraph) -> CutGraph:
-    """The same cut with files of its own: a trainer closes them."""
-    return replace(graph, _read={})
-
-
 def speed(
     graph: str, kind: str, nodes: int, width: int, degree: int, parts: int, epochs: int, shares: str, seed: int
 ) -> dict[str, dict[str, Any]]:
     """All methods where memory for rows is a share of the activations, beside what blocks need: one row for each."""
+    import torch
+
+    from assay.data.grinnder.bench import Bench, budget, compared
+    from assay.data.grinnder.layers import Network
+    from assay.data.grinnder.trainer import warm
+
     torch.set_num_threads(1)
     network = Network(kind, (width, width, width, CLASSES), seed=seed)
     warm(kind)
@@ -133,21 +53,19 @@ def speed(
     with scratch() as folder:
         bench = Bench.made(folder, graph, nodes, degree, network, seed)
         for share in map(float, shares.split()):
-            found = compared(bench, _budget(bench, parts, share), parts, epochs, seed)
+            found = compared(bench, budget(bench, parts, share), parts, epochs, seed)
             rows |= {f"{share:g} {name}": {"share": share, "method": name} | row for name, row in found.items()}
     return rows
 
 
-def _budget(bench: Bench, parts: int, share: float) -> int:
-    """Memory that leaves `share` of the activations for rows and gradients once blocks have what they need."""
-    graph = bench.cut(parts)
-    plan = Plan.of(bench.network, graph, 1 << 40)
-    graph.close()
-    return plan.fixed + plan.work + int(share * activations(bench.network, bench.n))
-
-
 def exact(kind: str, parts: int, nodes: int, width: int, seed: int) -> dict[str, dict[str, Any]]:
     """How far gradients and losses are from those in memory, for every way to hold rows."""
+    from assay.data.grinnder.bench import Bench, again
+    from assay.data.grinnder.host import MODES
+    from assay.data.grinnder.layers import Network
+    from assay.data.grinnder.plan import Plan
+    from assay.data.grinnder.trainer import difference, gradients
+
     network = Network(kind, (width, width, width, CLASSES), seed=seed)
     found = {}
     with scratch() as folder:
@@ -157,7 +75,7 @@ def exact(kind: str, parts: int, nodes: int, width: int, seed: int) -> dict[str,
         graph = bench.cut(parts)
         for mode in MODES:
             room = {"layers": 1 << 30, "parts": 5 * nodes * width}.get(mode, nodes * width)
-            ours = bench.trainer(OURS, _again(graph), Plan(0, 0, room, mode != "rows", mode))
+            ours = bench.trainer(OURS, again(graph), Plan(0, 0, room, mode != "rows", mode))
             ours.epoch()
             last = ours.epoch()  # nothing of the first one is left in it
             ours.close()
@@ -170,6 +88,9 @@ def exact(kind: str, parts: int, nodes: int, width: int, seed: int) -> dict[str,
 
 def cuts(graph: str, nodes: int, degree: int, parts: int, seed: int) -> dict[str, dict[str, Any]]:
     """Rows that all parts gather together, by each partitioner, over the nodes."""
+    from assay.data.disk.graphs import DiskGraph
+    from assay.data.grinnder.partitioner import switch_aware
+
     edges = edges_of(graph, nodes, degree, seed)
     csr = CSR.from_edges(edges, nodes)
     found = {}
@@ -200,6 +121,15 @@ def held(kind: str, nodes: int, width: int, degree: int, share: float, seed: int
 
 
 def _measure(kind: str, nodes: int, width: int, degree: int, share: float, seed: int) -> dict[str, Any]:
+    import torch
+
+    from assay.data.disk.arrays import DiskArray
+    from assay.data.grinnder.bench import Bench, activations
+    from assay.data.grinnder.layers import Network
+    from assay.data.grinnder.plan import planned
+    from assay.data.grinnder.rivals import InMemory
+    from assay.data.grinnder.trainer import Trainer, warm
+
     torch.set_num_threads(1)
     network = Network(kind, (width, width, width, CLASSES), seed=seed)
     warm(kind)
