@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,12 @@ def ring(parts: int) -> Network:
     return network([(v, (v + step) % n) for v in range(n) for step in (1, n - 1)])
 
 
+@cache
+def given(program: str, parts: int) -> Network:
+    """The ring as a program wants it; thousands of lives begin with the same one."""
+    return wanted(PROGRAMS[program], ring(parts))
+
+
 def expected(program: str, n: int) -> Any:
     """What comes out, without any of our code."""
     around = np.arange(n)
@@ -51,8 +58,7 @@ class Analyst:
         self.ran = 0
 
     async def _job(self, program: str, parts: int, design: Design) -> Job:
-        graph = wanted(PROGRAMS[program], ring(parts))
-        cut = await prepare(self.store, graph, parts, "range")
+        cut = await prepare(self.store, given(program, parts), parts, "range")
         self.ran += 1
         return Job(
             self.store, cut, program, Params(n=cut.n), design, workers=parts, clock=self.clock,
