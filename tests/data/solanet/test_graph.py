@@ -19,7 +19,7 @@ from assay.data.solanet.build import LOCAL, Build
 from assay.data.solanet.rank import Parts, rounds
 from assay.data.solanet.trials import points, refinements, truth, wrong
 from assay.data.store.directory import DirStore
-from assay.data.vectors import write_vectors
+from assay.data.vectors import drifting, write_vectors
 from assay.data.vectors.graph import recall
 from assay.record.errors import BadInput
 from assay.sim.ranks import RankFailed, Ranks
@@ -45,6 +45,13 @@ def test_99_of_100_neighbours_are_found_among_a_hundred_thousand(parts: int) -> 
     some, right = truth(rows, 32, 0)
     found = knn_graph(rows, 32, ranks=parts)
     assert recall(found.ids[some], right) >= 0.99 and wrong(found, rows) == 0
+
+
+def test_clusters_that_hardly_touch_are_found_in_the_other_part() -> None:
+    """As among very many points: a search that begins in another cluster does not come back, nor do its followers."""
+    rows = drifting(4800, 16, intrinsic=8, clusters=60, drift=0.0, seed=1).vectors
+    some, right = truth(rows, 8, 1)
+    assert recall(knn_graph(rows, 8, ranks=2, seed=1).ids[some], right) > 0.99
 
 
 @pytest.mark.parametrize("parts", [3, 5])

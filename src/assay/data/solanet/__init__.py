@@ -75,9 +75,9 @@ PARTS = (1, 2, 4)
 def study(lab: Lab) -> Tables:
     """Real ranks: what they find; two ways to refine, counted; one part's graph timed; memory; the paper's machines."""
     some = lab.with_seeds(quick=2, full=5)
-    size = lab.pick(quick={"n": 3000, "width": 48, "k": 32}, full={"n": 100_000, "width": 96, "k": 32})
-    refined = lab.pick(quick={"n": 3072, "width": 32, "k": 32}, full={"n": 32768, "width": 96, "k": 32})
-    one = lab.pick(quick={"n": 3000, "width": 48, "k": 32, "rounds": 1}, full=size | {"rounds": 3})
+    size = lab.pick(quick={"n": 2400, "width": 48, "k": 32}, full={"n": 100_000, "width": 96, "k": 32})
+    refined = lab.pick(quick={"n": 2048, "width": 32, "k": 32}, full={"n": 32768, "width": 96, "k": 32})
+    one = lab.pick(quick={"n": 2000, "width": 48, "k": 32, "rounds": 1}, full=size | {"rounds": 3})
     small = lab.pick(quick={"size": 256, "width": 32, "k": 16}, full={"size": 4096, "width": 96, "k": 32})
     return {  # ranks are processes themselves, and a worker may not have any
         "quality": replace(some, workers=0).run(trials.quality, [size | {"parts": parts} for parts in PARTS]),

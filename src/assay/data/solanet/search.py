@@ -21,6 +21,7 @@ from assay.sim.random import below, bits
 
 HITS = 32  # of what a point found in a part, kept to begin others' searches with
 ASKED, TOLD = 4, 4  # neighbours that a point asks where to begin, and what each of them tells
+FIRST = 16  # the first of a component tries one place of so many, or all that follow it would begin in a wrong cluster
 SEEN = 2048  # places of a point's table of candidates seen
 _KNUTH = np.uint32(2654435761)
 
@@ -67,12 +68,13 @@ def search_part(order, mine, near, back, ids, far, fresh, rows, graph, first, hi
     """
     seen = np.zeros(len(rows), np.int32)
     pool, pool_far, done = np.empty(breadth, np.int32), np.empty(breadth, np.float32), np.zeros(breadth, np.bool_)
-    begin = np.empty(2 * ASKED * TOLD + 4 * random, np.int32)
+    first_random = max(4 * random, len(rows) // FIRST)
+    begin = np.empty(2 * ASKED * TOLD + first_random, np.int32)
     computed = 0
     for step in range(len(order)):
         u = order[step]
         size = _beginnings(u, near, back, hits, begin)
-        for r in range(random if size else 4 * random):
+        for r in range(random if size else first_random):
             begin[size % len(begin)] = below(bits(word, np.uint64(u) * np.uint64(64) + np.uint64(r)), len(rows))
             size = min(size + 1, len(begin))
         count = nearest = 0
