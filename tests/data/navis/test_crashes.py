@@ -34,7 +34,7 @@ def test_nothing_is_lost() -> None:
         "delete log-state",
     }
     every = cases(Growing, len(changes), 50, 0, mixes=4)
-    assert [found for case in every[:: len(every) // 18] + every[-4:] if (found := replay(Growing, case))] == []
+    assert [found for case in every[:: len(every) // 12] + every[-4:] if (found := replay(Growing, case))] == []
 
 
 @pytest.mark.slow

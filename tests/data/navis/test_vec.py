@@ -105,9 +105,9 @@ def test_pages_changed_behind_the_index_are_told(files: Path) -> None:
 
 
 def test_compare_says_who_inserts_fastest_and_why(files: Path) -> None:
-    rows = drifting(400, 16, seed=2).vectors
+    rows = drifting(240, 16, seed=2).vectors
     write_vectors(files / "some.fvecs", rows)
-    words = ["data", "--job", "vec", "--input", str(files / "some.fvecs"), "--inserts", "64", "--json"]
+    words = ["data", "--job", "vec", "--input", str(files / "some.fvecs"), "--inserts", "32", "--json"]
     done = CliRunner().invoke(compare, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
