@@ -92,7 +92,7 @@ def study(lab: Lab) -> Tables:
     large = lab.pick(
         quick={"nodes": 1 << 16, "width": 128, "degree": 2, "share": 0.4},
         full={"nodes": 1 << 20, "width": 256, "degree": 16, "share": 0.1},
-    )  # 13 MB at the least: given 7, the process took a third more, whatever the graph
+    )  # 13 MB at the least: given 7, a process took a third more
     weighed = lab.pick(quick=(OURS,), full=(OURS, LRU, STATIC))
     shares = lab.pick(quick=(0.1,), full=(0.03, 0.1, 0.3))
     timed = lab.pick(quick=GRAPHS[:1], full=GRAPHS)
