@@ -55,6 +55,7 @@ def test_a_log_in_a_store() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.alone  # a server must answer in its time
 def test_jetstream(tmp_path: Path) -> None:
     pytest.importorskip("nats", reason="pip install nats-py")
     if server("nats-server") is None:
@@ -107,7 +108,7 @@ def redis_url() -> Iterator[str]:
         port = free.getsockname()[1]
     words = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as running:
-        for _ in range(500):
+        for _ in range(3000):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
@@ -116,6 +117,7 @@ def redis_url() -> Iterator[str]:
         running.terminate()
 
 
+@pytest.mark.alone  # a server must answer in its time
 def test_redis(redis_url: str) -> None:
     async def main() -> None:
         one, other = [await connect(redis_url, "topic", PARTS) for _ in range(2)]
@@ -127,10 +129,11 @@ def test_redis(redis_url: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.alone  # a server must answer in its time
 def test_the_kafka_protocol_on_a_mock_cluster_that_isolates_nothing() -> None:
     kafka = pytest.importorskip("confluent_kafka", reason="pip install confluent-kafka")
     mock = kafka.Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
-    bootstrap = ",".join(f"{one.host}:{one.port}" for one in mock.list_topics(timeout=10).brokers.values())
+    bootstrap = ",".join(f"{one.host}:{one.port}" for one in mock.list_topics(timeout=60).brokers.values())
 
     async def main() -> None:
         one, other = [await Kafka.connect(bootstrap, "topic", PARTS, create=0.2) for _ in range(2)]

@@ -178,6 +178,7 @@ def forever(store: str) -> None:
     produce(open_store(store, fsync=False), "p", counted, slices=1, pace=Fixed(0.01))
 
 
+@pytest.mark.timed  # on a busy machine it may be done before it is killed
 def test_a_producer_that_is_killed_again_and_again_publishes_everything_once(tmp_path: Path) -> None:
     store = str(tmp_path / "plane")
     killed = 0

@@ -122,11 +122,12 @@ class Made:
         pass
 
 
+@pytest.mark.alone  # a server must answer in its time
 def test_a_kafka_gives_back_what_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka's own mock speaks Kafka's protocol; it keeps nothing on disk, so nothing is timed by it."""
     kafka = pytest.importorskip("confluent_kafka", reason="pip install confluent-kafka")
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", Made)
     cluster = kafka.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "none"})
-    broker = next(iter(cluster.list_topics(timeout=10).brokers.values()))
+    broker = next(iter(cluster.list_topics(timeout=60).brokers.values()))
     batches = [[b"%d for %d" % (step, rank) for rank in range(2)] for step in range(20)]
     assert rivals._kafka(batches, f"{broker.host}:{broker.port}")["same"] == 1.0

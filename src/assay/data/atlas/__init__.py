@@ -195,7 +195,7 @@ claims = [
     Claim(
         "held",
         measures.mean("taken_ratio", experiment="memory", method=OURS),
-        asks="The memory that the process takes is at most 1.1 times what it was given.",
+        asks="Given 13 MB or more, the process takes at most 1.1 times the memory that it was given.",
         kind=Kind.AT_MOST, value=1.1, unit="ratio",
     ),
     Claim(
