@@ -265,3 +265,10 @@ def test_the_entrance_leads_to_the_nearest_and_lets_the_least_used_go() -> None:
     made.leave(decode)
     assert 20 not in made.nodes and len(made.nodes) == 63
     assert made.find(prepare(centres, rows[41])[0], codes)[0][0] == 41, "whoever led through it has another way"
+
+
+def test_lists_that_were_never_on_disk_are_not_in_the_cache() -> None:
+    cache = ListCache(geometry(16, 8, False, False), 4000, aware=True)
+    cache.grow(100)
+    cache.tag(np.array([5, 99, 100, 1301], np.int32), 1)  # neighbours of the same batch have no place yet
+    assert len(cache.row_of) == 100

@@ -53,8 +53,8 @@ class ListCache:
         )  # fmt: skip
 
     def tag(self, nodes: Array, hop: int) -> None:
-        """These lists are so near to an entry now."""
-        rows = self.row_of[nodes] if not self.geo.by_page else np.empty(0, np.int32)
+        """These lists are so near to an entry now; those that were never on disk are not here."""
+        rows = self.row_of[nodes[nodes < len(self.row_of)]] if not self.geo.by_page else np.empty(0, np.int32)
         rows = rows[rows >= 0]
         self._hop[rows] = np.minimum(self._hop[rows], hop)
 

@@ -32,7 +32,8 @@ def command(path: Path, inserts: int, queries: int, limit: int) -> dict[str, Any
     trials.warm(rows.shape[1])
     begun = trials.begin(rows[:-inserts], 0)
     found = trials.grown(rows, asked, begun, tuple(trials.DESIGNS), _usearch(), seed=0)
-    table = [{"design": name, **row} for name, row in found.items()]
+    columns = dict.fromkeys(column for row in found.values() for column in row)  # memory alone reads no pages
+    table = [{"design": name, **{column: row.get(column) for column in columns}} for name, row in found.items()]
     return {
         "input": {"file": str(path), "rows": len(rows), "width": rows.shape[1], "inserts": inserts},
         "table": table,

@@ -103,7 +103,10 @@ class Navis:
         if not found.state:  # none was built, or not to its end
             self.version = await self.log.latest()
             return
-        state = msgspec.msgpack.decode(found.state, type=State)
+        try:
+            state = msgspec.msgpack.decode(found.state, type=State)
+        except msgspec.MsgspecError as error:
+            raise BadInput("this is no index of vectors but something else's folder; name another one") from error
         self.config, self.root, self.sources = state.config, state.root, dict(state.sources)
         self.centres = array(state.centres, np.float32, *state.shape)
         nodes, first = self._begin(self.config), 0

@@ -27,7 +27,10 @@ RESTARTS = 60.0  # seconds over which a restart has to pay: the shorter of the s
 UNITS = {"attainment": "share", "goodput": "req/s", "paused": "share of GPU time"}
 
 
-@click.command(epilog="Example:  assay compare nitsum --trace shifts.csv --slo chat:ttft=1,tpot=0.02 --slo batch:…")
+@click.command(
+    epilog="Example:  assay compare nitsum --trace shifts.csv --slo express:ttft=1,tpot=0.02 "
+    "--slo standard:ttft=4,tpot=0.1 --slo batch:ttft=30,tpot=0.2"
+)
 @click.option("--trace", required=True, help="Requests with a column tier.")
 @click.option("--gpus", "text", default="8xh200:qwen3-32b", show_default=True, help="COUNTxGPU:MODEL.")
 @click.option(

@@ -17,7 +17,7 @@ from assay.sim.memory import parse_size
 SHOWN = 20  # queries that a table lists
 
 
-@click.group(epilog="Example:  assay data vec build index examples/vectors.fvecs")
+@click.group(epilog="Example:  assay data vec build vectors.index examples/vectors.fvecs")
 def command() -> None:
     """Nearest neighbours on disk, with point insertions.
 
@@ -48,7 +48,7 @@ memory_option = click.option(
 )
 
 
-@command.command(epilog="Example:  assay data vec build index examples/vectors.fvecs")
+@command.command(epilog="Example:  assay data vec build vectors.index examples/vectors.fvecs")
 @click.argument("index", type=click.Path(path_type=Path))
 @click.argument("vectors", type=click.Path(path_type=Path))
 @click.option("--degree", type=click.IntRange(4, 512), default=32, show_default=True, help="Edges of a node, at most.")
@@ -69,7 +69,7 @@ def build(index: Path, vectors: Path, degree: int, breadth: int, memory: str) ->
     }
 
 
-@command.command(epilog="Example:  assay data vec insert index examples/vectors.fvecs")
+@command.command(epilog="Example:  assay data vec insert vectors.index examples/vectors.fvecs")
 @click.argument("index", type=click.Path(path_type=Path))
 @click.argument("vectors", type=click.Path(path_type=Path))
 @memory_option
@@ -91,7 +91,7 @@ def insert(index: Path, vectors: Path, memory: str) -> dict[str, Any]:
     return {"index": facts, "why": why}
 
 
-@command.command(epilog="Example:  assay data vec search index examples/queries.fvecs -k 5")
+@command.command(epilog="Example:  assay data vec search vectors.index examples/queries.fvecs -k 5")
 @click.argument("index", type=click.Path(path_type=Path))
 @click.argument("queries", type=click.Path(path_type=Path))
 @click.option("-k", type=click.IntRange(1, 1000), default=10, show_default=True, help="Neighbours of each query.")
