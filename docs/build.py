@@ -30,7 +30,8 @@ from assay.record.types import ROOMS
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / ".cache" / "docs"
 ELSEWHERE = ("gateway", "engine", "top", "watch", "protocol maelstrom", "bench compare", "bench run", "bench watch",
-             "data vault get", "data vault grant", "data vault open", "data vault rm")  # fmt: skip
+             "data vault get", "data vault grant", "data vault open", "data vault rm",
+             "data plane consume", "data plane serve")  # fmt: skip
 """Their examples need what a page cannot have: they run until they are stopped, or need a repository or what another
 command made."""
 LONGEST = 60  # lines of output on a page

@@ -26,9 +26,7 @@ UNITS = {
 NONE: dict[str, Any] = dict.fromkeys(("led_by", "led_by_low", "led_by_high"))
 
 
-@click.command(
-    epilog="Example:  assay compare powercap --batch 64 --context 8192 --loss 0.05, or --trace mine.csv --fleet …"
-)
+@click.command(epilog="Example:  assay compare powercap --batch 64 --context 8192 --loss 0.05")
 @click.option("--trace", help="Any trace of requests; without it, one batch regime.")
 @click.option(
     "--fleet", "fleet_text", default="1xh200:qwen3-32b:prefill+2xh200:qwen3-32b:decode", show_default=True,

@@ -27,7 +27,7 @@ def command() -> None:
 
 @command.command(
     name="infer",
-    epilog="Example:  assay data gnn infer edges.txt --features x.npy --model gcn.npz --out rows.npy --memory 512MB",
+    epilog="Example:  assay data gnn infer web.txt --features web.npy --model gcn.npz --out rows.npy --memory 600MB",
 )
 @click.argument("edges", type=click.Path(path_type=Path))
 @click.option("--features", type=click.Path(path_type=Path), required=True, help="A .npy of floats, a row a node.")

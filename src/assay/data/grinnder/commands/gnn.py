@@ -25,7 +25,7 @@ def command() -> None:
 
 @command.command(
     name="train",
-    epilog="Example:  assay data gnn train edges.txt --features x.npy --labels y.npy --out gcn.npz --memory 512MB",
+    epilog="Example:  assay data gnn train web.txt --features web.npy --labels topics.npy --out net.npz --memory 600MB",
 )
 @click.argument("edges", type=click.Path(path_type=Path))
 @click.option("--features", type=click.Path(path_type=Path), required=True, help="A .npy of floats, a row a node.")
