@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from assay.record.journal import Journal
 from tests.conftest import Package
 
 
@@ -276,3 +277,14 @@ def test_a_best_case_that_does_not_say_of_what_is_a_defect(package: Package) -> 
     package.add(THIRD_PAPER, THIRD_ENTRY.replace("value = 4.0,", 'value = 4.0, over = "best",'))
     ended = package.assay("run", "third-paper", "--json", code=1)
     assert "over which cases" in one_line(ended.stderr)
+
+
+def test_a_case_that_was_written_counts_also_where_an_interrupt_came_before_it_was_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt), Journal("third-paper", "f") as journal:
+        (journal.folder / "0123.json").write_text("[]")  # written whole, and then the signal
+        assert journal.finished == 1
+        raise KeyboardInterrupt
+    assert list(tmp_path.glob("unfinished/*/*/*/0123.json"))

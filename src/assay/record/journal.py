@@ -63,8 +63,8 @@ class Journal:
 
     @property
     def finished(self) -> int:
-        """How many cases are safe, inherited ones included."""
-        return len(self._finished)
+        """How many cases are safe, inherited ones included: an interrupt may fall between writing one and noting it."""
+        return len(self._finished.keys() | {path.stem for path in self.folder.glob("*.json")})
 
     def forget(self) -> None:
         """The result is stored: the cases are no longer needed one by one."""
@@ -78,7 +78,7 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self._finished:
+        if not self.finished:
             self.forget()  # nothing to hand on, so leave no trace
         for lock in (self._lock, *self._heirlooms.values()):
             if lock is not None:
