@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ _BATCH = 1000  # messages of one atomic batch, at most
 _INDEX = 24  # bits of a position for the messages that one of JetStream's holds
 
 
-class _Polled:
+class _Polled(ABC):
     """Reading that waits by asking again."""
 
     async def read(self, partition: int, after: int = -1, *, wait: bool = False) -> list[Message]:
@@ -42,8 +43,9 @@ class _Polled:
             await asyncio.sleep(POLL)
         return found
 
+    @abstractmethod
     async def _now(self, partition: int, after: int) -> list[Message]:
-        raise NotImplementedError
+        """The messages that are there."""
 
 
 class JetStream(_Polled):

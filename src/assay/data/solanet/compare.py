@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from assay.data.solanet.trials import side_by_side
-from assay.data.vectors import read_vectors
+from assay.data.vectors.files import read_vectors
 from assay.sim.random import stream
 
 GOOD = 0.99  # of the neighbours: who finds less is not compared by time

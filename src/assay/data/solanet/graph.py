@@ -22,7 +22,7 @@ from assay.data.solanet.rank import METRICS, TREE, Effort, Parts
 from assay.data.solanet.windows import raw
 from assay.data.store.address import open_store
 from assay.data.store.blocking import blocking
-from assay.data.vectors import read_vectors
+from assay.data.vectors.files import read_vectors
 from assay.sim.ranks import Ranks
 from assay.sim.scratch import scratch
 

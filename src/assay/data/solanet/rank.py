@@ -26,7 +26,7 @@ from assay.data.solanet.descent import descend
 from assay.data.solanet.windows import Reader, Window
 from assay.data.store.address import open_store
 from assay.data.store.blocking import blocking
-from assay.data.vectors import read_vectors
+from assay.data.vectors.files import read_vectors
 from assay.sim.random import key, stream
 from assay.sim.ranks import Rank
 

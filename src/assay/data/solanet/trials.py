@@ -23,8 +23,8 @@ from assay.data.solanet.rank import ALL_PAIRS, TREE, Effort
 from assay.data.solanet.windows import Reader, Window
 from assay.data.store.blocking import blocking
 from assay.data.store.memory import MemStore
-from assay.data.vectors import brute_force, drifting, nn_descent
-from assay.data.vectors.graph import recall
+from assay.data.vectors.generate import drifting
+from assay.data.vectors.graph import brute_force, nn_descent, recall
 from assay.record.timing import interleave
 from assay.sim.hardware import device
 from assay.sim.memory import Peak

@@ -12,7 +12,7 @@ from scipy.spatial.distance import cdist
 from assay.data.solanet.graph import Knn, knn_graph
 from assay.data.solanet.rank import ALL_PAIRS, METRICS, TREE, Effort, load
 from assay.data.solanet.trials import spent
-from assay.data.vectors import read_vectors
+from assay.data.vectors.files import read_vectors
 from assay.record.errors import BadInput, StudyFailed
 from assay.sim.random import stream
 from assay.sim.ranks import RankFailed
