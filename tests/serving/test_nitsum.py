@@ -20,9 +20,10 @@ from assay.serving.engine.control import Withdrawn
 from assay.serving.engine.simulator import Simulation, simulate
 from assay.serving.fleet.gpu_pool import Group
 from assay.serving.interface import SLO, Request
-from assay.serving.nitsum import GPUS, LAYOUT, TARGETS, Nitsum, compare
+from assay.serving.nitsum import Nitsum, compare, traffic
 from assay.serving.nitsum.tier_plan import Sort, batch, best_plan, capacity
 from assay.serving.nitsum.tiers import Demand, StrictestFirst, Window
+from assay.serving.nitsum.traffic import GPUS, LAYOUT, TARGETS
 from assay.sim.random import stream
 from assay.sim.roofline import layout
 from assay.workloads.requests import Requests
@@ -232,18 +233,18 @@ def test_targets_that_no_cut_can_keep_are_one_line() -> None:
         compare.compare(two_tiers(1.0, 30.0, seed=0), never)
 
 
-def test_the_stretches_of_a_seed_lie_a_quarter_of_the_trace_apart() -> None:
+def test_the_stretches_of_a_seed_lie_equally_far_apart() -> None:
     def first(stretch: int, seed: int) -> list[int]:
         rates = [4.0, 4.0]
-        return paper.workload("", "shifting", 1.0, 2, 10.0, rates, seed, stretch=stretch).prompt[:20].tolist()
+        return traffic.workload("", "shifting", 1.0, 2, 10.0, rates, seed, stretch=stretch).prompt[:20].tolist()
 
-    whole = paper._whole("").prompt
-    quarter, doubled = len(whole) // paper.STRETCHES, np.concatenate([whole, whole])
+    whole = traffic._whole("").prompt
+    distance, doubled = len(whole) // traffic.STRETCHES, np.concatenate([whole, whole])
     for seed in (3, 77):
         known = first(0, seed)
         begin = next(i for i in range(len(whole)) if doubled[i : i + 20].tolist() == known)
-        for stretch in range(1, paper.STRETCHES):
-            at = (begin + stretch * quarter) % len(whole)
+        for stretch in range(1, traffic.STRETCHES):
+            at = (begin + stretch * distance) % len(whole)
             assert doubled[at : at + 20].tolist() == first(stretch, seed)
 
 

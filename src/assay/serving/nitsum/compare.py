@@ -18,7 +18,7 @@ from assay.serving.engine.own_trace import at_rate
 from assay.serving.engine.standings import Measure, add_leads, why
 from assay.serving.engine.targets import check_tiers, of_tier, read_targets
 from assay.serving.interface import SLO
-from assay.serving.nitsum import Site, tier_plan
+from assay.serving.nitsum import Site, tier_plan, traffic
 from assay.serving.nitsum.tiers import Demand, strict_first
 from assay.workloads.requests import Requests
 
@@ -80,7 +80,7 @@ def compare(
     later = requests.arrival > 0.5 * (requests.arrival[0] + requests.arrival[-1])
     if not later.any() or later.all():
         raise BadInput("the trace has no second half to judge: all requests come at once")
-    known = nitsum.mean_demand(requests.part(0, int(np.flatnonzero(later)[0])))
+    known = traffic.mean_demand(requests.part(0, int(np.flatnonzero(later)[0])))
     tried = _contenders(requests, known, site)
     total, runs = sum(map(len, tried.values())), dict[str, tuple[Outcome, dict[str, Any]]]()
     done = 0
