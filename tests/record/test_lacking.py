@@ -14,6 +14,7 @@ from assay.record import catalogue, measures, tables
 from assay.record.lab import Lab
 from assay.record.runner import judge
 from assay.record.types import Claim, Evidence, Kind, NoRows, Paper, Study, Verdict
+from assay.workloads import chat
 
 AZURE = "AzureLLMInferenceTrace_conv.csv"
 
@@ -102,12 +103,8 @@ def test_a_study_asks_for_what_can_be_measured(key: str, experiments: list[str] 
     assert {case.get("workload") for case in lab.asked} <= {None, "chat", "agents"}
 
 
-@pytest.mark.parametrize("key", ["coral", "nitsum"])
-def test_requests_are_generated_where_the_trace_is_missing(key: str) -> None:
-    import importlib
-
-    module = importlib.import_module(f"assay.serving.{key}")
-    made = module._read("") if key == "coral" else module._whole("")
+def test_requests_are_generated_where_the_trace_is_missing() -> None:
+    made = chat.read_or_hour("")
     assert 1000 < made.prompt.mean() < 1300
     assert 180 < made.output.mean() < 240
     assert made.prefixes is None

@@ -26,6 +26,7 @@ from assay.serving.nitsum.tiers import Demand, StrictestFirst, Window
 from assay.serving.nitsum.traffic import GPUS, LAYOUT, TARGETS
 from assay.sim.random import stream
 from assay.sim.roofline import layout
+from assay.workloads.chat import read_or_hour
 from assay.workloads.requests import Requests
 
 MIX = {"strict": (0.85, 0.1, 0.05), "relaxed": (0.0, 0.8, 0.2)}
@@ -238,7 +239,7 @@ def test_the_stretches_of_a_seed_lie_equally_far_apart() -> None:
         rates = [4.0, 4.0]
         return traffic.workload("", "shifting", 1.0, 2, 10.0, rates, seed, stretch=stretch).prompt[:20].tolist()
 
-    whole = traffic._whole("").prompt
+    whole = read_or_hour("").prompt
     distance, doubled = len(whole) // traffic.STRETCHES, np.concatenate([whole, whole])
     for seed in (3, 77):
         known = first(0, seed)

@@ -51,6 +51,7 @@ from assay.sim.models import model
 from assay.sim.random import stream
 from assay.sim.trust import sentence
 from assay.workloads import gpu_market
+from assay.workloads.chat import read_or_hour
 from assay.workloads.gpu_market import Config, Market, Offer
 from assay.workloads.requests import Requests
 
@@ -158,14 +159,6 @@ def corrected(
 # ---------------------------------------------------------------------------------------- the workload
 
 
-@lru_cache(maxsize=2)
-def _read(path: str) -> Requests:
-    from assay.workloads.chat import hour
-    from assay.workloads.request_files import read
-
-    return read(path) if path else hour(seed=0)
-
-
 def workload(
     path: str, rate: float, count: int, seed: int, names: Sequence[str] = (), copies: int = 1
 ) -> tuple[list[Service], Requests]:
@@ -174,7 +167,7 @@ def workload(
     Another stretch, another deal and another order of popularity for each seed. Copies come within a minute.
     """
     names = names or tuple(TARGETS)
-    whole = _read(path)
+    whole = read_or_hour(path)
     lengths = Lengths.of(whole)
     services = [Service(name, TARGETS[name], lengths) for name in names]
     random = stream(seed, "coral", "models")
@@ -304,7 +297,7 @@ def over_an_hour(trace: str, copies: int, step: float, served: bool, seed: int) 
     Every request of the trace comes `copies` times, within a minute.
     """
     names = tuple(TARGETS)[::2]
-    services, requests = workload(trace, copies * _read(trace).rate, 0, seed, names, copies)
+    services, requests = workload(trace, copies * read_or_hour(trace).rate, 0, seed, names, copies)
     offered = gpu_market.generate(CONFIGS[: len(NODES)], seconds=requests.seconds, gpus=16.0, seed=seed)
     times = np.arange(0.0, requests.seconds, step)
     assert requests.model is not None

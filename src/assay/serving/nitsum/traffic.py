@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from assay.serving.interface import SLO
 from assay.serving.nitsum.tier_plan import best_plan
 from assay.serving.nitsum.tiers import Demand
 from assay.sim.random import stream
+from assay.workloads.chat import read_or_hour
 from assay.workloads.requests import Requests
 
 LAYOUT, GPUS = "h200:qwen3-32b", 8
@@ -34,15 +34,6 @@ def offered(path: str, mix: str) -> list[float]:
     return [largest(lambda rate, name=name: works(rate, MIXES[name]), 16.0) for name in KINDS[mix]]  # type: ignore[misc]
 
 
-@lru_cache(maxsize=1)
-def _whole(path: str) -> Requests:
-    """The trace; where it is not at hand, generated requests of about its lengths and rate."""
-    from assay.workloads.chat import hour
-    from assay.workloads.request_files import read
-
-    return read(path) if path else hour(seed=0)
-
-
 def usual(path: str, mix: str, load: float, rates: list[float]) -> dict[str, Demand]:
     """What the traffic of a mix asks for in the long run: what an operator knows who plans once."""
     return _shared(path, [load * rate for rate in rates], [MIXES[name] for name in KINDS[mix]])
@@ -50,7 +41,7 @@ def usual(path: str, mix: str, load: float, rates: list[float]) -> dict[str, Dem
 
 def _shared(path: str, rates: list[float], shares: list[tuple[float, ...]]) -> dict[str, Demand]:
     """The mean over phases, each with its rate and its shares of the tiers; lengths are those of the whole trace."""
-    whole = _whole(path)
+    whole = read_or_hour(path)
     prompt = whole.prompt.astype(float)
     one = Demand(1.0, float(prompt.mean()), float(prompt.std() / prompt.mean()), float(whole.output.mean())).rounded()
     mean = np.asarray(rates) @ np.asarray(shares) / len(rates)
@@ -67,7 +58,7 @@ def workload(
     requests a second in each of them, of which `load` is a share. The first stretch begins anywhere in the trace, by
     the seed; the others begin at equal distances behind it, once around the trace.
     """
-    whole = _whole(path)
+    whole = read_or_hour(path)
     random = stream(seed, "nitsum", use, mix)
     start, parts = int(random.integers(len(whole))) + stretch * len(whole) // STRETCHES, []
     for phase in range(phases):
