@@ -26,6 +26,7 @@ GOES = 4  # of so many ids one is deleted
 PAUSE = GRACE / 2  # virtual seconds between rounds, so that old records are trimmed, too
 
 
+@cache
 def content(one: int) -> Array:
     """The vector of an id.
 
