@@ -251,8 +251,10 @@ class Navis:
         nodes = self.nodes
         assert nodes is not None
         with self.gate.walking():
-            # Vectors far from what the codes were trained on share theirs: however few are asked for, look at some.
-            first = breadth if self.config.packed else min(max(self.config.rerank * k, LEAST), breadth)
+            # Codes order near ones badly, and those far from what they were trained on not at all: however few are
+            # asked for, look at some, and at more where more breadth is given.
+            some = max(self.config.rerank * k, LEAST, breadth // 2)
+            first = breadth if self.config.packed else min(some, breadth)
             x, _, _ = self._walk(query, breadth, k, first, breadth, True)
             count = int(x.tally[WANTED])
             near, far = x.ids[:count].copy(), x.exact[:count].copy()
