@@ -147,7 +147,7 @@ def _mixed(*numbers: int) -> int:
     for number in numbers:
         found = (found ^ (number + 1)) * 0x9E3779B97F4A7C15 % 2**64
         found ^= found >> 29
-    return found
+    return found >> 33
 
 
 def both_ways(pairs: Sequence[tuple[int, int, Link]]) -> tuple[Ints, Floats, Floats]:
