@@ -17,13 +17,14 @@ does, `NcclModel` takes the quickest.
 Latencies, and what one channel carries, are those of NCCL's own tuner; sizes of buffers those of NCCL 2.19.
 
 - Hu et al., "Demystifying NCCL: An In-depth Analysis of GPU Communication Protocols and Algorithms", 2025.
-- NCCL, src/graph/tuning.cc: hwLat, baseLat, perChMaxRingLL128Bws.
+- NCCL, src/graph/tuning.cc: hwLat, baseLat, llMaxBws, perChMaxRingLL128Bws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -81,7 +82,13 @@ PROTOCOLS = {
     # slots of 600 KiB with 120 bytes of data in 128
     "LL128": _protocol("LL128", 576_000, 1, 576_000, 120 / 128, (14.0, 14.0), ((1.25, 1.9), (1.9, 2.5), (8.5, 4.0))),
 }
-CHANNEL_BANDWIDTH = {"a100": 20e9, "a100-40g": 20e9, "h100": 36.7e9, "h200": 36.7e9, "h20": 36.7e9, "b200": 40e9}
+AMPERE, HOPPER, BLACKWELL = "ampere", "hopper", "blackwell"
+FAMILY = {"h100": HOPPER, "h200": HOPPER, "h20": HOPPER, "b200": BLACKWELL}  # others copy no faster than Ampere
+CHANNEL = {AMPERE: 20e9, HOPPER: 36.7e9, BLACKWELL: 40e9}  # bytes a second that one thread block copies
+# LL polls flags, between nodes in host memory: bytes a second at most on one node, on two, and on more.
+LL_MOST = {
+    AMPERE: (87.7e9, 22.5e9, 19e9), HOPPER: (141e9, 45e9, 35e9), BLACKWELL: (282e9, 90e9, 70e9),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,17 +103,23 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Wires:
-    """What a group's members have between them, by level."""
+    """What a group's members have between them, by level; ways through the group as how many hops of each level."""
 
     units: tuple[Ints, ...]  # by level, innermost first: the unit of each member, in the ring's order
     kinds: tuple[str, ...]
     rank: Floats  # bytes a second that one member has, at each level
     node: Floats  # what all members of a node have together
+    _kept: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False)
 
     @property
     def size(self) -> int:
         """Members."""
         return self.units[0].size
+
+    @cached_property
+    def nodes(self) -> int:
+        """How many nodes the members lie in."""
+        return self.size if self.kinds[0] == "net" else np.unique(self.units[0]).size
 
     def level(self, a: Any, b: Any) -> Ints:
         """The level over which members reach each other: the innermost whose unit they share."""
@@ -114,6 +127,52 @@ class Wires:
         for number in range(len(self.units) - 2, -1, -1):
             found[self.units[number][a] == self.units[number][b]] = number
         return found
+
+    @cached_property
+    def hops(self) -> Ints:
+        """The level of each hop round the ring."""
+        return self.level(np.arange(self.size), np.roll(np.arange(self.size), -1))
+
+    def trees(self, algorithm: str) -> tuple[Ints, ...]:
+        """Parents: of a chain; or of two trees over nodes, with a chain within each, over ranks if each is alone."""
+        if algorithm != TREE:
+            return (lowering.chain(self.size),)
+        return lowering.double_tree(np.arange(self.size) if self.kinds[0] == "net" else self.units[0])
+
+    def ways(self, algorithm: str) -> list[tuple[Ints, int]]:
+        """For each tree its ways from the top, equal ones once, and its depth."""
+        if (algorithm, 0) not in self._kept:
+            self._kept[algorithm, 0] = [self._ways(parent) for parent in self.trees(algorithm)]
+        return self._kept[algorithm, 0]  # type: ignore[no-any-return]
+
+    def _ways(self, parent: Ints) -> tuple[Ints, int]:
+        counts, depth = np.zeros((self.size, len(self.units)), np.int64), lowering.depths(parent)
+        for deep in range(1, int(depth.max()) + 1):
+            there = np.flatnonzero(depth == deep)
+            counts[there] = counts[parent[there]]
+            counts[there, self.level(there, parent[there])] += 1
+        return np.unique(counts, axis=0), int(depth.max())
+
+    def beyond(self, steps: int) -> Ints:
+        """Of `steps` hops in a row round the ring: how many go beyond each level, at least and at most."""
+        if ("ring", steps) not in self._kept:
+            found = np.zeros((2, len(self.units)), np.int64)
+            for level in range(len(self.units) - 1):
+                along = np.concatenate([[0], np.cumsum(np.tile(self.hops > level, 2))])
+                sums = along[steps : steps + self.size] - along[: self.size]
+                found[:, level] = sums.min(), sums.max()
+            self._kept["ring", steps] = found
+        return self._kept["ring", steps]  # type: ignore[no-any-return]
+
+    def lanes(self, channels: int) -> Ints:
+        """What the channels of an all-to-all do, equal ones once: parts that a rank sends over each level."""
+        if ("direct", channels) not in self._kept:
+            ahead, first = np.arange(1, self.size), np.arange(0, self.size, max(1, self.size // 128))
+            level = self.level(first[:, None], (first[:, None] + ahead) % self.size)
+            there = np.eye(len(self.units), dtype=np.int64)[level]  # (rank, round, level)
+            sums = [there[:, lane::channels].sum(axis=1) for lane in range(min(channels, ahead.size))]
+            self._kept["direct", channels] = np.unique(np.concatenate(sums), axis=0)
+        return self._kept["direct", channels]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +185,7 @@ class NcclModel:
 
     topology: Topology
     kind: str = "nvlink"  # within a node: nvlink or pcie
-    channel_bandwidth: float = 36.7e9  # what one thread block copies a second
+    family: str = HOPPER  # of GPUs: how fast one channel copies, and how fast LL can be
     protocols: tuple[str, ...] = ("LL", "LL128", "Simple")
     algorithms: tuple[str, ...] = (RING, TREE)
     launch: float = 1.0
@@ -139,7 +198,7 @@ class NcclModel:
         """On so many nodes of this device, with one network card each and rails."""
         linked = device.nvlink != device.pcie
         known: dict[str, Any] = {"kind": "nvlink" if linked else "pcie"}
-        known["channel_bandwidth"] = CHANNEL_BANDWIDTH.get(device.name, 20e9)
+        known["family"] = FAMILY.get(device.name, AMPERE)
         if not linked:
             known["protocols"] = ("LL", "Simple")  # 128 bytes arrive whole over NVLink only
         ranks = per_node or device.gpus_per_node
@@ -187,8 +246,7 @@ class NcclModel:
             return begin + _ring(op, sizes, wires, alpha, beta, protocol, plan.channels)
         if plan.algorithm == DIRECT:
             return begin + _direct(op, sizes, wires, alpha, beta, plan.channels)
-        parents = trees(wires) if plan.algorithm == TREE else (lowering.chain(wires.size),)
-        return begin + _piped(op, sizes / plan.channels, wires, parents, alpha, beta, protocol.slot)
+        return begin + _piped(op, sizes / plan.channels, wires, plan.algorithm, alpha, beta, protocol.slot)
 
     def wires(self, group: Iterable[int]) -> Wires:
         """The group's links by level, its members ordered so that a ring leaves each node once."""
@@ -213,9 +271,13 @@ class NcclModel:
         """
         protocol, streams = PROTOCOLS[plan.protocol], plan.channels * (2 if plan.algorithm == TREE else 1)
         shared = wires.rank if plan.algorithm == DIRECT else wires.node
-        rate = np.minimum.reduce([np.full(shared.size, self.channel_bandwidth), wires.rank, shared / streams])
+        rate = protocol.wire * np.minimum.reduce(
+            [np.full(shared.size, CHANNEL[self.family]), wires.rank, shared / streams]
+        )
+        if plan.protocol == "LL":
+            rate = np.minimum(rate, LL_MOST[self.family][min(wires.nodes, 3) - 1] / streams)
         alpha = np.array([protocol.hop[kind, plan.algorithm] for kind in wires.kinds])
-        return self.latency * alpha, 1.0 / (self.bandwidth * rate * protocol.wire)
+        return self.latency * alpha, 1.0 / (self.bandwidth * rate)
 
     def lower(self, op: str, group: Iterable[int], nbytes: int, plan: Choice) -> tuple[Sends, Floats, Floats]:
         """A plan as sends of bytes, and for each its seconds a byte and its hop: what `sends.arrivals` takes."""
@@ -224,13 +286,6 @@ class NcclModel:
         alpha, beta = self.costs(wires, plan)
         level = wires.level(made.src, made.dst)
         return made, beta[level], alpha[level]
-
-
-def trees(wires: Wires) -> tuple[Ints, ...]:
-    """The double tree over nodes, with a chain within each; over ranks where each is alone in its node."""
-    if wires.kinds[0] == "net":
-        return lowering.double_tree(np.arange(wires.size))
-    return lowering.double_tree(wires.units[0])
 
 
 def _steps(op: str, size: int) -> int:
@@ -245,8 +300,7 @@ def _ring(
     What takes longest is a link that is never idle, from loop to loop perhaps the next such link of the ring; or the
     way of a chunk from hop to hop through all loops, or from such a link to such a link.
     """
-    size = wires.size
-    hop = wires.level(np.arange(size), np.roll(np.arange(size), -1))
+    size, hop = wires.size, wires.hops
     per = nbytes / channels / (1 if op == "all_gather" else size)  # of each chunk, were there one loop
     loops = np.maximum(1.0, np.ceil(per / protocol.chunk))
     chunk, steps = per / loops, (size - 1) * (2 if op == "all_reduce" else 1)
@@ -257,40 +311,34 @@ def _ring(
     slow, busy = beta[hop[slowest]], chunk * beta[hop[slowest]]
     onward = alpha[hop[slowest]] + alpha[between].sum() + piece * beta[between].sum() - apart * busy
     longest = loops * steps * busy + alpha[hop[slowest]] + (loops - 1) * np.maximum(0.0, onward)
-    for rounds in np.unique(loops):
-        here, hops = loops == rounds, int(rounds) * steps
-        for moves in {hops, hops - (hops - 1) % (apart + 1)}:
-            way = _windows(alpha[hop], beta[hop], moves)
-            waits = (rounds * (chunk - piece) + (hops - moves) * chunk)[here] * slow
-            passed = np.max(way[0] + np.multiply.outer(piece[here], way[1]), axis=-1)
-            longest[here] = np.maximum(longest[here], passed + waits)
+    hops = (loops * steps).astype(np.int64)
+    for moves in (hops, hops - (hops - 1) % (apart + 1)):
+        waits = (loops * (chunk - piece) + (hops - moves) * chunk) * slow
+        longest = np.maximum(longest, _passed(moves, wires, alpha, beta, piece) + waits)
     return np.asarray(longest)
 
 
-def _windows(alpha: Floats, beta: Floats, steps: int) -> tuple[Floats, Floats]:
-    """Sums over `steps` hops in a row round the ring, from wherever they start; equal ones once."""
-    whole, rest = divmod(steps, alpha.size)
-    sums = []
-    for values in (alpha, beta):
-        along = np.concatenate([[0.0], np.cumsum(np.tile(values, 2))])
-        sums.append(whole * values.sum() + along[rest : rest + values.size] - along[: values.size])
-    found = np.unique(np.round(np.stack(sums), 18), axis=1)
-    return found[0], found[1]
+def _passed(moves: Ints, wires: Wires, alpha: Floats, beta: Floats, piece: Floats) -> Floats:
+    """The longest way of a piece over so many hops in a row, for each size."""
+    total = moves * (alpha[0] + piece * beta[0])
+    whole, rest = np.divmod(moves, wires.size)
+    for level in range(len(wires.units) - 1):
+        more = alpha[level + 1] - alpha[level] + piece * (beta[level + 1] - beta[level])
+        around = int((wires.hops > level).sum())
+        least, most = np.array([wires.beyond(int(r))[:, level] for r in rest]).T
+        total = total + (whole * around + np.where(more > 0, most, least)) * more
+    return np.asarray(total)
 
 
-def _piped(
-    op: str, per: Floats, wires: Wires, parents: Sequence[Ints], alpha: Floats, beta: Floats, slot: int
-) -> Floats:
+def _piped(op: str, per: Floats, wires: Wires, algorithm: str, alpha: Floats, beta: Floats, slot: int) -> Floats:
     """Up trees and down again, or along a chain: the first chunk's way, then one chunk after the other."""
     found = np.zeros_like(per)
-    for parent in parents:
-        way_alpha, way_beta = _ways(wires, parent, alpha, beta)
-        pieces = np.maximum(1.0, np.ceil(per / _slot(per, slot, int(lowering.depths(parent).max()))))
+    for ways, depth in wires.ways(algorithm):
+        pieces = np.maximum(1.0, np.ceil(per / _slot(per, slot, depth)))
         chunk = per / pieces
-        once = np.max(way_alpha + np.multiply.outer(chunk, way_beta), axis=-1)
+        once = np.max(ways @ alpha + np.multiply.outer(chunk, ways @ beta), axis=-1)
         times = 2 if op == "all_reduce" else 1
-        below = np.flatnonzero(parent >= 0)
-        busiest = float(beta[wires.level(below, parent[below])].max())
+        busiest = beta[ways.any(axis=0)].max()
         found = np.maximum(found, times * once + (pieces - 1) * chunk * busiest)
     return found
 
@@ -301,29 +349,13 @@ def _slot(per: Floats, slot: int, depth: int) -> Floats:
     return slot / 2.0 ** np.clip(np.ceil(wanted), 0, 4)
 
 
-def _ways(wires: Wires, parent: Ints, alpha: Floats, beta: Floats) -> tuple[Floats, Floats]:
-    """The sums of hops from the top to each rank, equal ones once."""
-    sums, depth = np.zeros((2, parent.size)), lowering.depths(parent)
-    for deep in range(1, int(depth.max()) + 1):
-        there = np.flatnonzero(depth == deep)
-        level = wires.level(there, parent[there])
-        sums[:, there] = sums[:, parent[there]] + np.stack([alpha[level], beta[level]])
-    found = np.unique(np.round(sums, 18), axis=1)
-    return found[0], found[1]
-
-
 def _direct(op: str, nbytes: Floats, wires: Wires, alpha: Floats, beta: Floats, channels: int) -> Floats:
     """Each channel's parts one after the other; a send is cut over all channels."""
-    size = wires.size
     if op == "send":
-        level = wires.level(np.zeros(1, np.int64), np.array([size - 1]))
+        level = wires.level(np.zeros(1, np.int64), np.array([wires.size - 1]))
         return alpha[level] + nbytes / channels * beta[level]
-    ahead, first = np.arange(1, size), np.arange(0, size, max(1, size // 128))  # ranks enough to see every node
-    level = wires.level(first[:, None], (first[:, None] + ahead) % size)
-    lane = (ahead - 1) % channels
-    sums = [[np.bincount(lane, cost[row], channels) for row in level] for cost in (alpha, beta)]
-    hop, byte = (np.stack(part).reshape(-1) for part in sums)
-    return np.max(hop + np.multiply.outer(nbytes / size, byte), axis=-1)  # type: ignore[no-any-return]
+    lanes = wires.lanes(channels)
+    return np.asarray(np.max(lanes @ alpha + np.multiply.outer(nbytes / wires.size, lanes @ beta), axis=-1))
 
 
 def _lowered(op: str, wires: Wires, nbytes: int, plan: Choice, protocol: Protocol) -> Sends:
@@ -334,7 +366,6 @@ def _lowered(op: str, wires: Wires, nbytes: int, plan: Choice, protocol: Protoco
         return lowering.ring_sends(op, size, count, **cut)
     if plan.algorithm == DIRECT:
         return lowering.direct_sends(size, nbytes, channels=plan.channels)
-    parents = trees(wires) if plan.algorithm == TREE else (lowering.chain(size),)
-    depth = max(lowering.depths(parent).max() for parent in parents)
-    chunk = int(_slot(np.array([nbytes / plan.channels]), protocol.slot, int(depth))[0])
-    return lowering.tree_sends(op, parents, nbytes, channels=plan.channels, chunk=chunk)
+    depth = max(depth for _, depth in wires.ways(plan.algorithm))
+    chunk = int(_slot(np.array([nbytes / plan.channels]), protocol.slot, depth)[0])
+    return lowering.tree_sends(op, wires.trees(plan.algorithm), nbytes, channels=plan.channels, chunk=chunk)
