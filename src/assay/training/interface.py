@@ -61,6 +61,7 @@ class Plan:
 
     `mbs` sequences make a microbatch. `recompute`: none, selective (norms and activations) or full (whole layers).
     `zero`: 0 keeps everything, 1 shards the optimizer over data parallelism, 2 gradients too, 3 also the weights.
+    `overlap`: gradients leave and weights arrive while layers compute, not before and after.
     """
 
     layout: Layout
@@ -68,6 +69,7 @@ class Plan:
     mbs: int = 1
     recompute: str = "none"
     zero: int = 1
+    overlap: bool = True
 
     @property
     def name(self) -> str:

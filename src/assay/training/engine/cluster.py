@@ -47,6 +47,28 @@ class Efficiency:
 
 
 @dataclass(frozen=True)
+class Precision:
+    """What training computes in, and the bytes of a weight or activation, of a gradient, of an optimizer's state.
+
+    >>> Precision().update  # both moments and the master copy read and written, the gradient read, the weight written
+    30.0
+    """
+
+    dtype: str = "bf16"
+    item: float = 2.0
+    gradient: float = 4.0  # summed in fp32
+    optimizer: float = 12.0  # a master copy and Adam's two moments
+
+    @property
+    def update(self) -> float:
+        """Bytes moved for a parameter's update."""
+        return 2 * self.optimizer + self.gradient + self.item
+
+
+FP32 = Precision("fp32", 4.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True)
 class Cluster:
     """`ranks` devices, `per_node` of them joined by `inside`, the nodes by `outside` (a link of each device's own)."""
 
@@ -57,6 +79,7 @@ class Cluster:
     outside: Link
     efficiency: Efficiency = Efficiency()
     name: str = ""
+    precision: Precision = Precision()
 
     @property
     def nodes(self) -> int:

@@ -25,10 +25,6 @@ from assay.sim.models import Gemm, Model
 from assay.training.engine.cluster import ClosedForms, Cluster, spread
 from assay.training.interface import Floats, Job, Layout, Plan
 
-ITEM = 2.0  # bytes of a weight or an activation in bf16
-GRADIENT = 4.0  # gradients are summed in fp32
-OPTIMIZER = 12.0  # a master copy and Adam's two moments, fp32
-UPDATE = 2 * OPTIMIZER + GRADIENT + ITEM  # bytes moved for a parameter's update
 ATTENTION_AGAIN = 2.5  # FLOPs of a fused attention's backward pass over its forward pass
 USABLE = 0.94  # of a device's memory; the rest is the driver's, the communication library's and fragmentation (assumed)
 RECOMPUTE = ("none", "selective", "full")
@@ -90,11 +86,15 @@ class _Rank:
     def tokens(self) -> float:
         return self.mbs * self.seq / self.layout.cp
 
+    @property
+    def item(self) -> float:
+        return self.cluster.precision.item
+
     def product(self, m: float, n: float, k: float, count: float = 1.0) -> float:
         """Seconds of `count` products of this shape."""
         on, efficiency = self.cluster.device, self.cluster.efficiency
-        arithmetic = 2.0 * m * n * k / (on.flops("bf16") * efficiency.of(m, n, k))
-        memory = ITEM * (m * n + n * k + m * k) / (on.mem_bw * efficiency.memory)
+        arithmetic = 2.0 * m * n * k / (on.flops(self.cluster.precision.dtype) * efficiency.of(m, n, k))
+        memory = self.item * (m * n + n * k + m * k) / (on.mem_bw * efficiency.memory)
         return count * max(arithmetic, memory) + on.launch
 
     def moving(self, nbytes: float, launches: int = 1) -> float:
@@ -127,7 +127,7 @@ class _Rank:
 
     def tensor_parallel(self) -> float:
         """Gather the sequence before a cut region, reduce and scatter it after."""
-        tp, whole = self.layout.tp, self.tokens * self.model.hidden * ITEM
+        tp, whole = self.layout.tp, self.tokens * self.model.hidden * self.item
         if tp == 1:
             return 0.0
         return self.wires("all_gather", tp, 1, whole / tp) + self.wires("reduce_scatter", tp, 1, whole)
@@ -144,14 +144,14 @@ def _attention(rank: _Rank, seen: float, linear: bool) -> Layer:
     gemms = shape.linear_gemms() if linear else shape.attention_gemms()
     width, inner = gemms[0].outputs, gemms[-1].inputs
     flops = (shape.recurrent_flops() if linear else shape.pair_flops() * seen) * t / tp
-    mixing = flops / (rank.cluster.device.flops("bf16") * rank.cluster.efficiency.attention)
-    layer = rank.matrices(gemms, t, tp) + rank.streams(t * ITEM * (4 * shape.hidden + 2 * width) / tp, 3)
+    mixing = flops / (rank.cluster.device.flops(rank.cluster.precision.dtype) * rank.cluster.efficiency.attention)
+    layer = rank.matrices(gemms, t, tp) + rank.streams(t * rank.item * (4 * shape.hidden + 2 * width) / tp, 3)
     wires = rank.tensor_parallel()
     if cp > 1 and not linear:  # keys and values go round while attention works on those that are there
-        kv = t * 2 * max(1.0, shape.kv_heads / tp) * shape.head_dim * ITEM
+        kv = t * 2 * max(1.0, shape.kv_heads / tp) * shape.head_dim * rank.item
         wires += max(0.0, (cp - 1) * rank.wires("send", 2, tp, kv) - mixing)
-    kept = t * ITEM * (2 * shape.hidden + width + inner) / tp
-    spared = t * ITEM * shape.hidden / tp if rank.recompute == "selective" else 0.0
+    kept = t * rank.item * (2 * shape.hidden + width + inner) / tp
+    spared = t * rank.item * shape.hidden / tp if rank.recompute == "selective" else 0.0
     return layer + Layer(
         forward=mixing, inputs=ATTENTION_AGAIN * mixing, wires=wires, kept=kept - spared, whole=kept,
         dense=rank.held(gemms),
@@ -163,9 +163,9 @@ def _feed_forward(rank: _Rank, ffn: int) -> Layer:
     shape, tp, t = rank.model, rank.layout.tp, rank.tokens
     gemms = shape.mlp_gemms(ffn)
     first = gemms[0].outputs
-    layer = rank.matrices(gemms, t, tp) + rank.streams(t * ITEM * (4 * shape.hidden + first + ffn) / tp, 2)
-    kept = t * ITEM * (2 * shape.hidden + first + ffn) / tp
-    spared = t * ITEM * (shape.hidden + ffn) / tp if rank.recompute == "selective" else 0.0
+    layer = rank.matrices(gemms, t, tp) + rank.streams(t * rank.item * (4 * shape.hidden + first + ffn) / tp, 2)
+    kept = t * rank.item * (2 * shape.hidden + first + ffn) / tp
+    spared = t * rank.item * (shape.hidden + ffn) / tp if rank.recompute == "selective" else 0.0
     return layer + Layer(wires=rank.tensor_parallel(), kept=kept - spared, whole=kept, dense=rank.held(gemms))
 
 
@@ -180,12 +180,14 @@ def _experts(rank: _Rank) -> Layer:
     layer = rank.matrices(gemms, pairs / local, 1, groups=local)
     layer = layer + rank.matrices([Gemm(shape.hidden, mixture.count, "none")], own, 1)
     first = gemms[0].outputs
-    layer = layer + rank.streams(ITEM * (own * 4 * shape.hidden + pairs * (4 * shape.hidden + first + mixture.ffn)), 5)
+    layer = layer + rank.streams(
+        rank.item * (own * 4 * shape.hidden + pairs * (4 * shape.hidden + first + mixture.ffn)), 5
+    )
     if mixture.shared_ffn:
         layer = layer + _feed_forward(rank, mixture.shared_ffn)
-    wires = 2 * rank.wires("all_to_all", layout.ep, 1, pairs * shape.hidden * ITEM) if layout.ep > 1 else 0.0
-    kept = ITEM * (own * 2 * shape.hidden + pairs * (shape.hidden + first + mixture.ffn))
-    spared = ITEM * (own * shape.hidden + pairs * mixture.ffn) if rank.recompute == "selective" else 0.0
+    wires = 2 * rank.wires("all_to_all", layout.ep, 1, pairs * shape.hidden * rank.item) if layout.ep > 1 else 0.0
+    kept = rank.item * (own * 2 * shape.hidden + pairs * (shape.hidden + first + mixture.ffn))
+    spared = rank.item * (own * shape.hidden + pairs * mixture.ffn) if rank.recompute == "selective" else 0.0
     return layer + Layer(
         wires=wires, kept=kept - spared, whole=kept, dense=float(shape.hidden * mixture.count),
         experts=local * sum(gemm.params for gemm in gemms),
@@ -230,7 +232,7 @@ def _layer(rank: _Rank, mixer: str, feed: str) -> Layer:
     if feed != "none":
         layer = layer + (_experts(rank) if feed == "moe" else _feed_forward(rank, rank.model.ffn))
     if rank.recompute == "full":
-        entry = rank.tokens * ITEM * rank.model.hidden / rank.layout.tp
+        entry = rank.tokens * rank.item * rank.model.hidden / rank.layout.tp
         return Layer(
             layer.forward, layer.inputs + layer.forward, layer.weights, layer.wires, entry, layer.whole, layer.dense,
             layer.experts,
@@ -246,10 +248,14 @@ def _ends(rank: _Rank) -> tuple[Layer, Layer]:
     """The embedding, and the last norm, head and loss."""
     shape, tp, t = rank.model, rank.layout.tp, rank.tokens
     table = shape.vocab * shape.hidden / tp
-    lookup = rank.streams(2 * t * shape.hidden * ITEM, 1) + Layer(dense=table)
+    lookup = rank.streams(2 * t * shape.hidden * rank.item, 1) + Layer(dense=table)
     head = rank.matrices([Gemm(shape.hidden, shape.vocab, "outputs")], t, tp)
-    logits = t * shape.vocab / tp * GRADIENT
-    head = head + rank.streams(2 * logits, 3) + Layer(kept=logits + t * ITEM * shape.hidden, whole=logits, dense=table)
+    logits = t * shape.vocab / tp * rank.cluster.precision.gradient
+    head = (
+        head
+        + rank.streams(2 * logits, 3)
+        + Layer(kept=logits + t * rank.item * shape.hidden, whole=logits, dense=table)
+    )
     return lookup, head + Layer(wires=rank.tensor_parallel() / 2)
 
 
@@ -307,11 +313,11 @@ def _stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageC
     more = _data_parallel(rank, plan.zero, experts, expert_copies, layout.ep)
     gather, reduce = gather + more[0], reduce + more[1]
     sharded = dense / copies + experts / expert_copies
-    every = dense + experts
+    every, keeps = dense + experts, cluster.precision
     state = (
-        ITEM * (sharded if plan.zero == 3 else every)
-        + GRADIENT * (sharded if plan.zero >= 2 else every)
-        + OPTIMIZER * (sharded if plan.zero >= 1 else every)
+        keeps.item * (sharded if plan.zero == 3 else every)
+        + keeps.gradient * (sharded if plan.zero >= 2 else every)
+        + keeps.optimizer * (sharded if plan.zero >= 1 else every)
     )
     wires_forward, wires_backward = column["wires"], column["wires"] * (2 if plan.recompute == "full" else 1)
     if plan.zero == 3:  # weights come and go with every pass, a layer ahead of the computing
@@ -320,16 +326,17 @@ def _stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageC
         both = gather + reduce
         behind = column["inputs"] + column["weights"]
         wires_backward = wires_backward + both / layer_count + np.maximum(0, both - both / layer_count - behind)
-        state, gather, reduce = state + 2 * ITEM * every / layer_count, 0 * gather, 0 * reduce
-    hop = plan.mbs * job.seq / layout.cp * shape.hidden * ITEM / layout.tp
+        state, gather, reduce = state + 2 * rank.item * every / layer_count, 0 * gather, 0 * reduce
+    hop = plan.mbs * job.seq / layout.cp * shape.hidden * rank.item / layout.tp
     return StageCosts(
-        layers=layer_count, forward=column["forward"], inputs=column["inputs"], weights=column["weights"],
+        layers=layer_count if plan.overlap else np.ones_like(layer_count), forward=column["forward"],
+        inputs=column["inputs"], weights=column["weights"],
         wires_forward=wires_forward, wires_backward=wires_backward, kept=column["kept"],
         passing=np.full(len(sums), widest if plan.recompute == "full" else 0.0), state=state,
         gather=gather, reduce=reduce,
-        update=np.array([rank.moving(UPDATE * p) for p in (sharded if plan.zero >= 1 else every)]),
+        update=np.array([rank.moving(keeps.update * p) for p in (sharded if plan.zero >= 1 else every)]),
         send=rank.wires("send", 2, layout.tp * layout.cp * layout.dp, hop) if layout.pp > 1 else 0.0,
-        gradient_bytes=GRADIENT * every,
+        gradient_bytes=keeps.gradient * every,
     )  # fmt: skip
 
 
@@ -355,9 +362,13 @@ def _data_parallel(rank: _Rank, zero: int, params: Floats, copies: int, stride: 
     if copies == 1:
         return 0.0 * params, 0.0 * params
     if zero == 0:
-        return 0.0 * params, np.array([rank.wires("all_reduce", copies, stride, GRADIENT * p) for p in params])
-    gather = np.array([rank.wires("all_gather", copies, stride, ITEM * p / copies) for p in params])
-    return gather, np.array([rank.wires("reduce_scatter", copies, stride, GRADIENT * p) for p in params])
+        return 0.0 * params, np.array(
+            [rank.wires("all_reduce", copies, stride, rank.cluster.precision.gradient * p) for p in params]
+        )
+    gather = np.array([rank.wires("all_gather", copies, stride, rank.item * p / copies) for p in params])
+    return gather, np.array(
+        [rank.wires("reduce_scatter", copies, stride, rank.cluster.precision.gradient * p) for p in params]
+    )
 
 
 def model_flops(shape: Model, job: Job) -> float:

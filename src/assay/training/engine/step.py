@@ -190,7 +190,7 @@ def _told(
     """`free` is the step if gradients and weights moved in no time; `computing` a rank's mean seconds at work."""
     exchange = graph.m * float((costs.wires_forward + costs.wires_backward).sum()) / graph.pp
     update = float(costs.update.sum()) / graph.pp if graph.schedule.flush else 0.0
-    peak = cluster.ranks * cluster.device.flops("bf16")
+    peak = cluster.ranks * cluster.device.flops(cluster.precision.dtype)
     return Outcome(
         plan, cluster, job, graph.m, step, model_flops(shape, job) / (step * peak), (computing + update) / step,
         exchange / step, (step - free) / step, memory_of(graph, costs), graph,
