@@ -21,8 +21,9 @@ from typing import Any
 
 import msgspec
 
+from assay.data.engine.puts import put_surely
 from assay.data.engine.version_log import VersionLog
-from assay.data.interface import AlreadyExists, Buffer, NotFound, Store, StoreError, Unknown, Violation
+from assay.data.interface import Buffer, Fenced, NotFound, Store, Violation
 from assay.data.safecloud.chunks import BLOCK, blocks, cid
 from assay.data.safecloud.grants import public_key, sign, signed
 from assay.data.safecloud.inventory_tree import InventoryTree
@@ -33,11 +34,6 @@ from assay.sim.clock import Clock, WallClock
 PREFIX = 32  # bytes of a chunk that the paper's audit covers
 AUDITS = ("prefix", "spot")
 BLOCKS = 4  # that a spot audit asks for
-TRIES = 8
-
-
-class Fenced(StoreError):  # noqa: N818 - read as a sentence
-    """Another process has taken this node over."""
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -188,7 +184,7 @@ class Drop:
         version = len(self.announced)
         new = {digest: bytes(stored) for stored in chunks if (digest := sha256(stored).digest()) not in self._places}
         for digest, stored in new.items():
-            await self._keep(_place(version, digest, self._claim), stored)
+            await put_surely(self.store, _place(version, digest, self._claim), stored, if_absent=True)
         await self._announce(added=new)
 
     async def evict(self, *digests: bytes) -> None:
@@ -196,17 +192,6 @@ class Drop:
         places = [self._places[digest] for digest in digests if digest in self._places]
         await self._announce(removed=digests)
         await self.store.delete(*places)
-
-    async def _keep(self, name: str, data: bytes) -> None:
-        for _ in range(TRIES):
-            try:
-                await self.store.put(name, data, if_absent=True)
-            except AlreadyExists:
-                return
-            except Unknown:
-                continue
-            return
-        raise Unknown(f"the store does not say whether {name} was written, {TRIES} times in a row")
 
     async def _announce(self, added: Iterable[bytes] = (), removed: Iterable[bytes] = ()) -> None:
         tree = InventoryTree((set(self._places) | set(added)) - set(removed))

@@ -29,8 +29,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from assay.data.engine.puts import put_surely
 from assay.data.engine.version_log import EMPTY, Damaged, VersionLog
-from assay.data.interface import AlreadyExists, Buffer, NotFound, Span, Store, Unknown, Violation
+from assay.data.interface import Buffer, NotFound, Span, Store, Unknown, Violation
 from assay.data.safecloud.chunks import CHUNK, aead, blocks, cid, pieces, seal, unseal
 from assay.data.safecloud.grants import FOREVER, Capability, grant, public_key, sign, signed
 from assay.data.safecloud.keys import Link, Shape, Walk, access_root, derive, encryption_root, node
@@ -222,7 +223,7 @@ class Vault:
         root = root_of(tracks, self.arity)
         manifest = Manifest(root, self.chunk, self.arity, tracks, public_key(access), public_key(encryption))
         manifest = msgspec.structs.replace(manifest, signature=sign(encryption, manifest.bound()))
-        await self._keep(f"manifests/{attempt}", msgspec.msgpack.encode(manifest))
+        await put_surely(self.store, f"manifests/{attempt}", msgspec.msgpack.encode(manifest), if_absent=True)
         return manifest, Entry(attempt, root, tracks["data"].size, self.mode)
 
     async def _upload_track(self, root_key: bytes, name: str, data: Buffer) -> Track:
@@ -243,25 +244,15 @@ class Vault:
             known = self._stored.get(digest)
             epochs.append(int(known.split("/")[1]) if known else self.state.epoch)
             if not known:
-                waiting.add(asyncio.ensure_future(self._keep(chunk_key(self.state.epoch, digest), stored)))
+                # Its name says what it is: whoever was first has put the same.
+                place = chunk_key(self.state.epoch, digest)
+                waiting.add(asyncio.ensure_future(put_surely(self.store, place, stored, if_absent=True)))
                 if len(waiting) >= _WIDE:
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for one in done:
                         one.result()
         await asyncio.gather(*waiting)
         return Track(memoryview(data).nbytes, b"".join(digests), epochs, b"".join(audits), b"".join(keys))
-
-    async def _keep(self, key: str, data: bytes) -> None:
-        """Put something whose name says what it is: whoever was first has put the same."""
-        for _ in range(TRIES):
-            try:
-                await self.store.put(key, data, if_absent=True)
-            except AlreadyExists:
-                return
-            except Unknown:
-                continue
-            return
-        raise Unknown(f"the store does not say whether {key} was written, {TRIES} times in a row")
 
     async def _committed(self, record: Record, places: set[str]) -> bool:
         """Append to the log; False where something this relies on was condemned meanwhile."""
