@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.data.blobshuffle.batching import BatchPolicy
-from assay.data.blobshuffle.brokers import Broker, LogBroker, Message, put_surely
+from assay.data.blobshuffle.brokers import Broker, LogBroker, Message
 from assay.data.blobshuffle.zone_cache import CACHE, Network, ZoneCache
+from assay.data.engine.puts import put_surely
 from assay.data.engine.segments import SegmentBlob, checked
 from assay.data.interface import Buffer, Store, StoreError, Violation, checked_key, nbytes
 from assay.record.errors import BadInput

@@ -21,10 +21,14 @@ from typing import Any
 
 import msgspec
 
+from assay.data.engine.puts import put_surely
 from assay.data.engine.version_log import VersionLog
 from assay.data.interface import Buffer, NotFound, Store, StoreError, Violation
 from assay.data.safecloud.chunks import BLOCK, blocks, cid, keep
 from assay.data.safecloud.grants import Signed, public_key
+from assay.data.interface import Buffer, Fenced, NotFound, Store, Violation
+from assay.data.safecloud.chunks import BLOCK, blocks, cid
+from assay.data.safecloud.grants import public_key, sign, signed
 from assay.data.safecloud.inventory_tree import InventoryTree
 from assay.data.safecloud.keys import derive
 from assay.data.safecloud.merkle import MerkleTree, proves
@@ -178,6 +182,7 @@ class Drop:
         new = {digest: bytes(stored) for stored in chunks if (digest := sha256(stored).digest()) not in self._places}
         for digest, stored in new.items():
             await keep(self.store, _place(version, digest, self._claim), stored)
+            await put_surely(self.store, _place(version, digest, self._claim), stored, if_absent=True)
         await self._announce(added=new)
 
     async def evict(self, *digests: bytes) -> None:

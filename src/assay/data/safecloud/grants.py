@@ -164,9 +164,9 @@ class Capability(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
 
-def from_text(text: str) -> Capability:
+def from_text(text: str | bytes) -> Capability:
     """A capability from such a line; BadInput where it is none."""
     try:
         return msgspec.json.decode(text, type=Capability)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"this is no capability: {error}; ask its issuer for the whole line") from None

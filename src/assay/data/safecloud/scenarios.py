@@ -5,7 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from assay.data.safecloud.drops import Drop, Fenced
+from assay.data.interface import Fenced
+from assay.data.safecloud.drops import Drop
 from assay.data.safecloud.vault import Vault
 
 

@@ -29,9 +29,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from assay.data.engine.puts import put_surely
 from assay.data.engine.version_log import EMPTY, Damaged, VersionLog
 from assay.data.interface import Buffer, NotFound, Span, Store, Unknown, Violation
 from assay.data.safecloud.chunks import CHUNK, TAG, TRIES, aead, blocks, cid, keep, pieces, seal, seal_into, unseal
+from assay.data.safecloud.chunks import CHUNK, aead, blocks, cid, pieces, seal, unseal
 from assay.data.safecloud.grants import FOREVER, Capability, grant, public_key, sign, signed
 from assay.data.safecloud.keys import Link, Shape, Walk, access_root, derive, encryption_root, node
 from assay.data.safecloud.merkle import MerkleTree
@@ -222,6 +224,7 @@ class Vault:
         manifest = Manifest(root, self.chunk, self.arity, tracks, public_key(access), public_key(encryption))
         manifest = msgspec.structs.replace(manifest, signature=sign(encryption, manifest.bound()))
         await keep(self.store, f"manifests/{attempt}", msgspec.msgpack.encode(manifest))
+        await put_surely(self.store, f"manifests/{attempt}", msgspec.msgpack.encode(manifest), if_absent=True)
         return manifest, Entry(attempt, root, tracks["data"].size, self.mode)
 
     async def _upload_track(self, root_key: bytes, name: str, data: Buffer) -> Track:
@@ -246,6 +249,10 @@ class Vault:
                 spare.append(room)
             else:
                 waiting.add(asyncio.create_task(self._keep(chunk_key(self.state.epoch, digest), stored, room, spare)))
+            if not known:
+                # Its name says what it is: whoever was first has put the same.
+                place = chunk_key(self.state.epoch, digest)
+                waiting.add(asyncio.ensure_future(put_surely(self.store, place, stored, if_absent=True)))
                 if len(waiting) >= _WIDE:
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for one in done:
