@@ -5,6 +5,9 @@ Where not even that fits, rows are fetched one by one, sorted and merged, and gr
 added up when their part's turn comes: the paper asks for memory for a layer's gradients, this does not.
 """
 
+# Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
@@ -18,6 +21,7 @@ from assay.data.disk.pages import PAGE, IoStats, PagedFile, aligned
 from assay.data.grinnder.blocks import CutGraph
 from assay.data.grinnder.layers import Block, Floats, Int64s
 from assay.sim.byte_cache import ByteCache, Key, Lru
+from assay.sim.compiled import njit
 
 LAYERS, PARTS, ROWS = "layers", "parts", "rows"
 MODES = (LAYERS, PARTS, ROWS)
@@ -142,22 +146,20 @@ class Host:
             self.kept.update((layer, int(q)) for q in needs)
         missing = []
         for q in needs.tolist():
-            a, b, local = self._place(block, q)
             rows = self._part(layer, q, whole)
-            if rows is None:
-                missing.append((a, self.layers[layer].places(q, local)))
+            if q == block.part:
+                a, b, ids = 0, block.n, np.arange(block.first, block.first + block.n)
             else:
-                np.take(rows, local, axis=0, out=out[a:b])
+                a, b = (int(cut) for cut in self.graph.cuts[block.part][q : q + 2])
+                a, b, ids = block.n + a, block.n + b, block.outside[a:b]
+            first = int(self.graph.ptr[q])
+            if rows is None:
+                missing.append((a, self.layers[layer].places(q, ids - first)))
+            else:
+                _take(rows, ids, first, out[a:b])
         self._fetch(layer, missing, out)
         self.kept.clear()
         return out
-
-    def _place(self, block: Block, q: int) -> tuple[int, int, Int64s]:
-        """Where the rows of part q stand among a block's inputs, and which rows of the part they are."""
-        if q == block.part:
-            return 0, block.n, np.arange(block.n)
-        a, b = (int(cut) for cut in self.graph.cuts[block.part][q : q + 2])
-        return block.n + a, block.n + b, block.outside[a:b] - self.graph.ptr[q]
 
     def _part(self, layer: int, part: int, admit: bool) -> Floats | None:
         """A part's rows from memory; with `admit` they are read where they are not there."""
@@ -215,7 +217,7 @@ class Gradients:
         cuts = self.graph.cuts[block.part]
         for q in np.flatnonzero(np.diff(cuts)).tolist():
             a, b = int(cuts[q]), int(cuts[q + 1])
-            self._of(q)[block.outside[a:b] - int(self.graph.ptr[q])] += rows[block.n + a : block.n + b]
+            _add(self._of(q), block.outside[a:b], int(self.graph.ptr[q]), rows[block.n + a : block.n + b])
 
     def _of(self, part: int) -> Floats:
         if part not in self._sums:
@@ -273,9 +275,9 @@ class LoggedGradients:
                 for at, rows in self._rows(p, 0, n):
                     sums[at : at + len(rows)] += rows
             elif a < b:
-                local = graph.outside(p)[a:b] - graph.ptr[part]
+                ids = graph.outside(p)[a:b]
                 for at, rows in self._rows(p, int(graph.sizes[p]) + a, b - a):
-                    sums[local[at : at + len(rows)]] += rows
+                    _add(sums, ids[at : at + len(rows)], int(graph.ptr[part]), rows)
         return sums
 
     def _rows(self, part: int, start: int, count: int) -> Iterator[tuple[int, Floats]]:
@@ -292,3 +294,19 @@ class LoggedGradients:
         """Drop the log."""
         self._file.close()
         self.path.unlink(missing_ok=True)
+
+
+@njit(cache=True, nogil=True)
+def _take(rows, ids, first, out):
+    """Copy the rows of these nodes, of which `first` has the first row: without the lock, while others compute."""
+    for i in range(len(ids)):
+        for k in range(rows.shape[1]):
+            out[i, k] = rows[ids[i] - first, k]
+
+
+@njit(cache=True, nogil=True)
+def _add(sums, ids, first, rows):
+    """Add rows to those of these nodes, each named once."""
+    for i in range(len(ids)):
+        for k in range(rows.shape[1]):
+            sums[ids[i] - first, k] += rows[i, k]
