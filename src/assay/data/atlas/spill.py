@@ -106,7 +106,9 @@ class Spill:
         if self._file is None:
             return
         spans: list[tuple[int, int]] = []
-        places, counts, total = [], [], 0
+        places: list[int] = []
+        counts: list[int] = []
+        total = 0
         for page, a, b in self._pieces(k):
             first, last = a * self._record // PAGE, -(-b * self._record // PAGE)
             if spans and (total + last - first) * PAGE > memory:
@@ -145,8 +147,9 @@ class Spill:
 def _copy(records, names, nodes, acc, slots):
     for i in range(len(nodes)):
         names[i, 0] = nodes[i]
+        of = np.uintp(slots[i])
         for j in range(acc.shape[1]):
-            records[i, j + 1] = acc[slots[i], j]
+            records[i, j + 1] = acc[of, j]
 
 
 @njit(cache=True, nogil=True)

@@ -43,7 +43,7 @@ class Strip:
     @property
     def logits(self) -> int:
         """Columns before the others: a logit a head."""
-        return self.heads.stop - self.heads.start
+        return int(self.heads.stop - self.heads.start)
 
     @property
     def width(self) -> int:
@@ -305,18 +305,13 @@ def _push(acc, first, sent, columns, bounds, start, targets, drop, reduce, facin
 
 @njit(cache=True, nogil=True)
 def _add(acc, first, sent, bounds, start, targets, drop):
-    """The same for sums, eight columns at a time: read before any is written, so that they are added at once."""
+    """The same for sums. Numbers without a sign spare the test for negative ones, which keeps a loop from vectors."""
     columns, row = sent.shape[1], np.searchsorted(bounds, start, side="right") - 1
     for e in range(start, start + len(targets)):
         while e >= bounds[row + 1]:
             row += 1
         v = targets[e - start]
-        if drop and v == first + row:
-            continue
-        for j in range(0, columns, LANE):
-            a, b, c, d = acc[v, j], acc[v, j + 1], acc[v, j + 2], acc[v, j + 3]
-            p, q, r, s = acc[v, j + 4], acc[v, j + 5], acc[v, j + 6], acc[v, j + 7]
-            a, b, c, d = a + sent[row, j], b + sent[row, j + 1], c + sent[row, j + 2], d + sent[row, j + 3]
-            p, q, r, s = p + sent[row, j + 4], q + sent[row, j + 5], r + sent[row, j + 6], s + sent[row, j + 7]
-            acc[v, j], acc[v, j + 1], acc[v, j + 2], acc[v, j + 3] = a, b, c, d
-            acc[v, j + 4], acc[v, j + 5], acc[v, j + 6], acc[v, j + 7] = p, q, r, s
+        if not (drop and v == first + row):
+            to, of = np.uintp(v), np.uintp(row)
+            for j in range(columns):
+                acc[to, j] += sent[of, j]

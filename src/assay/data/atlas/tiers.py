@@ -171,7 +171,8 @@ def _keys(owner, pending, stamp, rule, chance, indptr, sources, hot):
 
 @njit(cache=True, nogil=True)
 def absorb(acc, s, row, reduce, columns, facing, v, heads):
-    """Add one message to accumulator s."""
+    """Add one message to accumulator s. Without a sign there is no test for negative numbers, and loops use vectors."""
+    s = np.uintp(s)
     if reduce == SUM:
         for j in range(columns):
             acc[s, j] += row[j]
@@ -206,6 +207,11 @@ def _soft(acc, s, h, heads, per, top, total, row, skip):
 @njit(cache=True, nogil=True)
 def merge(acc, s, part, reduce, columns, heads):
     """Add another partial accumulator of the same node to accumulator s; `columns` of it are maxima, under MAX."""
+    s = np.uintp(s)
+    if reduce == SUM:
+        for j in range(acc.shape[1]):
+            acc[s, j] += part[j]
+        return
     if reduce == SOFTMAX:
         per = (acc.shape[1] - 2 * heads) // heads
         for h in range(heads):

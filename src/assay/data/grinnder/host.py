@@ -19,7 +19,7 @@ import numpy as np
 from assay.data.disk.arrays import DiskArray
 from assay.data.disk.pages import PAGE, IoStats, PagedFile, aligned
 from assay.data.grinnder.blocks import CutGraph
-from assay.data.grinnder.layers import Block, Floats, Int64s
+from assay.data.grinnder.layers import Block, Floats, Int32s, Int64s
 from assay.sim.byte_cache import ByteCache, Key, Lru
 from assay.sim.compiled import njit
 
@@ -80,10 +80,10 @@ class PartRows:
         found: Floats = self.array.rows(start, start + int(self.sizes[part]))
         return found
 
-    def places(self, part: int, local: Int64s) -> Int64s:
+    def places(self, part: int, local: Int32s) -> Int64s:
         """Where in the file some rows of a part lie."""
         self._there(part)
-        return int(self.base[part]) + local
+        return int(self.base[part]) + local.astype(np.int64)
 
     def _there(self, part: int) -> None:
         if not self.written[part]:
@@ -147,19 +147,22 @@ class Host:
         missing = []
         for q in needs.tolist():
             rows = self._part(layer, q, whole)
-            if q == block.part:
-                a, b, ids = 0, block.n, np.arange(block.first, block.first + block.n)
-            else:
-                a, b = (int(cut) for cut in self.graph.cuts[block.part][q : q + 2])
-                a, b, ids = block.n + a, block.n + b, block.outside[a:b]
+            a, ids = self._wanted(block, q)
             first = int(self.graph.ptr[q])
             if rows is None:
                 missing.append((a, self.layers[layer].places(q, ids - first)))
             else:
-                _take(rows, ids, first, out[a:b])
+                _take(rows, ids, first, out[a : a + len(ids)])
         self._fetch(layer, missing, out)
         self.kept.clear()
         return out
+
+    def _wanted(self, block: Block, q: int) -> tuple[int, Int32s]:
+        """Where the rows of part q begin among a block's inputs, and whose they are."""
+        if q == block.part:
+            return 0, np.arange(block.first, block.first + block.n, dtype=np.int32)
+        a, b = (int(cut) for cut in self.graph.cuts[block.part][q : q + 2])
+        return block.n + a, block.outside[a:b]
 
     def _part(self, layer: int, part: int, admit: bool) -> Floats | None:
         """A part's rows from memory; with `admit` they are read where they are not there."""
@@ -300,13 +303,15 @@ class LoggedGradients:
 def _take(rows, ids, first, out):
     """Copy the rows of these nodes, of which `first` has the first row: without the lock, while others compute."""
     for i in range(len(ids)):
+        of = np.uintp(ids[i] - first)
         for k in range(rows.shape[1]):
-            out[i, k] = rows[ids[i] - first, k]
+            out[i, k] = rows[of, k]
 
 
 @njit(cache=True, nogil=True)
 def _add(sums, ids, first, rows):
     """Add rows to those of these nodes, each named once."""
     for i in range(len(ids)):
+        to = np.uintp(ids[i] - first)
         for k in range(rows.shape[1]):
-            sums[ids[i] - first, k] += rows[i, k]
+            sums[to, k] += rows[i, k]
