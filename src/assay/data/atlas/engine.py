@@ -19,12 +19,13 @@ from assay.data.atlas.choosing import STRIPS, choose
 from assay.data.atlas.layers import Floats, Int32s, Layer, degrees, facing, finish, message, own
 from assay.data.atlas.spill import Records, Spill
 from assay.data.atlas.streaming import Progress, ahead, pieces
-from assay.data.atlas.strips import StripPlan, run_strips
+from assay.data.atlas.strips import BOOKS, StripPlan, run_strips
 from assay.data.atlas.tiers import FULL, HotTier, Int64s, clear_all
 from assay.data.disk.arrays import DiskArray
 from assay.data.disk.graphs import DiskGraph
 from assay.data.disk.pages import IoStats, Ticket
 from assay.sim.blas import threads_for
+from assay.sim.memory import return_freed
 
 LEAST = 64  # accumulators below which a plan is refused
 # Shares of the memory that nodes leave over; what is missing to 1 is for what libraries allocate in passing.
@@ -58,8 +59,8 @@ class _Sizes:
         )
 
     def fixed(self, n: int, group: int) -> int:
-        """Of all nodes, as long as the layer runs."""
-        return n * self.node + 8 * (n // group)
+        """What stays as long as the layer runs, of nodes most of all."""
+        return BOOKS + n * self.node + 8 * (n // group)
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ def run_layer(
     degree = degrees(layer, graph.in_degree(), graph.loops())
     if policy == "auto":
         policy = choose(layer, graph, plan.slots, strips, plan.choosing)
+        return_freed()  # the sample was made of many small blocks
     evicted = returns = live = 0
     if policy != STRIPS:
         with threads_for(max(plan.rows, plan.finish) * layer.in_width * layer.out_width):

@@ -29,6 +29,7 @@ from assay.sim.blas import threads_for
 from assay.sim.compiled import njit
 
 SUMS, SENT, EDGES, WIDE = 0.72, 0.10, 0.05, 0.75  # shares of the memory that nodes leave over; WIDE: before and after
+BOOKS = 160 << 10  # bytes that threads and Python's objects take, however little else is held
 LANE = 8  # columns that are added at once; strips are filled up to a multiple, and their pages hold few rows
 
 
@@ -106,7 +107,7 @@ class StripPlan:
         (12, None)
         """
         heads = layer.heads if layer.kind == "gat" else 0
-        rest = memory - n * (4 + 8 * heads)
+        rest = memory - BOOKS - n * (4 + 8 * heads)
         floats = int(rest * SUMS) // (4 * max(n, 1)) // LANE * LANE
         if floats < LANE:
             return None
