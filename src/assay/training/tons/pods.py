@@ -7,7 +7,7 @@ shift at every place of a dimension; a twisted one too, in another group. What l
 measured from the chips of one.
 
 >>> plain = torus((2, 2, 2))
->>> plain.ranks, round(distances(plain)[0].mean(), 3)  # an 8-ary torus: 3 times 8 / 4
+>>> plain.ranks, round(float(distances(plain)[0].mean()), 3)  # an 8-ary torus: 3 times 8 / 4
 (512, 6.0)
 """
 

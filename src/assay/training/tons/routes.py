@@ -46,7 +46,7 @@ class Routes:
 def route(pod: Pod, seed: int = 0, passes: int = 3) -> Routes:
     """Paths with little load on the busiest link, and their virtual channels.
 
-    >>>     from assay.training.tons.pods import torus
+    >>> from assay.training.tons.pods import torus
     >>> found = route(torus((1, 1, 1)))
     >>> found.pairs.shape, found.channels > 1  # round a ring of four, waits form circles on one channel
     ((4032, 2), True)
