@@ -208,6 +208,21 @@ def config(_: Random) -> str:
     return json.dumps(made, indent=1) + "\n"
 
 
+@makes("cluster.toml")
+def cluster(_: Random) -> str:
+    """Four machines of eight GPUs, with what of their peaks programs were seen to attain."""
+    return (
+        'device = "h100"\nnodes = 4\nper_node = 8\noutside = { bandwidth = 25e9, latency = 9e-6 }\n\n'
+        "[efficiency]\nmatrix = 0.7\nattention = 0.5\nlinks = 0.75\n"
+    )
+
+
+@makes("lengths.jsonl")
+def lengths(random: Random) -> str:
+    """Tokens of documents: most are short, some fill a sequence."""
+    return lines([{"tokens": min(65_536, max(16, int(random.lognormvariate(6.3, 1.3))))} for _ in range(400)])
+
+
 @makes("market.csv")
 def market(random: Random) -> str:
     """What nodes cost, in US dollars an hour, and how many there are, in two regions: every ten minutes of an hour."""
