@@ -17,6 +17,7 @@ from assay.training.interface import Layout as Layout
 from assay.training.interface import Plan as Plan
 from assay.training.interface import Schedule as Schedule
 from assay.training.interface import Shares as Shares
+from assay.training.tons import synthesise as wire_pod
 
 __all__ = [
     "Cluster",
@@ -38,4 +39,5 @@ __all__ = [
     "read_topology",
     "schedule",
     "simulate",
+    "wire_pod",
 ]
