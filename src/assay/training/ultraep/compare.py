@@ -1,0 +1,113 @@
+"""`assay compare ultraep`: expert balancers side by side on the user's own routing counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from assay.record import intervals
+from assay.record.errors import BadInput
+from assay.sim.models import model
+from assay.training import ultraep
+from assay.training.baselines import Eplb, EplbPlus, Lplb
+from assay.training.interface import ExpertBalancer, Hosts, Ints
+from assay.workloads import routing
+
+UNITS = {"training_tokens_per_second": "tokens/s", "prefill_tokens_per_second": "tokens/s", "plan": "s"}
+TIE = ultraep.UltraEP.precision  # below it UltraEP itself does not look
+
+
+@click.command(epilog="Example:  assay compare ultraep --input examples/routing.npy --slots 2")
+@click.option(
+    "--input", "path", required=True, type=click.Path(path_type=Path),
+    help="Counts [source rank, expert] or [microbatch, source, expert] as .npy or .csv; or a .parquet of indices.",
+)  # fmt: skip
+@click.option("--ranks", type=click.IntRange(2, 4096), help="Ranks that share the experts.  [rows of the matrix, or 8]")
+@click.option("--experts", type=click.IntRange(1), help="Of a parquet: how many there are.  [as its indices need]")
+@click.option("--tokens", type=click.IntRange(1), default=4096, show_default=True, help="Of a parquet: tokens a rank.")
+@click.option("--slots", type=click.IntRange(1, 64), default=ultraep.SLOTS, show_default=True, help="Copies a rank.")
+@click.option("--least", type=click.IntRange(1), default=1024, show_default=True, help="Tokens a copy should get.")
+@click.option("--model", "name", default=ultraep.MODEL, show_default=True, help="For throughput: a model with experts.")
+@click.option("--device", "on", default=ultraep.DEVICE, show_default=True, help="For throughput: a device.")
+@click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="Microbatches at most.")
+def command(
+    path: Path, ranks: int | None, experts: int | None, tokens: int, slots: int, least: int, name: str, on: str,
+    limit: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Expert balancers on your own routing: how busy the busiest rank is, with how many copies, at what pace."""
+    loads = routing.read(path, ranks=ranks or 0, tokens=tokens, experts=experts or 0, limit=limit)
+    return compare(loads, slots=slots, least=least, name=name, on=on, progress=click.get_current_context().obj)
+
+
+def compare(
+    loads: Ints, *, slots: int = ultraep.SLOTS, least: int = 1024, name: str = ultraep.MODEL, on: str = ultraep.DEVICE,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Every balancer on the same microbatches, those that look back with the window that is best in hindsight.
+
+    >>> loads = routing.drifting(8, 32, 4, 4096, imbalance=2.0, microbatches=6, seed=0)
+    >>> sorted(row["balancer"] for row in compare(loads)["table"])
+    ['eplb', 'eplb+', 'lplb', 'none', 'ultraep']
+    """
+    ranks, experts = loads.shape[1:]
+    if experts % ranks:
+        raise BadInput(f"{experts} experts on {ranks} ranks: a multiple expected, equally many a rank")
+    shape = model(name)
+    if shape.experts is None:
+        raise BadInput(f"--model {shape.name} has no experts; choose one that has, such as deepseek-v3")
+    # The file's tokens, in the model's shape: throughput is that of ranks with as many tokens as the file's have.
+    tokens = max(1, round(float(loads.sum(axis=(1, 2)).mean()) / ranks / shape.experts.top_k))
+    hosts, rack = Hosts.dealt(experts, ranks, slots), ultraep.pace(name, on, ranks, tokens, experts)
+    history = 1 if len(loads) > 1 else 0
+    contenders = _contenders(least, len(loads) - history)
+    steps = {}
+    for done, (balancer, choices) in enumerate(contenders.items()):
+        progress(done, len(contenders))
+        found = [ultraep.follow(choice, loads, hosts, history, rack) for choice in choices]
+        steps[balancer] = min(found, key=lambda one: float(one["after"].mean()))  # type: ignore[arg-type]
+    table = [
+        {
+            "balancer": balancer, "busiest_mean": found["after"].mean(), "busiest_max": found["after"].max(),
+            "copies_mean": found["copies"].mean(),
+            **{f"{phase}_tokens_per_second": ranks * tokens / found[phase].mean() for phase in ultraep.PHASES},
+        }
+        for balancer, found in steps.items()
+    ]  # fmt: skip
+    table.sort(key=lambda row: row["busiest_mean"])
+    facts = {"microbatches": len(loads), "judged": len(loads) - history, "ranks": ranks, "experts": experts}
+    before = {"busiest_mean": float(np.mean([routing.uneven(load, ranks) for load in loads[history:]]))}
+    return {
+        "routing": facts | before, "rack": {"device": on, "model": shape.name, "tokens": tokens}, "table": table,
+        "units": UNITS, "why": why(table, {key: found["after"].to_list() for key, found in steps.items()}),
+        "trust": ultraep.trust, "shown": list(table[0]),
+    }  # fmt: skip
+
+
+def _contenders(least: int, judged: int) -> dict[str, list[ExpertBalancer]]:
+    """Each balancer with the settings that it may be at its best with."""
+    windows = [window for window in ultraep.WINDOWS if window <= max(judged, 1)]
+    return {
+        "ultraep": [ultraep.UltraEP(least)], "none": [ultraep.Nobody()], "eplb": [Eplb(w) for w in windows],
+        "eplb+": [EplbPlus()], "lplb": [Lplb(w) for w in windows],
+    }  # fmt: skip
+
+
+def why(table: list[dict[str, Any]], after: dict[str, list[float]]) -> str:
+    """Who is most even, by how much, and whether that is more than nothing."""
+    first, second, *_ = table
+    one, other = first["balancer"], second["balancer"]
+    ends = intervals.ratio(after[other], after[one])
+    values = f"{first['busiest_mean']:.3f} and {second['busiest_mean']:.3f} times the mean"
+    if ends.value < 1 + TIE or (ends.n > 1 and ends.low < 1.0):
+        return f"{one} and {other} tie: their busiest ranks have {values} on average, too close to tell apart."
+    sure = f" ({ends.n} microbatches, 95 % interval {ends.low:.2f} … {ends.high:.2f})" if ends.n > 1 else ""
+    plain = next(row for row in table if row["balancer"] == "none")
+    gain = first["training_tokens_per_second"] / plain["training_tokens_per_second"]
+    return (
+        f"{one} is most even: the busiest ranks of {one} and {other} have {values}, {other}'s is {ends.value:.2f} "
+        f"times as busy{sure}. Training would run {gain:.2f} times as fast as without balancing, by the model."
+    )
