@@ -113,6 +113,14 @@ def test_a_rack_of_64_ranks_is_even_after_it_and_never_worse_than_with_eplb_on_t
     assert 30 <= len(UltraEP().plan(load, hosts).exports) <= 60
 
 
+@pytest.mark.parametrize("load", [np.zeros((2, 3)), np.full((2, 4), -1), np.zeros(4)])
+def test_counts_that_are_none_are_refused(load) -> None:
+    with pytest.raises(ValueError, match="4 experts"):
+        UltraEP().rebalance(load, Hosts.dealt(4, 2, 1))
+    with pytest.raises(ValueError, match="5 experts on 2 ranks"):
+        Hosts.dealt(5, 2, 1)
+
+
 def test_even_loads_need_no_copies() -> None:
     assert len(UltraEP().plan(np.full((8, 16), 100), Hosts.dealt(16, 8, 2)).exports) == 0
 

@@ -82,7 +82,7 @@ class UltraEP:
         >>> UltraEP(least=1).plan(np.array([[60, 0, 20, 20], [60, 0, 20, 20]]), hosts).exports.tolist()
         [[0, 1, 19]]
         """
-        total = load.sum(axis=0)
+        total = load.sum(axis=0, dtype=np.int64)
         least = min(self.least, max(1, int(total.sum()) // (64 * hosts.ranks)))
         threshold, relaxed, exports = solve(
             total, hosts.main, hosts.ranks, hosts.slots, least, self.precision, self.keep
@@ -90,8 +90,15 @@ class UltraEP:
         return Plan(threshold, exports, relaxed)
 
     def rebalance(self, load: Ints, hosts: Hosts) -> Shares:
-        """The plan, and which tokens of which source go where."""
-        return Shares(split(np.ascontiguousarray(load), hosts.main, hosts.ranks, self.plan(load, hosts).exports))
+        """The plan, and which tokens of which source go where.
+
+        Raises:
+            ValueError: counts of other experts than the hosts have, or that are no counts.
+        """
+        counts = np.ascontiguousarray(load, np.int64)
+        if counts.ndim != 2 or counts.shape[1] != len(hosts.main) or counts.min(initial=0) < 0:
+            raise ValueError(f"counts {counts.shape}; [source, {len(hosts.main)} experts] from 0 expected")
+        return Shares(split(counts, hosts.main, hosts.ranks, self.plan(counts, hosts).exports))
 
 
 def balanced_experts(hidden: int, ffn: int, experts: int, top_k: int, slots: int = 2) -> Any:
@@ -99,6 +106,12 @@ def balanced_experts(hidden: int, ffn: int, experts: int, top_k: int, slots: int
 
     Every rank calls it with its own tokens `[token, hidden]`; parameters are the gate, alike on all ranks if you make
     it so, and the experts that live here. Needs the extra `torch`.
+
+    >>> import torch, torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # torchrun does it for you
+    >>> balanced_experts(hidden=8, ffn=16, experts=4, top_k=2)(torch.randn(10, 8)).shape
+    torch.Size([10, 8])
+    >>> dist.destroy_process_group()
     """
     from assay.training.ultraep.layer import Experts
 

@@ -18,6 +18,7 @@ from assay.training.interface import ExpertBalancer, Hosts, Ints
 from assay.workloads import routing
 
 UNITS = {"training_tokens_per_second": "tokens/s", "prefill_tokens_per_second": "tokens/s", "plan": "s"}
+LARGEST = 2**28  # counts [source, expert, rank] of one microbatch: two gigabytes
 TIE = ultraep.UltraEP.precision  # below it UltraEP itself does not look
 
 
@@ -56,6 +57,8 @@ def compare(
     ranks, experts = loads.shape[1:]
     if experts % ranks:
         raise BadInput(f"{experts} experts on {ranks} ranks: a multiple expected, equally many a rank")
+    if loads[0].size * ranks > LARGEST:
+        raise BadInput(f"{experts} experts on {ranks} ranks are too many to follow one by one; fewer expected")
     shape = model(name)
     if shape.experts is None:
         raise BadInput(f"--model {shape.name} has no experts; choose one that has, such as deepseek-v3")
@@ -63,7 +66,7 @@ def compare(
     tokens = max(1, round(float(loads.sum(axis=(1, 2)).mean()) / ranks / shape.experts.top_k))
     hosts, rack = Hosts.dealt(experts, ranks, slots), ultraep.pace(name, on, ranks, tokens, experts)
     history = 1 if len(loads) > 1 else 0
-    contenders = _contenders(least, len(loads) - history)
+    contenders = _contenders(least, len(loads) - history, ranks)
     steps = {}
     for done, (balancer, choices) in enumerate(contenders.items()):
         progress(done, len(contenders))
@@ -87,13 +90,17 @@ def compare(
     }  # fmt: skip
 
 
-def _contenders(least: int, judged: int) -> dict[str, list[ExpertBalancer]]:
-    """Each balancer with the settings that it may be at its best with."""
+def _contenders(least: int, judged: int, ranks: int) -> dict[str, list[ExpertBalancer]]:
+    """Each balancer with the settings that it may be at its best with; EPLB also by nodes of eight."""
     windows = [window for window in ultraep.WINDOWS if window <= max(judged, 1)]
+    nodes = [1, ranks // 8] if ranks % 8 == 0 and ranks > 8 else [1]
     return {
-        "ultraep": [ultraep.UltraEP(least)], "none": [ultraep.Nobody()], "eplb": [Eplb(w) for w in windows],
-        "eplb+": [EplbPlus()], "lplb": [Lplb(w) for w in windows],
-    }  # fmt: skip
+        "ultraep": [ultraep.UltraEP(least)],
+        "none": [ultraep.Nobody()],
+        "eplb": [Eplb(window, nodes=n) for window in windows for n in nodes],
+        "eplb+": [EplbPlus()],
+        "lplb": [Lplb(window) for window in windows],
+    }
 
 
 def why(table: list[dict[str, Any]], after: dict[str, list[float]]) -> str:
