@@ -35,7 +35,7 @@ def lpt(weights: ArrayLike, bins: int, most: int = 0) -> Ints:
     given = np.asarray(weights, np.float64)
     if most and len(given) > bins * most:
         raise ValueError(f"{len(given)} items do not go into {bins} bins of {most}")
-    return longest_first(given, np.argsort(-given, kind="stable"), bins, most or len(given))  # type: ignore[no-any-return]
+    return longest_first(given, np.argsort(-given, kind="stable"), bins, most or len(given))
 
 
 @njit(cache=True, nogil=True)

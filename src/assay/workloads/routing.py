@@ -95,12 +95,13 @@ def _counts(place: Floats, taste: Floats, drawn: Floats, top_k: int, steep: floa
     below = np.stack([np.searchsorted(mine, cuts, side="left") for mine, cuts in zip(drawn, part, strict=True)])
     cumulated = np.round(whole).astype(np.int64) * tokens + below
     cumulated[:, -1] = top_k * tokens  # the sum of the probabilities, whatever its last digit
-    return np.diff(cumulated, axis=1)
+    found: Ints = np.diff(cumulated, axis=1)
+    return found
 
 
 def _included(weight: Floats, top_k: int) -> Floats:
     """How probable it is that a token uses each expert: proportional to its weight, at most 1, together `top_k`."""
-    probability = top_k * weight / weight.sum(axis=1, keepdims=True)
+    probability: Floats = top_k * weight / weight.sum(axis=1, keepdims=True)
     while (probability > 1.0).any():
         sure = probability >= 1.0
         rest = np.where(sure, 0.0, weight)

@@ -109,17 +109,19 @@ def beside(load: NDArray[np.float64], hosts: Hosts) -> Ints:
     [[2, 1], [1, 0], [0, 1], [0, 1]]
     """
     count = replicas(load, len(load) + hosts.ranks * hosts.slots)
-    return _beside(load / count, count, hosts.main, hosts.ranks, hosts.slots)  # type: ignore[no-any-return]
+    each = load / count
+    order = np.argsort(-each, kind="stable")
+    return _beside(each, order, count, hosts.main, hosts.ranks, hosts.slots)
 
 
 @njit(cache=True, nogil=True)
-def _beside(each: NDArray[np.float64], count: Ints, main: Ints, ranks: int, slots: int) -> Ints:
+def _beside(each: NDArray[np.float64], order: Ints, count: Ints, main: Ints, ranks: int, slots: int) -> Ints:
     copies, held = np.zeros((len(each), ranks), np.int64), np.zeros(ranks)
     free = np.full(ranks, slots, np.int64)
     for e in range(len(each)):
         copies[e, main[e]] = 1
         held[main[e]] += each[e]
-    for e in np.argsort(-each, kind="mergesort"):
+    for e in order:
         for _ in range(count[e] - 1):
             best = -1
             for rank in range(ranks):  # where it is already only if nobody else has room

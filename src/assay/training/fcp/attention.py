@@ -74,7 +74,7 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         plan: Plan = ctx.plan
         mine = held(plan)
@@ -95,7 +95,8 @@ def _pulled(plan: Plan, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor]]:
     rows = _rows(plan)
     for when in range(plan.rounds):
         out, into = _messages(plan, when)
-        works, got = [], k.new_empty(0)
+        works: list[Any] = []
+        got = k.new_empty(0)
         if out >= 0:
             kept = rows[int(plan.block[out])]
             works.append(dist.isend(torch.stack([k[kept], v[kept]]), int(plan.receiver[out])))
@@ -113,7 +114,8 @@ def _push(plan: Plan, owed: dict[int, Tensor], dkv: Tensor) -> None:
     rows = _rows(plan)
     for when in range(plan.rounds):
         out, into = _messages(plan, when)
-        works, got = [], dkv.new_empty(0)
+        works: list[Any] = []
+        got = dkv.new_empty(0)
         if into >= 0:
             works.append(dist.isend(owed[into], int(plan.sender[into])))
         if out >= 0:
@@ -143,7 +145,7 @@ def _rows(plan: Plan) -> dict[int, slice]:
 
 def _scores(q: Tensor, k: Tensor, queries: Span, keys: Span, causal: bool) -> Tensor:
     """Scaled products [head, query, key], minus infinity where a query may not look."""
-    found = torch.einsum("qhd,khd->hqk", q[queries.rows], k[keys.rows]) * q.shape[-1] ** -0.5
+    found: Tensor = torch.einsum("qhd,khd->hqk", q[queries.rows], k[keys.rows]) * q.shape[-1] ** -0.5
     if causal and keys.stop > queries.start + 1:
         hidden = torch.arange(keys.start, keys.stop) > torch.arange(queries.start, queries.stop)[:, None]
         found = found.masked_fill(hidden, -torch.inf)

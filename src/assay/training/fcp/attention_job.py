@@ -84,8 +84,8 @@ def in_one_piece(lengths: list[int], causal: bool, seed: int) -> dict[str, Any]:
         part.requires_grad_()
     outs = []
     for q, k, v in zip(*(part.split(lengths) for part in inputs), strict=True):
-        heads = (x.transpose(0, 1)[None] for x in (q, k, v))
-        out = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=causal)
+        a, b, c = (x.transpose(0, 1)[None] for x in (q, k, v))
+        out = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=causal)
         outs.append(out[0].transpose(0, 1))
     whole = torch.cat(outs)
     whole.backward(gradient)

@@ -20,6 +20,8 @@ from assay.sim.packing import edge_colour
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+SMALLEST = 1024  # tokens of a block that is halved no more
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -42,7 +44,7 @@ class Blocks:
         """Query-key pairs that the queries of each block take part in."""
         first, last, whole = self.start, self.stop, self.lengths[self.sequence]
         under = (last * (last + 1) - first * (first + 1)) / 2 if self.causal else (last - first) * whole
-        return np.bincount(self.block, weights=under)
+        return np.bincount(self.block, weights=under).astype(np.float64)
 
     @cached_property
     def of(self) -> Ints:
@@ -93,7 +95,7 @@ def distribute(blocks: Blocks, ranks: int, memory: float, by: str = "pairs") -> 
     pairs, tokens = blocks.pairs, blocks.tokens.astype(np.float64)
     dear = np.maximum(pairs / pairs.sum(), tokens / tokens.sum()) if by == "either" else pairs
     limit = memory * tokens.sum() / ranks
-    return _placed(pairs, tokens, np.argsort(-dear, kind="stable"), ranks, limit)  # type: ignore[no-any-return]
+    return _placed(pairs, tokens, np.argsort(-dear, kind="stable"), ranks, limit)
 
 
 @njit(cache=True, nogil=True)
@@ -127,7 +129,7 @@ class Plan:
     @property
     def sender(self) -> Ints:
         """Who holds what is sent."""
-        return self.owner[self.block]  # type: ignore[no-any-return]
+        return self.owner[self.block]
 
     @property
     def rounds(self) -> int:
@@ -140,8 +142,7 @@ class Plan:
         >>> plan([8, 8], ranks=2, size=8).imbalance()
         0.0
         """
-        busy = np.bincount(self.owner, weights=self.blocks.pairs, minlength=self.ranks)
-        return float(busy.max() / busy.mean() - 1)
+        return _imbalance(self.blocks, self.owner, self.ranks)
 
     def memory(self) -> float:
         """The tokens of the rank that holds most, over the mean."""
@@ -149,13 +150,20 @@ class Plan:
         return float(held.max() / held.mean())
 
 
+def _imbalance(blocks: Blocks, owner: Ints, ranks: int) -> float:
+    busy = np.bincount(owner, weights=blocks.pairs, minlength=ranks)
+    return float(busy.max() / busy.mean() - 1)
+
+
 def plan(
     lengths: Sequence[int] | Ints, ranks: int, size: int = 4096, *, causal: bool = True, memory: float = 1.2,
-    matched: bool = True, by: str = "pairs",
+    matched: bool = True, by: str = "pairs", even: float = 0.05,
 ) -> Plan:  # fmt: skip
     """Blocks on ranks, and rounds in which nobody sends or receives twice.
 
-    `matched=False`: every rank pulls what it needs in the blocks' order, whoever else pulls from the same holder.
+    One block of a long sequence may be more than a rank's share of everything: where the busiest rank has more than
+    `even` above the mean, blocks are halved, down to 1,024 tokens. `matched=False`: every rank pulls what it needs in
+    the blocks' order, whoever else pulls from the same holder.
 
     >>> found = plan([40, 9, 7], ranks=4, size=4)
     >>> found.rounds, int(max(np.bincount(found.sender).max(), np.bincount(found.receiver).max()))
@@ -163,6 +171,10 @@ def plan(
     """
     blocks = cut(lengths, size, causal)
     owner = distribute(blocks, ranks, memory, by)
+    while size >= 2 * SMALLEST and _imbalance(blocks, owner, ranks) > even:
+        size //= 2
+        blocks = cut(lengths, size, causal)
+        owner = distribute(blocks, ranks, memory, by)
     block, receiver = needed(blocks, owner)
     if matched:
         when = edge_colour(owner[block], receiver, ranks)

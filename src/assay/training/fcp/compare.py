@@ -80,7 +80,9 @@ def compare(
         progress(done, len(batches))
         for system, row in fcp.systems(batch, where, size, causal).items():
             found.setdefault(system, []).append(row)
-    table = [{"system": system} | {column: _mean(rows, column) for column in COLUMNS} for system, rows in found.items()]
+    table: list[dict[str, Any]] = [
+        {"system": system} | {column: _mean(rows, column) for column in COLUMNS} for system, rows in found.items()
+    ]
     table.sort(key=lambda row: row["seconds"])
     every = np.concatenate(batches)
     facts = {"batches": len(batches), "sequences": len(every), "mean": float(every.mean()), "longest": int(every.max())}

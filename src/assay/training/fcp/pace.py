@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from assay.sim.collectives import Link
 from assay.sim.hardware import device
@@ -89,7 +89,7 @@ def cluster(ranks: int, name: str = "llama-3-70b", on: str = "h200") -> Cluster:
     )  # fmt: skip
 
 
-def tiled(tokens: Floats | float) -> Floats:
+def tiled(tokens: ArrayLike) -> Floats:
     """Tokens up to whole tiles."""
     return np.ceil(np.asarray(tokens, np.float64) / TILE) * TILE
 
@@ -152,7 +152,7 @@ def _arrivals(plan: Plan, on: Cluster) -> Floats:
     inside, outside = (link.latency + nbytes * sharing / link.bandwidth for link in (on.inside, on.outside))
     lasts = np.zeros(plan.rounds)
     np.maximum.at(lasts, plan.round, np.where(same, inside, outside))
-    return np.cumsum(lasts)[plan.round]  # type: ignore[no-any-return]
+    return np.cumsum(lasts)[plan.round]
 
 
 def _block_pairs(plan: Plan) -> Floats:
@@ -163,7 +163,7 @@ def _block_pairs(plan: Plan) -> Floats:
     tiles = tiled(count)
     alone = tiles * (tiles + TILE) / 2 if cut.causal else tiles * tiles
     extra = np.where(whole, alone - (count * (count + 1) / 2 if cut.causal else count * count), 0.0)
-    return cut.pairs + np.bincount(cut.block, weights=extra, minlength=len(cut.pairs))  # type: ignore[no-any-return]
+    return cut.pairs + np.bincount(cut.block, weights=extra, minlength=len(cut.pairs))
 
 
 def _message_pairs(plan: Plan) -> Floats:
@@ -179,7 +179,8 @@ def _message_pairs(plan: Plan) -> Floats:
         scaled = key[order] * (len(key) + 1) + order
         begins = np.searchsorted(scaled, wanted * (len(key) + 1) + plan.block, side="right")
     queries = cumulated[ends] - cumulated[begins]
-    return (queries * cut.tokens[plan.block]).astype(np.float64)
+    found: Floats = (queries * cut.tokens[plan.block]).astype(np.float64)
+    return found
 
 
 def _finish(

@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 import numpy as np
+import polars as pl
 
 from assay.record import intervals
 from assay.record.errors import BadInput
 from assay.sim.models import model
 from assay.training import ultraep
-from assay.training.baselines import Eplb, EplbPlus, Lplb
+from assay.training.baselines import Eplb, EplbPlus, Lplb, Nobody
 from assay.training.interface import ExpertBalancer, Hosts, Ints
+from assay.training.ultraep.step_time import pace
 from assay.workloads import routing
 
 UNITS = {"training_tokens_per_second": "tokens/s", "prefill_tokens_per_second": "tokens/s", "plan": "s"}
@@ -64,22 +66,15 @@ def compare(
         raise BadInput(f"--model {shape.name} has no experts; choose one that has, such as deepseek-v3")
     # The file's tokens, in the model's shape: throughput is that of ranks with as many tokens as the file's have.
     tokens = max(1, round(float(loads.sum(axis=(1, 2)).mean()) / ranks / shape.experts.top_k))
-    hosts, rack = Hosts.dealt(experts, ranks, slots), ultraep.pace(name, on, ranks, tokens, experts)
+    hosts, rack = Hosts.dealt(experts, ranks, slots), pace(name, on, ranks, tokens, experts)
     history = 1 if len(loads) > 1 else 0
     contenders = _contenders(least, len(loads) - history, ranks)
     steps = {}
     for done, (balancer, choices) in enumerate(contenders.items()):
         progress(done, len(contenders))
         found = [ultraep.follow(choice, loads, hosts, history, rack) for choice in choices]
-        steps[balancer] = min(found, key=lambda one: float(one["after"].mean()))  # type: ignore[arg-type]
-    table = [
-        {
-            "balancer": balancer, "busiest_mean": found["after"].mean(), "busiest_max": found["after"].max(),
-            "copies_mean": found["copies"].mean(),
-            **{f"{phase}_tokens_per_second": ranks * tokens / found[phase].mean() for phase in ultraep.PHASES},
-        }
-        for balancer, found in steps.items()
-    ]  # fmt: skip
+        steps[balancer] = min(found, key=lambda one: float(one["after"].to_numpy().mean()))
+    table = [{"balancer": balancer} | _row(found, ranks * tokens) for balancer, found in steps.items()]
     table.sort(key=lambda row: row["busiest_mean"])
     facts = {"microbatches": len(loads), "judged": len(loads) - history, "ranks": ranks, "experts": experts}
     before = {"busiest_mean": float(np.mean([routing.uneven(load, ranks) for load in loads[history:]]))}
@@ -90,13 +85,20 @@ def compare(
     }  # fmt: skip
 
 
+def _row(steps: pl.DataFrame, tokens: int) -> dict[str, Any]:
+    """Means over the microbatches."""
+    mean = {name: float(steps[name].to_numpy().mean()) for name in ("after", "copies", *ultraep.PHASES)}
+    paces = {f"{phase}_tokens_per_second": tokens / mean[phase] for phase in ultraep.PHASES}
+    return {"busiest_mean": mean["after"], "busiest_max": steps["after"].max(), "copies_mean": mean["copies"], **paces}
+
+
 def _contenders(least: int, judged: int, ranks: int) -> dict[str, list[ExpertBalancer]]:
     """Each balancer with the settings that it may be at its best with; EPLB also by nodes of eight."""
     windows = [window for window in ultraep.WINDOWS if window <= max(judged, 1)]
     nodes = [1, ranks // 8] if ranks % 8 == 0 and ranks > 8 else [1]
     return {
         "ultraep": [ultraep.UltraEP(least)],
-        "none": [ultraep.Nobody()],
+        "none": [Nobody()],
         "eplb": [Eplb(window, nodes=n) for window in windows for n in nodes],
         "eplb+": [EplbPlus()],
         "lplb": [Lplb(window) for window in windows],
@@ -110,11 +112,22 @@ def why(table: list[dict[str, Any]], after: dict[str, list[float]]) -> str:
     ends = intervals.ratio(after[other], after[one])
     values = f"{first['busiest_mean']:.3f} and {second['busiest_mean']:.3f} times the mean"
     if ends.value < 1 + TIE or (ends.n > 1 and ends.low < 1.0):
-        return f"{one} and {other} tie: their busiest ranks have {values} on average, too close to tell apart."
-    sure = f" ({ends.n} microbatches, 95 % interval {ends.low:.2f} … {ends.high:.2f})" if ends.n > 1 else ""
-    plain = next(row for row in table if row["balancer"] == "none")
-    gain = first["training_tokens_per_second"] / plain["training_tokens_per_second"]
-    return (
-        f"{one} is most even: the busiest ranks of {one} and {other} have {values}, {other}'s is {ends.value:.2f} "
-        f"times as busy{sure}. Training would run {gain:.2f} times as fast as without balancing, by the model."
-    )
+        said = f"{one} and {other} tie: their busiest ranks have {values} on average, too close to tell apart."
+    else:
+        sure = f" ({ends.n} microbatches, 95 % interval {ends.low:.2f} … {ends.high:.2f})" if ends.n > 1 else ""
+        said = (
+            f"{one} is most even: the busiest ranks of {one} and {other} have {values}, {other}'s is {ends.value:.2f} "
+            f"times as busy{sure}."
+        )
+    return f"{said} {_fastest(table)}"
+
+
+def _fastest(table: list[dict[str, Any]]) -> str:
+    """Who would train fastest by the model, where the weights of copies are on the way, too."""
+    pace_of = {row["balancer"]: row["training_tokens_per_second"] for row in table}
+    best = max(pace_of, key=lambda name: pace_of[name])
+    said = f"By the model {best} would train fastest, {pace_of[best] / pace_of['none']:.2f} times as fast as none"
+    if best == "ultraep":
+        return f"{said}."
+    share = pace_of["ultraep"] / pace_of[best]
+    return f"{said}; ultraep at {share:.2f} of that: plans and weights of copies cost more than they save here."

@@ -68,7 +68,7 @@ class Experts(nn.Module):
         mine = torch.bincount(chosen.flatten(), minlength=len(self.hosts.main))
         gathered = [torch.empty_like(mine) for _ in range(self.hosts.ranks)]
         dist.all_gather(gathered, mine)
-        return torch.stack(gathered).numpy()  # type: ignore[no-any-return]
+        return torch.stack(gathered).numpy()
 
     def _lent(self, needed: Any) -> tuple[tuple[Tensor, Tensor], tuple[Sizes, Sizes]]:
         """The weights that this rank's experts send to copies, and how many go to and come from every rank."""
@@ -86,7 +86,8 @@ class Experts(nn.Module):
         mine, copies = np.flatnonzero(self.hosts.main == self.rank), np.flatnonzero(needed[:, self.rank])
         places: list[Tensor] = []
         parts: list[Tensor] = []
-        for numbers, up, down in ((mine, self.up, self.down), (copies, *lent)):
+        kinds: list[tuple[Ints, Tensor, Tensor]] = [(mine, self.up, self.down), (copies, lent[0], lent[1])]
+        for numbers, up, down in kinds:
             for place, e in enumerate(numbers):
                 at = torch.from_numpy(np.flatnonzero(expert == e))
                 places.append(at)

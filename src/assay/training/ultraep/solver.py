@@ -1,12 +1,10 @@
 """The plan of a microbatch: the lowest load that greedy exports can bring every rank down to, and who sends what where.
 
-Plain loops over small arrays, compiled: a plan has to be there before the tokens leave. Of equals the lowest number is
-taken, so that every rank that knows the counts finds the same plan.
+Plain loops over small arrays, compiled: a plan has to be there before the tokens leave. Sorting is left to NumPy, which
+need not be compiled. Of equals the lowest number is taken, so that all ranks that know the counts find the same plan.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +12,9 @@ from numpy.typing import NDArray
 from assay.sim.compiled import njit
 
 Ints = NDArray[np.int64]
+GOLDEN = 0.6180339887498949
 
 
-@njit(cache=True, nogil=True)
 def solve(
     total: Ints, main: Ints, ranks: int, slots: int, least: int, precision: float, keep: int
 ) -> tuple[int, bool, Ints]:
@@ -25,45 +23,65 @@ def solve(
     `total[e]` are the tokens of expert e, `main[e]` its rank. Bisection over what the busiest rank may have, until the
     ends are within `precision` of each other; exports below `least` are tried only where it fails without them.
     """
-    load = np.zeros(ranks, np.int64)
-    for e in range(len(total)):
-        load[main[e]] += total[e]
-    ranked = np.argsort(-load, kind="mergesort")
-    grouped = np.argsort(-total, kind="mergesort")  # by tokens, then in groups of their ranks
-    grouped = grouped[np.argsort(main[grouped], kind="mergesort")]
+    load = np.bincount(main, weights=total, minlength=ranks).astype(np.int64)
+    ranked = np.argsort(-load, kind="stable")
+    grouped = np.lexsort((-total, main))
     first = np.searchsorted(main[grouped], np.arange(ranks + 1))
-    low, high = -(-load.sum() // ranks) - 1, load.max()  # nothing is below the mean; as it is, nobody needs exports
-    relaxed, best = False, np.zeros((0, 3), np.int64)
+    found = np.empty((2, ranks * slots + 1, 3), np.int64)
+    threshold, relaxed, count = _bisect(
+        total, load, ranked, grouped, first, slots, least, precision, keep, found[0], found[1]
+    )
+    return int(threshold), bool(relaxed), found[0, :count].copy()
+
+
+@njit(cache=True, nogil=True)
+def _bisect(
+    total: Ints, load: Ints, ranked: Ints, grouped: Ints, first: Ints, slots: int, least: int, precision: float,
+    keep: int, best: Ints, tried: Ints,
+) -> tuple[int, bool, int]:  # fmt: skip
+    """The threshold, whether it took small exports, and how many exports of `best` are meant."""
+    ranks, everything = len(load), 0
+    for g in range(ranks):
+        everything += load[g]
+    low, high = -(-everything // ranks) - 1, load[ranked[0]]  # nothing is below the mean; as it is, no exports
+    relaxed, count = False, 0
     while high > low + 1 and high > (low + 1) * (1 + precision):
         tau = (low + high) // 2
-        over = np.maximum(load - tau, 0).sum()
-        feasible, small = False, False
-        if over <= np.maximum(tau - load, 0).sum():
-            for small in (False, True):
-                feasible, found = _exports(tau, total, load, ranked, grouped, first, slots, least, small, keep)
-                if feasible:
-                    break
-        if feasible:
-            high, relaxed, best = tau, small, found
-        else:
+        made, small = _exports(tau, total, load, ranked, grouped, first, slots, least, False, keep, tried), False
+        if made < 0:
+            small = True
+            made = _exports(tau, total, load, ranked, grouped, first, slots, least, True, keep, tried)
+        if made < 0:
             low = tau
-    return high, relaxed, best
+            continue
+        high, relaxed, count = tau, small, made
+        for k in range(count):
+            for column in range(3):
+                best[k, column] = tried[k, column]
+    return high, relaxed, count
 
 
 @njit(cache=True, nogil=True)
 def _exports(
     tau: int, total: Ints, load: Ints, ranked: Ints, grouped: Ints, first: Ints, slots: int, least: int, small: bool,
-    keep: int,
-) -> tuple[bool, Ints]:  # fmt: skip
-    """Whether nobody needs more than `tau`, and the exports that see to it, the busiest ranks' first."""
-    ranks = len(load)
-    slack, free = np.maximum(tau - load, 0), np.full(ranks, slots, np.int64)
-    found, count = np.empty((ranks * slots, 3), np.int64), 0
+    keep: int, found: Ints,
+) -> int:  # fmt: skip
+    """How many exports it takes until nobody has more than `tau`, the busiest ranks' first; -1 where they fail."""
+    ranks, over, under = len(load), 0, 0
+    slack, free = np.empty(ranks, np.int64), np.empty(ranks, np.int64)
+    for g in range(ranks):
+        slack[g], free[g] = max(tau - load[g], 0), slots
+        over += max(load[g] - tau, 0)
+        under += slack[g]
+    if over > under:
+        return -1
+    count = 0
     for g in ranked:
         need = load[g] - tau
         if need <= 0:
             break
-        for e in grouped[first[g] : first[g + 1]]:
+        for place in range(first[g], first[g + 1]):
+            e = grouped[place]
             left, begun = total[e] - keep, count  # no rank hosts e twice: its exports are those from here on
             while need > 0 and left > 0:
                 best, open_to = -1, 0
@@ -85,8 +103,8 @@ def _exports(
                 slack[best] -= q
                 free[best] -= 1
         if need > 0:
-            return False, found[:0]
-    return True, found[:count]
+            return -1
+    return count
 
 
 @njit(cache=True, nogil=True)
@@ -97,81 +115,93 @@ def _hosted(found: Ints, begun: int, count: int, rank: int) -> bool:
     return hosted
 
 
-@njit(cache=True, nogil=True)
 def split(load: Ints, main: Ints, ranks: int, exports: Ints) -> Ints:
     """Tokens [source, expert, rank] that fill every instance's quota, those of its own rank first.
 
     What is left of each source goes to the instances in proportion to the room they still have, in whole tokens by
     largest remainders; since they have room for exactly what is left, all of it goes somewhere.
     """
-    sources, experts = load.shape
-    tokens = np.zeros((sources, experts, ranks), np.int64)
-    order = np.argsort(exports[:, 0], kind="mergesort")
-    begin = np.searchsorted(exports[:, 0][order], np.arange(experts + 1))
-    for e in range(experts):
-        mine = order[begin[e] : begin[e + 1]]
-        if len(mine) == 0:
-            for r in range(sources):
-                tokens[r, e, main[e]] = load[r, e]
-            continue
-        hosts, room = np.empty(len(mine) + 1, np.int64), np.empty(len(mine) + 1, np.int64)
-        hosts[0], room[0] = main[e], load[:, e].sum() - exports[mine, 2].sum()
-        hosts[1:], room[1:] = exports[mine, 1], exports[mine, 2]
-        left = load[:, e].copy()
-        for i in range(len(hosts)):
-            if hosts[i] < sources:
-                own = min(left[hosts[i]], room[i])
-                tokens[hosts[i], e, hosts[i]] += own
-                left[hosts[i]] -= own
-                room[i] -= own
-        _fill(tokens, e, hosts, room, left)
+    tokens = np.zeros((*load.shape, ranks), np.int64)
+    ordered = exports[np.argsort(exports[:, 0], kind="stable")]
+    first = np.searchsorted(ordered[:, 0], np.arange(load.shape[1] + 1))
+    _divide(tokens, load, main, ordered, first)
     return tokens
 
 
 @njit(cache=True, nogil=True)
-def _fill(tokens: Ints, e: int, hosts: Ints, room: Ints, left: Ints) -> None:
-    """What is left of every source, in proportion to the room of the instances."""
-    spare = room.sum()
-    for r in range(len(left)):
-        if left[r] == 0:
-            continue
-        part, rest = left[r] * room // spare, left[r] * room % spare
-        for _ in range(left[r] - part.sum()):
-            largest = np.argmax(rest)
-            part[largest] += 1
-            rest[largest] = -1
-        for i in range(len(hosts)):
-            tokens[r, e, hosts[i]] += part[i]
-        room -= part
-        spare -= left[r]
+def _divide(tokens: Ints, load: Ints, main: Ints, exports: Ints, first: Ints) -> None:
+    """Every expert's tokens over its main rank and its exports, which lie by expert from `first` on."""
+    sources = len(load)
+    most = len(exports) + 1
+    room, part, rest = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    hosts, left = np.empty(most, np.int64), np.empty(sources, np.int64)
+    for e in range(len(main)):
+        count, spare = first[e + 1] - first[e] + 1, 0
+        hosts[0], room[0] = main[e], 0
+        for r in range(sources):
+            left[r] = load[r, e]
+            room[0] += load[r, e]
+        for i in range(1, count):
+            hosts[i], room[i] = exports[first[e] + i - 1, 1], exports[first[e] + i - 1, 2]
+            room[0] -= room[i]
+        for i in range(count):
+            own = min(left[hosts[i]], room[i]) if hosts[i] < sources else 0
+            if own:
+                tokens[hosts[i], e, hosts[i]] = own
+                left[hosts[i]] -= own
+                room[i] -= own
+            spare += room[i]
+        for r in range(sources):
+            if left[r]:
+                _proportional(left[r], room, spare, count, part, rest)
+                for i in range(count):
+                    tokens[r, e, hosts[i]] += part[i]
+                    room[i] -= part[i]
+                spare -= left[r]
 
 
 @njit(cache=True, nogil=True)
-def destinations(experts: Ints, share: NDArray[Any]) -> Ints:
+def _proportional(amount: int, room: Ints, spare: int, count: int, part: Ints, rest: Ints) -> None:
+    """Whole parts of an amount in proportion to the room, by largest remainders."""
+    missing = amount
+    for i in range(count):
+        part[i], rest[i] = amount * room[i] // spare, amount * room[i] % spare
+        missing -= part[i]
+    for _ in range(missing):
+        largest = 0
+        for i in range(1, count):
+            if rest[i] > rest[largest]:
+                largest = i
+        part[largest] += 1
+        rest[largest] = -1
+
+
+def destinations(experts: Ints, share: Ints) -> Ints:
     """The rank that computes each routed token of one source; `share[e, g]` is its row of the split.
 
     Tokens of an expert meet its instances in a scattered order: neighbours in a sequence are alike, and in their own
     order all of a long stretch would go to one rank at once.
     """
     count = share.sum(axis=1)
-    ends = np.empty(share.shape, np.int64)
-    stride = np.ones(len(count), np.int64)
-    for e in range(len(count)):
-        ends[e] = np.cumsum(share[e])
-        stride[e] = max(1, int(0.6180339887498949 * count[e]))
-        while _common(stride[e], count[e]) > 1:
-            stride[e] += 1
-    seen, found = np.zeros(len(count), np.int64), np.empty(len(experts), np.int64)
-    for t in range(len(experts)):
-        e = experts[t]
-        found[t] = np.searchsorted(ends[e], seen[e] * stride[e] % count[e], side="right")
-        seen[e] += 1
+    stride = np.maximum(1, (GOLDEN * count).astype(np.int64))
+    while (shared := np.gcd(stride, count) > 1).any():
+        stride += shared
+    found = np.empty(len(experts), np.int64)
+    _scatter(experts, np.cumsum(share, axis=1), count, stride, np.zeros(len(count), np.int64), found)
     return found
 
 
 @njit(cache=True, nogil=True)
-def _common(a: int, b: int) -> int:
-    """The greatest common divisor."""
-    while b:
-        a, b = b, a % b
-    return a
+def _scatter(experts: Ints, ends: Ints, count: Ints, stride: Ints, seen: Ints, found: Ints) -> None:
+    for t in range(len(experts)):
+        e = experts[t]
+        place = seen[e] * stride[e] % count[e]
+        low, high = 0, ends.shape[1] - 1  # the first rank whose tokens end behind this place
+        while low < high:
+            middle = (low + high) // 2
+            if ends[e, middle] > place:
+                high = middle
+            else:
+                low = middle + 1
+        found[t] = low
+        seen[e] += 1

@@ -67,7 +67,8 @@ def pace(name: str, on: str, ranks: int, tokens: int, experts: int = 0, context:
     shape, rack = model(name), replace(device(on), gpus_per_node=ranks, mem_bytes=1e18)
     if shape.experts is None:
         raise BadInput(f"{shape.name} has no experts; choose one that has, such as deepseek-v3")
-    shape = replace(shape, experts=replace(shape.experts, count=experts or shape.experts.count))
+    mixture = replace(shape.experts, count=experts or shape.experts.count)
+    shape = replace(shape, experts=mixture)
     asked, tokens = tokens, min(tokens, LARGEST)
     total = ranks * tokens
     even, twice = (roofline(shape, rack, ep=ranks, max_tokens=total, skew=skew, overhead=0.0) for skew in (1.0, 2.0))
@@ -75,9 +76,9 @@ def pace(name: str, on: str, ranks: int, tokens: int, experts: int = 0, context:
     follows = float(twice.tokens[total] - even.tokens[total])
     row = shape.hidden * ACTIVATION
     link = rack.nvlink.derated(LINK_EFFICIENCY)
-    there = collectives.all_to_all(ranks, tokens * shape.experts.top_k * row, link)
+    there = collectives.all_to_all(ranks, tokens * mixture.top_k * row, link)
     exchange = 2 * shape.moe_layers * (there - link.latency)
-    each = sum(gemm.params for gemm in shape.mlp_gemms(shape.experts.ffn)) * item_bytes("bf16")
+    each = sum(gemm.params for gemm in shape.mlp_gemms(mixture.ffn)) * item_bytes("bf16")
     alike, more = float(even.tokens[total]) + attention - follows, asked / tokens
     return Pace(more * alike, more * (follows - exchange), more * exchange, shape.moe_layers, each, link)
 
@@ -108,6 +109,6 @@ def copying(copies: NDArray[np.bool_], main: Ints, expert_bytes: float, link: Li
         hosts = np.flatnonzero(copies[e])
         chosen = hosts[np.argsort(sent[hosts], kind="stable")[:count]]
         sent[main[e]] += count
-        sent[chosen] += np.diff(np.linspace(0, n - count, count + 1).astype(np.int64))
+        sent[chosen] += np.diff(np.linspace(0, n - count, count + 1) // 1)
     busiest = max(sent.max(), copies.sum(axis=0).max())
     return float(hops * link.latency + busiest * expert_bytes / link.bandwidth)
