@@ -13,9 +13,9 @@ from assay.record.errors import BadInput
 from assay.sim.models import model
 from assay.sim.random import stream
 from assay.training import fcp
+from assay.training.engine.planning import read_lengths
 from assay.training.fcp.blocks import Ints
 from assay.training.fcp.pace import cluster
-from assay.workloads import lengths as lengths_of
 
 UNITS = {"seconds": "s", "mean": "tokens", "longest": "tokens"}
 COLUMNS = ("mfu", "seconds", "imbalance", "memory", "rounds")
@@ -41,7 +41,7 @@ def command(
     """Attention over your own sequences: blocks, rings, heads cut, groups by length, and how evenly they load GPUs."""
     if ranks * tokens > LARGEST:
         raise BadInput(f"--ranks times --tokens is {ranks * tokens}; at most {LARGEST} tokens a batch")
-    batches = drawn(lengths_of.read(path), ranks * tokens, seed)
+    batches = drawn(read_lengths(path).astype(np.int64), ranks * tokens, seed)
     return compare(
         batches, ranks, size=block, causal=mask == "causal", name=name, on=on,
         progress=click.get_current_context().obj,
@@ -68,7 +68,8 @@ def compare(
 ) -> dict[str, Any]:  # fmt: skip
     """Every system on the same batches.
 
-    >>> batch = lengths_of.lognormal(16 * 32768, seed=0)
+    >>> from assay.workloads.lengths import lognormal
+    >>> batch = lognormal(16 * 32768, seed=0)
     >>> sorted(row["system"] for row in compare([batch], 16)["table"])
     ['compute only', 'fcp', 'fcp, heads cut', 'groups', 'ring', 'ring or groups', 'usp']
     """
