@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from assay.sim.collectives import Link
+from assay.sim.compiled import njit
 from assay.sim.hardware import device
 from assay.sim.models import model
 from assay.sim.roofline import COMPUTE_EFFICIENCY, LINK_EFFICIENCY
@@ -141,18 +142,26 @@ def best_blocks(lengths: Ints, on: Cluster, size: int, memory: float, causal: bo
 
 
 def _arrivals(plan: Plan, on: Cluster) -> Floats:
-    """When each message is there: rounds follow one another, each as long as its slowest message takes.
+    """When each message is there: ports take messages in the order of rounds, and a message takes both ends' ports.
 
-    Messages of one holder in one round share its port.
+    Nobody waits for a round of others to end. Without a timetable several receivers want the same holder, and wait.
     """
     same = plan.sender // on.per_node == plan.receiver // on.per_node
     nbytes = plan.blocks.tokens[plan.block] * on.kv_bytes
-    port = plan.sender * (plan.rounds + 1) + plan.round
-    sharing = np.bincount(port, minlength=1)[port] if len(port) else np.zeros(0)
-    inside, outside = (link.latency + nbytes * sharing / link.bandwidth for link in (on.inside, on.outside))
-    lasts = np.zeros(plan.rounds)
-    np.maximum.at(lasts, plan.round, np.where(same, inside, outside))
-    return np.cumsum(lasts)[plan.round]
+    inside, outside = (link.latency + nbytes / link.bandwidth for link in (on.inside, on.outside))
+    order = np.lexsort((plan.receiver, plan.round))
+    arrives = np.zeros(len(order))
+    _take_turns(order, plan.sender, plan.receiver, np.where(same, inside, outside), np.zeros((2, plan.ranks)), arrives)
+    return arrives
+
+
+@njit(cache=True, nogil=True)
+def _take_turns(order: Ints, sender: Ints, receiver: Ints, lasts: Floats, free: Floats, arrives: Floats) -> None:
+    for m in order:
+        start = max(free[0, sender[m]], free[1, receiver[m]])
+        arrives[m] = start + lasts[m]
+        free[0, sender[m]] = arrives[m]
+        free[1, receiver[m]] = arrives[m]
 
 
 def _block_pairs(plan: Plan) -> Floats:
