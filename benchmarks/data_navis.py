@@ -41,7 +41,7 @@ from assay.data.vectors.product import ProductCode
 from assay.sim.memory import Peak, parse_size
 
 QUERIES, K = 200, 10
-BREADTHS = (12, 16, 24, 32, 48, 64, 96, 128, 192)
+BREADTHS = (32, 64, 96, 128, 192, 256, 384)
 ENOUGH = 0.95
 MEANWHILE = 0.25  # of a slice is inserted while it is searched
 
@@ -228,6 +228,7 @@ def widened(made: Any, asked: Any, right: Any) -> dict[str, float]:
     for breadth in BREADTHS:
         found = made.search(asked, breadth)[0]
         share = recall(found, right)
+        print(f"breadth {breadth}: recall {share:.3f}", flush=True)
         if share >= ENOUGH or breadth == BREADTHS[-1]:
             break
     before = made.did().get("search_reads", 0)

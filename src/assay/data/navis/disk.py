@@ -13,10 +13,9 @@ from typing import Protocol
 import numpy as np
 
 from assay.data.disk.pages import PAGE, Int64s, IoStats, PagedFile
+from assay.data.engine.puts import put_surely
 from assay.data.interface import NotFound, Store, StoreError, Unknown
 from assay.data.navis.seek import WORDS, Array
-
-ATTEMPTS = 8  # how often an unanswered write is tried
 
 
 class Disk(Protocol):
@@ -165,13 +164,7 @@ class StoreDisk:
             self._copies[name] = os.memfd_create(name)
             self._own.add(name)
         for number, page in zip(numbers.tolist(), pages, strict=True):
-            for attempt in range(ATTEMPTS):
-                try:
-                    await self.store.put(f"pages/{name}/{number:08d}", page.tobytes())
-                    break
-                except Unknown:
-                    if attempt == ATTEMPTS - 1:
-                        raise
+            await put_surely(self.store, f"pages/{name}/{number:08d}", page.tobytes())
             os.pwrite(self._copies[name], page.tobytes(), number * PAGE)
 
     async def sync(self, name: str) -> None:

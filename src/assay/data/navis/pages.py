@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from assay.data.interface import Buffer, Store, Unknown, Violation
+from assay.data.engine.puts import put_surely
+from assay.data.interface import Buffer, Unknown, Violation
 from assay.data.navis.linking import patch, patch_vectors
 from assay.data.navis.memory import Nodes
 from assay.data.navis.seek import FILE, WORDS, Array, checksum
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16  # nodes whose codes, places, ids and parents are one object
 AT_ONCE = 2048  # pages that are laid out together
 MOST_FILES = 4
-ATTEMPTS = 8
 _SLOT = (1 << FILE) - 1
 
 
@@ -275,20 +275,9 @@ async def write_chunks(index: Navis) -> list[str]:
         part = slice(first, min(first + CHUNK, nodes.count))
         data: list[Array] = [nodes.codes[part], nodes.slots[part], nodes.ids[part], nodes.parents[part]]
         name = f"nodes/{first:012d}-{part.stop - first}-{index.version}-{index.author}"
-        await put(index.store, name, b"".join(one.tobytes() for one in data))
+        await put_surely(index.store, name, b"".join(one.tobytes() for one in data))
         full.append(name)
     return full
-
-
-async def put(store: Store, name: str, data: Buffer) -> None:
-    """Put an object whose name is ours alone; where the answer is lost, the same bytes again."""
-    for attempt in range(ATTEMPTS):
-        try:
-            await store.put(name, data)
-            return
-        except Unknown:
-            if attempt == ATTEMPTS - 1:
-                raise
 
 
 def read_chunk(nodes: Nodes, first: int, data: Buffer) -> int:
