@@ -61,8 +61,7 @@ def main() -> None:
             "eplb+": lambda load=load, plus=plus: plus.rebalance(load, hosts),
             "lplb": lambda load=load, lplb=lplb: lplb.rebalance(load, hosts),
         }
-        for call in contenders.values():
-            call()
+        interleave(contenders, 1)  # compiles
         seconds = interleave(contenders, rounds)
         for name, balancer in (("ultraep, plan", ours), ("ultraep", ours), ("eplb+", plus), ("lplb", lplb)):
             shares = balancer.rebalance(load, hosts)
