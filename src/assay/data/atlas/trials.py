@@ -113,7 +113,10 @@ class Bench:
                 ran = gather_layer(layer, self.incoming, self.out_degree, rows, target, memory, self.folder, cache)
             source, read, misses = target, read + ran.feature_bytes, misses + ran.evicted
         seconds = perf_counter() - began
-        return {"seconds": seconds, "read_ratio": read / self._input(model), "evicted": misses, "policy": cache}
+        return {
+            "seconds": seconds, "read_ratio": read / self._input(model), "spilled_ratio": 0.0, "evicted": misses,
+            "policy": cache,
+        }  # fmt: skip
 
     def memory(self, model: Sequence[Layer]) -> dict[str, Any]:
         """Everything at once, from file to file."""
@@ -123,7 +126,8 @@ class Bench:
         for layer in model:
             x = in_memory(layer, self.incoming, x)
         write_rows(self.folder / "y.npy", x)
-        return {"seconds": perf_counter() - began, "read_ratio": 1.0, "evicted": 0, "policy": ""}
+        seconds = perf_counter() - began
+        return {"seconds": seconds, "read_ratio": 1.0, "spilled_ratio": 0.0, "evicted": 0, "policy": ""}
 
     def _input(self, model: Sequence[Layer]) -> int:
         return sum(4 * self.graph.n * layer.in_width for layer in model)
