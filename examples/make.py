@@ -208,6 +208,21 @@ def config(_: Random) -> str:
     return json.dumps(made, indent=1) + "\n"
 
 
+@makes("cluster.toml")
+def cluster(_: Random) -> str:
+    """Four machines of eight GPUs, with what of their peaks programs were seen to attain."""
+    return (
+        'device = "h100"\nnodes = 4\nper_node = 8\noutside = { bandwidth = 25e9, latency = 9e-6 }\n\n'
+        "[efficiency]\nmatrix = 0.7\nattention = 0.5\nlinks = 0.75\n"
+    )
+
+
+@makes("lengths.jsonl")
+def lengths(random: Random) -> str:
+    """Tokens of documents: most are short, some fill a sequence."""
+    return lines([{"tokens": min(65_536, max(16, int(random.lognormvariate(6.3, 1.3))))} for _ in range(400)])
+
+
 @makes("market.csv")
 def market(random: Random) -> str:
     """What nodes cost, in US dollars an hour, and how many there are, in two regions: every ten minutes of an hour."""
@@ -577,6 +592,25 @@ def news(random: Random) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------- the record
+
+
+@makes("nccl-tests.txt")
+def nccl_tests(random: Random) -> str:
+    """What all_reduce_perf prints on two nodes of eight GPUs: other lines for small, middling and large sizes."""
+    out = ["# nccl-tests version 2.13.9", "# Collective test starting: all_reduce_perf", "#", "# Using devices"]
+    for rank in range(16):
+        where = f"on {'node-' + 'ab'[rank // 8]:>10} device {rank % 8:2d} [0x{24 + rank % 8:02x}]"
+        out.append(f"#  Rank {rank:2d} Group  0 Pid {4000 + rank:6d} {where} NVIDIA H100 80GB HBM3")
+    both = "     time   algbw   busbw #wrong" * 2
+    out += ["#", f"#       size         count      type   redop    root{both}"]
+    for power in range(10, 33):
+        size, columns = 2**power, ""
+        for _ in range(2):
+            lines = ((29.0, 8e3), (52.0, 1.5e5), (110.0, 1.86e5))  # microseconds, bytes a microsecond
+            time = min(start + size / rate for start, rate in lines) * math.exp(random.gauss(0.0, 0.02))
+            columns += f" {time:8.2f} {size / time / 1e3:7.2f} {1.875 * size / time / 1e3:7.2f}      0"
+        out.append(f"{size:12d} {size // 4:13d}     float     sum      -1{columns}")
+    return "\n".join([*out, "# Out of bounds values : 0 OK", ""])
 
 
 @makes("listing.bib")

@@ -66,7 +66,7 @@ class Comparisons(click.Group):
         """Import the comparison of a room or a paper."""
         if name in ROOMS:
             if _has_own(name):
-                return _printing(_load(f"assay.{name}.compare"))
+                return printing(_load(f"assay.{name}.compare"))
             return _overview(name)
         if name not in catalogue.papers() and (close := difflib.get_close_matches(name, ROOMS, n=1, cutoff=0.8)):
             raise BadInput(f"no room or paper has the name '{name}'; did you mean {close[0]}?")
@@ -75,11 +75,11 @@ class Comparisons(click.Group):
         except BadInput as error:  # it names the closest keys
             raise BadInput(f"no room is called '{name}', and {error}") from error
         if module := catalogue.comparisons(paper.room).get(name):
-            return _printing(_load(module))
+            return printing(_load(module))
         kinds = catalogue.offers(name) if catalogue.is_built(paper) else frozenset()
         if kinds and _has_own(paper.room):
             room = importlib.import_module(f"assay.{paper.room}.compare")
-            return _printing(_with_defaults(room.command, name, room.beside(min(kinds), name)))
+            return printing(_with_defaults(room.command, name, room.beside(min(kinds), name)))
         raise BadInput(f"'{name}' has no comparison on your own input; assay show {name} says what it takes")
 
 
@@ -163,7 +163,7 @@ def _overview(room: str) -> click.Command:
     )
 
 
-def _printing(command: click.Command) -> click.Command:
+def printing(command: click.Command) -> click.Command:
     """The room's command, with --json, whose answer is printed."""
     answer_of = command.callback
     assert answer_of is not None

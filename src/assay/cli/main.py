@@ -18,8 +18,9 @@ from assay import __version__
 from assay.record.errors import AssayError
 
 COMMANDS = (
-    "demo", "list", "show", "run", "record", "compare", "gateway", "engine", "top", "calibrate", "protocol", "check",
-    "verify", "dedup", "data", "watch", "hang", "trace", "traces", "decompose", "bench", "feed", "doctor", "completion",
+    "demo", "list", "show", "run", "record", "compare", "plan", "gateway", "engine", "top", "calibrate", "protocol",
+    "check", "verify", "dedup", "data", "watch", "hang", "trace", "traces", "decompose", "bench", "feed", "doctor",
+    "completion",
 )  # fmt: skip
 
 

@@ -117,6 +117,19 @@ def nested_all_reduce(p: int, per_node: int, nbytes: Bytes, inside: Link, outsid
     return 2 * all_gather(per_node, nbytes / per_node, inside) + all_reduce(nodes, nbytes / per_node, outside)
 
 
+def nested_all_gather(p: int, per_node: int, nbytes: Bytes, inside: Link, outside: Link) -> Bytes:
+    """Over several nodes: ranks of the same place in their nodes gather first, then each node gathers what they have.
+
+    >>> link = Link(1e-6, 100e9)
+    >>> nested_all_gather(8, 8, 1e6, link, Link(1e-5, 1e9)) == all_gather(8, 1e6, link)  # one node
+    True
+    """
+    if p <= per_node:
+        return all_gather(p, nbytes, inside)
+    nodes = math.ceil(p / per_node)
+    return all_gather(nodes, nbytes, outside) + all_gather(per_node, nodes * nbytes, inside)
+
+
 def nested_all_to_all(p: int, per_node: int, nbytes: Bytes, inside: Link, outside: Link, skew: float = 1.0) -> Bytes:
     """Over several nodes: what stays within and what leaves go side by side, and the slower of them counts.
 

@@ -1,7 +1,10 @@
-"""What the training room speaks: who balances experts, and who says what a collective takes."""
+"""What the training room speaks: layouts and plans, who orders a pipeline, who balances experts, who says what a
+collective takes."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +13,131 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+# --------------------------------------------------------------------------------------------------- plans
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model is cut: tensor, context, pipeline, data and expert parallelism, and parts a stage (`vpp`).
+
+    Experts are cut over ranks that otherwise hold copies or slices of the same layers, so `ep` does not multiply.
+
+    >>> Layout(tp=8, pp=16, dp=128).ranks
+    16384
+    """
+
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    vpp: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Devices."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def stages(self) -> int:
+        """Parts that the layers are cut into."""
+        return self.pp * self.vpp
+
+    @property
+    def name(self) -> str:
+        """As one would write it.
+
+        >>> Layout(tp=8, pp=4, dp=2, vpp=2).name
+        'tp8 pp4 vpp2 dp2'
+        """
+        parts = [f"{key}{getattr(self, key)}" for key in ("tp", "cp", "pp", "vpp", "ep") if getattr(self, key) > 1]
+        return " ".join([*parts, f"dp{self.dp}"])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A layout, and how a step goes on it.
+
+    `mbs` sequences make a microbatch. `recompute`: none, selective (norms and activations) or full (whole layers).
+    `zero`: 0 keeps everything, 1 shards the optimizer over data parallelism, 2 gradients too, 3 also the weights.
+    `overlap`: gradients leave and weights arrive while layers compute, not before and after.
+    """
+
+    layout: Layout
+    schedule: str = "1f1b"
+    mbs: int = 1
+    recompute: str = "none"
+    zero: int = 1
+    overlap: bool = True
+
+    @property
+    def name(self) -> str:
+        """As one would write it.
+
+        >>> Plan(Layout(tp=2, dp=4), mbs=2).name
+        'tp2 dp4 1f1b mbs2 recompute none zero1'
+        """
+        return f"{self.layout.name} {self.schedule} mbs{self.mbs} recompute {self.recompute} zero{self.zero}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a step trains on: `batch` sequences of `seq` tokens.
+
+    `pairs` is the mean number of tokens that a token sees before itself; packed documents see less than `seq` / 2.
+    """
+
+    batch: int
+    seq: int
+    pairs: float = math.nan
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.batch * self.seq
+
+    @property
+    def seen(self) -> float:
+        """Tokens that a token attends to, on average.
+
+        >>> Job(1, 4096).seen
+        2048.0
+        """
+        return self.seq / 2 if math.isnan(self.pairs) else self.pairs
+
+
+class Schedule(Hashable, Protocol):
+    """The order in which every stage of a pipeline works; graphs are kept by it, so it can be hashed."""
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the model that a stage holds."""
+        ...
+
+    @property
+    def split(self) -> bool:
+        """Whether the weights' gradients (W) are slots of their own."""
+        ...
+
+    @property
+    def flush(self) -> bool:
+        """Whether a step drains before the weights change."""
+        ...
+
+    def virtual(self, chunk: int, stage: int, pp: int) -> int:
+        """Which part of the model this chunk of this stage is, counted from the first layer."""
+        ...
+
+    def check(self, pp: int, m: int) -> None:
+        """Raise `BadInput` where so many microbatches do not go through so many stages."""
+        ...
+
+    def slots(self, stage: int, pp: int, m: int) -> Ints:
+        """Rows (what, chunk, microbatch, joined): what is 0 forward, 1 backward, 2 gradients of the weights; a joined
+        slot runs overlapped with the one before it."""
+        ...
+
 
 # ------------------------------------------------------------------------------------------------- experts
 

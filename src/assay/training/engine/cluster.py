@@ -1,0 +1,220 @@
+"""The machines of a job: so many devices of a kind, how they are joined, and what of their peaks programs attain.
+
+>>> sixty_four = read("64xh100:ib400")
+>>> sixty_four.ranks, sixty_four.nodes, sixty_four.outside.bandwidth / 1e9
+(64, 8, 50.0)
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from assay.record.errors import BadInput, unreadable
+from assay.sim import collectives
+from assay.sim.collectives import Link
+from assay.sim.hardware import Device, device
+from assay.training.interface import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What of a device's peak programs attain; shares of 1. Assumed unless the cluster's file says otherwise.
+
+    A product of m x k and k x n attains `matrix`, less where a side is not much longer than `half`: tiles are cut off
+    and waves half full. On an H200 a product of 8192 each way ran at 0.80 of the peak, which these values give.
+    """
+
+    matrix: float = 0.83
+    attention: float = 0.55
+    memory: float = 0.85
+    links: float = 0.8
+    half: float = 110.0
+
+    def of(self, m: float, n: float, k: float) -> float:
+        """The share of the peak that a product attains.
+
+        >>> round(Efficiency().of(8192, 8192, 8192), 2), Efficiency().of(64, 8192, 8192) < 0.35
+        (0.8, True)
+        """
+        return self.matrix * (m / (m + self.half)) * (n / (n + self.half)) * (k / (k + self.half))
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What training computes in, and the bytes of a weight or activation, of a gradient, of an optimizer's state.
+
+    >>> Precision().update  # both moments and the master copy read and written, the gradient read, the weight written
+    30.0
+    """
+
+    dtype: str = "bf16"
+    item: float = 2.0
+    gradient: float = 4.0  # summed in fp32
+    optimizer: float = 12.0  # a master copy and Adam's two moments
+
+    @property
+    def update(self) -> float:
+        """Bytes moved for a parameter's update."""
+        return 2 * self.optimizer + self.gradient + self.item
+
+
+FP32 = Precision("fp32", 4.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`ranks` devices, `per_node` of them joined by `inside`, the nodes by `outside` (a link of each device's own)."""
+
+    device: Device
+    ranks: int
+    per_node: int
+    inside: Link
+    outside: Link
+    efficiency: Efficiency = Efficiency()
+    name: str = ""
+    precision: Precision = Precision()
+
+    @property
+    def nodes(self) -> int:
+        """Machines, the last perhaps not full."""
+        return -(-self.ranks // self.per_node)
+
+
+def read(text: str) -> Cluster:
+    """`64xh100:ib400`: so many devices, so many Gb/s of network for each; or the path of a TOML file.
+
+    >>> read("8xh200").per_node
+    8
+
+    Raises:
+        BadInput: not understood, an unknown device, a file with a field missing or out of range.
+    """
+    if text.endswith(".toml"):
+        return _from_file(Path(text))
+    found = re.fullmatch(r"(\d+)x([\w.-]+?)(?::(?:ib|roce|eth)(\d+))?", text.strip().lower())
+    if found is None:
+        raise BadInput(f"cluster {text!r}: write count x device : network, such as 64xh100:ib400, or give a TOML file")
+    ranks, on = int(found[1]), device(found[2])
+    if ranks < 1:
+        raise BadInput(f"cluster {text!r}: needs at least one device")
+    outside = Link(on.nic.latency, int(found[3]) * 1e9 / 8) if found[3] else on.nic
+    return Cluster(on, ranks, on.gpus_per_node, on.nvlink, outside, name=text.strip().lower())
+
+
+FIELDS = ("device", "nodes", "per_node", "inside", "outside", "efficiency", "mem_bytes", "peak_flops", "usd_per_hour")
+
+
+def _from_file(path: Path) -> Cluster:
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise unreadable(path, error, "a cluster's TOML file is expected") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: not TOML ({error})") from error
+    if odd := sorted(set(fields) - set(FIELDS)):
+        raise BadInput(f"{path}: unknown field '{odd[0]}'; there are {', '.join(FIELDS)}")
+    on = device(_needed(fields, "device", path, str))
+    per_node = int(_number(fields.get("per_node", on.gpus_per_node), "per_node", path))
+    nodes = int(_number(_needed(fields, "nodes", path, int), "nodes", path))
+    if nodes > 1 and "outside" not in fields:
+        raise BadInput(
+            f"{path}: {nodes} nodes and no link between them; add outside = {{ bandwidth = 50e9, latency = 8e-6 }}"
+        )
+    changes: dict[str, Any] = {
+        key: _number(fields[key], key, path) for key in ("mem_bytes", "usd_per_hour") if key in fields
+    }
+    if "peak_flops" in fields:
+        changes["peak_flops"] = dict(on.peak_flops) | {"bf16": _number(fields["peak_flops"], "peak_flops", path)}
+    return Cluster(
+        replace(on, **changes), nodes * per_node, per_node,
+        _link(fields["inside"], "inside", path) if "inside" in fields else on.nvlink,
+        _link(fields["outside"], "outside", path) if "outside" in fields else on.nic,
+        _efficiency(fields.get("efficiency", {}), path), name=path.stem,
+    )  # fmt: skip
+
+
+def _needed(fields: dict[str, Any], name: str, path: Path, kind: type) -> Any:
+    if not isinstance(fields.get(name), kind) or isinstance(fields.get(name), bool):
+        raise BadInput(f"{path}: '{name}' is missing or no {kind.__name__}")
+    return fields[name]
+
+
+def _number(value: Any, name: str, path: Path, most: float = float("inf")) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+        raise BadInput(
+            f"{path}: {name} is {value!r}, should be a number above 0" + (f", at most {most:g}" if most < 1e9 else "")
+        )
+    return float(value)
+
+
+def _link(table: Any, name: str, path: Path) -> Link:
+    if not isinstance(table, dict) or set(table) != {"bandwidth", "latency"}:
+        raise BadInput(f"{path}: {name} should be {{ bandwidth = bytes/s, latency = seconds }}")
+    return Link(
+        _number(table["latency"], f"{name}.latency", path), _number(table["bandwidth"], f"{name}.bandwidth", path)
+    )
+
+
+def _efficiency(table: Any, path: Path) -> Efficiency:
+    known = tuple(Efficiency.__dataclass_fields__)
+    if not isinstance(table, dict) or set(table) - set(known):
+        raise BadInput(f"{path}: efficiency should be a table of {', '.join(known)}")
+    return Efficiency(**{
+        key: _number(value, f"efficiency.{key}", path, 1e5 if key == "half" else 1.0) for key, value in table.items()
+    })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClosedForms:
+    """Collectives by closed forms over two levels: a node's own links, and one link of every device to other nodes.
+
+    >>> cluster = read("64xh100")
+    >>> forms = ClosedForms(cluster)
+    >>> near, far = np.arange(8), 8 * np.arange(8)
+    >>> quick, slow = (forms.seconds("all_reduce", group, np.array([1e9]))[0] for group in (near, far))
+    >>> bool(quick < slow)
+    True
+    """
+
+    cluster: Cluster
+
+    def seconds(self, op: str, group: Ints, nbytes: Floats) -> Floats:
+        """As in :class:`assay.training.interface.CollectiveModel`."""
+        nodes = np.unique(np.asarray(group) // self.cluster.per_node)
+        return np.asarray(self.of_size(op, len(group), len(nodes), nbytes))
+
+    def of_size(self, op: str, ranks: int, nodes: int, nbytes: Any) -> Any:
+        """The same for `ranks` spread evenly over `nodes`."""
+        share = self.cluster.efficiency.links
+        inside, outside = self.cluster.inside.derated(share), self.cluster.outside.derated(share)
+        if ranks == 1:
+            return 0.0 * nbytes
+        each = max(1, ranks // nodes)
+        link = inside if nodes == 1 else outside
+        if op in ("send", "broadcast"):
+            return collectives.send(nbytes, link)
+        if op == "all_reduce":
+            return collectives.nested_all_reduce(ranks, each, nbytes, inside, outside)
+        if op in ("all_gather", "reduce_scatter"):
+            part = nbytes if op == "all_gather" else nbytes / ranks
+            return collectives.nested_all_gather(ranks, each, part, inside, outside)
+        if op == "all_to_all":
+            return collectives.nested_all_to_all(ranks, each, nbytes, inside, outside)
+        raise BadInput(f"unknown collective {op!r}")
+
+
+@lru_cache(maxsize=4096)
+def spread(size: int, stride: int, per_node: int) -> int:
+    """Nodes over which `size` ranks lie that are `stride` apart, from rank 0 on.
+
+    >>> spread(8, 1, 8), spread(8, 8, 8), spread(8, 2, 8)
+    (1, 8, 2)
+    """
+    return len({rank * stride // per_node for rank in range(size)})

@@ -1,0 +1,381 @@
+"""What a transformer's layers take to train: seconds of each pass, bytes on the wires, bytes that stay in memory.
+
+Counted for one rank of a layout and one microbatch. Matrices are `max(FLOPs, bytes)` over what the device attains at
+their shape; a forward product has two counterparts in the backward pass, of which the gradient of the weights can be
+put off. Attention is a fused kernel that keeps no scores: its backward pass computes them again. Activations outside
+the tensor-parallel regions are cut along the sequence, as Megatron does (Korthikanti et al., MLSys 2023).
+
+>>> from assay.sim.models import model
+>>> from assay.training.engine.cluster import read
+>>> from assay.training.interface import Job, Layout, Plan
+>>> costs = stage_costs(model("llama-3-8b"), read("8xh100"), Plan(Layout(tp=2, pp=2, dp=2)), Job(8, 4096))
+>>> costs.forward.shape, bool(costs.weights.sum() > 1.5 * costs.forward.sum() * 0.4)
+((2,), True)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from assay.record.errors import BadInput
+from assay.sim.models import Gemm, Model
+from assay.training.engine.cluster import ClosedForms, Cluster, spread
+from assay.training.interface import Floats, Job, Layout, Plan
+
+ATTENTION_AGAIN = 2.5  # FLOPs of a fused attention's backward pass over its forward pass
+USABLE = 0.94  # of a device's memory; the rest is the driver's, the communication library's and fragmentation (assumed)
+RECOMPUTE = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer on one rank, for one microbatch."""
+
+    forward: float = 0.0  # seconds of computing
+    inputs: float = 0.0  # of the backward pass, gradients of its inputs
+    weights: float = 0.0  # of the backward pass, gradients of its weights
+    wires: float = 0.0  # seconds of communication that a forward pass waits for; a backward pass waits as long
+    kept: float = 0.0  # bytes of activations until the backward pass
+    whole: float = 0.0  # bytes of them all while a recomputed layer runs backward
+    dense: float = 0.0  # parameters that all data-parallel ranks share
+    experts: float = 0.0  # parameters of its experts
+
+    def __add__(self, other: Layer) -> Layer:
+        return Layer(*(getattr(self, name) + getattr(other, name) for name in Layer.__dataclass_fields__))
+
+    def __mul__(self, times: float) -> Layer:
+        return Layer(*(getattr(self, name) * times for name in Layer.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """Of every part of the model, first layers first, on one rank: seconds a microbatch, bytes, parameters."""
+
+    layers: Floats
+    forward: Floats
+    inputs: Floats
+    weights: Floats
+    wires_forward: Floats
+    wires_backward: Floats
+    kept: Floats  # bytes a microbatch in flight
+    passing: Floats  # bytes while a backward pass runs, beside what is kept
+    state: Floats  # bytes of weights, gradients and optimizer
+    gather: Floats  # seconds to gather the updated weights
+    reduce: Floats  # seconds to reduce the gradients
+    update: Floats  # seconds of the optimizer
+    send: float  # seconds of a microbatch's way to the next stage
+    gradient_bytes: Floats  # that one rank hands to the reduction
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """The rates of one rank, and the sizes of its share of a microbatch."""
+
+    model: Model
+    cluster: Cluster
+    layout: Layout
+    mbs: int
+    recompute: str
+    seq: int
+    seen: float
+
+    @property
+    def tokens(self) -> float:
+        return self.mbs * self.seq / self.layout.cp
+
+    @property
+    def item(self) -> float:
+        return self.cluster.precision.item
+
+    def product(self, m: float, n: float, k: float, count: float = 1.0) -> float:
+        """Seconds of `count` products of this shape."""
+        on, efficiency = self.cluster.device, self.cluster.efficiency
+        arithmetic = 2.0 * m * n * k / (on.flops(self.cluster.precision.dtype) * efficiency.of(m, n, k))
+        memory = self.item * (m * n + n * k + m * k) / (on.mem_bw * efficiency.memory)
+        return count * max(arithmetic, memory) + on.launch
+
+    def moving(self, nbytes: float, launches: int = 1) -> float:
+        """Seconds of operations that only read and write."""
+        return (
+            nbytes / (self.cluster.device.mem_bw * self.cluster.efficiency.memory)
+            + launches * self.cluster.device.launch
+        )
+
+    def wires(self, op: str, size: int, stride: int, nbytes: float) -> float:
+        """Seconds of a collective of `size` ranks, `stride` apart."""
+        nodes = spread(size, stride, self.cluster.per_node)
+        return float(ClosedForms(self.cluster).of_size(op, size, nodes, nbytes))
+
+    def matrices(self, gemms: list[Gemm], rows: float, cut: int, groups: float = 1.0) -> Layer:
+        """Forward and both backward products of some matrices; `rows` of each of `groups` of them."""
+        total = Layer()
+        for gemm in gemms:
+            k = gemm.inputs / (cut if gemm.cut == "inputs" else 1)
+            n = gemm.outputs / (cut if gemm.cut == "outputs" else 1)
+            total = total + Layer(
+                forward=self.product(rows, n, k, groups),
+                inputs=self.product(rows, k, n, groups),
+                weights=self.product(n, k, rows, groups),
+            )
+        return total
+
+    def held(self, gemms: list[Gemm]) -> float:
+        return sum(gemm.params / (1 if gemm.cut == "none" else self.layout.tp) for gemm in gemms)
+
+    def tensor_parallel(self) -> float:
+        """Gather the sequence before a cut region, reduce and scatter it after."""
+        tp, whole = self.layout.tp, self.tokens * self.model.hidden * self.item
+        if tp == 1:
+            return 0.0
+        return self.wires("all_gather", tp, 1, whole / tp) + self.wires("reduce_scatter", tp, 1, whole)
+
+    def streams(self, nbytes: float, launches: int) -> Layer:
+        """Element-wise work: the backward pass reads the gradient besides."""
+        once = self.moving(nbytes, launches)
+        return Layer(forward=once, inputs=self.moving(2 * nbytes, launches))
+
+
+def _attention(rank: _Rank, seen: float, linear: bool) -> Layer:
+    """A mixer with its norm: attention over `seen` tokens, or a recurrence."""
+    shape, tp, cp, t = rank.model, rank.layout.tp, rank.layout.cp, rank.tokens
+    gemms = shape.linear_gemms() if linear else shape.attention_gemms()
+    width, inner = gemms[0].outputs, gemms[-1].inputs
+    flops = (shape.recurrent_flops() if linear else shape.pair_flops() * seen) * t / tp
+    mixing = flops / (rank.cluster.device.flops(rank.cluster.precision.dtype) * rank.cluster.efficiency.attention)
+    layer = rank.matrices(gemms, t, tp) + rank.streams(t * rank.item * (4 * shape.hidden + 2 * width) / tp, 3)
+    wires = rank.tensor_parallel()
+    if cp > 1 and not linear:  # keys and values go round while attention works on those that are there
+        kv = t * 2 * max(1.0, shape.kv_heads / tp) * shape.head_dim * rank.item
+        wires += max(0.0, (cp - 1) * rank.wires("send", 2, tp, kv) - mixing)
+    kept = t * rank.item * (2 * shape.hidden + width + inner) / tp
+    spared = t * rank.item * shape.hidden / tp if rank.recompute == "selective" else 0.0
+    return layer + Layer(
+        forward=mixing, inputs=ATTENTION_AGAIN * mixing, wires=wires, kept=kept - spared, whole=kept,
+        dense=rank.held(gemms),
+    )  # fmt: skip
+
+
+def _feed_forward(rank: _Rank, ffn: int) -> Layer:
+    """A dense feed-forward part with its norm; without the norm's input where it lies beside experts."""
+    shape, tp, t = rank.model, rank.layout.tp, rank.tokens
+    gemms = shape.mlp_gemms(ffn)
+    first = gemms[0].outputs
+    layer = rank.matrices(gemms, t, tp) + rank.streams(t * rank.item * (4 * shape.hidden + first + ffn) / tp, 2)
+    kept = t * rank.item * (2 * shape.hidden + first + ffn) / tp
+    spared = t * rank.item * (shape.hidden + ffn) / tp if rank.recompute == "selective" else 0.0
+    return layer + Layer(wires=rank.tensor_parallel(), kept=kept - spared, whole=kept, dense=rank.held(gemms))
+
+
+def _experts(rank: _Rank) -> Layer:
+    """Router, the way to the experts, grouped products with few rows each, and the way back; evenly loaded."""
+    shape, layout, mixture = rank.model, rank.layout, rank.model.experts
+    assert mixture is not None
+    own = rank.tokens / layout.tp  # sequences are cut over tensor parallelism, and tokens are sent from there
+    pairs = own * mixture.top_k
+    local = mixture.count / layout.ep
+    gemms = shape.mlp_gemms(mixture.ffn)
+    layer = rank.matrices(gemms, pairs / local, 1, groups=local)
+    layer = layer + rank.matrices([Gemm(shape.hidden, mixture.count, "none")], own, 1)
+    first = gemms[0].outputs
+    layer = layer + rank.streams(
+        rank.item * (own * 4 * shape.hidden + pairs * (4 * shape.hidden + first + mixture.ffn)), 5
+    )
+    if mixture.shared_ffn:
+        layer = layer + _feed_forward(rank, mixture.shared_ffn)
+    wires = 2 * rank.wires("all_to_all", layout.ep, 1, pairs * shape.hidden * rank.item) if layout.ep > 1 else 0.0
+    kept = rank.item * (own * 2 * shape.hidden + pairs * (shape.hidden + first + mixture.ffn))
+    spared = rank.item * (own * shape.hidden + pairs * mixture.ffn) if rank.recompute == "selective" else 0.0
+    return layer + Layer(
+        wires=wires, kept=kept - spared, whole=kept, dense=float(shape.hidden * mixture.count),
+        experts=local * sum(gemm.params for gemm in gemms),
+    )  # fmt: skip
+
+
+def kinds(shape: Model) -> list[tuple[str, str]]:
+    """The mixer and the feed-forward part of every layer: full attention spread evenly, dense parts first.
+
+    >>> from assay.sim.models import model
+    >>> kinds(model("deepseek-v3"))[2:4]
+    [('full', 'dense'), ('full', 'moe')]
+    """
+    mixers = ["full"] * shape.full_layers
+    for name, count in (("window", shape.window_layers), ("linear", shape.linear_layers)):
+        total, others = len(mixers) + count, list(mixers)
+        chosen = {int((i + 1) * total / len(others)) - 1 for i in range(len(others))} if others else set()
+        rest = iter(others)
+        mixers = [next(rest) if i in chosen else name for i in range(total)] if count else mixers
+    feeds = ["dense"] * shape.dense_layers + ["moe"] * shape.moe_layers
+    gap = len(mixers) - len(feeds)
+    return list(zip(mixers + ["none"] * -gap, feeds + ["none"] * gap, strict=True))
+
+
+def parts(layers: int, stages: int) -> list[int]:
+    """How many layers each part of the model gets: alike, and what is left over not to the ends, which have more to do.
+
+    >>> parts(126, 16)
+    [7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7]
+    """
+    each, over = divmod(layers, stages)
+    by_need = sorted(range(stages), key=lambda s: (s in (0, stages - 1), s == stages - 1, s))
+    return [each + (s in by_need[:over]) for s in range(stages)]
+
+
+@lru_cache(maxsize=65536)
+def _layer(rank: _Rank, mixer: str, feed: str) -> Layer:
+    window = min(rank.seen, float(rank.model.window)) if rank.model.window else rank.seen
+    layer = Layer()
+    if mixer != "none":
+        layer = layer + _attention(rank, window if mixer == "window" else rank.seen, mixer == "linear")
+    if feed != "none":
+        layer = layer + (_experts(rank) if feed == "moe" else _feed_forward(rank, rank.model.ffn))
+    if rank.recompute == "full":
+        entry = rank.tokens * rank.item * rank.model.hidden / rank.layout.tp
+        return Layer(
+            layer.forward, layer.inputs + layer.forward, layer.weights, layer.wires, entry, layer.whole, layer.dense,
+            layer.experts,
+        )  # fmt: skip
+    if rank.recompute == "selective":  # what is kept less is norms and activations, computed again
+        again = rank.moving(2 * (layer.whole - layer.kept), 2)
+        return layer + Layer(inputs=again)
+    return layer
+
+
+@lru_cache(maxsize=65536)
+def _ends(rank: _Rank) -> tuple[Layer, Layer]:
+    """The embedding, and the last norm, head and loss."""
+    shape, tp, t = rank.model, rank.layout.tp, rank.tokens
+    table = shape.vocab * shape.hidden / tp
+    lookup = rank.streams(2 * t * shape.hidden * rank.item, 1) + Layer(dense=table)
+    head = rank.matrices([Gemm(shape.hidden, shape.vocab, "outputs")], t, tp)
+    logits = t * shape.vocab / tp * rank.cluster.precision.gradient
+    head = (
+        head
+        + rank.streams(2 * logits, 3)
+        + Layer(kept=logits + t * rank.item * shape.hidden, whole=logits, dense=table)
+    )
+    return lookup, head + Layer(wires=rank.tensor_parallel() / 2)
+
+
+def check(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> int:
+    """How many microbatches a step has.
+
+    Raises:
+        BadInput: a layout that cannot be; the message names the field and what would be right.
+    """
+    layout = plan.layout
+    for name in ("tp", "cp", "pp", "dp", "ep", "vpp"):
+        if getattr(layout, name) < 1:
+            raise BadInput(f"{name} is {getattr(layout, name)}, should be at least 1")
+    if layout.ranks != cluster.ranks:
+        raise BadInput(f"{layout.name} is {layout.ranks} ranks, the cluster has {cluster.ranks}")
+    if shape.heads % layout.tp:
+        raise BadInput(f"tp{layout.tp} does not divide the {shape.heads} heads of {shape.name}")
+    if layout.stages > shape.layers:
+        raise BadInput(f"pp{layout.pp} x vpp{layout.vpp}: more stages than the {shape.layers} layers of {shape.name}")
+    if job.seq % (2 * layout.cp if layout.cp > 1 else 1):
+        raise BadInput(f"cp{layout.cp} needs sequences of a multiple of {2 * layout.cp} tokens, not {job.seq}")
+    count = shape.experts.count if shape.experts else 1
+    if layout.ep > 1 and (count % layout.ep or (layout.tp * layout.cp * layout.dp) % layout.ep):
+        raise BadInput(
+            f"ep{layout.ep} should divide {count} experts and the {layout.tp * layout.cp * layout.dp} ranks of a stage"
+        )
+    if plan.recompute not in RECOMPUTE or plan.zero not in (0, 1, 2, 3):
+        raise BadInput(
+            f"recompute {plan.recompute!r}, zero {plan.zero}: recompute is {'|'.join(RECOMPUTE)}, zero 0 to 3"
+        )
+    if job.batch % (layout.dp * plan.mbs):
+        raise BadInput(f"a batch of {job.batch} sequences is not a multiple of dp{layout.dp} x mbs{plan.mbs}")
+    return job.batch // (layout.dp * plan.mbs)
+
+
+def stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageCosts:
+    """Of every part of the model, under a plan that `check` has found possible.
+
+    Answers are kept: do not write into them.
+    """
+    return _stage_costs(shape, cluster, replace(plan, schedule=""), job)  # whatever the order, a pass costs the same
+
+
+@lru_cache(maxsize=8192)
+def _stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageCosts:
+    layout = plan.layout
+    rank = _Rank(shape, cluster, layout, plan.mbs, plan.recompute, job.seq, job.seen)
+    sums, layer_count = _sums(rank, layout.stages)
+    column = {name: np.array([getattr(part, name) for part in sums]) for name in Layer.__dataclass_fields__}
+    widest = max((_layer(rank, *kind).whole for kind in set(kinds(shape))), default=0.0)
+    copies = layout.dp * layout.cp
+    expert_copies = max(1, copies * layout.tp // layout.ep)
+    dense, experts = column["dense"], column["experts"]
+    gather, reduce = _data_parallel(rank, plan.zero, dense, copies, layout.tp)
+    more = _data_parallel(rank, plan.zero, experts, expert_copies, layout.ep)
+    gather, reduce = gather + more[0], reduce + more[1]
+    sharded = dense / copies + experts / expert_copies
+    every, keeps = dense + experts, cluster.precision
+    state = (
+        keeps.item * (sharded if plan.zero == 3 else every)
+        + keeps.gradient * (sharded if plan.zero >= 2 else every)
+        + keeps.optimizer * (sharded if plan.zero >= 1 else every)
+    )
+    wires_forward, wires_backward = column["wires"], column["wires"] * (2 if plan.recompute == "full" else 1)
+    if plan.zero == 3:  # weights come and go with every pass, a layer ahead of the computing
+        one = gather / layer_count
+        wires_forward = wires_forward + one + np.maximum(0, gather - one - column["forward"])
+        both = gather + reduce
+        behind = column["inputs"] + column["weights"]
+        wires_backward = wires_backward + both / layer_count + np.maximum(0, both - both / layer_count - behind)
+        state, gather, reduce = state + 2 * rank.item * every / layer_count, 0 * gather, 0 * reduce
+    hop = plan.mbs * job.seq / layout.cp * shape.hidden * rank.item / layout.tp
+    return StageCosts(
+        layers=layer_count if plan.overlap else np.ones_like(layer_count), forward=column["forward"],
+        inputs=column["inputs"], weights=column["weights"],
+        wires_forward=wires_forward, wires_backward=wires_backward, kept=column["kept"],
+        passing=np.full(len(sums), widest if plan.recompute == "full" else 0.0), state=state,
+        gather=gather, reduce=reduce,
+        update=np.array([rank.moving(keeps.update * p) for p in (sharded if plan.zero >= 1 else every)]),
+        send=rank.wires("send", 2, layout.tp * layout.cp * layout.dp, hop) if layout.pp > 1 else 0.0,
+        gradient_bytes=keeps.gradient * every,
+    )  # fmt: skip
+
+
+def _sums(rank: _Rank, stages: int) -> tuple[list[Layer], Floats]:
+    """Every part's layers added up, with the embedding and the head where they belong."""
+    listed, first = kinds(rank.model), 0
+    embedding, head = _ends(rank)
+    sums, counts = [], parts(len(listed), stages)
+    for stage, count in enumerate(counts):
+        total = embedding if stage == 0 else Layer()
+        mine = listed[first : first + count]
+        for kind in dict.fromkeys(mine):
+            total = total + _layer(rank, *kind) * mine.count(kind)
+        sums.append(total + head if stage == stages - 1 else total)
+        first += count
+    if stages == 1 and rank.model.tied:
+        sums[0] = sums[0] + Layer(dense=-embedding.dense)  # one table is both
+    return sums, np.array(counts, float)
+
+
+def _data_parallel(rank: _Rank, zero: int, params: Floats, copies: int, stride: int) -> tuple[Floats, Floats]:
+    """Seconds to gather these parameters and to reduce their gradients over so many copies, `stride` ranks apart."""
+    if copies == 1:
+        return 0.0 * params, 0.0 * params
+    if zero == 0:
+        return 0.0 * params, np.array(
+            [rank.wires("all_reduce", copies, stride, rank.cluster.precision.gradient * p) for p in params]
+        )
+    gather = np.array([rank.wires("all_gather", copies, stride, rank.item * p / copies) for p in params])
+    return gather, np.array(
+        [rank.wires("reduce_scatter", copies, stride, rank.cluster.precision.gradient * p) for p in params]
+    )
+
+
+def model_flops(shape: Model, job: Job) -> float:
+    """FLOPs that a step needs whoever computes it: forward and twice that backward, nothing twice.
+
+    >>> from assay.sim.models import model
+    >>> round(model_flops(model("llama-3-8b"), Job(1, 8192)) / (6 * 8.03e9 * 8192), 2)
+    1.07
+    """
+    return 3.0 * shape.flops(job.tokens, job.seen)

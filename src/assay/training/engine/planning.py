@@ -1,0 +1,196 @@
+"""The question of the room: which layout for this model, on these machines, with these sequences; and why that one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from assay.record.errors import BadInput, unreadable
+from assay.sim.models import Model
+from assay.training.engine import search as space
+from assay.training.engine.bayes import bayes
+from assay.training.engine.cluster import Cluster
+from assay.training.engine.costs import USABLE
+from assay.training.engine.step import Outcome, simulate_many
+from assay.training.interface import Floats, Job, Plan
+
+Progress = Callable[[int, int], None]
+SEARCHES = ("exhaustive", "bayes")
+AT_ONCE = 256  # plans between two words to the progress bar
+TIE = 0.02  # steps that differ by less are a tie: no model of a cluster is that exact
+TRUST = (
+    "Step times are a model: shares of data-sheet peaks that are assumed (give your own under [efficiency] in a "
+    "cluster's TOML file) and closed forms for collectives without contention. Rank layouts by it, and measure the "
+    "first two."
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search has asked for, the best that fits first, and those that do not fit."""
+
+    shape: Model
+    cluster: Cluster
+    job: Job
+    fitting: list[Outcome]
+    too_large: list[Outcome]
+    possible: int
+
+    @property
+    def fastest(self) -> Outcome:
+        """The winner."""
+        return self.fitting[0]
+
+
+def job(batch: int, seq: int, lengths: Path | None = None) -> Job:
+    """What a step trains on; `lengths` are documents that are packed into the sequences.
+
+    >>> job(8, 4096).seen
+    2048.0
+    """
+    if lengths is None:
+        return Job(batch, seq)
+    tokens = np.minimum(read_lengths(lengths), seq).astype(float)
+    return Job(batch, seq, float((tokens**2).sum() / (2 * tokens.sum())))
+
+
+def read_lengths(path: Path) -> Floats:
+    """The lengths in a JSONL file: a number a line, or an object with `tokens` or `length`.
+
+    Raises:
+        BadInput: the line and what is wrong with it.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise unreadable(path, error, "a line of JSON for each document") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not text") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise BadInput(f"{path}, line {number}: not JSON") from error
+        if isinstance(value, dict):
+            value = value.get("tokens", value.get("length"))
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 1e9:
+            raise BadInput(f"{path}, line {number}: tokens or length should be a number, at least 1")
+        found.append(float(value))
+    if not found:
+        raise BadInput(f"{path}: no lengths in it")
+    return np.array(found)
+
+
+def best(
+    shape: Model, cluster: Cluster, job: Job, *, search: str = "exhaustive", progress: Progress | None = None,
+    plans: Sequence[Plan] | None = None,
+) -> Found:  # fmt: skip
+    """Search all plans, or those given.
+
+    >>> from assay.sim.models import model
+    >>> from assay.training.engine.cluster import read
+    >>> best(model("llama-3-8b"), read("8xh100"), Job(64, 4096)).fastest.fits
+    True
+
+    Raises:
+        BadInput: there is no plan, or none fits into memory; the message says what would help.
+    """
+    every = list(plans) if plans is not None else space.plans(shape, cluster, job)
+    if not every:
+        raise BadInput(
+            f"no layout of {shape.name} uses all {cluster.ranks} ranks with a batch of {job.batch}: take a batch that "
+            f"is a multiple of {cluster.ranks}, or a number of ranks with small divisors"
+        )
+    tell = progress or (lambda done, total: None)
+    if search == "bayes":
+        asked = bayes(every, lambda some: simulate_many(shape, cluster, some, job), tell)
+    else:
+        asked = []
+        for first in range(0, len(every), AT_ONCE):
+            asked += simulate_many(shape, cluster, every[first : first + AT_ONCE], job)
+            tell(len(asked), len(every))
+    fitting = sorted((one for one in asked if one.fits), key=lambda one: one.step)
+    too_large = sorted((one for one in asked if not one.fits), key=lambda one: one.step)
+    if not fitting:
+        least = min(too_large, key=lambda one: float(one.memory.max()))
+        raise BadInput(
+            f"no plan fits: the smallest ({least.plan.name}) needs {least.memory.max() / 1e9:.0f} GB a rank and "
+            f"{cluster.device.name} has {USABLE * cluster.device.mem_bytes / 1e9:.0f} to give; use more ranks"
+        )
+    return Found(shape, cluster, job, fitting, too_large, len(every))
+
+
+def answer(found: Found, top: int) -> dict[str, Any]:
+    """The best of each layout, fastest first, as `assay plan training` prints it."""
+    shown = by_layout(found.fitting)
+    return {
+        "job": {
+            "model": found.shape.name, "parameters": found.shape.params, "cluster": found.cluster.name,
+            "batch": found.job.batch, "seq": found.job.seq, "plans": found.possible,
+            "asked": len(found.fitting) + len(found.too_large), "out_of_memory": len(found.too_large),
+        },
+        "table": [one.row() for one in shown[:top]],
+        "why": why(found, shown),
+        "trust": TRUST,
+        "units": {"step": "s", "memory": "bytes a rank", "usd_per_billion": "USD/1e9 tokens"},
+        "shown": ["layout", "schedule", "mbs", "recompute", "zero", "step", "mfu", "tokens_per_second", "memory",
+                  "bubble", "exchange", "data", "usd_per_billion"],
+    }  # fmt: skip
+
+
+def by_layout(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The first of each cut of the model, whatever its schedule."""
+    first: dict[tuple[int, ...], Outcome] = {}
+    for one in outcomes:
+        cut = one.plan.layout
+        first.setdefault((cut.tp, cut.cp, cut.pp, cut.dp, cut.ep), one)
+    return list(first.values())
+
+
+def parts(outcome: Outcome) -> dict[str, float]:
+    """Seconds of a step by where they go."""
+    return {
+        "computing": outcome.step * outcome.compute,
+        "exchanges within layers": outcome.step * outcome.exchange,
+        "gradients and weights on their way": outcome.step * outcome.data,
+        "waiting for other stages": outcome.step * outcome.bubble,
+    }
+
+
+def why(found: Found, shown: Sequence[Outcome]) -> str:
+    """Who wins, and from which seconds it comes; what would be faster if there were memory for it."""
+    winner = shown[0]
+    told = f"{winner.plan.name} takes {winner.step:.3g} s a step ({winner.mfu:.0%} MFU)".replace("%", " %")
+    if len(shown) == 1:
+        told += "; no other layout fits."
+    else:
+        told += _against(winner, shown[1])
+    faster = [one for one in found.too_large if one.step < (1 - TIE) * winner.step]
+    if faster:
+        need, has = faster[0].memory.max() / 1e9, USABLE * found.cluster.device.mem_bytes / 1e9
+        gain = f"{1 - faster[0].step / winner.step:.0%}".replace("%", " %")
+        told += f" {faster[0].plan.name} would be {gain} faster and is out of memory: {need:.0f} GB of {has:.0f}."
+    else:
+        lost = {name: seconds for name, seconds in parts(winner).items() if name != "computing"}
+        name = max(lost, key=lambda key: lost[key])
+        share = f"{lost[name] / winner.step:.0%}".replace("%", " %")
+        told += f" Of its step {share} is {name}, the largest part that is not computing."
+    return told
+
+
+def _against(winner: Outcome, second: Outcome) -> str:
+    slower = second.step / winner.step - 1
+    saved = {name: seconds - parts(winner)[name] for name, seconds in parts(second).items()}
+    most, least = max(saved, key=lambda key: saved[key]), min(saved, key=lambda key: saved[key])
+    if slower < TIE:
+        return f", a tie with {second.plan.name} ({slower:.1%} apart, less than the model knows).".replace("%", " %")
+    told = f"; {second.plan.name} takes {slower:.1%} longer: {saved[most]:.2g} s more of {most}".replace("%", " %")
+    return told + (f", {-saved[least]:.2g} s less of {least}." if saved[least] < -0.001 * winner.step else ".")

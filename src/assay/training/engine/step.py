@@ -1,0 +1,261 @@
+"""A training step of one plan, or of many: when it ends, where the time goes, what it needs in memory.
+
+>>> outcome = simulate("llama-3-8b", "8xh100", Plan(Layout(tp=2, pp=2, dp=2)), Job(batch=64, seq=4096))
+>>> outcome.fits, 0.2 < outcome.mfu < 0.7
+(True, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from assay.sim.compiled import njit
+from assay.sim.dag import BLOCK
+from assay.sim.models import Model, model
+from assay.training.engine import cluster as clusters
+from assay.training.engine.cluster import Cluster
+from assay.training.engine.costs import USABLE, StageCosts, check, model_flops, stage_costs
+from assay.training.engine.folding import Folded, fold
+from assay.training.engine.graph import COMP, GATHER, REDUCE, StepGraph, price_vector, step_graph
+from assay.training.engine.schedules import named
+from assay.training.interface import Floats, Job, Layout, Plan, Schedule
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step of a plan comes to. Shares are of the step, averaged over the ranks."""
+
+    plan: Plan
+    cluster: Cluster
+    job: Job
+    microbatches: int
+    step: float
+    mfu: float
+    compute: float  # share of the step in which a rank computes, the optimizer included
+    exchange: float  # share that it waits for exchanges within layers
+    data: float  # share that gradients and weights on their way add to the step
+    memory: Floats  # bytes of each stage's ranks at their peak
+    graph: StepGraph = field(repr=False, compare=False)
+    prices: Floats = field(repr=False, compare=False)
+    own: Floats | None = field(default=None, repr=False, compare=False)  # durations, where ranks differ
+
+    @property
+    def seconds(self) -> Floats:
+        """How long every operation of the graph takes."""
+        return durations(self.graph, self.prices) if self.own is None else self.own
+
+    @property
+    def bubble(self) -> float:
+        """The share that a rank waits for other stages."""
+        return max(0.0, round(1.0 - self.compute - self.exchange - self.data, 12))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest rank has the memory."""
+        return bool(self.memory.max() <= USABLE * self.cluster.device.mem_bytes)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the whole cluster."""
+        return self.job.tokens / self.step
+
+    @property
+    def usd_per_billion(self) -> float:
+        """Dollars for a billion tokens."""
+        return self.cluster.ranks * self.cluster.device.usd_per_hour / 3600.0 * 1e9 / self.tokens_per_second
+
+    def row(self) -> dict[str, Any]:
+        """As one line of a table."""
+        layout = self.plan.layout
+        return {
+            "layout": layout.name, "schedule": self.plan.schedule, "mbs": self.plan.mbs,
+            "microbatches": self.microbatches, "recompute": self.plan.recompute, "zero": self.plan.zero,
+            "step": self.step, "mfu": self.mfu, "tokens_per_second": self.tokens_per_second,
+            "memory": float(self.memory.max()), "bubble": self.bubble, "exchange": self.exchange, "data": self.data,
+            "usd_per_billion": self.usd_per_billion, "fits": self.fits,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Unequal:
+    """Where ranks differ: how many times as long each takes, and how much work each copy's microbatches hold.
+
+    `slow[rank]` in the order tp, cp, dp, pp (tp changes fastest); `work[dp, microbatch]`; 1 is what the plan says.
+    """
+
+    slow: Floats | None = None
+    work: Floats | None = None
+
+
+def simulate(
+    shape: Model | str, cluster: Cluster | str, plan: Plan, job: Job, *, unequal: Unequal | None = None,
+    folded: bool = True, schedule: Schedule | None = None,
+) -> Outcome:  # fmt: skip
+    """One step of one plan.
+
+    Args:
+        shape: the model, its name or its config.json.
+        cluster: as `cluster.read` takes it.
+        plan: how it is cut and ordered.
+        job: what it trains on.
+        unequal: ranks or microbatches that differ.
+        folded: simulate alike ranks once; without it all of them, which gives the same and takes longer.
+        schedule: one of your own, in place of the plan's by name.
+
+    Raises:
+        BadInput: a plan that cannot be.
+    """
+    shape = model(shape) if isinstance(shape, str) else shape
+    cluster = clusters.read(cluster) if isinstance(cluster, str) else cluster
+    order = schedule or named(plan.schedule, plan.layout.vpp)
+    m = check(shape, cluster, plan, job)
+    costs = stage_costs(shape, cluster, plan, job)
+    graph, seconds, weight = timed(costs, plan.layout, order, m, unequal=unequal, folded=folded)
+    return _outcome(shape, cluster, plan, job, graph, costs, seconds, weight)
+
+
+def timed(
+    costs: StageCosts, layout: Layout, order: Schedule, m: int, *, unequal: Unequal | None = None, folded: bool = True
+) -> tuple[StepGraph, Floats, Floats]:
+    """The graph of a step, the seconds of its operations, and what share of the ranks each column stands for."""
+    columns, factor = _columns(layout, m, unequal, folded)
+    inner, data = (tuple(columns.groups[kind].tolist()) for kind in ("inner", "data"))
+    graph = step_graph(order, layout.pp, m, inner, data)
+    seconds = durations(graph, prices_of(graph, costs)) if factor is None else _unequal(graph, costs, factor)
+    return graph, seconds, columns.count / columns.count.sum()
+
+
+def prices_of(graph: StepGraph, costs: StageCosts) -> Floats:
+    """A plan's prices for this graph."""
+    return price_vector(
+        graph.prices, forward=costs.forward, inputs=costs.inputs, weights=costs.weights, send=costs.send,
+        wires_forward=costs.wires_forward, wires_backward=costs.wires_backward, gather=costs.gather,
+        reduce=costs.reduce, update=costs.update, layers=costs.layers, split=graph.schedule.split,
+    )  # fmt: skip
+
+
+def durations(graph: StepGraph, prices: Floats) -> Floats:
+    """Seconds of every operation: [operations], or [operations, layouts] for prices of several."""
+    return np.asarray(prices[..., graph.price].T + prices[..., graph.wires].T)
+
+
+def _columns(layout: Layout, m: int, unequal: Unequal | None, folded: bool) -> tuple[Folded, Floats | None]:
+    """Pipelines that differ, who exchanges with whom, and how many times as long each one's passes take."""
+    wide = layout.tp * layout.cp
+    count = wide * layout.dp
+    inner = np.arange(count).reshape(-1, max(wide, layout.ep))
+    data = np.arange(count).reshape(layout.dp, layout.cp, layout.tp).transpose(2, 0, 1).reshape(layout.tp, -1)
+    if unequal is None and folded:
+        none = np.zeros(1, np.int64)
+        return Folded(np.zeros(count, np.int64), none, np.array([count]), {"inner": none, "data": none}), None
+    given = unequal or Unequal()
+    slow = (
+        np.ones((layout.pp, count)) if given.slow is None else np.asarray(given.slow, float).reshape(layout.pp, count)
+    )
+    work = np.ones((layout.dp, m)) if given.work is None else np.asarray(given.work, float).reshape(layout.dp, m)
+    own = np.column_stack([slow.T, np.repeat(work, wide, axis=0)])
+    signature = own if folded else np.arange(count)
+    found = fold(signature, inner=inner, data=data)
+    return found, own[found.first]
+
+
+def _unequal(graph: StepGraph, costs: StageCosts, factor: Floats) -> Floats:
+    """Durations where every column has its own speed on each stage and its own work in each microbatch."""
+    prices = prices_of(graph, costs)
+    times = np.ones(len(graph.kind))
+    comp = graph.kind == COMP
+    column, stage, mb = graph.column[comp], graph.stage[comp], graph.mb[comp]
+    times[comp] = factor[column, stage] * factor[column, graph.pp + mb]
+    return np.asarray(prices[graph.price] * times + prices[graph.wires])
+
+
+def _outcome(
+    shape: Model, cluster: Cluster, plan: Plan, job: Job, graph: StepGraph, costs: StageCosts, seconds: Floats,
+    weight: Floats,
+) -> Outcome:  # fmt: skip
+    comp = graph.kind == COMP
+    computing = seconds[comp] - prices_of(graph, costs)[graph.wires[comp]]
+    mean = float((computing * weight[graph.column[comp]]).sum()) / graph.pp
+    return replace(_told(shape, cluster, plan, job, graph, costs, *_solved(graph, seconds), mean), own=seconds)
+
+
+def _told(
+    shape: Model, cluster: Cluster, plan: Plan, job: Job, graph: StepGraph, costs: StageCosts, step: float, free: float,
+    computing: float,
+) -> Outcome:  # fmt: skip
+    """`free` is the step if gradients and weights moved in no time; `computing` a rank's mean seconds at work."""
+    exchange = graph.m * float((costs.wires_forward + costs.wires_backward).sum()) / graph.pp
+    update = float(costs.update.sum()) / graph.pp if graph.schedule.flush else 0.0
+    peak = cluster.ranks * cluster.device.flops(cluster.precision.dtype)
+    return Outcome(
+        plan, cluster, job, graph.m, step, model_flops(shape, job) / (step * peak), (computing + update) / step,
+        exchange / step, (step - free) / step, memory_of(graph, costs), graph,
+        prices_of(graph, costs),
+    )  # fmt: skip
+
+
+def _solved(graph: StepGraph, seconds: Floats) -> tuple[Any, Any]:
+    """The step's end, and what it would be if gradients and weights moved in no time; arrays for several layouts."""
+    moving = (graph.kind == GATHER) | (graph.kind == REDUCE)
+    if seconds.ndim == 1:
+        return float(graph.dag.ends(seconds).max()), float(graph.dag.ends(np.where(moving, 0.0, seconds)).max())
+    still = np.where(moving[:, None], 0.0, seconds)
+    return graph.dag.last_of_columns(seconds), graph.dag.last_of_columns(still)
+
+
+def simulate_many(shape: Model, cluster: Cluster, plans: Sequence[Plan], job: Job) -> list[Outcome]:
+    """The same for many plans that `check` has found possible; those with the same graph are swept together.
+
+    >>> from assay.sim.models import model
+    >>> plans = [Plan(Layout(tp=2, pp=2, dp=2)), Plan(Layout(tp=1, pp=2, dp=4))]
+    >>> both = simulate_many(model("llama-3-8b"), clusters.read("8xh100"), plans, Job(64, 4096))
+    >>> both[1].step == simulate("llama-3-8b", "8xh100", plans[1], Job(64, 4096)).step
+    True
+    """
+    alike: dict[tuple[str, int, int, int], list[int]] = {}
+    for at, plan in enumerate(plans):
+        m = check(shape, cluster, plan, job)
+        alike.setdefault((plan.schedule, plan.layout.vpp, plan.layout.pp, m), []).append(at)
+    found: dict[int, Outcome] = {}
+    for (name, vpp, pp, m), members in alike.items():
+        graph = step_graph(named(name, vpp), pp, m)
+        for first in range(0, len(members), BLOCK):
+            some = members[first : first + BLOCK]
+            costs = [stage_costs(shape, cluster, plans[at], job) for at in some]
+            seconds = np.ascontiguousarray(durations(graph, np.stack([prices_of(graph, cost) for cost in costs])))
+            steps, free = _solved(graph, seconds)
+            for at, cost, step, still in zip(some, costs, steps, free, strict=True):
+                computing = m * float((cost.forward + cost.inputs + cost.weights).sum()) / pp
+                found[at] = _told(shape, cluster, plans[at], job, graph, cost, float(step), float(still), computing)
+    return [found[at] for at in range(len(plans))]
+
+
+def memory_of(graph: StepGraph, costs: StageCosts) -> Floats:
+    """Bytes of a rank of each stage at its fullest: state, activations in flight, and what a backward pass needs."""
+    running = np.asarray(_running(graph.slots, costs.kept, costs.passing, graph.schedule.split))
+    chunks = [[graph.schedule.virtual(c, s, graph.pp) for c in range(graph.schedule.chunks)] for s in range(graph.pp)]
+    return np.asarray(costs.state[np.array(chunks)].sum(axis=1) + running.max(axis=1))
+
+
+@njit(cache=True)
+def _running(slots: Any, kept: Any, passing: Any, split: bool) -> Any:
+    """Bytes of activations during every slot of every stage: the memory curve in the schedule's order.
+
+    Where the gradients of weights are put off, what they are computed from is kept until then.
+    """
+    pp, n = slots.shape[0], slots.shape[1]
+    curve = np.zeros((pp, n))
+    for s in range(pp):
+        now = 0.0
+        for k in range(n):
+            what, part, cut = slots[s, k, 0], slots[s, k, 4], slots[s, k, 5]
+            if what == 0 and cut != 2:
+                now += kept[part]
+            curve[s, k] = now + (passing[part] if what == 1 else 0.0)
+            if what == (2 if split else 1) and cut != 1:
+                now -= kept[part]
+    return curve

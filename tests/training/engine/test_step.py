@@ -1,0 +1,182 @@
+"""The step engine against an independent one, folded against unfolded, many against one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.record.errors import BadInput
+from assay.sim.dag import BLOCK, Cyclic, Dag
+from assay.sim.models import model
+from assay.sim.random import stream
+from assay.training.engine.cluster import read
+from assay.training.engine.costs import StageCosts, stage_costs
+from assay.training.engine.graph import step_graph
+from assay.training.engine.schedules import DualPipe, Interleaved, OneFOneB, named
+from assay.training.engine.search import plans
+from assay.training.engine.step import Unequal, simulate, simulate_many, timed
+from assay.training.interface import Job, Layout, Plan
+from tests.oracles.training_step import Play
+
+
+def costs(seed: int, parts: int) -> StageCosts:
+    """Any seconds at all for the parts of a model."""
+    random = stream(seed, "test", "training", "costs")
+
+    def some(scale: float = 1.0) -> Any:
+        return scale * random.random(parts)
+
+    layers = random.integers(1, 5, parts).astype(float)
+    return StageCosts(
+        layers, some(), some(), some(), some(0.3), some(0.4), some(), some(), some(), some(2.0), some(2.0), some(),
+        float(random.random()) * 0.2, some(),
+    )  # fmt: skip
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> dict[str, Any]:
+    """Layouts, schedules and microbatches that go together, with stragglers, unequal work and unequal experts."""
+    name = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe"]))
+    pp = draw(st.sampled_from([2, 4] if name == "dualpipe" else [1, 2, 3, 4]))
+    vpp = draw(st.integers(2, 3)) if name == "interleaved" else 1
+    m = pp * draw(st.integers(2, 4)) if name in ("interleaved", "dualpipe") else draw(st.integers(1, 7))
+    layout = Layout(tp=draw(st.sampled_from([1, 2])), cp=draw(st.sampled_from([1, 2])), pp=pp,
+                    dp=draw(st.sampled_from([1, 2, 4])), vpp=vpp)  # fmt: skip
+    wide = layout.tp * layout.cp
+    layout = Layout(layout.tp, layout.cp, pp, layout.dp, draw(st.sampled_from([1, wide * layout.dp])), vpp)
+    columns = wide * layout.dp
+    slow, work = np.ones((pp, columns)), np.ones((layout.dp, m))
+    for _ in range(draw(st.integers(0, 2))):
+        slow[draw(st.integers(0, pp - 1)), draw(st.integers(0, columns - 1))] = draw(st.sampled_from([1.5, 3.0]))
+    if draw(st.booleans()):
+        work[:] = stream(draw(st.integers(0, 99)), "test", "work").uniform(0.5, 2.0, work.shape)
+    return {"layout": layout, "order": named(name, vpp), "m": m, "slow": slow, "work": work,
+            "costs": costs(draw(st.integers(0, 999)), pp * vpp)}  # fmt: skip
+
+
+def end(graph: Any, seconds: Any) -> float:
+    return float(graph.dag.ends(seconds).max())
+
+
+@given(situations())
+def test_folded_unfolded_and_an_engine_of_its_own_agree(case: dict[str, Any]) -> None:
+    unequal = Unequal(case["slow"], case["work"])
+    at = case["costs"], case["layout"], case["order"], case["m"]
+    folded = end(*timed(*at, unequal=unequal)[:2])
+    unfolded = end(*timed(*at, unequal=unequal, folded=False)[:2])
+    played = Play(*at, case["slow"], case["work"]).end()
+    assert folded == pytest.approx(unfolded, rel=1e-9)
+    assert folded == pytest.approx(played, rel=1e-9)
+
+
+@settings(max_examples=8)
+@given(situations())
+def test_the_batched_sweep_equals_single_runs(case: dict[str, Any]) -> None:
+    graph, seconds, _ = timed(case["costs"], case["layout"], case["order"], case["m"])
+    draws = seconds * stream(0, "test", "draws").uniform(0.5, 2.0, (BLOCK + 3, len(seconds)))
+    assert (graph.dag.ends(draws) == np.stack([graph.dag.ends(one) for one in draws])).all()
+
+
+def test_a_straggler_unfolds_only_its_own_orbit() -> None:
+    slow = np.ones((2, 64))
+    slow[1, 9] = 2.0
+    graph, _, weight = timed(costs(0, 2), Layout(tp=8, pp=2, dp=8), OneFOneB(), 4, unequal=Unequal(slow))
+    assert graph.columns == 4  # itself, its tensor-parallel partners, its data-parallel partners, the others
+    assert sorted((weight * 64).round().astype(int).tolist()) == [1, 7, 7, 49]
+
+
+def test_many_plans_swept_together_equal_each_alone() -> None:
+    shape, cluster, job = model("qwen3-30b-a3b"), read("16xh100"), Job(32, 2048)
+    some = plans(shape, cluster, job)[::40]
+    for plan, one in zip(some, simulate_many(shape, cluster, some, job), strict=True):
+        assert one.step == simulate(shape, cluster, plan, job).step
+        assert one.row() == pytest.approx(simulate(shape, cluster, plan, job).row())
+
+
+def test_a_thousand_ranks_folded_equal_all_of_them() -> None:
+    plan, job = Plan(Layout(tp=8, pp=4, dp=32), recompute="full"), Job(128, 8192)
+    folded = simulate("llama-3.1-405b", "1024xh100", plan, job)
+    whole = simulate("llama-3.1-405b", "1024xh100", plan, job, folded=False)
+    assert whole.step == folded.step
+    assert len(whole.graph.kind) > 100 * len(folded.graph.kind)
+
+
+def test_memory_follows_the_microbatches_in_flight() -> None:
+    layout, job, cluster = Layout(pp=4, dp=2), Job(64, 4096), read("8xh100")
+
+    def peak(schedule: str) -> Any:
+        return simulate("llama-3-8b", cluster, Plan(layout, schedule), job).memory
+
+    kept = stage_costs(model("llama-3-8b"), cluster, Plan(layout), job).kept
+    microbatches = 32
+    assert peak("gpipe") - peak("1f1b") == pytest.approx((microbatches - np.array([4, 3, 2, 1])) * kept)
+    assert peak("zb-h1") - peak("1f1b") == pytest.approx(np.array([0, 1, 2, 3]) * kept)  # as the fullest, everywhere
+    assert simulate("llama-3-8b", cluster, Plan(layout), job).fits
+    assert not simulate("llama-3-8b", cluster, Plan(layout, "gpipe"), job).fits
+
+
+def test_out_of_memory_is_a_result() -> None:
+    outcome = simulate("llama-3.1-405b", "8xh100", Plan(Layout(tp=8)), Job(8, 4096))
+    assert not outcome.fits
+    assert outcome.memory.max() > 85e9
+    assert outcome.step > 0
+
+
+class Stuck:
+    """Every stage begins with a backward pass that nobody can have asked for."""
+
+    key = "stuck"
+    chunks, split, flush = 1, False, True
+
+    def virtual(self, chunk: int, stage: int, pp: int) -> int:
+        return stage
+
+    def check(self, pp: int, m: int) -> None:
+        pass
+
+    def slots(self, stage: int, pp: int, m: int) -> Any:
+        order = [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)] if stage else [(0, 0, 0), (1, 0, 0), (0, 0, 1), (1, 0, 1)]
+        return np.array([(*slot, 0) for slot in order])
+
+
+def test_a_schedule_that_deadlocks_is_told_so() -> None:
+    with pytest.raises(BadInput, match="schedule stuck: its stages wait for each other for ever"):
+        step_graph(Stuck(), 2, 2)
+
+
+def test_cycles_name_their_nodes() -> None:
+    with pytest.raises(Cyclic) as error:
+        Dag.of(3, [(0, 1), (1, 2), (2, 1)])
+    assert error.value.nodes.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (Plan(Layout(tp=3, dp=1)), "is 3 ranks, the cluster has 8"),
+        (Plan(Layout(tp=8, dp=1), mbs=5), "a batch of 64 sequences is not a multiple of dp1 x mbs5"),
+        (Plan(Layout(pp=8, dp=1, vpp=8)), "more stages than the 32 layers of llama-3-8b"),
+        (Plan(Layout(pp=8, dp=1), "zigzag"), "unknown schedule 'zigzag'; there are gpipe, 1f1b"),
+        (Plan(Layout(pp=8, vpp=2), "interleaved", mbs=16), "use a multiple of 8"),
+        (Plan(Layout(dp=8), recompute="some"), "recompute is none|selective|full"),
+        (Plan(Layout(dp=8, ep=2)), "ep2 should divide 1 experts"),
+    ],
+)
+def test_impossible_plans_say_which_field(plan: Plan, message: str) -> None:
+    with pytest.raises(BadInput) as error:
+        simulate("llama-3-8b", "8xh100", plan, Job(64, 4096))
+    assert message in str(error.value)
+
+
+def test_heads_that_are_not_divisible() -> None:
+    with pytest.raises(BadInput, match="tp6 does not divide the 32 heads of llama-3-8b"):
+        simulate("llama-3-8b", "6xh100", Plan(Layout(tp=6)), Job(64, 4096))
+
+
+def test_dualpipe_holds_two_parts_and_interleaved_smaller_ones() -> None:
+    assert [DualPipe().virtual(1, s, 4) for s in range(4)] == [3, 2, 1, 0]
+    assert [Interleaved(2).virtual(1, s, 4) for s in range(4)] == [4, 5, 6, 7]
