@@ -170,7 +170,7 @@ class Host:
         """Whether rows lie in at least half of their part's pages: it is sooner read in one piece than in many."""
         size = 4 * self.layers[layer].width
         whole = size * int(self.graph.sizes[part])
-        pages = np.count_nonzero(np.diff(ids.astype(np.int64) * size // PAGE)) + 1
+        pages = int(np.count_nonzero(np.diff(ids.astype(np.int64) * size // PAGE))) + 1
         return whole <= self.chunk and 2 * pages * PAGE >= whole
 
     def _part(self, layer: int, part: int, admit: bool) -> Floats | None:
