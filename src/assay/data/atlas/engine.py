@@ -7,7 +7,7 @@ than half of the rest are accumulators, and a fifth are rows in flight.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -135,10 +135,6 @@ class Ran:
     returns: int
     live: int
     policy: str = ""
-
-    def as_row(self) -> dict[str, float | str]:
-        """The fields by name."""
-        return asdict(self)
 
 
 def run_layer(
