@@ -106,7 +106,7 @@ def study(lab: Lab) -> Tables:
         ),
         "exact": some.run(
             trials.exact,
-            [{"kind": kind, "policy": policy, "share": 1.0, "nodes": 2048, "width": 64} for kind, policy in tried],
+            [{"kind": kind, "policy": policy, "share": 0.7, "nodes": 4096, "width": 64} for kind, policy in tried],
         ),
         "policies": some.run(
             trials.policies, [{"graph": graph, "share": share, **counted} for graph in GRAPHS for share in shares],
