@@ -6,7 +6,7 @@ import pytest
 
 from assay.data.baselines.append_log import AppendLog
 from assay.data.crash.faulty import Fault, Kind
-from assay.data.crash.lab import AGAIN, Case, examine, recorded, replay, smallest
+from assay.data.crash.lab import AGAIN, Case, cases, examine, filmed, recorded, replay, smallest
 from assay.data.crash.processes import examine_processes
 from tests.data.crash import broken
 
@@ -81,6 +81,15 @@ def test_a_case_always_goes_the_same_way() -> None:
     assert replay(broken.Plain, case) == replay(broken.Plain, case)
     mixed = Case(OPS, 5, mixed=2)
     assert replay(broken.Plain, mixed) == replay(broken.Plain, mixed)
+
+
+@pytest.mark.parametrize(
+    "made", [AppendLog, broken.PointerFirst, broken.Plain, broken.Assuming, broken.FragileRecovery, broken.Hangs]
+)
+def test_a_death_off_the_film_ends_as_one_that_is_lived(made: type) -> None:
+    film = filmed(made, OPS, 0)
+    every = cases(made, len(film.frames), OPS, 0, mixes=0)
+    assert [replay(made, case, film) for case in every] == [replay(made, case) for case in every]
 
 
 def test_real_processes_that_exit_at_the_point_lose_nothing() -> None:

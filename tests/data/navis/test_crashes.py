@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from assay.data.crash.faulty import Fault, Kind
-from assay.data.crash.lab import Case, cases, examine, recorded, replay
+from assay.data.crash.lab import Case, cases, examine, filmed, replay
 from assay.data.crash.processes import examine_processes
 from assay.data.navis.crashing import Growing
 from assay.data.navis.pages import Table
@@ -22,8 +23,8 @@ from assay.data.navis.vector_index import VectorIndex
 
 
 def test_nothing_is_lost() -> None:
-    changes = recorded(Growing, 50, 0)
-    kinds = {line.partition("/")[0] for line in changes}
+    film = filmed(Growing, 50, 0)
+    kinds = {f"{frame.op.name} {frame.op.key}".partition("/")[0] for frame in film.frames}
     assert kinds == {
         "put log",
         "put pages",
@@ -33,13 +34,24 @@ def test_nothing_is_lost() -> None:
         "delete log",
         "delete log-state",
     }
-    every = cases(Growing, len(changes), 50, 0, mixes=4)
-    assert [found for case in every[:: len(every) // 12] + every[-4:] if (found := replay(Growing, case))] == []
+    every = cases(Growing, len(film.frames), 50, 0, mixes=4)
+    assert [found for case in every[:: len(every) // 12] + every[-4:] if (found := replay(Growing, case, film))] == []
+
+
+def test_who_dies_leaves_no_file_open() -> None:
+    case = Case(50, 0, (Fault(20, Kind.AFTER), Fault(1, Kind.BEFORE)))
+    replay(Growing, case)
+    gc.collect()
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    for _ in range(3):
+        replay(Growing, case)
+    gc.collect()
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) <= before
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_in_more_than_three_hundred_changes() -> None:
-    report = examine(Growing, ops=400, mixes=100)
+    report = examine(Growing, ops=350, mixes=100)
     assert report.findings == [] and report.changes >= 300
 
 
@@ -77,9 +89,10 @@ class Hasty(Growing):
 
 @pytest.mark.parametrize("wrong", [InPlace, Hasty])
 def test_the_lab_finds_an_index_that_is_careless(wrong: type[Growing]) -> None:
-    changes = recorded(wrong, 50, 0)
-    begun = changes.index("put log/00000000000000000001")  # the first index is there
-    assert any(replay(wrong, Case(50, 0, (Fault(at, Kind.BEFORE),))) for at in range(begun, len(changes)))
+    film = filmed(wrong, 50, 0)
+    begun = [frame.op.key for frame in film.frames].index("log/00000000000000000001")  # the first index is there
+    deaths = [Case(50, 0, (Fault(at, Kind.BEFORE),)) for at in range(begun, len(film.frames))]
+    assert any(replay(wrong, case, film) for case in deaths)
 
 
 WRITER = """

@@ -21,7 +21,7 @@ from assay.data.navis.seek import LENGTH, STEPS, checksum, geometry, scratch, se
 from assay.data.navis.vector_index import VectorIndex
 from assay.data.store.blocking import wait
 from assay.data.vectors import brute_force, drifting
-from assay.data.vectors.graph import recall
+from assay.data.vectors.graph import prune, recall
 from assay.record.errors import BadInput
 from tests.oracles import neighbours as oracle
 
@@ -72,11 +72,11 @@ def test_pruning_is_the_plain_one_and_spares_children(n: int, degree: int, alpha
     rows, point = rng.integers(-6, 7, (n, 3)).astype(np.float32), np.zeros(3, np.float32)
     far = (rows**2).sum(axis=1)
     order = np.lexsort((np.arange(n), far))
-    kept = building.prune(rows, far, order, np.float32(alpha**2), np.zeros(n, np.bool_), degree)
+    kept = prune(rows, far, order, np.float32(alpha**2), np.zeros(n, np.bool_), degree)
     assert kept.tolist() == oracle.prune(rows, point, list(range(n)), alpha, degree)
     children = rng.permutation(n)[: rng.integers(0, degree + 1)]
     keep = np.isin(np.arange(n), children)
-    kept = building.prune(rows, far, order, np.float32(alpha**2), keep, degree)
+    kept = prune(rows, far, order, np.float32(alpha**2), keep, degree)
     assert set(children.tolist()) <= set(kept.tolist()) and len(kept) <= degree
 
 

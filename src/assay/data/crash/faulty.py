@@ -32,6 +32,7 @@ class Kind(StrEnum):
 
 
 DEATHS = (Kind.BEFORE, Kind.AFTER)
+SURVIVED = (Kind.LOST, Kind.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +94,11 @@ class Faulty(Wrapper):
             return await call()
         kind = self.fault.kind
         if kind in (Kind.AFTER, Kind.LOST):
-            await call()
+            with suppress(AlreadyExists):  # an answer as good as any other, and nobody hears it
+                await call()
         if kind in (Kind.LATE, Kind.LAST):
             self._late = call
-        if kind not in (Kind.LOST, Kind.REFUSED):
+        if kind not in SURVIVED:
             self._dead = True
             self._die()
         raise Unknown(f"nobody said whether {op.name} {op.key} happened")

@@ -1,7 +1,7 @@
 """Every change × every way to fail, then every crash of the recovery, then actors at once.
 
-A scenario is run once to count its changes. Then, for each change and each :class:`~assay.data.crash.faulty.Kind`, it
-runs from scratch with that fault; its successor recovers, is asked whether the rules hold, finishes the scenario, and
+A scenario is run once and filmed. Then, for each change and each :class:`~assay.data.crash.faulty.Kind`, its life ends
+there, or goes on with that fault; its successor recovers, is asked whether the rules hold, finishes the scenario, and
 is asked again. Where the first life ended in a crash, the successor is crashed, too, at each of the first changes of
 its own. All of it in memory and virtual time: a case takes milliseconds, and the same case always goes the same way.
 """
@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from assay.data.crash.faulty import DEATHS, Crash, Fault, Faulty, Kind
+from assay.data.crash.faulty import DEATHS, SURVIVED, Crash, Fault, Faulty, Kind
+from assay.data.crash.film import Camera, Film
 from assay.data.interface import Crashable, Store, StoreError, Violation
 from assay.data.store.delayed import Delayed, Latency, Profile
 from assay.data.store.memory import MemStore
@@ -84,28 +85,35 @@ def examine(
     (True, 72, [])
     """
     began = time.perf_counter()
-    changes = len(recorded(make, ops, seed))
+    film = filmed(make, ops, seed)
+    changes = len(film.frames)
     tried = cases(make, changes, ops, seed, mixes)
     report = Report(make().key, changes, changes <= EXHAUSTIVE)
     report.mixes = sum(case.mixed > 0 for case in tried)
     report.crashes, report.crashes_twice = (sum(len(case.faults) == n for case in tried) for n in (1, 2))
     for done, case in enumerate(tried):
-        if found := replay(make, case):
+        if found := replay(make, case, film):
             report.findings.append(found)
         progress(done + 1, len(tried))
     report.seconds = time.perf_counter() - began
     return report
 
 
-def recorded(make: Make, ops: int, seed: int) -> list[str]:
-    """The changes of a scenario that nothing disturbs."""
+def filmed(make: Make, ops: int, seed: int) -> Film:
+    """A scenario that nothing disturbs."""
 
-    async def main() -> list[str]:
-        store = Faulty(MemStore(VirtualClock()))
-        await life(make(), store, ops, [], seed)
-        return [f"{op.name} {op.key}" for op in store.trace]
+    async def main() -> Film:
+        promised: list[Any] = []
+        camera = Camera(MemStore(VirtualClock()), promised, VirtualClock())
+        await life(make(), camera, ops, promised, seed * 1000)
+        return camera.film
 
     return run_virtual(main())
+
+
+def recorded(make: Make, ops: int, seed: int) -> list[str]:
+    """The changes of a scenario that nothing disturbs."""
+    return [f"{frame.op.name} {frame.op.key}" for frame in filmed(make, ops, seed).frames]
 
 
 def cases(make: Make, changes: int, ops: int, seed: int, mixes: int) -> list[Case]:
@@ -133,9 +141,12 @@ def _doubles(changes: int, ops: int, seed: int) -> Iterator[Case]:
                 yield Case(ops, seed, (Fault(at, first), Fault(again, DEATHS[(at + again) % 2])))
 
 
-def replay(make: Make, case: Case) -> Finding | None:
-    """Run one case; None where every rule held."""
-    violations, trace = run_virtual(_mixed(make, case) if case.mixed else _crashed(make, case))
+def replay(make: Make, case: Case, film: Film | None = None) -> Finding | None:
+    """Run one case, with the film of its scenario from the first death on; None where every rule held."""
+    if film is None or case.mixed or case.faults[0].kind in SURVIVED:
+        violations, trace = run_virtual(_mixed(make, case) if case.mixed else _crashed(make, case))
+    else:
+        violations, trace = run_virtual(_crashed(make, case, film), start=film.frames[case.faults[0].at].when)
     return Finding(case, tuple(violations), tuple(trace[-8:])) if violations else None
 
 
@@ -148,10 +159,13 @@ async def life(
     await component.work(ops, promised, role or component.roles[0])
 
 
-async def _crashed(make: Make, case: Case) -> tuple[list[Violation], list[str]]:
+async def _crashed(make: Make, case: Case, film: Film | None = None) -> tuple[list[Violation], list[str]]:
     world, promised = MemStore(VirtualClock()), list[Any]()
-    stores = []
-    for number, fault in enumerate(case.faults):
+    stores: list[Faulty] = []
+    if film is not None:
+        world, dead, promised = await film.death(case.faults[0])
+        stores.append(dead)
+    for number, fault in list(enumerate(case.faults))[len(stores) :]:
         stores.append(Faulty(world, fault))
         wrong = await _dying(life(make(), stores[-1], case.ops, promised, _seed(case, number)))
         if wrong:
@@ -236,15 +250,16 @@ async def _mixed(make: Make, case: Case) -> tuple[list[Violation], list[str]]:
 def smallest(make: Make, found: Finding, tries: int = 3000) -> Finding:
     """The shortest scenario in which a rule breaks, as far as so many tries find one."""
     for ops in range(1, found.case.ops):
-        if found.case.mixed:
+        film = None if found.case.mixed else filmed(make, ops, found.case.seed)
+        if film is None:
             tried: Iterator[Case] = (Case(ops, found.case.seed + i, mixed=found.case.mixed) for i in range(20))
         else:
-            tried = _singles(len(recorded(make, ops, found.case.seed)), ops, found.case.seed)
+            tried = _singles(len(film.frames), ops, found.case.seed)
         for case in tried:
             tries -= 1
             if tries < 0:
                 return found
-            if smaller := replay(make, case):
+            if smaller := replay(make, case, film):
                 return smaller
     return found
 

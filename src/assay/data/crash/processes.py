@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from assay.data.crash.faulty import DEATHS, Fault, Faulty, Kind
+from assay.data.crash.faulty import DEATHS, SURVIVED, Fault, Faulty
 from assay.data.crash.lab import Case, Finding, life, recorded
 from assay.data.interface import Crashable, StoreError, Violation
 from assay.data.store.directory import DirStore
@@ -28,7 +28,7 @@ from assay.sim.scratch import scratch
 from assay.sim.streams import stream
 
 KILLED = 137
-KINDS = (*DEATHS, Kind.LOST, Kind.REFUSED)  # a request cannot outlive the process that makes it on a local folder
+KINDS = (*DEATHS, *SURVIVED)  # a request cannot outlive the process that makes it on a local folder
 
 
 def examine_processes(

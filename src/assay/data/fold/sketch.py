@@ -24,6 +24,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from assay.data.engine.sorted_sets import common
 from assay.data.fold.threads import in_threads
 from assay.sim.compiled import njit
 from assay.sim.streams import stream
@@ -249,16 +250,7 @@ def _packed(loose: Any, room: Any, counts: Any) -> Any:
 @njit(cache=True, nogil=True)
 def jaccard(x: Any, y: Any) -> float:
     """The Jaccard similarity of two sorted sets; two empty documents are the same."""
-    i = j = both = 0
-    while i < len(x) and j < len(y):
-        if x[i] == y[j]:
-            both += 1
-            i += 1
-            j += 1
-        elif x[i] < y[j]:
-            i += 1
-        else:
-            j += 1
+    both = common(x, y)
     either = len(x) + len(y) - both
     return both / either if either else 1.0
 

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.data.engine.sorted_sets import common
 from assay.data.graphflash.parts import Floats, Int32s, Int64s, Network, Part
 from assay.data.interface import Buffer
 from assay.sim.compiled import njit
@@ -367,28 +368,13 @@ def _upward(indptr, near, rank, numbers):
 
 
 @njit(cache=True, nogil=True)
-def _common(a, b):
-    i = j = found = 0
-    while i < len(a) and j < len(b):
-        if a[i] == b[j]:
-            found += 1
-            i += 1
-            j += 1
-        elif a[i] < b[j]:
-            i += 1
-        else:
-            j += 1
-    return found
-
-
-@njit(cache=True, nogil=True)
 def _close_near(indptr, larger, numbers, k, value):
     scanned = 0
     for u in range(k):
         mine = numbers[larger[indptr[u] : indptr[u + 1]]]
         for v in larger[indptr[u] : indptr[u + 1]]:
             if v < k:
-                value[v] += _common(mine, numbers[larger[indptr[v] : indptr[v + 1]]])
+                value[v] += common(mine, numbers[larger[indptr[v] : indptr[v + 1]]])
                 scanned += len(mine) + indptr[v + 1] - indptr[v]
     return scanned
 
@@ -426,7 +412,7 @@ def _close_far(indptr, larger, numbers, own, keys, values, value):
         for w in theirs:
             at = np.searchsorted(own, w)
             if at < len(own) and own[at] == w:
-                value[at] += _common(theirs, numbers[larger[indptr[at] : indptr[at + 1]]])
+                value[at] += common(theirs, numbers[larger[indptr[at] : indptr[at + 1]]])
         first = stop
 
 

@@ -15,6 +15,7 @@ The study runs on real files past the page cache, with a cache of a twentieth of
 same code with DiskANN's nodes, entry points that stay and a cache of pages: what OdinANN does. `layout`, `entrance` and
 `cache` have one of the three parts each. usearch, in memory and not durable, is what could be reached at best.
 
+arXiv:2605.11523.
 
 >>> import tempfile
 >>> import numpy as np

@@ -20,7 +20,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from assay.data.navis.seek import _FAST, Array, _fresh, squared
+from assay.data.navis.seek import Array, _fresh
+from assay.data.vectors.graph import prune
+from assay.data.vectors.kernels import enter, squared
 from assay.data.vectors.product import ProductCode
 from assay.sim.compiled import njit
 from assay.sim.random import stream
@@ -28,7 +30,8 @@ from assay.sim.random import stream
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 LARGEST = 4096  # nodes of a batch
-TRAINED = 3000  # rows that the codes are trained on
+TRAINED = 10_000  # rows that the codes are trained on
+LEAST_CODE = 32  # bytes
 Progress = Callable[[int, int], None]
 
 
@@ -46,14 +49,19 @@ def base(
     vectors: Floats, degree: int, breadth: int, alpha: float, seed: int = 0,
     progress: Progress = lambda done, total: None,
 ) -> Base:  # fmt: skip
-    """Codes of a byte for sixteen numbers (sixteen bytes or more), the graph, and the tree in it."""
+    """The graph, the tree in it, and codes."""
+    lists, root = vamana(vectors, degree, breadth, alpha, seed, progress)
+    return finished(vectors, lists, root, seed)
+
+
+def finished(vectors: Floats, lists: Ids, root: int, seed: int = 0) -> Base:
+    """What an index begins with beside its graph: the tree, and codes of a byte for sixteen numbers, 32 or more."""
     n, width = vectors.shape
     some = np.sort(stream(seed, "navis-codes", n).permutation(n)[:TRAINED])
-    parts = min(max(width // 16, 16), width)
+    parts = min(max(width // 16, LEAST_CODE), width)
     code = ProductCode.train(
         np.ascontiguousarray(vectors[some]), parts, rounds=8, centres=min(256, len(some)), seed=seed
     )
-    lists, root = vamana(vectors, degree, breadth, alpha, seed, progress)
     parents = tree(lists, root)
     return Base(code, code.encode(vectors), lists, root, parents)
 
@@ -69,8 +77,9 @@ def vamana(
     (3, 6)
     """
     n = len(vectors)
-    some = vectors[:: max(n // 10_000, 1)]
-    root = int(np.argmin(((vectors - some.mean(axis=0)) ** 2).sum(axis=1))) if n <= 100_000 else 0
+    mean = vectors[:: max(n // 10_000, 1)].mean(axis=0)
+    blocks = np.array_split(vectors, -(-n // 10_000))
+    root = int(np.argmin(np.concatenate([((block - mean) ** 2).sum(axis=1) for block in blocks])))
     lists = np.zeros((n, degree + 1), np.int32)
     order = stream(seed, "vamana", n).permutation(n).astype(np.int32)
     order = np.concatenate([[np.int32(root)], order[order != root]])
@@ -163,29 +172,6 @@ def _give(lists, parents, children, giver, node):
     children[giver] += 1
 
 
-@njit(cache=True)
-def prune(vectors, far, order, alpha_squared, keep, most):
-    """RobustPrune of rows by their distances, in a given order; `keep` marks rows that stay whatever is nearer."""
-    alive = np.ones(len(order), np.bool_)
-    kept = np.empty(most, np.int32)
-    count = 0
-    owed = 0
-    for i in range(len(order)):
-        owed += keep[order[i]]
-    for i in range(len(order)):
-        a = order[i]
-        if not keep[a] and (not alive[i] or count + owed >= most):
-            continue
-        kept[count] = a
-        count += 1
-        owed -= keep[a]
-        for j in range(i + 1, len(order)):
-            b = order[j]
-            if alive[j] and alpha_squared * squared(vectors[a], vectors[b]) <= far[b]:
-                alive[j] = False
-    return kept[:count]
-
-
 @njit(cache=True, nogil=True)
 def _walk(vectors, lists, query, start, breadth, visited, visited_far):
     """Best-first in memory; (number of nodes expanded), which are in `visited`."""
@@ -210,15 +196,7 @@ def _walk(vectors, lists, query, start, breadth, visited, visited_far):
             if not _fresh(seen, v):
                 continue
             looked += 1
-            d = squared(vectors[v], query)
-            if count == breadth and d >= far[count - 1]:
-                continue
-            place = count if count < breadth else count - 1
-            while place > 0 and far[place - 1] > d:
-                ids[place], far[place], done[place] = ids[place - 1], far[place - 1], done[place - 1]
-                place -= 1
-            ids[place], far[place], done[place] = v, d, False
-            count = min(count + 1, breadth)
+            _, count = enter(ids, far, done, count, v, squared(vectors[v], query))
     return steps
 
 
@@ -240,7 +218,7 @@ def _choose(vectors, lists, batch, found, root, breadth, alpha_squared):
             found[i, 1 + s] = visited[kept[s]]
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True)
 def _add(vectors, lists, v, others, alpha_squared):
     """Point from v to others, too; prune where that is more than fits."""
     degree = lists.shape[1] - 1

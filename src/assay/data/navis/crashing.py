@@ -26,6 +26,7 @@ GOES = 4  # of so many ids one is deleted
 PAUSE = GRACE / 2  # virtual seconds between rounds, so that old records are trimmed, too
 
 
+@cache
 def content(one: int) -> Array:
     """The vector of an id.
 
@@ -96,13 +97,14 @@ class Growing(Navis):
             return [*wrong, *([Violation("what was promised is there", "no index")] if promised and not wrong else [])]
         assert self.nodes is not None
         deleted = {-one - 1 for one in promised if one < 0}
-        for one in sorted({*self.nodes.number, *(one for one in promised if one >= 0)}):
-            found, far = self.search(content(one), 1)
-            there = int(found[0, 0]) == one and float(far[0, 0]) == 0.0
+        every = sorted({*self.nodes.number, *(one for one in promised if one >= 0)})
+        nearest, far = self.search(np.stack([content(one) for one in every]), 1)
+        for one, found, distance in zip(every, nearest[:, 0].tolist(), far[:, 0].tolist(), strict=True):
+            there = found == one and distance == 0.0
             if one in deleted:
                 wrong += [Violation("what was deleted is not found", f"id {one}")] if there else []
             elif not there and (one in self.nodes.number and not self._is_dead(one)):
-                wrong.append(Violation("an id that is there is found at no distance", f"id {one}: {found}, {far}"))
+                wrong.append(Violation("an id that is there is found at no distance", f"id {one}: {found}, {distance}"))
             elif not there and one not in self.nodes.number:
                 wrong.append(Violation("what was promised is there", f"id {one}"))
         return wrong

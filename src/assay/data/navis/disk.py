@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -135,6 +136,7 @@ class StoreDisk:
         self.store, self.direct = store, False
         self._copies: dict[str, int] = {}
         self._own: set[str] = set()
+        weakref.finalize(self, _close, self._copies)  # who dies in the crash lab closes nothing
 
     async def open(self, names: Sequence[str]) -> None:
         """Copy the pages there are; others may have written since the last time."""
@@ -190,5 +192,9 @@ class StoreDisk:
 
     def close(self) -> None:
         """The copies."""
-        while self._copies:
-            os.close(self._copies.popitem()[1])
+        _close(self._copies)
+
+
+def _close(descriptors: dict[str, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])

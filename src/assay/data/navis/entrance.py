@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from assay.data.navis.seek import Array, _coded, _fresh
 from assay.data.vectors.graph import robust_prune
+from assay.data.vectors.kernels import enter
 from assay.sim.compiled import njit
 
 DEGREE = 32
@@ -126,12 +127,4 @@ def _nearest(nodes, edges, codes, table, breadth):
         for v in edges[ids[at]]:
             if v < 0 or not _fresh(seen, v):
                 continue
-            d = _coded(table, codes[nodes[v]])
-            if count == breadth and d >= far[count - 1]:
-                continue
-            place = count if count < breadth else count - 1
-            while place > 0 and far[place - 1] > d:
-                ids[place], far[place], done[place] = ids[place - 1], far[place - 1], done[place - 1]
-                place -= 1
-            ids[place], far[place], done[place] = v, d, False
-            count = min(count + 1, breadth)
+            _, count = enter(ids, far, done, count, v, _coded(table, codes[nodes[v]]))

@@ -25,7 +25,7 @@ from assay.data.navis.cache import ListCache
 from assay.data.navis.disk import Disk
 from assay.data.navis.entrance import SHARE, Entrance
 from assay.data.navis.linking import decoded, link, prepare
-from assay.data.navis.memory import Gate, Nodes
+from assay.data.navis.memory import Gate, Nodes, Numbers
 from assay.data.navis.records import Config, Deleted, Inserted, Kept, Record, State, array
 from assay.data.navis.seek import (
     FILE,
@@ -115,7 +115,7 @@ class Navis:
             first += pages.read_chunk(nodes, first, await self.store.get(name))
         nodes.count = nodes.first_fresh = state.count
         nodes.dead[: state.count] = np.unpackbits(np.frombuffer(state.dead, np.uint8), count=state.count)
-        nodes.number = {int(one): i for i, one in enumerate(nodes.ids[: state.count].tolist())}
+        nodes.number = Numbers(nodes.ids[: state.count])
         np.add.at(nodes.children, nodes.parents[: state.count], 1)
         self.chunks = state.chunks
         self.table = pages.Table(
@@ -162,7 +162,7 @@ class Navis:
         n = nodes.count = nodes.first_fresh = len(rows)
         nodes.codes[:n] = begun.codes
         nodes.ids[:n], nodes.parents[:n] = ids, parents
-        nodes.number = {int(one): i for i, one in enumerate(nodes.ids[:n].tolist())}
+        nodes.number = Numbers(nodes.ids[:n])
         np.add.at(nodes.children, parents, 1)
         nodes.slots[pages.breadth_first(lists, self.root)] = np.arange(n, dtype=np.int32)
         self.table = pages.Table.empty()
@@ -251,19 +251,21 @@ class Navis:
         nodes = self.nodes
         assert nodes is not None
         with self.gate.walking():
-            # Vectors far from what the codes were trained on share theirs: however few are asked for, look at some.
-            first = breadth if self.config.packed else min(max(self.config.rerank * k, LEAST), breadth)
+            # Codes order near ones badly, and those far from what they were trained on not at all: however few are
+            # asked for, look at some, and at more where more breadth is given.
+            some = max(self.config.rerank * k, LEAST, breadth // 2)
+            first = breadth if self.config.packed else min(some, breadth)
             x, _, _ = self._walk(query, breadth, k, first, breadth, True)
             count = int(x.tally[WANTED])
             near, far = x.ids[:count].copy(), x.exact[:count].copy()
             order = np.lexsort((near, far))
             order = order[~nodes.dead[near[order]]][:k]
-            ids = nodes.ids[near[order]]
+            ids, exact = np.full(k, -1, np.int64), np.full(k, np.inf, np.float32)
+            ids[: len(order)], exact[: len(order)] = nodes.ids[near[order]], far[order]
         self.did.searches += 1
         self.did.search_reads += int(x.tally[REQUESTS])
         self._learn(x, breadth, breadth)
-        pad = k - len(order)
-        return np.pad(ids, (0, pad), constant_values=-1), np.pad(far[order], (0, pad), constant_values=np.inf)
+        return ids, exact
 
     def _learn(self, x: Scratch, breadth: int, want: int) -> None:
         """Let the cache learn from a walk: now if nobody walks, else when somebody changes something anyway."""
@@ -289,7 +291,7 @@ class Navis:
         return added
 
     @property
-    def _there(self) -> dict[int, int]:
+    def _there(self) -> Numbers:
         assert self.nodes is not None
         return self.nodes.number
 
@@ -382,7 +384,7 @@ class Navis:
         used, chosen = self._linked(node, vector, near, some, lists)
         nodes.used = used
         nodes.slots[node] = self.table.slot_near(nodes.slots[chosen], self.geo.per)
-        nodes.number[one] = node
+        nodes.number.add(one, node)
         nodes.count += 1
         self._drifted(node, x, passed)
         return np.append(chosen, [np.int32(node), nodes.parents[node]])
@@ -465,7 +467,8 @@ class Navis:
             nodes.fresh_row[node], nodes.fresh_node[nodes.used] = nodes.used, node
             nodes.used += 1
         nodes.fresh[nodes.fresh_row[touched]] = records.unpacked_lists(record.lists, len(touched), self.config.degree)
-        nodes.number |= {int(one): first + i for i, one in enumerate(ids.tolist())}
+        for node, one in enumerate(ids.tolist(), first):
+            nodes.number.add(one, node)
         nodes.count = first + n
         self.table.take(nodes.slots[new], self.geo.per)
         if record.source and record.rows:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from assay.data.navis.building import prune
-from assay.data.navis.seek import _FAST, squared
+from assay.data.vectors.graph import prune
+from assay.data.vectors.kernels import FAST, squared
 from assay.sim.compiled import njit
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
+@njit(cache=True, nogil=True, fastmath=FAST)
 def prepare(centres, query):
     """(distances of the query's parts to all centres; the query's own code)."""
     parts, count, columns = centres.shape

@@ -24,13 +24,13 @@ import numpy.typing as npt
 from numba import types
 
 from assay.data.disk.pages import PAGE, aligned
+from assay.data.vectors.kernels import FAST, squared
 from assay.sim.compiled import njit
 
 WORDS = PAGE // 4
 QUEUE = 512  # reads on the way, at most
 FILE = 40  # a page's place: its file's number above so many bits, its number in the file below
 RAM, CACHED, READ = 0, 1, 2  # where an expanded node's list came from
-_FAST = {"reassoc", "nsz", "contract", "arcp"}
 _SETUP, _DESTROY, _SUBMIT, _EVENTS = {"aarch64": (0, 1, 2, 4)}.get(platform.machine(), (206, 207, 209, 208))
 _syscall = types.ExternalFunction("syscall", types.int64(*[types.int64] * 6))
 _pread = types.ExternalFunction("pread", types.int64(types.int32, types.int64, types.int64, types.int64))
@@ -168,17 +168,7 @@ def checksum(words):
     return np.uint32(mixed >> np.uint64(32))
 
 
-@njit(cache=True, fastmath=_FAST)
-def squared(a, b):
-    """Squared Euclidean distance; the order of the sum is the compiler's, so that it can use wide registers."""
-    total = np.float32(0)
-    for j in range(len(a)):
-        d = a[j] - b[j]
-        total += d * d
-    return total
-
-
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=FAST)
 def _coded(table, code):
     total = np.float32(0)
     for p in range(len(code)):

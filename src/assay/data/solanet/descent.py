@@ -24,12 +24,13 @@ import numpy.typing as npt
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from assay.data.vectors.graph import random_graph
+from assay.data.vectors.kernels import offer, squared
 from assay.sim.compiled import njit
 from assay.sim.random import below, bits, key
 
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
-FAST = {"reassoc", "contract", "nsz"}  # sums may be taken in any order; nothing else is relaxed
 LEAST_BLOCK = 256
 
 
@@ -58,12 +59,12 @@ def descend(
     if not 1 <= k < n:
         raise ValueError(f"{k} neighbours among {n} rows; 1 to {n - 1} expected")
     word = np.uint64(key(seed, "solanet", n, k))
-    ids, far, fresh = np.empty((n, k), np.int32), np.empty((n, k), np.float32), np.ones((n, k), np.bool_)
+    ids, far, fresh = random_graph(rows, k, word)
     most = max(int(sample * k), 1)
     buffer, taken = np.empty((n, max(k // 2, 8)), np.uint64), np.zeros(n, np.int32)
     samples = np.empty((2, n, 2 * most), np.int32)
     counts = np.empty((2, n, 2), np.int32)
-    distances, dropped, turn, block = _begin(rows, ids, far, word), 0, 0, LEAST_BLOCK
+    distances, dropped, turn, block = n * k, 0, 0, LEAST_BLOCK
     with ThreadPoolExecutor(threads) as pool:
         for turn in range(1, rounds + 1):
             _sample(ids, fresh, samples, counts, word + np.uint64(turn))
@@ -105,40 +106,6 @@ def _take_slot(typing, counts, place):
         return builder.atomic_rmw("add", at, context.get_constant(kind.dtype, 1), "monotonic")
 
     return counts.dtype(counts, place), generate
-
-
-@njit(cache=True, nogil=True, fastmath=FAST)
-def squared(a, b):
-    """Squared Euclidean distance."""
-    total = np.float32(0)
-    for j in range(len(a)):
-        d = a[j] - b[j]
-        total += d * d
-    return total
-
-
-@njit(cache=True, nogil=True)
-def _begin(rows, ids, far, word):
-    """Fill the lists with different random points."""
-    n, k = ids.shape
-    draw = np.uint64(0)
-    for u in range(n):
-        count = 0
-        while count < k:
-            v = np.int32(below(bits(word, draw), n))
-            draw += np.uint64(1)
-            known = v == u
-            for j in range(count):
-                known = known or ids[u, j] == v
-            if not known:
-                d = squared(rows[u], rows[v])
-                at = count
-                while at > 0 and far[u, at - 1] > d:
-                    far[u, at], ids[u, at] = far[u, at - 1], ids[u, at - 1]
-                    at -= 1
-                far[u, at], ids[u, at] = d, v
-                count += 1
-    return n * k
 
 
 @njit(cache=True, nogil=True)
@@ -244,25 +211,8 @@ def _merge(start, end, ids, far, fresh, buffer, taken):
     went = 0
     for u in range(start, end):
         for slot in range(min(taken[u], buffer.shape[1])):
-            offer = buffer[u, slot]
-            d = np.uint32(offer >> np.uint64(32)).view(np.float32)
-            went += insert(ids, far, fresh, u, np.int32(offer & np.uint64(0xFFFFFFFF)), d)
+            pair = buffer[u, slot]
+            d = np.uint32(pair >> np.uint64(32)).view(np.float32)
+            went += offer(ids, far, fresh, u, np.int32(pair & np.uint64(0xFFFFFFFF)), d)
         taken[u] = 0
     return went
-
-
-@njit(cache=True, nogil=True)
-def insert(ids, far, fresh, u, v, distance):
-    """Put v into u's sorted list, if it is nearer than the last and not there; 1 where it went in."""
-    last = ids.shape[1] - 1
-    if distance >= far[u, last]:
-        return 0
-    for j in range(last + 1):
-        if ids[u, j] == v:
-            return 0
-    at = last
-    while at > 0 and far[u, at - 1] > distance:
-        far[u, at], ids[u, at], fresh[u, at] = far[u, at - 1], ids[u, at - 1], fresh[u, at - 1]
-        at -= 1
-    far[u, at], ids[u, at], fresh[u, at] = distance, v, True
-    return 1

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from assay.data.solanet.descent import insert, squared
+from assay.data.vectors.kernels import enter, offer, squared
 from assay.sim.compiled import njit
 from assay.sim.random import below, bits
 
@@ -46,20 +46,6 @@ def walk_order(near):
 
 
 @njit(cache=True, nogil=True)
-def _add(pool, pool_far, done, count, v, d):
-    """Put a node into the ascending pool; where it went (the pool's length: nowhere), and the new count."""
-    most = len(pool)
-    if count == most and d >= pool_far[count - 1]:
-        return most, count
-    at = count if count < most else count - 1
-    while at > 0 and pool_far[at - 1] > d:
-        pool_far[at], pool[at], done[at] = pool_far[at - 1], pool[at - 1], done[at - 1]
-        at -= 1
-    pool_far[at], pool[at], done[at] = d, v, False
-    return at, min(count + 1, most)
-
-
-@njit(cache=True, nogil=True)
 def search_part(order, mine, near, back, ids, far, fresh, rows, graph, first, hits, breadth, narrow, random, word):
     """Search one part for all points in this order; its rows are numbers `first`, … in the lists. Distances computed.
 
@@ -84,8 +70,8 @@ def search_part(order, mine, near, back, ids, far, fresh, rows, graph, first, hi
                 seen[v] = step + 1
                 d = squared(mine[u], rows[v])
                 computed += 1
-                insert(ids, far, fresh, u, first + v, d)
-                _, count = _add(pool, pool_far, done, count, v, d)
+                offer(ids, far, fresh, u, first + v, d)
+                _, count = enter(pool, pool_far, done, count, v, d)
         while True:
             while nearest < count and done[nearest]:
                 nearest += 1
@@ -97,8 +83,8 @@ def search_part(order, mine, near, back, ids, far, fresh, rows, graph, first, hi
                     seen[v] = step + 1
                     d = squared(mine[u], rows[v])
                     computed += 1
-                    insert(ids, far, fresh, u, first + v, d)
-                    at, count = _add(pool, pool_far, done, count, v, d)
+                    offer(ids, far, fresh, u, first + v, d)
+                    at, count = enter(pool, pool_far, done, count, v, d)
                     nearest = min(nearest, at)
         for h in range(min(HITS, count)):
             hits[u, h] = pool[h]
@@ -151,7 +137,7 @@ def judge(points, nodes, places, mine, rows, ids, far, fresh, kept):
     went = 0
     for i in range(len(points)):
         u = points[i]
-        kept[i] = insert(ids, far, fresh, u, nodes[i], squared(mine[u], rows[places[i]]))
+        kept[i] = offer(ids, far, fresh, u, nodes[i], squared(mine[u], rows[places[i]]))
         went += kept[i]
     return went
 

@@ -26,6 +26,12 @@ class MemStore(Store):
         self._times: dict[str, float] = {}
         self._keys: list[str] = []  # in order
 
+    def copy(self, clock: Clock) -> MemStore:
+        """A store of its own with the same objects."""
+        other = MemStore(clock)
+        other.objects, other._times, other._keys = dict(self.objects), dict(self._times), list(self._keys)
+        return other
+
     async def put(self, key: str, data: Buffer | Sequence[Buffer], *, if_absent: bool = False) -> Meta:
         """Keep a copy: what the caller does to its buffers later is no longer our business."""
         if key not in self.objects:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from assay.data.vectors.kernels import enter, offer, squared
 from assay.sim.compiled import njit
 from assay.sim.random import below, bits, key
 
@@ -32,13 +33,16 @@ def brute_force(vectors: Floats, queries: Floats, k: int, block: int = 1024) -> 
     """
     k = min(k, len(vectors))
     ids, far = np.empty((len(queries), k), np.int32), np.empty((len(queries), k), np.float32)
-    own = (vectors.astype(np.float64) ** 2).sum(axis=1)
+    wide = vectors.astype(np.float64)
+    own = np.einsum("ij,ij->i", wide, wide)
     for start in range(0, len(queries), block):
         some = queries[start : start + block].astype(np.float64)
-        all_far = np.maximum(own - 2 * some @ vectors.T.astype(np.float64) + (some**2).sum(axis=1)[:, None], 0)
-        order = np.argsort(all_far, axis=1, kind="stable")[:, :k]
-        ids[start : start + block] = order
-        far[start : start + block] = np.take_along_axis(all_far, order, axis=1)
+        all_far = np.maximum(own - 2 * some @ wide.T + (some**2).sum(axis=1)[:, None], 0)
+        last = np.partition(all_far, k - 1, axis=1)[:, k - 1]
+        for i, row in enumerate(all_far, start):
+            near = np.flatnonzero(row <= last[i - start])  # with all that are as far as the k-th, for ties
+            ids[i] = near[np.argsort(row[near], kind="stable")[:k]]
+            far[i] = row[ids[i]]
     return ids, far
 
 
@@ -70,9 +74,10 @@ def robust_prune(vectors: Floats, point: Floats, candidates: Ids, alpha: float, 
     [0, 2]
     """
     unique = np.unique(candidates).astype(np.int32)
-    far = ((vectors[unique] - point) ** 2).sum(axis=1)
-    order = np.lexsort((unique, far))
-    kept: Ids = _prune(vectors, unique[order], far[order].astype(np.float32), np.float32(alpha * alpha), degree)
+    some = np.ascontiguousarray(vectors[unique], np.float32)
+    far = ((some - point) ** 2).sum(axis=1).astype(np.float32)
+    order = np.argsort(far, kind="stable")
+    kept: Ids = unique[prune(some, far, order, np.float32(alpha * alpha), np.zeros(len(some), np.bool_), degree)]
     return kept
 
 
@@ -93,7 +98,7 @@ def nn_descent(
         raise ValueError(f"{k} neighbours among {n} rows; 1 to {n - 1} expected")
     rows = np.ascontiguousarray(vectors, np.float32)
     word = np.uint64(key(seed, "nn-descent", n, k))
-    ids, far, fresh = _random_graph(rows, k, word)
+    ids, far, fresh = random_graph(rows, k, word)
     most = max(int(sample * k), 1)
     for turn in range(rounds):
         if _join(rows, ids, far, fresh, most, word + np.uint64(turn + 1)) < stop * n * k:
@@ -102,104 +107,71 @@ def nn_descent(
 
 
 @njit(cache=True)
-def _squared(a, b):
-    total = np.float32(0)
-    for j in range(len(a)):
-        d = a[j] - b[j]
-        total += d * d
-    return total
-
-
-@njit(cache=True)
-def _insert(ids, far, count, most, node, distance):
-    """Put a node into an ascending list of at most `most`; where it went, or -1, and the new length."""
-    if count == most and (distance, node) >= (far[count - 1], ids[count - 1]):
-        return -1, count
-    at = count if count < most else count - 1
-    while at > 0 and (far[at - 1], ids[at - 1]) > (distance, node):
-        far[at], ids[at] = far[at - 1], ids[at - 1]
-        at -= 1
-    far[at], ids[at] = distance, node
-    return at, min(count + 1, most)
-
-
-@njit(cache=True)
 def _beam(vectors, graph, query, entries, breadth, seen):
-    ids, far = np.empty(breadth, np.int32), np.empty(breadth, np.float32)
-    expanded = np.zeros(len(vectors), np.bool_)
+    ids, far, done = np.empty(breadth, np.int32), np.empty(breadth, np.float32), np.empty(breadth, np.bool_)
     walked = np.empty(len(vectors), np.int32)
     count = steps = 0
     for v in entries:
         if not seen[v]:
             seen[v] = True
-            _, count = _insert(ids, far, count, breadth, v, _squared(vectors[v], query))
+            _, count = enter(ids, far, done, count, v, squared(vectors[v], query))
     while True:
         at = 0
-        while at < count and expanded[ids[at]]:
+        while at < count and done[at]:
             at += 1
         if at == count:
             return ids, far, count, walked[:steps].copy()
         u = ids[at]
-        expanded[u] = True
+        done[at] = True
         walked[steps] = u
         steps += 1
         for v in graph[u]:
             if v >= 0 and not seen[v]:
                 seen[v] = True
-                _, count = _insert(ids, far, count, breadth, v, _squared(vectors[v], query))
+                _, count = enter(ids, far, done, count, v, squared(vectors[v], query))
 
 
 @njit(cache=True)
-def _prune(vectors, candidates, far, alpha_squared, degree):
-    kept = np.empty(min(degree, len(candidates)), np.int32)
-    alive = np.ones(len(candidates), np.bool_)
+def prune(vectors, far, order, alpha_squared, keep, most):
+    """RobustPrune of rows by their distances, in a given order; `keep` marks rows that stay whatever is nearer."""
+    alive = np.ones(len(order), np.bool_)
+    kept = np.empty(most, np.int32)
     count = 0
-    for i in range(len(candidates)):
-        if not alive[i]:
+    owed = 0
+    for i in range(len(order)):
+        owed += keep[order[i]]
+    for i in range(len(order)):
+        a = order[i]
+        if not keep[a] and (not alive[i] or count + owed >= most):
             continue
-        if count == len(kept):
-            break
-        kept[count] = candidates[i]
+        kept[count] = a
         count += 1
-        for j in range(i + 1, len(candidates)):
-            if alive[j] and alpha_squared * _squared(vectors[candidates[i]], vectors[candidates[j]]) <= far[j]:
+        owed -= keep[a]
+        for j in range(i + 1, len(order)):
+            b = order[j]
+            if alive[j] and alpha_squared * squared(vectors[a], vectors[b]) <= far[b]:
                 alive[j] = False
-    return kept[:count].copy()
+    return kept[:count]
 
 
-@njit(cache=True)
-def _random_graph(rows, k, word):
+@njit(cache=True, nogil=True)
+def random_graph(rows, k, word):
+    """Lists of k different random others, (numbers, squared distances ascending, all marked as new)."""
     n = len(rows)
-    ids, far = np.full((n, k), -1, np.int32), np.full((n, k), np.inf, np.float32)
+    ids, far, fresh = np.empty((n, k), np.int32), np.empty((n, k), np.float32), np.empty((n, k), np.bool_)
     draw = np.uint64(0)
     for u in range(n):
         count = 0
         while count < k:
-            v = np.int64(below(bits(word, draw), n))
+            v = np.int32(below(bits(word, draw), n))
             draw += np.uint64(1)
             known = v == u
             for j in range(count):
                 known = known or ids[u, j] == v
             if not known:
-                _, count = _insert(ids[u], far[u], count, k, np.int32(v), _squared(rows[u], rows[v]))
-    return ids, far, np.ones((n, k), np.bool_)
-
-
-@njit(cache=True)
-def _offer(ids, far, fresh, u, v, distance):
-    """Offer v to u's list; 1 where it went in."""
-    k = ids.shape[1]
-    if (distance, np.int32(v)) >= (far[u, k - 1], ids[u, k - 1]):
-        return 0
-    for j in range(k):
-        if ids[u, j] == v:
-            return 0
-    at = k - 1
-    while at > 0 and (far[u, at - 1], ids[u, at - 1]) > (distance, np.int32(v)):
-        far[u, at], ids[u, at], fresh[u, at] = far[u, at - 1], ids[u, at - 1], fresh[u, at - 1]
-        at -= 1
-    far[u, at], ids[u, at], fresh[u, at] = distance, v, True
-    return 1
+                _, count = enter(ids[u], far[u], fresh[u], count, v, squared(rows[u], rows[v]))
+    fresh[:] = True
+    return ids, far, fresh
 
 
 @njit(cache=True)
@@ -243,13 +215,13 @@ def _join(rows, ids, far, fresh, most, word):
             for j in range(i + 1, fresh_ones):
                 b = new[u, j]
                 if a != b:
-                    d = _squared(rows[a], rows[b])
-                    changed += _offer(ids, far, fresh, a, b, d) + _offer(ids, far, fresh, b, a, d)
+                    d = squared(rows[a], rows[b])
+                    changed += offer(ids, far, fresh, a, b, d) + offer(ids, far, fresh, b, a, d)
             for j in range(others):
                 b = old[u, j]
                 if a != b:
-                    d = _squared(rows[a], rows[b])
-                    changed += _offer(ids, far, fresh, a, b, d) + _offer(ids, far, fresh, b, a, d)
+                    d = squared(rows[a], rows[b])
+                    changed += offer(ids, far, fresh, a, b, d) + offer(ids, far, fresh, b, a, d)
     return changed
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from assay.data.vectors.kernels import squared
 from assay.sim.compiled import njit
 from assay.sim.random import stream
 
@@ -89,16 +90,13 @@ def _parts(rows: Floats, parts: int) -> Floats:
     return padded.reshape(n, parts, columns)
 
 
-@njit(cache=True, fastmath={"reassoc", "nsz", "contract", "arcp"})  # the sum in wide registers, in any order
+@njit(cache=True)
 def _nearest(rows, centres):
     label, far = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
     for i in range(len(rows)):
         best, at = np.float32(np.inf), 0
         for c in range(len(centres)):
-            total = np.float32(0)
-            for j in range(rows.shape[1]):
-                d = rows[i, j] - centres[c, j]
-                total += d * d
+            total = squared(rows[i], centres[c])
             if total < best:
                 best, at = total, c
         label[i], far[i] = at, best
