@@ -14,6 +14,7 @@ from assay.sim.hardware import device
 from assay.sim.nccl import NcclModel
 from assay.sim.sends import arrivals
 from assay.training import nccl_model
+from assay.training.interface import CollectiveModel
 from assay.training.nccl_model import fitting
 from assay.training.nccl_model.compare import compare, why
 
@@ -29,6 +30,11 @@ def put_in(path: Path, model: NcclModel, sizes: list[int], noise: float = 0.0) -
 
 
 SIZES = [2**k for k in range(10, 31)]
+
+
+def test_it_is_a_collective_model_of_the_room() -> None:
+    model: CollectiveModel = NcclModel.of(device("h100"), nodes=2)
+    assert model.seconds("all_gather", np.arange(16), np.array([1e3, 1e6])).shape == (2,)
 
 
 def test_a_fit_finds_the_scales_that_were_put_in(tmp_path: Path) -> None:
