@@ -33,7 +33,8 @@ from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.training.tons.flows import throughput
 from assay.training.tons.pods import CHIPS, Pod, distances
 from assay.training.tons.routes import route
-from assay.training.tons.search import best_torus, best_twisted, random_shifts, synthesise
+from assay.training.tons.search import best_torus, best_twisted, random_shifts
+from assay.training.tons.search import synthesise as synthesise
 
 if TYPE_CHECKING:
     import altair as alt
