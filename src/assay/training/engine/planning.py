@@ -161,7 +161,7 @@ def parts(outcome: Outcome) -> dict[str, float]:
         "computing": outcome.step * outcome.compute,
         "exchanges within layers": outcome.step * outcome.exchange,
         "gradients and weights on their way": outcome.step * outcome.data,
-        "waiting for other stages": outcome.step * outcome.bubble,
+        "waiting for other ranks": outcome.step * outcome.bubble,
     }
 
 

@@ -1,0 +1,1 @@
+"""What people use today, to be compared with."""
