@@ -20,7 +20,7 @@ from assay.record.errors import BadInput, unreadable
 from assay.sim import collectives
 from assay.sim.collectives import Link
 from assay.sim.hardware import Device, device
-from assay.training.interface import Floats, Ints
+from assay.training.interface import CollectiveModel, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ class Cluster:
     efficiency: Efficiency = Efficiency()
     name: str = ""
     precision: Precision = Precision()
+    collectives: CollectiveModel | None = None  # closed forms where none is given; hashable, for costs are kept by it
 
     @property
     def nodes(self) -> int:
