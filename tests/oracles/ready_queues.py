@@ -7,7 +7,8 @@ def play(
     edges: list[tuple[int, int, float]], device: list[int], seconds: list[float], priority: list[float]
 ) -> list[float]:
     """When each operation ends."""
-    n, ends = len(seconds), {}
+    n = len(seconds)
+    ends: dict[int, float] = {}
     running: dict[int, int] = {}
     now = 0.0
     while len(ends) < n:

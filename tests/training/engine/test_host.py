@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from assay.training.engine.cluster import FP32
+from assay.training.engine.cluster import FP32, Cluster
 from assay.training.engine.costs import model_flops, stage_costs
-from assay.training.engine.host import OWN, PLAN, Cluster, _fitted, _line, calibrate, decoder, predicted, step
+from assay.training.engine.host import OWN, PLAN, _fitted, _line, calibrate, decoder, predicted, step
 from assay.training.interface import Job
 
 pytest.importorskip("torch")

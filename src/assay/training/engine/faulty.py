@@ -93,9 +93,8 @@ def run(
     cluster = clusters.read(cluster) if isinstance(cluster, str) else cluster
     for fault in faults:
         if fault.kind not in ("slow", "crash") or not NETWORK <= fault.target < cluster.ranks:
-            raise BadInput(
-                f"{fault.kind} of {fault.target}: a step knows slow and crash, of ranks below {cluster.ranks}"
-            )
+            known = f"a step knows slow and crash, of ranks below {cluster.ranks}"
+            raise BadInput(f"{fault.kind} of {fault.target}: {known}")
     pace = _paces(shape, cluster, job)
     crashes = sorted((fault for fault in faults if fault.kind == "crash"), key=lambda fault: fault.start)
     slow, done, now = [fault for fault in faults if fault.kind == "slow"], Run(), 0.0
