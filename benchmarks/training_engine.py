@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from assay.sim.models import model
+from assay.sim.models import Model, model
 from assay.training.engine import cluster as clusters
 from assay.training.engine import graph as graphs
 from assay.training.engine import search
 from assay.training.engine.step import simulate, simulate_many
 from assay.training.interface import Job, Layout, Plan
 
+GPT = Model("gpt", 4096, 51_200, True, 32, 0, 0, 32, 0, 32, 32, 128, 16_384, gated_mlp=False)
 PEER = Path(__file__).parent / "peers" / "llm_analysis_run.py"
 
 
@@ -83,7 +84,7 @@ def peer() -> None:
     if not python.exists():
         print(f"llm-analysis: not installed at {python}; see benchmarks/envs/llm-analysis.txt")
         return
-    shape, cluster, job = model("llama-2-7b"), clusters.read("64xa100"), Job(512, 4096)
+    shape, cluster, job = GPT, clusters.read("64xa100"), Job(512, 4096)
     cuts = [
         plan
         for plan in search.plans(shape, cluster, job, zero=(1,))

@@ -108,7 +108,9 @@ def test_a_batch_that_goes_round_nobody() -> None:
 def test_the_command(tmp_path: Path) -> None:
     timeline = tmp_path / "step.json"
     words = ["training", "--model", "llama-3-8b", "--cluster", "8xh100", "--batch", "32", "--json"]
-    answer = json.loads(CliRunner().invoke(plan, [*words, "--timeline", str(timeline)]).output)
+    written = ["--timeline", str(timeline), "--chakra", str(tmp_path / "chakra")]
+    answer = json.loads(CliRunner().invoke(plan, [*words, *written]).output)
+    assert list((tmp_path / "chakra").glob("step.*.et"))
     assert {"job", "table", "why", "trust", "units"} <= set(answer)
     row = answer["table"][0]
     assert {"step", "mfu", "tokens_per_second", "memory", "bubble", "exchange", "data", "usd_per_billion"} <= set(row)

@@ -30,9 +30,11 @@ from assay.training.engine import planning
 )  # fmt: skip
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="Layouts to show.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write the winner's step for Perfetto.")
+@click.option("--chakra", type=click.Path(path_type=Path), help="Write it as Chakra traces into this folder.")
 def command(
-    name: str, machines: str, batch: int, seq: int, lengths: Path | None, search: str, top: int, timeline: Path | None
-) -> dict[str, Any]:
+    name: str, machines: str, batch: int, seq: int, lengths: Path | None, search: str, top: int, timeline: Path | None,
+    chakra: Path | None,
+) -> dict[str, Any]:  # fmt: skip
     """The best layouts of a model on a cluster, with step time, memory and cost, and why the winner wins."""
     job = planning.job(batch, seq, lengths)
     progress = click.get_current_context().obj
@@ -41,4 +43,8 @@ def command(
         from assay.training.engine import perfetto
 
         perfetto.write(found.fastest, timeline)
+    if chakra is not None:
+        from assay.training.engine import chakra as traces
+
+        traces.write(found.fastest, chakra)
     return planning.answer(found, top)
