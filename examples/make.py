@@ -594,6 +594,25 @@ def news(random: Random) -> str:
 # ----------------------------------------------------------------------------------------------------------- the record
 
 
+@makes("nccl-tests.txt")
+def nccl_tests(random: Random) -> str:
+    """What all_reduce_perf prints on two nodes of eight GPUs: other lines for small, middling and large sizes."""
+    out = ["# nccl-tests version 2.13.9", "# Collective test starting: all_reduce_perf", "#", "# Using devices"]
+    for rank in range(16):
+        where = f"on {'node-' + 'ab'[rank // 8]:>10} device {rank % 8:2d} [0x{24 + rank % 8:02x}]"
+        out.append(f"#  Rank {rank:2d} Group  0 Pid {4000 + rank:6d} {where} NVIDIA H100 80GB HBM3")
+    both = "     time   algbw   busbw #wrong" * 2
+    out += ["#", f"#       size         count      type   redop    root{both}"]
+    for power in range(10, 33):
+        size, columns = 2**power, ""
+        for _ in range(2):
+            lines = ((29.0, 8e3), (52.0, 1.5e5), (110.0, 1.86e5))  # microseconds, bytes a microsecond
+            time = min(start + size / rate for start, rate in lines) * math.exp(random.gauss(0.0, 0.02))
+            columns += f" {time:8.2f} {size / time / 1e3:7.2f} {1.875 * size / time / 1e3:7.2f}      0"
+        out.append(f"{size:12d} {size // 4:13d}     float     sum      -1{columns}")
+    return "\n".join([*out, "# Out of bounds values : 0 OK", ""])
+
+
 @makes("listing.bib")
 def listing(_: Random) -> str:
     """Three papers: two that the record holds, and one that nobody has written."""

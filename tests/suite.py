@@ -52,25 +52,39 @@ def rooms() -> set[str]:
     return {path.name for path in folders if path.name not in ("__pycache__", "oracles")} | {"house"}
 
 
-SPREAD = ["-n", "auto", "--dist", "loadfile"]
+SPREAD = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def examples(chosen: Iterable[str]) -> list[list[str]]:
     """What pytest is called with for the examples in docstrings; before all else, since they compile for the rest."""
-    found = [path for room in sorted(chosen) for path in places(room, "src/assay")]
+    found = mixed(chosen, "src/assay", "*.py")
     return [[*SPREAD, "-m", QUICK, *map(str, found)]] if found else []
 
 
 def stages(chosen: Iterable[str]) -> list[list[str]]:
     """What pytest is called with for the tests, one list a call."""
-    tests = [path for room in sorted(chosen) for path in places(room, "tests")]
-    files = [path for place in tests for path in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])]
+    files = mixed(chosen, "tests", "test_*.py")
     alone = [path for path in files if "mark.alone" in path.read_text(encoding="utf-8")]
     calls = [
-        (tests, [*SPREAD, "-m", f"{QUICK} and not alone"]),
+        (files, [*SPREAD, "-m", f"{QUICK} and not alone"]),
         (alone, ["-m", f"{QUICK} and alone"]),
     ]
     return [[*options, *map(str, paths)] for paths, options in calls if paths]
+
+
+def mixed(chosen: Iterable[str], base: str, pattern: str) -> list[Path]:
+    """The files of some rooms, each room's spread evenly over the list.
+
+    Two processes at files of one room would need the same engine at the same time, and one would wait while the other
+    compiles it.
+    """
+    order: list[tuple[float, Path]] = []
+    for room in sorted(chosen):
+        found = [
+            path for place in places(room, base) for path in sorted(place.rglob(pattern) if place.is_dir() else [place])
+        ]
+        order += [((i + 0.5) / len(found), path) for i, path in enumerate(found)]
+    return [path for _, path in sorted(order)]
 
 
 def places(room: str, base: str) -> list[Path]:

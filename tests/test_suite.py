@@ -45,17 +45,23 @@ def test_the_ledger_counts_children_and_adds_up_over_workers_and_runs(tmp_path: 
 def test_examples_come_first_and_what_wants_the_machine_alone_last() -> None:
     (examples,) = suite.examples(["live"])
     tests, alone = suite.stages(["live"])
-    assert str(suite.ROOT / "src/assay/live") in examples and "auto" in examples
-    assert str(suite.ROOT / "tests/live") in tests and "auto" in tests
+    assert str(suite.ROOT / "src/assay/live/__init__.py") in examples and "auto" in examples
+    assert str(suite.ROOT / "tests/live/test_parity.py") in tests and "auto" in tests
     assert "auto" not in alone and all("test_" in path for path in alone[2:])
+
+
+def test_files_of_different_rooms_take_turns() -> None:
+    files = suite.mixed(["data", "live", "serving"], "tests", "test_*.py")
+    rooms = [suite.room_of(str(path.relative_to(suite.ROOT))) for path in files]
+    assert all(len(set(rooms[i : i + 6])) == 3 for i in range(0, len(rooms) - 6, 6))
 
 
 def test_every_test_file_is_in_some_room() -> None:
     calls = [*suite.examples(suite.rooms()), *suite.stages(suite.rooms())]
     called = [Path(part) for call in calls for part in call if part.startswith("/")]
     files = [*(suite.ROOT / "tests").rglob("test_*.py"), *(suite.ROOT / "src/assay").rglob("*.py")]
-    lost = [path for path in files if not any(path == place or place in path.parents for place in called)]
-    assert lost == []
+    lost = set(files) - set(called)
+    assert not lost
 
 
 @pytest.mark.parametrize(

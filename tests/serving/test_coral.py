@@ -157,7 +157,7 @@ def test_real_designs_reach_the_joint_optimum_too() -> None:
 
 
 @given(case=markets())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_no_baseline_is_better(case: Any) -> None:
     choices, price, available, demand = case
     devices = ("l4", "l40s", "a100", "h100")

@@ -105,3 +105,25 @@ def test_a_users_own_kernel_is_kept_as_numba_does_it() -> None:
 
     assert own(1) == 2
     assert "assay.sim" not in own._cache.cache_path
+
+
+SEVERAL_WAYS = """
+import json
+import numpy as np
+from assay.sim.base import base
+from assay.sim.compiled import njit
+
+@njit()
+def caller(x):
+    return base(1) + base(2) + base(x)
+
+answers = [base(np.int32(2_000_000_000)), base(1), caller(np.int32(3)), base(0.5)]
+print(json.dumps([float(x) for x in answers] + [len(base.signatures)]))
+"""
+
+
+def test_a_function_is_compiled_once_for_all_whole_numbers(tmp_path: Path) -> None:
+    asked = start(small(tmp_path / "one"), tmp_path / "cache", SEVERAL_WAYS)
+    *answers, compiled_for = json.loads(asked.communicate(timeout=120)[0])
+    assert answers == [2_000_000_010.0, 11.0, 36.0, 10.5]
+    assert compiled_for == 2, "whole numbers, and others"

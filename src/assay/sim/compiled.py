@@ -40,6 +40,9 @@ def njit(**options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
     8
     """
     cached = options.pop("cache", False)
+    options = {
+        "no_cfunc_wrapper": True
+    } | options  # an eighth of the compiling, for callers that are not Python or Numba
 
     def compile_lazily(function: Callable[..., R]) -> Callable[..., R]:
         compiled: Any = numba.njit(**options)(function)
@@ -90,6 +93,16 @@ def _own() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="assay-compiled-")
 
 
+def _plain(kind: Any) -> Any:
+    """The type to compile for: once for all whole numbers, not again for every constant and every width of them.
+
+    A caller's constant is put in where LLVM inlines, and a narrower number is widened on the way.
+    """
+    if isinstance(kind, numba.types.IntegerLiteral | numba.types.BooleanLiteral):
+        kind = numba.types.unliteral(kind)
+    return numba.types.int64 if kind in (numba.types.int32, numba.types.int16, numba.types.int8) else kind
+
+
 def _once(compile_now: Callable[[Any], Any], lock: Path) -> Callable[[Any], Any]:
     """Let one process compile a function; those that need it at the same time wait, and then load it.
 
@@ -99,6 +112,8 @@ def _once(compile_now: Callable[[Any], Any], lock: Path) -> Callable[[Any], Any]
 
     def compile_once(signature: Any) -> Any:
         nonlocal depth
+        if isinstance(signature, tuple):
+            signature = tuple(_plain(kind) for kind in signature)
         with global_compiler_lock, ExitStack() as held:
             if not depth:
                 with suppress(OSError):  # where nothing can be written, each compiles for itself

@@ -1,11 +1,14 @@
+from assay.sim.nccl import NcclModel as NcclModel
+from assay.sim.topology import read as read_topology
+from assay.sim.topology import Topology as Topology
 from assay.training.engine.cluster import Cluster as Cluster
 from assay.training.engine.cluster import Efficiency as Efficiency
 from assay.training.engine.cluster import read as read_cluster
 from assay.training.engine.planning import best as best_plans
 from assay.training.engine.schedules import named as schedule
 from assay.training.engine.step import Outcome as Outcome
-from assay.training.engine.step import Unequal as Unequal
 from assay.training.engine.step import simulate as simulate
+from assay.training.engine.step import Unequal as Unequal
 from assay.training.interface import CollectiveModel as CollectiveModel
 from assay.training.interface import ExpertBalancer as ExpertBalancer
 from assay.training.interface import Hosts as Hosts
@@ -23,13 +26,16 @@ __all__ = [
     "Hosts",
     "Job",
     "Layout",
+    "NcclModel",
     "Outcome",
     "Plan",
     "Schedule",
     "Shares",
+    "Topology",
     "Unequal",
     "best_plans",
     "read_cluster",
+    "read_topology",
     "schedule",
     "simulate",
 ]
