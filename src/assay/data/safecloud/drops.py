@@ -23,9 +23,12 @@ import msgspec
 
 from assay.data.engine.puts import put_surely
 from assay.data.engine.version_log import VersionLog
-from assay.data.interface import Buffer, Fenced, NotFound, Store, StoreError, Violation
+from assay.data.interface import Buffer, NotFound, Store, StoreError, Violation
 from assay.data.safecloud.chunks import BLOCK, blocks, cid, keep
 from assay.data.safecloud.grants import Signed, public_key
+from assay.data.interface import Buffer, Fenced, NotFound, Store, Violation
+from assay.data.safecloud.chunks import BLOCK, blocks, cid
+from assay.data.safecloud.grants import public_key, sign, signed
 from assay.data.safecloud.inventory_tree import InventoryTree
 from assay.data.safecloud.keys import derive
 from assay.data.safecloud.merkle import MerkleTree, proves

@@ -33,6 +33,7 @@ from assay.data.engine.puts import put_surely
 from assay.data.engine.version_log import EMPTY, Damaged, VersionLog
 from assay.data.interface import Buffer, NotFound, Span, Store, Unknown, Violation
 from assay.data.safecloud.chunks import CHUNK, TAG, TRIES, aead, blocks, cid, keep, pieces, seal, seal_into, unseal
+from assay.data.safecloud.chunks import CHUNK, aead, blocks, cid, pieces, seal, unseal
 from assay.data.safecloud.grants import FOREVER, Capability, grant, public_key, sign, signed
 from assay.data.safecloud.keys import Link, Shape, Walk, access_root, derive, encryption_root, node
 from assay.data.safecloud.merkle import MerkleTree
