@@ -417,10 +417,10 @@ def surface(random: Random, points: int = 6000) -> Iterator[tuple[float, float, 
         yield x, y, z
 
 
-def npy(rows: list[list[float]] | list[float]) -> bytes:
-    """NumPy's format, single precision."""
+def npy(rows: list[list[float]] | list[float], shape: tuple[int, ...] = ()) -> bytes:
+    """NumPy's format, single precision; `shape` where it is not that of the rows."""
     flat = [value for row in rows for value in (row if isinstance(row, list) else [row])]
-    shape = (len(rows), len(rows[0])) if isinstance(rows[0], list) else (len(rows),)
+    shape = shape or ((len(rows), len(rows[0])) if isinstance(rows[0], list) else (len(rows),))
     head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
     head = head.ljust(-(10 + len(head) + 1) % 64 + len(head)) + "\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack(f"<{len(flat)}f", *flat)
@@ -468,6 +468,20 @@ def points(random: Random) -> bytes:
 def topics(random: Random) -> bytes:
     """The topic of each page; of every fifth it is not known."""
     return npy([-1.0 if page % 5 == 4 else float(page // 25) for page in range(200)])
+
+
+@makes("routing.npy")
+def routing(random: Random) -> bytes:
+    """Tokens that a gate sent from 16 ranks to 64 experts in 8 microbatches; which experts are hot drifts."""
+    heat, counts = [random.gauss(0, 1) for _ in range(64)], []
+    for _ in range(8):
+        ranked = sorted(range(64), key=lambda expert: -heat[expert])
+        weight = {expert: 1 / (3 + place) for place, expert in enumerate(ranked)}
+        for _ in range(16):
+            mine = [weight[expert] * random.uniform(0.7, 1.3) for expert in range(64)]
+            counts.append([float(round(16384 * value / sum(mine))) for value in mine])
+        heat = [0.95 * value + 0.3 * random.gauss(0, 1) for value in heat]
+    return npy(counts, (8, 16, 64))
 
 
 @makes("gcn.npz")

@@ -9,6 +9,7 @@ from assay.training.engine.schedules import named as schedule
 from assay.training.engine.step import Outcome as Outcome
 from assay.training.engine.step import simulate as simulate
 from assay.training.engine.step import Unequal as Unequal
+from assay.training.fcp import plan as plan_blocks
 from assay.training.interface import CollectiveModel as CollectiveModel
 from assay.training.interface import ExpertBalancer as ExpertBalancer
 from assay.training.interface import Hosts as Hosts
@@ -17,6 +18,9 @@ from assay.training.interface import Layout as Layout
 from assay.training.interface import Plan as Plan
 from assay.training.interface import Schedule as Schedule
 from assay.training.interface import Shares as Shares
+from assay.training.tons import synthesise as wire_pod
+from assay.training.ultraep import balanced_experts as balanced_experts
+from assay.training.ultraep import UltraEP as UltraEP
 
 __all__ = [
     "Cluster",
@@ -32,10 +36,14 @@ __all__ = [
     "Schedule",
     "Shares",
     "Topology",
+    "UltraEP",
     "Unequal",
+    "balanced_experts",
     "best_plans",
+    "plan_blocks",
     "read_cluster",
     "read_topology",
     "schedule",
     "simulate",
+    "wire_pod",
 ]

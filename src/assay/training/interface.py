@@ -172,7 +172,13 @@ class Hosts:
 
     @classmethod
     def dealt(cls, experts: int, ranks: int, slots: int) -> Hosts:
-        """Equally many experts a rank, in order."""
+        """Equally many experts a rank, in order.
+
+        Raises:
+            ValueError: the ranks do not divide the experts.
+        """
+        if ranks < 1 or experts % ranks:
+            raise ValueError(f"{experts} experts on {ranks} ranks; a multiple expected, equally many a rank")
         return cls(np.repeat(np.arange(ranks, dtype=np.int64), experts // ranks), ranks, slots)
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from assay.data.engine.version_log import Damaged
-from assay.data.interface import AlreadyExists, Buffer, Store, Unknown
+from assay.data.interface import Buffer
 from assay.data.safecloud.keys import derive
 from assay.data.safecloud.merkle import MerkleTree
 from assay.record.errors import BadInput
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 CHUNK = 256 * 1024  # bytes of plaintext
 TAG = 16
 BLOCK = 4096  # bytes that an audit may ask for: a disk reads no fewer
-TRIES = 8
 _CID = bytes([0x01, 0x55, 0x12, 0x20])  # CIDv1, raw bytes, SHA2-256, 32 bytes
 
 
@@ -69,19 +67,6 @@ def _nonce(leaf: bytes) -> bytes:
 
 def _place(index: int) -> bytes:
     return f"safecloud.chunk:{index}".encode()
-
-
-async def keep(store: Store, key: str, data: Buffer) -> bool:
-    """Put something whose name says what it is: whoever was first has put the same.
-
-    True where the store is done with the bytes; False where a try of which nobody heard may still be on its way.
-    """
-    for tries in range(TRIES):
-        with suppress(Unknown):
-            with suppress(AlreadyExists):
-                await store.put(key, data, if_absent=True)
-            return tries == 0
-    raise Unknown(f"the store does not say whether {key} was written, {TRIES} times in a row")
 
 
 def cid(digest: bytes) -> str:

@@ -23,12 +23,9 @@ import msgspec
 
 from assay.data.engine.puts import put_surely
 from assay.data.engine.version_log import VersionLog
-from assay.data.interface import Buffer, NotFound, Store, StoreError, Violation
-from assay.data.safecloud.chunks import BLOCK, blocks, cid, keep
-from assay.data.safecloud.grants import Signed, public_key
 from assay.data.interface import Buffer, Fenced, NotFound, Store, Violation
 from assay.data.safecloud.chunks import BLOCK, blocks, cid
-from assay.data.safecloud.grants import public_key, sign, signed
+from assay.data.safecloud.grants import Signed, public_key
 from assay.data.safecloud.inventory_tree import InventoryTree
 from assay.data.safecloud.keys import derive
 from assay.data.safecloud.merkle import MerkleTree, proves
@@ -37,10 +34,6 @@ from assay.sim.clock import Clock, WallClock
 PREFIX = 32  # bytes of a chunk that the paper's audit covers
 AUDITS = ("prefix", "spot")
 BLOCKS = 4  # that a spot audit asks for
-
-
-class Fenced(StoreError):  # noqa: N818 - read as a sentence
-    """Another process has taken this node over."""
 
 
 class Announcement(Signed, frozen=True):
@@ -181,7 +174,6 @@ class Drop:
         version = len(self.announced)
         new = {digest: bytes(stored) for stored in chunks if (digest := sha256(stored).digest()) not in self._places}
         for digest, stored in new.items():
-            await keep(self.store, _place(version, digest, self._claim), stored)
             await put_surely(self.store, _place(version, digest, self._claim), stored, if_absent=True)
         await self._announce(added=new)
 

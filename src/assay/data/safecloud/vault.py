@@ -29,11 +29,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from assay.data.engine.puts import put_surely
+from assay.data.engine.puts import ATTEMPTS, put_surely
 from assay.data.engine.version_log import EMPTY, Damaged, VersionLog
 from assay.data.interface import Buffer, NotFound, Span, Store, Unknown, Violation
-from assay.data.safecloud.chunks import CHUNK, TAG, TRIES, aead, blocks, cid, keep, pieces, seal, seal_into, unseal
-from assay.data.safecloud.chunks import CHUNK, aead, blocks, cid, pieces, seal, unseal
+from assay.data.safecloud.chunks import CHUNK, TAG, aead, blocks, cid, pieces, seal, seal_into, unseal
 from assay.data.safecloud.grants import FOREVER, Capability, grant, public_key, sign, signed
 from assay.data.safecloud.keys import Link, Shape, Walk, access_root, derive, encryption_root, node
 from assay.data.safecloud.merkle import MerkleTree
@@ -205,13 +204,13 @@ class Vault:
     async def put(self, path: str, data: Buffer, tracks: Mapping[str, Buffer] | None = None) -> Entry:
         """Encrypt and store a file (and tracks beside it); durable and visible when it returns."""
         contents = {"data": data, **(tracks or {})}
-        for _ in range(TRIES):
+        for _ in range(ATTEMPTS):
             await self.refresh()
             manifest, entry = await self._current(lambda: self._upload(contents))
             if await self._committed(Record(path, entry), manifest.places):
                 self._manifests[entry.attempt] = manifest
                 return entry
-        raise Unknown(f"{path}: what was uploaded was collected {TRIES} times; collect less often")
+        raise Unknown(f"{path}: what was uploaded was collected {ATTEMPTS} times; collect less often")
 
     async def _upload(self, contents: Mapping[str, Buffer]) -> tuple[Manifest, Entry]:
         attempt = os.urandom(16).hex()
@@ -223,7 +222,6 @@ class Vault:
         root = root_of(tracks, self.arity)
         manifest = Manifest(root, self.chunk, self.arity, tracks, public_key(access), public_key(encryption))
         manifest = msgspec.structs.replace(manifest, signature=sign(encryption, manifest.bound()))
-        await keep(self.store, f"manifests/{attempt}", msgspec.msgpack.encode(manifest))
         await put_surely(self.store, f"manifests/{attempt}", msgspec.msgpack.encode(manifest), if_absent=True)
         return manifest, Entry(attempt, root, tracks["data"].size, self.mode)
 
@@ -249,10 +247,6 @@ class Vault:
                 spare.append(room)
             else:
                 waiting.add(asyncio.create_task(self._keep(chunk_key(self.state.epoch, digest), stored, room, spare)))
-            if not known:
-                # Its name says what it is: whoever was first has put the same.
-                place = chunk_key(self.state.epoch, digest)
-                waiting.add(asyncio.ensure_future(put_surely(self.store, place, stored, if_absent=True)))
                 if len(waiting) >= _WIDE:
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for one in done:
@@ -261,8 +255,8 @@ class Vault:
         return Track(memoryview(data).nbytes, b"".join(digests), epochs, b"".join(audits), b"".join(keys))
 
     async def _keep(self, key: str, stored: memoryview, room: bytearray, spare: list[bytearray]) -> None:
-        """Put a chunk; the memory it lies in is spare once the store is done with it."""
-        if await keep(self.store, key, stored):
+        """Put a chunk, whose name says what it is; the memory it lies in is spare once the store is done with it."""
+        if await put_surely(self.store, key, stored, if_absent=True):
             spare.append(room)
 
     async def _committed(self, record: Record, places: set[str]) -> bool:
