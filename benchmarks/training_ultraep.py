@@ -10,6 +10,9 @@ below the plan's threshold the best one may be.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -55,11 +58,11 @@ def main() -> None:
         past, load = drifting(RANKS, EXPERTS, 8, 8192, by, 2, seed=0)
         ours, plus, lplb = UltraEP(), EplbPlus(), Lplb(1)
         lplb.rebalance(past, hosts)
-        contenders = {
-            "ultraep, plan": lambda load=load, ours=ours: ours.plan(load, hosts),
-            "ultraep": lambda load=load, ours=ours: ours.rebalance(load, hosts),
-            "eplb+": lambda load=load, plus=plus: plus.rebalance(load, hosts),
-            "lplb": lambda load=load, lplb=lplb: lplb.rebalance(load, hosts),
+        contenders: dict[str, Callable[[], Any]] = {
+            "ultraep, plan": partial(ours.plan, load, hosts),
+            "ultraep": partial(ours.rebalance, load, hosts),
+            "eplb+": partial(plus.rebalance, load, hosts),
+            "lplb": partial(lplb.rebalance, load, hosts),
         }
         for call in contenders.values():
             call()
