@@ -64,8 +64,7 @@ def main() -> None:
             "eplb+": partial(plus.rebalance, load, hosts),
             "lplb": partial(lplb.rebalance, load, hosts),
         }
-        for call in contenders.values():
-            call()
+        interleave(contenders, 1)  # compiles
         seconds = interleave(contenders, rounds)
         for name, balancer in (("ultraep, plan", ours), ("ultraep", ours), ("eplb+", plus), ("lplb", lplb)):
             shares = balancer.rebalance(load, hosts)

@@ -46,6 +46,10 @@ class Unknown(StoreError):  # noqa: N818
     """The answer was lost: the effect may or may not have happened, or may yet happen."""
 
 
+class Fenced(StoreError):  # noqa: N818
+    """Another process goes by this one's name now; whatever this one still holds is not committed."""
+
+
 class OutOfRange(StoreError):  # noqa: N818
     """The object ends before the bytes that were asked for."""
 

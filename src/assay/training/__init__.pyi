@@ -18,6 +18,7 @@ from assay.training.interface import Layout as Layout
 from assay.training.interface import Plan as Plan
 from assay.training.interface import Schedule as Schedule
 from assay.training.interface import Shares as Shares
+from assay.training.tons import synthesise as wire_pod
 from assay.training.ultraep import balanced_experts as balanced_experts
 from assay.training.ultraep import UltraEP as UltraEP
 
@@ -44,4 +45,5 @@ __all__ = [
     "read_topology",
     "schedule",
     "simulate",
+    "wire_pod",
 ]

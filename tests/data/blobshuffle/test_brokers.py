@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from assay.data.blobshuffle import repartition
-from assay.data.blobshuffle.brokers import Broker, Fenced, LogBroker
+from assay.data.blobshuffle.brokers import Broker, LogBroker
 from assay.data.blobshuffle.live_brokers import JetStream, Kafka, connect, jetstream, server
 from assay.data.blobshuffle.shuffle import BlobShuffle, Placement
+from assay.data.interface import Fenced
 from assay.data.store.memory import MemStore
 from assay.record.errors import BadInput
 from assay.sim.clock import WallClock

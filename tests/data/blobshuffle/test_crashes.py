@@ -52,7 +52,7 @@ class Later:
     def __init__(self, inner: Any) -> None:
         self.inner, self.kept = inner, dict[str, Any]()
 
-    async def put(self, key: str, data: Any) -> None:
+    async def put(self, key: str, data: Any, *, if_absent: bool = False) -> None:
         self.kept[key] = data
 
     async def now(self) -> None:

@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.data.blobshuffle.batching import BatchPolicy
-from assay.data.blobshuffle.brokers import Fenced
 from assay.data.blobshuffle.shuffle import DESIGNS, BlobShuffle, Design, Placement
 from assay.data.blobshuffle.zone_cache import ZoneCache
 from assay.data.crash.lab import JITTER
 from assay.data.engine.version_log import Damaged
-from assay.data.interface import Store, StoreError
+from assay.data.interface import Fenced, Store, StoreError
 from assay.data.store.delayed import Delayed
 from assay.data.store.memory import MemStore
 from assay.data.store.wrappers import Recorded

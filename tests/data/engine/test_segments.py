@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.data.engine.segments import PAGE, SegmentBlob, open_blob
+from assay.data.engine.segments import PAGE, SegmentBlob, checked, checksum, digest, open_blob
 from assay.data.engine.version_log import Damaged
 from assay.data.interface import NotFound
 from assay.data.store.memory import MemStore
@@ -81,3 +81,13 @@ def test_what_is_no_blob_is_told_so() -> None:
     blob = asyncio.run(open_blob(stored({"a": b"x"}), "blob"))
     with pytest.raises(NotFound, match="no segment 'b'"):
         asyncio.run(blob.get("b"))
+
+
+@given(st.binary(min_size=1, max_size=5000), st.integers(0, 10**6))
+def test_a_digest_and_a_checksum_are_told_apart_by_their_length_and_both_notice_a_bit(data: bytes, bit: int) -> None:
+    harmed = bytearray(data)
+    harmed[bit // 8 % len(data)] ^= 1 << bit % 8
+    for expected in (digest(data), checksum(data)):
+        assert checked(data, expected, "it") == data
+        with pytest.raises(Damaged, match="it is damaged"):
+            checked(harmed, expected, "it")

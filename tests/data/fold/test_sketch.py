@@ -35,14 +35,16 @@ def test_sketches_are_their_definition(texts: list[str]) -> None:
 
 @given(TEXTS, TEXTS)
 def test_the_distance_of_bitmaps_is_that_of_their_sets(x: str, y: str) -> None:
-    docs = sketched([x, y])
-    a, b = (oracle.bitmap(row.tolist(), 4096) for row in docs.slots)
-    found = distance(0, docs.bitmaps[0], docs.bitmaps[1])
-    assert found == pytest.approx(1 - oracle.jaccard(a, b), abs=1e-6)
-    assert found == distance(0, docs.bitmaps[1], docs.bitmaps[0])
-    assert 0 <= found <= 1
-    if oracle.shingles(x) == oracle.shingles(y):
-        assert found == 0
+    for bits in (256, 512, 4096):  # less than a cache line, one, and several
+        docs = sketched([x, y], bits)
+        a, b = (oracle.bitmap(row.tolist(), bits) for row in docs.slots)
+        found = distance(0, docs.bitmaps, 0, docs.bitmaps, 1)
+        assert found == pytest.approx(1 - oracle.jaccard(a, b), abs=1e-6)
+        assert found == distance(0, docs.bitmaps, 1, docs.bitmaps, 0)
+        assert 0 <= found <= 1
+        assert distance(1, docs.bitmaps, 0, docs.bitmaps, 1) == pytest.approx(len(a ^ b) / bits, abs=1e-6)
+        if oracle.shingles(x) == oracle.shingles(y):
+            assert found == 0
     assert jaccard(docs.shingles_of(0), docs.shingles_of(1)) == oracle.jaccard(oracle.shingles(x), oracle.shingles(y))
 
 

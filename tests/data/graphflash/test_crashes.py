@@ -58,8 +58,9 @@ def test_nothing_is_lost_in_more_than_three_hundred_changes() -> None:
     assert report.findings == [] and report.changes >= 300
 
 
+@pytest.mark.slow  # its smaller twin kills real functions, below
 def test_nothing_is_lost_in_real_processes() -> None:
-    assert examine_processes("assay.data.graphflash.crashing:Analyst", ops=OPS, points=1) == (1, [])
+    assert examine_processes("assay.data.graphflash.crashing:Analyst", ops=OPS, points=3) == (3, [])
 
 
 class Forgets(Analyst):

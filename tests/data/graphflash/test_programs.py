@@ -55,7 +55,7 @@ def agrees(program: str, found: Any, expected: Any) -> bool:
     st.integers(2, 14), st.integers(0, 40), st.sampled_from(DESIGNS), st.integers(1, 6), st.integers(1, 3),
     st.sampled_from(["hash", "range", "metis"]), st.integers(0, 10**6),
 )  # fmt: skip
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_every_program_gives_what_its_definition_says(
     program: str, n: int, m: int, design: Design, parts: int, workers: int, how: str, seed: int
 ) -> None:

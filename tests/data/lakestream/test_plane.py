@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.data.engine.version_log import GRACE, Damaged
-from assay.data.interface import Store, Unknown
+from assay.data.interface import Fenced, Store, Unknown
 from assay.data.lakestream.consumer import Consumer, Reclaimed
 from assay.data.lakestream.manifest import STATE_EVERY
 from assay.data.lakestream.pace import Fixed
 from assay.data.lakestream.plane import Plane
-from assay.data.lakestream.producer import Fenced, Producer
+from assay.data.lakestream.producer import Producer
 from assay.data.store.delayed import PROFILES, Delayed
 from assay.data.store.memory import MemStore
 from assay.data.store.wrappers import Metered

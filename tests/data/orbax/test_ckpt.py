@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,11 @@ from assay.record.errors import BadInput
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "state.safetensors")
 
 
-def told(*arguments: str) -> dict:
+def told(*arguments: str) -> dict[str, Any]:
     result = CliRunner().invoke(command, ["ckpt", *arguments, "--json"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return json.loads(result.output)
+    found: dict[str, Any] = json.loads(result.output)
+    return found
 
 
 def test_a_state_goes_into_a_store_and_out_again_unchanged(tmp_path: Path) -> None:
@@ -58,7 +60,8 @@ def test_parts_are_restored_and_converted(tmp_path: Path) -> None:
 
 def test_a_part_of_a_store_is_read_by_itself_and_keeps_the_names_it_had(tmp_path: Path) -> None:
     store = str(tmp_path / "ckpts")
-    np.savez(tmp_path / "mine.npz", **{"model/w": np.ones((512, 512)), "opt/m~": np.ones(4)})
+    arrays: dict[str, Any] = {"model/w": np.ones((512, 512)), "opt/m~": np.ones(4)}
+    np.savez(tmp_path / "mine.npz", **arrays)
     told("save", str(tmp_path / "mine.npz"), "--store", store, "--step", "1")
     seen: list[tuple[int, int]] = []
     [leaf] = files.read(store, ("opt",), lambda *now: seen.append(now))

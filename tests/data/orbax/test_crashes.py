@@ -62,10 +62,11 @@ class CommitsFirst(Job):
     """Names a table that is not written yet."""
 
     async def _attempt(self, *arguments: Any) -> None:
-        real, self.store = self.store, Later(self.store)  # type: ignore[assignment]
+        real, later = self.store, Later(self.store)
+        self.store = later  # type: ignore[assignment]
         try:
             await super()._attempt(*arguments)
-            await self.store.now()
+            await later.now()
         finally:
             self.store = real
 

@@ -25,7 +25,8 @@ def whole() -> np.ndarray:
 def distributed(axis: int | None) -> Any:
     """The array as a DTensor over all ranks: cut along an axis, or the same everywhere."""
     import torch
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     placement = Replicate() if axis is None else Shard(axis)
@@ -47,7 +48,7 @@ def restore(rank: Rank, folder: str, store: str) -> list[list[list[float]]]:
         return [found[name].to_local().tolist() for name in ("rows", "columns")]
 
 
-def together(target: Any, size: int, store: Path) -> dict[int, Any]:
+def together(target: Any, size: int, store: Path) -> list[Any]:
     with scratch() as folder, Ranks(size, target, str(folder), str(store), imports=("torch",)) as ranks:
         return ranks.wait(timeout=200)
 

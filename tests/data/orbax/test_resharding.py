@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -47,6 +48,11 @@ def grids(draw: st.DrawFn, shape: tuple[int, ...], most: int = 6) -> list[Box]:
     return boxes
 
 
+def placed(box: Box | None) -> Callable[[pieces.Array], list[reading.Target]]:
+    """Where a part of any array goes."""
+    return lambda array: [target(array, box)]
+
+
 def cut(array: np.ndarray, box: Box) -> np.ndarray:
     return array[tuple(slice(s, s + n) for s, n in zip(*box, strict=True))]
 
@@ -88,9 +94,7 @@ def test_any_sharding_to_any_sharding(data: st.DataObject) -> None:
         table = await reader.table()
         for name, array in arrays.items():
             for box in wanted[name]:
-                _, found, _ = await reader.read(
-                    table, lambda path, name=name: path == name, lambda a, box=box: [target(a, box)], verify=verify
-                )
+                _, found, _ = await reader.read(table, name.__eq__, placed(box), verify=verify)
                 got = (
                     np.frombuffer(found[name][0].into, array.dtype) if found[name][0].into else np.empty(0, array.dtype)
                 )
@@ -186,7 +190,7 @@ def test_a_changed_byte_is_noticed_in_whatever_sharding_it_is_wanted() -> None:
         table = await reader.table()
         for box in (None, ((0, 7), (4096, 30))):
             with pytest.raises(Damaged, match="restore it from a copy"):
-                await reader.read(table, lambda path: path != "model/b", lambda a, box=box: [target(a, box)])
+                await reader.read(table, lambda path: path != "model/b", placed(box))
 
     run_virtual(main())
 

@@ -88,7 +88,8 @@ def test_tools_are_compared_on_a_state_of_ones_own(tmp_path: Path, monkeypatch: 
     from assay.cli.compare import command
 
     monkeypatch.setattr(tools, "TOOLS", [tool for tool in tools.TOOLS if tool.name in ("assay", "torch-save")])
-    np.savez(tmp_path / "mine.npz", **{"model/w": np.arange(9, dtype=np.float32), "b": np.int64(3)})
+    arrays: dict[str, Any] = {"model/w": np.arange(9, dtype=np.float32), "b": np.int64(3)}
+    np.savez(tmp_path / "mine.npz", **arrays)
     told = CliRunner().invoke(command, ["orbax", "--input", str(tmp_path / "mine.npz"), "--rounds", "1", "--json"])
     answer = json.loads(told.output)
     assert {row["tool"] for row in answer["table"]} == {"assay", "torch-save"}

@@ -27,7 +27,7 @@ def test_owner_and_grantee_derive_the_same_keys(chunks: int, arity: int, data: s
     first = data.draw(st.integers(0, chunks - 1))
     last = data.draw(st.integers(first + 1, chunks))
     track = node(encryption_root(ROOT), Link("data"))
-    owner, granted = Walk(track, shape), {}
+    owner, granted = Walk(track, shape), dict[int, bytes]()
     for digits in shape.cover(first, last):
         grantee = Walk(node(encryption_root(ROOT), Link("data", digits)), shape, digits)
         granted |= {chunk: grantee.leaf(chunk) for chunk in shape.span(digits)}
@@ -41,7 +41,7 @@ def test_a_node_reaches_no_key_outside_its_range(chunks: int, arity: int) -> Non
     shape = Shape(chunks, arity)
     owner = Walk(ROOT, shape)
     leaves = {chunk: owner.leaf(chunk) for chunk in range(chunks)}
-    nodes = [()]
+    nodes: list[tuple[int, ...]] = [()]
     for depth in range(shape.depth + 1):
         level = [way for way in nodes if len(way) == depth]
         nodes += [(*way, digit) for way in level if depth < shape.depth for digit in range(arity)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from assay.data import MemStore, blocking
 from assay.data.crash.lab import Case, examine, replay
-from assay.data.interface import NotFound, StoreError
+from assay.data.interface import Meta, NotFound, Store, StoreError, Unknown
 from assay.data.safecloud import Encrypted, Vault
 from assay.data.safecloud.chunks import seal
 from assay.data.safecloud.grants import allows, from_text, valid
@@ -19,13 +19,14 @@ from assay.data.safecloud.keys import Link
 from assay.data.safecloud.scenarios import Owner
 from assay.data.safecloud.vault import read, read_granted, read_manifest
 from assay.data.store.blocking import wait
+from assay.data.store.wrappers import Wrapper
 from assay.record.errors import AssayError, BadInput
 
 SECRET = b"a secret of thirty-two bytes, ok"
 CANARY = b"canary-5f3a9c"
 
 
-def vault_in(store: MemStore, **options: Any) -> Any:
+def vault_in(store: Store, **options: Any) -> Any:
     made = blocking(Vault(SECRET, **{"chunk": 16} | options))
     made.open(store)
     return made
@@ -197,6 +198,28 @@ def test_nothing_is_lost_wherever_it_crashes(mode: str) -> None:
     assert report.findings == []
     assert report.changes >= 18
     assert report.exhaustive
+
+
+class Mumbling(Wrapper):
+    """A store that does not say whether the first put of a chunk happened, and still holds its bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(MemStore())
+        self.unanswered: dict[str, memoryview] = {}
+
+    async def put(self, key: str, data: Any, *, if_absent: bool = False) -> Meta:
+        if key.startswith("chunks/") and key not in self.unanswered:
+            self.unanswered[key] = memoryview(data)
+            raise Unknown(f"nobody said whether put {key} happened")
+        return await super().put(key, data, if_absent=if_absent)
+
+
+def test_the_bytes_of_a_put_that_nobody_answered_stay_as_they_were(mode: str) -> None:
+    store = Mumbling()
+    vault_in(store, mode=mode).put("x", bytes(range(250)))  # many chunks, whose memory is used again and again
+    assert len(store.unanswered) == 16
+    for key, late in store.unanswered.items():
+        assert late == store.inner.objects[key]  # type: ignore[attr-defined]
 
 
 class Careless(Owner):

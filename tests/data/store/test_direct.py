@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import mmap
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +37,59 @@ def test_parts_of_any_size_are_written_in_a_row(tmp_path: Path, sizes: list[int]
     if direct.write(path, [memoryview(part) for part in parts]) is None:
         pytest.skip("this file system has no direct transfers")
     assert path.read_bytes() == b"".join(parts)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cuts=st.lists(st.integers(0, len(WHOLE)), max_size=5),
+    shift=st.sampled_from([0, 0, 64, 4095]),
+    head=st.sampled_from([0, 64, 4096, 5000]),
+)
+def test_what_lies_in_memory_as_in_the_file_is_written_as_it_is(
+    tmp_path: Path, cuts: list[int], shift: int, head: int
+) -> None:
+    room = direct.aligned(len(WHOLE) + 4096)
+    whole = room[shift : shift + len(WHOLE)]
+    whole[:] = WHOLE
+    ends = [0, *sorted(cuts), len(WHOLE)]
+    parts = [memoryview(bytes(head)), *(whole[a:b] for a, b in itertools.pairwise(ends))]
+    path = tmp_path / "file"
+    path.unlink(missing_ok=True)
+    if direct.write(path, parts) is None:
+        pytest.skip("this file system has no direct transfers")
+    assert path.read_bytes() == bytes(head) + WHOLE
+
+
+class _System:
+    """A system that takes so many seconds for a huge page, and tells what it was asked for."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.now, self.huge, self.asked = seconds, 0.0, True, list[bool]()
+
+    def madvise(self, start: int, length: int, advice: int) -> None:
+        if advice == mmap.MADV_NOHUGEPAGE:
+            self.huge = False
+        else:
+            self.now += self.seconds if self.huge else 1e-6
+            self.asked.append(self.huge)
+            self.huge = True
+
+
+def asked(seconds: float, times: int, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    system, pages = _System(seconds), direct._Pages()
+    monkeypatch.setattr(direct, "_libc", lambda: system)
+    monkeypatch.setattr(time, "perf_counter", lambda: system.now)
+    for _ in range(times):
+        pages.give(0, direct.HUGE)
+    return system.asked
+
+
+def test_huge_pages_are_asked_for_while_they_come_quickly_and_more_and_more_rarely_where_they_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert all(asked(0.0002, 50, monkeypatch))
+    slow = asked(0.005, 300, monkeypatch)
+    assert [at for at, huge in enumerate(slow) if huge] == [0, 33, 98, 227]  # 64 MB, 128 MB, 256 MB in small ones
 
 
 def test_where_there_are_no_direct_transfers_a_store_uses_plain_ones(

@@ -15,23 +15,52 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from assay.data.atlas.layers import SUM, Floats, Int32s, Layer, degrees, facing, finish, message, own
-from assay.data.atlas.spill import Spill
-from assay.data.atlas.tiers import DONE, FULL, MORE, HotTier, Int64s, clear_all, fold
+from assay.data.atlas.choosing import STRIPS, choose
+from assay.data.atlas.layers import Floats, Int32s, Layer, degrees, facing, finish, message, own
+from assay.data.atlas.spill import Records, Spill
+from assay.data.atlas.streaming import Progress, ahead, pieces
+from assay.data.atlas.strips import BOOKS, StripPlan, run_strips
+from assay.data.atlas.tiers import FULL, HotTier, Int64s, clear_all
 from assay.data.disk.arrays import DiskArray
 from assay.data.disk.graphs import DiskGraph
+from assay.data.disk.pages import IoStats, Ticket
 from assay.sim.blas import threads_for
+from assay.sim.memory import return_freed
 
-CHOICE = ("min-pending", "lru")  # what `auto` chooses from
 LEAST = 64  # accumulators below which a plan is refused
 # Shares of the memory that nodes leave over; what is missing to 1 is for what libraries allocate in passing.
-SLOTS, ROWS, EDGES, BLOCK, BUFFERS = 0.50, 0.12, 0.04, 0.06, 0.22
+SLOTS, ROWS, EDGES, BLOCK = 0.46, 0.13, 0.03, 0.06
+LEAVING = 4  # one part in so many of the tier is evicted together; it is copied twice while it is written
 CHOOSING = 0.6  # for the sample of messages, which are gone before the tier comes
-RANGE = 0.58  # for the accumulators of a range, when the tier and the rows in flight are gone
-ENDS = 4096  # nodes whose ends of edges are read together
+RANGE, FOLDING = 0.58, 0.08  # for a range's accumulators, and parts that are read, when the tier is gone
 RUN = 1 << 16  # bytes of rows side by side that are worth a write of their own
 
-Progress = Callable[[int], None]
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Bytes that one of each takes."""
+
+    node: int
+    record: int  # an accumulator, and what choosing victims takes
+    flying: int  # a row of the stream
+    finishing: int
+    writing: int
+
+    @staticmethod
+    def of(layer: Layer) -> _Sizes:
+        inner = max((step[0].shape[0] for step in layer.steps), default=0)
+        own_rows = 0 if layer.kind == "gcn" else 3 * layer.width
+        return _Sizes(
+            node=12 + 4 * (layer.heads if layer.kind == "gat" else 0),
+            record=4 * layer.width + 64,
+            flying=4 * (3 * layer.in_width + 3 * layer.message_width + own_rows),
+            finishing=4 * (2 * layer.width + 3 * layer.out_width + 2 * inner),
+            writing=8 * layer.out_width,
+        )
+
+    def fixed(self, n: int, group: int) -> int:
+        """What stays as long as the layer runs, of nodes most of all."""
+        return BOOKS + n * self.node + 8 * (n // group)
 
 
 @dataclass(frozen=True)
@@ -43,8 +72,9 @@ class Plan:
     edges: int  # of a piece of the edges
     finish: int  # rows that go through the weights at once
     write: int  # rows that are written at once
-    buffers: int  # bytes of the cold tier's logs
+    leaving: int  # accumulators that are evicted at once
     range_rows: int  # nodes whose accumulators are added up together at the end
+    folding: int  # bytes of evicted accumulators that are read at once
     choosing: int  # messages of the sample on which rules of eviction are tried, before anything else is held
 
     @staticmethod
@@ -55,31 +85,34 @@ class Plan:
         >>> Plan.of(layer, 10**6, 8, 64 << 20).slots > 30_000
         True
         """
-        fixed = n * (12 + 4 * (layer.heads if layer.kind == "gat" else 0)) + 8 * (n // group)
-        inner = max((step[0].shape[0] for step in layer.steps), default=0)
-        record = 4 * layer.width + 64  # an accumulator, and what choosing victims takes
-        flying = 4 * (2 * layer.in_width + 3 * layer.message_width + 2 * layer.width)
-        finishing = 4 * (2 * layer.width + 3 * layer.out_width + 2 * inner)
-        writing = 8 * layer.out_width
-        least = max(
-            LEAST * record / SLOTS, LEAST / 4 * flying / ROWS, LEAST / 4 * finishing / BLOCK,
-            4 * group * writing, 2**14 / EDGES,
-        )  # fmt: skip
-        rest = memory - fixed
-        if rest < least:
-            raise ValueError(f"{memory:,} bytes are too few for {n:,} nodes; {fixed + int(least):,} or more expected")
+        sizes = _Sizes.of(layer)
+        rest = memory - sizes.fixed(n, group)
+        if memory < (least := Plan.least(layer, n, group)):
+            raise ValueError(f"{memory:,} bytes are too few for {n:,} nodes; {least:,} or more expected")
         whole = -(-n // group) * group
         range_rows = max(int(rest * RANGE) // (4 * layer.width) // group, 1) * group
+        slots = min(int(rest * SLOTS) // sizes.record, n)
         return Plan(
-            slots=min(int(rest * SLOTS) // record, n),
-            rows=min(int(rest * ROWS) // flying, n),
-            edges=min(int(rest * EDGES) // 16, 1 << 22),
-            finish=int(rest * BLOCK / 2) // finishing,
-            write=min(max(int(rest * BLOCK / 2) // writing // group, 1) * group, whole),
-            buffers=min(int(rest * BUFFERS), 64 << 20),
+            slots=slots,
+            rows=min(int(rest * ROWS) // sizes.flying, n),
+            edges=min(int(rest * EDGES) // 12, 1 << 22),
+            finish=int(rest * BLOCK / 2) // sizes.finishing,
+            write=min(max(int(rest * BLOCK / 2) // sizes.writing // group, 1) * group, whole),
+            leaving=max(slots // LEAVING, 1),
             range_rows=min(range_rows, whole),
-            choosing=min(int(rest * CHOOSING) // 80, 200_000),
+            folding=int(rest * FOLDING),
+            choosing=min(int(rest * CHOOSING) // 80, 50_000),
         )
+
+    @staticmethod
+    def least(layer: Layer, n: int, group: int) -> int:
+        """The fewest bytes that can be divided."""
+        sizes = _Sizes.of(layer)
+        rest = max(
+            LEAST * sizes.record / SLOTS, LEAST / 4 * sizes.flying / ROWS, LEAST / 4 * sizes.finishing / BLOCK,
+            4 * group * sizes.writing, 2**13 / EDGES,
+        )  # fmt: skip
+        return sizes.fixed(n, group) + int(rest) + 1
 
 
 @dataclass(frozen=True)
@@ -106,48 +139,59 @@ def run_layer(
     policy: str = "auto", seed: int = 0, progress: Progress = lambda rows: None,
 ) -> Ran:  # fmt: skip
     """Compute `target`, the layer's rows, from `source` with at most about `memory` bytes."""
-    plan = Plan.of(layer, graph.n, target.group, memory)
-    with threads_for(max(plan.rows, plan.finish) * layer.in_width * layer.out_width):
-        return _run_planned(layer, graph, source, target, plan, scratch, policy, seed, progress)
-
-
-def _run_planned(
-    layer: Layer, graph: DiskGraph, source: DiskArray, target: DiskArray, plan: Plan, scratch: Path, policy: str,
-    seed: int, progress: Progress,
-) -> Ran:  # fmt: skip
     began = perf_counter()
-    n = graph.n
+    plan = Plan.of(layer, graph.n, target.group, memory)
+    strips = StripPlan.of(layer, graph.n, memory)
     before = source.stats.read_bytes, graph.indices.stats.read_bytes + graph.indptr.stats.read_bytes
     degree = degrees(layer, graph.in_degree(), graph.loops())
-    halves = _facing(layer, source, plan.rows) if layer.kind == "gat" else None
     if policy == "auto":
-        policy = choose_policy(graph, plan.slots, layer.drops_loops, plan.choosing)
-    tier = HotTier(plan.slots, n, layer.width, degree + np.int32(1), target.group, layer.reduce)
-    spill = Spill(scratch / "spilled", n, plan.range_rows, layer.width, plan.buffers)
-    work = _Work(layer, degree, halves, tier, spill, target, plan, policy, seed)
-    work.stream(graph, source, progress)
-    work.drain()
-    evicted = tier.evicted
-    held = np.sort(tier.owner[tier.owner >= 0].astype(np.int64))
-    tier.evict(held, spill.add)  # what is not complete in one piece: its other parts are in the logs
-    written = ~tier.broken
-    returns, live = tier.returns, tier.live
-    spill.end()
-    del tier, work.tier, halves
-    work.put_together(written)
-    spill.close()
+        policy = choose(layer, graph, plan.slots, strips, plan.choosing)
+        return_freed()  # the sample was made of many small blocks
+    evicted = returns = live = 0
+    if policy != STRIPS:
+        with threads_for(max(plan.rows, plan.finish) * layer.in_width * layer.out_width):
+            spilled, evicted, returns, live = _spilling(
+                layer, graph, degree, source, target, plan, scratch, policy, seed, progress
+            )
+    elif strips is None:
+        raise ValueError(f"{memory:,} bytes are too few for strips of {graph.n:,} nodes; name a rule of eviction")
+    else:
+        spilled = run_strips(layer, graph, degree, source, target, strips, scratch, progress)
     target.finish()
     return Ran(
         perf_counter() - began,
         source.stats.read_bytes - before[0],
         graph.indices.stats.read_bytes + graph.indptr.stats.read_bytes - before[1],
-        spill.stats.read_bytes + spill.stats.write_bytes,
+        spilled.read_bytes + spilled.write_bytes,
         target.stats.write_bytes,
         evicted,
         returns,
         live,
         policy,
     )
+
+
+def _spilling(
+    layer: Layer, graph: DiskGraph, degree: Int32s, source: DiskArray, target: DiskArray, plan: Plan, scratch: Path,
+    policy: str, seed: int, progress: Progress,
+) -> tuple[IoStats, int, int, int]:  # fmt: skip
+    """The layer with a tier of accumulators; what the log was asked, records evicted, returns, most slots in use."""
+    halves = _facing(layer, source, plan.rows) if layer.kind == "gat" else None
+    tier = HotTier(plan.slots, graph.n, layer.width, degree + np.int32(1), target.group, layer.reduce)
+    spill = Spill(scratch / "spilled", graph.n, plan.range_rows, layer.width, plan.leaving)
+    work = _Work(layer, degree, halves, tier, spill, target, plan, policy, seed)
+    work.stream(graph, source, progress)
+    work.drain()
+    evicted, returns, live = tier.evicted, tier.returns, tier.live
+    held = np.sort(tier.owner[tier.owner >= 0].astype(np.int64))
+    tier.evict(held, spill.add)  # what is not complete in one piece: its other parts are in the log
+    written = ~tier.broken
+    spill.end()
+    del tier, work.tier, halves
+    work.put_together(written)
+    work.written()
+    spill.close()
+    return spill.stats, evicted, returns, live
 
 
 def _facing(layer: Layer, source: DiskArray, rows: int) -> Floats:
@@ -169,9 +213,23 @@ class _Work:
     plan: Plan
     policy: str
     seed: int
+    writing: Ticket[None] | None = None
 
     def stream(self, graph: DiskGraph, source: DiskArray, progress: Progress) -> None:
-        """Push every row along its edges."""
+        """Push every row along its edges; the next rows are read and multiplied meanwhile."""
+        chunk, drop = -1, self.layer.drops_loops
+        for first, sent, mine, bounds, start, targets in ahead(self._messages(graph, source)):
+            if first != chunk:
+                chunk = first
+                self.tier.begin_chunk()
+                progress(first)
+            while self.tier.push(first, sent, mine, bounds, start, targets, drop, self.halves) == FULL:
+                self.make_room()
+
+    def _messages(
+        self, graph: DiskGraph, source: DiskArray
+    ) -> Iterator[tuple[int, Floats, Floats, Int64s, int, Int32s]]:
+        """Yield (first node, what its chunk sends, own terms, bounds of their edges, first edge, targets)."""
         chunk = -1
         sent = mine = np.empty((0, 0), np.float32)
         for first, x, bounds, start, targets in pieces(graph, source, self.plan.rows, self.plan.edges):
@@ -180,63 +238,73 @@ class _Work:
                 sent = message(self.layer, x, self.degree[first:last])
                 half = None if self.halves is None else self.halves[first:last]
                 mine = own(self.layer, x, self.degree[first:last], sent, half)
-                self.tier.begin_chunk()
-                progress(first)
-            while True:
-                ended = self.tier.push(first, sent, mine, bounds, start, targets, self.layer.drops_loops, self.halves)
-                if ended != FULL:
-                    break
-                self.make_room()
-            assert ended in (DONE, MORE)
+            yield first, sent, mine, bounds, start, targets
 
     def make_room(self) -> None:
-        """Let complete groups go; where that frees no slot, evict an eighth of the tier."""
+        """Let complete groups go; where that frees no slot, evict a part of the tier."""
         if not self.drain():
-            victims = self.tier.victims(max(len(self.tier.owner) // 8, 1), self.policy, self.seed)
-            self.tier.evict(victims, self.spill.add)
+            self.tier.evict(self.tier.victims(self.plan.leaving, self.policy, self.seed), self.spill.add)
 
     def drain(self) -> int:
         """Finish and write the groups that are complete; how many rows left the tier.
 
-        Groups that lie alone go to the log: a small write costs more than to append a record and read it once.
+        Groups that lie alone stay, and are the first to be evicted: a small write costs more than to append a record
+        and read it once.
         """
-        rows = self.tier.ready_rows()
-        row_bytes = self.target.row_bytes
+        rows, gone = self.tier.ready_rows(), 0
         for a, b in _runs(rows):
-            nodes = rows[a:b]
-            if (b - a) * row_bytes < RUN and len(rows) < self.tier.n:
-                self.tier.evict(nodes, self.spill.add)
-                continue
-            self._write(int(nodes[0]), int(nodes[-1]) + 1, lambda a, b: self.tier.take(np.arange(a, b)))
-        return len(rows)
+            if (b - a) * self.target.row_bytes >= RUN or len(rows) == self.tier.n:
+                self._write(int(rows[a]), int(rows[b - 1]) + 1, lambda a, b: self.tier.take(np.arange(a, b)))
+                gone += b - a
+        return gone
 
     def put_together(self, written: npt.NDArray[np.bool_]) -> None:
         """Add up the parts of each range, and write the groups that are not there yet."""
         layer, group, n = self.layer, self.target.group, len(self.degree)
         heads = layer.heads if layer.kind == "gat" else 0
         acc = np.empty((min(self.spill.rows, n), layer.width), np.float32)
-        for k in range(self.spill.ranges):
+        wanted = [k for k in range(self.spill.ranges) if not self._groups(written, k).all()]
+        parts = ahead(self._parts(wanted))
+        for k in wanted:
             base = k * self.spill.rows
             stop = min(base + self.spill.rows, n)
-            missing = ~written[base // group : -(-stop // group)]
-            if missing.any():
-                clear_all(acc, layer.reduce, layer.message_width, heads)
-                for records in self.spill.read(k):
-                    fold(records, base, acc, layer.reduce, layer.message_width, heads)
-                for a, b in _runs(np.flatnonzero(missing)):
-                    first = int(np.flatnonzero(missing)[a]) * group + base
-                    self._write(first, min(first + (b - a) * group, stop), lambda a, b: acc[a - base : b - base])  # noqa: B023
+            clear_all(acc, layer.reduce, layer.message_width, heads)
+            while (part := next(parts)[0]) is not None:
+                part.fold(base, acc, layer.reduce, layer.message_width, heads)
+            missing = np.flatnonzero(~self._groups(written, k))
+            for a, b in _runs(missing):
+                first = int(missing[a]) * group + base
+                self._write(first, min(first + (b - a) * group, stop), lambda a, b: acc[a - base : b - base])  # noqa: B023
+
+    def _parts(self, ranges: list[int]) -> Iterator[tuple[Records | None]]:
+        """Yield what the log has of each range, some at a time, and (None,) behind it: so the next is read ahead."""
+        for k in ranges:
+            for part in self.spill.read(k, self.plan.folding):
+                yield (part,)
+            yield (None,)
+
+    def _groups(self, written: npt.NDArray[np.bool_], k: int) -> npt.NDArray[np.bool_]:
+        """Which groups of range k are written."""
+        per = self.spill.rows // self.target.group
+        return written[k * per : (k + 1) * per]
 
     def _write(self, first: int, stop: int, totals: Callable[[int, int], Floats]) -> None:
-        """Finish the rows of these nodes and write them; `totals` gives the accumulators of some."""
+        """Finish the rows of these nodes and begin to write them; `totals` gives the accumulators of some."""
         plan = self.plan
         for start in range(first, stop, plan.write):
             end = min(start + plan.write, stop)
-            out = np.empty((end - start, self.layer.out_width), np.float32)
+            out = self.target.buffer(end - start)
             for a in range(start, end, plan.finish):
                 b = min(a + plan.finish, end)
                 out[a - start : b - start] = finish(self.layer, totals(a, b), self.degree[a:b])
-            self.target.write(start, out)
+            self.written()
+            self.writing = self.target.write_async(start, out)
+
+    def written(self) -> None:
+        """Return when no write is under way."""
+        if self.writing is not None:
+            self.writing.wait()
+            self.writing = None
 
 
 def _runs(numbers: Int64s) -> list[tuple[int, int]]:
@@ -244,81 +312,3 @@ def _runs(numbers: Int64s) -> list[tuple[int, int]]:
     cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
     ends = [0, *cuts.tolist(), len(numbers)] if len(numbers) else [0]
     return list(pairwise(ends))
-
-
-def pieces(
-    graph: DiskGraph, source: DiskArray, rows: int, edges: int
-) -> Iterator[tuple[int, Floats, Int64s, int, Int32s]]:
-    """Yield (first node, its chunk's rows, bounds of their edges, first edge, targets); the next is under way.
-
-    A chunk with more than `edges` edges comes in several pieces.
-    """
-    reading = graph.indices.stream(edges)
-    held, targets = 0, np.empty(0, np.int32)
-    ends_at, ends = 0, np.empty(0, np.int64)
-    for first, raw in source.stream(rows):
-        x = raw.astype(np.float32, copy=False)
-        if first + len(x) + 1 > ends_at + len(ends):
-            ends_at, ends = first, graph.indptr.rows(first, min(first + max(len(x), ENDS), graph.n) + 1)
-        bounds = ends[first - ends_at : first - ends_at + len(x) + 1]
-        start, stop = int(bounds[0]), int(bounds[-1])
-        while True:
-            if start < stop and start >= held + len(targets):
-                held, targets = next(reading)
-            piece = targets[start - held : stop - held]
-            yield first, x, bounds, start, piece
-            start += len(piece)
-            if start >= stop:
-                break
-
-
-def choose_policy(graph: DiskGraph, slots: int, drop: bool, sample: int = 200_000) -> str:
-    """The rule of eviction that spills less on a sample of targets, with the tier as much smaller as the sample is.
-
-    A target is in the sample with all of its messages or not at all, so it comes and goes as in the whole stream. Few
-    pending messages are a good reason to leave where neighbours lie anywhere; where they lie together, a target that
-    lacks only a few is about to be complete, and the one not touched for longest is the better victim.
-    """
-    if slots >= graph.n or not graph.m:
-        return "min-pending"
-    every = max(-(-(graph.m + graph.n) // sample), 1)
-    stream, targets = [], []
-    for sources, ends in graph.stream(min(sample, 1 << 16)):
-        kept = (ends % every == 0) & ~(drop & (sources == ends))
-        stream.append(sources[kept])
-        targets.append(ends[kept] // every)
-    n = -(-graph.n // every)
-    arrive = np.concatenate([*stream, np.arange(n) * every])
-    nodes = np.concatenate([*targets, np.arange(n)]).astype(np.int64)
-    order = np.argsort(arrive, kind="stable")
-    spilled = {rule: count_spills(arrive[order], nodes[order], n, max(slots // every, 8), rule)[0] for rule in CHOICE}
-    return min(CHOICE, key=lambda rule: spilled[rule])
-
-
-def count_spills(
-    arrive: Int64s, nodes: Int64s, n: int, slots: int, policy: str, seed: int = 0, chunk: int = 64
-) -> tuple[int, int, int]:
-    """Records spilled, returns, and most slots in use of a tier whose messages come in this order; no row is moved.
-
-    Message i is for `nodes[i]`, from the source `arrive[i]`, which never falls; `chunk` sources are one moment.
-    """
-    expected = np.bincount(nodes, minlength=n).astype(np.int32)
-    tier = HotTier(slots, n, 0, expected, 1, SUM)
-    known = None
-    if policy == "belady":
-        known = np.concatenate([[0], np.cumsum(expected, dtype=np.int64)]), arrive[np.lexsort((arrive, nodes))]
-    # Messages are edges of sources without rows or own terms: each source comes with its own, which takes no slot.
-    starts = np.flatnonzero(np.diff(arrive, prepend=-1))
-    targets = nodes.astype(np.int32)
-    for block in range(0, len(starts), chunk):
-        a = int(starts[block])
-        b = int(starts[block + chunk]) if block + chunk < len(starts) else len(nodes)
-        tier.begin_chunk()
-        while tier.count(targets[a:b], a) == FULL:
-            ready = tier.ready_rows()
-            if len(ready):
-                tier.take(ready)
-            else:
-                tier.evict(tier.victims(max(slots // 8, 1), policy, seed, known), lambda nodes, acc, slots: None)
-    tier.take(tier.ready_rows())
-    return tier.evicted + int((tier.owner >= 0).sum()), tier.returns, tier.live

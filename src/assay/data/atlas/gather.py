@@ -12,7 +12,7 @@ all fits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -98,6 +98,8 @@ def gather_layer(
     """Compute the layer's rows into `target` from in-edges, with at most about `memory` bytes."""
     began = perf_counter()
     n = incoming.n
+    if layer.kind != "gat" and layer.message_width >= layer.in_width:
+        layer = replace(layer, late=True)  # projecting first would cost a pass and make no row narrower
     loops = incoming.loops()
     degree = degrees(layer, np.diff(incoming.indptr.rows(0, n + 1)).astype(np.int32), loops)
     before = source.stats.read_bytes, incoming.indices.stats.read_bytes
@@ -107,7 +109,7 @@ def gather_layer(
     rows, made = source, None
     if layer.projects:
         made = DiskArray.create(scratch / "projected.npy", (n, layer.message_width), np.float32)
-        writer = RowWriter(made)
+        writer = RowWriter(made, rest // 8)
         with threads_for(step * layer.in_width * layer.out_width):
             for start, x in source.stream(step):
                 writer.append(message(layer, x, degree[start : start + len(x)]))
@@ -117,7 +119,7 @@ def gather_layer(
         rows = made = DiskArray.open(scratch / "projected.npy")
     held = RowCache.of(rows, rest // 2, out_degree if cache == "static" else None)
     output = DiskArray.create(target, (n, layer.out_width), np.float32)
-    writer = RowWriter(output)
+    writer = RowWriter(output, rest // 16)
     most = max(rest // 4 // (layer.message_width * 8), 64)  # edges whose rows may be fetched together
     with threads_for(max(step, most) * layer.in_width * layer.out_width):
         for start, x in source.stream(step):
@@ -176,7 +178,7 @@ def _begun(layer: Layer, x: Floats, degree: Int32s, halves: Floats | None, sent:
     return acc
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _own(acc, mine, reduce, columns, heads):
     for v in range(len(acc)):
         merge(acc, v, mine[v], reduce, columns, heads)
@@ -190,7 +192,7 @@ def _collect(
     _add_up(acc, bounds, e0, place, sources, start, sent, layer.drops_loops, layer.reduce, none)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _add_up(acc, bounds, e0, place, sources, start, sent, drop, reduce, halves):
     """Add the rows `sent[place]` of the edges from e0 on to their targets, which begin with node `start`."""
     columns, heads, stop = sent.shape[1], halves.shape[1], e0 + len(place)

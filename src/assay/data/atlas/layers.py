@@ -28,6 +28,7 @@ class Layer:
     """One layer: its kind, its weights by PyG's names, and whether a rectifier follows.
 
     `steps` of a GIN's inner network are (weight, bias, scale, shift): a linear map, then a folded batch norm or None.
+    With `late`, rows are multiplied by the weights only when they are summed up.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Layer:
     activate: bool
     steps: tuple[tuple[Floats, Floats | None, Floats | None, Floats | None], ...] = ()
     reduce: int = field(default=SUM)
+    late: bool = False
 
     @property
     def in_width(self) -> int:
@@ -65,7 +67,7 @@ class Layer:
     @property
     def projects(self) -> bool:
         """Whether rows are multiplied by the weights before they are sent: where that makes accumulators narrower."""
-        if self.reduce == MAX:
+        if self.reduce == MAX or self.late:
             return False
         narrow = self._first.shape[0] <= self.in_width * (2 if self.kind == "sage" else 1)
         return self.kind == "gat" or narrow

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.data.atlas.engine import Ran, run_layer
+from assay.data.atlas.choosing import STRIPS
+from assay.data.atlas.engine import Plan, Ran, run_layer
 from assay.data.atlas.layers import Layer
 from assay.data.disk.arrays import DiskArray, write_rows
 from assay.data.disk.graphs import DiskGraph
@@ -154,10 +155,15 @@ def _sync_folder(folder: Path) -> None:
 
 
 def warm(model: Sequence[Layer]) -> None:
-    """Compile all that these layers need, on three nodes, so that neither time nor memory of it is measured later."""
+    """Compile all that these layers need, on few nodes, so that neither time nor memory of it is measured later."""
+    [layer] = model[:1]
+    group = DiskArray.group_of(4 * layer.out_width)
+    n = 2 * Plan.of(layer, 1 << 20, group, Plan.least(layer, 1 << 20, group)).slots  # so that some are evicted
+    nodes = np.arange(n)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        graph = DiskGraph.build(folder / "g", [np.array([(0, 1), (1, 2), (2, 0)])])
-        write_rows(folder / "x.npy", np.ones((3, model[0].in_width), np.float32))
-        infer(model, graph, folder / "x.npy", folder / "y.npy", 1 << 26)
+        graph = DiskGraph.build(folder / "g", [np.stack([nodes, nodes * 7919 % n], axis=1)], n)
+        write_rows(folder / "x.npy", np.zeros((n, layer.in_width), np.float32))
+        for memory, policy in ((Plan.least(layer, n, group), "auto"), (1 << 26, STRIPS)):
+            infer([layer], graph, folder / "x.npy", folder / "y.npy", memory, policy=policy)
         graph.close()

@@ -1,8 +1,8 @@
-"""The cold tier: evicted partial sums, sorted by range of nodes in memory, written in long runs, added up by range.
+"""The cold tier: evicted partial sums in a log, by range of nodes within each eviction, added up range by range.
 
-A buffer of records is dealt into ranges when it is full and written in one piece, while the next one fills. A range's
-turn comes at the end, with as many nodes as fit into memory: its piece of every buffer is read, many at once. Nothing
-is ever read to be changed.
+An eviction is copied in the order of nodes into one of two buffers and written in one piece while the other one fills.
+A range's turn comes at the end, with as many nodes as fit into memory: its piece of every eviction is read, many at
+once. Nothing is ever read to be changed. Where the pieces lie is on disk, too: it grows with what is evicted.
 """
 
 # Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
@@ -16,34 +16,52 @@ from pathlib import Path
 import numpy as np
 
 from assay.data.atlas.layers import Floats, Int32s
-from assay.data.atlas.tiers import Int64s
-from assay.data.disk.pages import PAGE, IoStats, PagedFile, Ticket, aligned
+from assay.data.atlas.tiers import Int64s, merge
+from assay.data.disk.pages import PAGE, Bytes, IoStats, PagedFile, Ticket, aligned
 from assay.sim.compiled import njit
+
+INDEX = 1 << 16  # bytes of the index that are read at a time
+
+
+class Records:
+    """Some spilled parts, as they lie in what was read: `counts` records each from `places` on, in floats."""
+
+    def __init__(self, raw: Bytes, places: Int64s, counts: Int64s) -> None:
+        self.raw, self.places, self.counts = raw, places, counts
+
+    def fold(self, base: int, acc: Floats, reduce: int, columns: int, heads: int) -> None:
+        """Add them to the accumulators of the nodes from `base` on."""
+        _fold(
+            self.raw.view(np.float32), self.raw.view(np.int32), self.places, self.counts, base, acc, reduce, columns,
+            heads,
+        )  # fmt: skip
 
 
 class Spill:
-    """A log of (node, accumulator) records for ranges of `rows` nodes, with about `memory` bytes of buffers.
+    """A log of (node, accumulator) records for ranges of `rows` nodes, with two buffers of `records` each.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     spill = Spill(Path(folder, "log"), n=10, rows=4, width=2, memory=1 << 16)
-    ...     spill.add(np.array([9, 1]), np.array([[1, 2], [3, 4]], np.float32), np.array([0, 1], np.int32))
-    ...     [part[1:].tolist() for k in range(3) for records in spill.read(k) for part in records], spill.records
-    ([[3.0, 4.0], [1.0, 2.0]], 2)
+    ...     spill = Spill(Path(folder, "log"), n=10, rows=4, width=2, records=8)
+    ...     spill.add(np.array([1, 9]), np.array([[1, 2], [3, 4]], np.float32), np.array([0, 1], np.int32))
+    ...     spill.end()
+    ...     acc = np.zeros((4, 2), np.float32)
+    ...     for part in spill.read(2, 1 << 20):
+    ...         part.fold(8, acc, 0, 2, 0)
+    ...     spill.close()
+    ...     acc.tolist(), spill.records
+    ([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0], [0.0, 0.0]], 2)
     """
 
-    def __init__(self, path: Path, n: int, rows: int, width: int, memory: int) -> None:
-        self.path, self.rows, self.width, self.memory = path, rows, width, memory
+    def __init__(self, path: Path, n: int, rows: int, width: int, records: int) -> None:
+        self.path, self.rows, self.width = path, rows, width
         self.ranges = -(-n // rows)
-        self._record = 4 * (width + 1)
-        per = max(memory // 2 // self._record, 1)
-        self._filling = np.empty((per, width + 1), np.float32)
-        self._pages = aligned(-(-per * self._record // PAGE) * PAGE)
-        self._held = 0
-        self._cuts: list[Int64s] = []  # of every buffer written: where each range begins, in records
-        self._at: list[int] = []  # and the page it was written to
+        self._record, self._most = 4 * (width + 1), max(records, 1)
+        self._buffers: list[Bytes] = []  # made when the first record comes: most runs that fit have none
         self._file: PagedFile | None = None
+        self._index = path.with_name(path.name + ".index")
         self._writing: Ticket[None] | None = None
+        self._end = 0  # the page behind the last one written
         self.records = 0
 
     @property
@@ -52,103 +70,93 @@ class Spill:
         return self._file.stats if self._file else IoStats()
 
     def add(self, nodes: Int64s, acc: Floats, slots: Int32s) -> None:
-        """Append the accumulators in these slots, of these nodes."""
-        at = 0
-        while at < len(nodes):
-            part = min(len(self._filling) - self._held, len(nodes) - at)
-            _copy(self._filling, self._filling.view(np.int32), self._held, nodes[at : at + part], acc, slots[at:])
-            self._held, at = self._held + part, at + part
-            if self._held == len(self._filling):
-                self._flush()
-        self.records += len(nodes)
-
-    def _flush(self) -> None:
-        """Deal the buffer into ranges and begin to write it."""
-        if self._writing is not None:
-            self._writing.wait()
-        into = self._pages[: self._held * self._record].view(np.float32).reshape(self._held, self.width + 1)
-        cuts = np.zeros(self.ranges + 1, np.int64)
-        _deal(self._filling, self._filling.view(np.int32), self._held, self.rows, cuts, into)
+        """Append the accumulators in these slots, of these nodes, which ascend."""
+        if not len(nodes):
+            return
         if self._file is None:
             self._file = PagedFile.create(self.path)
-        pages = -(-self._held * self._record // PAGE)
-        first = self._at[-1] + -(-int(self._cuts[-1][-1]) * self._record // PAGE) if self._at else 0
-        self._writing = self._file.write_span_async(first, self._pages[: pages * PAGE])
-        self._at.append(first)
-        self._cuts.append(cuts)
-        self._held = 0
+            self._indexing = self._index.open("w+b")
+            self._buffers = [aligned(-(-self._most * self._record // PAGE) * PAGE) for _ in range(2)]
+        for at in range(0, len(nodes), self._most):
+            self._append(nodes[at : at + self._most], acc, slots[at : at + self._most])
+        self.records += len(nodes)
 
-    def end(self) -> None:
-        """Write what is held; no more records come."""
-        if self._held and self._at:
-            self._flush()
+    def _append(self, nodes: Int64s, acc: Floats, slots: Int32s) -> None:
+        """Copy one buffer's, and begin to write it."""
+        assert self._file is not None
+        pages = self._buffers[0][: -(-len(nodes) * self._record // PAGE) * PAGE]
+        into = pages[: len(nodes) * self._record].view(np.float32).reshape(len(nodes), self.width + 1)
+        _copy(into, into.view(np.int32), nodes, acc, slots)
+        cuts = np.searchsorted(nodes, np.arange(self.ranges + 1) * self.rows)
+        self._indexing.write(np.concatenate([[self._end], cuts]).astype(np.int64).tobytes())
         if self._writing is not None:
             self._writing.wait()
-            self._filling = np.empty((0, self.width + 1), np.float32)
-            self._pages = aligned(0)
+        self._writing = self._file.write_spans_async([(self._end, pages)])
+        self._end += len(pages) // PAGE
+        self._buffers.reverse()
 
-    def read(self, k: int) -> Iterator[Floats]:
-        """Yield the records of range k, some at a time."""
-        names = self._filling.view(np.int32)[: self._held, 0]
-        if len(kept := np.flatnonzero(names // self.rows == k)):
-            yield self._filling[kept]
+    def end(self) -> None:
+        """No more records come."""
+        if self._writing is not None:
+            self._writing.wait()
+        self._buffers.clear()
+
+    def read(self, k: int, memory: int) -> Iterator[Records]:
+        """Yield the records of range k, about so many bytes at a time."""
         if self._file is None:
             return
-        batches = list(self._batches(k))
-        following = self._file.read_spans_async([span[:2] for span in batches[0]]) if batches else None
-        for turn, batch in enumerate(batches):
-            assert following is not None
-            raw = following.wait()
-            if turn + 1 < len(batches):
-                following = self._file.read_spans_async([span[:2] for span in batches[turn + 1]])
-            at = 0
-            for _, pages, skip, count in batch:
-                part = raw[at * PAGE + skip : at * PAGE + skip + count * self._record]
-                yield part.view(np.float32).reshape(count, self.width + 1)
-                at += pages
-
-    def _batches(self, k: int) -> Iterator[list[tuple[int, int, int, int]]]:
-        """Range k's (first page, pages, bytes to skip, records) of every buffer, as many together as memory holds."""
-        batch: list[tuple[int, int, int, int]] = []
+        spans: list[tuple[int, int]] = []
+        places: list[int] = []
+        counts: list[int] = []
         total = 0
-        for page, cuts in zip(self._at, self._cuts, strict=True):
-            a, b = int(cuts[k]) * self._record, int(cuts[k + 1]) * self._record
-            if a == b:
-                continue
-            pages = -(-b // PAGE) - a // PAGE
-            if batch and (total + pages) * PAGE > self.memory // 2:  # two batches at a time
-                yield batch
-                batch, total = [], 0
-            batch.append((page + a // PAGE, pages, a % PAGE, (b - a) // self._record))
-            total += pages
-        if batch:
-            yield batch
+        for page, a, b in self._pieces(k):
+            first, last = a * self._record // PAGE, -(-b * self._record // PAGE)
+            if spans and (total + last - first) * PAGE > memory:
+                yield self._read(spans, places, counts)
+                spans, places, counts, total = [], [], [], 0
+            spans.append((page + first, last - first))
+            places.append((total * PAGE + a * self._record - first * PAGE) // 4)
+            counts.append(b - a)
+            total += last - first
+        if spans:
+            yield self._read(spans, places, counts)
+
+    def _read(self, spans: list[tuple[int, int]], places: list[int], counts: list[int]) -> Records:
+        assert self._file is not None
+        raw = self._file.read_spans_async(spans).wait()
+        return Records(raw, np.array(places), np.array(counts))
+
+    def _pieces(self, k: int) -> Iterator[tuple[int, int, int]]:
+        """Range k's (page of the buffer, first record, behind the last) of every buffer that has any."""
+        self._indexing.seek(0)
+        entries = max(INDEX // (8 * (self.ranges + 2)), 1) * (self.ranges + 2)
+        while len(some := np.fromfile(self._indexing, np.int64, entries)):
+            table = some.reshape(-1, self.ranges + 2)
+            yield from table[table[:, k + 1] < table[:, k + 2]][:, [0, k + 1, k + 2]].tolist()
 
     def close(self) -> None:
         """Drop the log."""
         if self._file is not None:
             self._file.close()
+            self._indexing.close()
             self.path.unlink(missing_ok=True)
+            self._index.unlink(missing_ok=True)
 
 
-@njit(cache=True)
-def _copy(records, names, held, nodes, acc, slots):
+@njit(cache=True, nogil=True)
+def _copy(records, names, nodes, acc, slots):
     for i in range(len(nodes)):
-        names[held + i, 0] = nodes[i]
+        names[i, 0] = nodes[i]
+        of = np.uintp(slots[i])
         for j in range(acc.shape[1]):
-            records[held + i, j + 1] = acc[slots[i], j]
+            records[i, j + 1] = acc[of, j]
 
 
-@njit(cache=True)
-def _deal(records, names, count, rows, cuts, into):
-    """A counting sort by range; `cuts` tells where each begins."""
-    for i in range(count):
-        cuts[names[i, 0] // rows + 1] += 1
-    for k in range(1, len(cuts)):
-        cuts[k] += cuts[k - 1]
-    at = cuts[:-1].copy()
-    for i in range(count):
-        k = names[i, 0] // rows
-        for j in range(records.shape[1]):
-            into[at[k], j] = records[i, j]
-        at[k] += 1
+@njit(cache=True, nogil=True)
+def _fold(parts, names, places, counts, base, acc, reduce, columns, heads):
+    width = acc.shape[1]
+    for piece in range(len(places)):
+        at = places[piece]
+        for _ in range(counts[piece]):
+            merge(acc, names[at] - base, parts[at + 1 : at + 1 + width], reduce, columns, heads)
+            at += width + 1

@@ -122,7 +122,7 @@ class HotTier:
         self.slot_of[nodes] = mark
 
     def victims(self, count: int, policy: str, seed: int = 0, arrivals: tuple[Int64s, Int64s] | None = None) -> Int64s:
-        """`count` nodes to evict. Complete ones leave first, whatever the policy.
+        """`count` nodes to evict, ascending. Complete ones leave first, whatever the policy.
 
         `arrivals` are (indptr, sources) of every node's messages in the order of the stream: what Belady knows.
         """
@@ -139,10 +139,10 @@ class HotTier:
         )  # fmt: skip
         count = min(count, len(nodes))
         chosen: Int64s = nodes[np.argpartition(keys, count - 1)[:count]] if count else nodes[:0]
-        return chosen
+        return np.sort(chosen)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _keys(owner, pending, stamp, rule, chance, indptr, sources, hot):
     """The nodes in the tier, and a key by which the least of them leave first."""
     nodes, keys = np.empty(hot, np.int64), np.empty(hot, np.int64)
@@ -169,9 +169,10 @@ def _keys(owner, pending, stamp, rule, chance, indptr, sources, hot):
     return nodes, keys
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def absorb(acc, s, row, reduce, columns, facing, v, heads):
-    """Add one message to accumulator s."""
+    """Add one message to accumulator s. Without a sign there is no test for negative numbers, and loops use vectors."""
+    s = np.uintp(s)
     if reduce == SUM:
         for j in range(columns):
             acc[s, j] += row[j]
@@ -186,7 +187,7 @@ def absorb(acc, s, row, reduce, columns, facing, v, heads):
             _soft(acc, s, h, heads, per, logit, np.float32(1), row, heads)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _soft(acc, s, h, heads, per, top, total, row, skip):
     """Merge a softmax-weighted part, whose largest logit is `top`, into head h: both are scaled to the larger one."""
     base = 2 * heads + h * per
@@ -203,9 +204,14 @@ def _soft(acc, s, h, heads, per, top, total, row, skip):
             acc[s, base + j] = acc[s, base + j] * scale + row[skip + h * per + j]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def merge(acc, s, part, reduce, columns, heads):
     """Add another partial accumulator of the same node to accumulator s; `columns` of it are maxima, under MAX."""
+    s = np.uintp(s)
+    if reduce == SUM:
+        for j in range(acc.shape[1]):
+            acc[s, j] += part[j]
+        return
     if reduce == SOFTMAX:
         per = (acc.shape[1] - 2 * heads) // heads
         for h in range(heads):
@@ -218,7 +224,7 @@ def merge(acc, s, part, reduce, columns, heads):
             acc[s, j] += part[j]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def clear(acc, s, reduce, columns, heads):
     """Begin accumulator s anew: nothing added, no maximum, no weight."""
     acc[s, :] = 0
@@ -228,7 +234,7 @@ def clear(acc, s, reduce, columns, heads):
         acc[s, :heads] = -np.inf
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _push(
     state, first, sent, own, bounds, start, targets, drop, facing, reduce, acc, owner, stamp, free, slot_of, pending,
     complete, broken, ready, group,
@@ -281,18 +287,7 @@ def _push(
     return DONE
 
 
-def fold(records: Any, base: int, acc: Floats, reduce: int, columns: int, heads: int) -> None:
-    """Add spilled parts, (node, accumulator) a record, to the accumulators of the nodes from `base` on."""
-    _fold(records.view(np.int32), records, base, acc, reduce, columns, heads)
-
-
-@njit(cache=True)
-def _fold(nodes, parts, base, acc, reduce, columns, heads):
-    for i in range(len(parts)):
-        merge(acc, nodes[i, 0] - base, parts[i, 1:], reduce, columns, heads)
-
-
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def clear_all(acc, reduce, columns, heads):
     """Begin every accumulator anew."""
     for s in range(len(acc)):

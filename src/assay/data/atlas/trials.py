@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from assay.data.atlas.engine import count_spills
+from assay.data.atlas.choosing import count_spills
 from assay.data.atlas.gather import CACHES, gather_layer, in_memory
-from assay.data.atlas.layers import Floats, Layer, layers
+from assay.data.atlas.layers import Floats, Int32s, Layer, layers
 from assay.data.atlas.run import infer, warm
 from assay.data.atlas.tiers import POLICIES, Int64s
 from assay.data.disk.arrays import DiskArray, RowWriter, write_rows
 from assay.data.disk.graphs import DiskGraph
 from assay.sim.graphs import CSR
-from assay.sim.memory import Peak
+from assay.sim.memory import Peak, return_freed
 from assay.sim.orderings import order_of, places
 from assay.sim.random import stream
 from assay.workloads.graph_generate import communities, rmat
@@ -69,31 +69,33 @@ def model_of(kind: str, widths: tuple[int, ...], seed: int) -> list[Layer]:
     return layers(state)
 
 
-class _Bench:
+class Bench:
     """One graph, its reverse and its features on disk."""
 
-    def __init__(self, folder: Path, edges: Int64s, nodes: int, width: int, seed: int) -> None:
-        self.folder, self.nodes = folder, nodes
-        self.graph = DiskGraph.build(folder / "out", [edges], nodes)
-        self.features = folder / "x.npy"
-        self.nbytes = 4 * nodes * width
-        writer = RowWriter(DiskArray.create(self.features, (nodes, width), np.float32))
-        rng = stream(seed, "atlas-rows", nodes, width)
-        for start in range(0, nodes, 1024):  # never all at once: what memory has held makes room for what comes
-            writer.append(rng.standard_normal((min(1024, nodes - start), width), np.float32))
-        writer.close()
-        self.out_degree = np.diff(self.graph.indptr.rows(0, nodes + 1)).astype(np.int32)
+    def __init__(self, folder: Path, graph: DiskGraph, features: Path) -> None:
+        self.folder, self.graph, self.features = folder, graph, features
+
+    @classmethod
+    def made(cls, folder: Path, edges: Int64s, nodes: int, width: int, seed: int) -> Bench:
+        """With random features."""
+        folder.mkdir(exist_ok=True)
+        random_rows(folder / "x.npy", nodes, width, seed)
+        return cls(folder, DiskGraph.build(folder / "out", [edges], nodes), folder / "x.npy")
 
     @cached_property
     def incoming(self) -> DiskGraph:
         """The graph turned round: what gathers read."""
         return self.graph.reversed(self.folder / "in")
 
-    def atlas(self, model: list[Layer], memory: int, policy: str) -> dict[str, Any]:
+    @cached_property
+    def out_degree(self) -> Int32s:
+        """How many ask for each row."""
+        return np.diff(self.graph.indptr.rows(0, self.graph.n + 1)).astype(np.int32)
+
+    def atlas(self, model: Sequence[Layer], memory: int, policy: str) -> dict[str, Any]:
         """Stream every layer."""
         began = perf_counter()
-        ran = infer(model, self.graph, self.features, self.folder / "y.npy", memory, policy=policy)
-        rows = ran.layers
+        rows = infer(model, self.graph, self.features, self.folder / "y.npy", memory, policy=policy).layers
         read = sum(one.feature_bytes for one in rows)
         return {
             "seconds": perf_counter() - began, "read_ratio": read / self._input(model),
@@ -101,47 +103,73 @@ class _Bench:
             "evicted": sum(one.evicted for one in rows), "policy": rows[0].policy,
         }  # fmt: skip
 
-    def gather(self, model: list[Layer], memory: int, cache: str) -> dict[str, Any]:
+    def gather(self, model: Sequence[Layer], memory: int, cache: str) -> dict[str, Any]:
         """Fetch neighbours' rows, layer by layer."""
         began = perf_counter()
         source, read, misses = self.features, 0, 0
         for i, layer in enumerate(model):
             target = self.folder / ("y.npy" if i == len(model) - 1 else f"gathered-{i}.npy")
             with DiskArray.open(source) as rows:
-                ran = gather_layer(
-                    layer, self.incoming, self.out_degree, rows, target, memory, self.folder, cache
-                )  # fmt: skip
+                ran = gather_layer(layer, self.incoming, self.out_degree, rows, target, memory, self.folder, cache)
             source, read, misses = target, read + ran.feature_bytes, misses + ran.evicted
         seconds = perf_counter() - began
         return {"seconds": seconds, "read_ratio": read / self._input(model), "evicted": misses, "policy": cache}
 
-    def memory(self, model: list[Layer]) -> dict[str, Any]:
+    def memory(self, model: Sequence[Layer]) -> dict[str, Any]:
         """Everything at once, from file to file."""
         began = perf_counter()
         with DiskArray.open(self.features) as rows:
-            x = rows.rows(0, len(rows))
+            x = rows.rows(0, len(rows)).astype(np.float32, copy=False)
         for layer in model:
             x = in_memory(layer, self.incoming, x)
         write_rows(self.folder / "y.npy", x)
         return {"seconds": perf_counter() - began, "read_ratio": 1.0, "evicted": 0, "policy": ""}
 
-    def _input(self, model: list[Layer]) -> int:
-        return sum(4 * self.nodes * layer.in_width for layer in model)
+    def _input(self, model: Sequence[Layer]) -> int:
+        return sum(4 * self.graph.n * layer.in_width for layer in model)
+
+    def compared(
+        self, model: Sequence[Layer], memory: int, names: Sequence[str], turn: int
+    ) -> dict[str, dict[str, Any]]:
+        """Every method once, the first of them another one each turn, and how far its rows are from the last one's."""
+        methods: dict[str, Callable[[], dict[str, Any]]] = {
+            OURS: lambda: self.atlas(model, memory, "min-pending"),
+            AUTO: lambda: self.atlas(model, memory, "auto"),
+            LRU: lambda: self.gather(model, memory, "lru"),
+            STATIC: lambda: self.gather(model, memory, "static"),
+            MEMORY: lambda: self.memory(model),
+        }
+        _ = self.incoming, self.out_degree  # sorted before anybody is timed
+        found, outputs = {}, {}
+        at = turn % len(names)
+        for name in (*names[at:], *names[:at]):
+            found[name] = methods[name]()
+            outputs[name] = np.load(self.folder / "y.npy", mmap_mode="r")
+            (self.folder / "y.npy").unlink()
+        right = outputs[names[-1]]
+        scale = float(np.abs(right).max()) or 1.0
+        return {
+            name: found[name] | {"difference": float(np.abs(outputs[name] - right).max()) / scale} for name in names
+        }
 
 
-def _compared(bench: _Bench, methods: dict[str, Callable[[], dict[str, Any]]], turn: int) -> dict[str, dict[str, Any]]:
-    """Every method once, the first of them another one each turn, and how far its rows are from those in memory."""
-    names = list(methods)
-    names = names[turn % len(names) :] + names[: turn % len(names)]
-    found, outputs = {}, {}
-    for name in names:
-        found[name] = methods[name]()
-        outputs[name] = np.load(bench.folder / "y.npy")
-    right = outputs[MEMORY]
-    scale = float(np.abs(right).max()) or 1.0
-    return {
-        name: row | {"difference": float(np.abs(outputs[name] - right).max()) / scale} for name, row in found.items()
-    }
+def random_rows(path: Path, nodes: int, width: int, seed: int) -> None:
+    """Features of nobody: what a layer costs does not hang on values."""
+    writer = RowWriter(DiskArray.create(path, (nodes, width), np.float32))
+    rng = stream(seed, "atlas-rows", nodes, width)
+    for start in range(0, nodes, 1024):  # never all at once: what memory has held makes room for what comes
+        writer.append(rng.standard_normal((min(1024, nodes - start), width), np.float32))
+    writer.close()
+
+
+def warm_all(model: Sequence[Layer]) -> None:
+    """Compile what atlas, the gathers and the reference in memory need, so that all are timed alike."""
+    warm(model)
+    with tempfile.TemporaryDirectory() as name:
+        tiny = Bench.made(Path(name), np.array([(0, 1), (1, 2), (2, 0)]), 3, model[0].in_width, 0)
+        for cache in CACHES:
+            tiny.gather(model, 1 << 20, cache)
+        tiny.memory(model)
 
 
 def speed(
@@ -149,55 +177,32 @@ def speed(
 ) -> dict[str, dict[str, Any]]:
     """Atlas and the gathers in `share` of the features' bytes, and all in memory."""
     model = model_of(kind, (width, width), seed)
-    warm(model)
+    warm_all(model)
     with tempfile.TemporaryDirectory() as name:
-        bench = _Bench(Path(name), edges_of(graph, nodes, degree, seed), nodes, width, seed)
-        memory = int(share * bench.nbytes)
-        _warm_gathers(model, Path(name))
-        _ = bench.incoming  # sorted before anybody is timed
-        return _compared(bench, {
-            OURS: lambda: bench.atlas(model, memory, "min-pending"),
-            AUTO: lambda: bench.atlas(model, memory, "auto"),
-            LRU: lambda: bench.gather(model, memory, "lru"),
-            STATIC: lambda: bench.gather(model, memory, "static"),
-            MEMORY: lambda: bench.memory(model),
-        }, seed)  # fmt: skip
-
-
-def _warm_gathers(model: list[Layer], folder: Path) -> None:
-    """Compile what the gathers and the reference in memory need, as `warm` does for atlas: all are timed alike."""
-    (folder / "warm").mkdir()
-    tiny = _Bench(folder / "warm", np.array([(0, 1), (1, 2), (2, 0)]), 3, model[0].in_width, 0)
-    for cache in CACHES:
-        tiny.gather(model, 1 << 20, cache)
-    tiny.memory(model)
+        bench = Bench.made(Path(name), edges_of(graph, nodes, degree, seed), nodes, width, seed)
+        return bench.compared(model, int(share * 4 * nodes * width), (OURS, AUTO, LRU, STATIC, MEMORY), seed)
 
 
 def fits(graph: str, nodes: int, width: int, degree: int, seed: int) -> dict[str, dict[str, Any]]:
     """Atlas with room for everything, beside all in memory."""
-    model = model_of("gcn", (width, width), seed)
-    warm(model)
+    model, methods = model_of("gcn", (width, width), seed), (OURS, MEMORY)
+    warm_all(model)
     with tempfile.TemporaryDirectory() as name:
-        bench = _Bench(Path(name), edges_of(graph, nodes, degree, seed), nodes, width, seed)
-        methods = {
-            OURS: lambda: bench.atlas(model, 4 * bench.nbytes + (64 << 20), "min-pending"),
-            MEMORY: lambda: bench.memory(model),
-        }
-        _warm_gathers(model, Path(name))
-        _ = bench.incoming
-        rounds = [_compared(bench, methods, turn) for turn in range(3)]
+        bench = Bench.made(Path(name), edges_of(graph, nodes, degree, seed), nodes, width, seed)
+        room = 16 * nodes * width + (64 << 20)
+        rounds = [bench.compared(model, room, methods, turn) for turn in range(3)]
         return {
             method: rounds[0][method] | {"seconds": float(np.median([one[method]["seconds"] for one in rounds]))}
             for method in methods
         }
 
 
-def exact(kind: str, share: float, nodes: int, width: int, seed: int) -> dict[str, Any]:
+def exact(kind: str, share: float, policy: str, nodes: int, width: int, seed: int) -> dict[str, Any]:
     """How far atlas's rows are from those in memory, through two layers, in little memory."""
     model = model_of(kind, (width, width, width // 2), seed)
     with tempfile.TemporaryDirectory() as name:
-        bench = _Bench(Path(name), edges_of("rmat", nodes, 8, seed), nodes, width, seed)
-        ours = bench.atlas(model, int(share * bench.nbytes), "auto")
+        bench = Bench.made(Path(name), edges_of("rmat", nodes, 8, seed), nodes, width, seed)
+        ours = bench.atlas(model, int(share * 4 * nodes * width), policy)
         got = np.load(bench.folder / "y.npy")
         bench.memory(model)
         right = np.load(bench.folder / "y.npy")
@@ -237,19 +242,19 @@ def measure(method: str, *sizes: str) -> None:
     """Print, as JSON, what one method took in this process."""
     nodes, width, degree, share, seed = (float(word) if "." in word else int(word) for word in sizes)
     model = model_of("gcn", (int(width), int(width)), int(seed))
-    warm(model)
+    warm_all(model)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if method != OURS:
-            _warm_gathers(model, folder)
-        bench = _Bench(folder, edges_of("rmat", int(nodes), int(degree), int(seed)), int(nodes), int(width), int(seed))
-        memory = int(share * bench.nbytes)
-        if method != OURS:
-            _ = bench.incoming
+        edges = edges_of("rmat", int(nodes), int(degree), int(seed))
+        bench = Bench.made(Path(name), edges, int(nodes), int(width), int(seed))
+        memory = int(share * 4 * nodes * width)
+        if not method.startswith(OURS):
+            _ = bench.incoming, bench.out_degree
+        del edges
         gc.collect()
+        return_freed()  # what making the graph left behind is no room for what is measured
         with Peak() as peak:
-            if method == OURS:
-                bench.atlas(model, memory, "auto")
+            if method.startswith(OURS):
+                bench.atlas(model, memory, "auto" if method == AUTO else "min-pending")
             else:
                 bench.gather(model, memory, method.removeprefix("gather-"))
     taken = peak.grown if peak.known else None

@@ -126,8 +126,8 @@ def study(lab: Lab) -> Tables:
     runs = [
         {"design": design, "gib_per_s": rate, "seconds": seconds * share}
         for design, rate, share in (
-            ("native", RATE, 0.5), ("blob", RATE, 0.75), ("blob + cache", RATE, 1.0), ("blob + cache", 2 * RATE, 1.0),
-            ("blob + cache, 8 ahead", RATE, 0.75), ("blob + cache, all zones", RATE, 0.75),
+            ("native", RATE, 0.5), ("blob", RATE, 0.5), ("blob + cache", RATE, 1.0), ("blob + cache", 2 * RATE, 1.0),
+            ("blob + cache, 8 ahead", RATE, 0.75), ("blob + cache, all zones", RATE, 0.5),
         )
     ]  # fmt: skip
     full = {"blobs": lab.pick(quick=16, full=64)}

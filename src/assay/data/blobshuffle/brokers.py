@@ -15,18 +15,14 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from assay.data.engine.puts import put_surely
 from assay.data.engine.version_log import VersionLog
-from assay.data.interface import Buffer, NotFound, Store, StoreError, Unknown
+from assay.data.interface import Fenced, NotFound, Store
 from assay.sim.clock import Clock
 from assay.sim.streams import key as key_of
 
-ATTEMPTS = 8  # how often an unanswered put is tried
 STATE_EVERY = 32  # versions of the log to a snapshot
 _INDEX = 24  # bits of a position that number the messages of one transaction
-
-
-class Fenced(StoreError):  # noqa: N818 - read as a sentence
-    """Another process took over this producer's name; whatever this one still holds is not committed."""
 
 
 class Message(NamedTuple):
@@ -79,17 +75,6 @@ class _Session:
     epoch: int
     sent: list[str] = field(default_factory=list)
     count: int = 0
-
-
-async def put_surely(store: Store, name: str, data: Buffer | Sequence[Buffer]) -> None:
-    """Put an object whose name nobody else uses: where the answer is lost, the same bytes again do no harm."""
-    for _ in range(ATTEMPTS):
-        try:
-            await store.put(name, data)
-        except Unknown:
-            continue
-        return
-    raise Unknown(f"the store does not say whether {name} was written, {ATTEMPTS} times in a row; run it again")
 
 
 class LogBroker:

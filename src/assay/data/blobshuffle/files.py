@@ -98,7 +98,7 @@ def _lines(path: Path, key: str, parts: int, start: int) -> Iterator[Batch]:
                 continue
             try:
                 found = decode(line)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 if records:
                     yield Batch(partitions, records, number - 1)
                 raise BadInput(f"{path}:{number}: {error}; JSON with '{key}' expected") from error

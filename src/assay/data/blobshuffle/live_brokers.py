@@ -19,13 +19,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import msgspec
 
-from assay.data.blobshuffle.brokers import Broker, Fenced, Message
-from assay.data.interface import StoreError
+from assay.data.blobshuffle.brokers import Broker, Message
+from assay.data.interface import Fenced, StoreError
 from assay.record.errors import BadInput
 from assay.record.extras import missing_module
 
@@ -368,7 +367,7 @@ KINDS: dict[str, type[JetStream] | type[Redis] | type[Kafka]] = {
 
 async def connect(url: str, topic: str, parts: int) -> Broker:
     """The broker at nats://, redis:// or kafka://host:port; BadInput where there is none, or no client for it."""
-    scheme = urlsplit(url).scheme
+    scheme = url.partition("://")[0]
     if scheme not in KINDS:
         raise BadInput(f"no broker is called '{url}'; nats://, redis:// or kafka://HOST:PORT expected")
     address = url.removeprefix("kafka://")
@@ -376,7 +375,7 @@ async def connect(url: str, topic: str, parts: int) -> Broker:
         return await KINDS[scheme].connect(address, topic, parts)
     except ModuleNotFoundError as error:
         raise BadInput(missing_module(f"a broker at {scheme}://", error)) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError is an address that makes no sense
         raise BadInput(f"no broker answers at {url}: {error}") from error
 
 

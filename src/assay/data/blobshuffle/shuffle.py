@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.data.blobshuffle.batching import BatchPolicy
-from assay.data.blobshuffle.brokers import Broker, LogBroker, Message, put_surely
+from assay.data.blobshuffle.brokers import Broker, LogBroker, Message
 from assay.data.blobshuffle.zone_cache import CACHE, Network, ZoneCache
+from assay.data.engine.puts import put_surely
 from assay.data.engine.segments import SegmentBlob, checked
 from assay.data.interface import Buffer, Store, StoreError, Violation, checked_key, nbytes
 from assay.record.errors import BadInput
@@ -134,18 +136,16 @@ def pack(records: Sequence[bytes]) -> bytes:
     >>> unpack(pack([b"one", b"", b"three"]))
     [b'one', b'', b'three']
     """
-    lengths = np.fromiter(map(len, records), "<u4", len(records))
-    return len(records).to_bytes(4, "little") + lengths.tobytes() + b"".join(records)
+    count = len(records)
+    return struct.pack(f"<{count + 1}I", count, *map(len, records)) + b"".join(records)
 
 
 def unpack(data: Buffer) -> list[bytes]:
     """The records of such a run."""
-    count = int.from_bytes(data[:4], "little")
-    start = 4 + 4 * count
-    ends = np.cumsum(np.frombuffer(data, "<u4", count, 4), dtype=np.int64) + start
     whole = bytes(data)
-    begins = [start, *ends.tolist()]
-    return [whole[one:other] for one, other in pairwise(begins)]
+    (count,) = struct.unpack_from("<I", whole)
+    ends = accumulate(struct.unpack_from(f"<{count}I", whole, 4), initial=4 + 4 * count)
+    return [whole[one:other] for one, other in pairwise(ends)]
 
 
 def _quiet(task: asyncio.Task[Any]) -> asyncio.Task[Any]:

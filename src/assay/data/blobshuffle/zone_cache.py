@@ -10,6 +10,7 @@ import asyncio
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 
 from assay.data.interface import Buffer, Store
@@ -37,9 +38,10 @@ class Ring:
     def __init__(self, members: Sequence[str]) -> None:
         if not members:
             raise BadInput("a zone's cache needs at least one member")
+        self.owner = lru_cache(4096)(self._owner)  # the readers of a zone ask for the same blobs
         self._points = sorted((_hash(f"{member}#{point}"), member) for member in members for point in range(POINTS))
 
-    def owner(self, name: str) -> str:
+    def _owner(self, name: str) -> str:
         """The member at the first point behind the name's own."""
         return self._points[bisect(self._points, (_hash(name), "")) % len(self._points)][1]
 

@@ -52,7 +52,7 @@ class Fault:
     def parse(cls, text: str) -> Fault:
         """Read it as it is written."""
         at, colon, kind = text.partition(":")
-        if not colon or not at.isdigit() or kind not in list(Kind):
+        if not colon or not at.isdecimal() or kind not in list(Kind):
             raise BadInput(f"'{text}' is no fault; a change and one of {', '.join(Kind)} expected, as 12:late")
         return cls(int(at), Kind(kind))
 

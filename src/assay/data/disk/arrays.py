@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from assay.data.disk.pages import PAGE, Bytes, Int64s, IoStats, PagedFile, aligned
+from assay.data.disk.pages import PAGE, Bytes, Int64s, IoStats, PagedFile, Ticket, aligned
 from assay.sim.compiled import njit
 
 Array = npt.NDArray[Any]
@@ -36,7 +36,16 @@ class DiskArray:
     def __init__(self, file: PagedFile, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> None:
         self.file, self.shape, self.dtype, self.offset = file, shape, dtype, offset
         self.row_bytes = dtype.itemsize * math.prod(shape[1:])
-        self.group = PAGE // math.gcd(PAGE, max(self.row_bytes, 1))
+        self.group = self.group_of(self.row_bytes)
+
+    @staticmethod
+    def group_of(row_bytes: int) -> int:
+        """How many rows of so many bytes fill whole pages exactly.
+
+        >>> DiskArray.group_of(1024), DiskArray.group_of(12)
+        (4, 1024)
+        """
+        return PAGE // math.gcd(PAGE, max(row_bytes, 1))
 
     @classmethod
     def open(cls, path: Path, direct: bool = True) -> DiskArray:
@@ -119,16 +128,32 @@ class DiskArray:
 
     def write(self, start: int, rows: Array) -> None:
         """Write rows from `start` on: a multiple of `group` into whole pages; the array's last rows end anywhere."""
+        self.file.write_span(*self._pages(start, rows))
+
+    def write_async(self, start: int, rows: Array) -> Ticket[None]:
+        """Begin such a write; `rows` must stay as they are until the ticket was waited for."""
+        return self.file.write_spans_async([self._pages(start, rows)])
+
+    def _pages(self, start: int, rows: Array) -> tuple[int, Bytes]:
+        """The page on which these rows begin, and their bytes as whole pages: copied only where they are not."""
         stop = start + len(rows)
         if start % self.group or (stop % self.group and stop != len(self)) or self.offset % PAGE:
             raise ValueError(f"rows {start} to {stop} do not fill whole pages; multiples of {self.group} expected")
         if stop > len(self):
             raise IndexError(f"{self.file.path} has {len(self)} rows; {start} to {stop} written")
+        first = (self.offset + start * self.row_bytes) // PAGE
         nbytes = len(rows) * self.row_bytes
+        raw = np.ascontiguousarray(rows, self.dtype).reshape(-1).view(np.uint8)
+        if nbytes % PAGE == 0 and raw.ctypes.data % PAGE == 0:
+            return first, raw
         data = aligned(-(-nbytes // PAGE) * PAGE)
-        data[:nbytes] = np.ascontiguousarray(rows, self.dtype).view(np.uint8).reshape(-1)
+        data[:nbytes] = raw
         data[nbytes:] = 0
-        self.file.write_span((self.offset + start * self.row_bytes) // PAGE, data)
+        return first, data
+
+    def buffer(self, rows: int) -> Array:
+        """Uninitialised memory for so many rows that begins on a page's boundary: written without another copy."""
+        return self._shaped(aligned(rows * self.row_bytes), rows)
 
     def finish(self) -> None:
         """Cut the last page's padding, and return when all is on the disk."""
@@ -163,30 +188,43 @@ class RowWriter:
 
     def __init__(self, array: DiskArray, buffer: int = 1 << 20) -> None:
         self.array = array
-        groups = max(buffer // max(array.group * array.row_bytes, 1), 1)
-        self._rows = np.empty((groups * array.group, *array.shape[1:]), array.dtype)
+        size = array.group * array.row_bytes
+        groups = max(min(buffer // 2 // max(size, 1), -(-len(array) // array.group)), 1)
+        self._buffers = [array.buffer(groups * array.group) for _ in range(2)]  # one fills, one is written
+        self._writing: Ticket[None] | None = None
         self._held, self._at = 0, 0
 
     def append(self, rows: Array) -> None:
         """Add rows behind those before."""
         taken = 0
         while taken < len(rows):
-            part = min(len(self._rows) - self._held, len(rows) - taken)
-            self._rows[self._held : self._held + part] = rows[taken : taken + part]
+            filling = self._buffers[0]
+            part = min(len(filling) - self._held, len(rows) - taken)
+            filling[self._held : self._held + part] = rows[taken : taken + part]
             self._held, taken = self._held + part, taken + part
-            if self._held == len(self._rows):
+            if self._held == len(filling):
                 self._flush()
 
     def _flush(self) -> None:
+        if self._writing is not None:
+            self._writing.wait()
+            self._writing = None
         if self._held:
-            self.array.write(self._at, self._rows[: self._held])
+            self._writing = self.array.write_async(self._at, self._buffers[0][: self._held])
+            self._buffers.reverse()
             self._at, self._held = self._at + self._held, 0
+
+    def end(self) -> None:
+        """Write what is held. All rows must have come; they can be read, and are not yet safe from a crash."""
+        self._flush()
+        self._flush()  # waits for the last write
+        self._buffers.clear()
+        if self._at != len(self.array):
+            raise ValueError(f"{self.array.file.path} got {self._at} rows of {len(self.array)}")
 
     def close(self) -> None:
         """Write what is held, see it on the disk, and close the file. All rows must have come."""
-        self._flush()
-        if self._at != len(self.array):
-            raise ValueError(f"{self.array.file.path} got {self._at} rows of {len(self.array)}")
+        self.end()
         self.array.finish()
         self.array.close()
 

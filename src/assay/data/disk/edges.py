@@ -28,8 +28,10 @@ BLOCK = 1 << 22  # bytes of text, or of numbers, at a time
 MOST = 2**31 - 1  # nodes: their numbers are kept in four bytes
 
 
-def read_edges(path: Path) -> Iterator[Edges]:
+def read_edges(path: Path, undirected: bool = False) -> Iterator[Edges]:
     """Yield blocks of (source, target) pairs, in the order of the file. A ValueError of one line tells what is wrong.
+
+    With `undirected` every edge comes in both directions, and a self-loop once.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -38,6 +40,11 @@ def read_edges(path: Path) -> Iterator[Edges]:
     ...     [block.tolist() for block in read_edges(file)]
     [[[0, 2], [2, 1]]]
     """
+    if undirected:
+        for block in read_edges(path):
+            yield block
+            yield np.ascontiguousarray(block[block[:, 0] != block[:, 1]][:, ::-1])
+        return
     path = _inside(path)
     name = path.name.lower()
     try:

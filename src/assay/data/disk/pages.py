@@ -168,9 +168,10 @@ class PagedFile:
         """Begin to read several (first, count) runs of pages at once; the ticket returns them one behind the other."""
         return Ticket(lambda: self._spans(spans), self.stats)
 
-    def write_span_async(self, first: int, data: Bytes) -> Ticket[None]:
-        """Begin a sequential write; `data` must stay as it is until the ticket was waited for."""
-        return Ticket(lambda: self._each(self._write_run, [(first, len(data) // PAGE, data)]), self.stats)
+    def write_spans_async(self, spans: Sequence[tuple[int, Bytes]]) -> Ticket[None]:
+        """Begin to write several runs of whole pages, each from a page on; they stay as they are until waited for."""
+        runs = [(first, len(data) // PAGE, data) for first, data in spans]
+        return Ticket(lambda: self._each(self._write_run, runs), self.stats)
 
     def write(self, page_ids: Int64s, pages: Bytes, *, barrier: bool = False) -> None:
         """Write pages, neighbours in one request; with `barrier` they are on the disk when this returns."""

@@ -22,9 +22,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from assay.data.engine.puts import ATTEMPTS, put_surely
 from assay.data.interface import AlreadyExists, Buffer, NotFound, Store, StoreError, Unknown, Violation
 from assay.sim.clock import Clock, WallClock
 
@@ -33,7 +35,6 @@ _MAGIC = b"VLOG1\n"
 _MARK = 16
 _HEAD = len(_MAGIC) + 2 * _MARK
 GRACE = 60.0  # seconds
-ATTEMPTS = 8  # how often an unanswered put is tried before the store is called dead
 
 
 class Damaged(StoreError):  # noqa: N818 - read as a sentence
@@ -76,19 +77,21 @@ class VersionLog:
         A lost answer is settled here: by reading back, and by putting the same bytes again where nothing is.
         """
         data = self._sealed(record)
+        lost: Unknown | None = None
         for _ in range(ATTEMPTS):
             try:
                 await self.store.put(self.key(version), data, if_absent=True)
             except AlreadyExists:
                 return await self._is_mine(version, data)
-            except Unknown:
+            except Unknown as error:
+                lost = error
                 if await self.store.head(self.key(version)) is not None:
                     return await self._is_mine(version, data)
                 continue  # it may still land: the same bytes under the same name, so trying again is harmless
             await self._not_trimmed(version)
             self._seen, self._looked = max(self._seen, version), self.clock.now()
             return True
-        raise Unknown(f"the store does not say whether {self.key(version)} was written, {ATTEMPTS} times in a row")
+        raise Unknown(f"{lost} ({ATTEMPTS} times in a row); run it again") from lost
 
     async def _not_trimmed(self, version: int) -> None:
         """Whether the number was free because nobody had it, and not because it was trimmed while we slept."""
@@ -154,14 +157,8 @@ class VersionLog:
 
     async def save_state(self, version: int, state: Buffer) -> None:
         """Write the state after a version. Folding is deterministic, so whoever comes second has written the same."""
-        for _ in range(ATTEMPTS):
-            try:
-                await self.store.put(self.state_key(version), self._sealed(state), if_absent=True)
-            except Unknown:
-                continue
-            except AlreadyExists:
-                pass
-            return
+        with suppress(Unknown):  # a convenience: without it, readers begin farther back
+            await put_surely(self.store, self.state_key(version), self._sealed(state), if_absent=True)
 
     async def trim(self, keep: int) -> None:
         """Delete the records and states before version `keep`, if its state is older than GRACE: readers start there.

@@ -80,7 +80,7 @@ def _json_lines(path: Path, stream: IO[bytes], raw: IO[bytes], field: str | None
             continue
         try:
             row = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadInput(f"{path}, line {number}: {error}; one JSON object a line expected") from None
         if not isinstance(row, dict):
             raise BadInput(f"{path}, line {number}: one JSON object a line expected, not {type(row).__name__}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -75,10 +75,23 @@ def checked(settings: Settings) -> Settings:
     return settings
 
 
-Near = Graph | Bands
+class Near(Protocol):
+    """Where candidates come from: an index that numbers what it is given as it comes. A graph, bands, one's own."""
+
+    size: int
+
+    def search(self, vectors: NDArray[Any]) -> Found:
+        """The nearest of each, nearest first, with their bitmap distances (0 where nobody knows)."""
+
+    def add(self, vectors: NDArray[Any], found: Found) -> None:
+        """Take up what is kept, with what was found near it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that grows with the documents."""
 
 
-def emptiness(settings: Settings) -> Near:
+def emptiness(settings: Settings) -> Graph | Bands:
     """An index of nothing."""
     if settings.by == "bands":  # one pair in a thousand that is alike by 0.7 agrees in none of 28 bands of 4
         return Bands(28, 4, most=settings.near)

@@ -29,7 +29,8 @@ from assay.sim.streams import key
 
 METRICS = ("jaccard", "hamming", "slots")
 _LEVELS = 8
-AHEAD = 3  # rows asked for before they are needed
+AHEAD = 8  # rows asked for before they are needed
+LINE = 8  # words of a cache line
 _U64 = np.uint64
 _FAR = np.float32(2.0)
 _FINE = np.float32(1 << 24)  # steps that a distance of 1 is told in
@@ -174,23 +175,62 @@ def _fetch_row(array: Any, row: int, line: int) -> None:
         fetch(array, row, word)
 
 
+def _line(typing: Any, xs: Any, x: Any, ys: Any, y: Any, word: Any) -> Any:
+    """How many bits of eight words of two rows differ, and how many they share: a cache line in a few instructions.
+
+    A loop over words is not made into these by the compiler, and half of what a look-up costs is here.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide, line = ir.IntType(64), ir.VectorType(ir.IntType(64), LINE)
+
+        def loaded(kind: Any, array: Any, row: Any) -> Any:
+            view = context.make_array(kind)(context, builder, array)
+            place = [builder.sext(one, wide) if one.type.width < 64 else one for one in (row, args[4])]
+            start = cgutils.get_item_pointer(context, builder, kind, view, place)
+            words = builder.load(builder.bitcast(start, line.as_pointer()))
+            words.align = 8
+            return words
+
+        one, other = loaded(signature.args[0], args[0], args[1]), loaded(signature.args[2], args[2], args[3])
+        module, name = builder.module, f"v{LINE}i64"
+        count = cgutils.get_or_insert_function(module, ir.FunctionType(line, [line]), f"llvm.ctpop.{name}")
+        total = cgutils.get_or_insert_function(module, ir.FunctionType(wide, [line]), f"llvm.vector.reduce.add.{name}")
+        both = [builder.xor(one, other), builder.and_(one, other)]
+        sums = [builder.call(total, [builder.call(count, [bits])]) for bits in both]
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    return types.UniTuple(types.uint64, 2)(xs, x, ys, y, word), generate
+
+
+line: Any = intrinsic(_line)
+
+
 @njit(cache=True, nogil=True)
-def distance(metric: int, x: Any, y: Any) -> Any:
-    """Between two sketches, 0 to 1."""
+def _slots_apart(xs: Any, x: int, ys: Any, y: int) -> Any:
+    differ = 0
+    for i in range(xs.shape[1]):
+        both = xs[x, i] ^ ys[y, i]
+        differ += (both & _U64(0xFFFFFFFF) != 0) + (both >> _U64(32) != 0)
+    return np.float32(differ / (2 * xs.shape[1]))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def distance(metric: int, xs: Any, x: int, ys: Any, y: int) -> Any:
+    """Between two sketches, rows of two arrays: 0 to 1."""
     if metric == 2:
-        differ = 0
-        for i in range(len(x)):
-            both = x[i] ^ y[i]
-            differ += (both & _U64(0xFFFFFFFF) != 0) + (both >> _U64(32) != 0)
-        return np.float32(differ / (2 * len(x)))
-    apart, shared = _U64(0), _U64(0)
-    for i in range(len(x)):  # counting twice is cheaper than waiting for a count that lies elsewhere
-        apart += ones(x[i] ^ y[i])
-        shared += ones(x[i] & y[i])
-    h, either = np.float32(apart), np.float32(apart + shared)
-    if metric == 1:
-        return h / np.float32(64 * len(x))
-    return h / either if either > 0 else np.float32(0)
+        return _slots_apart(xs, x, ys, y)
+    words, apart, shared = xs.shape[1], _U64(0), _U64(0)
+    whole = words - words % LINE
+    for i in range(0, whole, LINE):  # counting twice is cheaper than waiting for a count that lies elsewhere
+        differing, common = line(xs, x, ys, y, i)
+        apart += differing
+        shared += common
+    for i in range(whole, words):
+        apart += ones(xs[x, i] ^ ys[y, i])
+        shared += ones(xs[x, i] & ys[y, i])
+    either = apart + shared if metric == 0 else _U64(64 * words)
+    return np.float32(apart) / np.float32(max(either, _U64(1)))
 
 
 @njit(cache=True, nogil=True)
@@ -200,24 +240,42 @@ def apart(vectors: Any) -> Any:
     found = np.full((n, n), _FAR, np.float32)
     for i in range(n):
         for j in range(i):
-            found[i, j] = distance(0, vectors[i], vectors[j])
+            found[i, j] = distance(0, vectors, i, vectors, j)
     return found
 
 
+class Visited(NamedTuple):
+    """Whom a walk has seen: a bit a document, and which words have one, so that the next walk need not clear all."""
+
+    bits: NDArray[np.uint64]
+    touched: NDArray[np.int32]
+
+
 @njit(cache=True, nogil=True)
-def _new(visited: Any, stamp: int, node: int) -> bool:
-    """Note a visit; False if it is not the first, or the table is so full that it had better be the last."""
-    mask = len(visited) - 1
-    mark = _U64(stamp) << _U64(32) | _U64(node)
-    at = int((_U64(node) * _U64(0x9E3779B97F4A7C15)) >> _U64(32)) & mask
-    for _ in range(64):
-        if visited[at] == mark:
-            return False
-        if visited[at] >> _U64(32) != _U64(stamp):
-            visited[at] = mark
-            return True
-        at = (at + 1) & mask
-    return False
+def _nobody(size: int, ef: int, width: int) -> Any:
+    return Visited(np.zeros((size >> 6) + 1, np.uint64), np.empty(4 * ef * width, np.int32))
+
+
+@njit(cache=True, nogil=True)
+def _unseen(visited: Any, many: int, links: Any, fresh: Any) -> Any:
+    """Those of a list that were not seen before, now noted; of a walk that saw too many, none.
+
+    `many` words have a bit before; returns how many are fresh, and how many words have a bit now.
+    """
+    bits, touched = visited
+    n = 0
+    for node in links:
+        if node < 0 or many == len(touched):
+            break
+        word, bit = node >> 6, _U64(1) << _U64(node & 63)
+        seen = bits[word]
+        if seen & bit == 0:
+            touched[many] = word
+            many += seen == 0
+            bits[word] = seen | bit
+            fresh[n] = node
+            n += 1
+    return n, many
 
 
 @njit(cache=True, nogil=True)
@@ -252,11 +310,12 @@ def _place(pool: Any, count: int, word: Any) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _walk(a: Any, metric: int, q: Any, level: int, pool: Any, visited: Any, stamp: int, start: int) -> int:
+def _walk(a: Any, metric: int, queries: Any, q: int, level: int, pool: Any, visited: Any, start: int) -> int:
     """Best-first on one level until all of the pool has been expanded; returns how many it holds."""
     fresh, room = np.empty(a.links.shape[1], np.int32), len(pool)
-    pool[0] = _packed(distance(metric, q, a.vectors[start]), start)
-    _new(visited, stamp, start)
+    pool[0] = _packed(distance(metric, queries, q, a.vectors, start), start)
+    fresh[0] = start
+    _, many = _unseen(visited, 0, fresh[:1], fresh)
     at, count = 0, 1
     while at < count:
         if pool[at] & _U64(1):
@@ -266,30 +325,28 @@ def _walk(a: Any, metric: int, q: Any, level: int, pool: Any, visited: Any, stam
         pool[at] |= _U64(1)
         if level == 0 and at + 1 < count:  # most often the next one
             _fetch_row(a.links, _node(pool[at + 1]), 16)
-        n = 0
-        for other in a.links[node] if level == 0 else a.upper[a.above[node] + level - 1]:
-            if other < 0:
-                break
-            if _new(visited, stamp, other):
-                fresh[n] = other
-                n += 1
+        links = a.links[node] if level == 0 else a.upper[a.above[node] + level - 1]
+        n, many = _unseen(visited, many, links, fresh)
         for i in range(min(n, AHEAD)):
-            _fetch_row(a.vectors, fresh[i], 8)
+            _fetch_row(a.vectors, fresh[i], LINE)
         at += 1
         for i in range(n):
             if i + AHEAD < n:
-                _fetch_row(a.vectors, fresh[i + AHEAD], 8)
-            place = _place(pool, count, _packed(distance(metric, q, a.vectors[fresh[i]]), fresh[i]))
-            if place < room:
+                _fetch_row(a.vectors, fresh[i + AHEAD], LINE)
+            word = _packed(distance(metric, queries, q, a.vectors, fresh[i]), fresh[i])
+            if count < room or word < pool[room - 1]:
+                place = _place(pool, count, word)
                 count, at = min(count + 1, room), min(at, place)
+    for i in range(many):
+        visited.bits[visited.touched[i]] = _U64(0)
     return count
 
 
 @njit(cache=True, nogil=True)
-def _descend(a: Any, metric: int, q: Any, entry: int, top: int, until: int) -> int:
+def _descend(a: Any, metric: int, queries: Any, q: int, entry: int, top: int, until: int) -> int:
     """Greedily to the nearest on the level above `until`."""
     node = entry
-    best = distance(metric, q, a.vectors[node])
+    best = distance(metric, queries, q, a.vectors, node)
     for level in range(top, until, -1):
         moved = True
         while moved:
@@ -297,27 +354,19 @@ def _descend(a: Any, metric: int, q: Any, entry: int, top: int, until: int) -> i
             for other in a.upper[a.above[node] + level - 1]:
                 if other < 0:
                     break
-                d = distance(metric, q, a.vectors[other])
+                d = distance(metric, queries, q, a.vectors, other)
                 if d < best:
                     best, node, moved = d, other, True
     return node
 
 
 @njit(cache=True, nogil=True)
-def _table(ef: int, width: int) -> Any:
-    size = 1024
-    while size < 2 * ef * width:
-        size *= 2
-    return np.zeros(size, np.uint64)
-
-
-@njit(cache=True, nogil=True)
 def _search(a: Any, metric: int, queries: Any, first: int, last: int, entry: int, top: int, ids: Any, far: Any) -> None:
     ef = ids.shape[1]
-    visited, pool = _table(ef, a.links.shape[1]), np.empty(ef, np.uint64)
+    visited, pool = _nobody(len(a.vectors), ef, a.links.shape[1]), np.empty(ef, np.uint64)
     for i in range(first, last):
-        start = _descend(a, metric, queries[i], entry, top, 0)
-        for k in range(_walk(a, metric, queries[i], 0, pool, visited, i - first + 1, start)):
+        start = _descend(a, metric, queries, i, entry, top, 0)
+        for k in range(_walk(a, metric, queries, i, 0, pool, visited, start)):
             ids[i, k], far[i, k] = _node(pool[k]), _far(pool[k])
 
 
@@ -344,7 +393,7 @@ def _chosen(a: Any, metric: int, pool: Any, count: int, most: int, out: Any) -> 
             return n
         node, far, good = _node(pool[i]), _far(pool[i]), True
         for j in range(n):
-            if distance(metric, a.vectors[node], a.vectors[_node(pool[out[j]])]) < far:
+            if distance(metric, a.vectors, node, a.vectors, _node(pool[out[j]])) < far:
                 good = False
                 break
         if good:
@@ -376,7 +425,7 @@ def _choose(a: Any, metric: int, group: int, first: int, last: int, ids: Any, fa
             pool[count] = _packed(far[new - group, count], ids[new - group, count])
             count += 1
         for other in range(group, new):  # these were not in the graph when it was looked up
-            d = distance(metric, a.vectors[new], a.vectors[other])
+            d = distance(metric, a.vectors, new, a.vectors, other)
             if _place(pool, count, _packed(d, other)) < ef:
                 count = min(count + 1, ef)
         n = _chosen(a, metric, pool, count, width, out)
@@ -407,7 +456,7 @@ def _link(a: Any, metric: int, first: int, last: int, entry: int, top: int, rows
     """Links back from those that were chosen, and the higher levels: in order, for they may meet."""
     width = a.upper.shape[1]
     pool, out = np.empty(ef, np.uint64), np.empty(width, np.int64)
-    visited, stamp = _table(ef, width), 0
+    visited = _nobody(len(a.vectors), ef, width)
     for new in range(first, last):
         level = _level(seed, new, width)
         a.above[new] = rows if level else -1
@@ -419,21 +468,21 @@ def _link(a: Any, metric: int, first: int, last: int, entry: int, top: int, rows
             if other < 0:
                 break
             _back(a.links[other], a.gaps[other], new, a.gaps[new, j], j < 2)
-        stamp = _link_above(a, metric, new, level, entry, top, pool, out, visited, stamp)
+        _link_above(a, metric, new, level, entry, top, pool, out, visited)
         if level > top or entry < 0:
             entry, top = new, level
     return entry, top, rows
 
 
 @njit(cache=True, nogil=True)
-def _link_above(a: Any, metric: int, new: int, level: int, entry: int, top: int, pool: Any, out: Any, visited: Any,
-                stamp: int) -> int:  # fmt: skip
+def _link_above(
+    a: Any, metric: int, new: int, level: int, entry: int, top: int, pool: Any, out: Any, visited: Any
+) -> None:
     """On the higher levels, where one document in `width` is."""
     width = a.upper.shape[1]
     for high in range(1, min(level, top) + 1):  # upwards: the way down must not lead over the document itself
-        stamp += 1
-        start = _descend(a, metric, a.vectors[new], entry, top, high)
-        count = _walk(a, metric, a.vectors[new], high, pool, visited, stamp, start)
+        start = _descend(a, metric, a.vectors, new, entry, top, high)
+        count = _walk(a, metric, a.vectors, new, high, pool, visited, start)
         n = _chosen(a, metric, pool, count, width, out)
         mine = a.upper[a.above[new] + high - 1]
         for j in range(n):
@@ -442,7 +491,6 @@ def _link_above(a: Any, metric: int, new: int, level: int, entry: int, top: int,
             _back_above(a, metric, other, a.upper[a.above[other] + high - 1], new, _far(pool[out[j]]))
         if n < width:
             mine[n] = -1
-    return stamp
 
 
 @njit(cache=True, nogil=True)
@@ -455,7 +503,7 @@ def _back_above(a: Any, metric: int, other: int, theirs: Any, new: int, d: Any) 
             if i + 1 < len(theirs):
                 theirs[i + 1] = -1
             return
-        far = distance(metric, a.vectors[other], a.vectors[theirs[i]])
+        far = distance(metric, a.vectors, other, a.vectors, theirs[i])
         if far > worst:
             worst, place = far, i
     if d < worst:

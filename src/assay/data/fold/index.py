@@ -30,13 +30,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.data.engine.puts import put_surely
 from assay.data.engine.segments import SegmentBlob, open_blob
 from assay.data.engine.version_log import EMPTY, Damaged, VersionLog
-from assay.data.fold.decide import Decision, Plan, Settings, checked, emptiness
+from assay.data.fold.decide import Decision, Near, Plan, Settings, checked, emptiness
 from assay.data.fold.graph import Graph
 from assay.data.fold.memory import UNSEEN, Fates, Names, identity
 from assay.data.fold.sketch import SLOTS, Sketches, bitmaps_of, sketched
-from assay.data.interface import AlreadyExists, NotFound, Store, Unknown, Violation
+from assay.data.interface import NotFound, Store, Violation
 from assay.record.errors import BadInput
 from assay.sim.clock import Clock, WallClock
 from assay.sim.streams import key as key_of
@@ -81,14 +82,18 @@ Before = Callable[[int, Answer], Awaitable[None]]
 class Fold:
     """Keeps the first of near-duplicates, over any number of runs. The store holds the truth.
 
-    Without `settings` an index that is there keeps its own; a new one gets those of `fresh`.
+    Without `settings` an index that is there keeps its own; a new one gets those of `fresh`. `candidates` makes an
+    empty index of one's own to look documents up in; it is filled from the log.
     """
 
     key = "fold"
 
-    def __init__(self, settings: Settings | None = None, *, fresh: Settings | None = None) -> None:
+    def __init__(
+        self, settings: Settings | None = None, *, fresh: Settings | None = None,
+        candidates: Callable[[], Near] | None = None,
+    ) -> None:  # fmt: skip
         self.settings = checked(settings or fresh or Settings())
-        self._asked = settings is not None
+        self._asked, self._candidates = settings is not None, candidates
 
     async def open(self, store: Store, *, clock: Clock | None = None, seed: int | None = None) -> None:
         """Create or recover. `seed` names the writer; left out, a random one does."""
@@ -102,25 +107,23 @@ class Fold:
     async def _agree(self) -> None:
         """Write the settings, or take those that are there."""
         mine = msgspec.msgpack.encode(self.settings)
+        await put_surely(self.store, "settings", mine, if_absent=True)
+        there = bytes(await self.store.get("settings"))
         try:
-            await self.store.put("settings", mine, if_absent=True)
-        except (AlreadyExists, Unknown):
-            there = bytes(await self.store.get("settings"))
-            try:
-                found = msgspec.msgpack.decode(there, type=Settings)
-            except msgspec.MsgspecError:
-                raise Damaged("settings is damaged: this is no index, or its bytes have changed") from None
-            if self._asked and found != self.settings:
-                old, new = msgspec.structs.asdict(found), msgspec.structs.asdict(self.settings)
-                had = ", ".join(f"{name} {value}" for name, value in old.items() if new[name] != value)
-                raise BadInput(f"this index was made with {had}; use that, or another folder for the index") from None
-            self.settings = found
+            found = msgspec.msgpack.decode(there, type=Settings)
+        except msgspec.MsgspecError:
+            raise Damaged("settings is damaged: this is no index, or its bytes have changed") from None
+        if self._asked and found != self.settings:
+            old, new = msgspec.structs.asdict(found), msgspec.structs.asdict(self.settings)
+            had = ", ".join(f"{name} {value}" for name, value in old.items() if new[name] != value)
+            raise BadInput(f"this index was made with {had}; use that, or another folder for the index")
+        self.settings = found
 
     async def _load(self) -> None:
         settings = self.settings
         self.version = EMPTY
         self.batches: list[Batch] = []
-        self.near = emptiness(settings)
+        self.near: Near = self._candidates() if self._candidates else emptiness(settings)
         self.fates, self.names = Fates(), Names()
         self.counts = np.zeros(0, np.uint32)
         self.cursor: dict[str, Any] = {}
@@ -293,19 +296,8 @@ class Fold:
         blob.add("ids", msgspec.msgpack.encode(names))
         self._tries += 1
         name = f"batch/{self.version + 1:012d}-{self._author}-{self._tries}"
-        await self._put(name, blob)
+        await put_surely(self.store, name, blob.parts())
         return Batch(name, len(self.names), len(kept), len(keys), plan.groups, at, cursor)
-
-    async def _put(self, name: str, blob: SegmentBlob) -> None:
-        """A lost answer is no matter: the same bytes under a name of our own, until somebody says yes."""
-        for attempt in range(3):
-            try:
-                await self.store.put(name, blob.parts())
-            except Unknown:
-                if attempt == 2:
-                    raise
-                continue
-            return
 
     async def _fetched(self, wanted: list[int]) -> dict[int, NDArray[np.uint32]]:
         """What is needed of kept documents to look at them closely."""

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from assay.data.engine.puts import ATTEMPTS, put_surely
 from assay.data.engine.segments import SegmentBlob, checked, digest
 from assay.data.graphflash.parts import Part, Place, join, read_arrays, write_arrays
 from assay.data.graphflash.programs import PROGRAMS, Letter, Mail, Params, Program, State, opened
@@ -26,7 +27,6 @@ from assay.sim.clock import Clock
 from assay.sim.faas import Context, Handler
 from assay.sim.ledger import Ledger
 
-ATTEMPTS = 8  # how often a put without an answer is tried
 AT_ONCE = 32  # requests of one function on their way
 BYTES_AT_ONCE = 1 << 20
 BUNDLE, PAIR, VERTEX = "bundle", "pair", "vertex"
@@ -190,7 +190,7 @@ async def _committed(store: Store, call: Call, state: State, mail: list[Letter],
             continue
         key = f"{base}-{to:05d}"
         if call.layout == PAIR:
-            await _put(store, key, data)
+            await put_surely(store, key, data)
             letters.append(Posted(to, key, 0, len(data), digest(data)))
             objects.append(key)
         else:
@@ -198,7 +198,7 @@ async def _committed(store: Store, call: Call, state: State, mail: list[Letter],
             letters.append(Posted(to, key, 0, -1, b""))
     place = Place(base, write_arrays(blob, state)) if call.save else None
     if blob.segments:
-        await _put(store, base, blob.parts())
+        await put_surely(store, base, blob.parts())
         objects.append(base)
     done = msgspec.structs.replace(done, letters=letters, state=place, objects=objects)
     return await _official(store, done_key(call.job, call.step, call.group), done)
@@ -212,22 +212,11 @@ async def _put_each(store: Store, folder: str, mail: Mail) -> None:
 
     async def one(key: int, first: int, stop: int) -> None:
         async with turns:
-            await _put(store, f"{folder}/{key:012d}", keys[first:stop].tobytes() + values[first:stop].tobytes())
+            await put_surely(store, f"{folder}/{key:012d}", keys[first:stop].tobytes() + values[first:stop].tobytes())
 
     order = np.argsort(firsts)  # equal keys stand together, in an order that the layouts share
     bounds = [*firsts[order].tolist(), len(keys)]
     await asyncio.gather(*(one(key, bounds[i], bounds[i + 1]) for i, key in enumerate(each[order].tolist())))
-
-
-async def _put(store: Store, key: str, data: Buffer | Sequence[Buffer]) -> None:
-    """The name belongs to this attempt, whose bytes are always the same: an unanswered put is simply made again."""
-    for last in range(ATTEMPTS):
-        try:
-            await store.put(key, data)
-            return
-        except Unknown:
-            if last == ATTEMPTS - 1:
-                raise
 
 
 async def _official(store: Store, key: str, done: Done) -> Done:
@@ -238,8 +227,9 @@ async def _official(store: Store, key: str, done: Done) -> Done:
             return done
         except AlreadyExists:
             pass
-        except Unknown:
+        except Unknown as error:
+            lost = error
             if await store.head(key) is None:
                 continue
         return msgspec.msgpack.decode(bytes(await store.get(key)), type=Done)
-    raise Unknown(f"the store does not say whether {key} was written, {ATTEMPTS} times in a row")
+    raise lost

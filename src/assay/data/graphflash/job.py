@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.data.engine.puts import put_surely
 from assay.data.engine.segments import SegmentBlob
 from assay.data.engine.version_log import VersionLog
 from assay.data.graphflash.function import BUNDLE, VERTEX, Call, Done, Posted, done_key
@@ -33,7 +34,7 @@ from assay.data.graphflash.parts import (
     write_arrays,
 )
 from assay.data.graphflash.programs import PROGRAMS, Params, finished
-from assay.data.interface import AlreadyExists, NotFound, Store, StoreError, Unknown
+from assay.data.interface import NotFound, Store, StoreError
 from assay.sim.clock import Clock, WallClock
 from assay.sim.faas import CallFailed, Platform
 from assay.sim.ledger import Ledger
@@ -41,7 +42,6 @@ from assay.sim.ledger import Ledger
 PINNED, ROTATING = "pinned", "rotating"
 MODES = (PINNED, ROTATING)
 Progress = Callable[[int, int], None]
-AGAIN = 8
 
 
 @dataclass(frozen=True)
@@ -88,21 +88,8 @@ async def prepare(store: Store, graph: Network, parts: int, how: str = "metis", 
             places.append(place)
             boundary += len(part.far)
         made = Cut(name, graph.n, len(graph.edges), boundary, places)
-        await _created(store, index, msgspec.msgpack.encode(made))
+        await put_surely(store, index, msgspec.msgpack.encode(made), if_absent=True)
     return msgspec.msgpack.decode(bytes(await store.get(index)), type=Cut)
-
-
-async def _created(store: Store, key: str, data: bytes) -> None:
-    """Create an object whose bytes anybody would write alike: who comes second has nothing to do."""
-    for _ in range(AGAIN):
-        try:
-            await store.put(key, data, if_absent=True)
-        except AlreadyExists:
-            pass
-        except Unknown:
-            continue
-        return
-    raise Unknown(f"the store does not say whether {key} was written, {AGAIN} times in a row")
 
 
 @dataclass
@@ -259,7 +246,7 @@ class Job:
             if await self.store.head(f"{self.base}/result") is not None:
                 return  # another coordinator was faster, and has tidied up
             raise
-        await _created(self.store, f"{self.base}/result", value.tobytes())
+        await put_surely(self.store, f"{self.base}/result", value.tobytes(), if_absent=True)
 
     async def _values(self) -> Floats:
         value = np.zeros(self.cut.n)

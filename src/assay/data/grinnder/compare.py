@@ -10,9 +10,10 @@ import click
 import numpy as np
 
 from assay.data.disk.arrays import DiskArray
+from assay.data.disk.edges import read_edges
 from assay.data.grinnder import bench as benches
 from assay.data.grinnder import trials
-from assay.data.grinnder.files import edges_in, read_labels
+from assay.data.grinnder.files import read_labels
 from assay.data.grinnder.layers import KINDS, Network
 from assay.data.grinnder.trainer import checked, warm, widths_of
 from assay.sim.memory import parse_size
@@ -20,7 +21,7 @@ from assay.sim.random import stream
 from assay.sim.scratch import scratch
 
 
-@click.command(epilog="Example:  assay compare data --job gnn --input examples/web.txt --memory 64MB")
+@click.command(epilog="Example:  assay compare data --job grinnder --input examples/web.txt --memory 64MB")
 @click.option("--input", "edges", type=click.Path(path_type=Path), required=True, help="The graph's edges.")
 @click.option("--features", type=click.Path(path_type=Path), help="A .npy of floats; without it, 64 random columns.")
 @click.option("--labels", type=click.Path(path_type=Path), help="A class a node; without it, 8 random classes.")
@@ -45,7 +46,7 @@ def command(
             network = Network(kind, widths_of(columns, hidden, layers, int(known.max(initial=0)) + 1))
             checked(network, rows, known, None)
         warm(kind)
-        bench = benches.Bench(folder, edges_in(edges, undirected), source, known, network)
+        bench = benches.Bench(folder, lambda: read_edges(edges, undirected), source, known, network)
         fits = 2 * benches.activations(network, n) < _available() // 2
         progress = click.get_current_context().obj or (lambda done, total: None)
         found = benches.compared(bench, limit, parts, rounds, 0, in_memory=fits, progress=progress)
@@ -59,7 +60,7 @@ def command(
 
 def _random_rows(path: Path, edges: Path, undirected: bool) -> Path:
     """Random features for every node that has an edge: what an epoch costs does not hang on values."""
-    n = 1 + max((int(block.max()) for block in edges_in(edges, undirected)() if len(block)), default=-1)
+    n = 1 + max((int(block.max()) for block in read_edges(edges, undirected) if len(block)), default=-1)
     np.save(path, stream(0, "grinnder", "rows", n).standard_normal((n, 64), np.float32))
     return path
 

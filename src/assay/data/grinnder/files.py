@@ -1,4 +1,4 @@
-"""Labels, splits and edges from the files people have, and the trained model into one that others read."""
+"""Labels and splits from the files people have, and the trained model into one that others read."""
 
 from __future__ import annotations
 
@@ -7,27 +7,12 @@ import io
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from assay.data.disk.edges import Edges, read_edges
-from assay.data.grinnder.blocks import Blocks
 from assay.data.grinnder.layers import Int64s, Network
-
-
-def edges_in(path: Path, undirected: bool) -> Blocks:
-    """The edges of a file, block by block, with `undirected` in both directions. Read anew for every pass."""
-
-    def blocks() -> Iterator[Edges]:
-        for block in read_edges(path):
-            yield block
-            if undirected:
-                yield np.ascontiguousarray(block[block[:, 0] != block[:, 1]][:, ::-1])
-
-    return blocks
 
 
 def read_labels(path: Path, n: int) -> Int64s:

@@ -5,6 +5,9 @@ Where not even that fits, rows are fetched one by one, sorted and merged, and gr
 added up when their part's turn comes: the paper asks for memory for a layer's gradients, this does not.
 """
 
+# Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
@@ -16,8 +19,9 @@ import numpy as np
 from assay.data.disk.arrays import DiskArray
 from assay.data.disk.pages import PAGE, IoStats, PagedFile, aligned
 from assay.data.grinnder.blocks import CutGraph
-from assay.data.grinnder.layers import Block, Floats, Int64s
+from assay.data.grinnder.layers import Block, Floats, Int32s, Int64s
 from assay.sim.byte_cache import ByteCache, Key, Lru
+from assay.sim.compiled import njit
 
 LAYERS, PARTS, ROWS = "layers", "parts", "rows"
 MODES = (LAYERS, PARTS, ROWS)
@@ -76,10 +80,10 @@ class PartRows:
         found: Floats = self.array.rows(start, start + int(self.sizes[part]))
         return found
 
-    def places(self, part: int, local: Int64s) -> Int64s:
+    def places(self, part: int, local: Int32s) -> Int64s:
         """Where in the file some rows of a part lie."""
         self._there(part)
-        return int(self.base[part]) + local
+        return int(self.base[part]) + local.astype(np.int64)
 
     def _there(self, part: int) -> None:
         if not self.written[part]:
@@ -142,22 +146,23 @@ class Host:
             self.kept.update((layer, int(q)) for q in needs)
         missing = []
         for q in needs.tolist():
-            a, b, local = self._place(block, q)
             rows = self._part(layer, q, whole)
+            a, ids = self._wanted(block, q)
+            first = int(self.graph.ptr[q])
             if rows is None:
-                missing.append((a, self.layers[layer].places(q, local)))
+                missing.append((a, self.layers[layer].places(q, ids - first)))
             else:
-                np.take(rows, local, axis=0, out=out[a:b])
+                _take(rows, ids, first, out[a : a + len(ids)])
         self._fetch(layer, missing, out)
         self.kept.clear()
         return out
 
-    def _place(self, block: Block, q: int) -> tuple[int, int, Int64s]:
-        """Where the rows of part q stand among a block's inputs, and which rows of the part they are."""
+    def _wanted(self, block: Block, q: int) -> tuple[int, Int32s]:
+        """Where the rows of part q begin among a block's inputs, and whose they are."""
         if q == block.part:
-            return 0, block.n, np.arange(block.n)
+            return 0, np.arange(block.first, block.first + block.n, dtype=np.int32)
         a, b = (int(cut) for cut in self.graph.cuts[block.part][q : q + 2])
-        return block.n + a, block.n + b, block.outside[a:b] - self.graph.ptr[q]
+        return block.n + a, block.outside[a:b]
 
     def _part(self, layer: int, part: int, admit: bool) -> Floats | None:
         """A part's rows from memory; with `admit` they are read where they are not there."""
@@ -215,7 +220,7 @@ class Gradients:
         cuts = self.graph.cuts[block.part]
         for q in np.flatnonzero(np.diff(cuts)).tolist():
             a, b = int(cuts[q]), int(cuts[q + 1])
-            self._of(q)[block.outside[a:b] - int(self.graph.ptr[q])] += rows[block.n + a : block.n + b]
+            _add(self._of(q), block.outside[a:b], int(self.graph.ptr[q]), rows[block.n + a : block.n + b])
 
     def _of(self, part: int) -> Floats:
         if part not in self._sums:
@@ -273,9 +278,9 @@ class LoggedGradients:
                 for at, rows in self._rows(p, 0, n):
                     sums[at : at + len(rows)] += rows
             elif a < b:
-                local = graph.outside(p)[a:b] - graph.ptr[part]
+                ids = graph.outside(p)[a:b]
                 for at, rows in self._rows(p, int(graph.sizes[p]) + a, b - a):
-                    sums[local[at : at + len(rows)]] += rows
+                    _add(sums, ids[at : at + len(rows)], int(graph.ptr[part]), rows)
         return sums
 
     def _rows(self, part: int, start: int, count: int) -> Iterator[tuple[int, Floats]]:
@@ -292,3 +297,21 @@ class LoggedGradients:
         """Drop the log."""
         self._file.close()
         self.path.unlink(missing_ok=True)
+
+
+@njit(cache=True, nogil=True)
+def _take(rows, ids, first, out):
+    """Copy the rows of these nodes, of which `first` has the first row: without the lock, while others compute."""
+    for i in range(len(ids)):
+        of = np.uintp(ids[i] - first)
+        for k in range(rows.shape[1]):
+            out[i, k] = rows[of, k]
+
+
+@njit(cache=True, nogil=True)
+def _add(sums, ids, first, rows):
+    """Add rows to those of these nodes, each named once."""
+    for i in range(len(ids)):
+        to = np.uintp(ids[i] - first)
+        for k in range(rows.shape[1]):
+            sums[to, k] += rows[i, k]

@@ -195,7 +195,7 @@ class Network(nn.Module):
 def _sum(indptr, columns, left, right, x, out):
     for i in range(len(out)):
         for e in range(indptr[i], indptr[i + 1]):
-            c = columns[e]
+            c = np.uintp(columns[e])  # without a sign there is no test for negative ones, and the loop uses vectors
             weight = left[i] * right[c]
             for k in range(x.shape[1]):
                 out[i, k] += weight * x[c, k]
@@ -205,7 +205,7 @@ def _sum(indptr, columns, left, right, x, out):
 def _spread(indptr, columns, left, right, grad, out):
     for i in range(len(grad)):
         for e in range(indptr[i], indptr[i + 1]):
-            c = columns[e]
+            c = np.uintp(columns[e])
             weight = left[i] * right[c]
             for k in range(grad.shape[1]):
                 out[c, k] += weight * grad[i, k]

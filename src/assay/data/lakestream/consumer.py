@@ -106,11 +106,17 @@ class Consumer:
 
     def _ended(self, step: int) -> bool:
         table = self.manifest.state.table
-        if self.turns:
-            row = table.get(self.turns[step % len(self.turns)])
-            return row is not None and row.done and row.last_seq < step // len(self.turns)
         done = sum(row.done for row in table.values())
-        return 0 < self.producers <= done == len(table) and step >= self.manifest.state.next_step
+        all_done = 0 < self.producers <= done == len(table)
+        if not self.turns:
+            return all_done and step >= self.manifest.state.next_step
+        name = self.turns[step % len(self.turns)]
+        row = table.get(name)
+        if row is None and all_done:
+            raise BadInput(
+                f"all producers have ended, and none is called '{name}'; there are {', '.join(sorted(table))}"
+            )
+        return row is not None and row.done and row.last_seq < step // len(self.turns)
 
     def floor(self, step: int) -> int:
         """The manifest's step from which on everything is needed to read on from here: what a checkpoint retains."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from assay.data.interface import Store, StoreError, Violation
+from assay.data.interface import Fenced, Store, StoreError, Violation
 from assay.data.lakestream.consumer import Reclaimed
 from assay.data.lakestream.manifest import Row
 from assay.data.lakestream.pace import Fixed
 from assay.data.lakestream.plane import Plane, over
-from assay.data.lakestream.producer import Fenced, Producer
+from assay.data.lakestream.producer import Producer
 from assay.sim.clock import Clock
 
 RANKS = 4

@@ -64,14 +64,16 @@ def produce(
                 count += 1
                 seen(count)
             await asyncio.gather(*writing)
+            await producer.finish()
         except BadInput:  # of the source: what it gave before is as good as any
             await asyncio.gather(*writing)
             await producer.finish(done=False)
             raise
-        except BaseException:
+        finally:
             producer.stop()
-            raise
-        await producer.finish()
+            for one in writing:  # where one failed, the others' batches would be named by nobody
+                one.cancel()
+            await asyncio.gather(*writing, return_exceptions=True)
         return producer
 
     return wait(work())

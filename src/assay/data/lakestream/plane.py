@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
+from assay.data.engine.puts import put_surely
 from assay.data.engine.segments import digest
 from assay.data.engine.version_log import VersionLog
 from assay.data.interface import AlreadyExists, NotFound, Store, StoreError, Violation, checked_key
 from assay.data.lakestream.consumer import Consumer, Reclaimed
 from assay.data.lakestream.manifest import Change, Delta, Full, Manifest, Records, State
 from assay.data.lakestream.pace import Adaptive, Pace
-from assay.data.lakestream.producer import CHECK, Producer, put_again
+from assay.data.lakestream.producer import CHECK, Producer
 from assay.record.errors import BadInput
 from assay.sim.clock import Clock, WallClock
 from assay.sim.streams import key as key_of
@@ -119,7 +120,7 @@ class Plane:
         there = {meta.key async for meta in self.store.list("ckpt/")}
         for key in wanted:
             if key not in there:
-                await put_again(self.store, key, b"")
+                await put_surely(self.store, key, b"")
         base = (await self.manifest.refresh()).base  # looked at when the markers are there: no reclaimer passes them
         if wanted and min(wanted.values()) < base:
             raise Reclaimed(f"step {min(wanted.values())} was reclaimed already; the plane begins with {base}")

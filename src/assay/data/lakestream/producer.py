@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from assay.data.engine.puts import put_surely
 from assay.data.engine.segments import SegmentBlob
-from assay.data.engine.version_log import ATTEMPTS
-from assay.data.interface import Buffer, Store, StoreError, Unknown
+from assay.data.interface import Buffer, Fenced, Store
 from assay.data.lakestream.manifest import Batch, Change, Manifest, Row, Slice, data_key
 from assay.data.lakestream.pace import Pace
 from assay.record.errors import BadInput
@@ -21,10 +21,6 @@ from assay.sim.streams import stream
 
 PENDING = 512 << 20  # bytes of batches that wait to be committed at most
 CHECK = 16  # bytes kept of a slice's digest
-
-
-class Fenced(StoreError):  # noqa: N818 - read as a sentence
-    """Another process goes by this producer's name now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +35,7 @@ class Producer:
     """Publishes batches under a name that survives restarts; its source goes on where the last visible batch ended.
 
     `background`: commit while the next batch is made, else in between. Whoever starts a name that another process
-    still uses takes it over: the other one's next commit raises :class:`Fenced`.
+    still uses takes it over: the other one's next commit raises :class:`~assay.data.interface.Fenced`.
     """
 
     def __init__(
@@ -91,7 +87,7 @@ class Producer:
         batch = Batch(
             self.name, self.epoch, seq, [Slice(one.offset, one.length, one.digest[:CHECK]) for one in segments]
         )
-        await put_again(self.store, data_key(self.name, self.epoch, seq), blob.parts())
+        await put_surely(self.store, data_key(self.name, self.epoch, seq), blob.parts())
         self._pending[seq] = Pending(batch, cursor)
         full = self.waiting >= self.most
         if full or (not self.background and self.clock.now() >= self._due):
@@ -108,6 +104,7 @@ class Producer:
         """No more commits in the background; what waits is left to the next start of this name."""
         if self._committer is not None:
             self._committer.cancel()
+            self._committer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # told already
             self._committer = None
 
     async def commit(self, *, done: bool = False) -> None:
@@ -159,14 +156,3 @@ class Producer:
 
     async def _jitter(self, most: float) -> None:
         await self.clock.sleep(float(self._random.uniform(0.0, min(max(most, 0.01), 1.0))))
-
-
-async def put_again(store: Store, key: str, data: Buffer | Sequence[Buffer]) -> None:
-    """Put an object until the store says that it is there: the same bytes under the same name, however often."""
-    for attempt in range(ATTEMPTS):
-        try:
-            await store.put(key, data)
-            return
-        except Unknown:
-            if attempt == ATTEMPTS - 1:
-                raise

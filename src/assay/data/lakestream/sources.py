@@ -35,8 +35,13 @@ def pack(records: Sequence[bytes]) -> bytes:
 
 
 def unpack(data: bytes | bytearray | memoryview) -> Records:
-    """The records of a slice."""
-    return msgspec.msgpack.decode(data, type=list[bytes])
+    """The records of a slice; BadInput where it holds something else."""
+    try:
+        return msgspec.msgpack.decode(data, type=list[bytes])
+    except msgspec.DecodeError as error:
+        raise BadInput(
+            f"this plane's slices are no lists of records ({error}); read it in Python, as it was written"
+        ) from error
 
 
 def found(paths: Sequence[Path]) -> list[Path]:
@@ -108,11 +113,21 @@ class Source:
         while batch := list(islice(every, self.size)):
             if number >= taken and number % self.of == self.part:
                 cut = [len(batch) * i // self.slices for i in range(self.slices + 1)]
-                made = [self.convert(record) for record in batch]
+                made = [self._prepared(record, number * self.size + i) for i, record in enumerate(batch)]
                 yield [pack(made[a:b]) for a, b in pairwise(cut)], {
                     "batches": number + 1, "files": looks,
                 }  # fmt: skip
             number += 1
+
+    def _prepared(self, record: bytes, number: int) -> bytes:
+        try:
+            made = self.convert(record)
+        except Exception as error:  # the user's own code
+            said = " ".join(str(error).split())
+            raise BadInput(f"record {number} could not be prepared: {type(error).__name__}: {said}") from error
+        if not isinstance(made, bytes):
+            raise BadInput(f"record {number} was prepared as {type(made).__name__}; bytes expected")
+        return made
 
     def _unchanged(self, seen: dict[str, list[Any]]) -> None:
         for path, (size, marks) in seen.items():

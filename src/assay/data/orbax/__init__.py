@@ -213,7 +213,7 @@ def crashes(ops: int, mixes: int, seed: int) -> dict[str, Any]:
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Save and load beside five other tools on a local disk; what a partial restore reads; what a crash loses."""
-    few = lab.with_seeds(quick=3, full=5)
+    few = lab.with_seeds(quick=2, full=5)  # each has a process of its own, which imports torch, jax and all the tools
     states = lab.pick(
         quick=({"megabytes": 64, "arrays": 32, "rounds": 1},),
         full=({"megabytes": 2000, "arrays": 96, "rounds": 3}, {"megabytes": 64, "arrays": 4096, "rounds": 3}),

@@ -76,7 +76,7 @@ def _of_others(name: str) -> list[Leaf]:
 
 def _ours(place: str, step: str, only: tuple[str, ...], progress: Progress) -> list[Leaf]:
     """From a store of ours, where only what is wanted is read."""
-    if step and not step.isdigit():
+    if step and not step.isdecimal():
         raise BadInput(f"'{step}' is no step; {place}@STEP with a number expected")
     total = 1
     store = Watched(open_store(place), lambda done: progress(min(done, total), total))
@@ -122,7 +122,7 @@ def _safetensors(path: Path) -> Iterator[Leaf]:
         header = json.loads(bytes(whole[8 : 8 + length]))
         rows = {name: row for name, row in header.items() if name != "__metadata__"}
         found = [(name, SAFE[row["dtype"]], tuple(row["shape"]), *row["data_offsets"]) for name, row in rows.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"{path}: its header is not safetensors': {type(error).__name__} {error}") from error
     body = whole[8 + length :]
     for name, dtype, shape, start, end in found:
@@ -135,7 +135,7 @@ def _shards(folder: Path) -> Iterator[Leaf]:
     try:
         index = json.loads((folder / "model.safetensors.index.json").read_bytes())["weight_map"]
         files = sorted({Path(name).name for name in index.values()})
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"{folder}: its index is not Hugging Face's: {type(error).__name__} {error}") from error
     for name in files:
         if not (folder / name).is_file():
@@ -163,7 +163,7 @@ def _pt(path: Path) -> list[Leaf]:
     try:
         return _named(torch.load(path, map_location="cpu", weights_only=True))
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        why = str(error).splitlines()[0][:200]
+        why = " ".join(str(error).split())[:200] or "it ends too early"
         raise BadInput(f"{path} is no state of tensors alone: {why}") from error
 
 

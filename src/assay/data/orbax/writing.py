@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from assay.data.engine.segments import SegmentBlob, digest
+from assay.data.engine.segments import SegmentBlob, checksum
 from assay.data.interface import Store
 from assay.data.orbax.pieces import Piece, cut
 from assay.data.orbax.tree import Box, Leaf
@@ -18,6 +17,7 @@ from assay.data.store.direct import BLOCK, aligned, touch
 
 SMALLEST, LARGEST = 32 << 20, 128 << 20  # bytes of one object; in between, a state has about sixteen
 IN_FLIGHT = 2  # objects that are written at once
+LOT = 16 << 20  # bytes that a thread copies before it takes the next: one that is held up does not hold up the rest
 
 Place = tuple[str, tuple[int, ...], tuple[int, ...]]  # path, start, shape
 Cut = tuple[str, Box, memoryview]
@@ -109,7 +109,7 @@ def _grouped(pieces: Sequence[Cut]) -> list[list[Cut]]:
 
 
 def _digests(group: Sequence[Cut]) -> list[bytes]:
-    return [digest(view) for _, _, view in group]
+    return [checksum(view) for _, _, view in group]
 
 
 class Stage:
@@ -141,9 +141,8 @@ class Stage:
                 views.append((box, place))
                 moves.append((place, view))
             copies.append(Leaf(leaf.path, leaf.kind, leaf.dtype, leaf.shape, tuple(views), leaf.whole))
-        share = math.ceil(need / threads) or 1
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda lot: _move(lot, fresh), _spread(moves, share)))
+            list(pool.map(lambda lot: _move(lot, fresh), _spread(moves, LOT)))
         return copies
 
 

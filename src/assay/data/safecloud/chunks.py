@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CHUNK = 256 * 1024  # bytes of plaintext
 TAG = 16
-BLOCK = 1024  # bytes that an audit may ask for
+BLOCK = 4096  # bytes that an audit may ask for: a disk reads no fewer
 _CID = bytes([0x01, 0x55, 0x12, 0x20])  # CIDv1, raw bytes, SHA2-256, 32 bytes
 
 
@@ -38,6 +38,17 @@ def aead(key: bytes) -> AESGCM:
 def seal(leaf: bytes, index: int, data: Buffer) -> bytes:
     """A chunk's ciphertext. The same leaf must never seal two different chunks: the nonce is the leaf's."""
     return aead(derive(leaf, "safecloud.chunk.key.0")).encrypt(_nonce(leaf), data, _place(index))
+
+
+def seal_into(leaf: bytes, index: int, data: Buffer, room: bytearray) -> memoryview:
+    """The same into memory that is there: the pages of fresh memory for each chunk take longer than to encrypt it.
+
+    >>> bytes(seal_into(bytes(32), 3, b"chunk", bytearray(100))) == seal(bytes(32), 3, b"chunk")
+    True
+    """
+    stored = memoryview(room)[: memoryview(data).nbytes + TAG]
+    aead(derive(leaf, "safecloud.chunk.key.0")).encrypt_into(_nonce(leaf), data, _place(index), stored)
+    return stored
 
 
 def unseal(leaf: bytes, index: int, stored: Buffer) -> bytes:

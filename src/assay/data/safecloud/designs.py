@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from assay.data.interface import Buffer
-from assay.data.safecloud.chunks import CHUNK, aead, blocks, pieces, seal
+from assay.data.safecloud.chunks import CHUNK, TAG, aead, blocks, pieces, seal, seal_into
 from assay.data.safecloud.keys import SECRET, Shape, Walk, derive
 
 
@@ -28,55 +28,73 @@ class Sealed:
         return sum(dict(zip(self.names, self.sizes, strict=True)).values())
 
 
-def _timed(parts: Callable[[], list[bytes]]) -> Sealed:
+def _timed(parts: Iterable[Buffer]) -> Sealed:
+    """Draw the parts, each gone when the next one comes, as it is on the way to a store."""
     began = time.process_time()
-    stored = parts()
-    names = [sha256(part).digest() for part in stored]
-    return Sealed(names, [len(part) for part in stored], time.process_time() - began)
+    found = [(sha256(part).digest(), memoryview(part).nbytes) for part in parts]
+    seconds = time.process_time() - began
+    return Sealed([name for name, _ in found], [size for _, size in found], seconds)
+
+
+def _room(size: int) -> bytearray:
+    """Memory to encrypt into, whose pages are there: everybody's is made before the clock starts."""
+    return bytearray(b"\1" * (size + TAG))
+
+
+def _leaves(data: Buffer, chunk: int, secret: bytes) -> Iterator[tuple[int, bytes, memoryview]]:
+    parts = pieces(data, chunk)
+    walk = Walk(secret, Shape(len(parts)))
+    return ((i, walk.leaf(i), part) for i, part in enumerate(parts))
 
 
 def position(data: Buffer, chunk: int, secret: bytes) -> Sealed:
     """Safecloud: a key from each chunk's place in the tree."""
-    walk = Walk(secret, Shape(len(pieces(data, chunk))))
-    return _timed(lambda: [seal(walk.leaf(i), i, part) for i, part in enumerate(pieces(data, chunk))])
+    room = _room(chunk)
+    return _timed(seal_into(leaf, i, part, room) for i, leaf, part in _leaves(data, chunk, secret))
 
 
 def audited(data: Buffer, chunk: int, secret: bytes) -> Sealed:
     """The same, and the roots that spot audits need."""
-    walk = Walk(secret, Shape(len(pieces(data, chunk))))
-    roots: list[bytes] = []
+    room, roots = _room(chunk), list[bytes]()
 
-    def parts() -> list[bytes]:
-        stored = [seal(walk.leaf(i), i, part) for i, part in enumerate(pieces(data, chunk))]
-        roots.extend(blocks(part).root for part in stored)
-        return stored
+    def parts() -> Iterator[memoryview]:
+        for i, leaf, part in _leaves(data, chunk, secret):
+            stored = seal_into(leaf, i, part, room)
+            roots.append(blocks(stored).root)
+            yield stored
 
-    return _timed(parts)
+    return _timed(parts())
 
 
 def content(data: Buffer, chunk: int, secret: bytes) -> Sealed:
     """A key from each chunk's content and the owner's secret, sealed under the key of its place."""
-    walk = Walk(secret, Shape(len(pieces(data, chunk))))
+    room = _room(chunk)
 
-    def parts() -> list[bytes]:
-        stored = []
-        for i, part in enumerate(pieces(data, chunk)):
+    def parts() -> Iterator[memoryview]:
+        for i, leaf, part in _leaves(data, chunk, secret):
             own = derive(secret, "content", context=sha256(part).hexdigest())
-            seal(walk.leaf(i), i, own)
-            stored.append(seal(own, 0, part))
-        return stored
+            seal(leaf, i, own)
+            yield seal_into(own, 0, part, room)
 
-    return _timed(parts)
+    return _timed(parts())
+
+
+def _encrypted(key: bytes, nonce: bytes, data: Buffer, room: bytearray) -> memoryview:
+    stored = memoryview(room)[: memoryview(data).nbytes + TAG]
+    aead(key).encrypt_into(nonce, data, b"", stored)
+    return stored
 
 
 def one_key(data: Buffer, chunk: int, secret: bytes) -> Sealed:
     """One key and one nonce for the whole file."""
-    return _timed(lambda: [aead(secret).encrypt(os.urandom(12), bytes(data), b"")])
+    room = _room(memoryview(data).nbytes)
+    return _timed(_encrypted(secret, os.urandom(12), data, room) for _ in range(1))
 
 
 def key_table(data: Buffer, chunk: int, secret: bytes) -> Sealed:
     """A random key for every chunk, in a table."""
-    return _timed(lambda: [aead(os.urandom(32)).encrypt(bytes(12), part, b"") for part in pieces(data, chunk)])
+    room = _room(chunk)
+    return _timed(_encrypted(os.urandom(32), bytes(12), part, room) for part in pieces(data, chunk))
 
 
 DESIGNS: dict[str, Callable[[Buffer, int, bytes], Sealed]] = {

@@ -21,10 +21,11 @@ from typing import Any
 
 import msgspec
 
+from assay.data.engine.puts import put_surely
 from assay.data.engine.version_log import VersionLog
-from assay.data.interface import AlreadyExists, Buffer, NotFound, Store, StoreError, Unknown, Violation
+from assay.data.interface import Buffer, Fenced, NotFound, Store, Violation
 from assay.data.safecloud.chunks import BLOCK, blocks, cid
-from assay.data.safecloud.grants import public_key, sign, signed
+from assay.data.safecloud.grants import Signed, public_key
 from assay.data.safecloud.inventory_tree import InventoryTree
 from assay.data.safecloud.keys import derive
 from assay.data.safecloud.merkle import MerkleTree, proves
@@ -33,14 +34,9 @@ from assay.sim.clock import Clock, WallClock
 PREFIX = 32  # bytes of a chunk that the paper's audit covers
 AUDITS = ("prefix", "spot")
 BLOCKS = 4  # that a spot audit asks for
-TRIES = 8
 
 
-class Fenced(StoreError):  # noqa: N818 - read as a sentence
-    """Another process has taken this node over."""
-
-
-class Announcement(msgspec.Struct, frozen=True):
+class Announcement(Signed, frozen=True):
     """A node's signed word: its inventory after a change. The first of every process changes nothing: it takes over."""
 
     version: int
@@ -48,11 +44,6 @@ class Announcement(msgspec.Struct, frozen=True):
     claim: int  # the version at which the process that speaks took over
     added: tuple[bytes, ...] = ()
     removed: tuple[bytes, ...] = ()
-    signature: bytes = b""
-
-    def signed_part(self) -> bytes:
-        """What the signature is over."""
-        return msgspec.msgpack.encode(msgspec.structs.replace(self, signature=b""))
 
 
 class Challenge(msgspec.Struct, frozen=True):
@@ -69,7 +60,7 @@ class Challenge(msgspec.Struct, frozen=True):
         return [int.from_bytes(draws[8 * i : 8 * i + 8], "big") % count for i in range(self.blocks)]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(Signed, frozen=True):
     """What a node says, signed, at a version of its inventory. No `proof`: it does not hold the chunk."""
 
     digest: bytes
@@ -77,11 +68,6 @@ class Answer(msgspec.Struct, frozen=True):
     version: int
     root: bytes
     proof: bytes = b""
-    signature: bytes = b""
-
-    def signed_part(self) -> bytes:
-        """What the signature is over."""
-        return msgspec.msgpack.encode(msgspec.structs.replace(self, signature=b""))
 
 
 class Spot(msgspec.Struct, frozen=True, array_like=True):
@@ -177,7 +163,7 @@ class Drop:
             self._places.pop(digest, None)
 
     async def _append(self, bare: Announcement) -> bool:
-        said = msgspec.structs.replace(bare, signature=sign(self.secret, bare.signed_part()))
+        said = bare.signed_by(self.secret)
         if not await self.log.append(said.version, msgspec.msgpack.encode(said)):
             return False
         self._follow(said)
@@ -188,7 +174,7 @@ class Drop:
         version = len(self.announced)
         new = {digest: bytes(stored) for stored in chunks if (digest := sha256(stored).digest()) not in self._places}
         for digest, stored in new.items():
-            await self._keep(_place(version, digest, self._claim), stored)
+            await put_surely(self.store, _place(version, digest, self._claim), stored, if_absent=True)
         await self._announce(added=new)
 
     async def evict(self, *digests: bytes) -> None:
@@ -196,17 +182,6 @@ class Drop:
         places = [self._places[digest] for digest in digests if digest in self._places]
         await self._announce(removed=digests)
         await self.store.delete(*places)
-
-    async def _keep(self, name: str, data: bytes) -> None:
-        for _ in range(TRIES):
-            try:
-                await self.store.put(name, data, if_absent=True)
-            except AlreadyExists:
-                return
-            except Unknown:
-                continue
-            return
-        raise Unknown(f"the store does not say whether {name} was written, {TRIES} times in a row")
 
     async def _announce(self, added: Iterable[bytes] = (), removed: Iterable[bytes] = ()) -> None:
         tree = InventoryTree((set(self._places) | set(added)) - set(removed))
@@ -226,7 +201,7 @@ class Drop:
             except NotFound:
                 proof = b"lost"  # signed all the same: that convicts it
         bare = Answer(challenge.digest, challenge.nonce, len(self.announced) - 1, self.inventory.root, proof)
-        return msgspec.structs.replace(bare, signature=sign(self.secret, bare.signed_part()))
+        return bare.signed_by(self.secret)
 
     def prove(self, challenge: Challenge, stored: Buffer) -> bytes:
         """The proof, from a chunk's bytes."""
@@ -290,11 +265,11 @@ def contradicts(
     """
     if answer.digest != challenge.digest or answer.nonce != challenge.nonce:
         return False
-    if not signed(public, answer.signed_part(), answer.signature):
+    if not answer.is_from(public):
         return False
     held: set[bytes] = set()
     for version, said in enumerate(announced[: answer.version + 1]):
-        if said.version != version or not signed(public, said.signed_part(), said.signature):
+        if said.version != version or not said.is_from(public):
             return False
         held = (held | set(said.added)) - set(said.removed)
     return challenge.digest in held and not proved(challenge, known, answer.proof)

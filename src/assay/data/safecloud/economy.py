@@ -12,10 +12,9 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 
-from assay.data.safecloud.grants import public_key, sign, signed
+from assay.data.safecloud.grants import Signed, public_key
 from assay.sim.streams import stream
 
 SPLIT = {"node": 0.60, "router": 0.20, "auditor": 0.15, "treasury": 0.05}  # of a client's fee
@@ -27,24 +26,18 @@ DAY = 86_400.0
 MICRO = 10**6  # of a coin: amounts are whole numbers, so that nothing is lost in rounding
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(Signed, frozen=True):
     """A signed order to move coins; its number is used once."""
 
     payer: bytes
     payee: str
     amount: int
     number: int
-    signature: bytes = b""
-
-    def signed_part(self) -> bytes:
-        """What the signature is over."""
-        return msgspec.msgpack.encode(msgspec.structs.replace(self, signature=b""))
 
 
 def claim(secret: bytes, payee: str, amount: int, number: int) -> Claim:
     """An order, signed by who pays."""
-    bare = Claim(public_key(secret), payee, amount, number)
-    return msgspec.structs.replace(bare, signature=sign(secret, bare.signed_part()))
+    return Claim(public_key(secret), payee, amount, number).signed_by(secret)
 
 
 @dataclass
@@ -72,7 +65,7 @@ class Accounts:
         payer = one.payer.hex()
         fresh = (one.payer, one.number) not in self.used
         covered = 0 <= one.amount <= self.of[payer]
-        if not fresh or not covered or not signed(one.payer, one.signed_part(), one.signature):
+        if not fresh or not covered or not one.is_from(one.payer):
             return False
         self.used.add((one.payer, one.number))
         self.move(payer, one.payee, one.amount)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -30,7 +30,25 @@ class Statement(msgspec.Struct, frozen=True):
     signature: bytes
 
 
-class Envelope(msgspec.Struct, frozen=True):
+class Signed(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody says and signs: all of its fields but the signature."""
+
+    signature: bytes = b""
+
+    def signed_part(self) -> bytes:
+        """What the signature is over."""
+        return msgspec.msgpack.encode(msgspec.structs.replace(self, signature=b""))
+
+    def signed_by(self, secret: bytes) -> Self:
+        """The same, signed."""
+        return msgspec.structs.replace(self, signature=sign(secret, self.signed_part()))
+
+    def is_from(self, public: bytes) -> bool:
+        """Whether who has this key signed just this."""
+        return signed(public, self.signed_part(), self.signature)
+
+
+class Envelope(Signed, frozen=True):
     """What a router is shown: everything about a grant but its secret."""
 
     root: bytes
@@ -38,7 +56,6 @@ class Envelope(msgspec.Struct, frozen=True):
     expires: float
     secret_digest: bytes
     chain: tuple[Statement, ...]
-    signature: bytes = b""
 
     def signed_part(self) -> bytes:
         """What the signature is over."""
@@ -99,7 +116,7 @@ def grant(access: bytes, root: bytes, link: Link, secret: bytes, expires: float 
         chain.append(Statement(label, public, sign(here, _stated(root, label, public))))
         here = below
     bare = Envelope(root, str(link), expires, sha256(secret).digest(), tuple(chain))
-    return Grant(msgspec.structs.replace(bare, signature=sign(here, bare.signed_part())), secret)
+    return Grant(bare.signed_by(here), secret)
 
 
 def _stated(root: bytes, label: str, public: bytes) -> bytes:
@@ -118,7 +135,7 @@ def valid(envelope: Envelope, root: bytes, access_public: bytes, now: float) -> 
         if not signed(here, _stated(root, statement.label, statement.public), statement.signature):
             return False
         here = statement.public
-    return signed(here, envelope.signed_part(), envelope.signature)
+    return envelope.is_from(here)
 
 
 def allows(
@@ -147,9 +164,9 @@ class Capability(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
 
-def from_text(text: str) -> Capability:
+def from_text(text: str | bytes) -> Capability:
     """A capability from such a line; BadInput where it is none."""
     try:
         return msgspec.json.decode(text, type=Capability)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"this is no capability: {error}; ask its issuer for the whole line") from None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from assay.data.safecloud.drops import Drop, Fenced
+from assay.data.interface import Fenced
+from assay.data.safecloud.drops import Drop
 from assay.data.safecloud.vault import Vault
 
 
@@ -15,7 +16,7 @@ class Owner(Vault):
     def __init__(self, mode: str = "content") -> None:
         super().__init__(bytes(32), mode=mode, chunk=24)
 
-    roles = ("laptop", "phone")
+    roles: tuple[str, ...] = ("laptop", "phone")
 
     async def work(self, ops: int, promised: list[Any], role: str) -> None:
         """Put, replace, forget and collect, until about so many changes were made; goes on where it stopped."""
@@ -42,7 +43,7 @@ class Node(Drop):
     def __init__(self) -> None:
         super().__init__(bytes(32))
 
-    roles = ("node",)
+    roles: tuple[str, ...] = ("node",)
 
     async def work(self, ops: int, promised: list[Any], role: str) -> None:
         """Hold chunks and let the older ones go, until so many changes were made; stop where another took over."""

@@ -29,9 +29,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from assay.data.engine.puts import ATTEMPTS, put_surely
 from assay.data.engine.version_log import EMPTY, Damaged, VersionLog
-from assay.data.interface import AlreadyExists, Buffer, NotFound, Span, Store, Unknown, Violation
-from assay.data.safecloud.chunks import CHUNK, aead, blocks, cid, pieces, seal, unseal
+from assay.data.interface import Buffer, NotFound, Span, Store, Unknown, Violation
+from assay.data.safecloud.chunks import CHUNK, TAG, aead, blocks, cid, pieces, seal, seal_into, unseal
 from assay.data.safecloud.grants import FOREVER, Capability, grant, public_key, sign, signed
 from assay.data.safecloud.keys import Link, Shape, Walk, access_root, derive, encryption_root, node
 from assay.data.safecloud.merkle import MerkleTree
@@ -41,7 +42,6 @@ from assay.sim.clock import Clock, WallClock
 T = TypeVar("T")
 MODES = ("position", "content")
 SNAPSHOT = 64  # records between two saved states
-TRIES = 8
 GRACE = 3600.0  # seconds that an upload may take before a collection disturbs it
 _WIDE = 8  # requests in flight
 
@@ -204,13 +204,13 @@ class Vault:
     async def put(self, path: str, data: Buffer, tracks: Mapping[str, Buffer] | None = None) -> Entry:
         """Encrypt and store a file (and tracks beside it); durable and visible when it returns."""
         contents = {"data": data, **(tracks or {})}
-        for _ in range(TRIES):
+        for _ in range(ATTEMPTS):
             await self.refresh()
             manifest, entry = await self._current(lambda: self._upload(contents))
             if await self._committed(Record(path, entry), manifest.places):
                 self._manifests[entry.attempt] = manifest
                 return entry
-        raise Unknown(f"{path}: what was uploaded was collected {TRIES} times; collect less often")
+        raise Unknown(f"{path}: what was uploaded was collected {ATTEMPTS} times; collect less often")
 
     async def _upload(self, contents: Mapping[str, Buffer]) -> tuple[Manifest, Entry]:
         attempt = os.urandom(16).hex()
@@ -222,28 +222,31 @@ class Vault:
         root = root_of(tracks, self.arity)
         manifest = Manifest(root, self.chunk, self.arity, tracks, public_key(access), public_key(encryption))
         manifest = msgspec.structs.replace(manifest, signature=sign(encryption, manifest.bound()))
-        await self._keep(f"manifests/{attempt}", msgspec.msgpack.encode(manifest))
+        await put_surely(self.store, f"manifests/{attempt}", msgspec.msgpack.encode(manifest), if_absent=True)
         return manifest, Entry(attempt, root, tracks["data"].size, self.mode)
 
     async def _upload_track(self, root_key: bytes, name: str, data: Buffer) -> Track:
         parts = pieces(data, self.chunk)
         walk = Walk(node(encryption_root(root_key), Link(name)), Shape(len(parts), self.arity))
-        digests, audits, keys, epochs, waiting = [], [], [], [], set()
+        digests, audits, keys, epochs = [], [], [], []
+        waiting, spare = set[asyncio.Task[None]](), list[bytearray]()
         for index, part in enumerate(parts):
-            leaf = walk.leaf(index)
+            leaf, room = walk.leaf(index), spare.pop() if spare else bytearray(self.chunk + TAG)
             if self.mode == "content":
                 own = derive(self._secret, "content", context=sha256(part).hexdigest())
-                stored = seal(own, 0, part)
+                stored = seal_into(own, 0, part, room)
                 keys.append(seal(leaf, index, own))
             else:
-                stored = seal(leaf, index, part)
+                stored = seal_into(leaf, index, part, room)
             digest = sha256(stored).digest()
             digests.append(digest)
             audits.append(blocks(stored).root)
             known = self._stored.get(digest)
             epochs.append(int(known.split("/")[1]) if known else self.state.epoch)
-            if not known:
-                waiting.add(asyncio.ensure_future(self._keep(chunk_key(self.state.epoch, digest), stored)))
+            if known:
+                spare.append(room)
+            else:
+                waiting.add(asyncio.create_task(self._keep(chunk_key(self.state.epoch, digest), stored, room, spare)))
                 if len(waiting) >= _WIDE:
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for one in done:
@@ -251,17 +254,10 @@ class Vault:
         await asyncio.gather(*waiting)
         return Track(memoryview(data).nbytes, b"".join(digests), epochs, b"".join(audits), b"".join(keys))
 
-    async def _keep(self, key: str, data: bytes) -> None:
-        """Put something whose name says what it is: whoever was first has put the same."""
-        for _ in range(TRIES):
-            try:
-                await self.store.put(key, data, if_absent=True)
-            except AlreadyExists:
-                return
-            except Unknown:
-                continue
-            return
-        raise Unknown(f"the store does not say whether {key} was written, {TRIES} times in a row")
+    async def _keep(self, key: str, stored: memoryview, room: bytearray, spare: list[bytearray]) -> None:
+        """Put a chunk, whose name says what it is; the memory it lies in is spare once the store is done with it."""
+        if await put_surely(self.store, key, stored, if_absent=True):
+            spare.append(room)
 
     async def _committed(self, record: Record, places: set[str]) -> bool:
         """Append to the log; False where something this relies on was condemned meanwhile."""

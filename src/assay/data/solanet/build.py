@@ -17,14 +17,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from assay.data.engine.puts import put_surely
 from assay.data.engine.segments import SegmentBlob, checked, digest, open_blob
-from assay.data.interface import AlreadyExists, NotFound, Store, StoreError, Unknown, Violation
+from assay.data.interface import NotFound, Store, StoreError, Unknown, Violation
 from assay.data.solanet.windows import raw
 from assay.record.errors import BadInput
 
 Array = npt.NDArray[Any]
 LOCAL, FINAL, DONE = "local", "final", "done"
-ATTEMPTS = 5  # at a request whose answers are lost
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -150,26 +150,12 @@ class Build:
         return f"{self.prefix}part-{part:04d}-{stage}"
 
     async def _create(self, name: str, data: Sequence[Any]) -> None:
-        """Create an object unless it is there. Whether a lost answer was a yes is read, not guessed."""
-        for attempt in range(ATTEMPTS):
-            try:
-                await self.store.put(f"{self.prefix}{name}", data, if_absent=True)
-                return
-            except AlreadyExists:
-                return
-            except Unknown:
-                if attempt == ATTEMPTS - 1:
-                    raise
+        """Create an object unless it is there; whose it is, is read."""
+        await put_surely(self.store, f"{self.prefix}{name}", data, if_absent=True)
 
     async def _put(self, name: str, data: Sequence[Any]) -> None:
-        """Write an object whose bytes are always the same; twice does no harm."""
-        for attempt in range(ATTEMPTS):
-            try:
-                await self.store.put(f"{self.prefix}{name}", data)
-                return
-            except Unknown:
-                if attempt == ATTEMPTS - 1:
-                    raise
+        """Write an object whose bytes are always the same."""
+        await put_surely(self.store, f"{self.prefix}{name}", data)
 
     async def _clear(self) -> None:
         """Remove the lists of the parts, of a graph that counts; what stays behind is removed by the next to look."""

@@ -20,7 +20,7 @@ from assay.data.interface import (
     checked_key,
     nbytes,
 )  # fmt: skip
-from assay.record.errors import AssayError
+from assay.record.errors import AssayError, BadInput
 
 
 class S3Store(Store):
@@ -39,8 +39,11 @@ class S3Store(Store):
         # Changes get one attempt: a second create-only put would meet the first and call it somebody else's.
         retries: Any = {"max_retries": 0, "retry_timeout": timedelta(seconds=30)}
         self.url = url
-        self._changing = from_url(url, client_options=options, retry_config=retries, **config)
-        self._store = from_url(url, client_options=options, **config)
+        try:
+            self._changing = from_url(url, client_options=options, retry_config=retries, **config)
+            self._store = from_url(url, client_options=options, **config)
+        except Exception as error:
+            raise BadInput(f"'{url}' is no address of a store: {_said(error)}; s3://bucket/folder expected") from error
 
     async def put(self, key: str, data: Buffer | Sequence[Buffer], *, if_absent: bool = False) -> Meta:
         """One request; S3 answers when the object is durable."""
@@ -145,13 +148,18 @@ class S3Store(Store):
             return NotFound(f"there is no {key} in {self.url}")
         if isinstance(error, exceptions.AlreadyExistsError):
             return AlreadyExists(f"{key} is there already")
-        said = " ".join(str(error).split())[:300]
-        if "416" in said or ("Range" in said and "out of" in said):
+        said = _said(error)
+        if "status code: 416" in said or ("Range" in said and "out of" in said):
             return OutOfRange(f"{key} ends before the bytes asked for")
         denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
         if changing and not denied:
             return Unknown(f"{self.url} did not say whether {key} changed: {said}")
         return StoreError(f"{self.url} refused {key}: {said}")
+
+
+def _said(error: Exception) -> str:
+    """Obstore's words, without those for who wrote it."""
+    return " ".join(str(error).split()).partition(" Debug source:")[0][:300]
 
 
 def _meta(found: Any) -> Meta:

@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from assay.record.errors import BadInput
+from assay.record.extras import missing_module
+
 Rows = npt.NDArray[Any]
 
 HEADED: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".ivecs": np.dtype("<i4"), ".bvecs": np.dtype("u1")}
@@ -105,8 +108,10 @@ def _npy(path: Path) -> Rows:
 
 
 def _hdf5(path: Path) -> Rows:
-    import h5py
-
+    try:
+        import h5py
+    except ModuleNotFoundError as error:
+        raise BadInput(missing_module("reading HDF5", error)) from error
     try:
         with h5py.File(path, "r") as file:
             return np.asarray(file["train"])

@@ -201,6 +201,7 @@ def plot(table: pl.DataFrame) -> alt.FacetChart:
     import altair as alt
 
     some = table.filter(pl.col("experiment") == "protocols", pl.col("cluster").is_in(["4xgh200", "16x4xgh200"]))
+    some = some.select("cluster", "bytes", *PROTOCOLS)
     long = some.unpivot(list(PROTOCOLS), index=["cluster", "bytes"], variable_name="protocol", value_name="seconds")
     long = long.with_columns(rate=pl.col("bytes") / pl.col("seconds") / 1e9)
     lines = alt.Chart(long).mark_line(point=True).encode(

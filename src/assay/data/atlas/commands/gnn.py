@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
+from assay.data.atlas.choosing import STRIPS
 from assay.data.atlas.layers import read_model
 from assay.data.atlas.run import infer, warm
 from assay.data.atlas.tiers import POLICIES
 from assay.data.disk.arrays import DiskArray
-from assay.data.disk.edges import Edges, read_edges
+from assay.data.disk.edges import read_edges
 from assay.data.disk.graphs import DiskGraph
 from assay.record.errors import BadInput
 from assay.sim.memory import Peak, parse_size, resident
@@ -37,8 +37,8 @@ def command() -> None:
 @click.option("--undirected", is_flag=True, help="Every edge counts in both directions.")
 @click.option("--aggregate", type=click.Choice(["mean", "max"]), default="mean", show_default=True, help="Of SAGE.")
 @click.option(
-    "--policy", type=click.Choice(["auto", *POLICIES[:-1]]), default="auto", show_default=True,
-    help="Which accumulators leave when memory is full.",
+    "--policy", type=click.Choice(["auto", STRIPS, *POLICIES[:-1]]), default="auto", show_default=True,
+    help="Which sums leave when memory is full; strips: none, a few columns at a time.",
 )  # fmt: skip
 def infer_command(
     edges: Path, features: Path, model: Path, out: Path, memory: str, undirected: bool, aggregate: str, policy: str
@@ -67,8 +67,13 @@ def infer_command(
                 )  # fmt: skip
             finally:
                 graph.close()
-    except ValueError as error:
+    except (ValueError, EOFError) as error:  # EOFError: a file that became shorter while it was read
         raise BadInput(str(error)) from error
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        cure = "free some and run it again: it goes on after the last whole layer"
+        raise BadInput(f"no space is left in {out.absolute().parent}; {cure}") from error
     shutil.rmtree(graph.folder, ignore_errors=True)
     table = [
         {
@@ -99,13 +104,6 @@ def _graph(edges: Path, n: int, undirected: bool, out: Path, memory: int) -> Dis
     made_from = f"{edges.resolve()} {facts.st_size} {facts.st_mtime_ns} {n} {undirected}"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == made_from:
         return DiskGraph(folder)
-    graph = DiskGraph.build(folder, _blocks(edges, undirected), n, memory // 2)
+    graph = DiskGraph.build(folder, read_edges(edges, undirected), n, memory // 2)
     stamp.write_text(made_from, encoding="utf-8")
     return graph
-
-
-def _blocks(edges: Path, undirected: bool) -> Iterator[Edges]:
-    for block in read_edges(edges):
-        yield block
-        if undirected:
-            yield np.ascontiguousarray(block[block[:, 0] != block[:, 1]][:, ::-1])

@@ -11,7 +11,8 @@ import click
 
 from assay.data import Checkpointer
 from assay.data.disk.arrays import DiskArray
-from assay.data.grinnder.files import check_out, edges_in, read_labels, read_split, write_model
+from assay.data.disk.edges import read_edges
+from assay.data.grinnder.files import check_out, read_labels, read_split, write_model
 from assay.data.grinnder.layers import KINDS, Network
 from assay.data.grinnder.trainer import Fitted, fit, warm, widths_of
 from assay.record.errors import BadInput
@@ -68,8 +69,8 @@ def train(
             raise BadInput(f"--memory {memory}: the program alone takes {resident():,} bytes; more than that expected")
         with Peak() as peak:
             done = fit(
-                network, edges_in(edges, undirected), features, known, memory=int(free * 0.95), epochs=epochs, lr=lr,
-                weight_decay=weight_decay, train=chosen, parts=parts,
+                network, lambda: read_edges(edges, undirected), features, known, memory=int(free * 0.95), epochs=epochs,
+                lr=lr, weight_decay=weight_decay, train=chosen, parts=parts,
                 checkpoints=Checkpointer(store, keep=2) if store else None,
                 progress=click.get_current_context().obj or (lambda done, total: None),
             )  # fmt: skip

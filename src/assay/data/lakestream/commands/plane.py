@@ -45,7 +45,7 @@ def produce_files(
     Kill it whenever you like and run it again: every record is in exactly one step.
     """
     share, _, of = part.partition("/")
-    if not (share.isdigit() and of.isdigit() and 1 <= int(share) <= int(of)):
+    if not (share.isdecimal() and of.isdecimal() and 1 <= int(share) <= int(of)):
         raise BadInput(f"'{part}' is no share; 2/4 for the second of four expected")
     source = Source(found(files), batch, ranks, int(share) - 1, int(of), load(convert) if convert else bytes)
     progress = click.get_current_context().obj
@@ -165,7 +165,7 @@ def _told(plane: Plane, deleted: list[str]) -> dict[str, Any]:
 
 
 def _steps(text: str) -> list[int]:
-    if not all(part.strip().isdigit() for part in text.split(",")):
+    if not all(part.strip().isdecimal() for part in text.split(",")):
         raise BadInput(f"'{text}' is no list of steps; 100,200 expected")
     return [int(part) for part in text.split(",")]
 

@@ -65,7 +65,7 @@ def inspect(state: str) -> dict[str, Any]:
     place, _, step = state.partition("@")
     if "://" in place or (Path(place) / "log").is_dir():
         ck = Checkpointer(place)
-        table = ck.inspect(int(step) if step.isdigit() else None)
+        table = ck.inspect(int(step) if step.isdecimal() else None)
         rows = [_row(a.path, a.dtype, a.shape, a.nbytes) for a in table.arrays]
         total = {"arrays": len(rows), "bytes": sum(row["bytes"] for row in rows)}
         facts = total | {"step": table.step, "pieces": len(table.pieces), "ranks": table.world}

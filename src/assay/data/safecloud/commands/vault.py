@@ -141,7 +141,7 @@ def grant(
 @click.option("--out", required=True, type=click.Path(path_type=Path))
 def opened(capability: Path, url: str, out: Path) -> dict[str, Any]:
     """Read what CAPABILITY opens; no key needed."""
-    content = asyncio.run(read_granted(open_store(url), from_text(capability.read_text())))
+    content = asyncio.run(read_granted(open_store(url), from_text(capability.read_bytes())))
     out.write_bytes(content)
     return {"grant": {"bytes": len(content), "written": str(out)}}
 
@@ -197,6 +197,6 @@ def _span(text: str | None) -> Span | None:
     if text is None:
         return None
     start, colon, end = text.partition(":")
-    if not colon or not start.isdigit() or not end.isdigit() or int(end) < int(start):
+    if not colon or not start.isdecimal() or not end.isdecimal() or int(end) < int(start):
         raise BadInput(f"--span '{text}': write START:END in bytes, for example 0:1000")
     return int(start), int(end) - int(start)

@@ -1,0 +1,78 @@
+"""Who leaves memory, or nobody: the way that moves the fewest bytes, found by trying the rules on a sample of targets.
+
+A target is in the sample with all of its messages or not at all, so it comes and goes as in the whole stream.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from assay.data.atlas.layers import SUM, Layer
+from assay.data.atlas.strips import StripPlan
+from assay.data.atlas.tiers import FULL, HotTier, Int64s
+from assay.data.disk.graphs import DiskGraph
+
+RULES = ("min-pending", "lru")
+STRIPS = "strips"
+
+
+def choose(layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None, sample: int = 50_000) -> str:
+    """A rule of eviction, or strips where rows and accumulators of the better rule would cross the disk more often.
+
+    Few pending messages are a good reason to leave where neighbours lie anywhere; where they lie together, a target
+    that lacks only a few is about to be complete, and the one not touched for longest is the better victim.
+    """
+    if slots >= graph.n or not graph.m:
+        return RULES[0]
+    spilled = sampled_spills(graph, slots, layer.drops_loops, sample)
+    rule = min(RULES, key=lambda name: spilled[name])
+    if strips is None:
+        return rule
+    rows = layer.in_width * (2 if layer.kind == "gat" else 1) + layer.out_width
+    moved = 4 * graph.n * (rows + 2 * spilled[rule] * (layer.width + 1)) + 4 * graph.m
+    return STRIPS if strips.moved(layer, graph) < moved else rule
+
+
+def sampled_spills(graph: DiskGraph, slots: int, drop: bool, sample: int) -> dict[str, float]:
+    """Accumulators spilled a node by each rule, with a tier as much smaller as the sample is."""
+    every = max(-(-(graph.m + graph.n) // sample), 1)
+    stream, targets = [], []
+    for sources, ends in graph.stream(min(sample, 1 << 16)):
+        kept = (ends % every == 0) & ~(drop & (sources == ends))
+        stream.append(sources[kept])
+        targets.append(ends[kept] // every)
+    n = -(-graph.n // every)
+    arrive = np.concatenate([*stream, np.arange(n) * every])
+    nodes = np.concatenate([*targets, np.arange(n)]).astype(np.int64)
+    order = np.argsort(arrive, kind="stable")
+    few = max(slots // every, 8)
+    return {rule: count_spills(arrive[order], nodes[order], n, few, rule)[0] / n for rule in RULES}
+
+
+def count_spills(
+    arrive: Int64s, nodes: Int64s, n: int, slots: int, policy: str, seed: int = 0, chunk: int = 64
+) -> tuple[int, int, int]:
+    """Records spilled, returns, and most slots in use of a tier whose messages come in this order; no row is moved.
+
+    Message i is for `nodes[i]`, from the source `arrive[i]`, which never falls; `chunk` sources are one moment.
+    """
+    expected = np.bincount(nodes, minlength=n).astype(np.int32)
+    tier = HotTier(slots, n, 0, expected, 1, SUM)
+    known = None
+    if policy == "belady":
+        known = np.concatenate([[0], np.cumsum(expected, dtype=np.int64)]), arrive[np.lexsort((arrive, nodes))]
+    # Messages are edges of sources without rows or own terms: each source comes with its own, which takes no slot.
+    starts = np.flatnonzero(np.diff(arrive, prepend=-1))
+    targets = nodes.astype(np.int32)
+    for block in range(0, len(starts), chunk):
+        a = int(starts[block])
+        b = int(starts[block + chunk]) if block + chunk < len(starts) else len(nodes)
+        tier.begin_chunk()
+        while tier.count(targets[a:b], a) == FULL:
+            ready = tier.ready_rows()
+            if len(ready):
+                tier.take(ready)
+            else:
+                tier.evict(tier.victims(max(slots // 8, 1), policy, seed, known), lambda nodes, acc, slots: None)
+    tier.take(tier.ready_rows())
+    return tier.evicted + int((tier.owner >= 0).sum()), tier.returns, tier.live
