@@ -28,8 +28,8 @@ def main() -> None:
         for seed in range(given.seeds):
             size = (given.kind, 1 << given.scale, given.width, given.degree, given.share)
             for method, row in trials.speed(graph, *size, seed=seed).items():
-                spilled = row.get("spilled_ratio") or 0.0
-                told = f"{row['seconds']:9.2f}{row['read_ratio']:8.2f}{spilled:9.2f}{row['difference']:12.1e}"
+                moved = f"{row['read_ratio']:8.2f}{row['spilled_ratio']:9.2f}"
+                told = f"{row['seconds']:9.2f}{moved}{row['difference']:12.1e} {row['policy']}"
                 print(f"{graph:10}{seed:5}{method:>15}{told}", flush=True)
 
 

@@ -189,6 +189,38 @@ def _component(active: Ints, count: int, indptr: Ints, links: Ints, dirty: NDArr
 
 
 @njit(cache=True)
+def _until(active: Ints, left: Floats, rates: Floats, arrivals: Floats, now: float) -> float:
+    """Seconds until the next flow has left or has arrived."""
+    step = np.inf
+    for f in active:
+        step = min(step, left[f] / rates[f])
+    for arrival in arrivals:
+        step = min(step, arrival - now)
+    return max(step, 0.0)
+
+
+@njit(cache=True)
+def _arrived(
+    arriving: Ints, count: int, finish: Floats, now: float, followers_ptr: Ints, followers: Ints, missing: Ints,
+    waiting: Ints, n_waiting: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Let those begin that waited for what is there by now; how many are still on their way, and how many may begin."""
+    kept = 0
+    for i in range(count):
+        f = arriving[i]
+        if finish[f] > now * (1 + _SAME):
+            arriving[kept] = f
+            kept += 1
+            continue
+        for j in range(followers_ptr[f], followers_ptr[f + 1]):
+            missing[followers[j]] -= 1
+            if missing[followers[j]] == 0:
+                waiting[n_waiting] = followers[j]
+                n_waiting += 1
+    return kept, n_waiting
+
+
+@njit(cache=True)
 def _deliver(
     indptr: Ints, links: Ints, capacity: Floats, left: Floats, latency: Floats, missing: Ints, followers_ptr: Ints,
     followers: Ints, successor: Ints,
@@ -219,12 +251,7 @@ def _deliver(
             some = _component(active, n_active, indptr, links, dirty, chosen)
             _fill(chosen, some, indptr, links, capacity, rates, room, users)
             dirty[:] = False
-        step = np.inf
-        for i in range(n_active):
-            step = min(step, left[active[i]] / rates[active[i]])
-        for i in range(n_arriving):
-            step = min(step, finish[arriving[i]] - now)
-        step = max(step, 0.0)
+        step = _until(active[:n_active], left, rates, finish[arriving[:n_arriving]], now)
         now += step
         kept = 0
         for i in range(n_active):
@@ -247,18 +274,7 @@ def _deliver(
                 active[kept] = f
                 kept += 1
         n_active = kept
-        kept = 0
-        for i in range(n_arriving):
-            f = arriving[i]
-            if finish[f] <= now * (1 + _SAME):
-                for j in range(followers_ptr[f], followers_ptr[f + 1]):
-                    g = followers[j]
-                    missing[g] -= 1
-                    if missing[g] == 0:
-                        waiting[n_waiting] = g
-                        n_waiting += 1
-            else:
-                arriving[kept] = f
-                kept += 1
-        n_arriving = kept
+        n_arriving, n_waiting = _arrived(
+            arriving, n_arriving, finish, now, followers_ptr, followers, missing, waiting, n_waiting
+        )
     return finish

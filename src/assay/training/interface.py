@@ -4,9 +4,9 @@ collective takes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,22 @@ class Schedule(Hashable, Protocol):
     def slots(self, stage: int, pp: int, m: int) -> Ints:
         """Rows (what, chunk, microbatch, joined): what is 0 forward, 1 backward, 2 gradients of the weights; a joined
         slot runs overlapped with the one before it."""
+        ...
+
+
+class Assigner(Protocol):
+    """Deals the samples of a step to copies of the model and to their microbatches."""
+
+    def assign(self, work: Floats, copies: int, m: int) -> Ints:
+        """For each sample, by what it costs, a row (copy, microbatch)."""
+        ...
+
+
+class Planner(Protocol):
+    """Looks for the best plan by asking for the outcomes of some."""
+
+    def search(self, plans: Sequence[Plan], ask: Callable[[Sequence[Plan]], Sequence[Any]]) -> None:
+        """Call `ask` as often as it likes; the fastest plan that was asked for and fits is its answer."""
         ...
 
 

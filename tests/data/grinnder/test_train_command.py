@@ -170,7 +170,7 @@ def test_ways_to_train_side_by_side_on_ones_own_graph(tmp_path: Path) -> None:
         "memory": "64MB", "parts": 3, "rounds": 1, "undirected": False,
     }  # fmt: skip
     done = CliRunner().invoke(
-        assay, ["compare", "data", "--job", "gnn", "--input", f"{tmp_path}/e.txt", "--parts", "3", "--rounds", "1",
+        assay, ["compare", "data", "--job", "grinnder", "--input", f"{tmp_path}/e.txt", "--parts", "3", "--rounds", "1",
                 "--memory", "64MB", "--hidden", "8", "--json"], catch_exceptions=False,
     )  # fmt: skip
     answer = json.loads(done.stdout)

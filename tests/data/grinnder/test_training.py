@@ -28,6 +28,7 @@ from tests.oracles import gnn_training as oracle  # noqa: E402
 HELD = {
     "all": lambda layer: Plan(0, 0, 1 << 28, True, "layers", True),
     "parts": lambda layer: Plan(0, 0, int(1.3 * layer), True, "parts"),
+    "logged": lambda layer: Plan(0, 0, int(1.3 * layer), False, "parts"),
     "rows": lambda layer: Plan(0, 0, layer // 3, True, "rows"),
     "nothing": lambda layer: Plan(0, 0, 0, False, "rows"),
 }
@@ -203,3 +204,23 @@ def test_the_fewest_parts_are_taken_whose_work_fits_and_too_little_memory_says_w
     with pytest.raises(ValueError, match=r"13,000,000 bytes are too few for 2 parts; [0-9,]+ or more expected"):
         planned(tmp_path / "c", lambda: iter([edges]), 4000, network, 13_000_000, 2)
     assert not any((tmp_path / "c").iterdir()), "cuts that were tried are gone"
+
+
+def test_gradients_are_logged_where_holding_them_would_leave_no_room_for_a_blocks_inputs(tmp_path: Path) -> None:
+    network = Network("gcn", (64, 64, 64, 4))
+    edges = np.random.default_rng(1).integers(0, 4000, (30_000, 2))
+    graph = cut(tmp_path / "g", lambda: iter([edges]), 4000, 4, True)
+    layer = 4 * 4000 * 64
+    least = Plan.of(network, graph, 1 << 40)
+    base = least.fixed + least.work
+    for extra, holds, mode in (
+        (6.0, True, "layers"),
+        (2.5, True, "parts"),
+        (1.5, False, "parts"),
+        (0.5, False, "rows"),
+    ):
+        plan = Plan.of(network, graph, base + int(extra * layer))
+        assert (plan.gradients, plan.mode) == (holds, mode), extra
+    held = Plan.of(network, graph, base + int(1.5 * layer), regathers=False)
+    assert held.gradients and held.mode == "rows", "who has stored its inputs needs none of them near"
+    graph.close()

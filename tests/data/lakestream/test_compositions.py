@@ -54,7 +54,6 @@ class Killed(Exception):  # noqa: N818
     """Where the process would have died."""
 
 
-@pytest.mark.slow
 def test_a_stage_that_drops_duplicates_may_die_between_deciding_and_publishing() -> None:
     unique = [" ".join(f"word{n}x{i}" for i in range(20)) for n in range(12)]
     texts = [text for n in range(12) for text in (unique[n], unique[n // 2])]  # a later half repeats an earlier one

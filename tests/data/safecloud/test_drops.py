@@ -95,4 +95,4 @@ class DeletesFirst(Node):
 
 
 def test_the_crash_lab_finds_a_node_that_deletes_before_it_says_so() -> None:
-    assert examine(DeletesFirst, ops=24, mixes=0).findings
+    assert examine(DeletesFirst, ops=16, mixes=0).findings

@@ -78,7 +78,7 @@ class _System:
 def asked(seconds: float, times: int, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     system, pages = _System(seconds), direct._Pages()
     monkeypatch.setattr(direct, "_libc", lambda: system)
-    monkeypatch.setattr(time, "perf_counter", lambda: system.now)
+    monkeypatch.setattr(time, "thread_time", lambda: system.now)
     for _ in range(times):
         pages.give(0, direct.HUGE)
     return system.asked

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,20 +23,20 @@ LOADS = arrays(np.int64, (3, 8, 16), elements=st.integers(0, 500))
     "balancer", [Nobody(), Eplb(2), Eplb(2, nodes=2), EplbPlus(), EplbPlus(moves=True), Lplb(2)], ids=repr
 )
 @given(loads=LOADS)
-def test_no_token_is_lost(balancer, loads) -> None:
+def test_no_token_is_lost(balancer: Any, loads: Any) -> None:
     for load in loads:
         assert expert_plans.conserved(load, balancer.rebalance(load, HOSTS).tokens)
 
 
 @given(LOADS)
-def test_a_forced_gate_is_even_to_a_token_a_source(loads) -> None:
+def test_a_forced_gate_is_even_to_a_token_a_source(loads: Any) -> None:
     shares = Ideal().rebalance(loads[0], HOSTS)
     assert (shares.tokens.sum(axis=(1, 2)) == loads[0].sum(axis=1)).all()
     assert np.ptp(shares.tokens.sum(axis=(0, 2))) <= 1
 
 
 @given(arrays(np.float64, 16, elements=st.integers(1, 1000)), st.sampled_from([1, 2, 4]))
-def test_eplb_fills_every_place_and_leaves_no_expert_out(load, nodes) -> None:
+def test_eplb_fills_every_place_and_leaves_no_expert_out(load: Any, nodes: Any) -> None:
     copies = placed(load, HOSTS, nodes)
     assert (copies.sum(axis=0) == 16 // 8 + 2).all()
     assert (copies.sum(axis=1) >= 1).all()
@@ -43,7 +45,7 @@ def test_eplb_fills_every_place_and_leaves_no_expert_out(load, nodes) -> None:
 
 
 @given(arrays(np.float64, 16, elements=st.integers(1, 1000)))
-def test_eplb_on_exact_counts_leaves_every_expert_at_home_and_fills_the_slots(load) -> None:
+def test_eplb_on_exact_counts_leaves_every_expert_at_home_and_fills_the_slots(load: Any) -> None:
     copies = beside(load, HOSTS)
     assert (copies[np.arange(16), HOSTS.main] >= 1).all()
     assert (copies.sum(axis=0) == 16 // 8 + 2).all()

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from assay.cli.plan import command as plan
 from assay.record.errors import BadInput
 from assay.sim.models import model
+from assay.sim.nccl import NcclModel
 from assay.training.engine import cluster as clusters
 from assay.training.engine import planning
 from assay.training.engine.search import plans
-from assay.training.engine.step import simulate_many
-from assay.training.interface import Job
+from assay.training.engine.step import simulate, simulate_many
+from assay.training.interface import Job, Layout, Plan
 
 TOML = 'device = "h100"\nnodes = 2\noutside = { bandwidth = 25e9, latency = 9e-6 }\n'
 
@@ -108,7 +111,9 @@ def test_a_batch_that_goes_round_nobody() -> None:
 def test_the_command(tmp_path: Path) -> None:
     timeline = tmp_path / "step.json"
     words = ["training", "--model", "llama-3-8b", "--cluster", "8xh100", "--batch", "32", "--json"]
-    answer = json.loads(CliRunner().invoke(plan, [*words, "--timeline", str(timeline)]).output)
+    written = ["--timeline", str(timeline), "--chakra", str(tmp_path / "chakra")]
+    answer = json.loads(CliRunner().invoke(plan, [*words, *written]).output)
+    assert list((tmp_path / "chakra").glob("step.*.et"))
     assert {"job", "table", "why", "trust", "units"} <= set(answer)
     row = answer["table"][0]
     assert {"step", "mfu", "tokens_per_second", "memory", "bubble", "exchange", "data", "usd_per_billion"} <= set(row)
@@ -121,3 +126,21 @@ def test_the_command(tmp_path: Path) -> None:
 def test_bad_words_are_one_line(refused: Callable[..., str]) -> None:
     assert "unknown model 'llama-9'" in refused("plan", "training", "--model", "llama-9", "--cluster", "8xh100")
     assert "cannot read no.toml" in refused("plan", "training", "--model", "llama-3-8b", "--cluster", "no.toml")
+
+
+def test_another_model_of_collectives_takes_the_place_of_the_closed_forms() -> None:
+    shape, cluster, job = model("llama-3-8b"), clusters.read("16xh100"), Job(64, 4096)
+    plan = Plan(Layout(tp=8, dp=2))
+    nccl = replace(cluster, collectives=clusters.Nccl.of(cluster))
+    closed, chosen = (simulate(shape, each, plan, job) for each in (cluster, nccl))
+    assert chosen.exchange != closed.exchange
+    assert chosen.exchange == pytest.approx(closed.exchange, rel=0.5)
+    assert chosen.memory.tolist() == closed.memory.tolist()
+
+
+def test_tabled_times_are_those_of_the_model() -> None:
+    cluster = clusters.read("16xh100")
+    sizes, group = np.array([3e3, 7e5, 4.4e7, 9e9]), np.arange(8)
+    tabled = clusters.Nccl.of(cluster).seconds("all_gather", group, sizes)
+    exact = NcclModel.of(cluster.device, 2).seconds("all_gather", group.tolist(), sizes)
+    assert tabled == pytest.approx(exact, rel=0.02)

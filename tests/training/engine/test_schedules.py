@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.training.engine.costs import StageCosts
+from assay.sim.models import model
+from assay.training.engine.cluster import read
+from assay.training.engine.costs import StageCosts, stage_costs
 from assay.training.engine.graph import slot_table
 from assay.training.engine.schedules import SCHEDULES, named
-from assay.training.engine.step import timed
-from assay.training.interface import Layout, Schedule
+from assay.training.engine.step import simulate, simulate_many, timed
+from assay.training.interface import Job, Layout, Plan, Schedule
 
 
 def bubble(order: Schedule, pp: int, m: int, f: float, b: float, w: float) -> float:
@@ -69,3 +71,17 @@ def test_in_flight_microbatches(name: str) -> None:
         most.append(int(np.cumsum((rows[:, 0] == 0).astype(int) - (rows[:, 0] == last).astype(int)).max()))
     known: dict[str, Any] = {"gpipe": [8] * 4, "1f1b": [4, 3, 2, 1], "pipedream": [4, 3, 2, 1], "zb-h1": [4] * 4}
     assert most == known.get(name, most)
+
+
+def test_pipedream_never_drains_and_keeps_old_weights() -> None:
+    """Its step is the slowest stage's work alone; the first stages hold a version for each microbatch in flight."""
+    job, layout = Job(32, 2048), Layout(pp=4, dp=2)
+    drained, steady = (simulate("llama-3-8b", "8xh100", Plan(layout, name), job) for name in ("1f1b", "pipedream"))
+    costs = stage_costs(model("llama-3-8b"), read("8xh100"), drained.plan, job)
+    busiest = (costs.forward + costs.inputs + costs.weights + costs.wires_forward + costs.wires_backward).max()
+    assert steady.microbatches == drained.microbatches == 16
+    assert steady.step == pytest.approx(16 * busiest)
+    assert steady.step < drained.step
+    stashed = steady.memory - drained.memory
+    assert stashed == pytest.approx(costs.gradient_bytes / 2 * np.array([3, 2, 1, 0]))
+    assert steady.row() == simulate_many(model("llama-3-8b"), read("8xh100"), [steady.plan], job)[0].row()

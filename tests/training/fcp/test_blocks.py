@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ LENGTHS = st.lists(st.integers(1, 90), min_size=1, max_size=12)
 
 
 @given(LENGTHS, st.integers(1, 20), st.booleans())
-def test_every_token_lies_in_one_block_and_every_pair_is_counted_once(lengths, size, causal) -> None:
+def test_every_token_lies_in_one_block_and_every_pair_is_counted_once(lengths: Any, size: Any, causal: Any) -> None:
     blocks = cut(lengths, size, causal)
     seen = [(s, t) for s, a, b in zip(blocks.sequence, blocks.start, blocks.stop, strict=True) for t in range(a, b)]
     assert sorted(seen) == [(s, t) for s, length in enumerate(lengths) for t in range(length)]
@@ -23,7 +25,7 @@ def test_every_token_lies_in_one_block_and_every_pair_is_counted_once(lengths, s
 
 
 @given(LENGTHS, st.integers(1, 20), st.integers(1, 6), st.booleans())
-def test_messages_are_exactly_those_that_queries_need(lengths, size, ranks, causal) -> None:
+def test_messages_are_exactly_those_that_queries_need(lengths: Any, size: Any, ranks: Any, causal: Any) -> None:
     found = plan(lengths, ranks, size, causal=causal)
     cuts = found.blocks
     expected = set()
@@ -39,7 +41,9 @@ def test_messages_are_exactly_those_that_queries_need(lengths, size, ranks, caus
 
 
 @given(LENGTHS, st.integers(1, 20), st.integers(2, 6), st.booleans())
-def test_a_round_is_a_matching_and_rounds_are_as_many_as_the_busiest_has_messages(lengths, size, ranks, causal) -> None:
+def test_a_round_is_a_matching_and_rounds_are_as_many_as_the_busiest_has_messages(
+    lengths: Any, size: Any, ranks: Any, causal: Any
+) -> None:
     found = plan(lengths, ranks, size, causal=causal)
     for ends in (found.sender, found.receiver):
         assert len(set(zip(ends.tolist(), found.round.tolist(), strict=True))) == len(ends)

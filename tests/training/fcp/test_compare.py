@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,9 @@ def test_the_users_own_lengths_are_compared_and_the_answer_says_who_wins() -> No
         ("12\n", ["--ranks", "1024", "--tokens", "1000000"], "at most 67108864 tokens a batch"),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_one_line(refused, tmp_path, content, options, says) -> None:
+def test_what_cannot_be_compared_is_said_in_one_line(
+    refused: Any, tmp_path: Any, content: Any, options: Any, says: Any
+) -> None:
     (tmp_path / "lengths.txt").write_text(content)
     assert says in refused("compare", "fcp", "--lengths", str(tmp_path / "lengths.txt"), *options)
 

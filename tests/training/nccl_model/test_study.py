@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import polars as pl
 import pytest
 
 from assay.record.types import NotMeasured
+from assay.sim import topology
 from assay.sim.hardware import device
 from assay.sim.nccl import NcclModel
 from assay.sim.sends import arrivals
 from assay.training import nccl_model
+from assay.training.interface import CollectiveModel
 from assay.training.nccl_model import fitting
 from assay.training.nccl_model.compare import compare, why
 
@@ -28,7 +31,12 @@ def put_in(path: Path, model: NcclModel, sizes: list[int], noise: float = 0.0) -
     return path
 
 
-SIZES = [2**k for k in range(10, 31)]
+SIZES = [2**k for k in range(10, 32, 2)]
+
+
+def test_it_is_a_collective_model_of_the_room() -> None:
+    model: CollectiveModel = NcclModel.of(device("h100"), nodes=2)
+    assert model.seconds("all_gather", np.arange(16), np.array([1e3, 1e6])).shape == (2,)
 
 
 def test_a_fit_finds_the_scales_that_were_put_in(tmp_path: Path) -> None:
@@ -51,6 +59,15 @@ def test_residuals_are_those_of_every_size_and_say_what_nccl_would_do(tmp_path: 
     held = [abs(row["error"]) for row in answer["residuals"] if not row["in_fit"]]
     told = {row["model"]: row["held_error"] for row in answer["table"]}
     assert told["nccl-model"] == pytest.approx(np.mean(held))
+
+
+def test_a_graph_of_ones_own_stands_for_a_cluster(tmp_path: Path) -> None:
+    ring = [[rank, (rank + 1) % 8, 25e9, 1e-6] for rank in range(8)]
+    (tmp_path / "ring.json").write_text(json.dumps({"ranks": 8, "links": ring}))
+    model = NcclModel(topology.read(tmp_path / "ring.json"), bandwidth=0.5)
+    answer = compare(put_in(tmp_path / "mine.csv", model, SIZES), str(tmp_path / "ring.json"))
+    assert answer["fitted"]["bandwidth"] == pytest.approx(0.5, rel=0.02)
+    assert answer["collective"]["cluster"] == "ring" and answer["collective"]["ranks"] == 8
 
 
 def test_models_as_near_as_repeating_tie() -> None:

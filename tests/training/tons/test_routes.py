@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from scipy.sparse import coo_array
@@ -16,6 +18,11 @@ FOUND = synthesise(4, steps=200)
 WIRINGS = [torus((2, 1, 1)), FOUND, FOUND.without(2, 7), random_shifts(2, 1)]
 
 
+@cache
+def routed(pod: Pod) -> Routes:
+    return route(pod)
+
+
 def walked(pod: Pod, found: Routes) -> tuple[np.ndarray, np.ndarray]:
     """Links (chip, port) of every path hop by hop, -1 beyond the end, and where each ends."""
     at, links = found.pairs[:, 0].copy(), np.full(found.ports.shape, -1, np.int64)
@@ -28,7 +35,7 @@ def walked(pod: Pod, found: Routes) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("pod", WIRINGS, ids=lambda pod: pod.name)
 def test_every_pair_is_reached_over_the_fewest_hops_and_loads_are_counted(pod: Pod) -> None:
-    found = route(pod)
+    found = routed(pod)
     links, ends = walked(pod, found)
     assert len(found.pairs) == CHIPS * (pod.ranks - 1)
     assert (ends == found.pairs[:, 1]).all()
@@ -40,7 +47,7 @@ def test_every_pair_is_reached_over_the_fewest_hops_and_loads_are_counted(pod: P
 
 @pytest.mark.parametrize("pod", WIRINGS, ids=lambda pod: pod.name)
 def test_waits_on_all_channels_and_from_all_cubes_form_no_circle(pod: Pod) -> None:
-    found, table = route(pod), sums(pod.factors)
+    found, table = routed(pod), sums(pod.factors)
     links, _ = walked(pod, found)
     assert (np.diff(found.channel, axis=1) >= 0).all()  # never back
     holds: list[np.ndarray] = []
@@ -79,4 +86,4 @@ def test_a_torus_carries_eight_kths_of_a_link(shape: tuple[int, int, int], k: in
 def test_what_is_reached_lies_below_every_bound_and_fixed_paths_do_too(pod: Pod) -> None:
     found = throughput(pod)
     assert found.reached <= found.bound <= distance_bound(pod) * (1 + 1e-9)
-    assert route(pod).throughput(pod.ranks) <= found.bound * (1 + 1e-9)
+    assert routed(pod).throughput(pod.ranks) <= found.bound * (1 + 1e-9)

@@ -37,6 +37,13 @@ def test_at_512_chips_an_all_to_all_gets_a_third_more_than_on_the_best_torus() -
     assert found >= 1.2 * throughput(best_twisted(8)).bound
 
 
+@pytest.mark.slow
+def test_at_1024_chips_it_gets_a_third_more_than_on_the_best_twisted_torus_too() -> None:
+    found = throughput(synthesise(16, steps=4000)).reached
+    assert found >= 1.3 * throughput(best_twisted(16)).bound
+    assert found >= 2.0 * throughput(best_torus(16)).reached
+
+
 def test_claims_are_read_off_the_table(table: pl.DataFrame) -> None:
     found = {claim.id: claim.measure(table).value for claim in tons.claims}
     assert found["plain-torus"] >= found["all-to-all"] > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +19,7 @@ from tests.oracles import expert_plans
 
 
 @st.composite
-def problems(draw, most: int = 400):
+def problems(draw: Any, most: int = 400) -> Any:
     """Loads [source, expert], hosts, and a balancer's settings."""
     ranks, own, slots = draw(st.integers(2, 6)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
     load = draw(arrays(np.int64, (ranks, ranks * own), elements=st.integers(0, most)))
@@ -27,7 +29,7 @@ def problems(draw, most: int = 400):
 
 
 @given(problems())
-def test_no_token_is_lost_and_every_limit_is_kept(problem) -> None:
+def test_no_token_is_lost_and_every_limit_is_kept(problem: Any) -> None:
     load, hosts, balancer = problem
     plan, shares = balancer.plan(load, hosts), balancer.rebalance(load, hosts)
     assert expert_plans.conserved(load, shares.tokens)
@@ -43,7 +45,7 @@ def test_no_token_is_lost_and_every_limit_is_kept(problem) -> None:
 
 
 @given(problems())
-def test_instances_compute_exactly_their_quotas_and_their_own_ranks_tokens_first(problem) -> None:
+def test_instances_compute_exactly_their_quotas_and_their_own_ranks_tokens_first(problem: Any) -> None:
     load, hosts, balancer = problem
     plan, tokens = balancer.plan(load, hosts), balancer.rebalance(load, hosts).tokens
     quota = np.zeros((len(hosts.main), hosts.ranks), np.int64)
@@ -57,7 +59,7 @@ def test_instances_compute_exactly_their_quotas_and_their_own_ranks_tokens_first
 
 
 @given(problems())
-def test_the_compiled_search_is_the_plain_one(problem) -> None:
+def test_the_compiled_search_is_the_plain_one(problem: Any) -> None:
     load, hosts, balancer = problem
     total = load.sum(axis=0)
     arguments = hosts.ranks, hosts.slots, balancer.least, balancer.precision, balancer.keep
@@ -68,7 +70,7 @@ def test_the_compiled_search_is_the_plain_one(problem) -> None:
 
 
 @given(problems())
-def test_every_rank_finds_the_same_plan_and_leaves_the_counts_alone(problem) -> None:
+def test_every_rank_finds_the_same_plan_and_leaves_the_counts_alone(problem: Any) -> None:
     load, hosts, balancer = problem
     before = load.copy()
     first, again = balancer.rebalance(load, hosts), UltraEP(balancer.least, balancer.precision, balancer.keep)
@@ -77,7 +79,7 @@ def test_every_rank_finds_the_same_plan_and_leaves_the_counts_alone(problem) -> 
 
 
 @given(st.data())
-def test_tokens_find_the_ranks_that_the_split_gives_them(data) -> None:
+def test_tokens_find_the_ranks_that_the_split_gives_them(data: Any) -> None:
     experts, ranks = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
     share = data.draw(arrays(np.int64, (experts, ranks), elements=st.integers(0, 20)))
     routed = data.draw(st.permutations(np.repeat(np.arange(experts), share.sum(axis=1)).tolist()))
@@ -114,7 +116,7 @@ def test_a_rack_of_64_ranks_is_even_after_it_and_never_worse_than_with_eplb_on_t
 
 
 @pytest.mark.parametrize("load", [np.zeros((2, 3)), np.full((2, 4), -1), np.zeros(4)])
-def test_counts_that_are_none_are_refused(load) -> None:
+def test_counts_that_are_none_are_refused(load: Any) -> None:
     with pytest.raises(ValueError, match="4 experts"):
         UltraEP().rebalance(load, Hosts.dealt(4, 2, 1))
     with pytest.raises(ValueError, match="5 experts on 2 ranks"):

@@ -7,7 +7,7 @@ than half of the rest are accumulators, and a fifth are rows in flight.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -33,6 +33,7 @@ SLOTS, ROWS, EDGES, BLOCK = 0.46, 0.13, 0.03, 0.06
 LEAVING = 4  # one part in so many of the tier is evicted together; it is copied twice while it is written
 CHOOSING = 0.6  # for the sample of messages, which are gone before the tier comes
 RANGE, FOLDING = 0.58, 0.08  # for a range's accumulators, and parts that are read, when the tier is gone
+FLOW = 1 << 21  # bytes of rows that are worth a step of the pipeline
 RUN = 1 << 16  # bytes of rows side by side that are worth a write of their own
 
 
@@ -94,10 +95,11 @@ class Plan:
         slots = min(int(rest * SLOTS) // sizes.record, n)
         return Plan(
             slots=slots,
-            rows=min(int(rest * ROWS) // sizes.flying, n),
+            rows=min(int(rest * ROWS) // sizes.flying, n, _enough(layer.in_width)),
             edges=min(int(rest * EDGES) // 12, 1 << 22),
-            finish=int(rest * BLOCK / 2) // sizes.finishing,
-            write=min(max(int(rest * BLOCK / 2) // sizes.writing // group, 1) * group, whole),
+            finish=min(int(rest * BLOCK / 2) // sizes.finishing, _enough(layer.width)),
+            write=min(max(int(rest * BLOCK / 2) // sizes.writing // group, 1), -(-_enough(layer.out_width) // group))
+            * group,
             leaving=max(slots // LEAVING, 1),
             range_rows=min(range_rows, whole),
             folding=int(rest * FOLDING),
@@ -115,6 +117,11 @@ class Plan:
         return sizes.fixed(n, group) + int(rest) + 1
 
 
+def _enough(width: int) -> int:
+    """Rows of which more at a time make nothing faster: what reads, multiplies, adds and writes would take turns."""
+    return max(FLOW // (4 * width), 256)
+
+
 @dataclass(frozen=True)
 class Ran:
     """What a layer took: seconds, bytes by what they were for, and what the tiers did."""
@@ -128,10 +135,6 @@ class Ran:
     returns: int
     live: int
     policy: str = ""
-
-    def as_row(self) -> dict[str, float | str]:
-        """The fields by name."""
-        return asdict(self)
 
 
 def run_layer(

@@ -104,7 +104,7 @@ class StripPlan:
 
         >>> layer = Layer("gcn", {"lin": np.ones((128, 128), np.float32)}, False)
         >>> len(StripPlan.of(layer, 10**6, 64 << 20).strips), StripPlan.of(layer, 10**6, 16 << 20)
-        (12, None)
+        (16, None)
         """
         heads = layer.heads if layer.kind == "gat" else 0
         rest = memory - BOOKS - n * (4 + 8 * heads)

@@ -59,11 +59,14 @@ def compared(
     bench: Bench, memory: int, parts: int | None, epochs: int, turn: int, in_memory: bool = True,
     progress: Progress = lambda done, total: None,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Every method on one cut and plan, taking turns epoch by epoch; gradients beside those in memory."""
+    """Every method on one cut and memory, taking turns epoch by epoch; gradients beside those in memory."""
     graph, plan = planned(bench.folder, bench.edges, bench.n, bench.network, memory, parts)
     names = [*TRAINERS, *[MEMORY] * in_memory]
+    plans = {name: Plan.of(bench.network, graph, memory, name != SNAPSHOT) for name in TRAINERS}  # the best of each
     ready = {
-        name: bench.trainer(name, bench.cut(1), None) if name == MEMORY else bench.trainer(name, again(graph), plan)
+        name: bench.trainer(name, bench.cut(1), None)
+        if name == MEMORY
+        else bench.trainer(name, again(graph), plans[name])
         for name in names
     }
     first, found, seconds = {}, {}, {name: list[float]() for name in names}
@@ -84,8 +87,8 @@ def compared(
             "read_bytes": first[name].read_bytes, "written_bytes": first[name].written_bytes,
             "difference": difference(found[name], found[names[-1]]),
             "hits": None if cache is None else cache.hits, "misses": None if cache is None else cache.misses,
-            "parts": graph.parts, "amplification": graph.amplification, "mode": plan.mode,
-            "gradients_in_memory": plan.gradients,
+            "parts": graph.parts, "amplification": graph.amplification, "mode": plans.get(name, plan).mode,
+            "gradients_in_memory": plans.get(name, plan).gradients,
         }  # fmt: skip
         if name != MEMORY:
             ready[name].close()

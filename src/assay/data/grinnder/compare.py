@@ -52,7 +52,7 @@ def command(
         found = benches.compared(bench, limit, parts, rounds, 0, in_memory=fits, progress=progress)
     table = sorted(({"method": name, **row} for name, row in found.items()), key=lambda row: row["seconds"])
     first = table[0]
-    facts = {name: first[name] for name in ("parts", "amplification", "mode", "gradients_in_memory")}
+    facts = {name: first[name] for name in ("parts", "amplification")}
     shown = ["method", "seconds", "read_bytes", "written_bytes", "difference"]
     rest = [{name: value for name, value in row.items() if name not in facts} for row in table]
     return {"graph": {"nodes": n, **facts}, "table": rest, "why": _why(table), "shown": shown}

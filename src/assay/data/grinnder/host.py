@@ -149,6 +149,8 @@ class Host:
             rows = self._part(layer, q, whole)
             a, ids = self._wanted(block, q)
             first = int(self.graph.ptr[q])
+            if rows is None and self._dense(layer, q, ids):
+                rows = self.layers[layer].read(q)
             if rows is None:
                 missing.append((a, self.layers[layer].places(q, ids - first)))
             else:
@@ -163,6 +165,13 @@ class Host:
             return 0, np.arange(block.first, block.first + block.n, dtype=np.int32)
         a, b = (int(cut) for cut in self.graph.cuts[block.part][q : q + 2])
         return block.n + a, block.outside[a:b]
+
+    def _dense(self, layer: int, part: int, ids: Int32s) -> bool:
+        """Whether rows lie in at least half of their part's pages: it is sooner read in one piece than in many."""
+        size = 4 * self.layers[layer].width
+        whole = size * int(self.graph.sizes[part])
+        pages = int(np.count_nonzero(np.diff(ids.astype(np.int64) * size // PAGE))) + 1
+        return whole <= self.chunk and 2 * pages * PAGE >= whole
 
     def _part(self, layer: int, part: int, admit: bool) -> Floats | None:
         """A part's rows from memory; with `admit` they are read where they are not there."""

@@ -32,8 +32,11 @@ class Plan:
     blocks: bool = False
 
     @classmethod
-    def of(cls, network: Network, graph: CutGraph, memory: int) -> Plan:
-        """Share out the memory; a ValueError tells how much it would take at least."""
+    def of(cls, network: Network, graph: CutGraph, memory: int, regathers: bool = True) -> Plan:
+        """Share out the memory; a ValueError tells how much it would take at least.
+
+        Who `regathers` inputs on the way back wants them near; who has stored them rather has memory for gradients.
+        """
         widths, n = network.widths, graph.n
         fixed = _fixed(network, n)
         work = max(_work(network, i, graph) for i in range(len(widths) - 1))
@@ -45,12 +48,14 @@ class Plan:
             fixed, rest = fixed + graph.nbytes, rest - graph.nbytes
         layers = [4 * n * width for width in widths[:-1]]
         blamed = max(layers[1:], default=0)
-        gradients = rest >= blamed
+        needed = max(_needed(graph, width) for width in widths[:-1])
+        # Gradients are logged in long runs: better than to hold them and fetch every block's inputs page by page.
+        gradients = rest >= blamed and (rest - blamed >= needed or rest < needed or not regathers)
         cache = rest - blamed if gradients else rest
         mode = PARTS
-        if cache >= max(layers) + blamed:
+        if gradients and cache >= max(layers) + blamed:
             mode = LAYERS
-        elif max(_needed(graph, width) for width in widths[:-1]) > cache:
+        elif needed > cache:
             mode = ROWS
         return cls(fixed, work, cache, gradients, mode, blocks)
 

@@ -20,7 +20,8 @@ from assay.record.errors import BadInput, unreadable
 from assay.sim import collectives
 from assay.sim.collectives import Link
 from assay.sim.hardware import Device, device
-from assay.training.interface import Floats, Ints
+from assay.sim.nccl import NcclModel
+from assay.training.interface import CollectiveModel, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Cluster:
     efficiency: Efficiency = Efficiency()
     name: str = ""
     precision: Precision = Precision()
+    collectives: CollectiveModel | None = None  # closed forms where none is given; hashable, for costs are kept by it
 
     @property
     def nodes(self) -> int:
@@ -208,6 +210,46 @@ class ClosedForms:
         if op == "all_to_all":
             return collectives.nested_all_to_all(ranks, each, nbytes, inside, outside)
         raise BadInput(f"unknown collective {op!r}")
+
+
+@dataclass(frozen=True)
+class Nccl:
+    """Collectives as NCCL would choose them (:mod:`assay.sim.nccl`): algorithm, protocol and channels by size.
+
+    Times are computed at sizes an eighth of an octave apart, once for a kind of group, and read off between them.
+
+    >>> near = Nccl.of(read("16xh100")).seconds("all_reduce", np.arange(8), np.array([1e3, 1e9]))
+    >>> bool(near[0] < 1e-4 < near[1])
+    True
+    """
+
+    device: Device
+    nodes: int
+    per_node: int
+    inside: Link
+    outside: Link
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Nccl:
+        """On the links of this cluster."""
+        return cls(cluster.device, cluster.nodes, cluster.per_node, cluster.inside, cluster.outside)
+
+    def seconds(self, op: str, group: Ints, nbytes: Floats) -> Floats:
+        """As in :class:`assay.training.interface.CollectiveModel`, of ranks that are equally far apart."""
+        stride = int(group[1] - group[0]) if len(group) > 1 else 1
+        sizes, times = _tabled(self, op, len(group), stride)
+        return np.asarray(np.exp(np.interp(np.log(np.maximum(nbytes, 1.0)), sizes, times)))
+
+
+@lru_cache(maxsize=16)
+def _nccl(at: Nccl) -> NcclModel:
+    return NcclModel.of(replace(at.device, nvlink=at.inside, nic=at.outside), at.nodes, at.per_node)
+
+
+@lru_cache(maxsize=4096)
+def _tabled(at: Nccl, op: str, size: int, stride: int) -> tuple[Floats, Floats]:
+    sizes = 2.0 ** np.arange(6, 38, 0.125)
+    return np.log(sizes), np.log(np.asarray(_nccl(at).seconds(op, (stride * np.arange(size)).tolist(), sizes)))
 
 
 @lru_cache(maxsize=4096)

@@ -106,6 +106,9 @@ class _Rank:
 
     def wires(self, op: str, size: int, stride: int, nbytes: float) -> float:
         """Seconds of a collective of `size` ranks, `stride` apart."""
+        if self.cluster.collectives is not None and size > 1:
+            ranks = stride * np.arange(size)
+            return float(self.cluster.collectives.seconds(op, ranks, np.array([nbytes]))[0])
         nodes = spread(size, stride, self.cluster.per_node)
         return float(ClosedForms(self.cluster).of_size(op, size, nodes, nbytes))
 

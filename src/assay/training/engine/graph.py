@@ -298,21 +298,17 @@ def price_vector(
     gather: Floats, reduce: Floats, update: Floats, send: float, layers: Floats, split: bool,
 ) -> Floats:  # fmt: skip
     """A layout's prices: seconds of every kind of operation, as `Prices` places them."""
-    vector = np.zeros(prices.total)
-    part = np.arange(prices.parts)
     one = 1.0 / np.maximum(layers, 1)
-    whole = np.ones(prices.parts)
     backward = inputs if split else inputs + weights
-    for what, seconds, wires in ((F, forward, wires_forward), (B, backward, wires_backward), (W, weights, 0 * weights)):
-        # A forward pass ends with a layer whose weights came last; a backward pass first frees one layer's gradients.
-        head = 1 - one if what == F else one
-        for cut, share in ((WHOLE, whole), (HEAD, head), (REST, 1 - head)):
-            vector[prices.passes(np.full_like(part, what), part, np.full_like(part, cut))] = seconds * share
-            vector[prices.wires(np.full_like(part, what), part, np.full_like(part, cut))] = wires * share
-    for kind, seconds in ((GATHER, gather), (REDUCE, reduce)):
-        # Of a gather, the first layer's share comes first; of a reduction it is the last to go.
-        vector[prices.data(kind, part, np.zeros_like(part))] = seconds * one
-        vector[prices.data(kind, part, np.ones_like(part))] = seconds * (1 - one)
-    vector[prices.data(UPDATE, part, np.zeros_like(part))] = update
-    vector[prices.send] = send
-    return vector
+    # A forward pass ends with a layer whose weights came last; a backward pass first frees one layer's gradients.
+    cuts = np.stack([np.ones((3, prices.parts)), np.stack([1 - one, one, one]), np.stack([one, 1 - one, 1 - one])])
+    passes = np.stack([forward, backward, weights]) * cuts  # [whole, head, rest; pass; part]
+    wires = np.stack([wires_forward, wires_backward, 0 * weights]) * cuts
+    # Of a gather, the first layer's share comes first; of a reduction it is the last to go.
+    shares = np.stack([one, 1 - one])
+    data = np.zeros((UPDATE - GATHER + 1, prices.parts, 2))
+    data[0], data[REDUCE - GATHER] = (gather * shares).T, (reduce * shares).T
+    data[UPDATE - GATHER, :, 0] = update
+    return np.concatenate(
+        [passes.transpose(2, 1, 0).ravel(), wires.transpose(2, 1, 0).ravel(), data.ravel(), [send, 0.0]]
+    )

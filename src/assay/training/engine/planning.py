@@ -25,7 +25,7 @@ AT_ONCE = 256  # plans between two words to the progress bar
 TIE = 0.02  # steps that differ by less are a tie: no model of a cluster is that exact
 TRUST = (
     "Step times are a model: shares of data-sheet peaks that are assumed (give your own under [efficiency] in a "
-    "cluster's TOML file) and closed forms for collectives without contention. Rank layouts by it, and measure the "
+    "cluster's TOML file) and collectives without contention. Rank layouts by it, and measure the "
     "first two."
 )
 
@@ -161,7 +161,7 @@ def parts(outcome: Outcome) -> dict[str, float]:
         "computing": outcome.step * outcome.compute,
         "exchanges within layers": outcome.step * outcome.exchange,
         "gradients and weights on their way": outcome.step * outcome.data,
-        "waiting for other stages": outcome.step * outcome.bubble,
+        "waiting for other ranks": outcome.step * outcome.bubble,
     }
 
 

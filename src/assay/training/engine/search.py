@@ -43,7 +43,9 @@ def layouts(shape: Model, cluster: Cluster, job: Job) -> Iterator[Layout]:
                     yield Layout(tp, cp, pp, dp, ep)
 
 
-def plans(shape: Model, cluster: Cluster, job: Job, zero: tuple[int, ...] = (1, 3)) -> list[Plan]:
+def plans(
+    shape: Model, cluster: Cluster, job: Job, zero: tuple[int, ...] = (1, 3), schedules: tuple[str, ...] = SCHEDULES
+) -> list[Plan]:
     """Every plan that is possible: layouts, schedules, microbatch sizes, recomputation, sharding.
 
     >>> from assay.sim.models import model
@@ -54,7 +56,7 @@ def plans(shape: Model, cluster: Cluster, job: Job, zero: tuple[int, ...] = (1, 
     found = []
     for layout in layouts(shape, cluster, job):
         for mbs, recompute in product(MICRO, RECOMPUTE):
-            for schedule, vpp in _orders(shape, layout):
+            for schedule, vpp in _orders(shape, layout, schedules):
                 cut = Layout(layout.tp, layout.cp, layout.pp, layout.dp, layout.ep, vpp)
                 for stage in zero if layout.pp == 1 and layout.dp > 1 else zero[:1]:
                     plan = Plan(cut, schedule, mbs, recompute, stage)
@@ -63,11 +65,11 @@ def plans(shape: Model, cluster: Cluster, job: Job, zero: tuple[int, ...] = (1, 
     return found
 
 
-def _orders(shape: Model, layout: Layout) -> Iterator[tuple[str, int]]:
+def _orders(shape: Model, layout: Layout, schedules: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     if layout.pp == 1:
         yield "1f1b", 1  # no pipeline: every order is this one
         return
-    for schedule in SCHEDULES:
+    for schedule in schedules:
         if schedule == "interleaved":
             yield from ((schedule, vpp) for vpp in (2, 4) if layout.pp * vpp <= shape.layers)
         else:

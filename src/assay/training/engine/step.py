@@ -21,8 +21,10 @@ from assay.training.engine.cluster import Cluster
 from assay.training.engine.costs import USABLE, StageCosts, check, model_flops, stage_costs
 from assay.training.engine.folding import Folded, fold
 from assay.training.engine.graph import COMP, GATHER, REDUCE, StepGraph, price_vector, step_graph
-from assay.training.engine.schedules import named
+from assay.training.engine.schedules import B, named
 from assay.training.interface import Floats, Job, Layout, Plan, Schedule
+
+ROUNDS = 3  # steps in a row of a schedule that never drains: the last of them is the steady state
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def timed(
     """The graph of a step, the seconds of its operations, and what share of the ranks each column stands for."""
     columns, factor = _columns(layout, m, unequal, folded)
     inner, data = (tuple(columns.groups[kind].tolist()) for kind in ("inner", "data"))
-    graph = step_graph(order, layout.pp, m, inner, data)
+    graph = step_graph(order, layout.pp, m * (1 if order.flush else ROUNDS), inner, data)
     seconds = durations(graph, prices_of(graph, costs)) if factor is None else _unequal(graph, costs, factor)
     return graph, seconds, columns.count / columns.count.sum()
 
@@ -178,33 +180,52 @@ def _outcome(
     weight: Floats,
 ) -> Outcome:  # fmt: skip
     comp = graph.kind == COMP
-    computing = seconds[comp] - prices_of(graph, costs)[graph.wires[comp]]
-    mean = float((computing * weight[graph.column[comp]]).sum()) / graph.pp
-    return replace(_told(shape, cluster, plan, job, graph, costs, *_solved(graph, seconds), mean), own=seconds)
+    prices = prices_of(graph, costs)
+    computing = seconds[comp] - prices[graph.wires[comp]]
+    mean = float((computing * weight[graph.column[comp]]).sum()) / graph.pp / _rounds(graph)
+    return replace(_told(shape, cluster, plan, job, graph, costs, *_solved(graph, seconds), mean, prices), own=seconds)
 
 
 def _told(
     shape: Model, cluster: Cluster, plan: Plan, job: Job, graph: StepGraph, costs: StageCosts, step: float, free: float,
-    computing: float,
+    computing: float, prices: Floats,
 ) -> Outcome:  # fmt: skip
     """`free` is the step if gradients and weights moved in no time; `computing` a rank's mean seconds at work."""
-    exchange = graph.m * float((costs.wires_forward + costs.wires_backward).sum()) / graph.pp
+    m = graph.m // _rounds(graph)
+    exchange = m * float((costs.wires_forward + costs.wires_backward).sum()) / graph.pp
     update = float(costs.update.sum()) / graph.pp if graph.schedule.flush else 0.0
     peak = cluster.ranks * cluster.device.flops(cluster.precision.dtype)
     return Outcome(
-        plan, cluster, job, graph.m, step, model_flops(shape, job) / (step * peak), (computing + update) / step,
-        exchange / step, (step - free) / step, memory_of(graph, costs), graph,
-        prices_of(graph, costs),
+        plan, cluster, job, m, step, model_flops(shape, job) / (step * peak), (computing + update) / step,
+        exchange / step, (step - free) / step, memory_of(graph, costs) + _stashed(graph, costs, cluster), graph,
+        prices,
     )  # fmt: skip
 
 
 def _solved(graph: StepGraph, seconds: Floats) -> tuple[Any, Any]:
     """The step's end, and what it would be if gradients and weights moved in no time; arrays for several layouts."""
     moving = (graph.kind == GATHER) | (graph.kind == REDUCE)
+    if not graph.schedule.flush:
+        period = _period(graph, seconds)
+        return period, period
     if seconds.ndim == 1:
         return float(graph.dag.ends(seconds).max()), float(graph.dag.ends(np.where(moving, 0.0, seconds)).max())
     still = np.where(moving[:, None], 0.0, seconds)
     return graph.dag.last_of_columns(seconds), graph.dag.last_of_columns(still)
+
+
+def _rounds(graph: StepGraph) -> int:
+    """Steps that one graph holds: several where they are not divided by a flush."""
+    return 1 if graph.schedule.flush else ROUNDS
+
+
+def _period(graph: StepGraph, seconds: Floats) -> float:
+    """Seconds from one step's last backward pass to the next one's, where steps follow each other without a break."""
+    ends = graph.dag.ends(seconds)
+    done = (graph.kind == COMP) & (graph.what == B) & (graph.part == 0)
+    each = graph.m // ROUNDS
+    late, early = (ends[done & (graph.mb == mb)].max() for mb in (graph.m - 1, graph.m - 1 - each))
+    return float(late - early)
 
 
 def simulate_many(shape: Model, cluster: Cluster, plans: Sequence[Plan], job: Job) -> list[Outcome]:
@@ -222,16 +243,28 @@ def simulate_many(shape: Model, cluster: Cluster, plans: Sequence[Plan], job: Jo
         alike.setdefault((plan.schedule, plan.layout.vpp, plan.layout.pp, m), []).append(at)
     found: dict[int, Outcome] = {}
     for (name, vpp, pp, m), members in alike.items():
+        if not named(name, vpp).flush:
+            found |= {at: simulate(shape, cluster, plans[at], job) for at in members}
+            continue
         graph = step_graph(named(name, vpp), pp, m)
         for first in range(0, len(members), BLOCK):
             some = members[first : first + BLOCK]
             costs = [stage_costs(shape, cluster, plans[at], job) for at in some]
-            seconds = np.ascontiguousarray(durations(graph, np.stack([prices_of(graph, cost) for cost in costs])))
-            steps, free = _solved(graph, seconds)
-            for at, cost, step, still in zip(some, costs, steps, free, strict=True):
+            prices = np.stack([prices_of(graph, cost) for cost in costs])
+            steps, free = _solved(graph, np.ascontiguousarray(durations(graph, prices)))
+            for at, cost, step, still, priced in zip(some, costs, steps, free, prices, strict=True):
                 computing = m * float((cost.forward + cost.inputs + cost.weights).sum()) / pp
-                found[at] = _told(shape, cluster, plans[at], job, graph, cost, float(step), float(still), computing)
+                found[at] = _told(shape, cluster, plans[at], job, graph, cost, float(step), float(still), computing,
+                                  priced)  # fmt: skip
     return [found[at] for at in range(len(plans))]
+
+
+def _stashed(graph: StepGraph, costs: StageCosts, cluster: Cluster) -> Floats:
+    """Bytes of old weights: without a flush, a stage keeps those that its microbatches in flight began with."""
+    if graph.schedule.flush:
+        return np.zeros(graph.pp)
+    weights = costs.gradient_bytes * cluster.precision.item / cluster.precision.gradient
+    return np.asarray(weights * (graph.pp - 1 - np.arange(graph.pp)))
 
 
 def memory_of(graph: StepGraph, costs: StageCosts) -> Floats:

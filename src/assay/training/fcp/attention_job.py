@@ -33,6 +33,8 @@ def same(ranks: int, causal: bool, seed: int) -> dict[str, Any]:
 
 def run(plans: Sequence[Plan], seed: int) -> list[dict[str, Any]]:
     """By each plan, outputs and gradients of queries, keys and values, in the user's order of tokens."""
+    for found in plans:
+        found.check_rounds()
     with scratch() as folder:
         job = partial(_work, folder=str(folder), plans=plans, seed=seed)
         with Ranks(plans[0].ranks, job, imports=("torch", "assay.training.fcp.attention")) as running:

@@ -136,6 +136,17 @@ class Plan:
         """How many there are."""
         return int(self.round.max(initial=-1)) + 1
 
+    def check_rounds(self) -> None:
+        """Raise where a rank would send or receive two blocks in one round: then there is no timetable to follow.
+
+        >>> plan([20, 20], ranks=2, size=8).check_rounds()
+        """
+        for verb, who in (("send", self.sender), ("receive", self.receiver)):
+            pairs, count = np.unique(np.column_stack([self.round, who]), axis=0, return_counts=True)
+            if (count > 1).any():
+                when, rank = pairs[np.argmax(count)]
+                raise ValueError(f"round {when}: rank {rank} would {verb} {count.max()} blocks; one at most")
+
     def imbalance(self) -> float:
         """How much more than the mean the busiest rank computes, as a share.
 

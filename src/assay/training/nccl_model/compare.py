@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from assay.record.errors import BadInput
+from assay.sim import topology
+from assay.sim.collectives import Link
 from assay.sim.hardware import device
 from assay.sim.nccl import OPERATIONS, NcclModel
 from assay.training.nccl_model import fitting, nccl_tests
 
+SCALES = ((1.0, 1.0, 1.0), (1.0, 3.0, 0.6), (3.0, 1.0, 0.9))  # where fits start
 TIE = 0.01  # of the measured times: what repeating nccl-tests changes
 UNITS = {"fit_error": "share", "held_error": "share", "held_worst": "share", "measured": "s", "predicted": "s"}
 NUMBERS = {
@@ -26,7 +30,9 @@ NUMBERS = {
     "--input", "path", required=True, type=click.Path(path_type=Path),
     help="What nccl-tests printed, or a CSV with the columns size (bytes) and time (microseconds).",
 )  # fmt: skip
-@click.option("--cluster", help="NODESxGPUSxDEVICE, for example 2x8xh100.  [as the file's header says]")
+@click.option(
+    "--cluster", help="NODESxGPUSxDEVICE, for example 2x8xh100, or a graph as .json.  [as the file's header says]"
+)
 @click.option("--op", type=click.Choice(OPERATIONS), help="The collective.  [as the file says, else all_reduce]")
 def command(path: Path, cluster: str | None, op: str | None) -> dict[str, Any]:
     """Fit NCCL's rings, trees and protocols to your own nccl-tests: launch, latency and bandwidth, with residuals."""
@@ -48,49 +54,66 @@ def compare(path: Path, cluster: str | None = None, op: str | None = None) -> di
     (1.5, 'nccl-model')
     """
     measured = nccl_tests.read(path)
-    nodes, per_node, gpu = _cluster(path, cluster, measured)
-    what, ranks = op or measured.op or "all_reduce", nodes * per_node
+    place = _place(path, cluster, measured)
+    what, ranks = op or measured.op or "all_reduce", place.model.topology.ranks
     if ranks < 2:
-        raise BadInput(f"--cluster {cluster or '1x1'}: a collective has at least two ranks")
+        raise BadInput(f"--cluster {cluster}: a collective has at least two ranks")
     sizes, used = measured.held(what, ranks), fitting.every_other(len(measured.sizes))
-    model, on = NcclModel.of(device(gpu), nodes, per_node), device(gpu)
-    ones = ((1.0, 1.0, 1.0), (1.0, 3.0, 0.6), (3.0, 1.0, 0.9))
     first = float(measured.seconds[0])
-    starts = {"hockney": ((first, 1e10), (first, 1e11)), "nested rings": tuple((first, *x[1:]) for x in ones)}
-    models: dict[str, fitting.Model] = {
-        "nccl-model": fitting.of_nccl(model, what, ranks),
-        "hockney": fitting.hockney,
-        "nested rings": fitting.of_nested(what, nodes, per_node, on.nvlink, on.nic),
+    starts = {"hockney": ((first, 1e10), (first, 1e11)), "nested rings": tuple((first, *x[1:]) for x in SCALES)}
+    found = {
+        name: fitting.fit(model, starts.get(name, SCALES), sizes, measured.seconds, used)
+        for name, model in _models(place, what, ranks).items()
     }
-    if what == "all_reduce":
-        simple = NcclModel.of(on, nodes, per_node, protocols=("Simple",))
-        models["Simple alone"] = fitting.of_nccl(simple, what, ranks)
-    if what in ("broadcast", "reduce", "send"):
-        del models["nested rings"]  # it has no such form
-    found = {name: fitting.fit(f, starts.get(name, ones), sizes, measured.seconds, used) for name, f in models.items()}
     found["interpolated"] = fitting.interpolated(sizes, measured.seconds, used)
     table = [_row(name, fitted) for name, fitted in found.items()]
     table.sort(key=lambda row: float(row["held_error"]))
-    numbers = {k: float(f"{v:.4g}") for k, v in zip(NUMBERS["nccl-model"], found["nccl-model"].numbers, strict=True)}
-    scaled = NcclModel.of(on, nodes, per_node, **numbers)
+    fitted = [float(f"{value:.4g}") for value in found["nccl-model"].numbers]
+    scaled = replace(place.model, launch=fitted[0], latency=fitted[1], bandwidth=fitted[2])
     return {
-        "collective": {"op": what, "nodes": nodes, "gpus_per_node": per_node, "gpu": gpu, "sizes": len(sizes)},
-        "fitted": numbers, "table": table,
+        "collective": {"op": what, "cluster": place.title, "ranks": ranks, "sizes": len(sizes)},
+        "fitted": dict(zip(NUMBERS["nccl-model"], fitted, strict=True)), "table": table,
         "residuals": _residuals(measured, found["nccl-model"], scaled, what, ranks, used), "units": UNITS,
         "why": why(table), "trust": "Errors are those at your own sizes that were held back from the fit.",
         "shown": ["model", "numbers", "fit_error", "held_error", "held_worst", "parameters"],
     }  # fmt: skip
 
 
-def _cluster(path: Path, cluster: str | None, measured: nccl_tests.Measured) -> tuple[int, int, str]:
+@dataclass(frozen=True)
+class Place:
+    """Where the times were measured: a model of it, and the links within a node and between nodes."""
+
+    title: str
+    model: NcclModel
+    per_node: int
+    inside: Link
+    outside: Link
+
+
+def _models(place: Place, op: str, ranks: int) -> dict[str, fitting.Model]:
+    models = {"nccl-model": fitting.of_nccl(place.model, op, ranks), "hockney": fitting.hockney}
+    if op not in ("broadcast", "reduce", "send"):  # nested rings have no such form
+        nodes = ranks // place.per_node
+        models["nested rings"] = fitting.of_nested(op, nodes, place.per_node, place.inside, place.outside)
+    if op == "all_reduce":
+        models["Simple alone"] = fitting.of_nccl(replace(place.model, protocols=("Simple",)), op, ranks)
+    return models
+
+
+def _place(path: Path, cluster: str | None, measured: nccl_tests.Measured) -> Place:
+    if cluster is not None and cluster.endswith(".json"):
+        network = topology.read(cluster)
+        link = network.levels(range(network.ranks))[0].link
+        return Place(network.name, NcclModel(network), 1, link, link)
     if cluster is None:
         if not (measured.nodes and measured.per_node and measured.gpu):
             raise BadInput(f"{path} does not tell its ranks and GPUs; give --cluster, for example 2x8xh100")
-        return measured.nodes, measured.per_node, measured.gpu
+        cluster = f"{measured.nodes}x{measured.per_node}x{measured.gpu}"
     found = re.fullmatch(r"(\d{1,4})x(\d{1,3})x([\w.-]+)", cluster.strip())
     if not found or int(found[1]) < 1 or int(found[2]) < 1:
-        raise BadInput(f"--cluster '{cluster}': write NODESxGPUSxDEVICE, for example 2x8xh100")
-    return int(found[1]), int(found[2]), device(found[3]).name
+        raise BadInput(f"--cluster '{cluster}': write NODESxGPUSxDEVICE, for example 2x8xh100, or name a .json")
+    on = device(found[3])
+    return Place(cluster, NcclModel.of(on, int(found[1]), int(found[2])), int(found[2]), on.nvlink, on.nic)
 
 
 def _row(name: str, fitted: fitting.Fitted) -> dict[str, Any]:

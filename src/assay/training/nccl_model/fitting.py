@@ -16,6 +16,7 @@ from assay.sim import collectives
 from assay.sim.collectives import Link
 from assay.sim.nccl import NcclModel
 
+FAR = 4.0  # logarithms that a number may move from where it starts: about fifty times
 Floats = NDArray[np.float64]
 Model = Callable[[Floats, Floats], Floats]  # of its numbers and of sizes
 
@@ -42,7 +43,10 @@ def fit(
 
     # A size at which something disturbed the measurement pulls only in proportion, not by the square.
     robust: dict[str, Any] = {"method": "trf", "loss": "soft_l1", "f_scale": 0.1}
-    found = [least_squares(off, np.log(start), diff_step=[1e-3] * len(start), **robust) for start in starts]
+    found = []
+    for start in np.log(np.asarray(starts, np.float64)):
+        near = (start - FAR, start + FAR)  # a launch of nothing would be no launch
+        found.append(least_squares(off, start, bounds=near, diff_step=np.full(start.size, 1e-3), **robust))
     numbers = np.exp(min(found, key=lambda f: float(f.cost)).x)
     predicted = model(numbers, sizes)
     errors = np.abs(predicted / seconds - 1)

@@ -31,7 +31,7 @@ UNITS = {"all_to_all": "links/chip", "bound": "links/chip", "uniform": "links/ch
 def command(cubes: int, steps: int, seed: int, out: Path | None, bandwidth: float) -> dict[str, Any]:
     """Wirings of your pod's optical switches: tori plain and twisted, drawn, and searched; what each carries."""
     found = tons.networks(cubes, seed, steps)
-    table = [{"network": name, **tons.measured(pod)} for name, pod in found.items()]
+    table = [{"network": name, **tons.measured(pod), **tons.with_a_fault(pod)} for name, pod in found.items()]
     table.sort(key=lambda row: -float(row["all_to_all"]))
     if out is not None:
         export(found["tons"], out, Link(1e-6, bandwidth))

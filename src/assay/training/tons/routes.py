@@ -63,7 +63,9 @@ def route(pod: Pod, seed: int = 0, passes: int = 3) -> Routes:
     load = np.zeros((CHIPS, PORTS), np.int64)
     order = np.concatenate([random.permutation(len(pairs)) for _ in range(passes)])
     _choose(pod.neighbours, far, pairs, order, ports, load)
-    channel = _channels(pod.neighbours, sums(pod.factors), pairs, ports, random.permutation(len(pairs)))
+    mixed = random.permutation(len(pairs))
+    short_first = mixed[np.argsort(far[tuple(pairs[mixed].T)], kind="stable")]  # their turns are those of many others
+    channel = _channels(pod.neighbours, sums(pod.factors), pairs, ports, short_first)
     return Routes(ports, channel, pairs, load)
 
 
