@@ -149,7 +149,7 @@ class InMemory:
         from usearch.index import Index
 
         if rows is not None:
-            self.index = trials.InMemory(rows).index
+            self.index: Any = trials.InMemory(rows).index
         else:
             assert folder is not None
             loaded = Index.restore(folder / "usearch.index")
@@ -250,7 +250,8 @@ def meanwhile(made: Any, vectors: Any, start: int, stop: int, asked: Any, last: 
 
     other = threading.Thread(target=insert)
     other.start()
-    took, right = [], []
+    took: list[float] = []
+    right: list[float] = []
     while not took or other.is_alive():
         i = len(took) % len(asked)
         at = perf_counter()
