@@ -19,6 +19,7 @@ from assay.sim.clock import Clock
 from assay.sim.streams import stream
 
 WIDTH, DEGREE, BREADTH = 200, 60, 16
+WIDE = 64  # breadth at which a walk passes most of the nodes
 FIRST = 40  # vectors that it begins with
 ROUND = 3  # vectors of an insertion
 PER_ROUND = 10  # changes to the store, about
@@ -98,7 +99,11 @@ class Growing(Navis):
         assert self.nodes is not None
         deleted = {-one - 1 for one in promised if one < 0}
         every = sorted({*self.nodes.number, *(one for one in promised if one >= 0)})
-        nearest, far = self.search(np.stack([content(one) for one in every]), 1)
+        rows = np.stack([content(one) for one in every])
+        nearest, far = self.search(rows, 1)
+        # A walk as narrow as this may pass by what is there; what is lost no walk finds: those missed get a wide one.
+        if len(missed := np.flatnonzero(nearest[:, 0] != every)):
+            nearest[missed], far[missed] = self.search(rows[missed], 1, WIDE)
         for one, found, distance in zip(every, nearest[:, 0].tolist(), far[:, 0].tolist(), strict=True):
             there = found == one and distance == 0.0
             if one in deleted:
