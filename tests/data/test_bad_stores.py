@@ -116,7 +116,7 @@ def test_an_inference_on_a_full_disk_goes_on_when_there_is_room(
         real(self, first, count, data)
 
     monkeypatch.setattr(pages.PagedFile, "_write_run", refuse)
-    one_line(infer(tmp_path), "No space left on device")
+    one_line(infer(tmp_path), "no space is left")
     assert not (tmp_path / "rows.npy").exists()
     monkeypatch.undo()
     assert infer(tmp_path).exception is None
