@@ -1,13 +1,18 @@
-"""Examples in docstrings that need an extra which is not installed are skipped, not failed."""
+"""For examples and tests alike: one place for compiled code; examples whose extra is not installed are skipped."""
 
 from __future__ import annotations
 
 import doctest
+import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 from assay.record.extras import EXTRAS
+
+# All processes of a run and all copies of the package share what any of them compiles.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parent / ".cache" / "numba"))
 
 pytest_plugins = ["tests.ledger"]
 

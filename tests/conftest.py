@@ -31,9 +31,6 @@ settings.load_profile(PROFILE)
 
 SOURCE = Path(assay.__file__).parent
 
-# All processes of a run and all copies of the package share what any of them compiles.
-os.environ.setdefault("NUMBA_CACHE_DIR", str(SOURCE.parents[1] / ".cache" / "numba"))
-
 THIRD_PAPER = '''\
 """Counting: a case is worth its size plus its seed.
 

@@ -109,3 +109,9 @@ def test_compiling_is_counted_apart(tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120, check=True)
     (cost,) = ledger.read(tmp_path / "ledger")
     assert cost.compiling > cost.seconds
+
+
+def test_examples_and_tests_keep_compiled_code_in_one_place() -> None:
+    """Set where both begin: examples compile first, and what they have compiled nobody compiles again."""
+    assert Path(os.environ["NUMBA_CACHE_DIR"]).is_absolute()
+    assert "NUMBA_CACHE_DIR" in (suite.ROOT / "conftest.py").read_text()
