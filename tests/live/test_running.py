@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("uvloop")
 
+from assay.live.roster import Fetch
 from assay.live.serve import Running, _renew, run
 from assay.live.settings import convert
 from assay.record.errors import AssayError, BadInput
@@ -136,6 +137,23 @@ def test_https_to_clients_and_to_engines(certificate):
             writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
             assert b'"status":"ok"' in await reader.read()
             writer.close()
+
+    asyncio.run(test())
+
+
+def test_a_look_at_an_engine_that_is_cancelled_ends_though_its_connection_breaks_at_the_same_moment():
+    """As when the gateway stops: on Python 3.11 `asyncio.wait_for` forgets the cancellation, and the look goes on."""
+
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], probe=60.0)) as running:
+            a.behave = lambda exchange: None  # it never answers
+            fetch = Fetch(running.gateway.fleet.engines[0], b"/health")
+            looking = asyncio.ensure_future(fetch.within(30.0))
+            await asyncio.sleep(0)
+            looking.cancel()
+            fetch.broken("the connection is closed", False)
+            with pytest.raises(asyncio.CancelledError):
+                await looking
 
     asyncio.run(test())
 

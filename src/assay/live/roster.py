@@ -46,7 +46,8 @@ class Fetch:
     async def within(self, seconds: float) -> tuple[int, bytes]:
         """Status and body; OSError where there is none in time."""
         try:
-            return await asyncio.wait_for(self._answer, seconds)
+            async with asyncio.timeout(seconds):  # `wait_for` would lose a cancellation that an answer comes with
+                return await self._answer
         except TimeoutError:
             if self._upstream is not None and self._upstream.asker is self:
                 self._upstream.drop()

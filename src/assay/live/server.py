@@ -506,7 +506,8 @@ class Server:
             connection.transport.close()
         if self.connections and self._empty is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), grace)
+                async with asyncio.timeout(grace):
+                    await self._empty.wait()
         cut = sum(1 for c in self.connections if c.exchange is not None or c.transport.get_write_buffer_size())
         for connection in list(self.connections):
             connection.abort()

@@ -152,7 +152,8 @@ class LogBroker:
                 await self._changed.wait()
                 continue
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self.poll)
+                async with asyncio.timeout(self.poll):
+                    await self._changed.wait()
             async with self._lock:
                 await self._catch_up()
         return found
