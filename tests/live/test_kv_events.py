@@ -326,7 +326,7 @@ def run(test: Callable[[], Awaitable[None]], loop: str = "asyncio") -> None:
     pytest.importorskip("zmq")
     factory = pytest.importorskip("uvloop").new_event_loop if loop == "uvloop" else None
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(asyncio.wait_for(test(), 15.0))
+        runner.run(asyncio.wait_for(test(), 120.0))
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ def timer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def run(test: Any) -> None:
-    asyncio.run(asyncio.wait_for(test, 20))
+    asyncio.run(asyncio.wait_for(test, 120))
 
 
 def test_it_rings_at_its_time_and_not_before(timer: None):

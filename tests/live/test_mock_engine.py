@@ -30,7 +30,7 @@ COST = StepCost(tokens=0.010 + 1e-5 * np.arange(9000), kv_tokens=100_000)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 60))
+    asyncio.run(asyncio.wait_for(test, 300))
 
 
 @pytest.fixture(scope="module", autouse=True)

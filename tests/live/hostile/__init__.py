@@ -18,7 +18,7 @@ import uvloop
 from assay.live.serve import Running
 from assay.live.settings import EngineSettings, Settings
 
-PATIENCE = 10.0  # seconds, for anything that should happen soon on a busy machine
+PATIENCE = 120.0  # seconds, for anything that should happen soon, on a busy machine too
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _PROBES = (b"/health", b"/metrics", b"/v1/models")
 EVENT = b'data: {"choices": [{"delta": {"content": "%d"}}]}\n\n'
