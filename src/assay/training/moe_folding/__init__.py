@@ -226,11 +226,12 @@ claims = [
 ]  # fmt: skip
 
 
-def plot(tables: dict[str, pl.DataFrame]) -> alt.Chart:
+def plot(table: pl.DataFrame) -> alt.Chart:
     """Utilisation of every method on every model."""
     import altair as alt
 
-    both = pl.concat([tables["models"], tables["fine"].filter(pl.col("seq") == 32_768)], how="diagonal_relaxed")
+    fine = (pl.col("experiment") == "fine") & (pl.col("seq") == 32_768)
+    both = table.filter((pl.col("experiment") == "models") | fine)
     label = pl.format("{}, {} K tokens", pl.col("name"), (pl.col("seq") / 1024).cast(pl.Int64))
     means = both.with_columns(case=label).group_by("case", "method", maintain_order=True).agg(pl.col("mfu").mean())
     chart: alt.Chart = (
