@@ -120,9 +120,9 @@ def _order(machine: Machine, nodes: list[list[int]], n: int) -> list[int]:
     groups = max(group) + 1
 
     def key(m: int) -> tuple[int, int, int]:
-        near = group[m] == group[n]
-        turn = 0 if near else (group[m] - group[n] - 1 - place) % max(1, groups - 1)
-        return (0 if near else 1, turn, (m - n) % len(nodes))
+        ahead = (group[m] - group[n]) % groups
+        turn = (ahead - 1 - place) % (groups - 1) if ahead else 0
+        return (min(ahead, 1), turn, (m - n) % len(nodes))
 
     return sorted((m for m in range(len(nodes)) if m != n), key=key)
 
