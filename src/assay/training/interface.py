@@ -85,7 +85,11 @@ class Layout:
         >>> Layout(tp=8, pp=4, dp=2, vpp=2).name
         'tp8 pp4 vpp2 dp2'
         """
-        parts = [f"{key}{getattr(self, key)}" for key in ("tp", "cp", "pp", "vpp", "ep", "etp", "ecp") if getattr(self, key) > 1]
+        parts = [
+            f"{key}{getattr(self, key)}"
+            for key in ("tp", "cp", "pp", "vpp", "ep", "etp", "ecp")
+            if getattr(self, key) > 1
+        ]
         return " ".join([*parts, f"dp{self.dp}"])
 
 

@@ -30,7 +30,9 @@ def machines(draw: st.DrawFn) -> tuple[Machine, list[range]]:
 
 @pytest.mark.parametrize("name", list(SCHEDULES))
 @given(case=machines())
-def test_every_block_arrives_and_nothing_is_sent_before_it_is_there(name: str, case: tuple[Machine, list[range]]) -> None:
+def test_every_block_arrives_and_nothing_is_sent_before_it_is_there(
+    name: str, case: tuple[Machine, list[range]]
+) -> None:
     machine, groups = case
     held = oracle.performed(SCHEDULES[name](machine, groups), machine.ranks)
     for group in groups:
@@ -46,7 +48,9 @@ def test_what_arrives_has_the_sizes_that_were_given(name: str, case: tuple[Machi
     sizes = ragged(machine.ranks, 1000.0, seed).astype(float)
     messages = SCHEDULES[name](machine, groups)
     between = np.array(messages.src) // machine.per_node != np.array(messages.dst) // machine.per_node
-    far = [sizes[a, b] for group in groups for a in group for b in group if a // machine.per_node != b // machine.per_node]
+    far = [
+        sizes[a, b] for group in groups for a in group for b in group if a // machine.per_node != b // machine.per_node
+    ]
     assert messages.nbytes(sizes)[between].sum() == pytest.approx(sum(far)) if len(messages) else not far
 
 
@@ -108,7 +112,9 @@ def test_cables_between_groups_are_narrower_than_what_nodes_inject() -> None:
 def test_halo_is_quicker_where_messages_are_many_and_small() -> None:
     machine, sizes = Machine(nodes=16), np.ones((128, 128))
     for nbytes in (1e3, 16e3):
-        took = {name: SCHEDULES[name](machine, [range(128)]).seconds(machine, nbytes * sizes) for name in ("flat", "halo")}
+        took = {
+            name: SCHEDULES[name](machine, [range(128)]).seconds(machine, nbytes * sizes) for name in ("flat", "halo")
+        }
         assert took["flat"] >= 1.5 * took["halo"]
 
 

@@ -24,7 +24,9 @@ def sixty_four() -> dict[str, list[Any]]:
     return fitting(shape, cluster, job, possible(shape, cluster, job, micro=1), networks)
 
 
-def test_the_pick_is_the_best_mesh_and_no_rival_with_its_all_to_alls_is_faster(sixty_four: dict[str, list[Any]]) -> None:
+def test_the_pick_is_the_best_mesh_and_no_rival_with_its_all_to_alls_is_faster(
+    sixty_four: dict[str, list[Any]],
+) -> None:
     best = {name: fits[0].step for name, fits in sixty_four.items()}
     assert best["piper"] == min(one.step for one in sixty_four["piper"])
     assert best["piper"] <= best["piper, flat"]

@@ -140,7 +140,9 @@ class _Rank:
         tp, whole = self.layout.tp, self.tokens * self.model.hidden * self.item
         if tp == 1:
             return 0.0
-        return self.wires("all_gather", strided(tp, 1), whole / tp) + self.wires("reduce_scatter", strided(tp, 1), whole)
+        return self.wires("all_gather", strided(tp, 1), whole / tp) + self.wires(
+            "reduce_scatter", strided(tp, 1), whole
+        )
 
     def streams(self, nbytes: float, launches: int) -> Layer:
         """Element-wise work: the backward pass reads the gradient besides."""

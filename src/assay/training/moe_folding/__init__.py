@@ -49,15 +49,13 @@ if TYPE_CHECKING:
 
 evidence = Evidence.MODEL
 needs = ("torch",)
-use_when = (
-    "Experts are many and small, or sequences are cut (CP, TP): then the all-to-all fits a node only if folded."
-)
+use_when = "Experts are many and small, or sequences are cut (CP, TP): then the all-to-all fits a node only if folded."
 avoid_when = "Experts fit a rank, or tensor and context parallelism are not needed: there is nothing to fold."
 trust = (
     "Utilisation is a model: one share of an H100's peak is calibrated on a published dense run, links are data sheets "
     "times drawn shares, experts are evenly loaded. That the dispatcher computes the same is measured."
 )
-own_input = "assay compare moe-folding --model examples/moe.json --cluster examples/cluster.toml --batch 64"
+own_input = "assay compare moe-folding --model examples/moe.json --cluster examples/cluster.toml --batch 16 --seq 32768"
 references = (
     "Megatron-Core: groups of ranks (RankGenerator), the dispatcher's steps, and GPT-3's utilisation.",
     "TP+EP+DP: Singh et al., DeepSpeed-TED, ICS 2023.",

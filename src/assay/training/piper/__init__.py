@@ -100,12 +100,25 @@ def plans(size: str, ranks: int, most: int, seed: int) -> dict[str, dict[str, An
         on = replace(frontier(ranks, at), collectives=networks[halo])
         fits = [one for one in simulate_many(shape, on, mine, job) if one.fits]
         one = min(fits, key=lambda outcome: outcome.step, default=None)
-        found[name] = {
-            "mfu": one.mfu, "exchange": one.exchange, "bubble": one.bubble, "pp": one.plan.layout.pp,
-            "ep": one.plan.layout.ep, "plan": one.plan.name,
-        } if one is not None else {  # fmt: skip
-            "mfu": None, "exchange": None, "bubble": None, "pp": None, "ep": None, "plan": "none fits",
-        }
+        found[name] = (
+            {
+                "mfu": one.mfu,
+                "exchange": one.exchange,
+                "bubble": one.bubble,
+                "pp": one.plan.layout.pp,
+                "ep": one.plan.layout.ep,
+                "plan": one.plan.name,
+            }
+            if one is not None
+            else {  # fmt: skip
+                "mfu": None,
+                "exchange": None,
+                "bubble": None,
+                "pp": None,
+                "ep": None,
+                "plan": "none fits",
+            }
+        )
     return found
 
 
