@@ -1,4 +1,4 @@
-"""All-to-alls as messages: every block arrives, HALO sends one for a pair of nodes, and the network decides who wins."""
+"""All-to-alls as messages: every block arrives, HALO sends one for a pair of nodes, the network decides who wins."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def test_one_swap_is_the_best_there_is_for_the_two_ranks(load: np.ndarray) -> No
     held = np.bincount(HOST, load, 4)
     high, low = int(held.argmax()), int(held.argmin())
     tried = []
-    for a in np.flatnonzero(HOST == high):
-        for b in np.flatnonzero(HOST == low):
+    for a in np.flatnonzero(high == HOST):
+        for b in np.flatnonzero(low == HOST):
             other = HOST.copy()
             other[a], other[b] = low, high
             tried.append(np.bincount(other, load, 4)[[high, low]].max())

@@ -23,7 +23,6 @@ from assay.sim.hardware import Device, device
 from assay.sim.nccl import NcclModel
 from assay.training.interface import CollectiveModel, Floats, Ints
 
-
 Group = range | tuple[int, ...]  # ranks, in order
 
 

@@ -36,7 +36,7 @@ from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.models import Experts, Model, model
 from assay.sim.random import stream
 from assay.training.engine.cluster import Cluster, Efficiency, read
-from assay.training.engine.step import simulate, simulate_many
+from assay.training.engine.step import Outcome, simulate, simulate_many
 from assay.training.interface import Job, Layout, Plan
 from assay.training.moe_folding import layer_job
 from assay.training.moe_folding.layer_job import Case
@@ -86,7 +86,7 @@ def named(name: str) -> Model:
 
 @lru_cache(maxsize=64)
 def calibrated(seed: int | None) -> Efficiency:
-    """Guesses of what nobody published, in the middle without a seed, and the share of peak that meets the dense run."""
+    """Guesses of what nobody published (without a seed the middle), and the share of peak that meets the dense run."""
     guess = Efficiency(links=0.75, memory=0.825)
     if seed is not None:
         random = stream(seed, "moe-folding", "machine")
@@ -121,14 +121,15 @@ def contest(name: str, gpus: int, batch: int, seq: int, any_etp: bool, seed: int
     shape, cluster, job = named(name), h100s(gpus, calibrated(seed)), Job(batch, seq)
     asked = simulate_many(shape, cluster, shortlist(name, gpus, batch, seq, any_etp), job)
     found = best_of_each(sorted((one for one in asked if one.fits), key=lambda one: one.step))
-    return {
-        method: {
-            "mfu": one.mfu, "exchange": one.exchange, "bubble": one.bubble, "data": one.data,
-            "folds": float(one.plan.layout.folded), "ep": one.plan.layout.ep, "plan": one.plan.name,
-        } if one is not None else
-        {"mfu": None, "exchange": None, "bubble": None, "data": None, "folds": None, "ep": None, "plan": "none fits"}
-        for method, one in found.items()
-    }  # fmt: skip
+    return {method: _row(one) for method, one in found.items()}
+
+
+def _row(one: Outcome | None) -> dict[str, Any]:
+    if one is None:
+        return dict.fromkeys(("mfu", "exchange", "bubble", "data", "folds", "ep")) | {"plan": "none fits"}
+    layout = one.plan.layout
+    return {"mfu": one.mfu, "exchange": one.exchange, "bubble": one.bubble, "data": one.data,
+            "folds": float(layout.folded), "ep": layout.ep, "plan": one.plan.name}  # fmt: skip
 
 
 def blocks(tokens: int, meshes: int, seed: int) -> dict[str, dict[str, float]]:

@@ -48,8 +48,8 @@ def compare(
     found = {key: one for key, one in best_of_each(fitting(shape, cluster, job, plans, progress)).items() if one}
     if not found:
         raise BadInput(
-            f"no plan of {shape.name} fits {cluster.ranks} x {cluster.device.name} with {job.batch} sequences; use more "
-            "ranks, or a batch that is a multiple of them"
+            f"no plan of {shape.name} fits {cluster.ranks} x {cluster.device.name} with {job.batch} sequences; use "
+            "more ranks, or a batch that is a multiple of them"
         )
     ranked = sorted(found.items(), key=lambda pair: pair[1].step)
     return {

@@ -1,8 +1,8 @@
-"""A transformer block in torch whose two halves lie on two meshes over the same ranks, with the dispatcher between them.
+"""A transformer block in torch whose two halves lie on two meshes over the same ranks, and the dispatcher between them.
 
 Tokens are cut over all ranks of a stage: their sequences over dp, slices of them over cp and tp. The first half is cut
 over tp: its rows are gathered before and scattered after. The experts lie on (etp, ecp, ep, edp): a rank sorts its rows
-by expert, sends them to the ranks that hold these experts (all-to-all over ep, sizes first), which gather what the other
+by expert, sends them to the ranks that hold these experts (all-to-all over ep, sizes first), which gather what other
 holders of slices got (over etp), sort by their own experts, compute one after the other, and send everything back the
 same way, summed over the slices. Autograd goes home through the same exchanges. Needs the extra `torch`.
 """

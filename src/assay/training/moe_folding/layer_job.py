@@ -90,6 +90,7 @@ def _steps(rank: Rank, folder: str, cases: Sequence[Case], tokens: int, seed: in
             out, uneven = block(x)
             loss = (out - targets[rank.index]).pow(2).mean() + uneven
             loss.backward()
+            assert block.up.grad is not None
             unreduced = block.up.grad.clone()
             block.reduce_gradients()
             grads = {name: weight.grad.numpy().copy() for name, weight in [*block.named_parameters(), ("x", x)]}

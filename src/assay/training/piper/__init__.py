@@ -1,18 +1,18 @@
-"""Piper: model what each mesh of a mixture of experts needs, add pipeline stages until all-to-alls are near, route them.
+"""Piper: count what each mesh of a mixture of experts needs, and add pipeline stages until all-to-alls are near.
 
-Expert parallelism over all ranks sends every token's copies across the machine, four times a layer. Piper counts memory,
-compute and traffic of every PP x EP mesh: with more stages each rank holds fewer layers and so more experts of each, and
-its all-to-all stays in a node or a few. Where it leaves the node, HALO sends one message for a pair of nodes instead of
-one for a pair of ranks: dies collect within a node what goes to the nodes they are in charge of, exchange between nodes,
-and hand out. Flat or HALO is chosen by cost. Experts of busy ranks change places with those of idle ones, now and then.
+Expert parallelism over all ranks sends every token's copies across the machine, four times a layer. Piper counts the
+memory, compute and traffic of every PP x EP mesh: with more stages each rank holds fewer layers, so more experts of
+each, and its all-to-all stays in a node or a few. Where it leaves the node, HALO sends one message for a pair of nodes
+instead of one for a pair of ranks: dies collect within a node what goes to the nodes they are in charge of, exchange
+it, and hand it out. Flat or HALO is chosen by cost. Experts of busy ranks change places with those of idle ones.
 
 The machine is a model of Frontier: eight dies and four cards a node, dragonfly groups with tapered cables between them,
 every message played event by event over the links it shares (:mod:`assay.training.piper.machine`); steps are the
 engine's, with these all-to-alls. What nobody published (shares of peak, taper, what a message takes to start, messages
 under way) is drawn for every seed. Shapes of the 55B, 201B and 545B models are customary ones (inferred), batches four
 sequences of 4,096 tokens a rank. X-MoE may choose its expert parallelism, which makes it a stronger rival than in the
-paper, where it spans all ranks; that one is here as "flat ep", over at most 128 (256 at full size). Real are HALO's exchanges, by processes
-over slowed links, and the bytes of a model built in torch that the memory model is held against.
+paper, where it spans all ranks; that one is here as "flat ep", over at most 128 ranks (256 at full size). Real are
+HALO's exchanges, by processes over slowed links, and the bytes of a torch model that the memory model is held against.
 
 Dash and Wang, 2026, arXiv:2605.05049.
 
@@ -38,7 +38,7 @@ from assay.sim.models import Experts, Model
 from assay.sim.random import stream
 from assay.training.engine.cluster import Efficiency
 from assay.training.engine.costs import stage_costs
-from assay.training.engine.step import simulate_many
+from assay.training.engine.step import Outcome, simulate_many
 from assay.training.interface import Job, Layout, Plan
 from assay.training.piper import exchange_job
 from assay.training.piper.exchanges import SCHEDULES
@@ -58,8 +58,8 @@ needs = ("torch",)
 use_when = "A mixture of experts outgrows a node, and the network between nodes is far slower than that within."
 avoid_when = "The job fits a node, or the batch is too small to fill a pipeline: then expert parallelism alone does."
 trust = (
-    "Utilisation and all-to-alls are a model of a machine; no group of its dies was measured, and shares of peak, taper "
-    "and start-up times are drawn. HALO's exchanges and the memory of a torch model are real, at small sizes."
+    "Utilisation and all-to-alls are a model of a machine; no group of its dies was measured, and shares of peak, "
+    "taper and start-up times are drawn. HALO's exchanges and the memory of a torch model are real, at small sizes."
 )
 own_input = "assay compare piper --model examples/moe.json --cluster examples/cluster.toml --batch 64"
 references = (
@@ -100,26 +100,16 @@ def plans(size: str, ranks: int, most: int, seed: int) -> dict[str, dict[str, An
         on = replace(frontier(ranks, at), collectives=networks[halo])
         fits = [one for one in simulate_many(shape, on, mine, job) if one.fits]
         one = min(fits, key=lambda outcome: outcome.step, default=None)
-        found[name] = (
-            {
-                "mfu": one.mfu,
-                "exchange": one.exchange,
-                "bubble": one.bubble,
-                "pp": one.plan.layout.pp,
-                "ep": one.plan.layout.ep,
-                "plan": one.plan.name,
-            }
-            if one is not None
-            else {  # fmt: skip
-                "mfu": None,
-                "exchange": None,
-                "bubble": None,
-                "pp": None,
-                "ep": None,
-                "plan": "none fits",
-            }
-        )
+        found[name] = _row(one)
     return found
+
+
+def _row(one: Outcome | None) -> dict[str, Any]:
+    if one is None:
+        return dict.fromkeys(("mfu", "exchange", "bubble", "pp", "ep")) | {"plan": "none fits"}
+    layout = one.plan.layout
+    return {"mfu": one.mfu, "exchange": one.exchange, "bubble": one.bubble, "pp": layout.pp, "ep": layout.ep,
+            "plan": one.plan.name}  # fmt: skip
 
 
 def drawn(nodes: int, seed: int) -> Machine:
@@ -162,7 +152,8 @@ def migration(steps: int, uneven_by: float, seed: int) -> dict[str, dict[str, fl
         one = follow(loads, ranks, rule, second_of, move, policy)
         judged = one.load[rule.period :]
         found[policy] = {
-            "spread": float(judged.std(axis=1).mean()), "busiest": float((judged.max(axis=1) / judged.mean(axis=1)).mean()),
+            "spread": float(judged.std(axis=1).mean()),
+            "busiest": float((judged.max(axis=1) / judged.mean(axis=1)).mean()),
             "swaps": one.swaps, "moving": one.moving / (one.moving + one.computing),
             "seconds": one.moving + one.computing,
         }  # fmt: skip
@@ -256,7 +247,9 @@ def _counted(experiment: str, column: str) -> Measure:
 claims = [
     Claim("mfu-best", best(_over("x-moe", CASES))),
     Claim("mfu-least", best(_over("x-moe", CASES), min)),
-    Claim("all-to-all", best({f"{n} nodes, {b:g} bytes": _quicker("flat", "piper", n, b) for n in (4, 16) for b in SMALL})),
+    Claim("all-to-all", best({
+        f"{n} nodes, {b:g} bytes": _quicker("flat", "piper", n, b) for n in (4, 16) for b in SMALL
+    })),
     Claim(
         "weak-scaling",
         ratio("mfu", of={"ranks": 1024}, to={"ranks": 64}, experiment="plans", size="55B", method="piper"),
@@ -266,11 +259,12 @@ claims = [
     ) for x in (1.3, 1.6, 2.0)}, every=True)),
     Claim(
         "flat-ep", best(_over("flat ep", LARGE), min), kind=Kind.AT_LEAST, value=2.0, unit="ratio",
-        asks="On 512 and 1,024 dies the chosen mesh has at least 2 times the utilisation of expert parallelism as wide as it is played.",
+        asks="On 512 and 1,024 dies the chosen mesh has at least 2 times the utilisation of expert parallelism as wide "
+        "as it is played.",
     ),
     Claim(
         "one-node", best(_over("flat ep", [("10B", 8)])), kind=Kind.AT_MOST, value=1.1, unit="ratio",
-        asks="On the eight dies of one node the chosen mesh is at most 1.1 times as good as expert parallelism over all.",
+        asks="On the eight dies of a node the chosen mesh is at most 1.1 times as good as expert parallelism over all.",
     ),
     Claim(
         "halo", best({f"{b:g} bytes": _quicker("flat", "halo", 16, b) for b in SMALL}, min), kind=Kind.AT_LEAST,

@@ -81,8 +81,8 @@ def compare(name: str, cluster: Cluster, job: Job, machine: Machine, micro: int 
     found = {key: fits[0] for key, fits in fitting(shape, cluster, job, plans, networks).items() if fits}
     if not found:
         raise BadInput(
-            f"no plan of {shape.name} fits {cluster.ranks} x {cluster.device.name} with {job.batch} sequences; use more "
-            "ranks, or a batch that is a multiple of them"
+            f"no plan of {shape.name} fits {cluster.ranks} x {cluster.device.name} with {job.batch} sequences; use "
+            "more ranks, or a batch that is a multiple of them"
         )
     ranked = sorted(found.items(), key=lambda pair: pair[1].step)
     table = [{"method": key, **one.row(), "all_to_all": _way(shape, one, networks, key)} for key, one in ranked]

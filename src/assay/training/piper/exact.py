@@ -28,7 +28,7 @@ class _Gated(torch.autograd.Function):
         return functional.silu(a) * b * weight
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         both, weight = ctx.saved_tensors
         with torch.enable_grad():
             x, w = both.detach().requires_grad_(), weight.detach().requires_grad_()
@@ -46,7 +46,7 @@ class _Summed(torch.autograd.Function):
         return rows.new_zeros(tokens, rows.shape[1]).index_add(0, token, rows)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return gradient[ctx.saved_tensors[0]], None, None
 
 
@@ -59,7 +59,7 @@ class _Norm(torch.autograd.Function):
         return functional.rms_norm(x, (x.shape[-1],), weight)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             x, w = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
             found = torch.autograd.grad(functional.rms_norm(x, (x.shape[-1],), w), (x, w), gradient)
@@ -99,7 +99,8 @@ class Layer(nn.Module):
         for e in range(self.local):
             mine = slice(e * each, (e + 1) * each)
             done.append(_Gated.apply(rows[mine] @ self.up[e], weight[mine]) @ self.down[e])
-        return x + _Summed.apply(torch.cat(done), token, b * t).view(b, t, h)
+        summed: Tensor = _Summed.apply(torch.cat(done), token, b * t)
+        return x + summed.view(b, t, h)
 
 
 class Share(nn.Module):

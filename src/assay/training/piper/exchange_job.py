@@ -42,7 +42,7 @@ def ragged(ranks: int, mean: float, seed: int) -> Ints:
 
 def block(source: int, target: int, size: int) -> Ints:
     """Bytes that tell where they come from, and where they belong."""
-    return ((np.arange(size) * (source + 1) + 17 * target + source) % 251).astype(np.uint8)  # type: ignore[return-value]
+    return ((np.arange(size) * (source + 1) + 17 * target + source) % 251).astype(np.uint8)
 
 
 def measured(machine: Machine, mean: float, rounds: int, seed: int) -> dict[str, dict[str, float]]:
@@ -73,7 +73,7 @@ def _rounds(
 
     with joined(rank, folder) as dist:
         found: dict[str, dict[str, Any]] = {name: {"seconds": [], "wrong": 0} for name in plans}
-        for turn in range(rounds):
+        for _ in range(rounds):
             for name, plan in plans.items():
                 held = {(rank.index, j): block(rank.index, j, int(sizes[rank.index, j])) for j in range(rank.size)}
                 dist.barrier()
@@ -94,14 +94,15 @@ def _performed(me: int, machine: Machine, plan: Messages, sizes: Ints, held: dic
 
     nbytes = plan.nbytes(sizes.astype(float)).astype(np.int64).tolist()
     coming = {i: torch.empty(nbytes[i], dtype=torch.uint8) for i in range(len(plan)) if plan.dst[i] == me and nbytes[i]}
-    under_way = {i: dist.irecv(buffer, plan.src[i], tag=2 * i) for i, buffer in coming.items()}
+    under_way: dict[int, Any] = {i: dist.irecv(buffer, plan.src[i], tag=2 * i) for i, buffer in coming.items()}
 
     def arrive(number: int) -> None:
         if number in under_way:
             under_way.pop(number).wait()
             _unpacked(coming[number].numpy(), plan.blocks[number], sizes, held)
 
-    free, sent = time.perf_counter(), []
+    sent: list[tuple[Any, Any]] = []
+    free = time.perf_counter()
     for i in range(len(plan)):
         if plan.src[i] != me or not nbytes[i]:
             continue

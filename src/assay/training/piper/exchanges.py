@@ -52,7 +52,7 @@ class Messages:
         """Bytes of each, where block (i, j) has `sizes[i, j]`."""
         owner = np.repeat(np.arange(len(self)), [len(some) for some in self.blocks])
         pairs = np.array([pair for some in self.blocks for pair in some], np.int64).reshape(-1, 2)
-        return np.bincount(owner, sizes[pairs[:, 0], pairs[:, 1]], len(self))
+        return np.bincount(owner, sizes[pairs[:, 0], pairs[:, 1]], len(self)).astype(np.float64)
 
     def seconds(self, machine: Machine, sizes: Floats) -> float:
         """Until the last has arrived; what has nothing to carry is not sent."""

@@ -34,7 +34,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Followed:
-    """What became of the loads: tokens of each rank in every step, the experts' last places, swaps and their seconds."""
+    """What became of the loads: tokens of each rank in every step, the experts' last places, swaps and seconds."""
 
     load: Ints
     host: Ints

@@ -1,4 +1,4 @@
-"""What an all-to-all takes on a machine, flat or by HALO, as a planner asks for it: played once, read off between sizes.
+"""What an all-to-all takes on a machine, flat or by HALO, as planners ask for it: played once, read off between sizes.
 
 >>> network = Network.of(frontier(128), halo=True)
 >>> chosen = network.choice(range(0, 128, 1), 16e3)
@@ -69,7 +69,7 @@ class Network:
         stride = int(group[1] - group[0])
         tables = self._tables(len(group), stride)
         peers = np.asarray(nbytes) / len(group)
-        return np.min([_line(peers, tables[name]) for name in tables], axis=0)
+        return np.asarray(np.min([_line(peers, table) for table in tables.values()], axis=0))
 
     def choice(self, group: range, nbytes: float) -> Choice:
         """Which algorithm for so many bytes of each rank of a group, and what it takes."""

@@ -38,8 +38,9 @@ def mixture(size: str) -> Model:
     [11, 56, 200, 542]
     """
     layers, hidden, heads, count, top_k, ffn = SIZES[size]
-    return Model(f"moe-{size}", hidden, 51_200, True, layers, 0, 0, 0, layers, heads, heads, hidden // heads, 4 * hidden,
-                 experts=Experts(count, top_k, ffn))  # fmt: skip
+    mixed = Experts(count, top_k, ffn)
+    return Model(f"moe-{size}", hidden, 51_200, True, layers, 0, 0, 0, layers, heads, heads, hidden // heads,
+                 4 * hidden, experts=mixed)  # fmt: skip
 
 
 def memory(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> Floats:
