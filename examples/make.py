@@ -208,6 +208,16 @@ def config(_: Random) -> str:
     return json.dumps(made, indent=1) + "\n"
 
 
+@makes("moe.json")
+def moe(_: Random) -> str:
+    """A model with experts that nobody trained, in Hugging Face's format: many small ones, six of them used."""
+    sizes = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 16}
+    experts = {"num_experts": 64, "num_experts_per_tok": 6, "moe_intermediate_size": 1408}
+    rest = {"head_dim": 128, "intermediate_size": 10944, "vocab_size": 102400, "norm_topk_prob": False}
+    made = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], **sizes, **experts, **rest}
+    return json.dumps(made, indent=1) + "\n"
+
+
 @makes("cluster.toml")
 def cluster(_: Random) -> str:
     """Four machines of eight GPUs, with what of their peaks programs were seen to attain."""

@@ -21,8 +21,8 @@ class Play:
         self.wide = layout.tp * layout.cp
         self.columns = range(self.wide * layout.dp)
         self.members: dict[int, list[int]] = defaultdict(list)
-        for c in self.columns:
-            self.members[c // max(self.wide, layout.ep)].append(c)
+        for c, group in enumerate(_meeting(layout)):
+            self.members[group].append(c)
         self.tp = layout.tp
         self.programs = [_joined(schedule.slots(s, self.pp, m).tolist()) for s in range(self.pp)]
         self.stage_of = {
@@ -120,6 +120,19 @@ class Play:
                     ends.append(max(most, max(end for _, end in last)) + self.costs.reduce[part] * one)
         held = ([self.part(c, s) for c in range(self.schedule.chunks)] for s in range(self.pp))
         return float(max(ends) + max(sum(self.costs.update[part] for part in parts) for parts in held))
+
+
+def _meeting(layout: Any) -> list[int]:
+    """Which ranks of a stage wait for each other in a layer, one after the other being told to join another's group."""
+    group = list(range(layout.tp * layout.cp * layout.dp))
+    for a in group[:]:
+        for b in range(a):
+            attention = a // (layout.tp * layout.cp) == b // (layout.tp * layout.cp)
+            one_copy = [(c // layout.etp % layout.ecp, c // (layout.etp * layout.ecp * layout.ep)) for c in (a, b)]
+            if attention or one_copy[0] == one_copy[1]:
+                old, new = group[a], group[b]
+                group = [new if g == old else g for g in group]
+    return group
 
 
 def _joined(rows: list[list[int]]) -> list[list[list[int]]]:

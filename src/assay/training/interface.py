@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.sim.grids import Grid
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -21,10 +23,16 @@ Ints = NDArray[np.int64]
 class Layout:
     """How a model is cut: tensor, context, pipeline, data and expert parallelism, and parts a stage (`vpp`).
 
-    Experts are cut over ranks that otherwise hold copies or slices of the same layers, so `ep` does not multiply.
+    Attention and experts lie on two meshes over the same ranks of a stage, and share only the stages. Attention's is
+    (tp, cp, dp), tp changing fastest; the experts' is (etp, ecp, ep, edp): `ep` ranks have different experts, each of
+    them cut over `etp` ranks, and what is left of the stage, `ecp` of it between neighbours, holds copies. With etp 1
+    and ecp 1 an expert is whole and its all-to-all as near as can be; with etp = tp and ecp = cp experts follow
+    attention's mesh, and only data parallelism is dealt experts.
 
     >>> Layout(tp=8, pp=16, dp=128).ranks
     16384
+    >>> Layout(tp=2, cp=2, dp=4, ep=8).experts.groups("ep").tolist()  # across tp and cp, eight neighbours
+    [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12, 13, 14, 15]]
     """
 
     tp: int = 1
@@ -33,6 +41,32 @@ class Layout:
     dp: int = 1
     ep: int = 1
     vpp: int = 1
+    etp: int = 1
+    ecp: int = 1
+
+    @property
+    def edp(self) -> int:
+        """Copies of an expert among the ranks of a stage."""
+        return self.tp * self.cp * self.dp // (self.etp * self.ep)
+
+    @property
+    def folded(self) -> bool:
+        """Whether experts are cut over ranks that share a sequence or a layer of attention.
+
+        >>> Layout(tp=2, dp=8, ep=8).folded, Layout(tp=2, dp=8, ep=8, etp=2).folded
+        (True, False)
+        """
+        return (self.etp, self.ecp) != (self.tp, self.cp) or self.dp % self.ep != 0
+
+    @property
+    def attention(self) -> Grid:
+        """The ranks as all layers but the experts see them."""
+        return Grid.of(tp=self.tp, cp=self.cp, dp=self.dp, pp=self.pp)
+
+    @property
+    def experts(self) -> Grid:
+        """The ranks as the experts see them; copies differ on `ecp` and `edp`."""
+        return Grid.of(etp=self.etp, ecp=self.ecp, ep=self.ep, edp=self.edp // self.ecp, pp=self.pp)
 
     @property
     def ranks(self) -> int:
@@ -51,7 +85,11 @@ class Layout:
         >>> Layout(tp=8, pp=4, dp=2, vpp=2).name
         'tp8 pp4 vpp2 dp2'
         """
-        parts = [f"{key}{getattr(self, key)}" for key in ("tp", "cp", "pp", "vpp", "ep") if getattr(self, key) > 1]
+        parts = [
+            f"{key}{getattr(self, key)}"
+            for key in ("tp", "cp", "pp", "vpp", "ep", "etp", "ecp")
+            if getattr(self, key) > 1
+        ]
         return " ".join([*parts, f"dp{self.dp}"])
 
 

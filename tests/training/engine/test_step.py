@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,11 @@ def situations(draw: st.DrawFn) -> dict[str, Any]:
     layout = Layout(tp=draw(st.sampled_from([1, 2])), cp=draw(st.sampled_from([1, 2])), pp=pp,
                     dp=draw(st.sampled_from([1, 2, 4])), vpp=vpp)  # fmt: skip
     wide = layout.tp * layout.cp
-    layout = Layout(layout.tp, layout.cp, pp, layout.dp, draw(st.sampled_from([1, wide * layout.dp])), vpp)
+    etp = draw(st.sampled_from([d for d in (1, 2, 4) if wide * layout.dp % d == 0]))
+    ep = draw(st.sampled_from([d for d in (1, 2, 4, 8, 16) if wide * layout.dp % (etp * d) == 0]))
+    layout = replace(layout, ep=ep, etp=etp)
+    if layout.dp % ep == 0 and draw(st.booleans()):
+        layout = replace(layout, etp=layout.tp, ecp=layout.cp)  # experts on attention's own mesh
     columns = wide * layout.dp
     slow, work = np.ones((pp, columns)), np.ones((layout.dp, m))
     for _ in range(draw(st.integers(0, 2))):

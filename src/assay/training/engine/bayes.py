@@ -31,9 +31,10 @@ def features(plans: Sequence[Plan]) -> Floats:
     """A plan as numbers: sizes as logarithms, the rest by their order."""
     names = sorted({plan.schedule for plan in plans})
     recompute = ("none", "selective", "full")
+    cut_experts = any(plan.layout.etp * plan.layout.ecp > 1 for plan in plans)  # else it would be columns of zeros
     return np.array([
         [*np.log2([cut.tp, cut.cp, cut.pp, cut.dp, cut.ep, cut.vpp, plan.mbs]), names.index(plan.schedule),
-         recompute.index(plan.recompute), plan.zero]
+         recompute.index(plan.recompute), plan.zero, *(np.log2([cut.etp, cut.ecp]) if cut_experts else ())]
         for plan in plans for cut in (plan.layout,)
     ])  # fmt: skip
 

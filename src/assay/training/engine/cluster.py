@@ -23,6 +23,8 @@ from assay.sim.hardware import Device, device
 from assay.sim.nccl import NcclModel
 from assay.training.interface import CollectiveModel, Floats, Ints
 
+Group = range | tuple[int, ...]  # ranks, in order
+
 
 @dataclass(frozen=True)
 class Efficiency:
@@ -235,9 +237,8 @@ class Nccl:
         return cls(cluster.device, cluster.nodes, cluster.per_node, cluster.inside, cluster.outside)
 
     def seconds(self, op: str, group: Ints, nbytes: Floats) -> Floats:
-        """As in :class:`assay.training.interface.CollectiveModel`, of ranks that are equally far apart."""
-        stride = int(group[1] - group[0]) if len(group) > 1 else 1
-        sizes, times = _tabled(self, op, len(group), stride)
+        """As in :class:`assay.training.interface.CollectiveModel`."""
+        sizes, times = _tabled(self, op, _kept_by(group))
         return np.asarray(np.exp(np.interp(np.log(np.maximum(nbytes, 1.0)), sizes, times)))
 
 
@@ -247,16 +248,33 @@ def _nccl(at: Nccl) -> NcclModel:
 
 
 @lru_cache(maxsize=4096)
-def _tabled(at: Nccl, op: str, size: int, stride: int) -> tuple[Floats, Floats]:
+def _tabled(at: Nccl, op: str, group: Group) -> tuple[Floats, Floats]:
     sizes = 2.0 ** np.arange(6, 38, 0.125)
-    return np.log(sizes), np.log(np.asarray(_nccl(at).seconds(op, (stride * np.arange(size)).tolist(), sizes)))
+    return np.log(sizes), np.log(np.asarray(_nccl(at).seconds(op, list(group), sizes)))
+
+
+def _kept_by(group: Ints) -> Group:
+    """From rank 0 on, and as short as it can be said: groups that lie alike are one."""
+    apart = np.unique(np.diff(group))
+    if len(apart) > 1:
+        return tuple((group - group[0]).tolist())
+    return strided(len(group), int(apart[0]) if len(apart) else 1)
+
+
+def strided(size: int, stride: int) -> range:
+    """`size` ranks that are `stride` apart, from rank 0 on.
+
+    >>> list(strided(3, 4))
+    [0, 4, 8]
+    """
+    return range(0, size * stride, stride)
 
 
 @lru_cache(maxsize=4096)
-def spread(size: int, stride: int, per_node: int) -> int:
-    """Nodes over which `size` ranks lie that are `stride` apart, from rank 0 on.
+def spread(group: Group, per_node: int) -> int:
+    """Nodes over which a group of ranks lies.
 
-    >>> spread(8, 1, 8), spread(8, 8, 8), spread(8, 2, 8)
+    >>> spread(strided(8, 1), 8), spread(strided(8, 8), 8), spread((0, 1, 16, 17), 8)
     (1, 8, 2)
     """
-    return len({rank * stride // per_node for rank in range(size)})
+    return len({rank // per_node for rank in group})

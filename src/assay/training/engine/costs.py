@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import add
 
 import numpy as np
 
 from assay.record.errors import BadInput
 from assay.sim.models import Gemm, Model
-from assay.training.engine.cluster import ClosedForms, Cluster, spread
+from assay.training.engine.cluster import ClosedForms, Cluster, Group, spread, strided
 from assay.training.interface import Floats, Job, Layout, Plan
 
 ATTENTION_AGAIN = 2.5  # FLOPs of a fused attention's backward pass over its forward pass
@@ -44,10 +45,10 @@ class Layer:
     experts: float = 0.0  # parameters of its experts
 
     def __add__(self, other: Layer) -> Layer:
-        return Layer(*(getattr(self, name) + getattr(other, name) for name in Layer.__dataclass_fields__))
+        return Layer(*map(add, vars(self).values(), vars(other).values()))
 
     def __mul__(self, times: float) -> Layer:
-        return Layer(*(getattr(self, name) * times for name in Layer.__dataclass_fields__))
+        return Layer(*(value * times for value in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,19 @@ class _Rank:
             + launches * self.cluster.device.launch
         )
 
-    def wires(self, op: str, size: int, stride: int, nbytes: float) -> float:
-        """Seconds of a collective of `size` ranks, `stride` apart."""
-        if self.cluster.collectives is not None and size > 1:
-            ranks = stride * np.arange(size)
-            return float(self.cluster.collectives.seconds(op, ranks, np.array([nbytes]))[0])
-        nodes = spread(size, stride, self.cluster.per_node)
-        return float(ClosedForms(self.cluster).of_size(op, size, nodes, nbytes))
+    def wires(self, op: str, group: Group, nbytes: float) -> float:
+        """Seconds of a collective of these ranks."""
+        if self.cluster.collectives is not None and len(group) > 1:
+            return float(self.wires_of(op, group, np.array([nbytes]))[0])
+        nodes = spread(group, self.cluster.per_node)
+        return float(ClosedForms(self.cluster).of_size(op, len(group), nodes, nbytes))
+
+    def wires_of(self, op: str, group: Group, nbytes: Floats) -> Floats:
+        """The same for several sizes."""
+        if self.cluster.collectives is not None and len(group) > 1:
+            return self.cluster.collectives.seconds(op, np.array(group), nbytes)
+        nodes = spread(group, self.cluster.per_node)
+        return np.asarray(ClosedForms(self.cluster).of_size(op, len(group), nodes, nbytes))
 
     def matrices(self, gemms: list[Gemm], rows: float, cut: int, groups: float = 1.0) -> Layer:
         """Forward and both backward products of some matrices; `rows` of each of `groups` of them."""
@@ -133,7 +140,9 @@ class _Rank:
         tp, whole = self.layout.tp, self.tokens * self.model.hidden * self.item
         if tp == 1:
             return 0.0
-        return self.wires("all_gather", tp, 1, whole / tp) + self.wires("reduce_scatter", tp, 1, whole)
+        return self.wires("all_gather", strided(tp, 1), whole / tp) + self.wires(
+            "reduce_scatter", strided(tp, 1), whole
+        )
 
     def streams(self, nbytes: float, launches: int) -> Layer:
         """Element-wise work: the backward pass reads the gradient besides."""
@@ -152,7 +161,7 @@ def _attention(rank: _Rank, seen: float, linear: bool) -> Layer:
     wires = rank.tensor_parallel()
     if cp > 1 and not linear:  # keys and values go round while attention works on those that are there
         kv = t * 2 * max(1.0, shape.kv_heads / tp) * shape.head_dim * rank.item
-        wires += max(0.0, (cp - 1) * rank.wires("send", 2, tp, kv) - mixing)
+        wires += max(0.0, (cp - 1) * rank.wires("send", strided(2, tp), kv) - mixing)
     kept = t * rank.item * (2 * shape.hidden + width + inner) / tp
     spared = t * rank.item * shape.hidden / tp if rank.recompute == "selective" else 0.0
     return layer + Layer(
@@ -180,29 +189,40 @@ def _experts(rank: _Rank) -> Layer:
     pairs = own * mixture.top_k
     local = mixture.count / layout.ep
     gemms = shape.mlp_gemms(mixture.ffn)
-    layer = rank.matrices(gemms, pairs / local, 1, groups=local)
+    layer = rank.matrices(gemms, layout.etp * pairs / local, layout.etp, groups=local)
     layer = layer + rank.matrices([Gemm(shape.hidden, mixture.count, "none")], own, 1)
     first = gemms[0].outputs
     layer = layer + rank.streams(
-        rank.item * (own * 4 * shape.hidden + pairs * (4 * shape.hidden + first + mixture.ffn)), 5
+        rank.item * (own * 4 * shape.hidden + pairs * (4 * layout.etp * shape.hidden + first + mixture.ffn)), 5
     )
     if mixture.shared_ffn:
         layer = layer + _feed_forward(rank, mixture.shared_ffn)
-    wires = 2 * rank.wires("all_to_all", layout.ep, 1, pairs * shape.hidden * rank.item) if layout.ep > 1 else 0.0
-    kept = rank.item * (own * 2 * shape.hidden + pairs * (shape.hidden + first + mixture.ffn))
+    wires = _dispatch(rank, pairs * shape.hidden * rank.item)
+    kept = rank.item * (own * 2 * shape.hidden + pairs * (layout.etp * shape.hidden + first + mixture.ffn))
     spared = rank.item * (own * shape.hidden + pairs * mixture.ffn) if rank.recompute == "selective" else 0.0
     return layer + Layer(
         wires=wires, kept=kept - spared, whole=kept, dense=float(shape.hidden * mixture.count),
-        experts=local * sum(gemm.params for gemm in gemms),
+        experts=local * sum(gemm.params for gemm in gemms) / layout.etp,
     )  # fmt: skip
 
 
-def kinds(shape: Model) -> list[tuple[str, str]]:
+def _dispatch(rank: _Rank, nbytes: float) -> float:
+    """Seconds of a rank's rows to the experts and back: to their ranks, and there to all that hold a slice of them."""
+    etp, ep = rank.layout.etp, rank.layout.ep
+    wires = 2 * rank.wires("all_to_all", strided(ep, etp * rank.layout.ecp), nbytes) if ep > 1 else 0.0
+    if etp > 1:
+        slices = strided(etp, 1)
+        wires += rank.wires("all_gather", slices, nbytes) + rank.wires("reduce_scatter", slices, etp * nbytes)
+    return wires
+
+
+@lru_cache(maxsize=256)
+def kinds(shape: Model) -> tuple[tuple[str, str], ...]:
     """The mixer and the feed-forward part of every layer: full attention spread evenly, dense parts first.
 
     >>> from assay.sim.models import model
     >>> kinds(model("deepseek-v3"))[2:4]
-    [('full', 'dense'), ('full', 'moe')]
+    (('full', 'dense'), ('full', 'moe'))
     """
     mixers = ["full"] * shape.full_layers
     for name, count in (("window", shape.window_layers), ("linear", shape.linear_layers)):
@@ -212,7 +232,7 @@ def kinds(shape: Model) -> list[tuple[str, str]]:
         mixers = [next(rest) if i in chosen else name for i in range(total)] if count else mixers
     feeds = ["dense"] * shape.dense_layers + ["moe"] * shape.moe_layers
     gap = len(mixers) - len(feeds)
-    return list(zip(mixers + ["none"] * -gap, feeds + ["none"] * gap, strict=True))
+    return tuple(zip(mixers + ["none"] * -gap, feeds + ["none"] * gap, strict=True))
 
 
 def parts(layers: int, stages: int) -> list[int]:
@@ -269,7 +289,7 @@ def check(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> int:
         BadInput: a layout that cannot be; the message names the field and what would be right.
     """
     layout = plan.layout
-    for name in ("tp", "cp", "pp", "dp", "ep", "vpp"):
+    for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "etp", "ecp"):
         if getattr(layout, name) < 1:
             raise BadInput(f"{name} is {getattr(layout, name)}, should be at least 1")
     if layout.ranks != cluster.ranks:
@@ -280,11 +300,7 @@ def check(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> int:
         raise BadInput(f"pp{layout.pp} x vpp{layout.vpp}: more stages than the {shape.layers} layers of {shape.name}")
     if job.seq % (2 * layout.cp if layout.cp > 1 else 1):
         raise BadInput(f"cp{layout.cp} needs sequences of a multiple of {2 * layout.cp} tokens, not {job.seq}")
-    count = shape.experts.count if shape.experts else 1
-    if layout.ep > 1 and (count % layout.ep or (layout.tp * layout.cp * layout.dp) % layout.ep):
-        raise BadInput(
-            f"ep{layout.ep} should divide {count} experts and the {layout.tp * layout.cp * layout.dp} ranks of a stage"
-        )
+    _check_experts(shape, layout)
     if plan.recompute not in RECOMPUTE or plan.zero not in (0, 1, 2, 3):
         raise BadInput(
             f"recompute {plan.recompute!r}, zero {plan.zero}: recompute is {'|'.join(RECOMPUTE)}, zero 0 to 3"
@@ -292,6 +308,22 @@ def check(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> int:
     if job.batch % (layout.dp * plan.mbs):
         raise BadInput(f"a batch of {job.batch} sequences is not a multiple of dp{layout.dp} x mbs{plan.mbs}")
     return job.batch // (layout.dp * plan.mbs)
+
+
+def _check_experts(shape: Model, layout: Layout) -> None:
+    """The experts' mesh has to cover a stage, and slices of an expert have to be alike."""
+    count, stage = shape.experts.count if shape.experts else 1, layout.tp * layout.cp * layout.dp
+    if layout.ep > 1 and (count % layout.ep or stage % layout.ep):
+        raise BadInput(f"ep{layout.ep} should divide {count} experts and the {stage} ranks of a stage")
+    if shape.experts is None and layout.etp * layout.ecp > 1:
+        raise BadInput(f"etp{layout.etp}, ecp{layout.ecp}: {shape.name} has no experts")
+    if shape.experts and (shape.experts.ffn % layout.etp or stage % (layout.etp * layout.ep)):
+        raise BadInput(
+            f"etp{layout.etp} should divide the experts' width {shape.experts.ffn} and, with ep{layout.ep}, the "
+            f"{stage} ranks of a stage"
+        )
+    if layout.ecp > 1 and ((layout.tp * layout.cp) % (layout.etp * layout.ecp) or layout.edp % layout.ecp):
+        raise BadInput(f"ecp{layout.ecp} with etp{layout.etp} should divide tp x cp, and the {layout.edp} copies")
 
 
 def stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageCosts:
@@ -305,15 +337,16 @@ def stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageCo
 @lru_cache(maxsize=8192)
 def _stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageCosts:
     layout = plan.layout
-    rank = _Rank(shape, cluster, layout, plan.mbs, plan.recompute, job.seq, job.seen)
+    one = replace(layout, pp=1, dp=1, vpp=1)  # a layer costs the same in however many stages and copies
+    rank = _Rank(shape, cluster, one, plan.mbs, plan.recompute, job.seq, job.seen)
     sums, layer_count = _sums(rank, layout.stages)
     column = {name: np.array([getattr(part, name) for part in sums]) for name in Layer.__dataclass_fields__}
     widest = max((_layer(rank, *kind).whole for kind in set(kinds(shape))), default=0.0)
     copies = layout.dp * layout.cp
-    expert_copies = max(1, copies * layout.tp // layout.ep)
+    expert_copies = max(1, layout.edp)
     dense, experts = column["dense"], column["experts"]
-    gather, reduce = _data_parallel(rank, plan.zero, dense, copies, layout.tp)
-    more = _data_parallel(rank, plan.zero, experts, expert_copies, layout.ep)
+    gather, reduce = _data_parallel(rank, plan.zero, dense, strided(copies, layout.tp))
+    more = _data_parallel(rank, plan.zero, experts, _expert_copies(layout))
     gather, reduce = gather + more[0], reduce + more[1]
     sharded = dense / copies + experts / expert_copies
     every, keeps = dense + experts, cluster.precision
@@ -324,8 +357,8 @@ def _stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageC
     )
     wires_forward, wires_backward = column["wires"], column["wires"] * (2 if plan.recompute == "full" else 1)
     if plan.zero == 3:  # weights come and go with every pass, a layer ahead of the computing
-        one = gather / layer_count
-        wires_forward = wires_forward + one + np.maximum(0, gather - one - column["forward"])
+        ahead = gather / layer_count
+        wires_forward = wires_forward + ahead + np.maximum(0, gather - ahead - column["forward"])
         both = gather + reduce
         behind = column["inputs"] + column["weights"]
         wires_backward = wires_backward + both / layer_count + np.maximum(0, both - both / layer_count - behind)
@@ -338,7 +371,7 @@ def _stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageC
         passing=np.full(len(sums), widest if plan.recompute == "full" else 0.0), state=state,
         gather=gather, reduce=reduce,
         update=np.array([rank.moving(keeps.update * p) for p in (sharded if plan.zero >= 1 else every)]),
-        send=rank.wires("send", 2, layout.tp * layout.cp * layout.dp, hop) if layout.pp > 1 else 0.0,
+        send=rank.wires("send", strided(2, layout.tp * layout.cp * layout.dp), hop) if layout.pp > 1 else 0.0,
         gradient_bytes=keeps.gradient * every,
     )  # fmt: skip
 
@@ -348,11 +381,16 @@ def _sums(rank: _Rank, stages: int) -> tuple[list[Layer], Floats]:
     listed, first = kinds(rank.model), 0
     embedding, head = _ends(rank)
     sums, counts = [], parts(len(listed), stages)
+    alike: dict[tuple[tuple[str, str], ...], Layer] = {}
     for stage, count in enumerate(counts):
-        total = embedding if stage == 0 else Layer()
         mine = listed[first : first + count]
-        for kind in dict.fromkeys(mine):
-            total = total + _layer(rank, *kind) * mine.count(kind)
+        total = embedding if stage == 0 else alike.get(mine)
+        if total is None or stage == 0:
+            total = total or Layer()
+            for kind in dict.fromkeys(mine):
+                total = total + _layer(rank, *kind) * mine.count(kind)
+            if stage:
+                alike[mine] = total
         sums.append(total + head if stage == stages - 1 else total)
         first += count
     if stages == 1 and rank.model.tied:
@@ -360,18 +398,23 @@ def _sums(rank: _Rank, stages: int) -> tuple[list[Layer], Floats]:
     return sums, np.array(counts, float)
 
 
-def _data_parallel(rank: _Rank, zero: int, params: Floats, copies: int, stride: int) -> tuple[Floats, Floats]:
-    """Seconds to gather these parameters and to reduce their gradients over so many copies, `stride` ranks apart."""
-    if copies == 1:
+def _expert_copies(layout: Layout) -> Group:
+    """The ranks of a stage that hold the same experts as its first."""
+    if layout.ecp == 1:
+        return strided(layout.edp, layout.etp * layout.ep)
+    stage = replace(layout, pp=1, vpp=1)
+    return tuple(stage.experts.groups("ecp", "edp")[0].tolist())
+
+
+def _data_parallel(rank: _Rank, zero: int, params: Floats, group: Group) -> tuple[Floats, Floats]:
+    """Seconds to gather these parameters and to reduce their gradients over the ranks that hold copies of them."""
+    copies = len(group)
+    if copies <= 1:
         return 0.0 * params, 0.0 * params
     if zero == 0:
-        return 0.0 * params, np.array(
-            [rank.wires("all_reduce", copies, stride, rank.cluster.precision.gradient * p) for p in params]
-        )
-    gather = np.array([rank.wires("all_gather", copies, stride, rank.item * p / copies) for p in params])
-    return gather, np.array(
-        [rank.wires("reduce_scatter", copies, stride, rank.cluster.precision.gradient * p) for p in params]
-    )
+        return 0.0 * params, rank.wires_of("all_reduce", group, rank.cluster.precision.gradient * params)
+    gather = rank.wires_of("all_gather", group, rank.item * params / copies)
+    return gather, rank.wires_of("reduce_scatter", group, rank.cluster.precision.gradient * params)
 
 
 def model_flops(shape: Model, job: Job) -> float:

@@ -151,7 +151,7 @@ def by_layout(outcomes: Sequence[Outcome]) -> list[Outcome]:
     first: dict[tuple[int, ...], Outcome] = {}
     for one in outcomes:
         cut = one.plan.layout
-        first.setdefault((cut.tp, cut.cp, cut.pp, cut.dp, cut.ep), one)
+        first.setdefault((cut.tp, cut.cp, cut.pp, cut.dp, cut.ep, cut.etp, cut.ecp), one)
     return list(first.values())
 
 

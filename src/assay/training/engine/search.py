@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from assay.record.errors import BadInput
@@ -41,6 +42,17 @@ def layouts(shape: Model, cluster: Cluster, job: Job) -> Iterator[Layout]:
                     d for d in divisors(experts, stage) if stage % d == 0 and (d == 1 or d >= tp or tp % d == 0)
                 ):
                     yield Layout(tp, cp, pp, dp, ep)
+                    if shape.experts is not None:
+                        yield from _cut_experts(Layout(tp, cp, pp, dp, ep), shape.experts.ffn, cluster.per_node)
+
+
+def _cut_experts(layout: Layout, ffn: int, per_node: int) -> Iterator[Layout]:
+    """The same with experts cut over ranks of a node, and with experts that follow attention's mesh."""
+    for etp in divisors(per_node, per_node)[1:]:
+        if ffn % etp == 0 and (layout.tp * layout.cp * layout.dp) % (etp * layout.ep) == 0:
+            yield replace(layout, etp=etp)
+    if layout.cp > 1 and layout.dp % layout.ep == 0 and ffn % layout.tp == 0:
+        yield replace(layout, etp=layout.tp, ecp=layout.cp)
 
 
 def plans(
@@ -57,7 +69,7 @@ def plans(
     for layout in layouts(shape, cluster, job):
         for mbs, recompute in product(MICRO, RECOMPUTE):
             for schedule, vpp in _orders(shape, layout, schedules):
-                cut = Layout(layout.tp, layout.cp, layout.pp, layout.dp, layout.ep, vpp)
+                cut = replace(layout, vpp=vpp)
                 for stage in zero if layout.pp == 1 and layout.dp > 1 else zero[:1]:
                     plan = Plan(cut, schedule, mbs, recompute, stage)
                     if _possible(shape, cluster, plan, job):

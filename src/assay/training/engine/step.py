@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -149,7 +150,7 @@ def _columns(layout: Layout, m: int, unequal: Unequal | None, folded: bool) -> t
     """Pipelines that differ, who exchanges with whom, and how many times as long each one's passes take."""
     wide = layout.tp * layout.cp
     count = wide * layout.dp
-    inner = np.arange(count).reshape(-1, max(wide, layout.ep))
+    inner = np.arange(count).reshape(-1, math.lcm(wide, layout.etp * layout.ecp * layout.ep))
     data = np.arange(count).reshape(layout.dp, layout.cp, layout.tp).transpose(2, 0, 1).reshape(layout.tp, -1)
     if unequal is None and folded:
         none = np.zeros(1, np.int64)
