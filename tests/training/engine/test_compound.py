@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -13,15 +14,15 @@ from assay.record.errors import BadInput
 from assay.sim.encoders import vision
 from assay.sim.models import model
 from assay.training.engine.cluster import read
-from assay.training.engine.compound import Ends, Passes, Section, joined, joined_ends, peak, pipeline, summed
+from assay.training.engine.compound import Ends, Passes, Section, joined, joined_ends, levelled, peak, pipeline, summed
 from assay.training.engine.costs import microbatch_costs, parts, stage_costs
-from assay.training.engine.schedules import GPipe, OneFOneB, ZeroBubbleH1
+from assay.training.engine.schedules import GPipe, Interleaved, OneFOneB, ZeroBubbleH1
 from assay.training.engine.step import simulate
 from assay.training.interface import Job, Layout, Plan
 from tests.oracles import compound as oracle
 
 ON = read("16xh100")
-ORDERS = (OneFOneB(), GPipe(), ZeroBubbleH1())
+ORDERS = (OneFOneB(), GPipe(), ZeroBubbleH1(), Interleaved(2))
 
 
 @given(
@@ -29,10 +30,11 @@ ORDERS = (OneFOneB(), GPipe(), ZeroBubbleH1())
 )  # fmt: skip
 def test_a_pipeline_ends_when_it_does_played_stage_by_stage(order, stages, copies, m, seed) -> None:  # type: ignore[no-untyped-def]
     random = np.random.default_rng(seed)
-    f, b, w, kept, sent = (random.uniform(0.1, 3, (stages, copies, m)) for _ in range(5))
-    gather, reduce, update = random.uniform(0, 2, (3, stages))
-    ends = Ends(gather, reduce, update, random.integers(1, 5, stages).astype(float))
-    passes = Passes(f, b, w, kept, sent, np.zeros(stages))
+    m, parts = (m * stages, stages * order.chunks) if order.chunks > 1 else (m, stages)
+    f, b, w, kept, sent = (random.uniform(0.1, 3, (parts, copies, m)) for _ in range(5))
+    gather, reduce, update = random.uniform(0, 2, (3, parts))
+    ends = Ends(gather, reduce, update, random.integers(1, 5, parts).astype(float))
+    passes = Passes(f, b, w, kept, sent, np.zeros(parts))
     assert pipeline(order, passes, ends).step == pytest.approx(oracle.step(order, passes, ends), rel=1e-12)
 
 
@@ -94,6 +96,22 @@ def test_what_is_freed_later_is_held_longer() -> None:
     put_off = np.array([[[0.0, 1.0, 2.0]]])  # the first microbatch's sample leaves with the third
     assert peak(OneFOneB(), kept).max() == 1
     assert peak(OneFOneB(), kept, put_off).max() == 2
+
+
+@given(st.integers(1, 3), st.floats(100, 8000))
+def test_no_other_deal_of_layers_has_a_faster_slowest_stage(stages: int, tokens: float) -> None:
+    plain = Section(model("llama-3.2-1b"), ON, Layout(tp=2, pp=stages, dp=2))
+    size = np.array([tokens]), plain.pairs(np.array([tokens]))
+
+    def slowest(counts: tuple[int, ...]) -> float:
+        found = replace(plain, counts=counts).passes(*size)
+        return float((found.forward + found.backward).max())
+
+    best = levelled(plain, tokens, float(size[1][0])).layers_of_stages()
+    cuts = combinations(range(1, 16), stages - 1)
+    every = [tuple(np.diff([0, *cut, 16]).tolist()) for cut in cuts]
+    assert sum(best) == 16
+    assert slowest(best) <= 1.001 * min(slowest(counts) for counts in every)
 
 
 def test_samples_are_added_up_where_they_are_dealt() -> None:

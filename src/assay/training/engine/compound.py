@@ -22,7 +22,7 @@ backward pass of another microbatch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -127,6 +127,20 @@ class Section:
         found = self._still()
         return np.asarray(found.gradient_bytes * self.cluster.precision.item / self.cluster.precision.gradient)
 
+    def work(self, tokens: Floats, beside: float) -> Floats:
+        """Seconds that a sequence of so many tokens adds to a microbatch of `beside` tokens, all stages, both passes.
+
+        >>> from assay.sim.models import model
+        >>> from assay.training.engine.cluster import read
+        >>> added = Section(model("llama-3-8b"), read("8xh100"), Layout(dp=8)).work(np.array([0.0, 100.0, 200.0]), 4096)
+        >>> bool(added[0] == 0 and 1.9 < added[2] / added[1] < 2.1)
+        True
+        """
+        tokens = np.asarray(tokens, float)
+        every = self.passes(np.append(tokens, 0.0) + beside, np.append(self.pairs(tokens), 0.0))
+        seconds = (every.forward + every.backward).sum(axis=0)
+        return np.asarray(seconds[:-1] - seconds[-1])
+
     def ends(self) -> Ends:
         """What follows the passes."""
         found, on = self._still(), float(self.trained)
@@ -182,16 +196,19 @@ class Solved:
 
 
 def pipeline(order: Schedule, passes: Passes, ends: Ends) -> Solved:
-    """A step of stages in a row, each copy with its own microbatches: `passes` are [stages, copies, microbatches].
+    """A step of parts in a row, each copy with its own microbatches: `passes` are [parts, copies, microbatches].
 
-    Copies meet where gradients are reduced. Stages have one chunk each; transfers take their turn on the wires.
+    Where the schedule has several chunks a stage, so many parts lie on each (an encoder's on the first round over the
+    stages, say, and a language model's on the second). Copies meet where gradients are reduced; transfers take their
+    turn on the wires.
 
     Raises:
-        BadInput: a schedule that cannot be, or one of several chunks.
+        BadInput: a schedule that cannot be, or whose chunks do not divide the parts.
     """
-    stages, copies, m = passes.forward.shape
-    if order.chunks != 1:
-        raise BadInput("sections are joined stage by stage: choose a schedule of one chunk a stage")
+    count, copies, m = passes.forward.shape
+    if count % order.chunks:
+        raise BadInput(f"{count} parts do not make stages of {order.chunks} chunks each")
+    stages = count // order.chunks
     graph = step_graph(order, stages, m, tuple(range(copies)), (0,) * copies)
     seconds = _seconds(graph, passes, ends)
     busy = np.zeros((stages, copies))
@@ -202,28 +219,28 @@ def pipeline(order: Schedule, passes: Passes, ends: Ends) -> Solved:
 
 def _seconds(graph: StepGraph, passes: Passes, ends: Ends) -> Floats:
     """Every operation's: the graph's shares of a pass (all of it, its first or its last layer) times the pass."""
-    one, none = np.ones(graph.pp), np.zeros(graph.pp)
+    one, none = np.ones(len(passes.forward)), np.zeros(len(passes.forward))
     prices = price_vector(
         graph.prices, forward=one, inputs=one, weights=one if graph.schedule.split else none, wires_forward=none,
         wires_backward=none, gather=ends.gather, reduce=ends.reduce, update=ends.update, send=1.0, layers=ends.layers,
         split=graph.schedule.split,
     )  # fmt: skip
     seconds = prices[graph.price]
-    what, stage, column, mb = graph.what, graph.stage, graph.column, graph.mb
+    what, part, column, mb = graph.what, graph.part, graph.column, graph.mb
     tables = {F: passes.forward, B: passes.inputs if graph.schedule.split else passes.backward, W: passes.weights}
     for kind, table in tables.items():
         mine = (graph.kind == COMP) & (what == kind)
-        seconds[mine] *= table[stage[mine], column[mine], mb[mine]]
+        seconds[mine] *= table[part[mine], column[mine], mb[mine]]
     sends = np.flatnonzero(graph.kind == SEND)
     before = graph.dag.indices[graph.dag.indptr[sends]]  # a transfer's first wait is the pass that made what it brings
-    at = np.where(what[sends] == B, stage[sends] - 1, stage[sends])  # back over the wire that brought the activations
+    at = part[before] - (what[sends] == B)  # back over the wire that brought the activations
     seconds[sends] *= passes.sent[at, column[sends], mb[before]]
     return np.asarray(seconds)
 
 
 def peak(order: Schedule, kept: Floats, freed: Floats | None = None) -> Floats:
     """Bytes of activations at the fullest, [stages, copies]: `kept` by the forward pass of each microbatch, `freed`
-    by its backward pass (what it kept, unless told otherwise); both [stages, copies, microbatches].
+    by its backward pass (what it kept, unless told otherwise); both [parts, copies, microbatches].
 
     >>> from assay.training.engine.schedules import GPipe, OneFOneB
     >>> kept = np.ones((2, 1, 4))
@@ -231,13 +248,38 @@ def peak(order: Schedule, kept: Floats, freed: Floats | None = None) -> Floats:
     ([4.0, 4.0], [2.0, 1.0])
     """
     freed = kept if freed is None else freed
-    stages, copies, m = kept.shape
+    count, copies, m = kept.shape
+    stages = count // order.chunks
     last = W if order.split else B
     found = np.zeros((stages, copies))
     for stage in range(stages):
-        what, _, mb, _ = order.slots(stage, stages, m).T
-        moves = np.zeros((copies, len(what)))
-        moves[:, what == F] = kept[stage][:, mb[what == F]]
-        moves[:, what == last] = -freed[stage][:, mb[what == last]]
+        what, chunk, mb, _ = order.slots(stage, stages, m).T
+        part = np.array([order.virtual(c, stage, stages) for c in range(order.chunks)])[chunk]
+        moves = np.where(what == F, kept[part, :, mb].T, 0) - np.where(what == last, freed[part, :, mb].T, 0)
         found[stage] = np.maximum(moves.cumsum(axis=1).max(axis=1), 0)
     return found
+
+
+def levelled(section: Section, tokens: float, pairs: float) -> Section:
+    """The same section with its layers dealt to stages so that the slowest is least: an embedding or a head weighs
+    what it takes in a microbatch of this size.
+
+    >>> from assay.sim.models import model
+    >>> from assay.training.engine.cluster import read
+    >>> plain = Section(model("llama-3.2-1b"), read("4xh100"), Layout(pp=4))
+    >>> levelled(plain, 4096.0, 4096.0**2 / 2).layers_of_stages()
+    (5, 5, 5, 1)
+    """
+    if section.layout.pp == 1:
+        return section
+    counts = np.array(section.layers_of_stages())
+    size = np.array([tokens]), np.array([pairs])
+    while True:
+        found = replace(section, counts=tuple(counts.tolist())).passes(*size)
+        seconds = (found.forward + found.backward)[:, 0]
+        layer = float((seconds / counts).min())  # of a stage with no more than layers
+        slow, fast = int(np.where(counts > 1, seconds, 0).argmax()), int(seconds.argmin())
+        if counts[slow] == 1 or seconds[fast] + layer >= seconds[slow]:
+            return replace(section, counts=tuple(counts.tolist()))
+        counts[slow] -= 1
+        counts[fast] += 1
