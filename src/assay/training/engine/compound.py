@@ -272,14 +272,18 @@ def levelled(section: Section, tokens: float, pairs: float) -> Section:
     """
     if section.layout.pp == 1:
         return section
-    counts = np.array(section.layers_of_stages())
+    counts, best = np.array(section.layers_of_stages()), (np.inf, section)
     size = np.array([tokens]), np.array([pairs])
-    while True:
-        found = replace(section, counts=tuple(counts.tolist())).passes(*size)
+    for _ in range(2 * section.shape.layers):  # layers of several kinds may go to and fro
+        tried = replace(section, counts=tuple(counts.tolist()))
+        found = tried.passes(*size)
         seconds = (found.forward + found.backward)[:, 0]
-        layer = float((seconds / counts).min())  # of a stage with no more than layers
+        if seconds.max() >= best[0]:
+            break
+        best = float(seconds.max()), tried
         slow, fast = int(np.where(counts > 1, seconds, 0).argmax()), int(seconds.argmin())
-        if counts[slow] == 1 or seconds[fast] + layer >= seconds[slow]:
-            return replace(section, counts=tuple(counts.tolist()))
+        if counts[slow] == 1:
+            break
         counts[slow] -= 1
         counts[fast] += 1
+    return best[1]
