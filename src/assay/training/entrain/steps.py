@@ -156,7 +156,6 @@ class Step:
     ahead: int
     bubble: float
     memory: float  # bytes of the fullest rank
-    steady: float  # the fullest rank's bytes of activations over the mean of its copies' and stages'
     sight: Floats  # forward seconds of the encoder, [copies, m]
     words: Floats  # and of the language model
     deal: Deal
@@ -168,30 +167,37 @@ def step(
 ) -> Step:  # fmt: skip
     """One step. `halves`: the encoder's backward pass runs for the samples whose language work is done; without it a
     microbatch waits until all of its are."""
-    usual = nominal(setup, samples)
-    sees, speaks = sections(setup, split, recompute, *usual)
+    return steps(setup, samples, deal, split, recompute, (ahead,), halves)[0]
+
+
+def steps(
+    setup: Setup, samples: Samples, deal: Deal, split: int, recompute: str, ahead: Sequence[int], halves: bool = True
+) -> list[Step]:
+    """The same for encoders that run more or less ahead."""
+    sees, speaks = sections(setup, split, recompute, *nominal(setup, samples))
     patches, patch_pairs, tokens, pairs = sizes(setup, samples)
 
     def add(values: Floats, places: Ints) -> Floats:
         return summed(values, places, setup.copies, setup.m)
 
     back = deal.language if halves else _last(deal, setup)
-    ahead_of = sees.passes(add(patches, deal.encoder), add(patch_pairs, deal.encoder))
+    there = sees.passes(add(patches, deal.encoder), add(patch_pairs, deal.encoder))
     behind = sees.passes(add(patches, back), add(patch_pairs, back))
     says = speaks.passes(add(tokens, deal.language), add(pairs, deal.language))
-    eye = replace(ahead_of, inputs=behind.inputs, weights=behind.weights)
-    order: Schedule = Ahead(encoders=split, ahead=ahead) if split else Interleaved(2)
-    both = joined(eye, says)
-    solved = pipeline(order, both, joined_ends(sees, speaks))
-    held = peak(order, both.kept, joined(behind, says).kept)
-    parts = order.chunks, setup.stages
-    state = np.concatenate([sees.state(), speaks.state()]).reshape(parts).sum(axis=0)
-    passing = both.passing.reshape(parts).max(axis=0)
-    memory = (state + passing)[:, None] + held
-    return Step(
-        solved.step, split, recompute, ahead, solved.bubble, float(memory.max()), float(held.max() / held.mean()),
-        eye.forward.sum(axis=0), says.forward.sum(axis=0), deal,
-    )  # fmt: skip
+    both = joined(replace(there, inputs=behind.inputs, weights=behind.weights), says)
+    freed, ends = joined(behind, says).kept, joined_ends(sees, speaks)
+    found = []
+    for more in ahead:
+        order: Schedule = Ahead(encoders=split, ahead=more) if split else Interleaved(2)
+        solved, held = pipeline(order, both, ends), peak(order, both.kept, freed)
+        parts = order.chunks, setup.stages
+        state = np.concatenate([sees.state(), speaks.state()]).reshape(parts).sum(axis=0)
+        memory = (state + both.passing.reshape(parts).max(axis=0))[:, None] + held
+        found.append(
+            Step(solved.step, split, recompute, more, solved.bubble, float(memory.max()),
+                 there.forward.sum(axis=0), says.forward.sum(axis=0), deal)
+        )  # fmt: skip
+    return found
 
 
 def _last(deal: Deal, setup: Setup) -> Ints:
@@ -212,10 +218,11 @@ def fastest(
 ) -> Step | None:  # fmt: skip
     """The fastest that fits, recomputing no more than needed; none where nothing fits."""
     best: Step | None = None
-    for deal, split, more in product(list(deals), list(splits), ahead):
+    for deal, split in product(list(deals), list(splits)):
+        left = list(ahead)
         for recompute in RECOMPUTE:
-            found = step(setup, samples, deal, split, recompute, more, halves)
-            if fits(setup, found):
-                best = found if best is None or found.seconds < best.seconds else best
-                break
+            for found in steps(setup, samples, deal, split, recompute, left, halves) if left else ():
+                if fits(setup, found):
+                    best = found if best is None or found.seconds < best.seconds else best
+                    left.remove(found.ahead)
     return best
