@@ -63,6 +63,7 @@ class Outcome:
     seconds: float
     memory: float  # bytes of the fullest rank
     mfu: float
+    cut: float = 0.0  # share of images that a group of ranks shares
 
     def fits(self, setup: Setup) -> bool:
         """Whether the fullest rank has the memory."""
@@ -119,7 +120,7 @@ def _useful(setup: Setup, deal: Dealt) -> float:
 
 def _mfu(setup: Setup, deal: Dealt, seconds: float) -> float:
     peak_rate = setup.cluster.ranks * setup.cluster.device.flops(setup.cluster.precision.dtype)
-    return _useful(setup, deal) / (seconds * peak_rate)
+    return float(_useful(setup, deal) / (seconds * peak_rate))
 
 
 # ------------------------------------------------------------------------------------------------ in a row
@@ -175,21 +176,21 @@ def multiplexed(
     """The encoder on every rank; its passes where they are needed, or (not `on_demand`) all first and all last."""
     copies = setup.cluster.ranks // (cut.tp * cut.pp)
     deal = dealt(setup, samples, copies, balanced)
-    forward, backward, kept = encoder_times(setup, cut, deal, balanced, how)
-    tokens = deal.samples.tokens.astype(float)
-    speaks = language(setup, cut, copies)
+    found = encoded(setup, cut, deal, balanced, how)
+    tokens, speaks = deal.samples.tokens.astype(float), language(setup, cut, copies)
     mouth = speaks.passes(deal.add(tokens), deal.add(tokens**2 / 2))
-    ends, eye = speaks.ends(), _whole(setup, cut, copies)
-    orders = slots(cut.pp, deal.m, on_demand)
-    move = reshard(setup, cut, deal)
-    last = max(played(on_demand, forward[c], backward[c], mouth, move[c], c) for c in range(copies))
-    tail = float((ends.reduce + ends.update + ends.gather).max()) + float(
-        sum(eye.ends().reduce + eye.ends().update + eye.ends().gather)
-    )
-    seconds = last + tail
-    memory = max(_fullest(orders, kept[c], mouth.kept[:, c], mouth.passing) for c in range(copies))
+    eye, orders, move = _whole(setup, cut, copies), slots(cut.pp, deal.m, on_demand), reshard(setup, cut, deal)
+    last = max(played(on_demand, found.forward[c], found.backward[c], mouth, move[c], c) for c in range(copies))
+    seconds = last + _tail(speaks) + _tail(eye)
+    memory = max(_fullest(orders, found.kept[c], mouth.kept[:, c], mouth.passing) for c in range(copies))
     memory += float(speaks.state().max() + eye.state().max()) + _passing(setup, cut, deal)
-    return Outcome(seconds, memory, _mfu(setup, deal, seconds))
+    return Outcome(seconds, memory, _mfu(setup, deal, seconds), found.cut)
+
+
+def _tail(section: Section) -> float:
+    """Seconds of gradients, update and weights, none of it hidden behind passes."""
+    ends = section.ends()
+    return float((ends.reduce + ends.update + ends.gather).max())
 
 
 @lru_cache(maxsize=64)
@@ -199,41 +200,49 @@ def _whole(setup: Setup, cut: Cut, copies: int) -> Section:
     return Section(setup.sees.shape, setup.cluster, Layout(dp=dp), cut.seeing, zero=cut.zero, causal=False)
 
 
-def encoder_times(setup: Setup, cut: Cut, deal: Dealt, balanced: bool, how: str) -> tuple[Floats, Floats, Floats]:
-    """Seconds of each microbatch's images on the ranks of its copy, forward and backward, and bytes a rank keeps;
-    [copies, m] each."""
+@dataclass(frozen=True)
+class Encoded:
+    """Of each microbatch, [copies, m]: seconds of its images on the ranks of its copy, and bytes that the fullest of
+    them keeps; and the share of all images that are cut over a group."""
+
+    forward: Floats
+    backward: Floats
+    kept: Floats
+    cut: float
+
+
+def encoded(setup: Setup, cut: Cut, deal: Dealt, balanced: bool, how: str) -> Encoded:
+    """What it takes to encode every microbatch's images on all ranks of its copy."""
     eye, ranks = _whole(setup, cut, deal.copies), cut.tp * cut.pp
-    with_image = deal.samples.image > 0
-    patches = deal.samples.image[with_image] * float(setup.sees.merge)
+    shape, bins = (deal.copies, deal.m), deal.copies * deal.m
+    images = deal.samples.image > 0
+    patches = deal.samples.image[images] * float(setup.sees.merge)
     if not len(patches):
-        none = np.zeros((deal.copies, deal.m))
-        return none, none, none
+        return Encoded(np.zeros(shape), np.zeros(shape), np.zeros(shape), 0.0)
     usual = float(patches.mean())
-    alone = eye.passes(np.append(patches, 0.0) + usual, np.append(patches**2, 0.0))
+    alone = eye.passes(np.append(patches, 0.0) + usual, np.append(patches**2, 0.0))  # each beside one of mean size
     group = min(GROUP, ranks)
     nbytes = patches / group * setup.sees.shape.hidden * setup.cluster.precision.item
     exchange = EXCHANGES * setup.sees.shape.layers * ClosedForms(setup.cluster).of_size("all_to_all", group, 1, nbytes)
-    bins = deal.places[with_image, 0] * deal.m + deal.places[with_image, 1]
-    times = []
-    for seconds in (alone.forward[0], alone.backward[0]):
+    where = deal.places[images, 0] * deal.m + deal.places[images, 1]
+    start = eye.passes(np.ones(1), np.zeros(1))  # launches, and weights on their way where they are sharded
+    there = np.bincount(where, minlength=bins) > 0
+
+    def dealt_out(seconds: Floats) -> tuple[Floats, Floats, Ints]:
         whole = seconds[:-1] - seconds[-1]
-        found = makespans(whole, whole / group + exchange, bins, deal.copies * deal.m, ranks, group, balanced, how)
-        times.append(found.reshape(deal.copies, deal.m))
-    start = eye.passes(np.array([1.0]), np.array([0.0]))  # launches, and weights on their way where they are sharded
-    there = np.bincount(bins, minlength=deal.copies * deal.m).reshape(deal.copies, deal.m) > 0
-    kept = float(alone.kept[0, -1] / usual) * np.bincount(bins, patches, deal.copies * deal.m).reshape(times[0].shape)
-    uneven = (
-        times[0]
-        * ranks
-        / np.maximum(
-            np.bincount(bins, (alone.forward[0, :-1] - alone.forward[0, -1]), deal.copies * deal.m).reshape(
-                times[0].shape
-            ),
-            1e-30,
-        )
-    )  # the fullest rank keeps as many times the mean as it works
-    forward, backward = times[0] + there * float(start.forward[0, 0]), times[1] + there * float(start.backward[0, 0])
-    return forward, backward, kept / ranks * np.maximum(1.0, np.where(there, uneven, 1.0))
+        times, cuts = makespans(whole, whole / group + exchange, where, bins, ranks, group, balanced, how)
+        return times, np.bincount(where, whole, bins), cuts
+
+    forward, total, cuts = dealt_out(alone.forward[0])
+    backward, _, _ = dealt_out(alone.backward[0])
+    # The fullest rank keeps as many times the mean as it works.
+    uneven = np.maximum(1.0, forward * ranks / np.maximum(total, 1e-30))
+    kept = float(alone.kept[0, -1] / usual) * np.bincount(where, patches, bins) / ranks * uneven
+    return Encoded(
+        (forward + there * float(start.forward[0, 0])).reshape(shape),
+        (backward + there * float(start.backward[0, 0])).reshape(shape), kept.reshape(shape),
+        float(cuts.sum() / len(patches)),
+    )  # fmt: skip
 
 
 def _passing(setup: Setup, cut: Cut, deal: Dealt) -> float:
