@@ -15,8 +15,10 @@ the tensor-parallel regions are cut along the sequence, as Megatron does (Korthi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +34,7 @@ RECOMPUTE = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer on one rank, for one microbatch."""
+    """One layer on one rank, for one microbatch; or for many at once, and then what depends on it is an array."""
 
     forward: float = 0.0  # seconds of computing
     inputs: float = 0.0  # of the backward pass, gradients of its inputs
@@ -79,40 +81,40 @@ class _Rank:
     layout: Layout
     mbs: int
     recompute: str
-    seq: int
-    seen: float
+    seq: Any  # a number, or an array of several microbatches' tokens
+    seen: Any
 
     @property
-    def tokens(self) -> float:
+    def tokens(self) -> Any:
         return self.mbs * self.seq / self.layout.cp
 
     @property
     def item(self) -> float:
         return self.cluster.precision.item
 
-    def product(self, m: float, n: float, k: float, count: float = 1.0) -> float:
+    def product(self, m: Any, n: float, k: Any, count: float = 1.0) -> Any:
         """Seconds of `count` products of this shape."""
         on, efficiency = self.cluster.device, self.cluster.efficiency
         arithmetic = 2.0 * m * n * k / (on.flops(self.cluster.precision.dtype) * efficiency.of(m, n, k))
         memory = self.item * (m * n + n * k + m * k) / (on.mem_bw * efficiency.memory)
-        return count * max(arithmetic, memory) + on.launch
+        return count * _larger(arithmetic, memory) + on.launch
 
-    def moving(self, nbytes: float, launches: int = 1) -> float:
+    def moving(self, nbytes: Any, launches: int = 1) -> Any:
         """Seconds of operations that only read and write."""
         return (
             nbytes / (self.cluster.device.mem_bw * self.cluster.efficiency.memory)
             + launches * self.cluster.device.launch
         )
 
-    def wires(self, op: str, size: int, stride: int, nbytes: float) -> float:
+    def wires(self, op: str, size: int, stride: int, nbytes: Any) -> Any:
         """Seconds of a collective of `size` ranks, `stride` apart."""
         if self.cluster.collectives is not None and size > 1:
-            ranks = stride * np.arange(size)
-            return float(self.cluster.collectives.seconds(op, ranks, np.array([nbytes]))[0])
+            found = self.cluster.collectives.seconds(op, stride * np.arange(size), np.atleast_1d(nbytes))
+            return found if isinstance(nbytes, np.ndarray) else float(found[0])
         nodes = spread(size, stride, self.cluster.per_node)
-        return float(ClosedForms(self.cluster).of_size(op, size, nodes, nbytes))
+        return ClosedForms(self.cluster).of_size(op, size, nodes, nbytes)
 
-    def matrices(self, gemms: list[Gemm], rows: float, cut: int, groups: float = 1.0) -> Layer:
+    def matrices(self, gemms: list[Gemm], rows: Any, cut: int, groups: float = 1.0) -> Layer:
         """Forward and both backward products of some matrices; `rows` of each of `groups` of them."""
         total = Layer()
         for gemm in gemms:
@@ -128,20 +130,25 @@ class _Rank:
     def held(self, gemms: list[Gemm]) -> float:
         return sum(gemm.params / (1 if gemm.cut == "none" else self.layout.tp) for gemm in gemms)
 
-    def tensor_parallel(self) -> float:
+    def tensor_parallel(self) -> Any:
         """Gather the sequence before a cut region, reduce and scatter it after."""
         tp, whole = self.layout.tp, self.tokens * self.model.hidden * self.item
         if tp == 1:
             return 0.0
         return self.wires("all_gather", tp, 1, whole / tp) + self.wires("reduce_scatter", tp, 1, whole)
 
-    def streams(self, nbytes: float, launches: int) -> Layer:
+    def streams(self, nbytes: Any, launches: int) -> Layer:
         """Element-wise work: the backward pass reads the gradient besides."""
         once = self.moving(nbytes, launches)
         return Layer(forward=once, inputs=self.moving(2 * nbytes, launches))
 
 
-def _attention(rank: _Rank, seen: float, linear: bool) -> Layer:
+def _larger(one: Any, other: Any) -> Any:
+    """The larger, in every microbatch."""
+    return np.maximum(one, other) if isinstance(one, np.ndarray) else max(one, other)
+
+
+def _attention(rank: _Rank, seen: Any, linear: bool) -> Layer:
     """A mixer with its norm: attention over `seen` tokens, or a recurrence."""
     shape, tp, cp, t = rank.model, rank.layout.tp, rank.layout.cp, rank.tokens
     gemms = shape.linear_gemms() if linear else shape.attention_gemms()
@@ -152,7 +159,7 @@ def _attention(rank: _Rank, seen: float, linear: bool) -> Layer:
     wires = rank.tensor_parallel()
     if cp > 1 and not linear:  # keys and values go round while attention works on those that are there
         kv = t * 2 * max(1.0, shape.kv_heads / tp) * shape.head_dim * rank.item
-        wires += max(0.0, (cp - 1) * rank.wires("send", 2, tp, kv) - mixing)
+        wires = wires + _larger((cp - 1) * rank.wires("send", 2, tp, kv) - mixing, 0.0)
     kept = t * rank.item * (2 * shape.hidden + width + inner) / tp
     spared = t * rank.item * shape.hidden / tp if rank.recompute == "selective" else 0.0
     return layer + Layer(
@@ -228,7 +235,7 @@ def parts(layers: int, stages: int) -> list[int]:
 
 @lru_cache(maxsize=65536)
 def _layer(rank: _Rank, mixer: str, feed: str) -> Layer:
-    window = min(rank.seen, float(rank.model.window)) if rank.model.window else rank.seen
+    window = -_larger(-rank.seen, -float(rank.model.window)) if rank.model.window else rank.seen
     layer = Layer()
     if mixer != "none":
         layer = layer + _attention(rank, window if mixer == "window" else rank.seen, mixer == "linear")
@@ -248,8 +255,10 @@ def _layer(rank: _Rank, mixer: str, feed: str) -> Layer:
 
 @lru_cache(maxsize=65536)
 def _ends(rank: _Rank) -> tuple[Layer, Layer]:
-    """The embedding, and the last norm, head and loss."""
+    """The embedding, and the last norm, head and loss; an encoder has no vocabulary and neither."""
     shape, tp, t = rank.model, rank.layout.tp, rank.tokens
+    if not shape.vocab:
+        return Layer(), Layer()
     table = shape.vocab * shape.hidden / tp
     lookup = rank.streams(2 * t * shape.hidden * rank.item, 1) + Layer(dense=table)
     head = rank.matrices([Gemm(shape.hidden, shape.vocab, "outputs")], t, tp)
@@ -304,19 +313,53 @@ def stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageCo
 
 @lru_cache(maxsize=8192)
 def _stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageCosts:
-    layout = plan.layout
-    rank = _Rank(shape, cluster, layout, plan.mbs, plan.recompute, job.seq, job.seen)
-    sums, layer_count = _sums(rank, layout.stages)
-    column = {name: np.array([getattr(part, name) for part in sums]) for name in Layer.__dataclass_fields__}
-    widest = max((_layer(rank, *kind).whole for kind in set(kinds(shape))), default=0.0)
+    rank = _Rank(shape, cluster, plan.layout, plan.mbs, plan.recompute, job.seq, job.seen)
+    return _costs(rank, plan, parts(len(kinds(shape)), plan.layout.stages))
+
+
+def microbatch_costs(
+    shape: Model, cluster: Cluster, plan: Plan, counts: Sequence[int], tokens: Floats, seen: Floats
+) -> StageCosts:
+    """The same for microbatches that differ: arrays [part, *microbatches] of what depends on them.
+
+    Args:
+        shape: the model.
+        cluster: where it runs.
+        plan: how it is cut; its layout's copies share each of these microbatches' weights.
+        counts: layers of every part.
+        tokens: of every microbatch.
+        seen: tokens that one of its tokens attends to, on average.
+
+    >>> from assay.sim.models import model
+    >>> from assay.training.engine.cluster import read
+    >>> small, large = 1024.0, 4096.0
+    >>> found = microbatch_costs(model("llama-3-8b"), read("8xh100"), Plan(Layout(pp=2)), (16, 16),
+    ...                          np.array([small, large]), np.array([small, large]) / 2)
+    >>> found.forward.shape, found.state.shape
+    ((2, 2), (2,))
+    """
+    return _costs(_Rank(shape, cluster, plan.layout, 1, plan.recompute, tokens, seen), plan, counts)
+
+
+def _costs(rank: _Rank, plan: Plan, counts: Sequence[int]) -> StageCosts:
+    layout, keeps = plan.layout, rank.cluster.precision
+    several = isinstance(rank.seq, np.ndarray)
+    layer = _layer.__wrapped__ if several else _layer  # arrays are no keys to keep answers by
+    ends = _ends.__wrapped__ if several else _ends
+    each = {kind: layer(rank, *kind) for kind in dict.fromkeys(kinds(rank.model))}
+    sums = _sums(rank, counts, each, ends(rank))
+    across = {name: () if name in ("dense", "experts") else np.shape(rank.seq) for name in Layer.__dataclass_fields__}
+    column = {name: np.stack([np.broadcast_to(getattr(part, name), shape) for part in sums])
+              for name, shape in across.items()}  # fmt: skip
+    layer_count = np.array(counts, float)
+    widest = max((np.max(one.whole) for one in each.values()), default=0.0)
     copies = layout.dp * layout.cp
     expert_copies = max(1, copies * layout.tp // layout.ep)
     dense, experts = column["dense"], column["experts"]
     gather, reduce = _data_parallel(rank, plan.zero, dense, copies, layout.tp)
     more = _data_parallel(rank, plan.zero, experts, expert_copies, layout.ep)
     gather, reduce = gather + more[0], reduce + more[1]
-    sharded = dense / copies + experts / expert_copies
-    every, keeps = dense + experts, cluster.precision
+    sharded, every = dense / copies + experts / expert_copies, dense + experts
     state = (
         keeps.item * (sharded if plan.zero == 3 else every)
         + keeps.gradient * (sharded if plan.zero >= 2 else every)
@@ -324,13 +367,11 @@ def _stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageC
     )
     wires_forward, wires_backward = column["wires"], column["wires"] * (2 if plan.recompute == "full" else 1)
     if plan.zero == 3:  # weights come and go with every pass, a layer ahead of the computing
-        one = gather / layer_count
-        wires_forward = wires_forward + one + np.maximum(0, gather - one - column["forward"])
-        both = gather + reduce
-        behind = column["inputs"] + column["weights"]
-        wires_backward = wires_backward + both / layer_count + np.maximum(0, both - both / layer_count - behind)
+        one, both = gather / layer_count, gather + reduce
+        wires_forward = wires_forward + _hidden(gather, one, column["forward"])
+        wires_backward = wires_backward + _hidden(both, both / layer_count, column["inputs"] + column["weights"])
         state, gather, reduce = state + 2 * rank.item * every / layer_count, 0 * gather, 0 * reduce
-    hop = plan.mbs * job.seq / layout.cp * shape.hidden * rank.item / layout.tp
+    hop = rank.tokens * rank.model.hidden * rank.item / layout.tp
     return StageCosts(
         layers=layer_count if plan.overlap else np.ones_like(layer_count), forward=column["forward"],
         inputs=column["inputs"], weights=column["weights"],
@@ -343,21 +384,29 @@ def _stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageC
     )  # fmt: skip
 
 
-def _sums(rank: _Rank, stages: int) -> tuple[list[Layer], Floats]:
+def _hidden(total: Floats, first: Floats, behind: Floats) -> Floats:
+    """What a pass waits for weights on their way: the first layer's, and of the rest what it does not compute over."""
+    across = (len(total),) + (1,) * (behind.ndim - 1)
+    total, first = total.reshape(across), first.reshape(across)
+    return np.asarray(first + np.maximum(0, total - first - behind))
+
+
+def _sums(
+    rank: _Rank, counts: Sequence[int], each: dict[tuple[str, str], Layer], ends: tuple[Layer, Layer]
+) -> list[Layer]:
     """Every part's layers added up, with the embedding and the head where they belong."""
-    listed, first = kinds(rank.model), 0
-    embedding, head = _ends(rank)
-    sums, counts = [], parts(len(listed), stages)
+    listed, first, (embedding, head) = kinds(rank.model), 0, ends
+    sums: list[Layer] = []
     for stage, count in enumerate(counts):
         total = embedding if stage == 0 else Layer()
         mine = listed[first : first + count]
         for kind in dict.fromkeys(mine):
-            total = total + _layer(rank, *kind) * mine.count(kind)
-        sums.append(total + head if stage == stages - 1 else total)
+            total = total + each[kind] * mine.count(kind)
+        sums.append(total + head if stage == len(counts) - 1 else total)
         first += count
-    if stages == 1 and rank.model.tied:
+    if len(counts) == 1 and rank.model.tied:
         sums[0] = sums[0] + Layer(dense=-embedding.dense)  # one table is both
-    return sums, np.array(counts, float)
+    return sums
 
 
 def _data_parallel(rank: _Rank, zero: int, params: Floats, copies: int, stride: int) -> tuple[Floats, Floats]:
