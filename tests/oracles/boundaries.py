@@ -45,7 +45,9 @@ def play(boundary: Boundary, whole: Any) -> dict[int, Any]:
         got[rank] = np.full(whole.shape, np.nan)
     for move in boundary.moves:
         where = tuple(slice(low, high) for low, high in zip(move.low, move.high, strict=True))
-        assert all(cell in cells(boundary.have[move.source]) for cell in cells([tuple(zip(move.low, move.high, strict=True))]))
+        assert all(
+            cell in cells(boundary.have[move.source]) for cell in cells([tuple(zip(move.low, move.high, strict=True))])
+        )
         assert np.isnan(got[move.target][where]).all()  # nothing comes twice
         got[move.target][where] = whole[where]
     return got

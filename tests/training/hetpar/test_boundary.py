@@ -1,4 +1,4 @@
-"""What crosses from one grid to another: all that is needed, nothing else, once, and every gradient home exactly once."""
+"""What crosses from one grid to another: all that is needed, nothing else, once; every gradient comes home once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,15 @@ SIZES = st.sampled_from([1, 2, 3])
 
 @st.composite
 def sides(draw: st.DrawFn) -> Side:
-    layout = Layout(tp=draw(st.sampled_from([1, 2, 4])), cp=draw(SIZES), dp=draw(SIZES), pp=draw(st.sampled_from([1, 2])))
-    return Side(layout, draw(st.sampled_from([0, 0, 5])), draw(st.sampled_from(["copied", "tokens", "hidden"])), draw(st.booleans()))
+    layout = Layout(
+        tp=draw(st.sampled_from([1, 2, 4])), cp=draw(SIZES), dp=draw(SIZES), pp=draw(st.sampled_from([1, 2]))
+    )
+    return Side(
+        layout,
+        draw(st.sampled_from([0, 0, 5])),
+        draw(st.sampled_from(["copied", "tokens", "hidden"])),
+        draw(st.booleans()),
+    )
 
 
 @st.composite
@@ -32,7 +39,9 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 @given(sides(), sides(), batches())
-def test_every_rank_gets_exactly_the_values_it_needs_and_no_value_it_has_travels(a: Side, b: Side, batch: Batch) -> None:
+def test_every_rank_gets_exactly_the_values_it_needs_and_no_value_it_has_travels(
+    a: Side, b: Side, batch: Batch
+) -> None:
     found = between(a, b, batch, WIDTH)
     whole = np.arange(sum(batch.images) * WIDTH, dtype=float).reshape(-1, WIDTH)
     got = play(found, whole)
@@ -94,7 +103,10 @@ def test_who_has_a_row_keeps_it_and_copies_share_the_sending() -> None:
 
 def test_a_data_parallel_degree_may_fan_in_and_fan_out_with_ragged_counts() -> None:
     batch = Batch((3, 5, 2), ((0, 4), (1, 1), (2, 6)))
-    into, out = between(side("dp3"), side("dp1", first=3), batch, WIDTH), between(side("dp1"), side("dp3", first=1), batch, WIDTH)
+    into, out = (
+        between(side("dp3"), side("dp1", first=3), batch, WIDTH),
+        between(side("dp1"), side("dp3", first=1), batch, WIDTH),
+    )
     assert [sum(m.items for m in into.moves if m.source == r) for r in range(3)] == [12, 20, 8]
     assert [sum(m.items for m in out.moves if m.target == r) for r in range(1, 4)] == [12, 20, 8]
 
@@ -107,7 +119,8 @@ def test_a_colocated_encoder_in_data_parallelism_sends_less_than_a_gather_where_
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("tp2 xp3", "'xp3' is not understood"), ("tp2 tp4", "tp is there twice"), ("", "empty"), ("tp0", "'tp0'")]
+    ("text", "says"),
+    [("tp2 xp3", "'xp3' is not understood"), ("tp2 tp4", "tp is there twice"), ("", "empty"), ("tp0", "'tp0'")],
 )
 def test_a_grid_that_is_none_gets_one_line(text: str, says: str) -> None:
     with pytest.raises(BadInput, match=says):

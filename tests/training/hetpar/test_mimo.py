@@ -43,9 +43,7 @@ def test_losses_and_weights_after_two_steps_are_those_of_one_process(case: str) 
 @pytest.mark.parametrize("case", list(PAIRS))
 def test_the_bytes_on_the_wires_are_those_of_the_plan(case: str) -> None:
     _, every = outcomes()
-    borders = [
-        between(*PAIRS[case], training_job.drawn(k), WIDTH) for k in range(training_job.MICROBATCHES)
-    ]
+    borders = [between(*PAIRS[case], training_job.drawn(k), WIDTH) for k in range(training_job.MICROBATCHES)]
     planned = sum(4 * (border.forward + border.backward) for border in borders)
     sent = sum(rank["sent"] for rank in every[list(PAIRS).index(case)])
     assert sent == STEPS * planned

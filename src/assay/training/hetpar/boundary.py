@@ -62,7 +62,9 @@ def side(text: str, first: int = 0, tp: str = "copied", zigzag: bool = False) ->
     for word in text.replace(",", " ").split():
         found = re.fullmatch(r"(tp|cp|pp|dp)=?(\d{1,6})", word.lower())
         if found is None or int(found[2]) < 1:
-            raise BadInput(f"grid {text!r}: {word!r} is not understood; write sizes of tp, cp, pp and dp, as in 'tp2 dp4'")
+            raise BadInput(
+                f"grid {text!r}: {word!r} is not understood; write sizes of tp, cp, pp and dp, as in 'tp2 dp4'"
+            )
         if found[1] in sizes:
             raise BadInput(f"grid {text!r}: {found[1]} is there twice")
         sizes[found[1]] = int(found[2])
@@ -74,21 +76,22 @@ def side(text: str, first: int = 0, tp: str = "copied", zigzag: bool = False) ->
 @dataclass(frozen=True)
 class Batch:
     """A microbatch of all copies: tokens of every image; of every sample which image it begins with (-1: none) and how
-    many tokens of text follow."""
+    many tokens of text follow. `each`: images in a row that a sample begins with."""
 
     images: tuple[int, ...]
     samples: tuple[tuple[int, int], ...]
+    each: int = 1
 
     def first_row(self, image: int) -> int:
         """Where an image begins among the rows of all."""
         return sum(self.images[:image])
 
     def image_of(self, sample: int) -> Range:
-        """The rows of a sample's image; empty where it has none."""
+        """The rows of a sample's images; empty where it has none."""
         image = self.samples[sample][0]
         if image < 0:
             return 0, 0
-        return self.first_row(image), self.first_row(image) + self.images[image]
+        return self.first_row(image), self.first_row(image + self.each)
 
     def length(self, sample: int) -> int:
         """Tokens of a sample, image and text."""
@@ -147,7 +150,7 @@ def has(encoder: Side, batch: Batch, width: int) -> dict[int, list[Box]]:
             first = batch.first_row(image)
             rows += [(first + a, first + b) for a, b in pieces(batch.images[image], encoder, at["cp"], at["tp"])]
         columns = dealt(width, encoder.layout.tp, at["tp"]) if encoder.tp == "hidden" else range(width)
-        found[rank] = [(part, (columns.start, columns.stop)) for part in rows if len(columns)]
+        found[rank] = [(part, (columns.start, columns.stop)) for part in joined(rows) if len(columns)]
     return found
 
 

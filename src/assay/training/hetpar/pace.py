@@ -1,18 +1,17 @@
 """How fast an encoder and a language model train: one layout for both, grids of their own on the same GPUs, or apart.
 
 One layout: the encoder lies on the first stage with the language model's tensor and data parallelism, and the first
-stage has fewer layers of the language model, so that it is not late. An image is not cut over context parallelism: every
-rank of such a group computes all images, as Megatron's do; a rival of our own cuts them there, too. Grids of their own
-on the same GPUs: all encoder passes of a step, the language model's pipeline, all encoder passes back; the encoder's
-activations wait that long. Apart: the encoder's ranks are the first stages of one pipeline. Every kind is searched with
-the same options: tensor, context, pipeline and data parallelism, sequences of a microbatch, recomputation; what does
-not fit into memory is no answer. The search takes equal sequences and a closed form of 1F1B; its best few are then
-solved on the engine's graph with the images that were drawn.
+stage has fewer layers of the language model, so that it is not late. An image is not cut over context parallelism:
+every rank of such a group computes all images, as Megatron's do; a rival of our own cuts them there, too. Grids of
+their own on the same GPUs: all encoder passes of a step, the language model's pipeline, all encoder passes back; the
+encoder's activations wait that long. Apart: the encoder's ranks are the first stages of one pipeline. Every kind is
+searched with the same options: tensor, context, pipeline and data parallelism, sequences of a microbatch,
+recomputation; what does not fit into memory is no answer. The search takes equal sequences and a closed form of 1F1B;
+its best few are then solved on the engine's graph with the images that were drawn.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,15 +25,16 @@ from assay.sim.models import Model
 from assay.sim.random import stream
 from assay.training.engine.cluster import Cluster
 from assay.training.engine.compound import Ends, Passes, Section, joined, joined_ends, peak, pipeline
-from assay.training.engine.costs import RECOMPUTE, USABLE, parts
+from assay.training.engine.costs import RECOMPUTE, USABLE, microbatch_costs, parts
 from assay.training.engine.schedules import GPipe, OneFOneB
 from assay.training.engine.search import divisors
-from assay.training.interface import Floats, Layout
+from assay.training.interface import Floats, Layout, Plan
 
 TENSOR = (1, 2, 4, 8)
 CONTEXT = (1, 2, 4, 8, 16)
 MICRO = (1, 2, 4)
 MOST_STAGES = 16
+WHOLE = "whole"  # of an encoder that shares GPUs: nothing is kept but images, all of it is computed again
 CHUNK = 16  # images that pass through an encoder together
 KINDS = ("one layout", "images cut", "colocated", "separate")
 TOP = 6  # of the search's best that are solved
@@ -42,7 +42,7 @@ TOP = 6  # of the search's best that are solved
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained: packed sequences of `context` tokens, of which a share belongs to images of `patches` patches."""
+    """What is trained: packed sequences of `context` tokens, a share of them of images of `patches` patches."""
 
     eye: Vision
     llm: Model
@@ -66,7 +66,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to lay out both; `kind` is one of KINDS. `first`: layers of the language model on the first stage, 0: alike."""
+    """A way to lay out both, of one of KINDS; `first`: layers of the language model on the first stage, 0: alike."""
 
     kind: str
     llm: Layout
@@ -108,15 +108,13 @@ def measure(work: Work, on: Cluster, choice: Choice, images: Floats) -> Pace:
     return _pace(work, on, choice, images, step, memory, encoder)
 
 
-def _pace(
-    work: Work, on: Cluster, choice: Choice, images: Floats, step: float, memory: float, encoder: float
-) -> Pace:
+def _pace(work: Work, on: Cluster, choice: Choice, images: Floats, step: float, memory: float, encoder: float) -> Pace:
     text = work.batch * work.context
     llm, sees = _llm(work, on, choice), _eye(work, on, choice)
     patches = float(images.sum()) * work.patches
     flops = llm.flops(text, text * work.context / 2) + sees.flops(patches, patches * work.patches)
-    return Pace(choice, step, memory, memory <= USABLE * on.device.mem_bytes, flops / (step * choice.ranks), text / step,
-                encoder)  # fmt: skip
+    fits = memory <= USABLE * on.device.mem_bytes
+    return Pace(choice, step, memory, fits, flops / (step * choice.ranks), text / step, encoder)
 
 
 def _llm(work: Work, on: Cluster, choice: Choice) -> Section:
@@ -125,7 +123,8 @@ def _llm(work: Work, on: Cluster, choice: Choice) -> Section:
 
 
 def _eye(work: Work, on: Cluster, choice: Choice) -> Section:
-    return Section(work.eye.shape, on, choice.encoder, choice.encoder_recompute, causal=False)
+    again = "none" if choice.encoder_recompute == WHOLE else choice.encoder_recompute
+    return Section(work.eye.shape, on, choice.encoder, again, causal=False)
 
 
 def _counts(layers: int, stages: int, first: int) -> tuple[int, ...]:
@@ -159,7 +158,9 @@ def _added(first: Passes, rest: Passes) -> Passes:
     fields = {}
     for name in ("forward", "inputs", "weights", "kept", "passing"):
         table = getattr(rest, name).copy()
-        table[0] = np.maximum(table[0], getattr(first, name)[0]) if name == "passing" else table[0] + getattr(first, name)[0]
+        table[0] = (
+            np.maximum(table[0], getattr(first, name)[0]) if name == "passing" else table[0] + getattr(first, name)[0]
+        )
         fields[name] = table
     return replace(rest, **fields)
 
@@ -190,7 +191,10 @@ def _colocated(work: Work, on: Cluster, choice: Choice, images: Floats) -> tuple
     chunks = np.full(-(-own // CHUNK), float(CHUNK))
     chunks[-1] = own - CHUNK * (len(chunks) - 1)
     seen = _seen(work, eye, chunks[None])
-    kept = float(seen.kept.sum()) + float(eye.state()[0]) + float(seen.passing[0])
+    held = seen.kept.sum()
+    if choice.encoder_recompute == WHOLE:  # a chunk's forward pass runs again before it goes back
+        held, seen = seen.kept.max(), replace(seen, inputs=seen.inputs + seen.forward)
+    kept = float(held) + float(eye.state()[0]) + float(seen.passing[0])
     phases = pipeline(GPipe(), seen, eye.ends()).step
     cross = crossing(work, on, images.sum() / choice.ranks)
     step = phases + 2 * cross + pipeline(OneFOneB(), text, llm.ends()).step
@@ -232,12 +236,12 @@ def cuts(work: Work, ranks: int) -> Iterator[tuple[Layout, int, str]]:
     """Ways to lay the language model over so many ranks: layout, sequences of a microbatch, recomputation."""
     shape = work.llm
     for tp, cp in product(TENSOR, CONTEXT):
-        if ranks % (tp * cp) or shape.heads % tp or work.context // cp < 2048:
+        if ranks % (tp * cp) or tp * cp > 64 or shape.heads % tp or work.context // cp < 2048:
             continue
         for pp in divisors(ranks // (tp * cp), min(MOST_STAGES, shape.layers)):
             dp = ranks // (tp * cp * pp)
             for mbs, recompute in product(MICRO, RECOMPUTE):
-                if work.batch % (dp * mbs) == 0 and (mbs == 1 or mbs * work.context / (cp * tp) <= 16384):
+                if work.batch % (dp * mbs) == 0 and (mbs == 1 or mbs * work.context / (cp * tp) <= 8192):
                     yield Layout(tp, cp, pp, dp), mbs, recompute
 
 
@@ -247,100 +251,141 @@ def choices(work: Work, on: Cluster, kind: str, ranks: int) -> Iterator[Choice]:
     if kind in KINDS[:2]:
         for (cut, mbs, recompute), again in product(cuts(work, ranks), RECOMPUTE):
             if heads % cut.tp == 0 and (kind == "one layout" or cut.cp > 1):
-                eye = Layout(cut.tp, 1, 1, cut.dp * cut.cp) if kind == "one layout" else Layout(cut.tp, cut.cp, 1, cut.dp)
-                one = Choice(kind, cut, eye, mbs, recompute, again)
-                yield one
-                if cut.pp > 1:
-                    yield replace(one, first=_balanced(work, on, one))
-        return
-    if kind == "colocated":
-        for (cut, mbs, recompute), tp, again in product(cuts(work, ranks), TENSOR, RECOMPUTE):
+                whole = Layout(cut.tp, 1, 1, cut.dp * cut.cp)
+                eye = whole if kind == "one layout" else Layout(cut.tp, cut.cp, 1, cut.dp)
+                yield Choice(kind, cut, eye, mbs, recompute, again)
+    elif kind == "colocated":
+        for (cut, mbs, recompute), tp, again in product(cuts(work, ranks), TENSOR, (*RECOMPUTE, WHOLE)):
             if heads % tp == 0:
                 yield Choice(kind, cut, Layout(tp=tp, dp=ranks // tp), mbs, recompute, again)
-        return
-    for away in sizes(on, ranks):
-        for (cut, mbs, recompute), tp, pp, again in product(cuts(work, ranks - away), TENSOR, (1, 2), RECOMPUTE):
-            if heads % tp or away % (tp * pp):
-                continue
-            dp = away // (tp * pp)
-            if dp % cut.dp == 0 or cut.dp % dp == 0:
-                yield Choice(kind, cut, Layout(tp=tp, pp=pp, dp=dp), mbs, recompute, again)
+    else:
+        for away in sizes(work, on, ranks):
+            for (cut, mbs, recompute), tp, pp, again in product(cuts(work, ranks - away), TENSOR, (1, 2), RECOMPUTE):
+                dp = away // (tp * pp)
+                if heads % tp == 0 and away % (tp * pp) == 0 and (dp % cut.dp == 0 or cut.dp % dp == 0):
+                    yield Choice(kind, cut, Layout(tp=tp, pp=pp, dp=dp), mbs, recompute, again)
 
 
-def sizes(on: Cluster, ranks: int) -> list[int]:
-    """How many of the GPUs an encoder may have: whole nodes, up to a half of all."""
-    return list(range(on.per_node, ranks // 2 + 1, on.per_node))
-
-
-def _balanced(work: Work, on: Cluster, choice: Choice) -> int:
-    """Layers of the language model on the first stage such that it takes as long as the others, encoder and all."""
-    text = _unit(_llm(work, on, choice), float(choice.mbs * work.context), work.context / 2)
-    layer = text.took[0] / parts(work.llm.layers, choice.llm.pp)[0]
-    first = (work.llm.layers - (choice.llm.pp - 1) * _unit_seen(work, on, choice).took[0] / layer) / choice.llm.pp
-    return int(np.clip(round(first), 1, work.llm.layers // choice.llm.pp))
+def sizes(work: Work, on: Cluster, ranks: int) -> list[int]:
+    """How many of the GPUs an encoder may have: whole nodes, half to twice its share of the FLOPs, and the fewest."""
+    patches = work.share * work.most * work.patches
+    sees, speaks = (section.flops(n, n * seen) for section, n, seen in (
+        (Section(work.eye.shape, on, Layout(), causal=False), patches, work.patches),
+        (Section(work.llm, on, Layout()), work.context, work.context / 2),
+    ))  # fmt: skip
+    share = ranks * sees / (sees + speaks)
+    some = range(on.per_node, ranks // 2 + 1, on.per_node)
+    return [away for away in some if share / 2 <= away <= 2 * share or away == on.per_node]
 
 
 class Unit(NamedTuple):
-    """Of one microbatch, every stage's: seconds forward and back, bytes kept and passing; its state; what ends a step."""
+    """Of one microbatch, every stage's: seconds forward and back, bytes kept and passing; state; what ends a step."""
 
     took: Floats
     kept: Floats
     passing: Floats
     state: Floats
     ends: Floats
+    again: Floats  # of which seconds forward
 
 
-@lru_cache(maxsize=8192)
 def _unit(section: Section, tokens: float, seen: float) -> Unit:
-    one = section.passes(np.array([tokens]), np.array([tokens * seen]))
-    ends = section.ends()
-    exposed = (ends.gather + ends.reduce) / ends.layers + ends.update
-    return Unit((one.forward + one.backward)[:, 0], one.kept[:, 0], one.passing, section.state(), exposed)
+    plan = Plan(section.layout, recompute=section.recompute, zero=section.zero)
+    one = microbatch_costs(
+        section.shape, section.cluster, plan, section.layers_of_stages(), np.array([tokens]), np.array([seen])
+    )
+    forward = (one.forward + one.wires_forward)[:, 0]
+    took = forward + (one.inputs + one.weights + one.wires_backward)[:, 0]
+    exposed = (one.gather + one.reduce) / one.layers + one.update
+    return Unit(took, one.kept[:, 0], one.passing, one.state, exposed, forward)
 
 
-def _unit_seen(work: Work, on: Cluster, choice: Choice, images: float = math.nan) -> Unit:
-    count = work.share * work.most * choice.mbs if math.isnan(images) else images
-    return _unit(_eye(work, on, choice), count * work.patches, float(work.patches))
+@lru_cache(maxsize=8)
+def search_of(work: Work, on: Cluster) -> Search:
+    """Kept: every kind of layout asks for the same passes of the language model."""
+    return Search(work, on)
 
 
-def rough(work: Work, on: Cluster, choice: Choice) -> tuple[float, float]:
-    """Seconds and bytes of a step with equal microbatches, by closed forms."""
-    text = _unit(_llm(work, on, choice), float(choice.mbs * work.context), work.context / 2)
-    m = work.batch // (choice.llm.dp * choice.mbs)
-    if choice.kind == "colocated":
-        images = work.batch * work.share * work.most / choice.encoder.dp
-        chunk = _unit_seen(work, on, choice, min(float(CHUNK), images))
-        times = images / min(float(CHUNK), images)
-        more = times * chunk.kept[0] + chunk.passing[0] + chunk.state[0]
-        return _filled(text, m) + times * float(chunk.took[0] + chunk.ends[0]), _kept(text, m, more)
-    if choice.kind == "separate":
-        per = choice.mbs * work.share * work.most * choice.llm.dp / choice.encoder.dp
-        both = Unit(*map(np.concatenate, zip(_unit_seen(work, on, choice, per), text, strict=True)))
+class Search:
+    """Choices of one workload on one cluster by closed forms; what several share is computed once."""
+
+    def __init__(self, work: Work, on: Cluster) -> None:
+        self.work, self.on = work, on
+        self.texts: dict[tuple[Layout, int, str], Unit] = {}
+        self.images: dict[tuple[Layout, str, float], Unit] = {}
+
+    def text(self, one: Choice) -> Unit:
+        """A microbatch through the language model."""
+        key = one.llm, one.mbs, one.recompute
+        if key not in self.texts:
+            tokens, alike = float(one.mbs * self.work.context), replace(one, first=0)
+            self.texts[key] = _unit(_llm(self.work, self.on, alike), tokens, self.work.context / 2)
+        found = self.texts[key]
+        if not one.first:
+            return found
+        alike, counts = (_counts(self.work.llm.layers, one.llm.pp, first) for first in (0, one.first))
+        more = np.array(counts) - alike  # a layer more or less on a stage is as much as one of a stage's others
+        middle = min(1, one.llm.pp - 2)
+        return Unit(*(values + more * values[middle] / alike[middle] for values in found))
+
+    def seen(self, one: Choice, images: float) -> Unit:
+        """So many images through the encoder."""
+        key = one.encoder, one.encoder_recompute, images
+        if key not in self.images:
+            patches = self.work.patches
+            self.images[key] = _unit(_eye(self.work, self.on, one), images * patches, float(patches))
+        return self.images[key]
+
+    def balanced(self, one: Choice) -> Choice:
+        """Fewer layers of the language model on the first stage, so that it takes as long as the others."""
+        layers, pp = self.work.llm.layers, one.llm.pp
+        layer = self.text(one).took[0] / parts(layers, pp)[0]
+        images = self.seen(one, one.mbs * self.work.share * self.work.most).took[0] / layer
+        return replace(one, first=int(np.clip(round((layers - (pp - 1) * images) / pp), 1, layers // pp)))
+
+    def rough(self, one: Choice) -> tuple[float, float]:
+        """Seconds and bytes of a step."""
+        text, work = self.text(one), self.work
+        m = work.batch // (one.llm.dp * one.mbs)
+        per = work.share * work.most
+        if one.kind == "colocated":
+            images = work.batch * per / one.encoder.dp
+            chunk = self.seen(one, min(float(CHUNK), images))
+            times = images / min(float(CHUNK), images)
+            again = one.encoder_recompute == WHOLE
+            more = (1 if again else times) * chunk.kept[0] + chunk.passing[0] + chunk.state[0]
+            phases = times * float(chunk.took[0] + again * chunk.again[0]) + float(chunk.ends[0])
+            return _filled(text, m) + phases, _kept(text, m) + float(more)
+        if one.kind == "separate":
+            seen = self.seen(one, one.mbs * per * one.llm.dp / one.encoder.dp)
+            both = Unit(*map(np.concatenate, zip(seen, text, strict=True)))
+            return _filled(both, m), _kept(both, m)
+        seen, first = self.seen(one, one.mbs * per), np.zeros(len(text.took))
+        first[0] = 1.0
+        both = Unit(*(a + first * b[0] for a, b in zip(text, seen, strict=True)))
         return _filled(both, m), _kept(both, m)
-    seen, first = _unit_seen(work, on, choice), np.zeros(len(text.took))
-    first[0] = 1.0
-    both = Unit(*(a + first * b[0] for a, b in zip(text, seen, strict=True)))
-    return _filled(both, m), _kept(both, m)
 
 
 def _filled(unit: Unit, m: int) -> float:
     return float(unit.took.sum() + (m - 1) * unit.took.max() + unit.ends.max())
 
 
-def _kept(unit: Unit, m: int, more: float = 0.0) -> float:
+def _kept(unit: Unit, m: int) -> float:
     flying = np.minimum(m, len(unit.took) - np.arange(len(unit.took)))
-    return float((unit.state + unit.passing + flying * unit.kept).max()) + more
+    return float((unit.state + unit.passing + flying * unit.kept).max())
 
 
 @lru_cache(maxsize=256)
 def best(work: Work, on: Cluster, kind: str, ranks: int) -> tuple[Choice, ...]:
     """The few that are fastest by closed forms and fit, by what a GPU gets done."""
-    room = USABLE * on.device.mem_bytes
+    search, room = search_of(work, on), USABLE * on.device.mem_bytes
     found = []
-    for choice in choices(work, on, kind, ranks):
-        step, memory = rough(work, on, choice)
-        if memory <= room:
-            found.append((step * choice.ranks, choice))
+    for one in choices(work, on, kind, ranks):
+        some = [one, search.balanced(one)] if kind in KINDS[:2] and one.llm.pp > 1 else [one]
+        for choice in some:
+            step, memory = search.rough(choice)
+            if memory <= room:
+                found.append((step * choice.ranks, choice))
     found.sort(key=lambda pair: pair[0])
     return tuple(choice for _, choice in found[:TOP])
 

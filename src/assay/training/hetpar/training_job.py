@@ -51,7 +51,7 @@ def _trained(encoder: Side, llm: Side, steps: int, seed: int) -> dict[str, Any]:
 
     from assay.training.hetpar.mimo import PATCH, VOCAB, Mimo
 
-    both, losses = Mimo(encoder, llm, seed), []
+    both = Mimo(encoder, llm, seed)
     random = torch.Generator().manual_seed(seed)
     batches = []
     for k in range(MICROBATCHES):
@@ -59,8 +59,7 @@ def _trained(encoder: Side, llm: Side, steps: int, seed: int) -> dict[str, Any]:
         patches = torch.randn(sum(batch.images), PATCH, generator=random)
         words = torch.randint(0, VOCAB, (sum(words for _, words in batch.samples),), generator=random)
         batches.append((batch, patches, words))
-    for _ in range(steps):
-        losses.append(both.step(batches, RATE))
+    losses = [both.step(batches, RATE) for _ in range(steps)]
     modules = {"encoder": both.encoder, "llm": both.llm}
     return {
         "losses": losses,
