@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,10 +24,11 @@ from assay.sim.models import Model
 from assay.sim.random import stream
 from assay.training.engine.cluster import Cluster
 from assay.training.engine.compound import Ends, Passes, Section, joined, joined_ends, peak, pipeline
-from assay.training.engine.costs import RECOMPUTE, USABLE, microbatch_costs, parts
+from assay.training.engine.costs import RECOMPUTE, USABLE, parts
+from assay.training.engine.rough import Unit, filled, held, unit
 from assay.training.engine.schedules import GPipe, OneFOneB
 from assay.training.engine.search import divisors
-from assay.training.interface import Floats, Layout, Plan
+from assay.training.interface import Floats, Layout
 
 TENSOR = (1, 2, 4, 8)
 CONTEXT = (1, 2, 4, 8, 16)
@@ -278,28 +278,6 @@ def sizes(work: Work, on: Cluster, ranks: int) -> list[int]:
     return [away for away in some if share / 2 <= away <= 2 * share or away == on.per_node]
 
 
-class Unit(NamedTuple):
-    """Of one microbatch, every stage's: seconds forward and back, bytes kept and passing; state; what ends a step."""
-
-    took: Floats
-    kept: Floats
-    passing: Floats
-    state: Floats
-    ends: Floats
-    again: Floats  # of which seconds forward
-
-
-def _unit(section: Section, tokens: float, seen: float) -> Unit:
-    plan = Plan(section.layout, recompute=section.recompute, zero=section.zero)
-    one = microbatch_costs(
-        section.shape, section.cluster, plan, section.layers_of_stages(), np.array([tokens]), np.array([seen])
-    )
-    forward = (one.forward + one.wires_forward)[:, 0]
-    took = forward + (one.inputs + one.weights + one.wires_backward)[:, 0]
-    exposed = (one.gather + one.reduce) / one.layers + one.update
-    return Unit(took, one.kept[:, 0], one.passing, one.state, exposed, forward)
-
-
 @lru_cache(maxsize=8)
 def search_of(work: Work, on: Cluster) -> Search:
     """Kept: every kind of layout asks for the same passes of the language model."""
@@ -319,7 +297,7 @@ class Search:
         key = one.llm, one.mbs, one.recompute
         if key not in self.texts:
             tokens, alike = float(one.mbs * self.work.context), replace(one, first=0)
-            self.texts[key] = _unit(_llm(self.work, self.on, alike), tokens, self.work.context / 2)
+            self.texts[key] = unit(_llm(self.work, self.on, alike), tokens, self.work.context / 2)
         found = self.texts[key]
         if not one.first:
             return found
@@ -333,7 +311,7 @@ class Search:
         key = one.encoder, one.encoder_recompute, images
         if key not in self.images:
             patches = self.work.patches
-            self.images[key] = _unit(_eye(self.work, self.on, one), images * patches, float(patches))
+            self.images[key] = unit(_eye(self.work, self.on, one), images * patches, float(patches))
         return self.images[key]
 
     def balanced(self, one: Choice) -> Choice:
@@ -354,25 +332,16 @@ class Search:
             times = images / min(float(CHUNK), images)
             again = one.encoder_recompute == WHOLE
             more = (1 if again else times) * chunk.kept[0] + chunk.passing[0] + chunk.state[0]
-            phases = times * float(chunk.took[0] + again * chunk.again[0]) + float(chunk.ends[0])
-            return _filled(text, m) + phases, _kept(text, m) + float(more)
+            phases = times * float(chunk.took[0] + again * chunk.forward[0]) + float(chunk.ends[0])
+            return filled(text, m) + phases, held(text, m) + float(more)
         if one.kind == "separate":
             seen = self.seen(one, one.mbs * per * one.llm.dp / one.encoder.dp)
             both = Unit(*map(np.concatenate, zip(seen, text, strict=True)))
-            return _filled(both, m), _kept(both, m)
+            return filled(both, m), held(both, m)
         seen, first = self.seen(one, one.mbs * per), np.zeros(len(text.took))
         first[0] = 1.0
         both = Unit(*(a + first * b[0] for a, b in zip(text, seen, strict=True)))
-        return _filled(both, m), _kept(both, m)
-
-
-def _filled(unit: Unit, m: int) -> float:
-    return float(unit.took.sum() + (m - 1) * unit.took.max() + unit.ends.max())
-
-
-def _kept(unit: Unit, m: int) -> float:
-    flying = np.minimum(m, len(unit.took) - np.arange(len(unit.took)))
-    return float((unit.state + unit.passing + flying * unit.kept).max())
+        return filled(both, m), held(both, m)
 
 
 @lru_cache(maxsize=256)
