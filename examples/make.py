@@ -223,6 +223,21 @@ def lengths(random: Random) -> str:
     return lines([{"tokens": min(65_536, max(16, int(random.lognormvariate(6.3, 1.3))))} for _ in range(400)])
 
 
+@makes("multimodal.jsonl")
+def multimodal(random: Random) -> str:
+    """Tokens of samples: photographs with questions, charts with tables, and some texts alone."""
+    rows = []
+    for _ in range(400):
+        kind = random.choices(("photograph", "chart", "text"), (5, 4, 1))[0]
+        image = {"photograph": (380, 0.15), "chart": (850, 0.6), "text": (0, 0.0)}[kind]
+        text = {"photograph": (60, 0.8), "chart": (300, 0.8), "text": (500, 0.7)}[kind]
+        rows.append({
+            "image_tokens": min(1280, int(image[0] * random.lognormvariate(0, image[1]))),
+            "text_tokens": max(4, min(4096, int(text[0] * random.lognormvariate(0, text[1])))),
+        })  # fmt: skip
+    return lines(rows)
+
+
 @makes("market.csv")
 def market(random: Random) -> str:
     """What nodes cost, in US dollars an hour, and how many there are, in two regions: every ten minutes of an hour."""

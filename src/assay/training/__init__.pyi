@@ -9,6 +9,7 @@ from assay.training.engine.schedules import named as schedule
 from assay.training.engine.step import Outcome as Outcome
 from assay.training.engine.step import simulate as simulate
 from assay.training.engine.step import Unequal as Unequal
+from assay.training.entrain import plan as deal_samples
 from assay.training.fcp import plan as plan_blocks
 from assay.training.interface import CollectiveModel as CollectiveModel
 from assay.training.interface import ExpertBalancer as ExpertBalancer
@@ -40,6 +41,7 @@ __all__ = [
     "Unequal",
     "balanced_experts",
     "best_plans",
+    "deal_samples",
     "plan_blocks",
     "read_cluster",
     "read_topology",

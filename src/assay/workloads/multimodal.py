@@ -2,8 +2,8 @@
 
 Tokens of images are those that the language model gets. The four sets are told by lognormals whose medians follow from
 what the sets hold (charts drawn large, COCO's photographs of 640 x 480, one-word answers, long explanations) at 28
-pixels a token; medians and spreads are assumed, none was fitted. Images and texts are drawn independently, as
-their lengths are nearly unrelated in such sets.
+pixels a token, images resized to at most 1,280 tokens as Qwen2.5-VL's own examples do; medians and spreads are assumed,
+none was fitted. Images and texts are drawn independently, as their lengths are nearly unrelated in such sets.
 
 >>> samples = draw("chartqa", 1000, seed=0)
 >>> len(samples), bool(np.median(samples.image) > 10 * np.median(samples.text))
@@ -25,6 +25,7 @@ from assay.sim.random import stream
 Ints = NDArray[np.int64]
 MOST = 1 << 20  # tokens of one image or text; more is a file read wrongly
 LARGEST = 1 << 28  # bytes of a file that are read
+RESIZED = 1280  # tokens that an image of the four sets has at most
 FIELDS = ("image_tokens", "text_tokens")
 
 
@@ -84,11 +85,11 @@ class Source:
 
 
 SOURCES = {
-    "synthchartnet": Source(Lognormal(900, 0.75, 64, 8192), ((1.0, Lognormal(320, 0.9, 16, 4096)),)),
-    "chartqa": Source(Lognormal(600, 0.4, 64, 4096), ((1.0, Lognormal(36, 0.35, 8, 256)),)),
-    "cocoqa": Source(Lognormal(380, 0.15, 64, 1024), ((1.0, Lognormal(24, 0.25, 8, 128)),)),
+    "synthchartnet": Source(Lognormal(900, 0.75, 64, RESIZED), ((1.0, Lognormal(320, 0.9, 16, 4096)),)),
+    "chartqa": Source(Lognormal(600, 0.4, 64, RESIZED), ((1.0, Lognormal(36, 0.35, 8, 256)),)),
+    "cocoqa": Source(Lognormal(380, 0.15, 64, RESIZED), ((1.0, Lognormal(24, 0.25, 8, 128)),)),
     "llava-150k": Source(  # conversations, descriptions, reasoning: by their share of the 158 thousand
-        Lognormal(380, 0.15, 64, 1024),
+        Lognormal(380, 0.15, 64, RESIZED),
         ((0.37, Lognormal(330, 0.5, 32, 2048)), (0.15, Lognormal(140, 0.3, 32, 1024)),
          (0.48, Lognormal(220, 0.4, 32, 2048))),
     ),

@@ -23,6 +23,7 @@ backward pass of another microbatch.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -123,8 +124,8 @@ class Section:
     def state(self) -> Floats:
         """Bytes of each stage's rank: weights, and where it is trained gradients and optimizer."""
         if self.trained:
-            return self._still().state
-        found = self._still()
+            return _still(self).state
+        found = _still(self)
         return np.asarray(found.gradient_bytes * self.cluster.precision.item / self.cluster.precision.gradient)
 
     def work(self, tokens: Floats, beside: float) -> Floats:
@@ -143,7 +144,7 @@ class Section:
 
     def ends(self) -> Ends:
         """What follows the passes."""
-        found, on = self._still(), float(self.trained)
+        found, on = _still(self), float(self.trained)
         return Ends(found.gather * on, found.reduce * on, found.update * on, found.layers)
 
     def flops(self, tokens: float, pairs: float) -> float:
@@ -152,12 +153,15 @@ class Section:
         seen = pairs * self.shape.full_layers + window * tokens * self.shape.window_layers
         return (3.0 if self.trained else 1.0) * (self.shape.flops(tokens) + self.shape.pair_flops() * seen)
 
-    def _still(self) -> StageCosts:
-        return self._costs(np.ones(1), np.zeros(1))
-
     def _costs(self, tokens: Floats, seen: Floats) -> StageCosts:
         plan = Plan(self.layout, recompute=self.recompute, zero=self.zero)
         return microbatch_costs(self.shape, self.cluster, plan, self.layers_of_stages(), tokens, seen)
+
+
+@lru_cache(maxsize=4096)
+def _still(section: Section) -> StageCosts:
+    """What does not depend on microbatches."""
+    return section._costs(np.ones(1), np.zeros(1))
 
 
 def joined(*sections: Passes) -> Passes:
@@ -272,14 +276,18 @@ def levelled(section: Section, tokens: float, pairs: float) -> Section:
     """
     if section.layout.pp == 1:
         return section
-    counts = np.array(section.layers_of_stages())
+    counts, best = np.array(section.layers_of_stages()), (np.inf, section)
     size = np.array([tokens]), np.array([pairs])
-    while True:
-        found = replace(section, counts=tuple(counts.tolist())).passes(*size)
+    for _ in range(2 * section.shape.layers):  # layers of several kinds may go to and fro
+        tried = replace(section, counts=tuple(counts.tolist()))
+        found = tried.passes(*size)
         seconds = (found.forward + found.backward)[:, 0]
-        layer = float((seconds / counts).min())  # of a stage with no more than layers
+        if seconds.max() >= best[0]:
+            break
+        best = float(seconds.max()), tried
         slow, fast = int(np.where(counts > 1, seconds, 0).argmax()), int(seconds.argmin())
-        if counts[slow] == 1 or seconds[fast] + layer >= seconds[slow]:
-            return replace(section, counts=tuple(counts.tolist()))
+        if counts[slow] == 1:
+            break
         counts[slow] -= 1
         counts[fast] += 1
+    return best[1]

@@ -344,10 +344,8 @@ def microbatch_costs(
 def _costs(rank: _Rank, plan: Plan, counts: Sequence[int]) -> StageCosts:
     layout, keeps = plan.layout, rank.cluster.precision
     several = isinstance(rank.seq, np.ndarray)
-    layer = _layer.__wrapped__ if several else _layer  # arrays are no keys to keep answers by
-    ends = _ends.__wrapped__ if several else _ends
-    each = {kind: layer(rank, *kind) for kind in dict.fromkeys(kinds(rank.model))}
-    sums = _sums(rank, counts, each, ends(rank))
+    each, ends = _many(replace(rank, layout=replace(layout, pp=1, dp=1, vpp=1))) if several else _one(rank)
+    sums = _sums(rank, counts, each, ends)
     across = {name: () if name in ("dense", "experts") else np.shape(rank.seq) for name in Layer.__dataclass_fields__}
     column = {name: np.stack([np.broadcast_to(getattr(part, name), shape) for part in sums])
               for name, shape in across.items()}  # fmt: skip
@@ -382,6 +380,29 @@ def _costs(rank: _Rank, plan: Plan, counts: Sequence[int]) -> StageCosts:
         send=rank.wires("send", 2, layout.tp * layout.cp * layout.dp, hop) if layout.pp > 1 else 0.0,
         gradient_bytes=keeps.gradient * every,
     )  # fmt: skip
+
+
+def _one(rank: _Rank) -> tuple[dict[tuple[str, str], Layer], tuple[Layer, Layer]]:
+    """A layer of each kind, the embedding and the head."""
+    return {kind: _layer(rank, *kind) for kind in dict.fromkeys(kinds(rank.model))}, _ends(rank)
+
+
+def _many(rank: _Rank) -> tuple[dict[tuple[str, str], Layer], tuple[Layer, Layer]]:
+    """The same of several microbatches: how a model is cut into stages does not change its layers, so answers are
+    kept, by the bytes of their tokens."""
+    return _kept(replace(rank, seq=_key(rank.seq), seen=_key(rank.seen)))
+
+
+def _key(values: Floats) -> tuple[tuple[int, ...], bytes]:
+    return values.shape, values.astype(float).tobytes()
+
+
+@lru_cache(maxsize=64)
+def _kept(rank: _Rank) -> tuple[dict[tuple[str, str], Layer], tuple[Layer, Layer]]:
+    seq, seen = (np.frombuffer(data).reshape(shape) for shape, data in (rank.seq, rank.seen))
+    plain = replace(rank, seq=seq, seen=seen)
+    listed = dict.fromkeys(kinds(rank.model))
+    return {kind: _layer.__wrapped__(plain, *kind) for kind in listed}, _ends.__wrapped__(plain)
 
 
 def _hidden(total: Floats, first: Floats, behind: Floats) -> Floats:
