@@ -18,7 +18,7 @@ decoder's. A grid names its axes, the one that changes fastest first.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,24 +82,32 @@ class Grid:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a tensor lies on a grid: the axis that cuts each dimension, None where it is whole; copies elsewhere."""
+    """How a tensor lies on a grid: the axis that cuts each dimension, or several, the slowest first; None where it is
+    whole; copies elsewhere."""
 
     grid: Grid
-    dims: tuple[str | None, ...]
+    dims: tuple[str | tuple[str, ...] | None, ...]
 
     def box(self, rank: int, shape: Sequence[int]) -> Box:
         """The slice that a rank holds; sizes that do not divide are cut as evenly as they can be.
 
         >>> Cut(Grid.of(tp=2), ("tp",)).box(1, (5,))
         ((2, 5),)
+        >>> Cut(Grid.of(tp=2, cp=3), (("cp", "tp"),)).box(3, (12,))  # the second half of the middle third
+        ((6, 8),)
         """
         at, sizes = self.grid.coordinates(rank), dict(self.grid.axes)
-        if len(shape) != len(self.dims) or any(name not in sizes for name in self.dims if name):
+        axes = [() if dim is None else (dim,) if isinstance(dim, str) else dim for dim in self.dims]
+        if len(shape) != len(axes) or any(name not in sizes for names in axes for name in names):
             raise BadInput(f"cut {self.dims} of a tensor of {len(shape)} dimensions on {', '.join(sizes)}")
-        return tuple(
-            (0, n) if name is None else (at[name] * n // sizes[name], (at[name] + 1) * n // sizes[name])
-            for name, n in zip(self.dims, shape, strict=True)
-        )
+        found = []
+        for names, n in zip(axes, shape, strict=True):
+            low, high = 0, n
+            for name in names:
+                size, part = high - low, sizes[name]
+                low, high = low + at[name] * size // part, low + (at[name] + 1) * size // part
+            found.append((low, high))
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -119,20 +127,36 @@ class Move:
 
 def moves(shape: Sequence[int], old: Cut, new: Cut) -> list[Move]:
     """Every slice that a rank of the new cut needs, from who has it: itself, else the copy that sent least so far."""
+
+    def held(cut: Cut) -> dict[int, list[Box]]:
+        return {rank: [cut.box(rank, shape)] for rank in range(cut.grid.first, cut.grid.first + cut.grid.ranks)}
+
+    return transfers(held(old), held(new))
+
+
+def transfers(have: Mapping[int, Sequence[Box]], need: Mapping[int, Sequence[Box]]) -> list[Move]:
+    """The same for ranks that have and need any boxes: of unequal sizes, several a rank, none.
+
+    Boxes of different ranks are the same (copies) or share nothing.
+
+    >>> [(move.source, move.target) for move in transfers({0: [((0, 3),)], 1: [((3, 4),)]}, {2: [((1, 4),)]})]
+    [(0, 2), (1, 2)]
+    """
     holders: dict[Box, list[int]] = {}
-    for rank in range(old.grid.first, old.grid.first + old.grid.ranks):
-        holders.setdefault(old.box(rank, shape), []).append(rank)
+    for rank, boxes in have.items():
+        for box in boxes:
+            holders.setdefault(box, []).append(rank)
     sent: dict[int, int] = {}
     found = []
-    for target in range(new.grid.first, new.grid.first + new.grid.ranks):
-        wanted = new.box(target, shape)
-        for box, ranks in holders.items():
-            shared = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True)]
-            if any(low >= high for low, high in shared):
-                continue
-            source = target if target in ranks else min(ranks, key=lambda rank: (sent.get(rank, 0), rank))
-            move = Move(source, target, tuple(low for low, _ in shared), tuple(high for _, high in shared))
-            if source != target:
-                sent[source] = sent.get(source, 0) + move.items
-            found.append(move)
+    for target, boxes in need.items():
+        for wanted in boxes:
+            for box, ranks in holders.items():
+                shared = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True)]
+                if any(low >= high for low, high in shared):
+                    continue
+                source = target if target in ranks else min(ranks, key=lambda rank: (sent.get(rank, 0), rank))
+                move = Move(source, target, tuple(low for low, _ in shared), tuple(high for _, high in shared))
+                if source != target:
+                    sent[source] = sent.get(source, 0) + move.items
+                found.append(move)
     return found
