@@ -10,6 +10,8 @@ from assay.training.engine.step import Outcome as Outcome
 from assay.training.engine.step import simulate as simulate
 from assay.training.engine.step import Unequal as Unequal
 from assay.training.fcp import plan as plan_blocks
+from assay.training.hexiseq import mixed as mixed_machines
+from assay.training.hexiseq import plan_uneven as plan_uneven
 from assay.training.interface import CollectiveModel as CollectiveModel
 from assay.training.interface import ExpertBalancer as ExpertBalancer
 from assay.training.interface import Hosts as Hosts
@@ -40,7 +42,9 @@ __all__ = [
     "Unequal",
     "balanced_experts",
     "best_plans",
+    "mixed_machines",
     "plan_blocks",
+    "plan_uneven",
     "read_cluster",
     "read_topology",
     "schedule",

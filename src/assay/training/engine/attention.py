@@ -4,7 +4,8 @@ What queries see in a stretch of keys is an average and the logarithm of its wei
 merge into one, in any order, so keys and values may lie anywhere and come whenever they come. The backward pass needs
 the merged weight only, and adds up the same way. Heads of queries may share those of keys in groups.
 
-:func:`in_one_piece` is the same by torch's own attention, to hold anything distributed against. Needs the extra `torch`.
+:func:`in_one_piece` is the same by torch's own attention, to hold anything distributed against. Needs the extra
+`torch`.
 
 - Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., FlashAttention, NeurIPS 2022.
 """
@@ -33,7 +34,7 @@ class Span(NamedTuple):
 
 
 def _grouped(q: Tensor, heads: int) -> Tensor:
-    """Queries `[token, head, width]` by the head of keys that they look at: `[token, key head, of its group, width]`."""
+    """Queries `[token, head, width]` by the head of keys they look at: `[token, key head, of its group, width]`."""
     return q.reshape(q.shape[0], heads, q.shape[1] // heads, q.shape[2])
 
 

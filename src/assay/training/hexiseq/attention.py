@@ -97,7 +97,9 @@ def exchange_tokens(seat: Seat, mixed: Tensor) -> Tensor:
         out[r], into[r] = part.shape[0] * part.shape[1], mine * int(seat.split.heads[r])
     (got,) = exchange([(out, into)], mixed.reshape(-1, width))
     pieces = got.split([into[r] for r in members])
-    return torch.cat([x.reshape(mine, int(seat.split.heads[r]), width) for r, x in zip(members, pieces, strict=True)], dim=1)
+    return torch.cat(
+        [x.reshape(mine, int(seat.split.heads[r]), width) for r, x in zip(members, pieces, strict=True)], dim=1
+    )
 
 
 class _Ring(torch.autograd.Function):

@@ -14,7 +14,7 @@ from assay.training.hexiseq.machines import Machines, read
 from assay.training.hexiseq.pace import Split, work
 from assay.training.hexiseq.rivals import systems
 
-COLUMNS = ("tokens_s", "seconds", "groups", "tokens_apart", "head_splits", "memory", "fits")
+COLUMNS = ("tokens_s", "seconds", "groups", "tokens_apart", "sub_rings", "memory", "fits")
 UNITS = {"tokens_s": "tokens/s", "seconds": "s", "memory": "bytes a rank", "sequence": "tokens"}
 MOST = 1024  # ranks
 
@@ -91,7 +91,9 @@ def why(table: list[dict[str, Any]], found: dict[str, dict[str, Any]]) -> str:
     if apart:
         second = apart[0]
         lead = first["tokens_s"] / second["tokens_s"]
-        told += f", {lead:.2f} times as many as {second['system']}" if lead >= 1.01 else f", a tie with {second['system']}"
+        told += (
+            f", {lead:.2f} times as many as {second['system']}" if lead >= 1.01 else f", a tie with {second['system']}"
+        )
     gain = found["hexiseq"]["gain"]
     if gain is None:
         return told + "; equal shares do not fit into memory at any cut."

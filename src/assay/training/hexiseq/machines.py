@@ -21,6 +21,7 @@ from assay.training.interface import Floats, Ints
 # about 0.35 of an H100, FlashAttention-3 with up to 0.75 of an H100; matrices and links are an engineer's guess.
 ATTENTION = {"h100": (0.35, 0.72), "h200": (0.35, 0.72)}
 OTHER_ATTENTION, MATRIX, LINKS = (0.5, 0.72), (0.6, 0.8), (0.65, 0.9)
+NETWORK = 25e9  # bytes a second of a port
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,11 @@ def middle(span: tuple[float, float]) -> float:
     return (span[0] + span[1]) / 2
 
 
-def mixed(text: str, random: np.random.Generator | None = None, network: float = 25e9) -> Machines:
-    """`16xh100+16xa100`: whole nodes of eight of each kind (fewer where fewer are asked for), joined by a network.
+def mixed(text: str, random: np.random.Generator | None = None, port: str = "gpu") -> Machines:
+    """`16xh100+16xa100`: whole nodes of eight of each kind (fewer where fewer are asked for), joined at 25 GB/s.
 
-    `random` draws what kernels and links attain of their peaks, once for a kind; without it, the middle of the ranges.
+    `port`: whether every GPU has such a port of its own, or every node one that its GPUs share. `random` draws what
+    kernels and links attain of their peaks, once for a kind; without it, the middle of the ranges.
 
     >>> mixed("16xh100+8xl40s").node.tolist()[::8]
     [0, 1, 2]
@@ -115,7 +117,7 @@ def mixed(text: str, random: np.random.Generator | None = None, network: float =
         if count % size:
             raise BadInput(f"machines {piece!r}: a multiple of {size} expected, whole nodes")
         attention, matrix = drawn(ATTENTION.get(on.name, OTHER_ATTENTION)), drawn(MATRIX)
-        outside = Link(on.nic.latency, network)
+        outside = Link(on.nic.latency, NETWORK / (size if port == "node" else 1))
         parts.append(_Nodes(on.name, count // size, size, on.nvlink, outside, attention, matrix))
     return _joined(parts, drawn(LINKS))
 

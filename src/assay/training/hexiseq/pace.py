@@ -1,10 +1,10 @@
 """What a training step of one long sequence takes on a mixed cluster, for any split of its tokens and heads.
 
-A layer's pass on a group of ranks: products of each rank's own tokens; an all-to-all that turns all heads of some tokens
-into all tokens of some heads; attention, while keys and values of the other groups go round; the way back. A rank waits
-for its group before and after attention, groups wait for keys and values, and everybody for everybody at the layer's
-end (weights are sharded over all ranks, and gathered a layer ahead). Forward passes are repeated in the backward pass:
-of a long sequence only the layers' inputs are kept.
+A layer's pass on a group of ranks: products of each rank's own tokens; an all-to-all that turns all heads of some
+tokens into all tokens of some heads; attention, while keys and values of the other groups go round; the way back. A
+rank waits for its group before and after attention, groups wait for keys and values, and everybody for everybody at
+the layer's end (weights are sharded over all ranks, and gathered a layer ahead). Forward passes are repeated in the
+backward pass: of a long sequence only the layers' inputs are kept.
 
 Tokens are dealt to groups in pairs of stretches from both ends (zig-zag with unequal stretches), so under the causal
 mask queries of group j and keys of group i make S_j S_i / 2 pairs, whichever comes first. Messages take a latency and
@@ -100,8 +100,7 @@ class Split:
             raise ValueError(f"{int(self.tokens.sum())} tokens are dealt, {job.seq} expected, none negative")
         owned = np.bincount(self.group, weights=self.heads)
         if (owned != job.heads).any():
-            raise ValueError(f"group {int(np.argmax(owned != job.heads))} has {owned.min():g} to {owned.max():g} heads; "
-                             f"all {job.heads} expected")  # fmt: skip
+            raise ValueError(f"groups have {owned.min():g} to {owned.max():g} heads; all {job.heads} expected in each")
 
 
 @dataclass(frozen=True)
@@ -122,18 +121,18 @@ class Clockwork:
         self.on, self.job = on, job
         inside, outside = Link(on.near, float(on.inside.min())), Link(on.far, float(on.outside.min()))
         per_node = int(np.unique(on.node, return_counts=True)[1].min())
-        gather = nested_all_gather(on.ranks, per_node, ITEM * job.weights / on.ranks, inside, outside)
+        self.gather = nested_all_gather(on.ranks, per_node, ITEM * job.weights / on.ranks, inside, outside)
         self.state = STATE * job.params / on.ranks + 2 * ITEM * job.weights
         self._rank = np.ascontiguousarray([on.matrix, on.attention, on.inside, on.outside, on.memory])
         self._job = np.array(
             [job.layers, job.heads, job.shared, job.dim, job.token_flops, job.last_flops, job.token_kept
-             + job.token_passing, self.state, gather, on.near, on.far, ATTENTION_AGAIN]
+             + job.token_passing, self.state, self.gather, on.near, on.far, ATTENTION_AGAIN]
         )  # fmt: skip
 
     def pace(self, split: Split) -> Pace:
         """Of one split; memory that is exceeded is an answer."""
         order, ptr = laid(split.group)
-        seconds, busy, compute, memory = _pace(
+        seconds, busy, compute, memory = solve(
             order, ptr, split.tokens, split.heads, self.on.node, self._rank, self._job
         )
         return Pace(float(seconds), busy, compute, memory, bool((memory <= self.on.memory).all()))
@@ -240,7 +239,8 @@ def _ring(lengths: Any, starts: Any, after: Any, pair: Any, hop: Any, latency: f
 
 
 @njit(cache=True, nogil=True)
-def _pace(order: Any, ptr: Any, tokens: Any, heads: Any, node: Any, rank: Any, job: Any) -> Any:
+def solve(order: Any, ptr: Any, tokens: Any, heads: Any, node: Any, rank: Any, job: Any) -> Any:
+    """Seconds of a step; of groups when they are done and what they compute; of ranks their bytes."""
     k, n = len(ptr) - 1, len(order)
     layers, shared, dim, per_token, last = job[0], job[2], job[3], job[4], job[5]
     lengths, products, pair, hop = np.zeros(k), np.zeros(k), np.zeros(k), np.zeros(k)

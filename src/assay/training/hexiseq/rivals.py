@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from assay.sim.compiled import njit
 from assay.sim.random import stream
 from assay.training.hexiseq.machines import Machines
 from assay.training.hexiseq.pace import Clockwork, Pace, Split, Work, laid
-from assay.training.hexiseq.scheduler import cuts, filled, schedule, symmetric, whole_heads
+from assay.training.hexiseq.scheduler import asked, cuts, filled, schedule, symmetric, whole_heads
+from assay.training.hexiseq.shares import intervals
 
 Answer = tuple[Split, Pace]
+OVER = {"gain": "usp", "over_peak": "compute only", "over_fast": "slow left out", "over_luck": "random moves"}
 
 
 def fastest(clock: Clockwork, splits: Iterable[Split]) -> Answer | None:
@@ -23,7 +26,7 @@ def fastest(clock: Clockwork, splits: Iterable[Split]) -> Answer | None:
 
 
 def by_peak(clock: Clockwork, cut: int) -> Split:
-    """Equal groups of neighbours; tokens and whole heads in proportion to data sheets, whatever links and memory say."""
+    """Equal groups of neighbours; tokens and whole heads by data sheets, whatever links and memory say."""
     on, job = clock.on, clock.job
     group, heads = np.arange(on.ranks) // cut, np.zeros(on.ranks, np.int64)
     for j in range(on.ranks // cut):
@@ -37,23 +40,35 @@ def by_peak(clock: Clockwork, cut: int) -> Split:
 def lucky(clock: Clockwork, start: Split, looks: int, seed: int) -> Answer:
     """Random moves from a split, kept where they make the step no longer: the same costs, looked at as often."""
     random, job = stream(seed, "hexiseq", "luck"), clock.job
-    order, _ = laid(start.group)
-    best, pace = start, clock.pace(start)
-    whole = bool((start.heads % job.shared == 0).all())
-    for _ in range(looks):
-        tokens, heads = best.tokens.copy(), best.heads.copy()
-        a, b = random.choice(order, 2, replace=False) if len(order) > 1 else (0, 0)
-        if whole and start.group[a] == start.group[b] and random.random() < 0.5:
-            moved = min(job.shared, int(heads[a]))
-            heads[a], heads[b] = heads[a] - moved, heads[b] + moved
+    order, ptr = laid(start.group)
+    tokens, heads = start.tokens.copy(), start.heads.copy()
+    who = random.integers(0, len(order), (looks, 2))
+    sizes = (job.seq * 10 ** random.uniform(-4, -1.5, looks)).astype(np.int64)
+    sizes[random.random(looks) < 0.5] = 0  # then a head moves, where both are of one group
+    unit = job.shared if (heads % job.shared == 0).all() else 0
+    _move(order, ptr, tokens, heads, unit, who, sizes, start.group, clock.on.memory, *clock.arrays())
+    split = Split(start.group, tokens, heads)
+    return split, clock.pace(split)
+
+
+@njit(cache=True, nogil=True)
+def _move(
+    order: Any, ptr: Any, tokens: Any, heads: Any, unit: int, who: Any, sizes: Any, group: Any, memory: Any, node: Any,
+    rank: Any, job: Any,
+) -> None:  # fmt: skip
+    now, _ = asked(order, ptr, tokens, heads, memory, node, rank, job)
+    for look in range(len(sizes)):
+        a, b = who[look]
+        shares = heads if sizes[look] == 0 and group[a] == group[b] else tokens
+        moved = min(unit if sizes[look] == 0 and group[a] == group[b] else max(1, sizes[look]), shares[a])
+        shares[a] -= moved
+        shares[b] += moved
+        found, _ = asked(order, ptr, tokens, heads, memory, node, rank, job)
+        if found <= now:
+            now = found
         else:
-            moved = min(int(tokens[a]), int(job.seq * 10 ** random.uniform(-4, -1.5)))
-            tokens[a], tokens[b] = tokens[a] - moved, tokens[b] + moved
-        split = Split(start.group, tokens, heads)
-        found = clock.pace(split)
-        if found.fits and found.seconds <= pace.seconds:
-            best, pace = split, found
-    return best, pace
+            shares[a] += moved
+            shares[b] -= moved
 
 
 def slow_left_out(on: Machines, job: Work) -> Answer | None:
@@ -81,24 +96,22 @@ def systems(on: Machines, job: Work, seed: int = 0) -> dict[str, dict[str, Any]]
         "slow left out": slow_left_out(on, job), "random moves": lucky(clock, start, ours.tried, seed),
     }  # fmt: skip
     table = {name: _row(answer, job) for name, answer in answers.items()}
-    table["hexiseq"] |= {"looks": ours.tried, "gain": _gain(ours.pace, usp)}
-    table["random moves"]["looks"] = ours.tried
+    for name, rival in OVER.items():
+        theirs = answers[rival]
+        table["hexiseq"][name] = theirs[1].seconds / ours.pace.seconds if theirs else None
+    table["hexiseq"]["looks"] = table["random moves"]["looks"] = ours.tried
     return table
 
 
-def _gain(pace: Pace, usp: Answer | None) -> float | None:
-    """Over the best of equal shares: rings, Ulysses and all between."""
-    return usp[1].seconds / pace.seconds if usp else None
-
-
 def _row(answer: Answer | None, job: Work) -> dict[str, Any]:
-    blank = dict.fromkeys(("gain", "tokens_s", "seconds", "groups", "tokens_apart", "head_splits", "memory", "looks"))
+    blank = dict.fromkeys(("tokens_s", *OVER, "seconds", "groups", "tokens_apart", "sub_rings", "memory", "looks"))
     if answer is None:
         return blank | {"fits": False}
     split, pace = answer
-    uneven = sum(len(set(split.heads[split.group == j].tolist())) > 1 for j in range(split.groups))
-    apart = float(split.tokens.max() / max(1, split.tokens.min()))
+    whole = bool((split.heads % job.shared == 0).all())
     return blank | {
-        "tokens_s": job.seq / pace.seconds, "seconds": pace.seconds, "groups": split.groups, "tokens_apart": apart,
-        "head_splits": uneven, "memory": float(pace.memory.max()), "fits": True,
+        "tokens_s": job.seq / pace.seconds, "seconds": pace.seconds, "groups": split.groups,
+        "tokens_apart": float(split.tokens.max() / max(1, split.tokens.min())),
+        "sub_rings": len(intervals(split, job.kv_heads)) if whole and split.groups > 1 else None,
+        "memory": float(pace.memory.max()), "fits": True,
     }  # fmt: skip

@@ -22,7 +22,7 @@ import numpy as np
 from assay.record.errors import BadInput
 from assay.sim.compiled import njit
 from assay.training.hexiseq.machines import Machines
-from assay.training.hexiseq.pace import BUFFERS, Clockwork, Pace, Split, _pace, laid
+from assay.training.hexiseq.pace import BUFFERS, Clockwork, Pace, Split, laid, solve
 from assay.training.interface import Floats, Ints
 
 REFINED = 6  # candidates that quanta move in
@@ -64,8 +64,8 @@ def schedule(clock: Clockwork) -> Found:
         )
     best, tried = None, len(seen)
     for _, split in sorted(seen.values(), key=lambda pair: pair[0])[:REFINED]:
-        refined, asked = descend(clock, split)
-        tried += asked
+        refined, looks = descend(clock, split)
+        tried += looks
         pace = clock.pace(refined)
         if best is None or pace.seconds < best[1].seconds:
             best = refined, pace
@@ -81,8 +81,18 @@ def candidates(clock: Clockwork) -> Iterator[Ints]:
     on, most = clock.on, clock.job.kv_heads
     nodes = [np.flatnonzero(on.node == node) for node in np.unique(on.node)]
     kind = [on.kind[ranks[0]] for ranks in nodes]
-    sizes = {k: sorted({g for ranks, of in zip(nodes, kind, strict=True) if of == k
-                        for g in range(1, len(ranks) + 1) if len(ranks) % g == 0 and g <= most}) for k in on.kinds}
+    sizes = {
+        k: sorted(
+            {
+                g
+                for ranks, of in zip(nodes, kind, strict=True)
+                if of == k
+                for g in range(1, len(ranks) + 1)
+                if len(ranks) % g == 0 and g <= most
+            }
+        )
+        for k in on.kinds
+    }
     for chosen in product(*(sizes[k] for k in on.kinds)):
         size = dict(zip(on.kinds, chosen, strict=True))
         yield _numbered(on, [part for ranks, of in zip(nodes, kind, strict=True)
@@ -211,25 +221,38 @@ def filled(weight: Floats, total: int, most: Any) -> Ints | None:
     >>> filled(np.array([3.0, 1.0]), 8, np.inf).tolist(), filled(np.array([3.0, 1.0]), 8, np.array([5, 9])).tolist()
     ([6, 2], [5, 3])
     """
-    caps = np.floor(np.minimum(np.broadcast_to(np.asarray(most, float), weight.shape), total)).astype(np.int64)
-    if caps.sum() < total:
-        return None
-    shares = np.zeros(len(weight))
-    free = np.ones(len(weight), bool)
-    while True:
-        shares[free] = weight[free] / weight[free].sum() * (total - shares[~free].sum())
-        over = free & (shares > caps)
-        if not over.any():
-            break
-        shares[over] = caps[over]
-        free &= ~over
+    caps = np.floor(np.minimum(np.zeros(len(weight)) + most, total)).astype(np.int64)
+    return np.asarray(_filled(weight, total, caps)) if caps.sum() >= total else None
+
+
+@njit(cache=True, nogil=True)
+def _filled(weight: Any, total: int, caps: Any) -> Any:
+    n = len(weight)
+    shares, free = np.zeros(n), np.ones(n, np.bool_)
+    over = True
+    while over:  # whoever is full gives the rest to the others
+        over, left, sharing = False, float(total), 0.0
+        for r in range(n):
+            if free[r]:
+                sharing += weight[r]
+            else:
+                left -= shares[r]
+        for r in range(n):
+            if free[r]:
+                shares[r] = weight[r] / sharing * left
+        for r in range(n):
+            if free[r] and shares[r] > caps[r]:
+                shares[r], free[r], over = caps[r], False, True
     found = np.floor(shares + 1e-9).astype(np.int64)
-    for r in np.argsort(found - shares, kind="stable"):  # largest remainders first
-        if found.sum() == total:
-            break
-        found[r] += found[r] < caps[r]
-    while found.sum() < total:
-        found[np.argmax(caps - found)] += 1
+    missing = total - found.sum()
+    for r in np.argsort(found - shares, kind="mergesort"):  # largest remainders first
+        if missing > 0 and found[r] < caps[r]:
+            found[r] += 1
+            missing -= 1
+    for r in range(n):
+        part = min(missing, caps[r] - found[r])
+        found[r] += part
+        missing -= part
     return found
 
 
@@ -249,11 +272,9 @@ def descend(clock: Clockwork, split: Split) -> tuple[Split, int]:
 
 
 @njit(cache=True, nogil=True)
-def _asked(
-    order: Any, ptr: Any, tokens: Any, heads: Any, memory: Any, node: Any, rank: Any, job: Any
-) -> Any:
+def asked(order: Any, ptr: Any, tokens: Any, heads: Any, memory: Any, node: Any, rank: Any, job: Any) -> Any:
     """Seconds, infinite where memory is exceeded, and the group that is done last."""
-    seconds, busy, _, held = _pace(order, ptr, tokens, heads, node, rank, job)
+    seconds, busy, _, held = solve(order, ptr, tokens, heads, node, rank, job)
     for r in range(len(held)):
         if held[r] > memory[r]:
             return np.inf, 0
@@ -297,7 +318,7 @@ def _best_move(
     for target in range(k):
         if target != source and have >= quantum:
             moved = _shift(order, ptr, tokens, source, target, quantum)
-            seconds, _ = _asked(order, ptr, moved, heads, memory, node, rank, job)
+            seconds, _ = asked(order, ptr, moved, heads, memory, node, rank, job)
             tried += 1
             if seconds < best:
                 best, best_tokens, best_heads = seconds, moved, heads
@@ -312,7 +333,7 @@ def _best_move(
             moved = tokens.copy()
             moved[slow] -= quantum
             moved[r] += quantum
-            seconds, _ = _asked(order, ptr, moved, heads, memory, node, rank, job)
+            seconds, _ = asked(order, ptr, moved, heads, memory, node, rank, job)
             tried += 1
             if seconds < best:
                 best, best_tokens, best_heads = seconds, moved, heads
@@ -320,7 +341,7 @@ def _best_move(
             given = heads.copy()
             given[dear] -= unit
             given[r] += unit
-            seconds, _ = _asked(order, ptr, tokens, given, memory, node, rank, job)
+            seconds, _ = asked(order, ptr, tokens, given, memory, node, rank, job)
             tried += 1
             if seconds < best:
                 best, best_tokens, best_heads = seconds, tokens, given
@@ -333,25 +354,25 @@ def _descend(
     rank: Any, job: Any,
 ) -> int:  # fmt: skip
     tried, k = 1, len(ptr) - 1
-    now, slowest = _asked(order, ptr, tokens, heads, memory, node, rank, job)
+    now, slowest = asked(order, ptr, tokens, heads, memory, node, rank, job)
     while True:
-        best, moved, given, asked = _best_move(
+        best, moved, given, looks = _best_move(
             order, ptr, tokens, heads, unit, quantum, slowest, memory, node, rank, job
         )
-        tried += asked
+        tried += looks
         if best >= now * (1 - 1e-7) and k <= 16:  # whoever is last may wait for others: they may give, too
             for source in range(k):
                 if source != slowest:
-                    other, other_moved, other_given, asked = _best_move(
+                    other, other_moved, other_given, looks = _best_move(
                         order, ptr, tokens, heads, unit, quantum, source, memory, node, rank, job
                     )
-                    tried += asked
+                    tried += looks
                     if other < best:
                         best, moved, given = other, other_moved, other_given
         if best < now * (1 - 1e-7):
             tokens[:] = moved
             heads[:] = given
-            now, slowest = _asked(order, ptr, tokens, heads, memory, node, rank, job)
+            now, slowest = asked(order, ptr, tokens, heads, memory, node, rank, job)
         elif quantum > finest:
             quantum = max(finest, quantum // 2)
         else:
