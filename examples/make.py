@@ -227,6 +227,16 @@ def cluster(_: Random) -> str:
     )
 
 
+@makes("mixed.toml")
+def mixed(_: Random) -> str:
+    """Machines of two kinds and the network between them."""
+    return (
+        "outside = { bandwidth = 25e9, latency = 8e-6 }\n\n"
+        '[[machines]]\ndevice = "h100"\nnodes = 1\nattention = 0.6\n\n'
+        '[[machines]]\ndevice = "a100"\nnodes = 2\nper_node = 4\nattention = 0.65\n'
+    )
+
+
 @makes("lengths.jsonl")
 def lengths(random: Random) -> str:
     """Tokens of documents: most are short, some fill a sequence."""

@@ -83,7 +83,7 @@ def devices() -> list[Device]:
     """All records, in the file's order.
 
     >>> [d.name for d in devices()][:3]
-    ['a100', 'a100-40g', 'h100']
+    ['a100', 'a100-40g', 'a800']
     """
     return list(dict.fromkeys(_devices().values()))
 

@@ -11,6 +11,8 @@ from assay.training.engine.step import simulate as simulate
 from assay.training.engine.step import Unequal as Unequal
 from assay.training.entrain import plan as deal_samples
 from assay.training.fcp import plan as plan_blocks
+from assay.training.hexiseq import mixed as mixed_machines
+from assay.training.hexiseq import plan_uneven as plan_uneven
 from assay.training.interface import CollectiveModel as CollectiveModel
 from assay.training.interface import ExpertBalancer as ExpertBalancer
 from assay.training.interface import Hosts as Hosts
@@ -42,7 +44,9 @@ __all__ = [
     "balanced_experts",
     "best_plans",
     "deal_samples",
+    "mixed_machines",
     "plan_blocks",
+    "plan_uneven",
     "read_cluster",
     "read_topology",
     "schedule",

@@ -115,42 +115,49 @@ def read(text: str) -> Cluster:
 FIELDS = ("device", "nodes", "per_node", "inside", "outside", "efficiency", "mem_bytes", "peak_flops", "usd_per_hour")
 
 
-def _from_file(path: Path) -> Cluster:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The fields of a cluster's file; BadInput where it cannot be read or is no TOML."""
     try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise unreadable(path, error, "a cluster's TOML file is expected") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: not TOML ({error})") from error
+
+
+def _from_file(path: Path) -> Cluster:
+    fields = read_toml(path)
     if odd := sorted(set(fields) - set(FIELDS)):
         raise BadInput(f"{path}: unknown field '{odd[0]}'; there are {', '.join(FIELDS)}")
-    on = device(_needed(fields, "device", path, str))
-    per_node = int(_number(fields.get("per_node", on.gpus_per_node), "per_node", path))
-    nodes = int(_number(_needed(fields, "nodes", path, int), "nodes", path))
+    on = device(needed(fields, "device", path, str))
+    per_node = int(number(fields.get("per_node", on.gpus_per_node), "per_node", path))
+    nodes = int(number(needed(fields, "nodes", path, int), "nodes", path))
     if nodes > 1 and "outside" not in fields:
         raise BadInput(
             f"{path}: {nodes} nodes and no link between them; add outside = {{ bandwidth = 50e9, latency = 8e-6 }}"
         )
     changes: dict[str, Any] = {
-        key: _number(fields[key], key, path) for key in ("mem_bytes", "usd_per_hour") if key in fields
+        key: number(fields[key], key, path) for key in ("mem_bytes", "usd_per_hour") if key in fields
     }
     if "peak_flops" in fields:
-        changes["peak_flops"] = dict(on.peak_flops) | {"bf16": _number(fields["peak_flops"], "peak_flops", path)}
+        changes["peak_flops"] = dict(on.peak_flops) | {"bf16": number(fields["peak_flops"], "peak_flops", path)}
     return Cluster(
         replace(on, **changes), nodes * per_node, per_node,
-        _link(fields["inside"], "inside", path) if "inside" in fields else on.nvlink,
-        _link(fields["outside"], "outside", path) if "outside" in fields else on.nic,
+        link(fields["inside"], "inside", path) if "inside" in fields else on.nvlink,
+        link(fields["outside"], "outside", path) if "outside" in fields else on.nic,
         _efficiency(fields.get("efficiency", {}), path), name=path.stem,
     )  # fmt: skip
 
 
-def _needed(fields: dict[str, Any], name: str, path: Path, kind: type) -> Any:
+def needed(fields: dict[str, Any], name: str, path: Path, kind: type) -> Any:
+    """A field that must be there; BadInput that names it otherwise."""
     if not isinstance(fields.get(name), kind) or isinstance(fields.get(name), bool):
         raise BadInput(f"{path}: '{name}' is missing or no {kind.__name__}")
     return fields[name]
 
 
-def _number(value: Any, name: str, path: Path, most: float = float("inf")) -> float:
+def number(value: Any, name: str, path: Path, most: float = float("inf")) -> float:
+    """A number above 0; BadInput otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
         raise BadInput(
             f"{path}: {name} is {value!r}, should be a number above 0" + (f", at most {most:g}" if most < 1e9 else "")
@@ -158,11 +165,12 @@ def _number(value: Any, name: str, path: Path, most: float = float("inf")) -> fl
     return float(value)
 
 
-def _link(table: Any, name: str, path: Path) -> Link:
+def link(table: Any, name: str, path: Path) -> Link:
+    """A table of bandwidth and latency; BadInput otherwise."""
     if not isinstance(table, dict) or set(table) != {"bandwidth", "latency"}:
         raise BadInput(f"{path}: {name} should be {{ bandwidth = bytes/s, latency = seconds }}")
     return Link(
-        _number(table["latency"], f"{name}.latency", path), _number(table["bandwidth"], f"{name}.bandwidth", path)
+        number(table["latency"], f"{name}.latency", path), number(table["bandwidth"], f"{name}.bandwidth", path)
     )
 
 
@@ -171,7 +179,7 @@ def _efficiency(table: Any, path: Path) -> Efficiency:
     if not isinstance(table, dict) or set(table) - set(known):
         raise BadInput(f"{path}: efficiency should be a table of {', '.join(known)}")
     return Efficiency(**{
-        key: _number(value, f"efficiency.{key}", path, 1e5 if key == "half" else 1.0) for key, value in table.items()
+        key: number(value, f"efficiency.{key}", path, 1e5 if key == "half" else 1.0) for key, value in table.items()
     })  # fmt: skip
 
 

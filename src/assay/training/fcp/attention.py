@@ -9,7 +9,7 @@ and values to their holder. Needs the extra `torch` and a process group.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,21 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from assay.sim.row_exchange import exchange
+from assay.training.engine.attention import Span, accumulate, differentiate
 from assay.training.fcp.blocks import Ints, Plan
-
-
-class Span(NamedTuple):
-    """Tokens of one sequence, and at which row of a rank's tensors they begin."""
-
-    sequence: int
-    start: int
-    stop: int
-    row: int
-
-    @property
-    def rows(self) -> slice:
-        """Where they lie."""
-        return slice(self.row, self.row + self.stop - self.start)
 
 
 def spans(plan: Plan, blocks: Ints) -> list[Span]:
@@ -66,10 +53,10 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
         mine = held(plan)
         out, lse = torch.zeros_like(q), q.new_full(q.shape[:2], -torch.inf)
-        _accumulate(out, lse, q, mine, k, v, mine, plan.blocks.causal)
+        accumulate(out, lse, q, mine, k, v, mine, plan.blocks.causal)
         for message, got in _pulled(plan, k, v):
             theirs = spans(plan, plan.block[message : message + 1])
-            _accumulate(out, lse, q, mine, got[0], got[1], theirs, plan.blocks.causal)
+            accumulate(out, lse, q, mine, got[0], got[1], theirs, plan.blocks.causal)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, out, lse)
         return out
@@ -81,12 +68,12 @@ class _Attention(torch.autograd.Function):
         mine = held(plan)
         dq, dkv = torch.zeros_like(q), torch.zeros_like(torch.stack([k, v]))
         state = q, lse, gradient, (gradient * out).sum(-1)
-        _differentiate(state, dq, mine, torch.stack([k, v]), dkv, mine, plan.blocks.causal)
+        differentiate(state, dq, mine, torch.stack([k, v]), dkv, mine, plan.blocks.causal)
         owed: dict[int, Tensor] = {}
         for message, got in _pulled(plan, k, v):
             owed[message] = torch.zeros_like(got)
             theirs = spans(plan, plan.block[message : message + 1])
-            _differentiate(state, dq, mine, got, owed[message], theirs, plan.blocks.causal)
+            differentiate(state, dq, mine, got, owed[message], theirs, plan.blocks.causal)
         _push(plan, owed, dkv)
         return dq, dkv[0], dkv[1], None
 
@@ -140,54 +127,6 @@ def _rows(plan: Plan) -> dict[int, slice]:
     mine = np.flatnonzero(plan.owner == dist.get_rank())
     ends = np.cumsum(plan.blocks.tokens[mine])
     return {int(b): slice(int(end - plan.blocks.tokens[b]), int(end)) for b, end in zip(mine, ends, strict=True)}
-
-
-def _scores(q: Tensor, k: Tensor, queries: Span, keys: Span, causal: bool) -> Tensor:
-    """Scaled products [head, query, key], minus infinity where a query may not look."""
-    found: Tensor = torch.einsum("qhd,khd->hqk", q[queries.rows], k[keys.rows]) * q.shape[-1] ** -0.5
-    if causal and keys.stop > queries.start + 1:
-        hidden = torch.arange(keys.start, keys.stop) > torch.arange(queries.start, queries.stop)[:, None]
-        found = found.masked_fill(hidden, -torch.inf)
-    return found
-
-
-def _meetings(mine: list[Span], theirs: list[Span], causal: bool) -> Iterator[tuple[Span, Span]]:
-    """Spans of queries and of keys that see one another."""
-    for queries in mine:
-        for keys in theirs:
-            if queries.sequence == keys.sequence and not (causal and keys.start >= queries.stop):
-                yield queries, keys
-
-
-def _accumulate(
-    out: Tensor, lse: Tensor, q: Tensor, mine: list[Span], k: Tensor, v: Tensor, theirs: list[Span], causal: bool
-) -> None:
-    """Merge what the queries see in some keys and values into what they have seen so far."""
-    for queries, keys in _meetings(mine, theirs, causal):
-        scores = _scores(q, k, queries, keys, causal)
-        part = scores.logsumexp(-1)  # [head, query]
-        seen = torch.einsum("hqk,khd->qhd", (scores - part[..., None]).exp().nan_to_num(), v[keys.rows])
-        before, here = lse[queries.rows], part.T
-        both = torch.logaddexp(before, here)
-        old, new = ((x - both).exp().nan_to_num()[..., None] for x in (before, here))
-        out[queries.rows] = old * out[queries.rows] + new * seen
-        lse[queries.rows] = both
-
-
-def _differentiate(
-    state: tuple[Tensor, Tensor, Tensor, Tensor], dq: Tensor, mine: list[Span], kv: Tensor, dkv: Tensor,
-    theirs: list[Span], causal: bool,
-) -> None:  # fmt: skip
-    """Add the gradients of queries, and of some keys and values, from what these queries saw in them."""
-    q, lse, gradient, inner = state
-    for queries, keys in _meetings(mine, theirs, causal):
-        at, to = queries.rows, keys.rows
-        weight = (_scores(q, kv[0], queries, keys, causal) - lse[at].T[..., None]).exp()
-        dkv[1, to] += torch.einsum("hqk,qhd->khd", weight, gradient[at])
-        through = torch.einsum("qhd,khd->hqk", gradient[at], kv[1][to]) - inner[at].T[..., None]
-        change = weight * through * q.shape[-1] ** -0.5
-        dq[at] += torch.einsum("hqk,khd->qhd", change, kv[0][to])
-        dkv[0, to] += torch.einsum("hqk,qhd->khd", change, q[at])
 
 
 def reshuffled(rows: Tensor, plan: Plan, *, back: bool = False) -> Tensor:

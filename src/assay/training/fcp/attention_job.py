@@ -79,17 +79,6 @@ def _attend(rank: Rank, found: Plan, seed: int) -> dict[str, Any]:
 
 def in_one_piece(lengths: list[int], causal: bool, seed: int) -> dict[str, Any]:
     """The same by torch's own attention, a sequence at a time."""
-    import torch
+    from assay.training.engine import attention
 
-    *inputs, gradient = tensors(sum(lengths), seed)
-    for part in inputs:
-        part.requires_grad_()
-    outs = []
-    for q, k, v in zip(*(part.split(lengths) for part in inputs), strict=True):
-        a, b, c = (x.transpose(0, 1)[None] for x in (q, k, v))
-        out = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=causal)
-        outs.append(out[0].transpose(0, 1))
-    whole = torch.cat(outs)
-    whole.backward(gradient)
-    names = dict(zip(("q", "k", "v"), inputs, strict=True))
-    return {"out": whole.detach().numpy()} | {name: part.grad.numpy() for name, part in names.items()}
+    return attention.in_one_piece(tensors(sum(lengths), seed), lengths, causal)
