@@ -24,7 +24,7 @@ def test_a_policy_that_fails_costs_no_request(tmp_path):
     async def test():
         async with engines("a") as (a,), Running(settings([a], policy=f"{tmp_path}/broken.py:Broken")) as running:
             assert (await ask(running.port, "POST", CHAT, chat()))[0] == 200
-            assert running.gateway.counters.policy_errors == 1 and "no idea" in running.gateway.policy_error
+            assert running.gateway.counters.policy_errors == 1 and "no idea" in running.gateway.placing.error
 
     run(test())
 
@@ -67,7 +67,7 @@ def test_what_a_pool_holds_gets_503_where_no_engine_is_up_and_where_the_gateway_
                 first.send("POST", CHAT, chat())
                 await until(lambda: a.asked)
                 second.send("POST", CHAT, chat())
-                await until(lambda: running.gateway.held)
+                await until(lambda: running.gateway.placing.held)
                 stopping = asyncio.ensure_future(running.stop())
                 assert (await second.answer())[0] == 503
                 first.writer.close()
@@ -116,7 +116,7 @@ def test_what_is_passed_through_is_no_decision_of_any_policy():
         async with engines("a", "b") as made, Running(settings(made, shadow="round-robin")) as running:
             await ask(running.port, "POST", CHAT, chat())
             await ask(running.port, "GET", "/v1/models")
-            prompt, passed = running.gateway.decisions
+            prompt, passed = running.gateway.placing.decisions
             assert prompt["scores"] is not None and prompt["shadow"] == "a"
             assert passed["scores"] is None and passed["shadow"] is None
             assert running.gateway.shadow.decisions == 1

@@ -242,7 +242,7 @@ def test_requests_beyond_what_engines_may_have_wait_and_beyond_the_queue_get_429
             assert [status for status, *_ in refused] == [429, 429]
             assert all(fields["retry-after"] == "1" for _, fields, _ in refused)
             await until(lambda: len(held) == 2)  # sent at once, but the engine may be late to see them
-            assert len(running.gateway.queue) == 3
+            assert len(running.gateway.placing.queue) == 3
             while not all(task.done() for task in asking):
                 while held:
                     a.answer(held.pop())

@@ -154,13 +154,13 @@ def overview(gateway: Gateway) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "policy": gateway.settings.policy, "order": gateway.settings.order or None,
-        "queue": len(gateway.queue) + len(gateway.held),
+        "queue": gateway.placing.waiting,
         "requests": sum(counters.requests.values()), "retries": counters.retries,
-        "policy_errors": counters.policy_errors, "policy_error": gateway.policy_error,
+        "policy_errors": counters.policy_errors, "policy_error": gateway.placing.error,
         "ttft_p50": counters.ttft.quantile(0.5), "ttft_p99": counters.ttft.quantile(0.99),
         "itl_p50": counters.itl.quantile(0.5), "itl_p99": counters.itl.quantile(0.99), "scale": fleet.scale,
         "statuses": _statuses(gateway), "engines": rows,
-        "decisions": [_decision(decision, now) for decision in list(gateway.decisions)[-12:]],
+        "decisions": [_decision(decision, now) for decision in list(gateway.placing.decisions)[-12:]],
         "shadow": gateway.shadow.report() if gateway.shadow else None,
     }  # fmt: skip
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections import deque
 from collections.abc import Callable
-from time import monotonic, perf_counter, time
+from time import monotonic, time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from assay.live import admin, api, keys
 from assay.live.access_log import EVERY, AccessLog, Line
-from assay.live.admission import Queue
 from assay.live.counters import Counters
-from assay.live.engines import DOWN, STARTING, UP, Engine, LiveFleet
+from assay.live.engines import DOWN, UP, Engine, LiveFleet
 from assay.live.outbox import Outbox
+from assay.live.placing import Placing
 from assay.live.prefix_index import PrefixIndex
 from assay.live.relay import LEFT, Relay, hash_ids
 from assay.live.server import Exchange
@@ -34,8 +32,6 @@ from assay.serving.engine import components
 from assay.serving.interface import Request
 from assay.sim.block_hash import chain
 
-RETRY = (b"retry-after: 1",)
-_LOOK_BACK = 64  # decisions that the view shows
 _LONGEST = 256  # letters of a name that somebody else chose
 _HASHED = 1 << 20  # tokens of a prompt; what comes after them is hardly in any cache
 
@@ -45,30 +41,22 @@ class Gateway:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.router: Any = components.router(settings.policy)
-        self.order: Any = components.order(settings.order) if settings.order else None
         self.keys = keys.read(settings.key)
         self.tokenizer: Any = TokenizerTokens(settings.tokenizer) if settings.tokenizer else ByteTokens()
         self.index = PrefixIndex(settings.block, settings.blocks, settings.ttl)
         self.fleet = LiveFleet(self.index)
-        self.queue: Queue[Relay] = Queue(settings.queue)
-        self.held: dict[int | str, Relay] = {}  # of a router that chooses from a pool
+        self.placing = Placing(self)
         self.relays: set[Relay] = set()
         self.counters = Counters()
         self.log = AccessLog(settings.log)
         self.shadow = Shadow(components.router(settings.shadow), settings) if settings.shadow else None
-        self.decisions: deque[dict[str, Any]] = deque(maxlen=_LOOK_BACK)
         self.outbox = Outbox()
         self.draining = False
         self.now = monotonic  # a loop counts in milliseconds, which is too coarse
         self.roster: Any = None  # set when it runs
         self.spans: Any = None  # where tracing is on
-        self.policy_error = ""
-        self._batch = hasattr(self.router, "assign")
-        self._learners: list[Any] = [part for part in (self.router, self.order) if hasattr(part, "finished")]
         self._numbers = itertools.count()
         self._salt = os.urandom(4).hex()
-        self._by_model: dict[str, NDArray[np.bool_] | None] = {}
 
     def warm(self) -> None:
         """Load what is compiled, or compile it where this version never ran: not while the first client waits."""
@@ -112,7 +100,7 @@ class Gateway:
         self.relays.add(relay)
         if self.spans is not None:
             self.spans.begin(relay)
-        self.admit(relay)
+        self.placing.admit(relay)
 
     def _refuse(self, exchange: Exchange, endpoint: str, status: int, why: str, more: tuple[bytes, ...] = ()) -> None:
         self.counters.requests[endpoint, status] += 1
@@ -145,179 +133,6 @@ class Gateway:
         if request.session is None:
             request.session = _session(ask.user) if ask.user else _conversation(ask)
 
-    # ------------------------------------------------------------------------------------------ who gets it
-
-    def admit(self, relay: Relay, again: bool = False) -> None:
-        """Place a request, or let it wait, or turn it away."""
-        if self.draining and not again:
-            relay.give_up(503, "the gateway is about to stop", RETRY)
-            return
-        now = self.now()
-        if self.order is not None and not again:
-            relay.key = self._order_key(relay.request, now)
-        self.fleet.paths[relay.request.id] = relay.path
-        if self._batch and relay.endpoint != "other":
-            self._hold(relay, now)
-        elif (len(self.queue) and not again) or not self.place(relay):
-            relay.due = self._patience(relay, now)
-            away = self.queue.join(relay, relay.key)
-            if away is not None:
-                away.give_up(429, "too many requests wait here", RETRY)
-
-    def _order_key(self, request: Request, now: float) -> float:
-        try:
-            return float(self.order.key(request, now))
-        except Exception as error:
-            self._complain(error)
-            return request.arrival
-
-    def _complain(self, error: Exception) -> None:
-        """A component failed; the request is served all the same."""
-        self.counters.policy_errors += 1
-        self.policy_error = f"{type(error).__name__}: {error}"
-
-    def able(self, relay: Relay) -> bool:
-        """Whether there is an engine that could take it, now or when others are done."""
-        return any(e.state == UP and e not in relay.failed for e in self.fleet.engines)
-
-    def place(self, relay: Relay) -> bool:
-        """Send it to the engine that the policy chooses; False where none has room."""
-        mask = self._eligible(relay)
-        if not self.fleet.engines or (mask is not None and not mask.any()):
-            return False
-        fleet, request = self.fleet, relay.request
-        now = fleet.now = self.now()
-        fleet.eligible = mask
-        fleet.scores = None  # of another request
-        i = self._decide(request, mask) if relay.endpoint != "other" else self._least(mask)
-        self._send(relay, i, now)
-        return True
-
-    def _eligible(self, relay: Relay) -> NDArray[np.bool_] | None:
-        engines = self.fleet.engines
-        served = self._serving(relay.request.model)
-        if served is None and not relay.failed and _all_open(engines):
-            return None
-        mask = np.array([e.open and e not in relay.failed for e in engines], np.bool_)
-        return mask if served is None else mask & served
-
-    def _serving(self, model: str) -> NDArray[np.bool_] | None:
-        """Which engines have a model; None where all do, or nobody knows it: then any of them says so."""
-        if len(model) > _LONGEST:  # not worth remembering, and clients can make up as many as they like
-            return None
-        if model not in self._by_model:
-            if len(self._by_model) > 1000:  # names that clients made up
-                self._by_model.clear()
-            mask = np.array([model in e.models or not e.models for e in self.fleet.engines], np.bool_)
-            self._by_model[model] = None if mask.all() or not mask.any() else mask
-        return self._by_model[model]
-
-    def fleet_changed(self) -> None:
-        """Engines came, went, or changed what they serve."""
-        self._by_model.clear()
-        self.serve_queue()
-
-    def _least(self, mask: NDArray[np.bool_] | None) -> int:
-        """For what is no prompt: the policy is not asked, so that a list of models does not cost a prompt its turn."""
-        engines = [e for e in self.fleet.engines if mask is None or mask[e.number]]
-        return min(engines, key=lambda engine: engine.aboard).number
-
-    def _decide(self, request: Request, mask: NDArray[np.bool_] | None) -> int:
-        """Ask the policy; where it fails, the least loaded engine takes it, and the failure is counted."""
-        fleet = self.fleet
-        began = perf_counter()
-        try:
-            i = int(self.router.route(request, fleet))
-            if not 0 <= i < len(fleet) or (mask is not None and not mask[i]):
-                raise IndexError(f"it chose {i}")
-        except Exception as error:
-            self._complain(error)
-            i = fleet.argmin(fleet.batch_size)
-        self.counters.policy.observe(perf_counter() - began)
-        return i
-
-    def _send(self, relay: Relay, i: int, now: float) -> None:
-        fleet, request = self.fleet, relay.request
-        engine = fleet.engines[i]
-        relay.matched = int(fleet.match(request)[i]) if len(relay.path) else 0
-        relay.new = max(request.prompt - relay.matched, 1)
-        relay.tries += 1
-        self.decisions.append(
-            {"request": request.id, "engine": engine.name, "prompt": request.prompt, "matched": relay.matched,
-             "scores": fleet.scores, "at": now, "shadow": None}
-        )  # fmt: skip
-        if relay.tries == 1:
-            self.counters.queueing.observe(now - relay.arrival)
-        if self.log.on:
-            relay.load = (int(fleet.running[i]), int(fleet.kv_tokens[i]), int(fleet.prefill_tokens[i]))
-        fleet.sent(i, request, relay.new)
-        engine.aboard += 1
-        engine.requests += 1
-        engine.prompt += request.prompt
-        engine.matched += relay.matched
-        relay.ask(engine, now)
-        if self.shadow is not None and relay.tries == 1 and relay.endpoint != "other":
-            self.shadow.see(relay, fleet, self.decisions[-1])
-
-    # ------------------------------------------------------------------------------------------ waiting
-
-    def _hold(self, relay: Relay, now: float) -> None:
-        if len(self.held) >= max(self.settings.queue, 1):
-            relay.give_up(429, "too many requests wait here", RETRY)
-            return
-        relay.due = self._patience(relay, now)
-        self.held[relay.request.id] = relay
-        self.assign()
-
-    def _patience(self, relay: Relay, now: float) -> float:
-        """Until when it may wait: for its turn as long as it likes, for some engine to come up only so long."""
-        if self.able(relay):
-            return relay.deadline
-        return min(relay.deadline, now + (self.settings.start if self.starting else self.settings.wait))
-
-    @property
-    def starting(self) -> bool:
-        """Whether some engine has never answered and still may."""
-        return any(engine.state == STARTING for engine in self.fleet.engines)
-
-    def assign(self) -> None:
-        """Let a router that chooses from a pool assign what it will: one pool for what the same engines can take."""
-        pools: dict[tuple[str, frozenset[Engine]], list[Relay]] = {}
-        for relay in self.held.values():
-            model = relay.request.model if self._serving(relay.request.model) is not None else ""
-            pools.setdefault((model, frozenset(relay.failed)), []).append(relay)
-        for pool in pools.values():
-            self._assign(pool)
-
-    def _assign(self, pool: list[Relay]) -> None:
-        fleet, mask = self.fleet, self._eligible(pool[0])
-        if not fleet.engines or (mask is not None and not mask.any()):
-            return
-        fleet.now, fleet.eligible = self.now(), mask
-        fleet.slots[:] = [e.limit if mask is None or mask[e.number] else 0 for e in fleet.engines]
-        chosen: list[tuple[Request, int | None]]
-        try:
-            chosen = list(self.router.assign([relay.request for relay in pool], fleet))
-        except Exception as error:
-            self._complain(error)
-            chosen = [(relay.request, None) for relay in pool]
-        for request, i in chosen:
-            relay = self.held.get(request.id)
-            if i is not None and (not 0 <= i < len(fleet) or (mask is not None and not mask[i])):
-                self._complain(IndexError(f"it chose {i}"))
-                i = None
-            engine = fleet.engines[fleet.argmin(fleet.batch_size) if i is None else int(i)]
-            if relay is not None and engine.open:  # it may be full by now
-                del self.held[request.id]
-                self._send(relay, engine.number, fleet.now)
-
-    def serve_queue(self) -> None:
-        """An engine has room again."""
-        if len(self.queue):
-            self.queue.serve(self.place, lambda: any(e.open for e in self.fleet.engines))
-        if self.held:
-            self.assign()
-
     # ------------------------------------------------------------------------------------------ what becomes of it
 
     def began(self, relay: Relay) -> None:
@@ -336,9 +151,6 @@ class Gateway:
 
     def suspect(self, engine: Engine, why: str) -> None:
         """An engine failed a request; enough of that in a row breaks its circuit."""
-        if not engine.answered and self.now() - engine.added < self.settings.start:
-            engine.state, engine.note = STARTING, f"has not answered yet: {why}"
-            return
         engine.errors += 1
         engine.failures += 1
         if engine.failures >= self.settings.failures and engine.state == UP:
@@ -347,16 +159,13 @@ class Gateway:
     def mark_down(self, engine: Engine, why: str) -> None:
         """Send nothing more to an engine, count on nothing in its cache, ask others for what it has not begun."""
         engine.state, engine.note = DOWN, why
-        now = self.now()
-        engine.retry = now + self.settings.pause
+        engine.retry = self.now() + self.settings.pause
         if engine.number >= 0:
             self.index.clear(engine.number)
         for relay in [relay for relay in self.relays if relay.engine is engine]:
             if not relay.exchange.started and relay.upstream is not None:
                 relay.abandon(why)
-        if not any(e.state in (UP, STARTING) for e in self.fleet.engines):
-            for relay in (*self.queue, *self.held.values()):
-                relay.due = min(relay.due, now + self.settings.wait)
+        self.placing.changed()
 
     def later(self, do: Callable[..., None], *arguments: Any) -> None:
         """Call when the present call is over."""
@@ -365,9 +174,7 @@ class Gateway:
     def ended(self, relay: Relay, now: float) -> None:
         """It is answered, or given up, or the client left."""
         self.relays.discard(relay)
-        self.queue.leave(relay)
-        self.held.pop(relay.request.id, None)
-        self.fleet.paths.pop(relay.request.id, None)
+        self.placing.left(relay)
         counters = self.counters
         counters.requests[relay.endpoint, relay.status] += 1
         if relay.status == 200:
@@ -380,7 +187,7 @@ class Gateway:
         if self.log.on:
             self._write(relay, now)
         if not self.draining or self.relays:
-            self.serve_queue()
+            self.placing.room(relay.engine)
 
     def _learn(self, relay: Relay, now: float) -> None:
         engine, usage = relay.engine, relay.usage
@@ -392,11 +199,11 @@ class Gateway:
         self.counters.prompt_tokens += relay.request.prompt
         if usage is not None and usage.prompt_tokens:
             self._calibrate(relay, engine, usage)
-        for part in self._learners:
+        for part in self.placing.learners:
             try:
                 part.finished(relay.request, done)
             except Exception as error:
-                self._complain(error)
+                self.placing.complain(error)
 
     def _calibrate(self, relay: Relay, engine: Engine, usage: api.Usage) -> None:
         """Compare what the gateway thought with what the engine counted."""
@@ -446,15 +253,8 @@ class Gateway:
         now = self.now()
         for relay in [relay for relay in self.relays if relay.due < now]:
             relay.late(now)
-        if self._batch:
-            self.assign()
-
-
-def _all_open(engines: list[Engine]) -> bool:
-    for engine in engines:  # noqa: SIM110 - on every request's path, and a generator costs twice as much
-        if not engine.open:
-            return False
-    return True
+        if self.placing.held:
+            self.placing.assign()
 
 
 def _conversation(ask: api.Ask) -> int | None:

@@ -28,6 +28,7 @@ HELD = 8 << 20  # bytes of an answer that are kept until it is whole
 EVENT = 1 << 20  # bytes of an event that are kept until it is whole
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")  # of an event, in each of the three ways to end a line
 _WITH_BODY = (b"POST", b"PUT", b"PATCH")
+RETRY = (b"retry-after: 1",)
 LEFT = 499  # the client went away first: nginx's number for it
 
 
@@ -270,17 +271,19 @@ class Relay:
             self.gateway.suspect(engine, why)
         self._pieces, self._held, self._most, self._tail, self.head = [], 0, HELD, b"", None
         self.streaming = False
-        if not self.gateway.able(self):
+        placing = self.gateway.placing
+        if not placing.able(self):
             self.failed.clear()  # all have failed it: whoever is up gets a second chance
-        if self.tries < self.gateway.settings.attempts and self.gateway.able(self):
+        if self.tries < self.gateway.settings.attempts and placing.able(self):
             self.gateway.counters.retries += 1
-            self.gateway.admit(self, again=True)
-        elif self.gateway.starting and not self.gateway.able(self):  # nobody is up yet, and somebody may be soon
+            placing.admit(self, again=True)
+        elif placing.starting(self) and not placing.able(self):  # nobody is up yet, and somebody may be soon
             self.failed.clear()
             self.tries = 0
-            self.gateway.admit(self, again=True)
+            placing.admit(self, again=True)
         else:
             self.give_up(502, f"the engine failed, and there is no other to ask: {why}")
+        placing.room(engine)  # that it left
 
     def abandon(self, why: str) -> None:
         """Its engine is down: ask another one at once rather than wait for silence."""
@@ -297,17 +300,17 @@ class Relay:
         gateway = self.gateway
         if self.exchange.started or self.tries >= gateway.settings.attempts:
             return False
-        return any(e.open and e is not self.engine and e not in self.failed for e in gateway.fleet.engines)
+        return gateway.placing.another(self)
 
     def late(self, now: float) -> None:
         """The sweep found that it takes too long."""
         if now >= self.deadline:
             self._drop_upstream()
             self.give_up(504, f"no complete answer within {self.gateway.settings.deadline:g} s")
-        elif self.engine is None and self.gateway.able(self):
+        elif self.engine is None and self.gateway.placing.able(self):
             self.due = self.deadline  # one came up, and is full: now it waits for its turn
         elif self.engine is None:
-            self.give_up(503, "no engine is up", (b"retry-after: 1",))
+            self.give_up(503, "no engine that could answer is up", RETRY)
         else:
             waited = now - (self.placed if self.first is None else self.last)
             self._drop_upstream()

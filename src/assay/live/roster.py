@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import re
 import ssl
@@ -95,6 +96,8 @@ class Roster:
         self._subscribers: dict[Engine, Subscriber] = {}
         self._mirrors: dict[Engine, Mirror] = {}
         self._loaded: dict[Engine, signals.Reading] = {}
+        self._unseen: set[Engine] = set()  # that nobody has looked at yet
+        self._all_seen = asyncio.Event()
         ca = gateway.settings.engine_ca
         try:
             self._tls = ssl.create_default_context(cafile=ca) if ca else None
@@ -112,24 +115,31 @@ class Roster:
         if present is not None:
             if present.state != DRAINING:
                 return None
-            present.state = UP  # where it is not, that shows as soon as it is asked
-            gateway.fleet_changed()
+            present.state = UP if present.answered else STARTING  # where it is not up, that shows when it is asked
+            gateway.placing.changed()
             return present
         engine = Engine(
             address, Pool(address, self._tls, gateway.settings.connect, outbox=gateway.outbox),
             self._name(settings, address), _key(settings),
             settings.tp, _cost(settings.layout), settings.events, limit=settings.limit or gateway.settings.inflight,
             blocks=gateway.settings.blocks, corrections=Corrections(gateway.settings.blocks, gateway.index.block),
-            added=gateway.now(),
+            state=STARTING, added=gateway.now(),
         )  # fmt: skip
         if settings.events:  # first: it may fail, and then there is no such engine
             self._subscribe(engine, settings)
         gateway.fleet.add(engine)
         if gateway.shadow is not None:
             gateway.shadow.add(engine, None)
+        self._unseen.add(engine)
         self._tasks[engine] = asyncio.get_running_loop().create_task(self._look_after(engine))
-        gateway.fleet_changed()
+        gateway.placing.changed()
         return engine
+
+    async def first_look(self, seconds: float) -> None:
+        """Wait until every engine was asked once, or so long: else the first requests all go to who answers first."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._all_seen.wait()
 
     def renew(self, named: Iterable[EngineSettings]) -> None:
         """Add the engines that are named and not here, drain those that are here and not named.
@@ -179,7 +189,7 @@ class Roster:
             if subscriber is not None:
                 subscriber.close()
             engine.pool.close()
-            gateway.fleet_changed()
+            gateway.placing.changed()
 
     def close(self) -> None:
         """Stop looking after all of them."""
@@ -205,6 +215,9 @@ class Roster:
                     await self._scrape(engine)
             except Exception as error:  # whatever an engine says must not end the looking
                 engine.note = f"{type(error).__name__}: {error}"
+            self._unseen.discard(engine)
+            if not self._unseen:
+                self._all_seen.set()
             if engine.state == UP:
                 engine.note = self._of_no_use(engine) or engine.note
             self.settle(engine)
@@ -219,29 +232,28 @@ class Roster:
             why = f"/health answers {status}"
         except OSError as error:
             well, why = False, str(error) or "no answer to /health"
+        if well and (not engine.models or engine.state in (STARTING, DOWN)):
+            await self._ask_models(engine)  # before it is sent anything: it may not have what the first one asks for
         engine.answered |= well
         if engine.state == STARTING:
             self._starts(engine, well, why)
         elif engine.state == DOWN:
             if well and gateway.now() >= engine.retry:
                 engine.state, engine.note, engine.failures = UP, "", 0
-                engine.models = ()
                 mirror = self._mirrors.get(engine)
                 if mirror is not None:  # it may have started anew, with nothing in its cache
                     mirror.engine = engine.number
                     mirror.forget()
-                gateway.fleet_changed()
+                gateway.placing.changed()
         elif not well:
             gateway.suspect(engine, why)
-        if well and engine.state == UP and not engine.models:
-            await self._ask_models(engine)
 
     def _starts(self, engine: Engine, well: bool, why: str) -> None:
         """An engine that has never answered: perhaps it loads weights or compiles, and will."""
         gateway = self._gateway
         if well:
             engine.state, engine.note = UP, ""
-            gateway.fleet_changed()
+            gateway.placing.changed()
         elif gateway.now() - engine.added >= gateway.settings.start:
             gateway.mark_down(engine, why)
         else:
@@ -251,10 +263,12 @@ class Roster:
         try:
             status, body = await Fetch(engine, b"/v1/models").within(self._gateway.settings.connect)
             listed = msgspec.json.decode(body).get("data", []) if status == 200 else []
-            engine.models = tuple(str(model["id"]) for model in listed)
+            models = tuple(str(model["id"]) for model in listed)
         except (OSError, msgspec.DecodeError, AttributeError, KeyError, TypeError):
-            return
-        self._gateway.fleet_changed()
+            models = ()
+        if models != engine.models:
+            engine.models = models
+            self._gateway.placing.changed()
 
     async def _scrape(self, engine: Engine) -> None:
         gateway = self._gateway

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from assay.live.gateway import Gateway
+from assay.live.relay import RETRY
 from assay.live.roster import Roster
 from assay.live.server import Server
 from assay.live.settings import Settings
@@ -45,6 +46,7 @@ class Running:
             from assay.live.spans import Spans
 
             gateway.spans = Spans(settings.otel)
+        await gateway.roster.first_look(settings.connect)
         try:
             self.port = await self.server.start(settings.host, settings.port, tls_context(settings))
         except OSError as error:
@@ -62,8 +64,8 @@ class Running:
         gateway = self.gateway
         gateway.draining = True
         self.server.draining = True
-        for relay in (*gateway.queue, *gateway.held.values()):
-            relay.give_up(503, "the gateway is about to stop", (b"retry-after: 1",))
+        for relay in (*gateway.placing.queue, *gateway.placing.held.values()):
+            relay.give_up(503, "the gateway is about to stop", RETRY)
         grace = self.settings.grace
         ending = asyncio.get_running_loop().call_later(max(grace - 1.0, 0.5 * grace), self._give_up)
         cut = await self.server.drain(grace)
@@ -97,7 +99,7 @@ class Running:
 
 def _check_needs(gateway: Gateway) -> None:
     """A policy that cannot work without a signal is refused, with what would supply it."""
-    routers = {gateway.settings.policy: gateway.router}
+    routers = {gateway.settings.policy: gateway.placing.router}
     if gateway.shadow is not None:
         routers[gateway.settings.shadow] = gateway.shadow.router
     for name, router in routers.items():
