@@ -53,7 +53,7 @@ def _operator(gateway: Gateway, exchange: Exchange) -> bool:
     """Whoever shows an admin key; where there are no keys at all, whoever sits on this machine."""
     fields = exchange.head.fields
     if gateway.keys:
-        key = gateway.keys.find(fields.get(b"authorization"))
+        key = gateway.keys.find(fields)
         return key is not None and key.admin
     if not _FROM_AFAR.isdisjoint(fields):  # a web page in a browser here, or a proxy here: somebody else asks
         return False
@@ -91,7 +91,7 @@ def _models(gateway: Gateway, exchange: Exchange) -> bool:
     lists = {engine.models for engine in gateway.fleet.engines if engine.state == UP and engine.models}
     if len(lists) < 2:
         return False
-    if gateway.keys and gateway.keys.find(exchange.head.fields.get(b"authorization")) is None:
+    if gateway.keys and gateway.keys.find(exchange.head.fields) is None:
         exchange.refuse(401, "a valid API key is needed", "authentication_error", (b"www-authenticate: Bearer",))
     elif exchange.head.method not in (b"GET", b"HEAD"):
         exchange.refuse(405, "ask with GET", more=(b"allow: GET, HEAD",))

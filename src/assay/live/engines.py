@@ -40,6 +40,8 @@ class Engine:
     number: int = -1  # its place in the fleet
     aboard: int = 0  # requests sent and not answered
     limit: int = 256  # of them at once
+    room: int = 0  # of them at present: one, while it has to show that it can
+    trial: bool = False  # its health was fine while it failed requests: health alone does not bring it back
     blocks: int = 65536  # that its cache is thought to hold
     corrections: Corrections = field(default_factory=lambda: Corrections(65536))
     models: tuple[str, ...] = ()
@@ -61,13 +63,14 @@ class Engine:
     host: bytes = field(default=b"", repr=False)  # what it is asked with, after the target
 
     def __post_init__(self) -> None:
+        self.room = self.limit
         self.header = b"x-assay-engine: " + self.name.encode()
         self.host = b" HTTP/1.1\r\nhost: " + self.address.authority
 
     @property
     def open(self) -> bool:
         """Whether it may be given one more."""
-        return self.state == UP and self.aboard < self.limit
+        return self.state == UP and self.aboard < self.room
 
 
 class LiveFleet(Fleet):

@@ -77,7 +77,7 @@ class Gateway:
             if admin.answer(self, exchange):
                 return
             endpoint = "other"
-        key = self.keys.find(head.fields.get(b"authorization")) if self.keys else None
+        key = self.keys.find(head.fields) if self.keys else None
         if self.keys and key is None:
             self._refuse(exchange, endpoint, 401, "a valid API key is needed", (b"www-authenticate: Bearer",))
             return
@@ -113,16 +113,16 @@ class Gateway:
         if session is not None:
             request.session = _session(session.decode("latin-1"))
         body = relay.exchange.body
-        ask = api.read(body) if relay.endpoint != "other" else None
+        ask = api.read(body, relay.endpoint) if relay.endpoint != "other" else None
         if ask is None:  # the engine will say what is wrong with it
             request.prompt = max(len(body) // 4, 1)
-            if relay.endpoint != "other":
+            if relay.endpoint != "other" or body.startswith(b"{"):  # whatever it is, it may say which model it is for
                 outline = api.outline(body)
-                request.model, relay.wanted = outline.model, bool(outline.stream)
+                request.model, relay.wanted = outline.model, relay.endpoint != "other" and bool(outline.stream)
             return
         relay.wanted = bool(ask.stream)
         request.model = ask.model
-        request.max_tokens = ask.max_completion_tokens or ask.max_tokens
+        request.max_tokens = ask.limit
         request.category = relay.endpoint
         row, count = api.tokens(ask, relay.endpoint, self.tokenizer)
         relay.own = max(count, 1)
@@ -137,11 +137,19 @@ class Gateway:
 
     def began(self, relay: Relay) -> None:
         """Its first token is there."""
-        engine = relay.engine
-        if engine is not None:
-            engine.failures = 0
+        if relay.engine is not None:
+            self.well(relay.engine)
+        for engine, why in relay.stumbled.items():  # on what others can do
+            self.suspect(engine, why)
         if self.shadow is not None:
             self.shadow.began(relay)
+
+    def well(self, engine: Engine) -> None:
+        """An engine answered as it should."""
+        engine.failures = 0
+        if engine.trial:
+            engine.trial, engine.room, engine.note = False, engine.limit, ""
+            self.later(self.placing.room, engine)
 
     def off(self, relay: Relay, engine: Engine, held: int) -> None:
         """It is no longer on an engine."""
@@ -149,11 +157,12 @@ class Gateway:
         if engine.number >= 0:
             self.fleet.ended(engine.number, relay.request, held, relay.new)
 
-    def suspect(self, engine: Engine, why: str) -> None:
-        """An engine failed a request; enough of that in a row breaks its circuit."""
+    def suspect(self, engine: Engine, why: str, trial: bool = True) -> None:
+        """An engine failed a request, or its health; enough of that in a row breaks its circuit."""
         engine.errors += 1
         engine.failures += 1
         if engine.failures >= self.settings.failures and engine.state == UP:
+            engine.trial = trial
             self.mark_down(engine, why)
 
     def mark_down(self, engine: Engine, why: str) -> None:
@@ -197,7 +206,7 @@ class Gateway:
         engine.tokens += done.output
         self.counters.completion_tokens += done.output
         self.counters.prompt_tokens += relay.request.prompt
-        if usage is not None and usage.prompt_tokens:
+        if usage is not None and usage.prompt:
             self._calibrate(relay, engine, usage)
         for part in self.placing.learners:
             try:
@@ -210,11 +219,11 @@ class Gateway:
         fleet = self.fleet
         ours = relay.own
         if ours >= 64:  # of short prompts the chat template is the larger part
-            fleet.scale += 0.05 * (usage.prompt_tokens / ours - fleet.scale)
+            fleet.scale += 0.05 * (usage.prompt / ours - fleet.scale)
             if abs(fleet.scale - 1.0) < 1e-3:
                 fleet.scale = 1.0
         if usage.cached is not None and engine.number >= 0:
-            engine.asked += usage.prompt_tokens
+            engine.asked += usage.prompt
             engine.hits += usage.cached
             if not engine.events:  # an engine that tells every change needs no guess
                 self._correct(engine, int(relay.matched / fleet.scale), int(usage.cached / fleet.scale))
@@ -227,8 +236,8 @@ class Gateway:
 
     def _write(self, relay: Relay, now: float) -> None:
         request, engine, usage = relay.request, relay.engine, relay.usage
-        prompt = usage.prompt_tokens if usage and usage.prompt_tokens else request.prompt
-        counted = usage.completion_tokens if usage and usage.completion_tokens is not None else relay.tokens
+        prompt = usage.prompt if usage and usage.prompt else request.prompt
+        counted = usage.output if usage and usage.output is not None else relay.tokens
         first = None if relay.status == LEFT else relay.first
         self.log.add(
             Line(

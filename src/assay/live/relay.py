@@ -1,7 +1,7 @@
 """One request on its way: from a client to an engine, and the answer back, byte for byte.
 
 Until the first byte of an answer has gone to the client, everything that goes wrong with an engine is tried again on
-another one, and the client never notices. So the head of an answer is held back until its first event is there, and
+another one, and the client never notices. So the head of an answer is held back until its first token is there, and
 an answer that is not streamed until it is whole. After the first byte there is no second try: a stream ends in an
 error event, between two events.
 """
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from assay.live.gateway import Gateway
 
 RETRIED = frozenset((500, 502, 503, 504))  # an engine in trouble; another one may be fine
-STUMBLED = 500  # a request may make every engine say so: that alone breaks no circuit
+STUMBLED = 500  # a request may make every engine say so: that breaks a circuit where another one can answer it
+FULL = 429
 HELD = 8 << 20  # bytes of an answer that are kept until it is whole
 EVENT = 1 << 20  # bytes of an event that are kept until it is whole
+EARLY = 1 << 16  # bytes of events before the first token that are kept until it is there
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")  # of an event, in each of the three ways to end a line
+_ITEM = b"event: response.output_item"  # of /v1/responses: from here on it is an answer, if not yet a text
 _WITH_BODY = (b"POST", b"PUT", b"PATCH")
 RETRY = (b"retry-after: 1",)
 LEFT = 499  # the client went away first: nginx's number for it
@@ -36,10 +39,10 @@ class Relay:
     """The life of one request. Ends once: in an answer, in an error, or because the client left."""
 
     __slots__ = (
-        "_held", "_kv", "_most", "_pieces", "_tail", "_torn", "arrival", "deadline", "due", "endpoint", "engine",
-        "error", "exchange", "failed", "first", "gateway", "head", "key", "last", "load", "matched", "method", "new",
-        "own", "path", "placed", "request", "sent", "status", "streaming", "tenant", "tokens", "tries", "upstream",
-        "usage", "wanted",
+        "_early", "_fault", "_held", "_kv", "_most", "_pieces", "_tail", "_torn", "arrival", "deadline", "due",
+        "endpoint", "engine", "error", "exchange", "failed", "first", "gateway", "head", "key", "last", "load",
+        "matched", "method", "new", "own", "path", "placed", "request", "sent", "status", "streaming", "stumbled",
+        "tenant", "tokens", "tries", "upstream", "usage", "wanted",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway, exchange: Exchange, request: Request, endpoint: str, now: float) -> None:
@@ -60,6 +63,7 @@ class Relay:
         self.engine: Engine | None = None
         self.upstream: Upstream | None = None
         self.failed: set[Engine] = set()  # that did not answer it
+        self.stumbled: dict[Engine, str] = {}  # of them those that said so themselves, and how
         self.tries = 0
         self.sent: float | None = None  # when the first engine was asked
         self.placed = now  # when the present one was
@@ -77,6 +81,8 @@ class Relay:
         self._held = 0
         self._most = HELD  # bytes that are held
         self._tail = b""
+        self._early = b""  # events before the first token
+        self._fault = 0  # the status of an error that came in the middle of a stream
         self._torn = False  # an event was too large to be kept until it is whole
         self._kv = 0  # tokens counted as held on the engine
         exchange.left = self.gone
@@ -98,7 +104,7 @@ class Relay:
         head, body = self.exchange.head, self.exchange.body
         lines = head.kept
         if self.gateway.keys or engine.key:  # the client's key is for the gateway, not for engines
-            lines = [line for line in lines if line[:14].lower() != b"authorization:"]
+            lines = [line for line in lines if not line[:14].lower().startswith((b"authorization:", b"x-api-key:"))]
             if engine.key:
                 lines = [*lines, b"authorization: Bearer " + engine.key]
         first = b"%b %b%b%b" % (head.method, engine.address.prefix, head.target, engine.host)
@@ -124,9 +130,8 @@ class Relay:
         """The head of the answer."""
         if self.engine is not None:
             self.engine.answered = True
-        if head.status in RETRIED and self._another():
-            self._drop_upstream()
-            self.retry(f"the engine answered {head.line.decode('latin-1')}", blame=head.status != STUMBLED)
+        if (head.status in RETRIED or head.status == FULL) and self._another():
+            self._decline(head.status, f"the engine answered {head.line.decode('latin-1')}")
             return
         self.head = head
         events = head.fields.get(b"content-type", b"").startswith(b"text/event-stream")
@@ -138,6 +143,13 @@ class Relay:
             self._most = 0
         if self.streaming:
             self.due = min(self.deadline, self.gateway.now() + self.gateway.settings.silence)
+
+    def _decline(self, status: int, why: str) -> None:
+        """The engine says that it cannot: another one is asked."""
+        if status == STUMBLED and self.engine is not None:
+            self.stumbled[self.engine] = why
+        self._drop_upstream()
+        self.retry(why, blame=status not in (STUMBLED, FULL))
 
     def payload(self, data: bytes) -> None:
         """A piece of the answer."""
@@ -153,13 +165,39 @@ class Relay:
             data = self._whole_events(data)
             if not data:
                 return
-        events = data.count(b"\ndata:") + data.startswith(b"data:") - data.endswith(b"data: [DONE]\n\n")
-        self._count(events, now)
-        if b'"usage":' in data and (usage := api.streamed_usage(data)):
-            self.usage = usage
+        tokens = api.streamed_tokens(data, self.endpoint, self.first is None)
+        if b'"error":' in data and (fault := api.streamed_error(data)):
+            tokens -= 1
+            if self._failed(*fault):
+                return
+        if b'"usage":' in data:
+            self.usage = api.streamed_usage(data, self.usage)
+        if tokens > 0:
+            self._count(tokens, now)
         if not self.exchange.started:
+            data = self._early + data
+            if (
+                self.first is None
+                and not self._fault
+                and len(data) < EARLY
+                and b"event: response.output_item" not in data
+            ):
+                self._early = data
+                return
             self._begin()
         self.exchange.write(data)
+
+    def _failed(self, status: int, why: str) -> bool:
+        """An error came among the events of the stream; whether another engine is asked."""
+        why = f"the engine reported an error in its stream: {why[:300]}"
+        if self.first is None and (status >= STUMBLED or status == FULL) and self._another():
+            self._decline(STUMBLED if status >= STUMBLED else status, why)
+            return True
+        if not self._fault:
+            self._fault, self.error = status, why
+            if self.engine is not None and status >= STUMBLED:
+                self.engine.errors += 1
+        return False
 
     def _whole_events(self, data: bytes) -> bytes:
         """Up to the end of the last whole event; the rest waits, unless it is enormous."""
@@ -171,13 +209,10 @@ class Relay:
         return data[:cut]
 
     def _count(self, events: int, now: float) -> None:
-        """Tokens, as far as events tell: one with each, and a chat begins with an event that only names the role."""
-        if events <= 0:
-            return
+        """So many tokens came."""
         assert self.engine is not None
         self.tokens += events
         if self.first is None:
-            self.tokens -= self.endpoint == "chat"
             self._began(now)
         else:
             gap = (now - self.last) / events
@@ -231,16 +266,21 @@ class Relay:
         now = self.gateway.now()
         if exchange.started:
             exchange.finish(self._tail)
-        elif self.streaming:  # a stream without a whole event
+        elif self.streaming:  # a stream without a token
             self._begin()
-            exchange.finish(self._tail)
+            exchange.finish(self._early + self._tail)
         else:
             body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             exchange.reply(head.status, self._lines(), body, head.line)
             if head.status == 200 and self.request.prompt:
                 self.usage = api.usage(body)
-        if self.first is None:
+        if self._fault:
+            self._end(self._fault, now)
+            return
+        if head.status < 300 and self.first is None:
             self._began(now)
+        elif head.status < STUMBLED and self.engine is not None:
+            self.gateway.well(self.engine)
         self._end(head.status, now)
 
     # ------------------------------------------------------------------------------------------ what goes wrong
@@ -270,6 +310,7 @@ class Relay:
         if blame:  # once it is off that engine: what breaks the circuit abandons all that are still on it
             self.gateway.suspect(engine, why)
         self._pieces, self._held, self._most, self._tail, self.head = [], 0, HELD, b"", None
+        self._early = b""
         self.streaming = False
         placing = self.gateway.placing
         if not placing.able(self):
@@ -327,7 +368,8 @@ class Relay:
             exchange.refuse(status, why, more=more)
         elif self.streaming:
             end = b"\n\n" if self._torn else b""  # of the event that is under way
-            exchange.finish(end + b"data: " + error_body(why, "server_error", status) + b"\n\n")
+            name = b"event: error\n" if self.endpoint in api.NAMED_EVENTS else b""
+            exchange.finish(end + name + b"data: " + error_body(why, "server_error", status) + b"\n\n")
         else:
             exchange.cut()
         self._end(status, self.gateway.now())
@@ -370,7 +412,7 @@ class Relay:
         """What became of it, for components that learn."""
         assert self.engine is not None and self.first is not None
         usage = self.usage
-        output = usage.completion_tokens if usage and usage.completion_tokens is not None else self.tokens
+        output = usage.output if usage and usage.output is not None else self.tokens
         cached = usage.cached if usage and usage.cached is not None else self.matched
         return Finished(int(output), self.first - self.arrival, now - self.arrival, int(cached), self.engine.number)
 

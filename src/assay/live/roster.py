@@ -238,15 +238,23 @@ class Roster:
         if engine.state == STARTING:
             self._starts(engine, well, why)
         elif engine.state == DOWN:
+            engine.trial &= well  # where its health is bad, its health tells
             if well and gateway.now() >= engine.retry:
-                engine.state, engine.note, engine.failures = UP, "", 0
-                mirror = self._mirrors.get(engine)
-                if mirror is not None:  # it may have started anew, with nothing in its cache
-                    mirror.engine = engine.number
-                    mirror.forget()
-                gateway.placing.changed()
+                self._back(engine)
         elif not well:
-            gateway.suspect(engine, why)
+            gateway.suspect(engine, why, trial=False)
+
+    def _back(self, engine: Engine) -> None:
+        """Its circuit is closed again; where it failed in spite of good health, by one request at a time at first."""
+        engine.state, engine.note, engine.failures, engine.room = UP, "", 0, engine.limit
+        if engine.trial:
+            engine.note, engine.room = "on trial: one request at a time until one is answered", 1
+            engine.failures = self._gateway.settings.failures - 1
+        mirror = self._mirrors.get(engine)
+        if mirror is not None:  # it may have started anew, with nothing in its cache
+            mirror.engine = engine.number
+            mirror.forget()
+        self._gateway.placing.changed()
 
     def _starts(self, engine: Engine, well: bool, why: str) -> None:
         """An engine that has never answered: perhaps it loads weights or compiles, and will."""

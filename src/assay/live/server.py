@@ -48,12 +48,13 @@ class Limits:
 
 
 def error_body(message: str, kind: str, code: str | int | None = None, param: str | None = None) -> bytes:
-    """An error as the OpenAI API writes it.
+    """An error as the OpenAI API writes it, and in the same words as Anthropic's does: that has the type around it.
 
     >>> error_body("no such model", "not_found_error", 404)
-    b'{"error":{"message":"no such model","type":"not_found_error","param":null,"code":404}}'
+    b'{"error":{"message":"no such model","type":"not_found_error","param":null,"code":404},"type":"error"}'
     """
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return msgspec.json.encode({"error": error, "type": "error"})
 
 
 class Exchange:
