@@ -170,7 +170,7 @@ class Gateway:
         engine.state, engine.note = DOWN, why
         engine.retry = self.now() + self.settings.pause
         if engine.number >= 0:
-            self.index.clear(engine.number)
+            self.fleet.forget(engine.number)
         for relay in [relay for relay in self.relays if relay.engine is engine]:
             if not relay.exchange.started and relay.upstream is not None:
                 relay.abandon(why)

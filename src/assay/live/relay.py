@@ -230,7 +230,7 @@ class Relay:
         gateway = self.gateway
         self._kv = self.request.prompt
         # Of an answer that came whole nobody knows when its first token was there.
-        gateway.fleet.began(self.engine.number, self._kv, self.new, now - self.placed if self.streaming else None)
+        gateway.fleet.began(self.engine.number, self.request, self.new, now - self.placed if self.streaming else None)
         self.new = 0
         if self.streaming:
             gateway.counters.ttft.observe(now - self.arrival)
