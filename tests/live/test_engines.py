@@ -14,7 +14,6 @@ from assay.serving.engine.online import OnlineInstance
 from assay.serving.fleet import parse
 from assay.serving.interface import Request
 
-
 HUNDRED = Request("of a hundred tokens", 0.0, prompt=100)
 
 

@@ -23,9 +23,11 @@ class Line(msgspec.Struct, omit_defaults=True):
     """One request."""
 
     time: float  # of arrival, seconds since 1970
-    id: str
+    id: str  # its run and its number there
     endpoint: str
     status: int
+    request_id: str = ""  # the client's own
+    path: str = ""  # where the endpoint is "other"
     engine: str = ""
     model: str = ""
     tenant: str = ""

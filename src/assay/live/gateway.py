@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 from collections.abc import Callable
 from time import monotonic, time
 from typing import Any
@@ -20,6 +21,7 @@ from assay.live import admin, api, keys
 from assay.live.access_log import EVERY, AccessLog, Line
 from assay.live.counters import Counters
 from assay.live.engines import DOWN, UP, Engine, LiveFleet
+from assay.live.origins import Origins
 from assay.live.outbox import Outbox
 from assay.live.placing import Placing
 from assay.live.prefix_index import PrefixIndex
@@ -33,6 +35,8 @@ from assay.serving.interface import Request
 from assay.sim.block_hash import chain
 
 _LONGEST = 256  # letters of a name that somebody else chose
+_ID = 200  # bytes of a request's id
+_WORD = re.compile(rb"[!-~]+")
 _HASHED = 1 << 20  # tokens of a prompt; what comes after them is hardly in any cache
 
 
@@ -42,6 +46,7 @@ class Gateway:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.keys = keys.read(settings.key)
+        self.origins = Origins(settings.origins)
         self.tokenizer: Any = TokenizerTokens(settings.tokenizer) if settings.tokenizer else ByteTokens()
         self.index = PrefixIndex(settings.block, settings.blocks, settings.ttl)
         self.fleet = LiveFleet(self.index)
@@ -56,7 +61,7 @@ class Gateway:
         self.roster: Any = None  # set when it runs
         self.spans: Any = None  # where tracing is on
         self._numbers = itertools.count()
-        self._salt = os.urandom(4).hex()
+        self._salt = os.urandom(4).hex().encode()
 
     def warm(self) -> None:
         """Load what is compiled, or compile it where this version never ran: not while the first client waits."""
@@ -72,6 +77,13 @@ class Gateway:
     def answer(self, exchange: Exchange) -> None:
         """A client asks."""
         head = exchange.head
+        number = next(self._numbers)
+        name = self._name(head.fields.get(b"x-request-id"), number)
+        exchange.lines = (b"x-request-id: " + name,)
+        if self.origins and (origin := head.fields.get(b"origin")) is not None:
+            exchange.lines += self.origins.lines(origin)
+            if self.origins.preflight(exchange):
+                return
         endpoint = api.ENDPOINTS.get(head.path)
         if endpoint is None:
             if admin.answer(self, exchange):
@@ -88,19 +100,25 @@ class Gateway:
             self._refuse(exchange, endpoint, 405, "ask with POST", (b"allow: POST",))
             return
         now = self.now()
-        request = Request(next(self._numbers), now, 0)
+        request = Request(number, now, 0)
         fields = head.fields
         if key is not None:
             request.tenant, request.tier = key.tenant, key.tier
         elif b"x-tenant" in fields or b"x-tier" in fields:  # without keys, whoever asks says who they are
             request.tenant = fields.get(b"x-tenant", b"").decode("latin-1")
             request.tier = fields.get(b"x-tier", b"").decode("latin-1")
-        relay = Relay(self, exchange, request, endpoint, now)
+        relay = Relay(self, exchange, request, endpoint, now, name)
         self._read(relay, request)
         self.relays.add(relay)
         if self.spans is not None:
             self.spans.begin(relay)
         self.placing.admit(relay)
+
+    def _name(self, given: bytes | None, number: int) -> bytes:
+        """The request's id: the client's own, if it is one word of reasonable length."""
+        if given and len(given) <= _ID and _WORD.fullmatch(given):
+            return given
+        return self._salt + b"-%d" % number
 
     def _refuse(self, exchange: Exchange, endpoint: str, status: int, why: str, more: tuple[bytes, ...] = ()) -> None:
         self.counters.requests[endpoint, status] += 1
@@ -239,10 +257,11 @@ class Gateway:
         prompt = usage.prompt if usage and usage.prompt else request.prompt
         counted = usage.output if usage and usage.output is not None else relay.tokens
         first = None if relay.status == LEFT else relay.first
+        name, made = relay.name.decode(), f"{self._salt.decode()}-{request.id}"
         self.log.add(
             Line(
-                time=round(time() - (now - relay.arrival), 6), id=f"{self._salt}-{request.id}",
-                endpoint=relay.endpoint, status=relay.status, engine=engine.name if engine else "",
+                time=round(time() - (now - relay.arrival), 6), id=made, request_id=name if name != made else "",
+                endpoint=relay.endpoint, path=_path(relay), status=relay.status, engine=engine.name if engine else "",
                 model=request.model[:_LONGEST], tenant=request.tenant[:_LONGEST], tier=request.tier[:_LONGEST],
                 session=_text(request.session)[:_LONGEST], stream=relay.streaming, prompt_tokens=prompt,
                 completion_tokens=counted if relay.status == 200 else 0,
@@ -281,6 +300,11 @@ def _session(name: str) -> int | str:
     (42, '042', 'a')
     """
     return int(name) if name.isdecimal() and name.isascii() and len(name) < 19 and str(int(name)) == name else name
+
+
+def _path(relay: Relay) -> str:
+    """What was asked for, where the endpoint does not say it; without a query, which may hold anything."""
+    return relay.exchange.head.path[:_LONGEST].decode("latin-1") if relay.endpoint == "other" else ""
 
 
 def _text(session: int | str | None) -> str:

@@ -41,14 +41,17 @@ class Relay:
     __slots__ = (
         "_early", "_fault", "_held", "_kv", "_most", "_pieces", "_tail", "_torn", "arrival", "deadline", "due",
         "endpoint", "engine", "error", "exchange", "failed", "first", "gateway", "head", "key", "last", "load",
-        "matched", "method", "new", "own", "path", "placed", "request", "sent", "status", "streaming", "stumbled",
-        "tenant", "tokens", "tries", "upstream", "usage", "wanted",
+        "matched", "method", "name", "new", "own", "path", "placed", "request", "sent", "status", "streaming",
+        "stumbled", "tenant", "tokens", "tries", "upstream", "usage", "wanted",
     )  # fmt: skip
 
-    def __init__(self, gateway: Gateway, exchange: Exchange, request: Request, endpoint: str, now: float) -> None:
+    def __init__(
+        self, gateway: Gateway, exchange: Exchange, request: Request, endpoint: str, now: float, name: bytes = b"-"
+    ) -> None:
         self.gateway = gateway
         self.exchange = exchange
         self.request = request
+        self.name = name  # its id, as clients and engines see it
         self.method = exchange.head.method
         self.endpoint = endpoint
         self.tenant = request.tenant
@@ -107,6 +110,11 @@ class Relay:
             lines = [line for line in lines if not line[:14].lower().startswith((b"authorization:", b"x-api-key:"))]
             if engine.key:
                 lines = [*lines, b"authorization: Bearer " + engine.key]
+        given = head.fields.get(b"x-request-id")
+        if given != self.name:
+            if given is not None:
+                lines = [line for line in lines if line[:13].lower() != b"x-request-id:"]
+            lines = [*lines, b"x-request-id: " + self.name]
         first = b"%b %b%b%b" % (head.method, engine.address.prefix, head.target, engine.host)
         if body or head.method in _WITH_BODY:
             lines = [*lines, b"content-length: %d" % len(body)]
@@ -255,7 +263,11 @@ class Relay:
 
     def _lines(self) -> list[bytes]:
         assert self.head is not None and self.engine is not None
-        return [*self.head.kept, self.engine.header]
+        kept, fields = self.head.kept, self.head.fields
+        if b"x-request-id" in fields or (self.gateway.origins and b"access-control-allow-origin" in fields):
+            own = (b"x-request-id:", b"access-control-") if self.gateway.origins else (b"x-request-id:",)
+            kept = [line for line in kept if not line[:16].lower().startswith(own)]  # the gateway says it itself
+        return [*kept, self.engine.header]
 
     def complete(self) -> None:
         """The answer is whole."""

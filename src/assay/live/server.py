@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import heapq
 import resource
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ JSON = b"content-type: application/json"
 _END = b"\r\n\r\n"
 _AHEAD = 64 * 1024  # bytes a client may send ahead of the answer it waits for
 _SWEEP = 0.5  # seconds between two looks for clients that take too long
+_REFUSES = 0.05  # seconds in which a client on this machine refuses what it is sent after it left
+_CLOSED = 7  # TCP_CLOSE, the state of a connection that the other side has reset
 _LINGER = 2.0  # seconds that a client has to read why it is parted from
 _TAKEN = 1024  # bytes: who takes fewer of an answer in a stall time takes nothing
 _PIECES = 4096  # of a chunked body, beside one for every 64 bytes: tiny ones cost more time than they carry
@@ -60,13 +63,16 @@ def error_body(message: str, kind: str, code: str | int | None = None, param: st
 class Exchange:
     """One request and its answer. `left` is called if the client goes before the answer is complete."""
 
-    __slots__ = ("_connection", "_framed", "_head", "body", "done", "head", "left", "peer", "resume", "started")
+    __slots__ = (
+        "_connection", "_framed", "_head", "body", "done", "head", "left", "lines", "peer", "resume", "started",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, head: RequestHead, body: bytes) -> None:
         self._connection = connection
         self.head = head
         self.body = body
         self.peer: str = connection.peer
+        self.lines: tuple[bytes, ...] = ()  # that the head of every answer to it has
         self.started = False  # a byte of the answer is on its way
         self.done = False
         self.left: Callable[[], None] | None = None
@@ -80,7 +86,9 @@ class Exchange:
             return
         asked = self.head.method
         said = [b"content-length: %d" % len(body)] if body or not _bodiless(asked, status) else []
-        head = b"\r\n".join([b"HTTP/1.1 " + (line or REASONS[status]), *lines, *said, *self._closing(), b"", b""])
+        head = b"\r\n".join(
+            [b"HTTP/1.1 " + (line or REASONS[status]), *lines, *self.lines, *said, *self._closing(), b"", b""]
+        )
         self.started = True
         self._connection.send(head if asked == b"HEAD" else head + body)
         self.end()
@@ -98,7 +106,7 @@ class Exchange:
         else:  # its end is the connection's
             self._connection.closing = True
             framing = [b"connection: close"]
-        self._head = b"\r\n".join([b"HTTP/1.1 " + line, *lines, *framing, b"", b""])
+        self._head = b"\r\n".join([b"HTTP/1.1 " + line, *lines, *self.lines, *framing, b"", b""])
 
     def write(self, data: bytes) -> None:
         """A piece of an answer that has begun."""
@@ -162,8 +170,8 @@ class Connection(asyncio.Protocol):
     """One client."""
 
     __slots__ = (
-        "_body", "_buffer", "_chunks", "_got", "_head", "_paused", "_pieces", "_reading", "_unsent", "_want", "closing",
-        "due", "exchange", "peer", "server", "transport",
+        "_body", "_buffer", "_chunks", "_got", "_half", "_head", "_paused", "_pieces", "_plain", "_reading", "_unsent",
+        "_want", "closing", "due", "exchange", "peer", "server", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -180,6 +188,8 @@ class Connection(asyncio.Protocol):
         self._got = self._want = self._pieces = 0
         self._reading = True
         self._paused = False
+        self._half = False  # the client has closed its half
+        self._plain = False  # whether half of it can be closed: TLS has no such thing
         self._unsent = 0  # bytes of answers that waited for the client when it was last looked at
 
     # ------------------------------------------------------------------------------------- the transport's calls
@@ -187,6 +197,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self.transport = transport
+        self._plain = hasattr(socket, "TCP_INFO") and transport.get_extra_info("sslcontext") is None
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) and name else "local"
         self.server.connections.add(self)
@@ -211,9 +222,29 @@ class Connection(asyncio.Protocol):
                 self.transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """The client will send no more: it left, or is indistinguishable from one that did."""
-        self.due = min(self.due, self.server.time() + self.server.limits.stall_time)
-        return False
+        """The client will send no more. It may have left; or it has closed its half, and waits for its answer.
+
+        Only bytes tell: who left refuses them. An interim answer is one that every client of HTTP/1.1 passes over.
+        """
+        exchange = self.exchange
+        if exchange is None or self.closing or not self._plain or not exchange.head.minor:
+            self.due = min(self.due, self.server.time() + self.server.limits.stall_time)
+            return False
+        self.closing = self._half = True
+        self._buffer = b""
+        if not exchange.started:
+            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.server.loop.call_later(_REFUSES, self._look)
+        return True
+
+    def _look(self) -> None:
+        """Whether a client that sends no more has left: the system knows, and nobody reads here any more."""
+        if self.exchange is None or self.transport.is_closing():
+            return
+        if self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSED:
+            self.abort()
+        else:
+            self.server.loop.call_later(_SWEEP, self._look)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone."""

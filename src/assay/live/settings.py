@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pause: _Positive = 5.0  # until it is tried again
     grace: _Positive = 30.0  # for what runs when the gateway is told to stop
     passthrough: bool = True  # paths the gateway does not know go to an engine
+    origins: tuple[str, ...] = ()  # web pages that may ask from a browser: https://chat.example, or *
     tls_cert: str = ""
     tls_key: str = ""
     engine_ca: str = ""  # certificates that https engines are checked with
@@ -128,6 +129,9 @@ def convert(table: dict[str, object], name: str) -> Settings:
             )
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadInput(f"{name}: TLS needs both tls_cert and tls_key")
+    for origin in settings.origins:
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s*]+/?", origin):
+            raise BadInput(f"{name}: origins: '{origin}' is none, such as https://chat.example (or '*' for all)")
     if settings.otel and not re.match(r"https?://[^/\s]+", settings.otel):
         raise BadInput(f"{name}: otel: '{settings.otel}' is no address of a collector, such as http://collector:4318")
     return settings

@@ -67,6 +67,7 @@ class Spans:
             "gen_ai.usage.output_tokens": relay.tokens if output is None else output,
             "assay.engine": relay.engine.name if relay.engine else "", "assay.matched_tokens": relay.matched,
             "assay.tries": relay.tries, "assay.tenant": relay.tenant,
+            "assay.request_id": relay.name.decode("latin-1"), "url.path": relay.exchange.head.path.decode("latin-1"),
         }  # fmt: skip
         if relay.error:
             facts["error.type"] = relay.error
