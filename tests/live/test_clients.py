@@ -15,7 +15,7 @@ import uvloop
 from assay.live.serve import Running
 from assay.live.settings import convert
 from assay.record.errors import BadInput
-from tests.live.fake_engines import JSON, Client, ask, balanced, chat, engines, run, settings, until
+from tests.live.fake_engines import EVENT_STREAM, JSON, Client, ask, balanced, chat, engines, run, settings, until
 
 CHAT = "/v1/chat/completions"
 PAGE = "https://chat.example"
@@ -93,14 +93,23 @@ def test_a_client_that_closes_its_half_gets_its_answer(stream, loop):
 
 
 @LOOPS
-def test_a_client_that_leaves_is_told_from_one_that_only_closed_its_half(loop):
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_client_that_leaves_is_told_from_one_that_only_closed_its_half(loop, begun):
+    """Also where its engine says nothing that it could refuse."""
+
+    def begin(exchange):
+        exchange.begin(b"200 OK", [EVENT_STREAM])
+        exchange.write(b'data: {"n":0}\n\n')
+
     async def test():
         async with engines("a") as (a,), Running(settings([a])) as running:
-            a.behave = lambda exchange: None
+            a.behave = begin if begun else lambda exchange: None
             client = Client(running.port)
             await client.__aenter__()
             client.send("POST", CHAT, chat())
             await until(lambda: a.asked)
+            if begun:
+                await client.head()
             client.writer.close()
             await until(lambda: a.left == 1 and balanced(running))
             assert running.gateway.counters.requests["chat", 499] == 1

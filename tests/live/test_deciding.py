@@ -136,10 +136,10 @@ def test_a_shadow_s_books_hold_what_real_requests_hold_and_nothing_at_their_end(
             async with Client(running.port) as first, Client(running.port) as second:
                 for client in (first, second):
                     client.send("POST", CHAT, chat("hello " * 50, stream=True))
-                await until(lambda: sum(relay.first > 0 for relay in running.gateway.relays) == 2)
+                await until(lambda: sum(relay.first is not None for relay in running.gateway.relays) == 2)
                 for exchange in a.asked:
                     exchange.write(b'data: {"n":1}\n\n')
-                await until(lambda: sum(relay.tokens for relay in running.gateway.relays) == 2)
+                await until(lambda: sum(relay.tokens for relay in running.gateway.relays) == 4)
                 for name in ("running", "waiting", "prefill_tokens", "kv_tokens"):
                     assert getattr(books, name).tolist() == getattr(real, name).tolist(), name
                 assert real.running.tolist() == [2]

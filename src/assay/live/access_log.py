@@ -94,3 +94,10 @@ class AccessLog:
                 self._file.flush()
         except OSError:
             self.lost += count
+
+    def close(self) -> None:
+        """Write what is left, and no more."""
+        self.flush()
+        if self._file is not None and self._file is not sys.stdout.buffer:
+            self._file.close()
+        self._file = None

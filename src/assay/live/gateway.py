@@ -120,6 +120,10 @@ class Gateway:
             return given
         return self._salt + b"-%d" % number
 
+    def named(self, request: Request) -> str:
+        """A request as the log calls it."""
+        return f"{self._salt.decode()}-{request.id}"
+
     def _refuse(self, exchange: Exchange, endpoint: str, status: int, why: str, more: tuple[bytes, ...] = ()) -> None:
         self.counters.requests[endpoint, status] += 1
         exchange.refuse(status, why, "authentication_error" if status == 401 else "", more)
@@ -228,9 +232,9 @@ class Gateway:
             self._calibrate(relay, engine, usage)
         for part in self.placing.learners:
             try:
-                part.finished(relay.request, done)
+                self.placing.guard.call(part.finished, relay.request, done)
             except Exception as error:
-                self.placing.complain(error)
+                self.placing.complain(error, relay.request)
 
     def _calibrate(self, relay: Relay, engine: Engine, usage: api.Usage) -> None:
         """Compare what the gateway thought with what the engine counted."""
@@ -257,7 +261,7 @@ class Gateway:
         prompt = usage.prompt if usage and usage.prompt else request.prompt
         counted = usage.output if usage and usage.output is not None else relay.tokens
         first = None if relay.status == LEFT else relay.first
-        name, made = relay.name.decode(), f"{self._salt.decode()}-{request.id}"
+        name, made = relay.name.decode(), self.named(request)
         self.log.add(
             Line(
                 time=round(time() - (now - relay.arrival), 6), id=made, request_id=name if name != made else "",

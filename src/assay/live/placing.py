@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.live.admission import Queue
-from assay.live.engines import STARTING, UP, Engine
+from assay.live.engines import STARTING, UP, Engine, LiveFleet
+from assay.live.guard import Guard
 from assay.live.lanes import Lane, Lanes
+from assay.live.prefix_index import PrefixIndex
 from assay.live.relay import RETRY, Relay
+from assay.live.settings import Settings
 from assay.serving.engine import components
 from assay.serving.interface import Request
 
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
     from assay.live.gateway import Gateway
 
 _LOOK_BACK = 64  # decisions that the view shows
+_EVERY = 60.0  # seconds between two complaints about a policy
+_WARM = 60.0  # seconds that a policy may take to load
 
 
 class Placing:
@@ -39,13 +47,39 @@ class Placing:
         self.queue: Queue[Relay] = Queue(settings.queue)
         self.held: dict[int | str, Relay] = {}  # of a router that chooses from a pool
         self.decisions: deque[dict[str, Any]] = deque(maxlen=_LOOK_BACK)
+        self.guard = Guard(settings.policy_time)
         self.error = ""  # of the policy, the last one
+        self._told = float("-inf")  # when standard error last heard of one
 
     def use(self, router: Any, order: Any) -> None:
         """Decide with these from now on."""
         self.router, self.order = router, order
         self.batch = hasattr(router, "assign")
         self.learners = [part for part in (router, order) if hasattr(part, "finished")]
+
+    def renew(self, router: Any, order: Any, settings: Settings) -> None:
+        """Decide as the settings say now; who waits for the old policy is decided about by the new one."""
+        self.queue.limit, self.guard.seconds = settings.queue, settings.policy_time
+        self.use(router, order)
+        held, self.held = list(self.held.values()), {}
+        for relay in held:
+            self.admit(relay, again=True)
+        self.changed()
+
+    def warm(self) -> None:
+        """Let a policy like this one decide once: what it has to load or compile is no part of a decision."""
+        fleet = LiveFleet(PrefixIndex(self._gateway.index.block))
+        for engine in self._fleet.engines:
+            fleet.add(replace(engine))
+        fleet.slots[:] = 1
+        bound, self.guard.seconds = self.guard.seconds, _WARM
+        with contextlib.suppress(Exception):  # it will say so when it counts
+            router, request = components.router(self._gateway.settings.policy), Request(-1, 0.0, 64, text="", model="")
+            if hasattr(router, "assign"):
+                self.guard.call(lambda: list(router.assign([request], fleet)))
+            else:
+                self.guard.call(router.route, request, fleet)
+        self.guard.seconds = bound
 
     @property
     def waiting(self) -> int:
@@ -100,15 +134,24 @@ class Placing:
 
     def _order_key(self, request: Request, now: float) -> float:
         try:
-            return float(self.order.key(request, now))
+            return float(self.guard.call(self.order.key, request, now))
         except Exception as error:
-            self.complain(error)
+            self.complain(error, request)
             return request.arrival
 
-    def complain(self, error: Exception) -> None:
-        """A component failed; the request is served all the same."""
-        self._gateway.counters.policy_errors += 1
+    def complain(self, error: Exception, request: Request) -> None:
+        """A component failed; the request is served all the same. Standard error hears of it once a minute."""
+        gateway = self._gateway
+        gateway.counters.policy_errors += 1
         self.error = f"{type(error).__name__}: {error}"
+        now = gateway.now()
+        if now - self._told >= _EVERY:
+            self._told = now
+            print(
+                f"assay: a component failed on request {gateway.named(request)} ({request.prompt} tokens, model "
+                f"'{request.model[:80]}'): {self.error[:300]}; the least loaded engine takes it "
+                f"({gateway.counters.policy_errors} times so far)", file=sys.stderr, flush=True,
+            )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ choosing
 
@@ -143,11 +186,11 @@ class Placing:
         fleet = self._fleet
         began = perf_counter()
         try:
-            i = int(self.router.route(request, fleet))
+            i = int(self.guard.call(self.router.route, request, fleet))
             if not 0 <= i < len(fleet) or (mask is not None and not mask[i]):
                 raise IndexError(f"it chose {i}")
         except Exception as error:
-            self.complain(error)
+            self.complain(error, request)
             i = fleet.argmin(fleet.batch_size)
         self._gateway.counters.policy.observe(perf_counter() - began)
         return i
@@ -201,14 +244,15 @@ class Placing:
         fleet.slots[:] = [e.limit if mask is None or mask[e.number] else 0 for e in fleet.engines]
         chosen: list[tuple[Request, int | None]]
         try:
-            chosen = list(self.router.assign([relay.request for relay in pool], fleet))
+            requests = [relay.request for relay in pool]
+            chosen = self.guard.call(lambda: list(self.router.assign(requests, fleet)))
         except Exception as error:
-            self.complain(error)
+            self.complain(error, pool[0].request)
             chosen = [(relay.request, None) for relay in pool]
         for request, i in chosen:
             relay = self.held.get(request.id)
             if i is not None and (not 0 <= i < len(fleet) or (mask is not None and not mask[i])):
-                self.complain(IndexError(f"it chose {i}"))
+                self.complain(IndexError(f"it chose {i}"), request)
                 i = None
             engine = fleet.engines[fleet.argmin(fleet.batch_size) if i is None else int(i)]
             if relay is not None and engine.open:  # it may be full by now

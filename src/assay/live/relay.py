@@ -259,6 +259,8 @@ class Relay:
 
     def _begin(self) -> None:
         assert self.head is not None
+        if self.streaming and not self._torn:
+            self.exchange.nothing = b":\n\n"  # a comment, between two events
         self.exchange.begin(self.head.line, self._lines())
 
     def _lines(self) -> list[bytes]:

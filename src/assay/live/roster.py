@@ -113,6 +113,7 @@ class Roster:
         address = Address.of(settings.url)
         present = next((e for e in gateway.fleet.engines if e.address.url == address.url), None)
         if present is not None:
+            self._change(present, settings)
             if present.state != DRAINING:
                 return None
             present.state = UP if present.answered else STARTING  # where it is not up, that shows when it is asked
@@ -134,6 +135,22 @@ class Roster:
         self._tasks[engine] = asyncio.get_running_loop().create_task(self._look_after(engine))
         gateway.placing.changed()
         return engine
+
+    def _change(self, engine: Engine, settings: EngineSettings) -> None:
+        """What is said of an engine that is here already counts from now on; its events and its name stay."""
+        engine.key, engine.tp, engine.cost = _key(settings), settings.tp, _cost(settings.layout)
+        on_trial = engine.room < engine.limit
+        engine.limit = settings.limit or self._gateway.settings.inflight
+        engine.room = engine.room if on_trial else engine.limit
+        self._gateway.fleet.slots[engine.number] = engine.limit
+        self._gateway.fleet.tp[engine.number] = engine.tp
+
+    def check(self, named: Iterable[EngineSettings]) -> None:
+        """BadInput where one of them cannot be."""
+        for settings in named:
+            Address.of(settings.url)
+            _key(settings)
+            _cost(settings.layout)
 
     async def first_look(self, seconds: float) -> None:
         """Wait until every engine was asked once, or so long: else the first requests all go to who answers first."""
@@ -254,13 +271,21 @@ class Roster:
         if mirror is not None:  # it may have started anew, with nothing in its cache
             mirror.engine = engine.number
             mirror.forget()
+        self._catch_up(engine)
         self._gateway.placing.changed()
+
+    def _catch_up(self, engine: Engine) -> None:
+        """It is up: ask for the events that were published before anybody listened."""
+        subscriber = self._subscribers.get(engine)
+        if subscriber is not None:
+            subscriber.catch_up()
 
     def _starts(self, engine: Engine, well: bool, why: str) -> None:
         """An engine that has never answered: perhaps it loads weights or compiles, and will."""
         gateway = self._gateway
         if well:
             engine.state, engine.note = UP, ""
+            self._catch_up(engine)
             gateway.placing.changed()
         elif gateway.now() - engine.added >= gateway.settings.start:
             gateway.mark_down(engine, why)
@@ -306,9 +331,11 @@ class Roster:
         mirror, subscriber = self._mirrors.get(engine), self._subscribers.get(engine)
         if mirror is None or subscriber is None:
             return ""
+        if subscriber.problem:
+            return f"KV events: {subscriber.problem}"
         if not self._gateway.settings.tokenizer:
             return "KV events speak of token ids: without 'tokenizer' no prompt is found in them"
-        return mirror.reason or (f"KV events: {subscriber.problem}" if subscriber.problem else "")
+        return mirror.reason
 
     def _subscribe(self, engine: Engine, settings: EngineSettings) -> None:
         gateway = self._gateway

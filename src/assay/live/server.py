@@ -27,10 +27,12 @@ from assay.live.outbox import Outbox
 REASONS = {status.value: b"%d %s" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 JSON = b"content-type: application/json"
 _END = b"\r\n\r\n"
+_INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 _AHEAD = 64 * 1024  # bytes a client may send ahead of the answer it waits for
 _SWEEP = 0.5  # seconds between two looks for clients that take too long
 _REFUSES = 0.05  # seconds in which a client on this machine refuses what it is sent after it left
 _CLOSED = 7  # TCP_CLOSE, the state of a connection that the other side has reset
+_OTHER_FILES = 128  # logs, libraries, and room to say no
 _LINGER = 2.0  # seconds that a client has to read why it is parted from
 _TAKEN = 1024  # bytes: who takes fewer of an answer in a stall time takes nothing
 _PIECES = 4096  # of a chunked body, beside one for every 64 bytes: tiny ones cost more time than they carry
@@ -64,7 +66,8 @@ class Exchange:
     """One request and its answer. `left` is called if the client goes before the answer is complete."""
 
     __slots__ = (
-        "_connection", "_framed", "_head", "body", "done", "head", "left", "lines", "peer", "resume", "started",
+        "_connection", "_framed", "_head", "body", "done", "head", "left", "lines", "nothing", "peer",
+        "resume", "started",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, head: RequestHead, body: bytes) -> None:
@@ -73,6 +76,7 @@ class Exchange:
         self.body = body
         self.peer: str = connection.peer
         self.lines: tuple[bytes, ...] = ()  # that the head of every answer to it has
+        self.nothing = b""  # what may be written into an answer that has begun without saying anything
         self.started = False  # a byte of the answer is on its way
         self.done = False
         self.left: Callable[[], None] | None = None
@@ -224,16 +228,20 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client will send no more. It may have left; or it has closed its half, and waits for its answer.
 
-        Only bytes tell: who left refuses them. An interim answer is one that every client of HTTP/1.1 passes over.
+        Only bytes tell: who left refuses them. An interim answer is one that every client of HTTP/1.1 passes over, and
+        an answer that has begun says what may be put into it.
         """
         exchange = self.exchange
-        if exchange is None or self.closing or not self._plain or not exchange.head.minor:
+        probe = None if exchange is None else exchange.nothing if exchange.started else _INTERIM
+        if exchange is None or self.closing or not self._plain or not exchange.head.minor or not probe:
             self.due = min(self.due, self.server.time() + self.server.limits.stall_time)
             return False
         self.closing = self._half = True
         self._buffer = b""
-        if not exchange.started:
-            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if exchange.started:
+            exchange.write(probe)
+        else:
+            self.send(probe)
         self.server.loop.call_later(_REFUSES, self._look)
         return True
 
@@ -315,7 +323,7 @@ class Connection(asyncio.Protocol):
         if wish.lower() != b"100-continue":
             raise Refused(417, "the only expectation here is 100-continue")
         if head.minor and not self._buffer:
-            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.send(_INTERIM)
 
     def _read_body(self) -> None:
         head, data = self._head, self._buffer
@@ -489,7 +497,7 @@ class Server:
         self.time = self.loop.time
         self.outbox.loop = self.loop
         self._empty = asyncio.Event()
-        self.limits = replace(self.limits, connections=_affordable(self.limits.connections))
+        self.limits = replace(self.limits, connections=self.affordable(self.limits.connections))
         times: dict[str, float] = {}
         if tls is not None:  # a handshake is part of the head, a farewell of the answer
             times = {"ssl_handshake_timeout": self.limits.head_time, "ssl_shutdown_timeout": self.limits.stall_time}
@@ -547,21 +555,18 @@ class Server:
             self._sweep.cancel()
         return cut
 
+    @staticmethod
+    def affordable(connections: int) -> int:
+        """As many connections as there may be open files for: two each, since a client's may need one to an engine.
 
-_OTHER_FILES = 128  # logs, libraries, and room to say no
-
-
-def _affordable(connections: int) -> int:
-    """As many connections as there may be open files for: two each, since a client's may need one to an engine.
-
-    Where a process may open 1,024 files, as is usual, a thousand idle clients would otherwise leave none to ask an
-    engine with. The process may raise that itself up to a hard limit.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return connections if soft == resource.RLIM_INFINITY else max(min(connections, (soft - _OTHER_FILES) // 2), 1)
+        Where a process may open 1,024 files, as is usual, a thousand idle clients would otherwise leave none to ask an
+        engine with. The process may raise that itself up to a hard limit.
+        """
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * connections + _OTHER_FILES
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return connections if soft == resource.RLIM_INFINITY else max(min(connections, (soft - _OTHER_FILES) // 2), 1)

@@ -67,6 +67,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scrape: _Positive = 1.0  # between two readings of its metrics
     failures: _Count = 3  # in a row: then its circuit is broken
     pause: _Positive = 5.0  # until it is tried again
+    policy_time: _Positive = 0.25  # for one decision; then the least loaded engine takes it
     grace: _Positive = 30.0  # for what runs when the gateway is told to stop
     passthrough: bool = True  # paths the gateway does not know go to an engine
     origins: tuple[str, ...] = ()  # web pages that may ask from a browser: https://chat.example, or *
