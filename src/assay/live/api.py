@@ -199,24 +199,22 @@ def streamed_usage(data: bytes, known: Usage | None = None) -> Usage | None:
     return known
 
 
-def streamed_tokens(data: bytes, endpoint: str, first: bool) -> int:
-    """Tokens in whole events, as far as events tell: one with each that carries a piece of the answer.
+def named_tokens(data: bytes) -> int:
+    """Tokens in whole events of the APIs whose events have names: the names tell which carry a piece of the answer.
 
-    A chat may begin with an event that only names the role. Of the APIs whose events have names, the names tell.
-
-    >>> streamed_tokens(b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\\n\\n', "chat", True)
-    0
-    >>> streamed_tokens(b'event: content_block_delta\\ndata: {"delta": {"text": "So"}}\\n\\n', "messages", True)
+    >>> named_tokens(b'event: content_block_delta\\ndata: {"delta": {"text": "So"}}\\n\\n')
     1
     """
-    if endpoint == "messages":
-        return data.count(b"event: content_block_delta")
-    if endpoint == "responses":
-        return data.count(b".delta\n")
-    events = data.count(b"\ndata:") + data.startswith(b"data:") - data.endswith(b"data: [DONE]\n\n")
-    if first and events > 0 and endpoint == "chat" and b'"role":' in data:
-        events -= _only_role(data[5:].partition(b"\n")[0] if data.startswith(b"data:") else b"")
-    return events
+    return data.count(b"event: content_block_delta") + data.count(b".delta\n")
+
+
+def begins_with_role(data: bytes) -> bool:
+    """Whether the first event of a chat only names the role, and carries no token.
+
+    >>> begins_with_role(b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\\n\\n')
+    True
+    """
+    return b'"role":' in data and data.startswith(b"data:") and _only_role(data[5:].partition(b"\n")[0])
 
 
 def _only_role(event: bytes) -> bool:

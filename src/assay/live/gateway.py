@@ -46,7 +46,7 @@ class Gateway:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.keys = keys.read(settings.key)
-        self.origins = Origins(settings.origins)
+        self.origins = Origins(settings.origins) if settings.origins else None
         self.tokenizer: Any = TokenizerTokens(settings.tokenizer) if settings.tokenizer else ByteTokens()
         self.index = PrefixIndex(settings.block, settings.blocks, settings.ttl)
         self.fleet = LiveFleet(self.index)
@@ -80,7 +80,7 @@ class Gateway:
         number = next(self._numbers)
         name = self._name(head.fields.get(b"x-request-id"), number)
         exchange.lines = (b"x-request-id: " + name,)
-        if self.origins and (origin := head.fields.get(b"origin")) is not None:
+        if self.origins is not None and (origin := head.fields.get(b"origin")) is not None:
             exchange.lines += self.origins.lines(origin)
             if self.origins.preflight(exchange):
                 return
@@ -160,9 +160,12 @@ class Gateway:
     def began(self, relay: Relay) -> None:
         """Its first token is there."""
         if relay.engine is not None:
-            self.well(relay.engine)
-        for engine, why in relay.stumbled.items():  # on what others can do
-            self.suspect(engine, why)
+            relay.engine.failures = 0
+            if relay.engine.trial:
+                self.well(relay.engine)
+        if relay.stumbled:
+            for engine, why in relay.stumbled.items():  # on what others can do
+                self.suspect(engine, why)
         if self.shadow is not None:
             self.shadow.began(relay)
 
@@ -228,27 +231,27 @@ class Gateway:
         engine.tokens += done.output
         self.counters.completion_tokens += done.output
         self.counters.prompt_tokens += relay.request.prompt
-        if usage is not None and usage.prompt:
-            self._calibrate(relay, engine, usage)
+        if usage is not None and (prompt := usage.prompt):
+            self._calibrate(relay, engine, prompt, usage.cached)
         for part in self.placing.learners:
             try:
                 self.placing.guard.call(part.finished, relay.request, done)
             except Exception as error:
                 self.placing.complain(error, relay.request)
 
-    def _calibrate(self, relay: Relay, engine: Engine, usage: api.Usage) -> None:
+    def _calibrate(self, relay: Relay, engine: Engine, prompt: int, cached: int | None) -> None:
         """Compare what the gateway thought with what the engine counted."""
         fleet = self.fleet
         ours = relay.own
         if ours >= 64:  # of short prompts the chat template is the larger part
-            fleet.scale += 0.05 * (usage.prompt / ours - fleet.scale)
+            fleet.scale += 0.05 * (prompt / ours - fleet.scale)
             if abs(fleet.scale - 1.0) < 1e-3:
                 fleet.scale = 1.0
-        if usage.cached is not None and engine.number >= 0:
-            engine.asked += usage.prompt
-            engine.hits += usage.cached
+        if cached is not None and engine.number >= 0:
+            engine.asked += prompt
+            engine.hits += cached
             if not engine.events:  # an engine that tells every change needs no guess
-                self._correct(engine, int(relay.matched / fleet.scale), int(usage.cached / fleet.scale))
+                self._correct(engine, int(relay.matched / fleet.scale), int(cached / fleet.scale))
 
     def _correct(self, engine: Engine, predicted: int, cached: int) -> None:
         blocks = engine.corrections.capacity(engine.blocks, predicted, cached)

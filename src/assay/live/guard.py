@@ -1,12 +1,14 @@
 """A policy's time is bounded: it is called where all bytes pass, so while it thinks, everybody waits.
 
-The system's interval timer interrupts it, be it computing or asleep; only compiled code that never looks up cannot be.
-One that is late again and again is not asked for a while. Needs the main thread, where signals arrive.
+A thread looks now and then whether the same call is still under way, and interrupts it with a signal, be it computing
+or asleep; only compiled code that never looks up cannot be. So a call costs next to nothing. A policy that is late
+again and again is not asked for a while. Needs the main thread, where signals arrive.
 """
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from time import monotonic
 from types import FrameType
@@ -14,6 +16,7 @@ from typing import Any
 
 _STRIKES = 3  # times late in a row
 _REST = 10.0  # seconds in which it is not asked then
+_LOOKS = 4  # in the time that a call may take
 
 
 class TooSlowError(Exception):
@@ -38,35 +41,36 @@ class Guard:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self._calls = 0  # so far
         self._calling = False
         self._strikes = 0
         self._until = float("-inf")  # it rests
         self._before: Any = None
-        self._installed = False
+        self._main = 0  # the thread that is interrupted
+        self._over: threading.Event | None = None  # of the looking
 
     def install(self) -> None:
-        """Take the alarm."""
+        """Begin to look."""
         self._before = signal.signal(signal.SIGALRM, self._ring)
-        self._installed = True
+        self._main, self._over = threading.get_ident(), threading.Event()
+        threading.Thread(target=self._look, args=(self._over,), name="guard", daemon=True).start()
 
     def remove(self) -> None:
-        """Give it back."""
-        if self._installed:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        """Look no more."""
+        if self._over is not None:
+            self._over.set()
             signal.signal(signal.SIGALRM, self._before)
-            self._installed = False
+            self._over = None
 
     def call(self, what: Callable[..., Any], *arguments: Any) -> Any:
         """What it returns; TooSlowError where it does not in time, or was late too often just now."""
-        if not self._installed:
-            return what(*arguments)
         if self._strikes >= _STRIKES:
             if monotonic() < self._until:
                 raise TooSlowError(f"it was late {_STRIKES} times in a row, and rests for {_REST:g} s")
             self._strikes -= 1  # one more chance
+        self._calls += 1
         try:
             self._calling = True
-            signal.setitimer(signal.ITIMER_REAL, self.seconds, self.seconds)  # again: it may catch what is raised
             answer = what(*arguments)
             self._calling = False
         except TooSlowError:
@@ -75,10 +79,17 @@ class Guard:
             raise
         finally:
             self._calling = False
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
         self._strikes = 0
         return answer
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
         if self._calling:
             raise TooSlowError(f"it took longer than {self.seconds:g} s")
+
+    def _look(self, over: threading.Event) -> None:
+        call, since = 0, 0.0
+        while not over.wait(self.seconds / _LOOKS):
+            if not self._calling or self._calls != call:
+                call, since = self._calls, monotonic()
+            elif monotonic() - since >= self.seconds and not over.is_set():
+                signal.pthread_kill(self._main, signal.SIGALRM)  # again and again: it may catch what is raised

@@ -24,9 +24,6 @@ class Origins:
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = {name.rstrip("/").encode() for name in names}
 
-    def __bool__(self) -> bool:
-        return bool(self._names)
-
     def lines(self, origin: bytes) -> tuple[bytes, ...]:
         """What an answer to a page of this origin says; nothing where the page may not read it."""
         if origin not in self._names and b"*" not in self._names:

@@ -99,7 +99,7 @@ class Placing:
         self._fleet.paths[relay.request.id] = relay.path
         if self.batch and relay.endpoint != "other":
             self._hold(relay, now)
-        elif (not again and self.queue and self.queue.waits(self.lane(relay))) or not self.place(relay):
+        elif (not again and len(self.queue) and self.queue.waits(self.lane(relay))) or not self.place(relay):
             relay.due = self._patience(relay, now)
             away = self.queue.join(relay, relay.key, self.lane(relay))
             if away is not None:

@@ -39,8 +39,8 @@ class Relay:
     """The life of one request. Ends once: in an answer, in an error, or because the client left."""
 
     __slots__ = (
-        "_early", "_fault", "_held", "_kv", "_most", "_pieces", "_tail", "_torn", "arrival", "deadline", "due",
-        "endpoint", "engine", "error", "exchange", "failed", "first", "gateway", "head", "key", "last", "load",
+        "_early", "_fault", "_held", "_kv", "_most", "_named", "_pieces", "_tail", "_torn", "arrival", "deadline",
+        "due", "endpoint", "engine", "error", "exchange", "failed", "first", "gateway", "head", "key", "last", "load",
         "matched", "method", "name", "new", "own", "path", "placed", "request", "sent", "status", "streaming",
         "stumbled", "tenant", "tokens", "tries", "upstream", "usage", "wanted",
     )  # fmt: skip
@@ -84,6 +84,7 @@ class Relay:
         self._held = 0
         self._most = HELD  # bytes that are held
         self._tail = b""
+        self._named = endpoint in api.NAMED_EVENTS
         self._early = b""  # events before the first token
         self._fault = 0  # the status of an error that came in the middle of a stream
         self._torn = False  # an event was too large to be kept until it is whole
@@ -105,20 +106,20 @@ class Relay:
 
     def _message(self, engine: Engine) -> bytes:
         head, body = self.exchange.head, self.exchange.body
-        lines = head.kept
+        lines, more = head.kept, []
         if self.gateway.keys or engine.key:  # the client's key is for the gateway, not for engines
             lines = [line for line in lines if not line[:14].lower().startswith((b"authorization:", b"x-api-key:"))]
             if engine.key:
-                lines = [*lines, b"authorization: Bearer " + engine.key]
+                more.append(b"authorization: Bearer " + engine.key)
         given = head.fields.get(b"x-request-id")
         if given != self.name:
+            more.append(b"x-request-id: " + self.name)
             if given is not None:
                 lines = [line for line in lines if line[:13].lower() != b"x-request-id:"]
-            lines = [*lines, b"x-request-id: " + self.name]
-        first = b"%b %b%b%b" % (head.method, engine.address.prefix, head.target, engine.host)
         if body or head.method in _WITH_BODY:
-            lines = [*lines, b"content-length: %d" % len(body)]
-        return b"\r\n".join([first, *lines, b"", body])
+            more.append(b"content-length: %d" % len(body))
+        first = b"%b %b%b%b" % (head.method, engine.address.prefix, head.target, engine.host)
+        return b"\r\n".join([first, *lines, *more, b"", body])
 
     def unreachable(self, pool: Pool, why: str) -> None:
         """A connection that was to be opened for it is not to be had."""
@@ -173,7 +174,12 @@ class Relay:
             data = self._whole_events(data)
             if not data:
                 return
-        tokens = api.streamed_tokens(data, self.endpoint, self.first is None)
+        if self._named:
+            tokens = api.named_tokens(data)
+        else:  # one with each event
+            tokens = data.count(b"\ndata:") + data.startswith(b"data:") - data.endswith(b"data: [DONE]\n\n")
+            if self.first is None and tokens > 0 and self.endpoint == "chat":
+                tokens -= api.begins_with_role(data)
         if b'"error":' in data and (fault := api.streamed_error(data)):
             tokens -= 1
             if self._failed(*fault):
@@ -266,7 +272,7 @@ class Relay:
     def _lines(self) -> list[bytes]:
         assert self.head is not None and self.engine is not None
         kept, fields = self.head.kept, self.head.fields
-        if b"x-request-id" in fields or (self.gateway.origins and b"access-control-allow-origin" in fields):
+        if b"x-request-id" in fields or (self.gateway.origins is not None and b"access-control-allow-origin" in fields):
             own = (b"x-request-id:", b"access-control-") if self.gateway.origins else (b"x-request-id:",)
             kept = [line for line in kept if not line[:16].lower().startswith(own)]  # the gateway says it itself
         return [*kept, self.engine.header]
@@ -382,7 +388,7 @@ class Relay:
             exchange.refuse(status, why, more=more)
         elif self.streaming:
             end = b"\n\n" if self._torn else b""  # of the event that is under way
-            name = b"event: error\n" if self.endpoint in api.NAMED_EVENTS else b""
+            name = b"event: error\n" if self._named else b""
             exchange.finish(end + name + b"data: " + error_body(why, "server_error", status) + b"\n\n")
         else:
             exchange.cut()

@@ -46,7 +46,7 @@ def apply(running: Running, new: Settings) -> str:
     stay = [name for name in changed if name in RESTART]
     gateway.settings = msgspec.structs.replace(new, **{name: getattr(old, name) for name in stay})
     gateway.log.close()
-    gateway.keys, gateway.origins, gateway.log = found, Origins(new.origins), log
+    gateway.keys, gateway.origins, gateway.log = found, Origins(new.origins) if new.origins else None, log
     gateway.index.capacity, gateway.index.ttl = new.blocks, new.ttl
     running.server.limits = replace(new.limits, connections=running.server.affordable(new.connections))
     if shadow is not gateway.shadow:
