@@ -301,3 +301,9 @@ def test_a_view_ends_with_whoever_started_it(monkeypatch: pytest.MonkeyPatch) ->
     end(started)
     assert started is view
     assert view.poll() is not None
+
+
+def test_a_canary_is_shown_with_what_follows() -> None:
+    canary = {"policy": "vllm-v1", "share": 0.1, "requests": 120, "requests_usual": 1080, "verdict": "no difference"}
+    text = drawn(PAGE | {"canary": canary})
+    assert "canary vllm-v1 decides about 10" in text and "no difference" in text

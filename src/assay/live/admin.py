@@ -89,14 +89,14 @@ def _openapi(gateway: Gateway, exchange: Exchange) -> None:
 def _models(gateway: Gateway, exchange: Exchange) -> bool:
     """All models of all engines; where every engine has the same, an engine says it itself."""
     lists = {engine.models for engine in gateway.fleet.engines if engine.state == UP and engine.models}
-    if len(lists) < 2:
+    if len(lists) < 2 and not gateway.aliases:
         return False
     if gateway.keys and gateway.keys.find(exchange.head.fields) is None:
         exchange.refuse(401, "a valid API key is needed", "authentication_error", (b"www-authenticate: Bearer",))
     elif exchange.head.method not in (b"GET", b"HEAD"):
         exchange.refuse(405, "ask with GET", more=(b"allow: GET, HEAD",))
     else:
-        names = dict.fromkeys(name for models in sorted(lists) for name in models)
+        names = dict.fromkeys([*(name for models in sorted(lists) for name in models), *gateway.aliases])
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "assay"} for name in names]
         _json(exchange, {"object": "list", "data": data})
     return True
@@ -162,6 +162,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
         "statuses": _statuses(gateway), "engines": rows,
         "decisions": [_decision(decision, now) for decision in list(gateway.placing.decisions)[-12:]],
         "shadow": gateway.shadow.report() if gateway.shadow else None,
+        "canary": gateway.canary.report() if gateway.canary else None,
     }  # fmt: skip
 
 

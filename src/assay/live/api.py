@@ -179,6 +179,17 @@ def outline(body: bytes) -> Outline:
         return Outline()
 
 
+def rename(body: bytes, model: str) -> bytes:
+    """The request with another model's name in it; every other value as it was written.
+
+    >>> rename(b'{"model": "big",  "x": 1e400}', "small")
+    b'{"model":"small","x":1e400}'
+    """
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(fields)
+
+
 def usage(body: bytes) -> Usage | None:
     """The usage that an answer, or one event of a stream, ends with."""
     if _MARK not in body:

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from assay.live import admin, api, keys
+from assay.live import admin, api, canary, keys
 from assay.live.access_log import EVERY, AccessLog, Line
+from assay.live.canary import Canary
 from assay.live.counters import Counters
 from assay.live.engines import DOWN, UP, Engine, LiveFleet
 from assay.live.origins import Origins
@@ -30,6 +31,7 @@ from assay.live.server import Exchange
 from assay.live.settings import Settings
 from assay.live.shadow import Shadow
 from assay.live.tokens import ByteTokens, TokenizerTokens
+from assay.record.errors import BadInput
 from assay.serving.engine import components
 from assay.serving.interface import Request
 from assay.sim.block_hash import chain
@@ -54,6 +56,8 @@ class Gateway:
         self.relays: set[Relay] = set()
         self.counters = Counters()
         self.log = AccessLog(settings.log)
+        self.aliases = {model.name: model.to for model in settings.model}
+        self.canary = new_canary(settings)
         self.shadow = Shadow(components.router(settings.shadow), settings) if settings.shadow else None
         self.outbox = Outbox()
         self.draining = False
@@ -140,10 +144,11 @@ class Gateway:
             request.prompt = max(len(body) // 4, 1)
             if relay.endpoint != "other" or body.startswith(b"{"):  # whatever it is, it may say which model it is for
                 outline = api.outline(body)
-                request.model, relay.wanted = outline.model, relay.endpoint != "other" and bool(outline.stream)
+                relay.wanted = relay.endpoint != "other" and bool(outline.stream)
+                self._for(relay, outline.model)
             return
         relay.wanted = bool(ask.stream)
-        request.model = ask.model
+        self._for(relay, ask.model)
         request.max_tokens = ask.limit
         request.category = relay.endpoint
         row, count = api.tokens(ask, relay.endpoint, self.tokenizer)
@@ -154,6 +159,13 @@ class Gateway:
             request.text = ask.messages[-1].text
         if request.session is None:
             request.session = _session(ask.user) if ask.user else _conversation(ask)
+
+    def _for(self, relay: Relay, model: str) -> None:
+        """The model that is to answer: the one asked for, or one of those that its name stands for."""
+        relay.request.model = model
+        if model in self.aliases:
+            relay.asked, relay.names = model, self.aliases[model]
+            relay.request.model = self.placing.best(relay.names)
 
     # ------------------------------------------------------------------------------------------ what becomes of it
 
@@ -216,6 +228,8 @@ class Gateway:
             self._learn(relay, now)
         if self.shadow is not None:
             self.shadow.ended(relay)
+        if self.canary is not None:
+            self.canary.ended(relay, now)
         if self.spans is not None:
             self.spans.end(relay)
         if self.log.on:
@@ -233,7 +247,7 @@ class Gateway:
         self.counters.prompt_tokens += relay.request.prompt
         if usage is not None and (prompt := usage.prompt):
             self._calibrate(relay, engine, prompt, usage.cached)
-        for part in self.placing.learners:
+        for part in self.placing.learners(relay.arm):
             try:
                 self.placing.guard.call(part.finished, relay.request, done)
             except Exception as error:
@@ -269,7 +283,8 @@ class Gateway:
             Line(
                 time=round(time() - (now - relay.arrival), 6), id=made, request_id=name if name != made else "",
                 endpoint=relay.endpoint, path=_path(relay), status=relay.status, engine=engine.name if engine else "",
-                model=request.model[:_LONGEST], tenant=request.tenant[:_LONGEST], tier=request.tier[:_LONGEST],
+                model=request.model[:_LONGEST], asked=relay.asked[:_LONGEST], canary=relay.arm,
+                tenant=request.tenant[:_LONGEST], tier=request.tier[:_LONGEST],
                 session=_text(request.session)[:_LONGEST], stream=relay.streaming, prompt_tokens=prompt,
                 completion_tokens=counted if relay.status == 200 else 0,
                 cached_tokens=usage.cached if usage else None, matched_tokens=relay.matched,
@@ -290,6 +305,17 @@ class Gateway:
             relay.late(now)
         if self.placing.held:
             self.placing.assign()
+
+
+def new_canary(settings: Settings) -> Canary | None:
+    """The policy that gets a share of the traffic, where the settings name one."""
+    if not settings.canary:
+        return None
+    policy, share = canary.read(settings.canary)
+    routers = components.router(policy), components.router(settings.policy)
+    if any(hasattr(router, "assign") for router in routers):
+        raise BadInput("canary: both policies must decide about one request at a time; one of them wants a pool")
+    return Canary(policy, share, routers[0], settings.policy)
 
 
 def _conversation(ask: api.Ask) -> int | None:

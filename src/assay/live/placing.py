@@ -40,8 +40,8 @@ class Placing:
         self._fleet = gateway.fleet
         self.router: Any = None
         self.order: Any = None
+        self._learners: list[Any] = []
         self.batch = False  # whether the policy chooses from a pool
-        self.learners: list[Any] = []  # components that are told what became of requests
         self.use(components.router(settings.policy), components.order(settings.order) if settings.order else None)
         self.lanes = Lanes(gateway.fleet.engines)
         self.queue: Queue[Relay] = Queue(settings.queue)
@@ -55,7 +55,30 @@ class Placing:
         """Decide with these from now on."""
         self.router, self.order = router, order
         self.batch = hasattr(router, "assign")
-        self.learners = [part for part in (router, order) if hasattr(part, "finished")]
+        self._learners = [part for part in (router, order) if hasattr(part, "finished")]
+
+    def learners(self, canary: bool) -> list[Any]:
+        """The components that are told what became of a request."""
+        if not canary or self._gateway.canary is None:
+            return self._learners
+        return [part for part in (self._gateway.canary.router, self.order) if hasattr(part, "finished")]
+
+    def best(self, names: tuple[str, ...]) -> str:
+        """Of several models the first that some engine has and is up."""
+        for name in names:
+            if any(e.state == UP and name in e.models for e in self._fleet.engines):
+                return name
+        return names[0]
+
+    def fall_back(self, relay: Relay) -> bool:
+        """Whether one of its other models can answer a request; then that one is asked for from now on."""
+        left = relay.names[relay.names.index(relay.request.model) + 1 :] if relay.names else ()
+        best = self.best(left) if left else ""
+        if not any(e.state == UP and best in e.models for e in self._fleet.engines):
+            return False
+        relay.request.model = best
+        relay.failed.clear()
+        return True
 
     def renew(self, router: Any, order: Any, settings: Settings) -> None:
         """Decide as the settings say now; who waits for the old policy is decided about by the new one."""
@@ -160,11 +183,11 @@ class Placing:
         mask = self._eligible(relay)
         if not self._fleet.engines or (mask is not None and not mask.any()):
             return False
-        fleet, request = self._fleet, relay.request
+        fleet = self._fleet
         now = fleet.now = self._gateway.now()
         fleet.eligible = mask
         fleet.scores = None  # of another request
-        i = self._decide(request, mask) if relay.endpoint != "other" else self._least(mask)
+        i = self._decide(relay, mask) if relay.endpoint != "other" else self._least(mask)
         self._send(relay, i, now)
         return True
 
@@ -181,12 +204,15 @@ class Placing:
         engines = [e for e in self._fleet.engines if mask is None or mask[e.number]]
         return min(engines, key=lambda engine: engine.aboard).number
 
-    def _decide(self, request: Request, mask: NDArray[np.bool_] | None) -> int:
+    def _decide(self, relay: Relay, mask: NDArray[np.bool_] | None) -> int:
         """Ask the policy; where it fails, the least loaded engine takes it, and the failure is counted."""
-        fleet = self._fleet
+        fleet, request, router = self._fleet, relay.request, self.router
+        canary = self._gateway.canary
+        if canary is not None and canary.takes(relay):
+            relay.arm, router = True, canary.router
         began = perf_counter()
         try:
-            i = int(self.guard.call(self.router.route, request, fleet))
+            i = int(self.guard.call(router.route, request, fleet))
             if not 0 <= i < len(fleet) or (mask is not None and not mask[i]):
                 raise IndexError(f"it chose {i}")
         except Exception as error:
@@ -203,7 +229,7 @@ class Placing:
         relay.tries += 1
         self.decisions.append(
             {"request": request.id, "engine": engine.name, "prompt": request.prompt, "matched": relay.matched,
-             "scores": fleet.scores, "at": now, "shadow": None}
+             "scores": fleet.scores, "at": now, "shadow": None, "canary": relay.arm}
         )  # fmt: skip
         if relay.tries == 1:
             gateway.counters.queueing.observe(now - relay.arrival)
@@ -278,12 +304,12 @@ class Placing:
     def changed(self) -> None:
         """Engines came, went, or changed what they serve."""
         self.lanes.changed()
-        if len(self.queue):
-            self.queue.sort(self.lane)
         now = self._gateway.now()
         for relay in (*self.queue, *self.held.values()):
-            if not self.able(relay):
+            if not self.able(relay) and not self.fall_back(relay):
                 relay.due = min(relay.due, self._patience(relay, now))
+        if len(self.queue):
+            self.queue.sort(self.lane)
         self.room()
 
 

@@ -39,10 +39,10 @@ class Relay:
     """The life of one request. Ends once: in an answer, in an error, or because the client left."""
 
     __slots__ = (
-        "_early", "_fault", "_held", "_kv", "_most", "_named", "_pieces", "_tail", "_torn", "arrival", "deadline",
-        "due", "endpoint", "engine", "error", "exchange", "failed", "first", "gateway", "head", "key", "last", "load",
-        "matched", "method", "name", "new", "own", "path", "placed", "request", "sent", "status", "streaming",
-        "stumbled", "tenant", "tokens", "tries", "upstream", "usage", "wanted",
+        "_early", "_fault", "_held", "_kv", "_most", "_named", "_pieces", "_tail", "_torn", "arm", "arrival", "asked",
+        "deadline", "due", "endpoint", "engine", "error", "exchange", "failed", "first", "gateway", "head", "key",
+        "last", "load", "matched", "method", "name", "names", "new", "own", "path", "placed", "request", "sent",
+        "status", "streaming", "stumbled", "tenant", "tokens", "tries", "upstream", "usage", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +51,9 @@ class Relay:
         self.gateway = gateway
         self.exchange = exchange
         self.request = request
+        self.names: tuple[str, ...] = ()  # of models that may answer it, where it asked for none of an engine's own
+        self.asked = ""  # which one it asked for then
+        self.arm = False  # whether the canary decides about it
         self.name = name  # its id, as clients and engines see it
         self.method = exchange.head.method
         self.endpoint = endpoint
@@ -106,6 +109,8 @@ class Relay:
 
     def _message(self, engine: Engine) -> bytes:
         head, body = self.exchange.head, self.exchange.body
+        if self.names:
+            body = api.rename(body, self.request.model)
         lines, more = head.kept, []
         if self.gateway.keys or engine.key:  # the client's key is for the gateway, not for engines
             lines = [line for line in lines if not line[:14].lower().startswith((b"authorization:", b"x-api-key:"))]
@@ -333,7 +338,7 @@ class Relay:
         self._early = b""
         self.streaming = False
         placing = self.gateway.placing
-        if not placing.able(self):
+        if not placing.able(self) and not placing.fall_back(self):
             self.failed.clear()  # all have failed it: whoever is up gets a second chance
         if self.tries < self.gateway.settings.attempts and placing.able(self):
             self.gateway.counters.retries += 1

@@ -11,6 +11,7 @@ import msgspec
 
 from assay.live import keys
 from assay.live.access_log import AccessLog
+from assay.live.gateway import new_canary
 from assay.live.origins import Origins
 from assay.live.settings import Settings
 from assay.live.shadow import Shadow
@@ -39,6 +40,9 @@ def apply(running: Running, new: Settings) -> str:
     gateway = running.gateway
     old = gateway.settings
     router, order, shadow = _components(gateway, old, new)
+    canary = gateway.canary
+    if _other(old.canary, new.canary) or _other(old.policy, new.policy):  # a new comparison begins
+        canary = new_canary(new)
     found = keys.read(new.key)
     log = AccessLog(new.log)  # a file that was moved away is left to whoever moved it
     gateway.roster.check(new.engine)
@@ -47,6 +51,7 @@ def apply(running: Running, new: Settings) -> str:
     gateway.settings = msgspec.structs.replace(new, **{name: getattr(old, name) for name in stay})
     gateway.log.close()
     gateway.keys, gateway.origins, gateway.log = found, Origins(new.origins) if new.origins else None, log
+    gateway.canary, gateway.aliases = canary, {model.name: model.to for model in new.model}
     gateway.index.capacity, gateway.index.ttl = new.blocks, new.ttl
     running.server.limits = replace(new.limits, connections=running.server.affordable(new.connections))
     if shadow is not gateway.shadow:

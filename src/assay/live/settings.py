@@ -35,6 +35,13 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: _Count | None = None  # requests it is given at once
 
 
+class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A name that clients may ask for, and the models that stand behind it."""
+
+    name: str
+    to: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]  # the first one that some engine has and is up
+
+
 class KeySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key that clients of this gateway show. Only its SHA-256 needs to be written down."""
 
@@ -52,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: str = "lmetric"
     order: str = ""
     shadow: str = ""
+    canary: str = ""  # vllm-v1=10%: another policy decides about so much of the traffic
     host: str = "127.0.0.1"
     port: _Port = 8000
     inflight: _Count = 256  # requests an engine is given at once; more wait here, in the order's order
@@ -87,6 +95,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_time: _Positive = 75.0
     stall_time: _Positive = 60.0
     key: tuple[KeySettings, ...] = ()
+    model: tuple[ModelSettings, ...] = ()
 
     @property
     def limits(self) -> Limits:
