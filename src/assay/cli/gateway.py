@@ -60,7 +60,7 @@ def command(engines: str | None, config: Path | None, view: bool, **told: Any) -
         if engines:
             table["engine"] = [{"url": url.strip()} for url in engines.split(",") if url.strip()]
         chosen = settings.convert(table | given, "gateway")
-        if not chosen.engine:
+        if not chosen.engine and not chosen.discover:
             where = "[[engine]] in --config" if config else "--config"
             raise BadInput(
                 f"no engine given: --engines http://127.0.0.1:8001 (try 'assay engine --port 8001'), or {where}"

@@ -162,6 +162,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
         "statuses": _statuses(gateway), "engines": rows,
         "decisions": [_decision(decision, now) for decision in list(gateway.placing.decisions)[-12:]],
         "shadow": gateway.shadow.report() if gateway.shadow else None,
+        "sources": [source.report() for source in gateway.roster.sources],
         "canary": gateway.canary.report() if gateway.canary else None,
     }  # fmt: skip
 

@@ -46,6 +46,7 @@ def apply(running: Running, new: Settings) -> str:
     found = keys.read(new.key)
     log = AccessLog(new.log)  # a file that was moved away is left to whoever moved it
     gateway.roster.check(new.engine)
+    gateway.roster.check_sources(new.discover)
     changed = [name for name in Settings.__struct_fields__ if getattr(old, name) != getattr(new, name)]
     stay = [name for name in changed if name in RESTART]
     gateway.settings = msgspec.structs.replace(new, **{name: getattr(old, name) for name in stay})
@@ -59,6 +60,7 @@ def apply(running: Running, new: Settings) -> str:
         for engine in gateway.fleet.engines if shadow is not None else ():
             shadow.add(engine, None)
     gateway.roster.renew(new.engine)
+    gateway.roster.discover(new.discover)
     gateway.placing.renew(router, order, new)
     done = [name for name in changed if name not in RESTART]
     what = ", ".join(done) if done else "nothing"

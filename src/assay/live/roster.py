@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from assay.live import signals
+from assay.live.discovery import Source
+from assay.live.discovery import source as find_source
 from assay.live.engines import DOWN, DRAINING, STARTING, UP, Engine
 from assay.live.http1 import ResponseHead
 from assay.live.kv_events import Batch, Mirror, Subscriber
 from assay.live.prefix_index import Corrections
-from assay.live.settings import EngineSettings, from_environment
+from assay.live.settings import DiscoverSettings, EngineSettings, from_environment
 from assay.live.upstream import Address, Pool, Upstream
 from assay.record.errors import BadInput
 
@@ -96,6 +98,7 @@ class Roster:
         self._subscribers: dict[Engine, Subscriber] = {}
         self._mirrors: dict[Engine, Mirror] = {}
         self._loaded: dict[Engine, signals.Reading] = {}
+        self.sources: list[Source] = []
         self._unseen: set[Engine] = set()  # that nobody has looked at yet
         self._all_seen = asyncio.Event()
         ca = gateway.settings.engine_ca
@@ -104,7 +107,7 @@ class Roster:
         except OSError as error:  # what is no certificate is of this kind, too
             raise BadInput(f"cannot use engine_ca ({ca}): {error.strerror or error}; it wants PEM") from error
 
-    def add(self, settings: EngineSettings) -> Engine | None:
+    def add(self, settings: EngineSettings, source: str = "") -> Engine | None:
         """One more engine, at once; None where it is there already. BadInput where it cannot be.
 
         One that was to go, and has not gone yet, stays as it was.
@@ -112,7 +115,10 @@ class Roster:
         gateway = self._gateway
         address = Address.of(settings.url)
         present = next((e for e in gateway.fleet.engines if e.address.url == address.url), None)
+        if present is not None and present.source != source and present.state != DRAINING:
+            return None  # it is somebody else's
         if present is not None:
+            present.source = source
             self._change(present, settings)
             if present.state != DRAINING:
                 return None
@@ -124,7 +130,7 @@ class Roster:
             self._name(settings, address), _key(settings),
             settings.tp, _cost(settings.layout), settings.events, limit=settings.limit or gateway.settings.inflight,
             blocks=gateway.settings.blocks, corrections=Corrections(gateway.settings.blocks, gateway.index.block),
-            state=STARTING, added=gateway.now(),
+            state=STARTING, added=gateway.now(), source=source,
         )  # fmt: skip
         if settings.events:  # first: it may fail, and then there is no such engine
             self._subscribe(engine, settings)
@@ -145,6 +151,11 @@ class Roster:
         self._gateway.fleet.slots[engine.number] = engine.limit
         self._gateway.fleet.tp[engine.number] = engine.tp
 
+    def check_sources(self, named: Iterable[DiscoverSettings]) -> None:
+        """BadInput where there is no such source."""
+        for settings in named:
+            find_source(settings)
+
     def check(self, named: Iterable[EngineSettings]) -> None:
         """BadInput where one of them cannot be."""
         for settings in named:
@@ -152,14 +163,28 @@ class Roster:
             _key(settings)
             _cost(settings.layout)
 
+    def discover(self, named: Iterable[DiscoverSettings]) -> None:
+        """Follow these sources; what another one had named, and none of these does, is drained."""
+        kept = {source.settings: source for source in self.sources}
+        for settings, source in kept.items():
+            if settings not in named:
+                source.close()
+                if settings.source not in {other.source for other in named}:
+                    self.renew((), settings.source)
+        self.sources = [kept.get(settings) or Source(self._gateway, settings) for settings in named]
+
     async def first_look(self, seconds: float) -> None:
-        """Wait until every engine was asked once, or so long: else the first requests all go to who answers first."""
+        """Wait until every source was read and every engine asked once, or so long: else all go to the first one up."""
+        for source in self.sources:
+            await source.first(seconds)
+        if not self._unseen:
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._all_seen.wait()
 
-    def renew(self, named: Iterable[EngineSettings]) -> None:
-        """Add the engines that are named and not here, drain those that are here and not named.
+    def renew(self, named: Iterable[EngineSettings], source: str = "") -> None:
+        """Add the engines that are named and not here, drain those of the same source that are not named any more.
 
         BadInput where one of them cannot be added; then all is as it was.
         """
@@ -167,14 +192,14 @@ class Roster:
         added: list[Engine] = []
         try:
             for settings in wanted.values():
-                engine = self.add(settings)
+                engine = self.add(settings, source)
                 added += [engine] if engine is not None else []
         except BadInput:
             for engine in added:
                 self.drain(engine)
             raise
         for present in list(self._gateway.fleet.engines):
-            if present.address.url not in wanted:
+            if present.source == source and present.address.url not in wanted:
                 self.drain(present)
 
     def _name(self, settings: EngineSettings, address: Address) -> str:
@@ -210,6 +235,8 @@ class Roster:
 
     def close(self) -> None:
         """Stop looking after all of them."""
+        for source in self.sources:
+            source.close()
         for task in self._tasks.values():
             task.cancel()
         for subscriber in self._subscribers.values():

@@ -46,7 +46,10 @@ class Running:
         for engine in settings.engine:
             if gateway.roster.add(engine) is None:
                 raise BadInput(f"engine {engine.url} is named twice")
-        _check_needs(gateway)
+        if settings.engine:
+            _check_needs(gateway)
+        gateway.roster.check_sources(settings.discover)
+        gateway.roster.discover(settings.discover)
         if settings.otel:
             from assay.live.spans import Spans
 

@@ -35,6 +35,23 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: _Count | None = None  # requests it is given at once
 
 
+class DiscoverSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where engines come from by themselves, and what is true of all of them."""
+
+    source: str  # file:PATH, srv:NAME, kubernetes:LABEL=VALUE
+    every: _Positive = 2.0  # seconds between two looks at a file or a name
+    scheme: Annotated[str, msgspec.Meta(pattern="^https?$")] = "http"
+    port: str = ""  # kubernetes: the port's name or number, where there are several
+    at: str = ""  # the name server or the API server, where it is not the system's own
+    token: str = ""  # kubernetes: a file with the token, where it is not the pod's own
+    key: str = ""  # the rest as of an engine
+    tp: _Count = 1
+    layout: str = ""
+    events: str = ""  # tcp://{host}:5557
+    replay: str = ""
+    limit: _Count | None = None
+
+
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A name that clients may ask for, and the models that stand behind it."""
 
@@ -56,6 +73,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a gateway is told; times in seconds."""
 
     engine: tuple[EngineSettings, ...] = ()
+    discover: tuple[DiscoverSettings, ...] = ()
     policy: str = "lmetric"
     order: str = ""
     shadow: str = ""
