@@ -28,6 +28,8 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "setting": settings.Settings,
     "of an `[[engine]]`": settings.EngineSettings,
     "of a `[[key]]`": settings.KeySettings,
+    "of a `[[model]]`": settings.ModelSettings,
+    "of a `[[discover]]`": settings.DiscoverSettings,
 }
 
 
@@ -122,7 +124,8 @@ def test_settings_in_the_page_are_settings() -> None:
     blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert blocks
     for block in blocks:
-        assert settings.read(block.encode(), "docs/gateway.md").engine
+        found = settings.read(block.encode(), "docs/gateway.md")
+        assert found.engine or found.model or found.discover
 
 
 def test_the_page_names_all_metrics_and_no_others() -> None:
