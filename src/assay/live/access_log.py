@@ -29,6 +29,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     request_id: str = ""  # the client's own
     path: str = ""  # where the endpoint is "other"
     engine: str = ""
+    prefill: str = ""  # the engine that computed the prompt, where that is another
     model: str = ""
     asked: str = ""  # the name that the client used for it, where that is another
     canary: bool = False  # whether the canary chose the engine

@@ -143,8 +143,9 @@ def overview(gateway: Gateway) -> dict[str, Any]:
     now = gateway.now()
     rows = [
         {
-            "name": e.name, "url": e.address.url, "state": e.state, "models": list(e.models), "family": e.family,
-            "note": e.note, "aboard": e.aboard, "running": int(fleet.running[i]), "waiting": int(fleet.waiting[i]),
+            "name": e.name, "url": e.address.url, "state": e.state, "role": e.role, "models": list(e.models),
+            "family": e.family, "note": e.note, "aboard": e.aboard,
+            "running": int(fleet.running[i]), "waiting": int(fleet.waiting[i]),
             "prefill_tokens": int(fleet.prefill_tokens[i]), "kv_tokens": int(fleet.kv_tokens[i]),
             "kv_free": float(fleet.kv_free[i]), "itl": float(fleet.itl[i]), "ttft": float(fleet.ttft[i]),
             "age": _finite(now - e.seen), "requests": e.requests, "errors": e.errors, "tokens": e.tokens,

@@ -109,6 +109,10 @@ class _Answer(msgspec.Struct, gc=False):
     response: _Nested | None = None  # where /v1/responses ends
 
 
+class _Handed(msgspec.Struct, gc=False):
+    kv_transfer_params: dict[str, Any] | None = None
+
+
 class _Delta(msgspec.Struct, gc=False):
     role: str | None = None
     content: str | None = None
@@ -129,6 +133,7 @@ _ASK = msgspec.json.Decoder(Ask)
 _OUTLINE = msgspec.json.Decoder(Outline)
 _ANSWER = msgspec.json.Decoder(_Answer)
 _CHUNK = msgspec.json.Decoder(_Chunk)
+_HANDED = msgspec.json.Decoder(_Handed)
 _MESSAGE = msgspec.json.Decoder(Message)
 _MARK = b'"usage":'
 
@@ -179,15 +184,40 @@ def outline(body: bytes) -> Outline:
         return Outline()
 
 
-def rename(body: bytes, model: str) -> bytes:
-    """The request with another model's name in it; every other value as it was written.
+def edited(body: bytes, changes: dict[str, Any], without: tuple[str, ...] = ()) -> bytes:
+    """The request with other values in some fields; all else as it was written.
 
-    >>> rename(b'{"model": "big",  "x": 1e400}', "small")
+    >>> edited(b'{"model": "big",  "x": 1e400}', {"model": "small"})
     b'{"model":"small","x":1e400}'
     """
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
+    for name in without:
+        fields.pop(name, None)
+    for name, value in changes.items():
+        fields[name] = msgspec.Raw(msgspec.json.encode(value))
     return msgspec.json.encode(fields)
+
+
+_TO_DECODE = {
+    "do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None,
+    "remote_host": None, "remote_port": None,
+}  # fmt: skip
+
+
+def prefill(body: bytes, changes: dict[str, Any]) -> bytes:
+    """The request that computes the prompt only, and keeps it for an engine that will ask for it (vLLM's hand-over)."""
+    one = {"max_tokens": 1, "stream": False, "kv_transfer_params": _TO_DECODE}
+    if b'"max_completion_tokens"' in body:
+        one["max_completion_tokens"] = 1
+    return edited(body, {**changes, **one}, ("stream_options", "min_tokens", "n"))
+
+
+def handed_over(body: bytes) -> Any:
+    """What an engine says of a prompt that it keeps; None where it keeps none."""
+    try:
+        return _HANDED.decode(body).kv_transfer_params
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def usage(body: bytes) -> Usage | None:

@@ -52,6 +52,7 @@ class Engine:
     added: float = float("-inf")  # since when it is here
     answered: bool = False  # at least once: before that it may still be starting
     family: str = ""
+    role: str = ""  # prefill: it computes prompts for others; decode: it takes them over
     source: str = ""  # who said that it is there, where nobody wrote it down
     note: str = ""  # what its metrics lack, or why it is down
     requests: int = 0

@@ -283,7 +283,7 @@ class Gateway:
             Line(
                 time=round(time() - (now - relay.arrival), 6), id=made, request_id=name if name != made else "",
                 endpoint=relay.endpoint, path=_path(relay), status=relay.status, engine=engine.name if engine else "",
-                model=request.model[:_LONGEST], asked=relay.asked[:_LONGEST], canary=relay.arm,
+                model=request.model[:_LONGEST], asked=relay.asked[:_LONGEST], canary=relay.arm, prefill=relay.prefilled,
                 tenant=request.tenant[:_LONGEST], tier=request.tier[:_LONGEST],
                 session=_text(request.session)[:_LONGEST], stream=relay.streaming, prompt_tokens=prompt,
                 completion_tokens=counted if relay.status == 200 else 0,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _LOOK_BACK = 64  # decisions that the view shows
 _EVERY = 60.0  # seconds between two complaints about a policy
+_HANDED_OVER = ("chat", "completion")  # endpoints whose prompts one engine can compute for another
 _WARM = 60.0  # seconds that a policy may take to load
 
 
@@ -120,6 +121,8 @@ class Placing:
         if self.order is not None and not again:
             relay.key = self._order_key(relay.request, now)
         self._fleet.paths[relay.request.id] = relay.path
+        if self.lanes.roles and not again:
+            relay.stage = self.stage(relay)
         if self.batch and relay.endpoint != "other":
             self._hold(relay, now)
         elif (not again and len(self.queue) and self.queue.waits(self.lane(relay))) or not self.place(relay):
@@ -130,23 +133,32 @@ class Placing:
 
     def lane(self, relay: Relay) -> Hashable:
         """What all requests have in common that the same engines can take."""
-        lane = self.lanes.of(relay.request.model)
+        lane = self.lanes.of(relay.request.model, relay.stage)
         return (lane, frozenset(relay.failed)) if relay.failed else lane
 
     def able(self, relay: Relay) -> bool:
         """Whether there is an engine that could take it, now or when others are done."""
-        lane = self.lanes.of(relay.request.model)
+        lane = self.lanes.of(relay.request.model, relay.stage)
         return any(e.state == UP and e in lane and e not in relay.failed for e in self._fleet.engines)
 
     def another(self, relay: Relay) -> bool:
         """Whether there is an engine that could take it now and was not tried."""
-        lane = self.lanes.of(relay.request.model)
+        lane = self.lanes.of(relay.request.model, relay.stage)
+        whole = self.lanes.of(relay.request.model) if relay.stage else lane
         tried = {*relay.failed, relay.engine}
-        return any(e.open and e in lane and e not in tried for e in self._fleet.engines)
+        return any(e.open and (e in lane or e in whole) and e not in tried for e in self._fleet.engines)
+
+    def stage(self, relay: Relay) -> str:
+        """What a request begins with: its prompt on an engine of its own, where there are engines for both."""
+        if relay.endpoint not in _HANDED_OVER:
+            return ""
+        up = [e for e in self._fleet.engines if e.state == UP and e not in relay.failed]
+        lanes = [self.lanes.of(relay.request.model, stage) for stage in ("prefill", "decode")]
+        return "prefill" if all(any(e in lane for e in up) for lane in lanes) else ""
 
     def starting(self, relay: Relay) -> bool:
         """Whether some engine that may be able to take it has never answered, and still may."""
-        lane = self.lanes.of(relay.request.model)
+        lane = self.lanes.of(relay.request.model, relay.stage)
         return any(e.state == STARTING and e in lane for e in self._fleet.engines)
 
     def _patience(self, relay: Relay, now: float) -> float:
@@ -193,7 +205,7 @@ class Placing:
 
     def _eligible(self, relay: Relay) -> NDArray[np.bool_] | None:
         engines = self._fleet.engines
-        served = self.lanes.of(relay.request.model).mask
+        served = self.lanes.of(relay.request.model, relay.stage).mask
         if served is None and not relay.failed and _all_open(engines):
             return None
         mask = np.array([e.open and e not in relay.failed for e in engines], np.bool_)
@@ -225,13 +237,14 @@ class Placing:
         gateway, fleet, request = self._gateway, self._fleet, relay.request
         engine = fleet.engines[i]
         relay.matched = int(fleet.match(request)[i]) if len(relay.path) else 0
-        relay.new = max(request.prompt - relay.matched, 1)
+        relay.new = max(request.prompt - relay.matched, 1) if relay.transfer is None else 1
         relay.tries += 1
         self.decisions.append(
             {"request": request.id, "engine": engine.name, "prompt": request.prompt, "matched": relay.matched,
              "scores": fleet.scores, "at": now, "shadow": None, "canary": relay.arm}
         )  # fmt: skip
-        if relay.tries == 1:
+        first = relay.tries == 1 and relay.stage != "decode"
+        if first:
             gateway.counters.queueing.observe(now - relay.arrival)
         if gateway.log.on:
             relay.load = (int(fleet.running[i]), int(fleet.kv_tokens[i]), int(fleet.prefill_tokens[i]))
@@ -241,7 +254,7 @@ class Placing:
         engine.prompt += request.prompt
         engine.matched += relay.matched
         relay.ask(engine, now)
-        if gateway.shadow is not None and relay.tries == 1 and relay.endpoint != "other":
+        if gateway.shadow is not None and first and relay.endpoint != "other":
             gateway.shadow.see(relay, fleet, self.decisions[-1])
 
     # ------------------------------------------------------------------------------------------ waiting

@@ -8,7 +8,7 @@ error event, between two events.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,8 +41,9 @@ class Relay:
     __slots__ = (
         "_early", "_fault", "_held", "_kv", "_most", "_named", "_pieces", "_tail", "_torn", "arm", "arrival", "asked",
         "deadline", "due", "endpoint", "engine", "error", "exchange", "failed", "first", "gateway", "head", "key",
-        "last", "load", "matched", "method", "name", "names", "new", "own", "path", "placed", "request", "sent",
-        "status", "streaming", "stumbled", "tenant", "tokens", "tries", "upstream", "usage", "wanted",
+        "last", "load", "matched", "method", "name", "names", "new", "own", "path", "placed", "prefilled", "request",
+        "sent", "stage", "status", "streaming", "stumbled", "tenant", "tokens", "transfer", "tries", "upstream",
+        "usage", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +54,9 @@ class Relay:
         self.request = request
         self.names: tuple[str, ...] = ()  # of models that may answer it, where it asked for none of an engine's own
         self.asked = ""  # which one it asked for then
+        self.stage = ""  # prefill, then decode, where two engines share the work
+        self.transfer: Any = None  # where the first of them keeps the prompt for the second
+        self.prefilled = ""  # the name of the first
         self.arm = False  # whether the canary decides about it
         self.name = name  # its id, as clients and engines see it
         self.method = exchange.head.method
@@ -109,8 +113,8 @@ class Relay:
 
     def _message(self, engine: Engine) -> bytes:
         head, body = self.exchange.head, self.exchange.body
-        if self.names:
-            body = api.rename(body, self.request.model)
+        if self.names or self.stage:
+            body = self._edited(body)
         lines, more = head.kept, []
         if self.gateway.keys or engine.key:  # the client's key is for the gateway, not for engines
             lines = [line for line in lines if not line[:14].lower().startswith((b"authorization:", b"x-api-key:"))]
@@ -125,6 +129,15 @@ class Relay:
             more.append(b"content-length: %d" % len(body))
         first = b"%b %b%b%b" % (head.method, engine.address.prefix, head.target, engine.host)
         return b"\r\n".join([first, *lines, *more, b"", body])
+
+    def _edited(self, body: bytes) -> bytes:
+        """What an engine is asked where that is not what the client asked."""
+        changes: dict[str, Any] = {"model": self.request.model} if self.names else {}
+        if self.stage == "prefill":
+            return api.prefill(body, changes)
+        if self.transfer is not None:
+            changes["kv_transfer_params"] = self.transfer
+        return api.edited(body, changes)
 
     def unreachable(self, pool: Pool, why: str) -> None:
         """A connection that was to be opened for it is not to be had."""
@@ -280,7 +293,8 @@ class Relay:
         if b"x-request-id" in fields or (self.gateway.origins is not None and b"access-control-allow-origin" in fields):
             own = (b"x-request-id:", b"access-control-") if self.gateway.origins else (b"x-request-id:",)
             kept = [line for line in kept if not line[:16].lower().startswith(own)]  # the gateway says it itself
-        return [*kept, self.engine.header]
+        more = [b"x-assay-prefill: " + self.prefilled.encode()] if self.prefilled else []
+        return [*kept, self.engine.header, *more]
 
     def complete(self) -> None:
         """The answer is whole."""
@@ -289,6 +303,9 @@ class Relay:
         if head is None or exchange.done:
             return
         now = self.gateway.now()
+        if self.stage == "prefill" and head.status == 200:
+            self._hand_over(b"".join(self._pieces))
+            return
         if exchange.started:
             exchange.finish(self._tail)
         elif self.streaming:  # a stream without a token
@@ -307,6 +324,24 @@ class Relay:
         elif head.status < STUMBLED and self.engine is not None:
             self.gateway.well(self.engine)
         self._end(head.status, now)
+
+    def _hand_over(self, answer: bytes) -> None:
+        """An engine has computed the prompt: another one goes on from there, or begins anew where nothing was kept."""
+        engine, gateway = self.engine, self.gateway
+        assert engine is not None
+        gateway.fleet.began(engine.number, self.request, self.new, None)
+        engine.failures, self.new, self._kv = 0, 0, self.request.prompt
+        self._off(engine)
+        self.stage, self.transfer, self.prefilled = "decode", api.handed_over(answer), engine.name
+        self.tries -= 1  # nothing has failed
+        self._forget()
+        gateway.placing.admit(self, again=True)
+        gateway.placing.room(engine)
+
+    def _forget(self) -> None:
+        """Nothing of an engine's answer counts any more."""
+        self._pieces, self._held, self._most, self._tail, self.head = [], 0, HELD, b"", None
+        self._early, self.streaming = b"", False
 
     # ------------------------------------------------------------------------------------------ what goes wrong
 
@@ -334,10 +369,10 @@ class Relay:
         self.failed.add(engine)
         if blame:  # once it is off that engine: what breaks the circuit abandons all that are still on it
             self.gateway.suspect(engine, why)
-        self._pieces, self._held, self._most, self._tail, self.head = [], 0, HELD, b"", None
-        self._early = b""
-        self.streaming = False
+        self._forget()
         placing = self.gateway.placing
+        if self.stage == "decode" or (self.stage and not placing.able(self)):
+            self.stage, self.transfer = placing.stage(self), None  # what was kept for it may be gone
         if not placing.able(self) and not placing.fall_back(self):
             self.failed.clear()  # all have failed it: whoever is up gets a second chance
         if self.tries < self.gateway.settings.attempts and placing.able(self):

@@ -57,8 +57,9 @@ def apply(running: Running, new: Settings) -> str:
     running.server.limits = replace(new.limits, connections=running.server.affordable(new.connections))
     if shadow is not gateway.shadow:
         gateway.shadow = shadow
-        for engine in gateway.fleet.engines if shadow is not None else ():
-            shadow.add(engine, None)
+        if shadow is not None:
+            for engine in gateway.fleet.engines:
+                shadow.add(engine, None)
     gateway.roster.renew(new.engine)
     gateway.roster.discover(new.discover)
     gateway.placing.renew(router, order, new)

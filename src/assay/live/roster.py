@@ -130,7 +130,7 @@ class Roster:
             self._name(settings, address), _key(settings),
             settings.tp, _cost(settings.layout), settings.events, limit=settings.limit or gateway.settings.inflight,
             blocks=gateway.settings.blocks, corrections=Corrections(gateway.settings.blocks, gateway.index.block),
-            state=STARTING, added=gateway.now(), source=source,
+            state=STARTING, added=gateway.now(), role=settings.role, source=source,
         )  # fmt: skip
         if settings.events:  # first: it may fail, and then there is no such engine
             self._subscribe(engine, settings)

@@ -33,6 +33,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: str = ""  # tcp://host:5557: where it publishes KV events
     replay: str = ""  # tcp://host:5558: where missed ones can be asked for
     limit: _Count | None = None  # requests it is given at once
+    role: Annotated[str, msgspec.Meta(pattern="^(prefill|decode)?$")] = ""  # of engines that hand prompts over
 
 
 class DiscoverSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +51,7 @@ class DiscoverSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: str = ""  # tcp://{host}:5557
     replay: str = ""
     limit: _Count | None = None
+    role: Annotated[str, msgspec.Meta(pattern="^(prefill|decode)?$")] = ""
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from assay.live.discovery import Found
-from assay.live.settings import DiscoverSettings, read
+from assay.live.settings import DiscoverSettings, EngineSettings, read
 from assay.record.errors import unreadable
 
 
@@ -27,8 +27,8 @@ async def watch(path: str, settings: DiscoverSettings) -> AsyncIterator[Found]:
         await asyncio.sleep(settings.every)
 
 
-def _with(engine: msgspec.Struct, settings: DiscoverSettings) -> object:
-    told = {name: getattr(settings, name) for name in ("key", "tp", "layout", "limit")}
-    blank = {field.name: field.default for field in msgspec.structs.fields(type(engine))}
+def _with(engine: EngineSettings, settings: DiscoverSettings) -> EngineSettings:
+    told = {name: getattr(settings, name) for name in ("key", "tp", "layout", "limit", "role")}
+    blank = {field.name: field.default for field in msgspec.structs.fields(EngineSettings)}
     changed = {name: value for name, value in told.items() if getattr(engine, name) == blank[name]}
     return msgspec.structs.replace(engine, **changed)
