@@ -6,6 +6,7 @@ import ipaddress
 import math
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 _TEXT = b"content-type: text/plain; version=0.0.4; charset=utf-8"
 _ENGINES = b"/engines"
+_ONLY_ITSELF = (
+    b"content-security-policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    b"connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+)
 _FROM_AFAR = frozenset((b"origin", b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"))
 
 
@@ -75,6 +80,16 @@ def _health(gateway: Gateway, exchange: Exchange) -> None:
 
 def _metrics(gateway: Gateway, exchange: Exchange) -> None:
     exchange.reply(200, [_TEXT], exposition(gateway))
+
+
+@cache
+def _html() -> bytes:
+    return (Path(__file__).parent / "page.html").read_bytes()
+
+
+def _page(gateway: Gateway, exchange: Exchange) -> None:
+    """The live page: no figures in it; it asks for them at /engines, as whoever looks at it may."""
+    exchange.reply(200, [b"content-type: text/html; charset=utf-8", _ONLY_ITSELF], _html())
 
 
 @cache
@@ -158,8 +173,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
         "queue": gateway.placing.waiting,
         "requests": sum(counters.requests.values()), "retries": counters.retries,
         "policy_errors": counters.policy_errors, "policy_error": gateway.placing.error,
-        "ttft_p50": counters.ttft.quantile(0.5), "ttft_p99": counters.ttft.quantile(0.99),
-        "itl_p50": counters.itl.quantile(0.5), "itl_p99": counters.itl.quantile(0.99), "scale": fleet.scale,
+        **gateway.recent.report(now), "scale": fleet.scale,
         "statuses": _statuses(gateway), "engines": rows,
         "decisions": [_decision(decision, now) for decision in list(gateway.placing.decisions)[-12:]],
         "shadow": gateway.shadow.report() if gateway.shadow else None,
@@ -193,6 +207,7 @@ def _finite(value: float) -> float | None:
 
 
 PAGES: dict[bytes, Callable[[Gateway, Exchange], None]] = {
+    b"/": _page,
     b"/health": _health,
     b"/metrics": _metrics,
     _ENGINES: _engines,

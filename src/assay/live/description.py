@@ -168,6 +168,7 @@ def openapi() -> Schema:
             "/v1/messages": _post("Anthropic's Messages", "Messages", {"type": "object"}, True),
             "/v1/embeddings": _post("Embed texts", "Embedding", _ref("Vectors"), False),
             "/v1/models": _get("Models of all engines", _content(_ref("Models"))),
+            "/": _get("A page that shows all this live", _content(_STRING, "text/html"), secure=False),
             "/health": _get("Whether an engine is up", _content(_ref("Health")), secure=False),
             "/metrics": _get("Prometheus metrics (operator)", _content(_STRING, "text/plain")),
             "/engines": {**_get("Engines, load, decisions (operator)", _content({"type": "object"})), "post": add},

@@ -26,6 +26,7 @@ from assay.live.origins import Origins
 from assay.live.outbox import Outbox
 from assay.live.placing import Placing
 from assay.live.prefix_index import PrefixIndex
+from assay.live.recent import Recent
 from assay.live.relay import LEFT, Relay, hash_ids
 from assay.live.server import Exchange
 from assay.live.settings import Settings
@@ -55,6 +56,7 @@ class Gateway:
         self.placing = Placing(self)
         self.relays: set[Relay] = set()
         self.counters = Counters()
+        self.recent = Recent(self.counters)
         self.log = AccessLog(settings.log)
         self.aliases = {model.name: model.to for model in settings.model}
         self.canary = new_canary(settings)
@@ -223,6 +225,7 @@ class Gateway:
         self.placing.left(relay)
         counters = self.counters
         counters.requests[relay.endpoint, relay.status] += 1
+        self.recent.ended(relay)
         if relay.status == 200:
             counters.e2e.observe(now - relay.arrival)
             self._learn(relay, now)
@@ -301,6 +304,7 @@ class Gateway:
     def sweep(self) -> None:
         """Look for requests that take too long."""
         now = self.now()
+        self.recent.look(self.fleet.engines, now)
         for relay in [relay for relay in self.relays if relay.due < now]:
             relay.late(now)
         if self.placing.held:

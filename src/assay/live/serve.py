@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from assay.live.gateway import Gateway
+from assay.live.recent import STEP
 from assay.live.relay import RETRY
 from assay.live.reload import renew
 from assay.live.roster import Roster
@@ -56,12 +57,14 @@ class Running:
             gateway.spans = Spans(settings.otel)
         gateway.placing.warm()
         await gateway.roster.first_look(settings.connect)
+        gateway.recent.look(gateway.fleet.engines, gateway.now())
         try:
             self.port = await self.server.start(settings.host, settings.port, tls_context(settings))
         except OSError as error:
             gateway.roster.close()
             raise AssayError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from error
         self._every(_SWEEP, gateway.sweep)
+        self._every(STEP, gateway.recent.tick)
         self._every(_FLUSH, lambda: gateway.log.flush())  # another log may take its place
         return self
 

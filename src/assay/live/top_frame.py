@@ -91,6 +91,22 @@ class CanaryReport(msgspec.Struct):
     verdict: str | None = None
 
 
+class TenantRow(msgspec.Struct):
+    """What one tenant has asked for."""
+
+    tenant: str | None = None
+    requests: int | None = None
+    failed: int | None = None
+
+
+class Change(msgspec.Struct):
+    """An engine that is no longer as it was."""
+
+    engine: str | None = None
+    to: str | None = None
+    at: float | None = None  # seconds ago
+
+
 class Page(msgspec.Struct):
     """What `GET /engines` answers; other versions may say more, or less."""
 
@@ -110,6 +126,8 @@ class Page(msgspec.Struct):
     decisions: list[Decision] | None = None
     shadow: ShadowReport | None = None
     canary: CanaryReport | None = None
+    tenants: list[TenantRow] | None = None
+    changes: list[Change] | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +160,7 @@ def frame(
     head = _head(reading, before, width, title, trouble)
     troubles = _troubles(page, width)
     below = (5 if page.shadow is not None else 0) + (3 if page.canary is not None else 0)
+    below += 1 + len(_lately(page)) if _lately(page) else 0
     room = height - len(head) - 2 - len(troubles) - below  # for engines and decisions
     rows = max(min(room - 5, SHOWN), 3)
     parts: list[RenderableType] = [*head, Text(), _engines(reading, before, width, rows), *troubles]
@@ -151,6 +170,8 @@ def frame(
         parts += [Text(), _shadow(page, page.shadow)]
     if page.canary is not None:
         parts += [Text(), *_canary(page.canary)]
+    if more := _lately(page):
+        parts += [Text(), *more]
     return Group(*parts)
 
 
@@ -534,3 +555,15 @@ def _canary(canary: CanaryReport) -> list[RenderableType]:
     line.append(f" decides about {percent(canary.share)}: {short(canary.requests)} requests")
     line.append(f" beside {short(canary.requests_usual)}")
     return [_one_line(line), _one_line(Text("       " + (canary.verdict or NONE)))]
+
+
+def _lately(page: Page) -> list[RenderableType]:
+    """Who asks most, and which engines changed: a line each, where there is more than one tenant, or a change."""
+    lines: list[RenderableType] = []
+    if page.tenants and len(page.tenants) > 1:
+        named = (f"{t.tenant or '(none)'} {short(t.requests)}" for t in page.tenants[:6])
+        lines.append(_one_line(Text().append("tenants  ", style="dim").append("   ".join(named))))
+    if page.changes:
+        told = (f"{c.engine} {c.to} {seconds(c.at)} ago" for c in reversed(page.changes[-4:]))
+        lines.append(_one_line(Text().append("changes  ", style="dim").append("   ".join(told))))
+    return lines
