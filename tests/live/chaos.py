@@ -7,6 +7,7 @@ engine's text is a function of the prompt, or a clean error. All of it is real p
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -15,6 +16,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +33,8 @@ from tests.live.conftest import Listening
 MODEL = "qwen3-8b"
 START = 180.0
 PATIENCE = 60.0  # seconds after which a request counts as forgotten
+MODELS = {"one": "one", "two": "two", "either": "one"}  # what is asked for in a mixed storm, and who may answer
+MIXED = ("error:0.02:500", "spoil:0.02", "spoil:0.02:0")  # beside the others
 FAULTS = ("error:0.02", "disconnect:0.02", "refuse:0.01", "hang:0.003", "slow:0.02:5")
 
 
@@ -54,7 +59,8 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        faults = [word for fault in FAULTS for word in ("--fault", fault)]
+        mixed = "--served-model-name" in self.options
+        faults = [word for fault in (*FAULTS, *(MIXED if mixed else ())) for word in ("--fault", fault)]
         command = [
             sys.executable,
             "-m",
@@ -124,6 +130,7 @@ class Report:
     seconds: float = 0.0
     asked: int = 0
     overview: dict = field(default_factory=dict)
+    by_name: dict[str, str] = field(default_factory=dict)  # how each request ended for its client
 
 
 class Connection:
@@ -133,13 +140,13 @@ class Connection:
         self._port = port
         self._open = False
 
-    async def ask(self, body: bytes) -> tuple[int, bytes]:
+    async def ask(self, body: bytes, name: str = "-") -> tuple[int, bytes]:
         """Status and body of one answer; ConnectionError where the connection broke instead."""
         if not self._open:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
             self._open = True
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self._writer.write(head + body)
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
+        self._writer.write(head % (name.encode(), len(body)) + body)
         lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         fields = dict(line.split(": ", 1) for line in lines[1:] if line)
         status = int(lines[0].split(" ")[1])
@@ -191,7 +198,7 @@ def judge(status: int, answer: bytes, stream: bool, text: str, tokens: int) -> s
     said = "".join(p["choices"][0]["delta"].get("content") or "" for p in pieces if p.get("choices"))
     if done and not failed:
         return "complete" if said == truth else f"another answer: {said[:40]!r} for {truth[:40]!r}"
-    if failed and not done and truth.startswith(said):
+    if failed and truth.startswith(said):  # the gateway's has no [DONE] after it, an engine's own has
         return "error event"
     return f"neither complete nor an error: {answer[-120:]!r}"
 
@@ -203,6 +210,7 @@ class Work:
     requests: int
     report: Report
     over: bool = False
+    mixed: bool = False
 
     def next(self) -> int | None:
         """The number of the next request; None where there is no more to do."""
@@ -220,12 +228,17 @@ async def client(port: int, work: Work, seed: int, report: Report, cancel: float
     while (number := work.next()) is not None:
         stream, tokens = number % 2 == 0, 4 + number % 13
         text = f"request {number} of run {seed}: " + "a common beginning, " * (number % 40)
-        ask = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": tokens,
+        model = list(MODELS)[number % 3] if work.mixed else MODEL
+        ask = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": tokens,
                "ignore_eos": True, "stream": stream}  # fmt: skip
         patience = draw.uniform(0.0, 0.05) if draw.random() < cancel else PATIENCE
         try:
-            status, answer = await asyncio.wait_for(connection.ask(json.dumps(ask).encode()), patience)
+            name = f"{seed}-{number}"
+            status, answer = await asyncio.wait_for(connection.ask(json.dumps(ask).encode(), name), patience)
             end = judge(status, answer, stream, text, tokens)
+            wrong = {"one": b'"model":"two"', "two": b'"model":"one"'}.get(model)
+            if wrong and wrong in answer:
+                end = f"the answer of another model than {model}"
         except TimeoutError:
             connection.close()
             connection = Connection(port)
@@ -235,6 +248,7 @@ async def client(port: int, work: Work, seed: int, report: Report, cancel: float
             connection = Connection(port)
             end = f"the connection broke: {type(error).__name__}"
         report.ends[end] += 1
+        report.by_name[f"{seed}-{number}"] = end
         if end not in ("complete", "error event", "left") and not end.startswith("error "):
             report.wrong.append(f"request {number}: {end}")
     connection.close()
@@ -256,15 +270,18 @@ async def watch(pid: int, report: Report) -> None:
 
 def run(
     requests: int, *, seed: int = 0, count: int = 3, clients: int = 48, seconds: float = 1e9,
-    options: tuple[str, ...] = ("--instant",), cancel: float = 0.03, log: Path | None = None,
+    options: tuple[str, ...] = ("--instant",), cancel: float = 0.03, log: Path | None = None, mixed: bool = False,
 ) -> Report:  # fmt: skip
     """Send so many requests through a gateway whose engines are in trouble."""
     draw = random.Random(seed)
-    engines = [Engine(number, options) for number in range(count)]
+    served = [("--served-model-name", ("one", "two")[number % 2]) if mixed else () for number in range(count)]
+    engines = [Engine(number, (*options, *served[number])) for number in range(count)]
     folder = Path(tempfile.mkdtemp())
     config = folder / "gateway.toml"
     lines = ["first_byte = 2.0", "silence = 2.0", "deadline = 20.0", "probe = 0.3", "pause = 0.5", "failures = 3",
              "attempts = 3", "connect = 1.0", "wait = 5.0", f'log = "{log}"' if log else ""]  # fmt: skip
+    if mixed:
+        lines.append('canary = "vllm-v1=20%"\n[[model]]\nname = "either"\nto = ["one", "two"]')
     lines += [f'[[engine]]\nurl = "{engine.url}"\nname = "e{engine.number}"' for engine in engines]
     config.write_text("\n".join(lines))
     report = Report()
@@ -274,7 +291,7 @@ def run(
         engine.wait()
     gateway = Listening("gateway", "--config", str(config), "--port", "0")
     try:
-        asyncio.run(_run(gateway, engines, requests, seed, clients, seconds, cancel, draw, report))
+        asyncio.run(_run(gateway, engines, requests, seed, clients, seconds, cancel, draw, report, mixed))
         report.overview = _overview(gateway)
     finally:
         for engine in engines:
@@ -287,11 +304,31 @@ def run(
     return report
 
 
-async def _run(gateway, engines, requests, seed, clients, seconds, cancel, draw, report) -> None:
+async def come_and_go(url: str, engines: list[Engine], log: Counter[str]) -> None:
+    """One engine after the other is drained, and joins again."""
+
+    def tell(method: str, path: str, body: bytes | None = None) -> None:
+        asked = urllib.request.Request(f"{url}/engines{path}", body, method=method)
+        with suppress(urllib.error.URLError):
+            urllib.request.urlopen(asked, timeout=10).close()
+
+    for turn in itertools.count():
+        engine = engines[turn % len(engines)]
+        await asyncio.sleep(0.4)
+        await asyncio.to_thread(tell, "DELETE", f"/e{engine.number}")
+        await asyncio.sleep(0.4)
+        body = json.dumps({"url": engine.url, "name": f"e{engine.number}"}).encode()
+        await asyncio.to_thread(tell, "POST", "", body)
+        log["joined"] += 1
+
+
+async def _run(gateway, engines, requests, seed, clients, seconds, cancel, draw, report, mixed) -> None:
     port, pid = int(gateway.url.rsplit(":", 1)[1]), gateway.process.pid
     began = monotonic()
     beside = [asyncio.create_task(havoc(engines, draw, report.havoc)), asyncio.create_task(watch(pid, report))]
-    work = Work(requests, report)
+    if mixed:
+        beside.append(asyncio.create_task(come_and_go(gateway.url, engines, report.havoc)))
+    work = Work(requests, report, mixed=mixed)
     asking = [asyncio.create_task(client(port, work, seed, report, cancel)) for _ in range(clients)]
     while not all(task.done() for task in asking):
         await asyncio.sleep(0.2)
@@ -308,8 +345,6 @@ async def _run(gateway, engines, requests, seed, clients, seconds, cancel, draw,
 
 
 def _overview(gateway: Listening) -> dict:
-    import urllib.request
-
     with urllib.request.urlopen(f"{gateway.url}/engines", timeout=10) as answer:
         return json.loads(answer.read())
 

@@ -161,7 +161,7 @@ def balanced(running: Running) -> bool:
     gateway = running.gateway
     fleet = gateway.fleet
     return (
-        not gateway.relays and not len(gateway.queue) and not gateway.held and not fleet.paths
+        not gateway.relays and not gateway.placing.waiting and not fleet.paths
         and not any(e.aboard for e in fleet.engines)
         and not any(np.any(getattr(fleet, name)) for name in ("running", "waiting", "prefill_tokens", "kv_tokens"))
     )  # fmt: skip

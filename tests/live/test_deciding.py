@@ -24,7 +24,7 @@ def test_a_policy_that_fails_costs_no_request(tmp_path):
     async def test():
         async with engines("a") as (a,), Running(settings([a], policy=f"{tmp_path}/broken.py:Broken")) as running:
             assert (await ask(running.port, "POST", CHAT, chat()))[0] == 200
-            assert running.gateway.counters.policy_errors == 1 and "no idea" in running.gateway.policy_error
+            assert running.gateway.counters.policy_errors == 1 and "no idea" in running.gateway.placing.error
 
     run(test())
 
@@ -67,7 +67,7 @@ def test_what_a_pool_holds_gets_503_where_no_engine_is_up_and_where_the_gateway_
                 first.send("POST", CHAT, chat())
                 await until(lambda: a.asked)
                 second.send("POST", CHAT, chat())
-                await until(lambda: running.gateway.held)
+                await until(lambda: running.gateway.placing.held)
                 stopping = asyncio.ensure_future(running.stop())
                 assert (await second.answer())[0] == 503
                 first.writer.close()
@@ -116,7 +116,7 @@ def test_what_is_passed_through_is_no_decision_of_any_policy():
         async with engines("a", "b") as made, Running(settings(made, shadow="round-robin")) as running:
             await ask(running.port, "POST", CHAT, chat())
             await ask(running.port, "GET", "/v1/models")
-            prompt, passed = running.gateway.decisions
+            prompt, passed = running.gateway.placing.decisions
             assert prompt["scores"] is not None and prompt["shadow"] == "a"
             assert passed["scores"] is None and passed["shadow"] is None
             assert running.gateway.shadow.decisions == 1
@@ -136,10 +136,10 @@ def test_a_shadow_s_books_hold_what_real_requests_hold_and_nothing_at_their_end(
             async with Client(running.port) as first, Client(running.port) as second:
                 for client in (first, second):
                     client.send("POST", CHAT, chat("hello " * 50, stream=True))
-                await until(lambda: sum(relay.first > 0 for relay in running.gateway.relays) == 2)
+                await until(lambda: sum(relay.first is not None for relay in running.gateway.relays) == 2)
                 for exchange in a.asked:
                     exchange.write(b'data: {"n":1}\n\n')
-                await until(lambda: sum(relay.tokens for relay in running.gateway.relays) == 2)
+                await until(lambda: sum(relay.tokens for relay in running.gateway.relays) == 4)
                 for name in ("running", "waiting", "prefill_tokens", "kv_tokens"):
                     assert getattr(books, name).tolist() == getattr(real, name).tolist(), name
                 assert real.running.tolist() == [2]

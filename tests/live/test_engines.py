@@ -14,6 +14,8 @@ from assay.serving.engine.online import OnlineInstance
 from assay.serving.fleet import parse
 from assay.serving.interface import Request
 
+HUNDRED = Request("of a hundred tokens", 0.0, prompt=100)
+
 
 def fleet_of(count: int) -> LiveFleet:
     """A live fleet of engines that nobody talks to."""
@@ -37,7 +39,7 @@ def test_an_idle_engine_takes_a_request_at_once_and_a_busy_one_after_its_next_to
     assert (fleet.running[0], fleet.waiting[0]) == (1, 0)
     send(fleet, 0, 1)
     assert (fleet.running[0], fleet.waiting[0]) == (1, 1)
-    fleet.began(0, 100, 100, 0.1)
+    fleet.began(0, HUNDRED, 100, 0.1)
     assert (fleet.running[0], fleet.waiting[0]) == (2, 0)
 
 
@@ -48,7 +50,7 @@ def test_a_queue_that_an_engine_told_of_is_gone_when_its_requests_have_tokens():
     fleet.told(0, waiting=3, load=4, aboard=4)
     assert (fleet.running[0], fleet.waiting[0]) == (1, 3)
     for _ in range(4):
-        fleet.began(0, 100, 100, 0.1)
+        fleet.began(0, HUNDRED, 100, 0.1)
     assert (fleet.running[0], fleet.waiting[0]) == (4, 0)
 
 
@@ -56,7 +58,7 @@ def test_who_comes_to_a_full_engine_waits_although_tokens_come():
     fleet = fleet_of(1)
     for name in range(4):
         send(fleet, 0, name)
-    fleet.began(0, 100, 100, 0.1)
+    fleet.began(0, HUNDRED, 100, 0.1)
     fleet.told(0, waiting=2, load=4, aboard=4)
     send(fleet, 0, 4)
     fleet.streamed(0, 1, 0.02)
@@ -68,7 +70,7 @@ def test_free_memory_follows_what_sequences_take_and_give_back():
     request = send(fleet, 0)
     send(fleet, 1, 1)
     fleet.told_free(0, 0.5, 1000)
-    fleet.began(0, 100, 100, 0.1)
+    fleet.began(0, HUNDRED, 100, 0.1)
     fleet.streamed(0, 50, 0.02)
     assert fleet.kv_free.tolist() == pytest.approx([0.35, 1.0])
     fleet.told_free(0, 0.3, 1000)
@@ -87,7 +89,7 @@ def test_whatever_happens_every_request_either_runs_or_waits_and_at_the_end_none
             silent.append(send(fleet, 0, number))
         elif kind == "first" and silent:
             begun.append(silent.pop(pick % len(silent)))
-            fleet.began(0, 100, 100, None)
+            fleet.began(0, HUNDRED, 100, None)
         elif kind == "more" and begun:
             fleet.streamed(0, 0, 0.01)
         elif kind == "end" and silent + begun:
@@ -120,7 +122,7 @@ def test_the_queue_is_as_long_as_that_of_the_simulated_engine(seed):
         if tokens:
             fleet.streamed(0, 1, 0.01)
         else:
-            fleet.began(0, 100, 100, None)
+            fleet.began(0, HUNDRED, 100, None)
         aboard[slot] = request, tokens + 1
         if tokens + 1 == 40:
             fleet.ended(0, aboard.pop(slot)[0], 139, 0)
@@ -138,3 +140,17 @@ def test_the_queue_is_as_long_as_that_of_the_simulated_engine(seed):
     assert (table[:, 1] > 0).mean() > 0.1  # else there is nothing to see
     same = (table[:, :2] == table[:, 2:]).all(axis=1).mean()
     assert same > 0.95, same
+
+
+def test_a_prompt_counts_as_cached_while_it_is_under_way_and_afterwards_only_where_it_was_accepted():
+    fleet = fleet_of(2)
+    path = fleet.index.hashes(np.arange(96, dtype=np.uint32))
+    taken, refused, later = (Request(name, 0.0, prompt=96) for name in ("taken", "refused", "later"))
+    for request in (taken, refused, later):
+        fleet.paths[request.id] = path
+    fleet.sent(0, taken, 96)
+    fleet.sent(1, refused, 96)
+    assert fleet.match(later).tolist() == [96, 96]
+    fleet.began(0, taken, 96, None)
+    fleet.ended(1, refused, 0, 96)
+    assert fleet.match(later).tolist() == [96, 0]

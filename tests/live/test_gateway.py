@@ -167,13 +167,54 @@ def test_a_server_error_is_tried_elsewhere_and_passed_on_where_all_agree():
     async def test():
         async with engines("a", "b") as (a, b), Running(settings([a, b])) as running:
             a.behave = lambda exchange: exchange.refuse(500, "a stumbled")
-            for n in range(6):
-                assert (await ask(running.port, "POST", CHAT, chat(str(n))))[1]["x-assay-engine"] == "b"
             b.behave = lambda exchange: exchange.refuse(500, "b stumbled")
-            status, _, body = await ask(running.port, "POST", CHAT, chat())
-            assert status == 500 and b"stumbled" in body
+            for n in range(9):
+                status, _, body = await ask(running.port, "POST", CHAT, chat(str(n)))
+                assert status == 500 and b"stumbled" in body
             assert [e.state for e in running.gateway.fleet.engines] == ["up", "up"]  # the request's fault, maybe
             assert balanced(running)
+
+    run(test())
+
+
+def test_an_engine_that_stumbles_where_others_do_not_gets_nothing_until_one_request_shows_that_it_can():
+    async def test():
+        quick = {"failures": 2, "pause": 0.1, "policy": "round-robin"}
+        async with engines("a", "b") as (a, b), Running(settings([a, b], **quick)) as running:
+            first = running.gateway.fleet.engines[0]
+            a.behave = lambda exchange: exchange.refuse(500, "always")
+            async with asyncio.timeout(10):
+                while first.state == "up":
+                    assert (await ask(running.port, "POST", CHAT, chat()))[1]["x-assay-engine"] == "b"
+            assert "500" in first.note
+            asked = len(a.asked)
+            assert asked == 2
+            await until(lambda: first.state == "up")  # its health is fine: it gets one
+            assert first.room == 1 and "trial" in first.note
+            async with asyncio.timeout(10):
+                while first.state == "up":
+                    assert (await ask(running.port, "POST", CHAT, chat()))[0] == 200
+            assert len(a.asked) == asked + 1
+            a.behave = a.answer
+            await until(lambda: first.state == "up")
+            async with asyncio.timeout(10):
+                while first.trial:
+                    assert (await ask(running.port, "POST", CHAT, chat()))[0] == 200
+            assert first.room == first.limit and balanced(running)
+
+    run(test())
+
+
+def test_an_engine_that_is_full_sends_a_request_elsewhere_if_there_is_an_elsewhere():
+    async def test():
+        async with engines("a", "b") as (a, b), Running(settings([a, b])) as running:
+            a.behave = lambda exchange: exchange.refuse(429, "too many", more=(b"retry-after: 7",))
+            for n in range(4):
+                assert (await ask(running.port, "POST", CHAT, chat(str(n))))[1]["x-assay-engine"] == "b"
+            b.behave = a.behave
+            status, fields, _ = await ask(running.port, "POST", CHAT, chat())
+            assert (status, fields["retry-after"]) == (429, "7")
+            assert [e.state for e in running.gateway.fleet.engines] == ["up", "up"] and a.asked and balanced(running)
 
     run(test())
 
@@ -242,7 +283,7 @@ def test_requests_beyond_what_engines_may_have_wait_and_beyond_the_queue_get_429
             assert [status for status, *_ in refused] == [429, 429]
             assert all(fields["retry-after"] == "1" for _, fields, _ in refused)
             await until(lambda: len(held) == 2)  # sent at once, but the engine may be late to see them
-            assert len(running.gateway.queue) == 3
+            assert len(running.gateway.placing.queue) == 3
             while not all(task.done() for task in asking):
                 while held:
                     a.answer(held.pop())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("uvloop")
@@ -29,6 +32,41 @@ def test_a_short_storm_loses_nothing():
 
 def test_a_storm_with_the_simulator_s_times_loses_nothing():
     check(chaos.run(600, seed=2, clients=24, options=("--speed", "30")), 600)
+
+
+def check_mixed(requests: int, seed: int, log: Path, **more) -> None:
+    """Two models, a canary, engines that join and drain, 500s, errors in streams; rows equal what clients saw."""
+    report = chaos.run(requests, seed=seed, count=4, log=log, mixed=True, **more)
+    assert not report.wrong, report.wrong[:5]
+    assert sum(report.ends.values()) == report.asked == len(report.by_name)
+    assert report.ends["forgotten"] == 0 and report.havoc["joined"] and report.ends["error event"]
+    assert report.ends["complete"] > 0.7 * report.asked
+    assert all(engine["aboard"] == 0 for engine in report.overview["engines"]) and report.overview["queue"] == 0
+    assert report.overview["canary"]["requests"] > 0
+    rows: dict[str, list[int]] = {}
+    for line in log.read_text().splitlines():
+        row = json.loads(line)
+        rows.setdefault(row.get("request_id", row["id"]), []).append(row["status"])
+    for name, end in report.by_name.items():
+        told = rows.pop(name, [])
+        if end == "left":  # it may have gone before its request was read, or after its answer was complete
+            assert len(told) <= 1, (name, told)
+        elif end == "complete":
+            assert told == [200], (name, end, told)
+        elif end == "error event":
+            assert len(told) == 1 and told[0] >= 400, (name, end, told)
+        else:
+            assert told == [int(end.split()[1])], (name, end, told)
+    assert not rows
+
+
+def test_a_short_mixed_storm_ends_each_request_once_and_as_the_log_says(tmp_path):
+    check_mixed(2000, 5, tmp_path / "log", clients=32)
+
+
+@pytest.mark.slow
+def test_twenty_thousand_requests_in_a_mixed_storm_end_once_each_and_as_the_log_says(tmp_path):
+    check_mixed(20_000, 6, tmp_path / "log")
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def one_after_the_other(engines, trace, policy, salt):
                 )
                 assert status == 200
                 chosen.append(int(fields["x-assay-engine"]))
-            assert not running.gateway.policy_error
+            assert not running.gateway.placing.error
         return chosen
 
     return uvloop.run(run())

@@ -16,8 +16,10 @@ import pytest
 
 pytest.importorskip("uvloop")
 
+from assay.live.kv_events import Publisher
+from assay.live.reload import renew
 from assay.live.roster import Fetch
-from assay.live.serve import Running, _renew, run
+from assay.live.serve import Running, run
 from assay.live.settings import convert
 from assay.record.errors import AssayError, BadInput
 from tests.live.fake_engines import EVENT_STREAM, Client, FakeEngine, ask, chat, engines, settings, until
@@ -315,10 +317,10 @@ def test_engines_of_which_one_cannot_be_added_change_nothing(wrong, why, capsys)
     async def test():
         async with engines("a", "b", "c") as (a, b, c), Running(settings([a, b])) as running:
             named = [{"url": b.url}, {"url": c.url}, {"url": "http://127.0.0.1:1", **wrong}]
-            _renew(running, lambda: convert({"engine": named}, "test"))
+            renew(running, lambda: convert({"engine": named}, "test"))
             assert [(e.name, e.state) for e in running.gateway.fleet.engines] == [("a", "up"), ("b", "up")]
             told = capsys.readouterr()
-            assert why in told.err and told.err.endswith("the engines stay as they are\n")
+            assert why in told.err and told.err.endswith("the settings stay as they are\n")
             assert told.out == "" and told.err.count("\n") == 1  # the access log may be on standard output
 
     asyncio.run(test())
@@ -334,9 +336,9 @@ def test_an_engine_named_again_while_it_is_drained_stays():
             async with Client(running.port) as client:
                 client.send("POST", CHAT, chat())
                 await until(lambda: b.asked)
-                _renew(running, lambda: settings([a]))
+                renew(running, lambda: settings([a]))
                 assert [e.state for e in fleet.engines] == ["down", "draining"]
-                _renew(running, lambda: settings([a, b]))
+                renew(running, lambda: settings([a, b]))
                 assert [e.state for e in fleet.engines] == ["down", "up"]
                 b.answer(b.asked[0])
                 assert (await client.answer())[0] == 200
@@ -381,9 +383,11 @@ def test_kv_events_without_a_tokenizer_are_said_to_be_of_no_use():
 
     async def test():
         async with engines("a") as (a,):
-            named = [{"url": a.url, "events": "tcp://127.0.0.1:1"}]
+            publisher = Publisher("tcp://127.0.0.1:0")
+            named = [{"url": a.url, "events": publisher.endpoint}]
             async with Running(settings([a], engine=named)) as running:
                 await until(lambda: "tokenizer" in running.gateway.fleet.engines[0].note)
+            publisher.close()
 
     asyncio.run(test())
 

@@ -64,15 +64,15 @@ def test_keys_come_from_digests_or_the_environment(monkeypatch):
     known = keys.read(
         [KeySettings("acme", env="ACME_KEY"), KeySettings("b", sha256=hashlib.sha256(b"two").hexdigest(), tier="batch")]
     )
-    assert known.find(b"Bearer secret").tenant == "acme"
-    assert known.find(b"bearer two").tier == "batch"
+    assert known.find({b"authorization": b"Bearer secret"}).tenant == "acme"
+    assert known.find({b"authorization": b"bearer two"}).tier == "batch"
     for wrong in (b"Bearer ", b"Bearer secret2", b"secret", b"", b"Bearer \xff", None):
-        assert known.find(wrong) is None
+        assert known.find({b"authorization": wrong} if wrong is not None else {}) is None
 
 
 def test_the_line_break_at_the_end_of_a_secret_s_file_is_no_part_of_the_key(monkeypatch):
     monkeypatch.setenv("ACME_KEY", "secret\n")
-    assert keys.read([KeySettings("acme", env="ACME_KEY")]).find(b"Bearer secret").tenant == "acme"
+    assert keys.read([KeySettings("acme", env="ACME_KEY")]).find({b"authorization": b"Bearer secret"}).tenant == "acme"
 
 
 @pytest.mark.parametrize("address", ["collector:4318", "http://", "not a url", "grpc://collector:4317"])

@@ -301,3 +301,17 @@ def test_a_view_ends_with_whoever_started_it(monkeypatch: pytest.MonkeyPatch) ->
     end(started)
     assert started is view
     assert view.poll() is not None
+
+
+def test_a_canary_is_shown_with_what_follows() -> None:
+    canary = {"policy": "vllm-v1", "share": 0.1, "requests": 120, "requests_usual": 1080, "verdict": "no difference"}
+    text = drawn(PAGE | {"canary": canary})
+    assert "canary vllm-v1 decides about 10" in text and "no difference" in text
+
+
+def test_tenants_and_changes_of_state_have_a_line_each() -> None:
+    tenants = [{"tenant": "acme", "requests": 20_000, "failed": 1}, {"tenant": "", "requests": 3, "failed": 0}]
+    changes = [{"engine": "gpu-0", "to": "down", "at": 90.0}, {"engine": "gpu-0", "to": "up", "at": 2.0}]
+    text = drawn(PAGE | {"tenants": tenants, "changes": changes})
+    assert "tenants  acme 20k   (none) 3" in text and "changes  gpu-0 up 2.0 s ago   gpu-0 down 90 s ago" in text
+    assert "tenants" not in drawn(PAGE | {"tenants": tenants[:1]})

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 @click.option("--order", help="Who is admitted first: fcfs (default), sjf, …, or file.py:Class.")
 @click.option(
     "--fault", multiple=True, metavar="KIND:SHARE",
-    help="crash:0.01, crash@5, hang:0.05, slow:0.1:3, error:0.1:503, disconnect:0.1, refuse:0.1; may be repeated.",
+    help="crash:0.01, crash@5, hang:0.05, slow:0.1:3, error:0.1:503, disconnect:0.1, spoil:0.1:0.5, refuse:0.1.",
 )  # fmt: skip
 @click.option("--instant", is_flag=True, help="Answer at once, to measure what stands in front of it.")
 def command(host: str, port: int, **told: Any) -> None:

@@ -13,8 +13,8 @@ from assay.record.extras import missing_module
 
 # Named as in the file; only what was given on the command line overrides it.
 _TOLD = (
-    "policy", "order", "shadow", "host", "port", "inflight", "queue", "deadline", "log", "otel", "tokenizer",
-    "tls_cert", "tls_key",
+    "policy", "order", "shadow", "canary", "host", "port", "inflight", "queue", "silence", "deadline", "log", "otel",
+    "tokenizer", "tls_cert", "tls_key",
 )  # fmt: skip
 
 
@@ -23,10 +23,12 @@ _TOLD = (
 @click.option("--policy", help="Router: lmetric (default), any of 'assay compare serving', or file.py:Class.")
 @click.option("--order", help="Who goes first when all engines are full: fcfs, sjf, fair, driftsched, …")
 @click.option("--shadow", metavar="POLICY", help="Also score all traffic with another policy, without following it.")
+@click.option("--canary", metavar="POLICY=10%", help="Let another policy decide about a share, and compare the two.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Where to listen (default 8000; 0: any free one).")
 @click.option("--host", help="Address to listen on (default 127.0.0.1: this machine only).")
 @click.option("--inflight", type=click.IntRange(1), help="Requests an engine is given at once (default 256).")
 @click.option("--queue", type=click.IntRange(0), help="Requests that may wait in the gateway (default 4096).")
+@click.option("--silence", type=float, help="Seconds without a byte that end a stream that has begun (default 60).")
 @click.option("--deadline", type=float, help="Seconds a request may take in all (default 600).")
 @click.option(
     "--log", help="Access log, one JSON line a request: a file, or - ; 'assay compare serving --trace' reads it."
@@ -38,7 +40,7 @@ _TOLD = (
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="A TOML file with these and more settings; SIGHUP rereads its engines.",
+    help="A TOML file with these and more settings; SIGHUP rereads it.",
 )
 @click.option("--view", is_flag=True, help="Show engines, load and decisions in the terminal (as 'assay top' does).")
 def command(engines: str | None, config: Path | None, view: bool, **told: Any) -> None:
@@ -58,7 +60,7 @@ def command(engines: str | None, config: Path | None, view: bool, **told: Any) -
         if engines:
             table["engine"] = [{"url": url.strip()} for url in engines.split(",") if url.strip()]
         chosen = settings.convert(table | given, "gateway")
-        if not chosen.engine:
+        if not chosen.engine and not chosen.discover:
             where = "[[engine]] in --config" if config else "--config"
             raise BadInput(
                 f"no engine given: --engines http://127.0.0.1:8001 (try 'assay engine --port 8001'), or {where}"
@@ -91,7 +93,8 @@ def _ready(running: Any, view: bool) -> None:
         return
     names = ", ".join(engine.name for engine in running.gateway.fleet.engines)
     shadow = f", {settings.shadow} in its shadow" if settings.shadow else ""
-    click.echo(f"assay gateway on {url}: {settings.policy}{shadow} over {names}", err=True)
+    canary = f", {settings.canary} as its canary" if settings.canary else ""
+    click.echo(f"assay gateway on {url}: {settings.policy}{shadow}{canary} over {names}", err=True)
     if settings.host not in ("127.0.0.1", "::1", "localhost") and not settings.key:
         click.echo(
             "warning: it listens beyond this machine and asks for no key; see 'key' in docs/gateway.md", err=True

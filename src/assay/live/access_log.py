@@ -23,11 +23,16 @@ class Line(msgspec.Struct, omit_defaults=True):
     """One request."""
 
     time: float  # of arrival, seconds since 1970
-    id: str
+    id: str  # its run and its number there
     endpoint: str
     status: int
+    request_id: str = ""  # the client's own
+    path: str = ""  # where the endpoint is "other"
     engine: str = ""
+    prefill: str = ""  # the engine that computed the prompt, where that is another
     model: str = ""
+    asked: str = ""  # the name that the client used for it, where that is another
+    canary: bool = False  # whether the canary chose the engine
     tenant: str = ""
     tier: str = ""
     session: str = ""
@@ -92,3 +97,10 @@ class AccessLog:
                 self._file.flush()
         except OSError:
             self.lost += count
+
+    def close(self) -> None:
+        """Write what is left, and no more."""
+        self.flush()
+        if self._file is not None and self._file is not sys.stdout.buffer:
+            self._file.close()
+        self._file = None

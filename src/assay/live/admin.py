@@ -6,6 +6,7 @@ import ipaddress
 import math
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 _TEXT = b"content-type: text/plain; version=0.0.4; charset=utf-8"
 _ENGINES = b"/engines"
+_ONLY_ITSELF = (
+    b"content-security-policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    b"connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+)
 _FROM_AFAR = frozenset((b"origin", b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"))
 
 
@@ -53,7 +58,7 @@ def _operator(gateway: Gateway, exchange: Exchange) -> bool:
     """Whoever shows an admin key; where there are no keys at all, whoever sits on this machine."""
     fields = exchange.head.fields
     if gateway.keys:
-        key = gateway.keys.find(fields.get(b"authorization"))
+        key = gateway.keys.find(fields)
         return key is not None and key.admin
     if not _FROM_AFAR.isdisjoint(fields):  # a web page in a browser here, or a proxy here: somebody else asks
         return False
@@ -78,6 +83,16 @@ def _metrics(gateway: Gateway, exchange: Exchange) -> None:
 
 
 @cache
+def _html() -> bytes:
+    return (Path(__file__).parent / "page.html").read_bytes()
+
+
+def _page(gateway: Gateway, exchange: Exchange) -> None:
+    """The live page: no figures in it; it asks for them at /engines, as whoever looks at it may."""
+    exchange.reply(200, [b"content-type: text/html; charset=utf-8", _ONLY_ITSELF], _html())
+
+
+@cache
 def _description() -> bytes:
     return msgspec.json.encode(openapi())
 
@@ -89,14 +104,14 @@ def _openapi(gateway: Gateway, exchange: Exchange) -> None:
 def _models(gateway: Gateway, exchange: Exchange) -> bool:
     """All models of all engines; where every engine has the same, an engine says it itself."""
     lists = {engine.models for engine in gateway.fleet.engines if engine.state == UP and engine.models}
-    if len(lists) < 2:
+    if len(lists) < 2 and not gateway.aliases:
         return False
-    if gateway.keys and gateway.keys.find(exchange.head.fields.get(b"authorization")) is None:
+    if gateway.keys and gateway.keys.find(exchange.head.fields) is None:
         exchange.refuse(401, "a valid API key is needed", "authentication_error", (b"www-authenticate: Bearer",))
     elif exchange.head.method not in (b"GET", b"HEAD"):
         exchange.refuse(405, "ask with GET", more=(b"allow: GET, HEAD",))
     else:
-        names = dict.fromkeys(name for models in sorted(lists) for name in models)
+        names = dict.fromkeys([*(name for models in sorted(lists) for name in models), *gateway.aliases])
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "assay"} for name in names]
         _json(exchange, {"object": "list", "data": data})
     return True
@@ -143,8 +158,9 @@ def overview(gateway: Gateway) -> dict[str, Any]:
     now = gateway.now()
     rows = [
         {
-            "name": e.name, "url": e.address.url, "state": e.state, "models": list(e.models), "family": e.family,
-            "note": e.note, "aboard": e.aboard, "running": int(fleet.running[i]), "waiting": int(fleet.waiting[i]),
+            "name": e.name, "url": e.address.url, "state": e.state, "role": e.role, "models": list(e.models),
+            "family": e.family, "note": e.note, "aboard": e.aboard,
+            "running": int(fleet.running[i]), "waiting": int(fleet.waiting[i]),
             "prefill_tokens": int(fleet.prefill_tokens[i]), "kv_tokens": int(fleet.kv_tokens[i]),
             "kv_free": float(fleet.kv_free[i]), "itl": float(fleet.itl[i]), "ttft": float(fleet.ttft[i]),
             "age": _finite(now - e.seen), "requests": e.requests, "errors": e.errors, "tokens": e.tokens,
@@ -154,14 +170,15 @@ def overview(gateway: Gateway) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "policy": gateway.settings.policy, "order": gateway.settings.order or None,
-        "queue": len(gateway.queue) + len(gateway.held),
+        "queue": gateway.placing.waiting,
         "requests": sum(counters.requests.values()), "retries": counters.retries,
-        "policy_errors": counters.policy_errors, "policy_error": gateway.policy_error,
-        "ttft_p50": counters.ttft.quantile(0.5), "ttft_p99": counters.ttft.quantile(0.99),
-        "itl_p50": counters.itl.quantile(0.5), "itl_p99": counters.itl.quantile(0.99), "scale": fleet.scale,
+        "policy_errors": counters.policy_errors, "policy_error": gateway.placing.error,
+        **gateway.recent.report(now), "scale": fleet.scale,
         "statuses": _statuses(gateway), "engines": rows,
-        "decisions": [_decision(decision, now) for decision in list(gateway.decisions)[-12:]],
+        "decisions": [_decision(decision, now) for decision in list(gateway.placing.decisions)[-12:]],
         "shadow": gateway.shadow.report() if gateway.shadow else None,
+        "sources": [source.report() for source in gateway.roster.sources],
+        "canary": gateway.canary.report() if gateway.canary else None,
     }  # fmt: skip
 
 
@@ -190,6 +207,7 @@ def _finite(value: float) -> float | None:
 
 
 PAGES: dict[bytes, Callable[[Gateway, Exchange], None]] = {
+    b"/": _page,
     b"/health": _health,
     b"/metrics": _metrics,
     _ENGINES: _engines,

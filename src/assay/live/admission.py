@@ -1,17 +1,18 @@
-"""Requests that wait in the gateway because every engine has enough: bounded, in the order policy's order.
+"""Requests that wait in the gateway because every engine that could take them has enough.
 
-A full queue turns a newcomer away, unless some other tenant has more waiting: then that tenant's last one goes. So a
-flood fills the queue of whoever sends it, not everybody's.
+Those that the same engines can take wait in one lane, in the order policy's order: where the first of a lane finds no
+room, nobody behind it would, and who waits for a full engine holds up nobody who asks for another one.
+
+The bound is one for all lanes. A full queue turns a newcomer away, unless some other tenant has more waiting: then
+that tenant's last one goes. So a flood fills the queue of whoever sends it, not everybody's.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
-
-_SCAN = 64  # waiting requests that are tried before a free engine is left idle
 
 
 class Waiting(Protocol):
@@ -24,12 +25,13 @@ T = TypeVar("T", bound=Waiting)
 
 
 class Queue(Generic[T]):
-    """Smallest key first; of equal keys, first come first."""
+    """Lanes; in each of them, and among their first ones, smallest key first; of equal keys, first come first."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._heap: list[tuple[float, int, T]] = []
-        self._there: dict[int, T] = {}
+        self.limit = limit
+        self._lanes: dict[Hashable, list[tuple[float, int, T]]] = {}  # heaps; those who left lie there for a while
+        self._there: dict[int, tuple[T, Hashable]] = {}
+        self._waiting: Counter[Hashable] = Counter()  # by lane
         self._tenants: Counter[str] = Counter()
         self._sequence = 0
 
@@ -37,50 +39,78 @@ class Queue(Generic[T]):
         return len(self._there)
 
     def __iter__(self) -> Iterator[T]:
-        return (item for _, _, item in sorted(self._heap, key=lambda entry: entry[:2]) if id(item) in self._there)
+        entries = sorted((entry for heap in self._lanes.values() for entry in heap), key=lambda entry: entry[:2])
+        return (item for _, _, item in entries if id(item) in self._there)
 
-    def join(self, item: T, key: float) -> T | None:
+    def waits(self, lane: Hashable) -> bool:
+        """Whether somebody waits in a lane."""
+        return lane in self._lanes
+
+    def join(self, item: T, key: float, lane: Hashable = None) -> T | None:
         """Let one wait; whoever is turned away for it, possibly itself."""
         away = None
-        if len(self._there) >= self._limit:
+        if len(self._there) >= self.limit:
             most, count = self._tenants.most_common(1)[0] if self._tenants else ("", 0)
             if count <= self._tenants[item.tenant] + 1:
                 return item
             away = self._last_of(most)
             self.leave(away)
         self._sequence += 1
-        heapq.heappush(self._heap, (key, self._sequence, item))
-        self._there[id(item)] = item
+        self._add(lane, (key, self._sequence, item))
         self._tenants[item.tenant] += 1
         return away
 
     def leave(self, item: T) -> bool:
         """One waits no longer; False where it did not."""
-        if self._there.pop(id(item), None) is None:
+        found = self._there.pop(id(item), None)
+        if found is None:
             return False
+        lane = found[1]
         self._tenants[item.tenant] -= 1
         if not self._tenants[item.tenant]:
             del self._tenants[item.tenant]
-        if len(self._heap) > 2 * len(self._there) + 16:  # those who left lie in the heap until they are many
-            self._heap = [entry for entry in self._heap if id(entry[2]) in self._there]
-            heapq.heapify(self._heap)
+        self._waiting[lane] -= 1
+        if not self._waiting[lane]:
+            del self._waiting[lane], self._lanes[lane]
+        elif len(self._lanes[lane]) > 2 * self._waiting[lane] + 16:  # those who left are many
+            self._lanes[lane] = [entry for entry in self._lanes[lane] if id(entry[2]) in self._there]
+            heapq.heapify(self._lanes[lane])
         return True
 
-    def serve(self, place: Callable[[T], bool], room: Callable[[], bool]) -> None:
-        """Offer waiting requests, first ones first, while there is room."""
-        passed: list[tuple[float, int, T]] = []
-        while self._heap and len(passed) < _SCAN and room():
-            entry = heapq.heappop(self._heap)
-            item = entry[2]
-            if id(item) not in self._there:
-                continue
+    def serve(self, place: Callable[[T], bool], may: Callable[[Hashable], bool] = lambda lane: True) -> None:
+        """Offer the first ones of the lanes that `may` be served, until nobody takes any."""
+        heads = [(*self._first(lane)[:2], lane) for lane in list(self._lanes) if may(lane)]
+        heapq.heapify(heads)
+        while heads:
+            lane = heapq.heappop(heads)[2]
+            item = self._first(lane)[2]
             if place(item):
                 self.leave(item)
-            else:
-                passed.append(entry)
-        for entry in passed:
-            heapq.heappush(self._heap, entry)
+                if lane in self._lanes:
+                    heapq.heappush(heads, (*self._first(lane)[:2], lane))
+
+    def sort(self, lane_of: Callable[[T], Hashable]) -> None:
+        """Who can take what has changed: everybody to the lane where they belong now."""
+        entries = [entry for heap in self._lanes.values() for entry in heap if id(entry[2]) in self._there]
+        self._lanes, self._there = {}, {}
+        self._waiting.clear()
+        for entry in entries:
+            self._add(lane_of(entry[2]), entry)
+
+    def _add(self, lane: Hashable, entry: tuple[float, int, T]) -> None:
+        heapq.heappush(self._lanes.setdefault(lane, []), entry)
+        self._there[id(entry[2])] = entry[2], lane
+        self._waiting[lane] += 1
+
+    def _first(self, lane: Hashable) -> tuple[float, int, T]:
+        heap = self._lanes[lane]
+        while id(heap[0][2]) not in self._there:
+            heapq.heappop(heap)
+        return heap[0]
 
     def _last_of(self, tenant: str) -> T:
-        mine = [entry for entry in self._heap if entry[2].tenant == tenant and id(entry[2]) in self._there]
+        mine = [
+            entry for heap in self._lanes.values() for entry in heap
+            if entry[2].tenant == tenant and id(entry[2]) in self._there
+        ]  # fmt: skip
         return max(mine, key=lambda entry: entry[:2])[2]

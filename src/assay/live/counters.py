@@ -116,7 +116,7 @@ class Exposition:
                 f"assay_gateway_{name}", help_text, buckets=times.buckets(), sum_value=times.total
             )
         yield GaugeMetricFamily(
-            "assay_gateway_queue", "Requests that wait in the gateway", value=len(gateway.queue) + len(gateway.held)
+            "assay_gateway_queue", "Requests that wait in the gateway", value=gateway.placing.waiting
         )
         yield from self._engines()
 

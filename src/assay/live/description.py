@@ -60,6 +60,14 @@ _SAMPLING: dict[str, Schema] = {
 }
 _CHAT = _object(["model", "messages"], messages=_array(_ref("Message"), minItems=1), **_SAMPLING)
 _TEXT = {"type": "string", "minLength": 1}
+_RESPONSES = _object(
+    ["model", "input"], model=_STRING, input={"anyOf": [_TEXT, _array({"type": "object"}, minItems=1)]},
+    instructions=_maybe(_STRING), max_output_tokens=_maybe({"type": "integer", "minimum": 1}), stream=_maybe(_BOOLEAN),
+)  # fmt: skip
+_MESSAGES = _object(
+    ["model", "messages", "max_tokens"], model=_STRING, messages=_array({"type": "object"}, minItems=1),
+    max_tokens={"type": "integer", "minimum": 1}, system=_STRING, stream=_maybe(_BOOLEAN),
+)  # fmt: skip
 _IDS = _array({"type": "integer", "minimum": 0}, minItems=1)
 _PROMPT: Schema = {"anyOf": [_TEXT, _array(_TEXT, minItems=1), _IDS, _array(_IDS, minItems=1)]}
 _COMPLETION = _object(["model", "prompt"], prompt=_PROMPT, **_SAMPLING)
@@ -156,8 +164,11 @@ def openapi() -> Schema:
         "paths": {
             "/v1/chat/completions": _post("Chat", "Chat", _ref("Answer"), True),
             "/v1/completions": _post("Complete a text", "Completion", _ref("Answer"), True),
+            "/v1/responses": _post("OpenAI's Responses", "Responses", {"type": "object"}, True),
+            "/v1/messages": _post("Anthropic's Messages", "Messages", {"type": "object"}, True),
             "/v1/embeddings": _post("Embed texts", "Embedding", _ref("Vectors"), False),
             "/v1/models": _get("Models of all engines", _content(_ref("Models"))),
+            "/": _get("A page that shows all this live", _content(_STRING, "text/html"), secure=False),
             "/health": _get("Whether an engine is up", _content(_ref("Health")), secure=False),
             "/metrics": _get("Prometheus metrics (operator)", _content(_STRING, "text/plain")),
             "/engines": {**_get("Engines, load, decisions (operator)", _content({"type": "object"})), "post": add},
@@ -167,9 +178,13 @@ def openapi() -> Schema:
         "components": {
             "schemas": {
                 "Message": _MESSAGE, "Chat": _CHAT, "Completion": _COMPLETION, "Embedding": _EMBEDDING,
+                "Responses": _RESPONSES, "Messages": _MESSAGES,
                 "Answer": _ANSWER, "Vectors": _VECTORS, "Models": _MODELS, "Engine": _ENGINE, "Health": _HEALTH,
                 "Error": _ERROR,
             },
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
     }  # fmt: skip

@@ -19,6 +19,8 @@ from assay.live.upstream import Address, Pool
 from assay.serving.interface import Fleet, Floats, Ints, Request
 from assay.sim.llm_cost import StepCost
 
+ASKED = 65_536  # blocks an engine of prompts under way: of one prompt at most an eighth
+ASKED_FOR = 600.0  # seconds that such a prompt counts
 SMOOTHING = 0.1  # weight of the newest observation in the moving averages of times
 NO_PATH = np.zeros(0, np.uint64)
 
@@ -40,6 +42,8 @@ class Engine:
     number: int = -1  # its place in the fleet
     aboard: int = 0  # requests sent and not answered
     limit: int = 256  # of them at once
+    room: int = 0  # of them at present: one, while it has to show that it can
+    trial: bool = False  # its health was fine while it failed requests: health alone does not bring it back
     blocks: int = 65536  # that its cache is thought to hold
     corrections: Corrections = field(default_factory=lambda: Corrections(65536))
     models: tuple[str, ...] = ()
@@ -48,6 +52,8 @@ class Engine:
     added: float = float("-inf")  # since when it is here
     answered: bool = False  # at least once: before that it may still be starting
     family: str = ""
+    role: str = ""  # prefill: it computes prompts for others; decode: it takes them over
+    source: str = ""  # who said that it is there, where nobody wrote it down
     note: str = ""  # what its metrics lack, or why it is down
     requests: int = 0
     errors: int = 0
@@ -61,13 +67,14 @@ class Engine:
     host: bytes = field(default=b"", repr=False)  # what it is asked with, after the target
 
     def __post_init__(self) -> None:
+        self.room = self.limit
         self.header = b"x-assay-engine: " + self.name.encode()
         self.host = b" HTTP/1.1\r\nhost: " + self.address.authority
 
     @property
     def open(self) -> bool:
         """Whether it may be given one more."""
-        return self.state == UP and self.aboard < self.limit
+        return self.state == UP and self.aboard < self.room
 
 
 class LiveFleet(Fleet):
@@ -75,6 +82,9 @@ class LiveFleet(Fleet):
 
     def __init__(self, index: PrefixIndex) -> None:
         self.index = index
+        # What is under way lies apart: an engine may yet refuse it, and then it has displaced nothing.
+        self._asked = PrefixIndex(index.block, ASKED, ASKED_FOR, index.key)
+        self._under_way = 0  # requests without an answer yet
         self.engines: list[Engine] = []
         self.scale = 1.0  # an engine's tokens for one of ours
         self.paths: dict[int | str, NDArray[np.uint64]] = {}  # of requests under way
@@ -100,11 +110,21 @@ class LiveFleet(Fleet):
     def match(self, request: Request) -> Ints:
         """Leading prompt tokens that each engine probably has in its cache."""
         if request.id != self._matched:
-            self.index.match(self.paths.get(request.id, NO_PATH), self.now, self._hits)
+            path = self.paths.get(request.id, NO_PATH)
+            self.index.match(path, self.now, self._hits)
+            if self._under_way:
+                self._asked.match(path, self.now, self._soon)
+                np.maximum(self._hits, self._soon, out=self._hits)
             if self.scale != 1.0:
                 self._hits[:] = self._hits * self.scale
             self._matched = request.id
         return self._hits
+
+    def forget(self, i: int) -> None:
+        """Engine i has nothing in its cache any more."""
+        self.index.clear(i)
+        self._asked.clear(i)
+        self._matched = None
 
     def cache_changed(self) -> None:
         """Somebody else told the index something."""
@@ -143,16 +163,22 @@ class LiveFleet(Fleet):
             self.running[i] = 1
         self._silent[i] += 1
         self.prefill_tokens[i] += new
+        self._under_way += 1
+        path = self.paths.get(request.id)
+        if path is not None and len(path):
+            self._asked.insert(i, path[: ASKED // 8], self.now)
+            self._matched = None
+
+    def began(self, i: int, request: Request, new: int, ttft: float | None) -> None:
+        """The first token of a request is there: engine i has its prompt."""
+        self.prefill_tokens[i] -= new
+        self.kv_tokens[i] += request.prompt
+        self._silent[i] -= 1
+        self._under_way -= 1
         path = self.paths.get(request.id)
         if path is not None and len(path):
             self.index.insert(i, path, self.now)
             self._matched = None
-
-    def began(self, i: int, prompt: int, new: int, ttft: float | None) -> None:
-        """The first token of a request is there."""
-        self.prefill_tokens[i] -= new
-        self.kv_tokens[i] += prompt
-        self._silent[i] -= 1
         self._stepped(i)
         if ttft is not None:
             known = self.ttft[i]
@@ -184,6 +210,7 @@ class LiveFleet(Fleet):
         waiting, load = int(self.waiting[i]), int(self.running[i] + self.waiting[i])
         if new:  # it had no token, so it is one of those that wait, if any does
             self._silent[i] -= 1
+            self._under_way -= 1
             waiting = max(waiting - 1, 0)
         self.kv_tokens[i] -= held
         self.prefill_tokens[i] -= new
@@ -205,6 +232,7 @@ class LiveFleet(Fleet):
         engine.number = len(self.engines)
         self.engines.append(engine)
         self.index.add(blocks)
+        self._asked.add()
         self._resize(lambda old: np.append(old, old.dtype.type(0)))
         self._free[-1], self._room[-1], self.tp[-1] = 1.0, np.inf, engine.tp
         self.slots[-1] = engine.limit
@@ -216,6 +244,8 @@ class LiveFleet(Fleet):
         for number, left in enumerate(self.engines):
             left.number = number
         self.index.drop(gone)
+        self._asked.drop(gone)
+        self._under_way -= int(self._silent[gone])
         self._resize(lambda old: np.delete(old, gone))
 
     def _resize(self, change: Any) -> None:
@@ -225,7 +255,7 @@ class LiveFleet(Fleet):
                  "_room": np.float64}  # fmt: skip
         for name, kind in names.items():
             setattr(self, name, change(getattr(self, name, np.zeros(0, kind))))
-        self._hits = np.zeros(len(self.running), np.int64)
+        self._hits, self._soon = (np.zeros(len(self.running), np.int64) for _ in range(2))
         self._matched = None
         costs = [engine.cost for engine in self.engines if engine.cost is not None]
         self.costs = costs if len(costs) == len(self.engines) else ()

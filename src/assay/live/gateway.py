@@ -10,33 +10,36 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections import deque
+import re
 from collections.abc import Callable
-from time import monotonic, perf_counter, time
+from time import monotonic, time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from assay.live import admin, api, keys
+from assay.live import admin, api, canary, keys
 from assay.live.access_log import EVERY, AccessLog, Line
-from assay.live.admission import Queue
+from assay.live.canary import Canary
 from assay.live.counters import Counters
-from assay.live.engines import DOWN, STARTING, UP, Engine, LiveFleet
+from assay.live.engines import DOWN, UP, Engine, LiveFleet
+from assay.live.origins import Origins
 from assay.live.outbox import Outbox
+from assay.live.placing import Placing
 from assay.live.prefix_index import PrefixIndex
+from assay.live.recent import Recent
 from assay.live.relay import LEFT, Relay, hash_ids
 from assay.live.server import Exchange
 from assay.live.settings import Settings
 from assay.live.shadow import Shadow
 from assay.live.tokens import ByteTokens, TokenizerTokens
+from assay.record.errors import BadInput
 from assay.serving.engine import components
 from assay.serving.interface import Request
 from assay.sim.block_hash import chain
 
-RETRY = (b"retry-after: 1",)
-_LOOK_BACK = 64  # decisions that the view shows
 _LONGEST = 256  # letters of a name that somebody else chose
+_ID = 200  # bytes of a request's id
+_WORD = re.compile(rb"[!-~]+")
 _HASHED = 1 << 20  # tokens of a prompt; what comes after them is hardly in any cache
 
 
@@ -45,30 +48,26 @@ class Gateway:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.router: Any = components.router(settings.policy)
-        self.order: Any = components.order(settings.order) if settings.order else None
         self.keys = keys.read(settings.key)
+        self.origins = Origins(settings.origins) if settings.origins else None
         self.tokenizer: Any = TokenizerTokens(settings.tokenizer) if settings.tokenizer else ByteTokens()
         self.index = PrefixIndex(settings.block, settings.blocks, settings.ttl)
         self.fleet = LiveFleet(self.index)
-        self.queue: Queue[Relay] = Queue(settings.queue)
-        self.held: dict[int | str, Relay] = {}  # of a router that chooses from a pool
+        self.placing = Placing(self)
         self.relays: set[Relay] = set()
         self.counters = Counters()
+        self.recent = Recent(self.counters)
         self.log = AccessLog(settings.log)
+        self.aliases = {model.name: model.to for model in settings.model}
+        self.canary = new_canary(settings)
         self.shadow = Shadow(components.router(settings.shadow), settings) if settings.shadow else None
-        self.decisions: deque[dict[str, Any]] = deque(maxlen=_LOOK_BACK)
         self.outbox = Outbox()
         self.draining = False
         self.now = monotonic  # a loop counts in milliseconds, which is too coarse
         self.roster: Any = None  # set when it runs
         self.spans: Any = None  # where tracing is on
-        self.policy_error = ""
-        self._batch = hasattr(self.router, "assign")
-        self._learners: list[Any] = [part for part in (self.router, self.order) if hasattr(part, "finished")]
         self._numbers = itertools.count()
-        self._salt = os.urandom(4).hex()
-        self._by_model: dict[str, NDArray[np.bool_] | None] = {}
+        self._salt = os.urandom(4).hex().encode()
 
     def warm(self) -> None:
         """Load what is compiled, or compile it where this version never ran: not while the first client waits."""
@@ -84,12 +83,19 @@ class Gateway:
     def answer(self, exchange: Exchange) -> None:
         """A client asks."""
         head = exchange.head
+        number = next(self._numbers)
+        name = self._name(head.fields.get(b"x-request-id"), number)
+        exchange.lines = (b"x-request-id: " + name,)
+        if self.origins is not None and (origin := head.fields.get(b"origin")) is not None:
+            exchange.lines += self.origins.lines(origin)
+            if self.origins.preflight(exchange):
+                return
         endpoint = api.ENDPOINTS.get(head.path)
         if endpoint is None:
             if admin.answer(self, exchange):
                 return
             endpoint = "other"
-        key = self.keys.find(head.fields.get(b"authorization")) if self.keys else None
+        key = self.keys.find(head.fields) if self.keys else None
         if self.keys and key is None:
             self._refuse(exchange, endpoint, 401, "a valid API key is needed", (b"www-authenticate: Bearer",))
             return
@@ -100,19 +106,29 @@ class Gateway:
             self._refuse(exchange, endpoint, 405, "ask with POST", (b"allow: POST",))
             return
         now = self.now()
-        request = Request(next(self._numbers), now, 0)
+        request = Request(number, now, 0)
         fields = head.fields
         if key is not None:
             request.tenant, request.tier = key.tenant, key.tier
         elif b"x-tenant" in fields or b"x-tier" in fields:  # without keys, whoever asks says who they are
             request.tenant = fields.get(b"x-tenant", b"").decode("latin-1")
             request.tier = fields.get(b"x-tier", b"").decode("latin-1")
-        relay = Relay(self, exchange, request, endpoint, now)
+        relay = Relay(self, exchange, request, endpoint, now, name)
         self._read(relay, request)
         self.relays.add(relay)
         if self.spans is not None:
             self.spans.begin(relay)
-        self.admit(relay)
+        self.placing.admit(relay)
+
+    def _name(self, given: bytes | None, number: int) -> bytes:
+        """The request's id: the client's own, if it is one word of reasonable length."""
+        if given and len(given) <= _ID and _WORD.fullmatch(given):
+            return given
+        return self._salt + b"-%d" % number
+
+    def named(self, request: Request) -> str:
+        """A request as the log calls it."""
+        return f"{self._salt.decode()}-{request.id}"
 
     def _refuse(self, exchange: Exchange, endpoint: str, status: int, why: str, more: tuple[bytes, ...] = ()) -> None:
         self.counters.requests[endpoint, status] += 1
@@ -125,16 +141,17 @@ class Gateway:
         if session is not None:
             request.session = _session(session.decode("latin-1"))
         body = relay.exchange.body
-        ask = api.read(body) if relay.endpoint != "other" else None
+        ask = api.read(body, relay.endpoint) if relay.endpoint != "other" else None
         if ask is None:  # the engine will say what is wrong with it
             request.prompt = max(len(body) // 4, 1)
-            if relay.endpoint != "other":
+            if relay.endpoint != "other" or body.startswith(b"{"):  # whatever it is, it may say which model it is for
                 outline = api.outline(body)
-                request.model, relay.wanted = outline.model, bool(outline.stream)
+                relay.wanted = relay.endpoint != "other" and bool(outline.stream)
+                self._for(relay, outline.model)
             return
         relay.wanted = bool(ask.stream)
-        request.model = ask.model
-        request.max_tokens = ask.max_completion_tokens or ask.max_tokens
+        self._for(relay, ask.model)
+        request.max_tokens = ask.limit
         request.category = relay.endpoint
         row, count = api.tokens(ask, relay.endpoint, self.tokenizer)
         relay.own = max(count, 1)
@@ -145,188 +162,33 @@ class Gateway:
         if request.session is None:
             request.session = _session(ask.user) if ask.user else _conversation(ask)
 
-    # ------------------------------------------------------------------------------------------ who gets it
-
-    def admit(self, relay: Relay, again: bool = False) -> None:
-        """Place a request, or let it wait, or turn it away."""
-        if self.draining and not again:
-            relay.give_up(503, "the gateway is about to stop", RETRY)
-            return
-        now = self.now()
-        if self.order is not None and not again:
-            relay.key = self._order_key(relay.request, now)
-        self.fleet.paths[relay.request.id] = relay.path
-        if self._batch and relay.endpoint != "other":
-            self._hold(relay, now)
-        elif (len(self.queue) and not again) or not self.place(relay):
-            relay.due = self._patience(relay, now)
-            away = self.queue.join(relay, relay.key)
-            if away is not None:
-                away.give_up(429, "too many requests wait here", RETRY)
-
-    def _order_key(self, request: Request, now: float) -> float:
-        try:
-            return float(self.order.key(request, now))
-        except Exception as error:
-            self._complain(error)
-            return request.arrival
-
-    def _complain(self, error: Exception) -> None:
-        """A component failed; the request is served all the same."""
-        self.counters.policy_errors += 1
-        self.policy_error = f"{type(error).__name__}: {error}"
-
-    def able(self, relay: Relay) -> bool:
-        """Whether there is an engine that could take it, now or when others are done."""
-        return any(e.state == UP and e not in relay.failed for e in self.fleet.engines)
-
-    def place(self, relay: Relay) -> bool:
-        """Send it to the engine that the policy chooses; False where none has room."""
-        mask = self._eligible(relay)
-        if not self.fleet.engines or (mask is not None and not mask.any()):
-            return False
-        fleet, request = self.fleet, relay.request
-        now = fleet.now = self.now()
-        fleet.eligible = mask
-        fleet.scores = None  # of another request
-        i = self._decide(request, mask) if relay.endpoint != "other" else self._least(mask)
-        self._send(relay, i, now)
-        return True
-
-    def _eligible(self, relay: Relay) -> NDArray[np.bool_] | None:
-        engines = self.fleet.engines
-        served = self._serving(relay.request.model)
-        if served is None and not relay.failed and _all_open(engines):
-            return None
-        mask = np.array([e.open and e not in relay.failed for e in engines], np.bool_)
-        return mask if served is None else mask & served
-
-    def _serving(self, model: str) -> NDArray[np.bool_] | None:
-        """Which engines have a model; None where all do, or nobody knows it: then any of them says so."""
-        if len(model) > _LONGEST:  # not worth remembering, and clients can make up as many as they like
-            return None
-        if model not in self._by_model:
-            if len(self._by_model) > 1000:  # names that clients made up
-                self._by_model.clear()
-            mask = np.array([model in e.models or not e.models for e in self.fleet.engines], np.bool_)
-            self._by_model[model] = None if mask.all() or not mask.any() else mask
-        return self._by_model[model]
-
-    def fleet_changed(self) -> None:
-        """Engines came, went, or changed what they serve."""
-        self._by_model.clear()
-        self.serve_queue()
-
-    def _least(self, mask: NDArray[np.bool_] | None) -> int:
-        """For what is no prompt: the policy is not asked, so that a list of models does not cost a prompt its turn."""
-        engines = [e for e in self.fleet.engines if mask is None or mask[e.number]]
-        return min(engines, key=lambda engine: engine.aboard).number
-
-    def _decide(self, request: Request, mask: NDArray[np.bool_] | None) -> int:
-        """Ask the policy; where it fails, the least loaded engine takes it, and the failure is counted."""
-        fleet = self.fleet
-        began = perf_counter()
-        try:
-            i = int(self.router.route(request, fleet))
-            if not 0 <= i < len(fleet) or (mask is not None and not mask[i]):
-                raise IndexError(f"it chose {i}")
-        except Exception as error:
-            self._complain(error)
-            i = fleet.argmin(fleet.batch_size)
-        self.counters.policy.observe(perf_counter() - began)
-        return i
-
-    def _send(self, relay: Relay, i: int, now: float) -> None:
-        fleet, request = self.fleet, relay.request
-        engine = fleet.engines[i]
-        relay.matched = int(fleet.match(request)[i]) if len(relay.path) else 0
-        relay.new = max(request.prompt - relay.matched, 1)
-        relay.tries += 1
-        self.decisions.append(
-            {"request": request.id, "engine": engine.name, "prompt": request.prompt, "matched": relay.matched,
-             "scores": fleet.scores, "at": now, "shadow": None}
-        )  # fmt: skip
-        if relay.tries == 1:
-            self.counters.queueing.observe(now - relay.arrival)
-        if self.log.on:
-            relay.load = (int(fleet.running[i]), int(fleet.kv_tokens[i]), int(fleet.prefill_tokens[i]))
-        fleet.sent(i, request, relay.new)
-        engine.aboard += 1
-        engine.requests += 1
-        engine.prompt += request.prompt
-        engine.matched += relay.matched
-        relay.ask(engine, now)
-        if self.shadow is not None and relay.tries == 1 and relay.endpoint != "other":
-            self.shadow.see(relay, fleet, self.decisions[-1])
-
-    # ------------------------------------------------------------------------------------------ waiting
-
-    def _hold(self, relay: Relay, now: float) -> None:
-        if len(self.held) >= max(self.settings.queue, 1):
-            relay.give_up(429, "too many requests wait here", RETRY)
-            return
-        relay.due = self._patience(relay, now)
-        self.held[relay.request.id] = relay
-        self.assign()
-
-    def _patience(self, relay: Relay, now: float) -> float:
-        """Until when it may wait: for its turn as long as it likes, for some engine to come up only so long."""
-        if self.able(relay):
-            return relay.deadline
-        return min(relay.deadline, now + (self.settings.start if self.starting else self.settings.wait))
-
-    @property
-    def starting(self) -> bool:
-        """Whether some engine has never answered and still may."""
-        return any(engine.state == STARTING for engine in self.fleet.engines)
-
-    def assign(self) -> None:
-        """Let a router that chooses from a pool assign what it will: one pool for what the same engines can take."""
-        pools: dict[tuple[str, frozenset[Engine]], list[Relay]] = {}
-        for relay in self.held.values():
-            model = relay.request.model if self._serving(relay.request.model) is not None else ""
-            pools.setdefault((model, frozenset(relay.failed)), []).append(relay)
-        for pool in pools.values():
-            self._assign(pool)
-
-    def _assign(self, pool: list[Relay]) -> None:
-        fleet, mask = self.fleet, self._eligible(pool[0])
-        if not fleet.engines or (mask is not None and not mask.any()):
-            return
-        fleet.now, fleet.eligible = self.now(), mask
-        fleet.slots[:] = [e.limit if mask is None or mask[e.number] else 0 for e in fleet.engines]
-        chosen: list[tuple[Request, int | None]]
-        try:
-            chosen = list(self.router.assign([relay.request for relay in pool], fleet))
-        except Exception as error:
-            self._complain(error)
-            chosen = [(relay.request, None) for relay in pool]
-        for request, i in chosen:
-            relay = self.held.get(request.id)
-            if i is not None and (not 0 <= i < len(fleet) or (mask is not None and not mask[i])):
-                self._complain(IndexError(f"it chose {i}"))
-                i = None
-            engine = fleet.engines[fleet.argmin(fleet.batch_size) if i is None else int(i)]
-            if relay is not None and engine.open:  # it may be full by now
-                del self.held[request.id]
-                self._send(relay, engine.number, fleet.now)
-
-    def serve_queue(self) -> None:
-        """An engine has room again."""
-        if len(self.queue):
-            self.queue.serve(self.place, lambda: any(e.open for e in self.fleet.engines))
-        if self.held:
-            self.assign()
+    def _for(self, relay: Relay, model: str) -> None:
+        """The model that is to answer: the one asked for, or one of those that its name stands for."""
+        relay.request.model = model
+        if model in self.aliases:
+            relay.asked, relay.names = model, self.aliases[model]
+            relay.request.model = self.placing.best(relay.names)
 
     # ------------------------------------------------------------------------------------------ what becomes of it
 
     def began(self, relay: Relay) -> None:
         """Its first token is there."""
-        engine = relay.engine
-        if engine is not None:
-            engine.failures = 0
+        if relay.engine is not None:
+            relay.engine.failures = 0
+            if relay.engine.trial:
+                self.well(relay.engine)
+        if relay.stumbled:
+            for engine, why in relay.stumbled.items():  # on what others can do
+                self.suspect(engine, why)
         if self.shadow is not None:
             self.shadow.began(relay)
+
+    def well(self, engine: Engine) -> None:
+        """An engine answered as it should."""
+        engine.failures = 0
+        if engine.trial:
+            engine.trial, engine.room, engine.note = False, engine.limit, ""
+            self.later(self.placing.room, engine)
 
     def off(self, relay: Relay, engine: Engine, held: int) -> None:
         """It is no longer on an engine."""
@@ -334,29 +196,24 @@ class Gateway:
         if engine.number >= 0:
             self.fleet.ended(engine.number, relay.request, held, relay.new)
 
-    def suspect(self, engine: Engine, why: str) -> None:
-        """An engine failed a request; enough of that in a row breaks its circuit."""
-        if not engine.answered and self.now() - engine.added < self.settings.start:
-            engine.state, engine.note = STARTING, f"has not answered yet: {why}"
-            return
+    def suspect(self, engine: Engine, why: str, trial: bool = True) -> None:
+        """An engine failed a request, or its health; enough of that in a row breaks its circuit."""
         engine.errors += 1
         engine.failures += 1
         if engine.failures >= self.settings.failures and engine.state == UP:
+            engine.trial = trial
             self.mark_down(engine, why)
 
     def mark_down(self, engine: Engine, why: str) -> None:
         """Send nothing more to an engine, count on nothing in its cache, ask others for what it has not begun."""
         engine.state, engine.note = DOWN, why
-        now = self.now()
-        engine.retry = now + self.settings.pause
+        engine.retry = self.now() + self.settings.pause
         if engine.number >= 0:
-            self.index.clear(engine.number)
+            self.fleet.forget(engine.number)
         for relay in [relay for relay in self.relays if relay.engine is engine]:
             if not relay.exchange.started and relay.upstream is not None:
                 relay.abandon(why)
-        if not any(e.state in (UP, STARTING) for e in self.fleet.engines):
-            for relay in (*self.queue, *self.held.values()):
-                relay.due = min(relay.due, now + self.settings.wait)
+        self.placing.changed()
 
     def later(self, do: Callable[..., None], *arguments: Any) -> None:
         """Call when the present call is over."""
@@ -365,22 +222,23 @@ class Gateway:
     def ended(self, relay: Relay, now: float) -> None:
         """It is answered, or given up, or the client left."""
         self.relays.discard(relay)
-        self.queue.leave(relay)
-        self.held.pop(relay.request.id, None)
-        self.fleet.paths.pop(relay.request.id, None)
+        self.placing.left(relay)
         counters = self.counters
         counters.requests[relay.endpoint, relay.status] += 1
+        self.recent.ended(relay)
         if relay.status == 200:
             counters.e2e.observe(now - relay.arrival)
             self._learn(relay, now)
         if self.shadow is not None:
             self.shadow.ended(relay)
+        if self.canary is not None:
+            self.canary.ended(relay, now)
         if self.spans is not None:
             self.spans.end(relay)
         if self.log.on:
             self._write(relay, now)
         if not self.draining or self.relays:
-            self.serve_queue()
+            self.placing.room(relay.engine)
 
     def _learn(self, relay: Relay, now: float) -> None:
         engine, usage = relay.engine, relay.usage
@@ -390,27 +248,27 @@ class Gateway:
         engine.tokens += done.output
         self.counters.completion_tokens += done.output
         self.counters.prompt_tokens += relay.request.prompt
-        if usage is not None and usage.prompt_tokens:
-            self._calibrate(relay, engine, usage)
-        for part in self._learners:
+        if usage is not None and (prompt := usage.prompt):
+            self._calibrate(relay, engine, prompt, usage.cached)
+        for part in self.placing.learners(relay.arm):
             try:
-                part.finished(relay.request, done)
+                self.placing.guard.call(part.finished, relay.request, done)
             except Exception as error:
-                self._complain(error)
+                self.placing.complain(error, relay.request)
 
-    def _calibrate(self, relay: Relay, engine: Engine, usage: api.Usage) -> None:
+    def _calibrate(self, relay: Relay, engine: Engine, prompt: int, cached: int | None) -> None:
         """Compare what the gateway thought with what the engine counted."""
         fleet = self.fleet
         ours = relay.own
         if ours >= 64:  # of short prompts the chat template is the larger part
-            fleet.scale += 0.05 * (usage.prompt_tokens / ours - fleet.scale)
+            fleet.scale += 0.05 * (prompt / ours - fleet.scale)
             if abs(fleet.scale - 1.0) < 1e-3:
                 fleet.scale = 1.0
-        if usage.cached is not None and engine.number >= 0:
-            engine.asked += usage.prompt_tokens
-            engine.hits += usage.cached
+        if cached is not None and engine.number >= 0:
+            engine.asked += prompt
+            engine.hits += cached
             if not engine.events:  # an engine that tells every change needs no guess
-                self._correct(engine, int(relay.matched / fleet.scale), int(usage.cached / fleet.scale))
+                self._correct(engine, int(relay.matched / fleet.scale), int(cached / fleet.scale))
 
     def _correct(self, engine: Engine, predicted: int, cached: int) -> None:
         blocks = engine.corrections.capacity(engine.blocks, predicted, cached)
@@ -420,14 +278,16 @@ class Gateway:
 
     def _write(self, relay: Relay, now: float) -> None:
         request, engine, usage = relay.request, relay.engine, relay.usage
-        prompt = usage.prompt_tokens if usage and usage.prompt_tokens else request.prompt
-        counted = usage.completion_tokens if usage and usage.completion_tokens is not None else relay.tokens
+        prompt = usage.prompt if usage and usage.prompt else request.prompt
+        counted = usage.output if usage and usage.output is not None else relay.tokens
         first = None if relay.status == LEFT else relay.first
+        name, made = relay.name.decode(), self.named(request)
         self.log.add(
             Line(
-                time=round(time() - (now - relay.arrival), 6), id=f"{self._salt}-{request.id}",
-                endpoint=relay.endpoint, status=relay.status, engine=engine.name if engine else "",
-                model=request.model[:_LONGEST], tenant=request.tenant[:_LONGEST], tier=request.tier[:_LONGEST],
+                time=round(time() - (now - relay.arrival), 6), id=made, request_id=name if name != made else "",
+                endpoint=relay.endpoint, path=_path(relay), status=relay.status, engine=engine.name if engine else "",
+                model=request.model[:_LONGEST], asked=relay.asked[:_LONGEST], canary=relay.arm, prefill=relay.prefilled,
+                tenant=request.tenant[:_LONGEST], tier=request.tier[:_LONGEST],
                 session=_text(request.session)[:_LONGEST], stream=relay.streaming, prompt_tokens=prompt,
                 completion_tokens=counted if relay.status == 200 else 0,
                 cached_tokens=usage.cached if usage else None, matched_tokens=relay.matched,
@@ -444,17 +304,22 @@ class Gateway:
     def sweep(self) -> None:
         """Look for requests that take too long."""
         now = self.now()
+        self.recent.look(self.fleet.engines, now)
         for relay in [relay for relay in self.relays if relay.due < now]:
             relay.late(now)
-        if self._batch:
-            self.assign()
+        if self.placing.held:
+            self.placing.assign()
 
 
-def _all_open(engines: list[Engine]) -> bool:
-    for engine in engines:  # noqa: SIM110 - on every request's path, and a generator costs twice as much
-        if not engine.open:
-            return False
-    return True
+def new_canary(settings: Settings) -> Canary | None:
+    """The policy that gets a share of the traffic, where the settings name one."""
+    if not settings.canary:
+        return None
+    policy, share = canary.read(settings.canary)
+    routers = components.router(policy), components.router(settings.policy)
+    if any(hasattr(router, "assign") for router in routers):
+        raise BadInput("canary: both policies must decide about one request at a time; one of them wants a pool")
+    return Canary(policy, share, routers[0], settings.policy)
 
 
 def _conversation(ask: api.Ask) -> int | None:
@@ -472,6 +337,11 @@ def _session(name: str) -> int | str:
     (42, '042', 'a')
     """
     return int(name) if name.isdecimal() and name.isascii() and len(name) < 19 and str(int(name)) == name else name
+
+
+def _path(relay: Relay) -> str:
+    """What was asked for, where the endpoint does not say it; without a query, which may hold anything."""
+    return relay.exchange.head.path[:_LONGEST].decode("latin-1") if relay.endpoint == "other" else ""
 
 
 def _text(session: int | str | None) -> str:

@@ -4,8 +4,10 @@ Only digests are kept. A key shown is digested with a salt that is new in every 
 among the others says nothing about the others.
 
 >>> keys = Keys([Key(hashlib.sha256(b"secret").digest(), tenant="acme", tier="premium")])
->>> keys.find(b"Bearer secret").tenant, keys.find(b"Bearer wrong"), keys.find(None)
-('acme', None, None)
+>>> keys.find({b"authorization": b"Bearer secret"}).tenant, keys.find({b"x-api-key": b"secret"}).tenant
+('acme', 'acme')
+>>> keys.find({b"authorization": b"Bearer wrong"}), keys.find({})
+(None, None)
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from assay.live.settings import KeySettings, from_environment
@@ -40,13 +42,15 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self._known)
 
-    def find(self, authorization: bytes | None) -> Key | None:
-        """Whose key this is."""
-        if authorization is None:
-            return None
-        scheme, _, shown = authorization.partition(b" ")
-        if scheme.lower() != b"bearer":
-            return None
+    def find(self, fields: Mapping[bytes, bytes]) -> Key | None:
+        """Whose key is shown in a head: as a bearer's, or as clients of /v1/messages show theirs."""
+        authorization = fields.get(b"authorization")
+        if authorization is not None:
+            scheme, _, shown = authorization.partition(b" ")
+            if scheme.lower() != b"bearer":
+                return None
+        else:
+            shown = fields.get(b"x-api-key", b"")
         digest = hashlib.sha256(shown.strip()).digest()
         key = self._known.get(self._mark(digest))
         return key if key is not None and hmac.compare_digest(key.digest, digest) else None

@@ -164,14 +164,18 @@ class _Socket:
     Its descriptor says only that something may have changed, once; so it is read until there is nothing left.
     """
 
-    def __init__(self, kind: str, receive: Callable[[list[bytes]], None] | None, high_water: int) -> None:
+    HANDSHAKE, DISCONNECTED = 0x1000, 0x0200  # what ZeroMQ tells who watches a socket
+
+    def __init__(
+        self, kind: str, receive: Callable[[list[bytes]], None] | None, high_water: int, made: Any = None
+    ) -> None:
         import zmq
 
         self._loop = asyncio.get_running_loop()
         self._receive = receive
         self._looking = False  # whether a look is due already
         self._zmq = zmq
-        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(getattr(zmq, kind))
+        self.socket: zmq.Socket[bytes] = made or zmq.Context.instance().socket(getattr(zmq, kind))
         self.socket.set_hwm(high_water)
         options = {zmq.LINGER: 0, zmq.MAXMSGSIZE: _LARGEST, zmq.RECONNECT_IVL: 100, zmq.RECONNECT_IVL_MAX: 2000}
         # Without heartbeats a peer that vanished without a goodbye looks like one that has nothing to say.
@@ -181,6 +185,11 @@ class _Socket:
         self._descriptor: int = self.socket.getsockopt(zmq.FD)
         if receive is not None:
             self._loop.add_reader(self._descriptor, self._readable)
+            self._look_again()
+
+    def monitored(self) -> Any:
+        """A socket that tells when this one is connected, and when it is no more."""
+        return self.socket.get_monitor_socket(self.HANDSHAKE | self.DISCONNECTED)
 
     def attach(self, endpoint: str, *, bind: bool) -> str:
         """Bind or connect; the endpoint comes back, with the port that was chosen where it was left open."""
@@ -254,7 +263,10 @@ class Subscriber:
         import zmq
 
         self.batches = self.gaps = self.replayed = self.errors = 0
-        self.problem = ""  # why the last message that made no sense made none
+        self._nonsense = ""  # why the last message that made no sense made none
+        self._unanswered = ""  # who did not answer a request for past batches
+        self._connected = False
+        self._endpoint = endpoint
         self._receive = receive
         self._replay_endpoint = replay_endpoint
         self._high_water = high_water
@@ -268,13 +280,35 @@ class Subscriber:
         self._timer: asyncio.TimerHandle | None = None
         self._live = _Socket("SUB", self._message, high_water)
         self._live.socket.setsockopt(zmq.SUBSCRIBE, topic.encode())
+        self._monitor = _Socket("PAIR", self._heard, 0, self._live.monitored())
         self._live.attach(endpoint, bind=False)
+
+    @property
+    def problem(self) -> str:
+        """Why what comes is of no use, or why nothing comes."""
+        if not self._connected:
+            return f"nobody who publishes events answers at {self._endpoint}"
+        return self._nonsense or self._unanswered
 
     def close(self) -> None:
         """Stop receiving; nothing is delivered afterwards."""
         self._held.clear()
         self._end_request()
+        self._monitor.close()
         self._live.close()
+
+    def catch_up(self) -> None:
+        """Ask for what was published before this one listened: at once, not when the next batch shows a gap."""
+        if self._replay_endpoint is not None and self._replay is None and not self._begun:
+            self._request()
+
+    def _heard(self, parts: list[bytes]) -> None:
+        """Something happened to the connection: only a handshake shows that the other side speaks ZeroMQ."""
+        happened = int.from_bytes(parts[0][:2], "little")
+        if happened == self._live.HANDSHAKE:
+            self._connected = True
+        elif happened == self._live.DISCONNECTED:
+            self._connected = False
 
     def _message(self, parts: list[bytes]) -> None:
         if len(parts) != 3 or len(parts[1]) != 8 or parts[1] >= _NEGATIVE:
@@ -317,7 +351,7 @@ class Subscriber:
 
     def _bad(self, problem: str) -> None:
         self.errors += 1
-        self.problem = problem
+        self._nonsense = problem
 
     def _request(self) -> None:
         """Ask for everything from the first missing batch on. Live messages wait until the answer is complete."""
@@ -343,6 +377,7 @@ class Subscriber:
         The first of it is what made the gap visible; what is still missing before it is lost. A gap between the others
         may be asked for again, unless nobody answered.
         """
+        self._unanswered = "" if complete else f"nobody answers a request for past events at {self._replay_endpoint}"
         self._end_request()
         held, self._held = self._held, deque(maxlen=self._high_water)
         for position, message in enumerate(held):

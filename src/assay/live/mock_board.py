@@ -25,7 +25,7 @@ from assay.live.mock_faults import Fault, Faults
 from assay.live.mock_metrics import Metrics, Steps
 from assay.live.mock_text import Answer
 from assay.live.mock_wire import Framing, Heading, Usage
-from assay.live.server import JSON, REASONS, Exchange
+from assay.live.server import JSON, REASONS, Exchange, error_body
 from assay.live.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Call:
     arrival: float = 0.0
     slow: float = 1.0
     cut_at: int = -1  # tokens after which the connection breaks
+    spoil_at: int = -1  # tokens after which an error is reported in the stream
 
     def usage(self, tell_cached: bool) -> Usage:
         """What it took."""
@@ -165,7 +166,11 @@ class Board:
             call.slow = fault.value
         elif kind == "disconnect":
             call.cut_at = len(call.sequences[0].answer.tokens) // 2
-        return kind in ("error", "refuse", "hang")
+        elif kind == "spoil" and call.stream:
+            call.spoil_at = int(fault.value * len(call.sequences[0].answer.tokens))
+        elif kind == "spoil":
+            exchange.refuse(500, "a fault that was asked for")
+        return exchange.done or kind == "hang"
 
     def _at_once(self, call: Call) -> None:
         for sequence in call.sequences:
@@ -239,6 +244,10 @@ class Board:
         if call.stream and 0 <= call.cut_at <= i:
             self._gone(call)
             self._loop.call_later(_LATER, call.exchange.cut)
+            return
+        if 0 <= call.spoil_at <= i:  # as vLLM does: 200, an error among the events, and the end as always
+            self._gone(call)
+            call.exchange.finish(b"data: " + error_body("a fault that was asked for", "x", 500) + b"\n\n" + wire.DONE)
             return
         call.open -= sequence.written == len(sequence.answer.pieces)
         if sequence.framing is not None:

@@ -16,8 +16,8 @@ from http import HTTPStatus
 from assay.live.mock_text import uniform
 from assay.record.errors import BadInput
 
-KINDS = ("crash", "hang", "slow", "error", "disconnect", "refuse")
-_VALUES = {"slow": 3.0, "error": 503.0}  # what a third part says, where there may be one
+KINDS = ("crash", "hang", "slow", "error", "disconnect", "spoil", "refuse")
+_VALUES = {"slow": 3.0, "error": 503.0, "spoil": 0.5}  # what a third part says, where there may be one
 _STATUSES = {status.value for status in HTTPStatus if status.value >= 400}
 
 
@@ -27,7 +27,7 @@ class Fault:
 
     kind: str
     share: float
-    value: float = 0.0  # slow: how many times; error: the status
+    value: float = 0.0  # slow: how many times; error: the status; spoil: after which part of the answer
     after: float | None = None  # seconds
 
 
@@ -50,12 +50,15 @@ def parse(text: str) -> Fault:
         share, value = float(parts[1]), float(parts[2]) if len(parts) == 3 else _VALUES.get(parts[0], 0.0)
         if not 0.0 <= share <= 1.0 or (parts[0] == "slow" and not 1.0 <= value < math.inf):
             raise ValueError
+        if parts[0] == "spoil" and not 0.0 <= value <= 1.0:
+            raise ValueError
         if parts[0] == "error" and value not in _STATUSES:
             raise ValueError
     except ValueError:
         raise BadInput(
             f"fault '{text}': write crash:0.01, crash@5 (after 5 s), hang:0.05, slow:0.1:3 (3 times as slow), "
-            "error:0.1:503, disconnect:0.1 or refuse:0.1, with the share of requests it befalls"
+            "error:0.1:503, disconnect:0.1, spoil:0.1:0.5 (an error event after half of a stream) or refuse:0.1, with "
+            "the share of requests it befalls"
         ) from None
     return Fault(parts[0], share, value)
 

@@ -1,14 +1,14 @@
 """One request on its way: from a client to an engine, and the answer back, byte for byte.
 
 Until the first byte of an answer has gone to the client, everything that goes wrong with an engine is tried again on
-another one, and the client never notices. So the head of an answer is held back until its first event is there, and
+another one, and the client never notices. So the head of an answer is held back until its first token is there, and
 an answer that is not streamed until it is whole. After the first byte there is no second try: a stream ends in an
 error event, between two events.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from assay.live.gateway import Gateway
 
 RETRIED = frozenset((500, 502, 503, 504))  # an engine in trouble; another one may be fine
-STUMBLED = 500  # a request may make every engine say so: that alone breaks no circuit
+STUMBLED = 500  # a request may make every engine say so: that breaks a circuit where another one can answer it
+FULL = 429
 HELD = 8 << 20  # bytes of an answer that are kept until it is whole
 EVENT = 1 << 20  # bytes of an event that are kept until it is whole
+EARLY = 1 << 16  # bytes of events before the first token that are kept until it is there
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")  # of an event, in each of the three ways to end a line
+_ITEM = b"event: response.output_item"  # of /v1/responses: from here on it is an answer, if not yet a text
 _WITH_BODY = (b"POST", b"PUT", b"PATCH")
+RETRY = (b"retry-after: 1",)
 LEFT = 499  # the client went away first: nginx's number for it
 
 
@@ -35,16 +39,26 @@ class Relay:
     """The life of one request. Ends once: in an answer, in an error, or because the client left."""
 
     __slots__ = (
-        "_held", "_kv", "_most", "_pieces", "_tail", "_torn", "arrival", "deadline", "due", "endpoint", "engine",
-        "error", "exchange", "failed", "first", "gateway", "head", "key", "last", "load", "matched", "method", "new",
-        "own", "path", "placed", "request", "sent", "status", "streaming", "tenant", "tokens", "tries", "upstream",
+        "_early", "_fault", "_held", "_kv", "_most", "_named", "_pieces", "_tail", "_torn", "arm", "arrival", "asked",
+        "deadline", "due", "endpoint", "engine", "error", "exchange", "failed", "first", "gateway", "head", "key",
+        "last", "load", "matched", "method", "name", "names", "new", "own", "path", "placed", "prefilled", "request",
+        "sent", "stage", "status", "streaming", "stumbled", "tenant", "tokens", "transfer", "tries", "upstream",
         "usage", "wanted",
     )  # fmt: skip
 
-    def __init__(self, gateway: Gateway, exchange: Exchange, request: Request, endpoint: str, now: float) -> None:
+    def __init__(
+        self, gateway: Gateway, exchange: Exchange, request: Request, endpoint: str, now: float, name: bytes = b"-"
+    ) -> None:
         self.gateway = gateway
         self.exchange = exchange
         self.request = request
+        self.names: tuple[str, ...] = ()  # of models that may answer it, where it asked for none of an engine's own
+        self.asked = ""  # which one it asked for then
+        self.stage = ""  # prefill, then decode, where two engines share the work
+        self.transfer: Any = None  # where the first of them keeps the prompt for the second
+        self.prefilled = ""  # the name of the first
+        self.arm = False  # whether the canary decides about it
+        self.name = name  # its id, as clients and engines see it
         self.method = exchange.head.method
         self.endpoint = endpoint
         self.tenant = request.tenant
@@ -59,6 +73,7 @@ class Relay:
         self.engine: Engine | None = None
         self.upstream: Upstream | None = None
         self.failed: set[Engine] = set()  # that did not answer it
+        self.stumbled: dict[Engine, str] = {}  # of them those that said so themselves, and how
         self.tries = 0
         self.sent: float | None = None  # when the first engine was asked
         self.placed = now  # when the present one was
@@ -76,6 +91,9 @@ class Relay:
         self._held = 0
         self._most = HELD  # bytes that are held
         self._tail = b""
+        self._named = endpoint in api.NAMED_EVENTS
+        self._early = b""  # events before the first token
+        self._fault = 0  # the status of an error that came in the middle of a stream
         self._torn = False  # an event was too large to be kept until it is whole
         self._kv = 0  # tokens counted as held on the engine
         exchange.left = self.gone
@@ -95,15 +113,31 @@ class Relay:
 
     def _message(self, engine: Engine) -> bytes:
         head, body = self.exchange.head, self.exchange.body
-        lines = head.kept
+        if self.names or self.stage:
+            body = self._edited(body)
+        lines, more = head.kept, []
         if self.gateway.keys or engine.key:  # the client's key is for the gateway, not for engines
-            lines = [line for line in lines if line[:14].lower() != b"authorization:"]
+            lines = [line for line in lines if not line[:14].lower().startswith((b"authorization:", b"x-api-key:"))]
             if engine.key:
-                lines = [*lines, b"authorization: Bearer " + engine.key]
-        first = b"%b %b%b%b" % (head.method, engine.address.prefix, head.target, engine.host)
+                more.append(b"authorization: Bearer " + engine.key)
+        given = head.fields.get(b"x-request-id")
+        if given != self.name:
+            more.append(b"x-request-id: " + self.name)
+            if given is not None:
+                lines = [line for line in lines if line[:13].lower() != b"x-request-id:"]
         if body or head.method in _WITH_BODY:
-            lines = [*lines, b"content-length: %d" % len(body)]
-        return b"\r\n".join([first, *lines, b"", body])
+            more.append(b"content-length: %d" % len(body))
+        first = b"%b %b%b%b" % (head.method, engine.address.prefix, head.target, engine.host)
+        return b"\r\n".join([first, *lines, *more, b"", body])
+
+    def _edited(self, body: bytes) -> bytes:
+        """What an engine is asked where that is not what the client asked."""
+        changes: dict[str, Any] = {"model": self.request.model} if self.names else {}
+        if self.stage == "prefill":
+            return api.prefill(body, changes)
+        if self.transfer is not None:
+            changes["kv_transfer_params"] = self.transfer
+        return api.edited(body, changes)
 
     def unreachable(self, pool: Pool, why: str) -> None:
         """A connection that was to be opened for it is not to be had."""
@@ -123,9 +157,8 @@ class Relay:
         """The head of the answer."""
         if self.engine is not None:
             self.engine.answered = True
-        if head.status in RETRIED and self._another():
-            self._drop_upstream()
-            self.retry(f"the engine answered {head.line.decode('latin-1')}", blame=head.status != STUMBLED)
+        if (head.status in RETRIED or head.status == FULL) and self._another():
+            self._decline(head.status, f"the engine answered {head.line.decode('latin-1')}")
             return
         self.head = head
         events = head.fields.get(b"content-type", b"").startswith(b"text/event-stream")
@@ -137,6 +170,13 @@ class Relay:
             self._most = 0
         if self.streaming:
             self.due = min(self.deadline, self.gateway.now() + self.gateway.settings.silence)
+
+    def _decline(self, status: int, why: str) -> None:
+        """The engine says that it cannot: another one is asked."""
+        if status == STUMBLED and self.engine is not None:
+            self.stumbled[self.engine] = why
+        self._drop_upstream()
+        self.retry(why, blame=status not in (STUMBLED, FULL))
 
     def payload(self, data: bytes) -> None:
         """A piece of the answer."""
@@ -152,13 +192,44 @@ class Relay:
             data = self._whole_events(data)
             if not data:
                 return
-        events = data.count(b"\ndata:") + data.startswith(b"data:") - data.endswith(b"data: [DONE]\n\n")
-        self._count(events, now)
-        if b'"usage":' in data and (usage := api.streamed_usage(data)):
-            self.usage = usage
+        if self._named:
+            tokens = api.named_tokens(data)
+        else:  # one with each event
+            tokens = data.count(b"\ndata:") + data.startswith(b"data:") - data.endswith(b"data: [DONE]\n\n")
+            if self.first is None and tokens > 0 and self.endpoint == "chat":
+                tokens -= api.begins_with_role(data)
+        if b'"error":' in data and (fault := api.streamed_error(data)):
+            tokens -= 1
+            if self._failed(*fault):
+                return
+        if b'"usage":' in data:
+            self.usage = api.streamed_usage(data, self.usage)
+        if tokens > 0:
+            self._count(tokens, now)
         if not self.exchange.started:
+            data = self._early + data
+            if (
+                self.first is None
+                and not self._fault
+                and len(data) < EARLY
+                and b"event: response.output_item" not in data
+            ):
+                self._early = data
+                return
             self._begin()
         self.exchange.write(data)
+
+    def _failed(self, status: int, why: str) -> bool:
+        """An error came among the events of the stream; whether another engine is asked."""
+        why = f"the engine reported an error in its stream: {why[:300]}"
+        if self.first is None and (status >= STUMBLED or status == FULL) and self._another():
+            self._decline(STUMBLED if status >= STUMBLED else status, why)
+            return True
+        if not self._fault:
+            self._fault, self.error = status, why
+            if self.engine is not None and status >= STUMBLED:
+                self.engine.errors += 1
+        return False
 
     def _whole_events(self, data: bytes) -> bytes:
         """Up to the end of the last whole event; the rest waits, unless it is enormous."""
@@ -170,13 +241,10 @@ class Relay:
         return data[:cut]
 
     def _count(self, events: int, now: float) -> None:
-        """Tokens, as far as events tell: one with each, and a chat begins with an event that only names the role."""
-        if events <= 0:
-            return
+        """So many tokens came."""
         assert self.engine is not None
         self.tokens += events
         if self.first is None:
-            self.tokens -= self.endpoint == "chat"
             self._began(now)
         else:
             gap = (now - self.last) / events
@@ -194,7 +262,7 @@ class Relay:
         gateway = self.gateway
         self._kv = self.request.prompt
         # Of an answer that came whole nobody knows when its first token was there.
-        gateway.fleet.began(self.engine.number, self._kv, self.new, now - self.placed if self.streaming else None)
+        gateway.fleet.began(self.engine.number, self.request, self.new, now - self.placed if self.streaming else None)
         self.new = 0
         if self.streaming:
             gateway.counters.ttft.observe(now - self.arrival)
@@ -215,11 +283,18 @@ class Relay:
 
     def _begin(self) -> None:
         assert self.head is not None
+        if self.streaming and not self._torn:
+            self.exchange.nothing = b":\n\n"  # a comment, between two events
         self.exchange.begin(self.head.line, self._lines())
 
     def _lines(self) -> list[bytes]:
         assert self.head is not None and self.engine is not None
-        return [*self.head.kept, self.engine.header]
+        kept, fields = self.head.kept, self.head.fields
+        if b"x-request-id" in fields or (self.gateway.origins is not None and b"access-control-allow-origin" in fields):
+            own = (b"x-request-id:", b"access-control-") if self.gateway.origins else (b"x-request-id:",)
+            kept = [line for line in kept if not line[:16].lower().startswith(own)]  # the gateway says it itself
+        more = [b"x-assay-prefill: " + self.prefilled.encode()] if self.prefilled else []
+        return [*kept, self.engine.header, *more]
 
     def complete(self) -> None:
         """The answer is whole."""
@@ -228,19 +303,45 @@ class Relay:
         if head is None or exchange.done:
             return
         now = self.gateway.now()
+        if self.stage == "prefill" and head.status == 200:
+            self._hand_over(b"".join(self._pieces))
+            return
         if exchange.started:
             exchange.finish(self._tail)
-        elif self.streaming:  # a stream without a whole event
+        elif self.streaming:  # a stream without a token
             self._begin()
-            exchange.finish(self._tail)
+            exchange.finish(self._early + self._tail)
         else:
             body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             exchange.reply(head.status, self._lines(), body, head.line)
             if head.status == 200 and self.request.prompt:
                 self.usage = api.usage(body)
-        if self.first is None:
+        if self._fault:
+            self._end(self._fault, now)
+            return
+        if head.status < 300 and self.first is None:
             self._began(now)
+        elif head.status < STUMBLED and self.engine is not None:
+            self.gateway.well(self.engine)
         self._end(head.status, now)
+
+    def _hand_over(self, answer: bytes) -> None:
+        """An engine has computed the prompt: another one goes on from there, or begins anew where nothing was kept."""
+        engine, gateway = self.engine, self.gateway
+        assert engine is not None
+        gateway.fleet.began(engine.number, self.request, self.new, None)
+        engine.failures, self.new, self._kv = 0, 0, self.request.prompt
+        self._off(engine)
+        self.stage, self.transfer, self.prefilled = "decode", api.handed_over(answer), engine.name
+        self.tries -= 1  # nothing has failed
+        self._forget()
+        gateway.placing.admit(self, again=True)
+        gateway.placing.room(engine)
+
+    def _forget(self) -> None:
+        """Nothing of an engine's answer counts any more."""
+        self._pieces, self._held, self._most, self._tail, self.head = [], 0, HELD, b"", None
+        self._early, self.streaming = b"", False
 
     # ------------------------------------------------------------------------------------------ what goes wrong
 
@@ -268,19 +369,22 @@ class Relay:
         self.failed.add(engine)
         if blame:  # once it is off that engine: what breaks the circuit abandons all that are still on it
             self.gateway.suspect(engine, why)
-        self._pieces, self._held, self._most, self._tail, self.head = [], 0, HELD, b"", None
-        self.streaming = False
-        if not self.gateway.able(self):
+        self._forget()
+        placing = self.gateway.placing
+        if self.stage == "decode" or (self.stage and not placing.able(self)):
+            self.stage, self.transfer = placing.stage(self), None  # what was kept for it may be gone
+        if not placing.able(self) and not placing.fall_back(self):
             self.failed.clear()  # all have failed it: whoever is up gets a second chance
-        if self.tries < self.gateway.settings.attempts and self.gateway.able(self):
+        if self.tries < self.gateway.settings.attempts and placing.able(self):
             self.gateway.counters.retries += 1
-            self.gateway.admit(self, again=True)
-        elif self.gateway.starting and not self.gateway.able(self):  # nobody is up yet, and somebody may be soon
+            placing.admit(self, again=True)
+        elif placing.starting(self) and not placing.able(self):  # nobody is up yet, and somebody may be soon
             self.failed.clear()
             self.tries = 0
-            self.gateway.admit(self, again=True)
+            placing.admit(self, again=True)
         else:
             self.give_up(502, f"the engine failed, and there is no other to ask: {why}")
+        placing.room(engine)  # that it left
 
     def abandon(self, why: str) -> None:
         """Its engine is down: ask another one at once rather than wait for silence."""
@@ -297,17 +401,17 @@ class Relay:
         gateway = self.gateway
         if self.exchange.started or self.tries >= gateway.settings.attempts:
             return False
-        return any(e.open and e is not self.engine and e not in self.failed for e in gateway.fleet.engines)
+        return gateway.placing.another(self)
 
     def late(self, now: float) -> None:
         """The sweep found that it takes too long."""
         if now >= self.deadline:
             self._drop_upstream()
             self.give_up(504, f"no complete answer within {self.gateway.settings.deadline:g} s")
-        elif self.engine is None and self.gateway.able(self):
+        elif self.engine is None and self.gateway.placing.able(self):
             self.due = self.deadline  # one came up, and is full: now it waits for its turn
         elif self.engine is None:
-            self.give_up(503, "no engine is up", (b"retry-after: 1",))
+            self.give_up(503, "no engine that could answer is up", RETRY)
         else:
             waited = now - (self.placed if self.first is None else self.last)
             self._drop_upstream()
@@ -324,7 +428,8 @@ class Relay:
             exchange.refuse(status, why, more=more)
         elif self.streaming:
             end = b"\n\n" if self._torn else b""  # of the event that is under way
-            exchange.finish(end + b"data: " + error_body(why, "server_error", status) + b"\n\n")
+            name = b"event: error\n" if self._named else b""
+            exchange.finish(end + name + b"data: " + error_body(why, "server_error", status) + b"\n\n")
         else:
             exchange.cut()
         self._end(status, self.gateway.now())
@@ -367,7 +472,7 @@ class Relay:
         """What became of it, for components that learn."""
         assert self.engine is not None and self.first is not None
         usage = self.usage
-        output = usage.completion_tokens if usage and usage.completion_tokens is not None else self.tokens
+        output = usage.output if usage and usage.output is not None else self.tokens
         cached = usage.cached if usage and usage.cached is not None else self.matched
         return Finished(int(output), self.first - self.arrival, now - self.arrival, int(cached), self.engine.number)
 

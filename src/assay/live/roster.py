@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import re
 import ssl
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from assay.live import signals
+from assay.live.discovery import Source
+from assay.live.discovery import source as find_source
 from assay.live.engines import DOWN, DRAINING, STARTING, UP, Engine
 from assay.live.http1 import ResponseHead
 from assay.live.kv_events import Batch, Mirror, Subscriber
 from assay.live.prefix_index import Corrections
-from assay.live.settings import EngineSettings, from_environment
+from assay.live.settings import DiscoverSettings, EngineSettings, from_environment
 from assay.live.upstream import Address, Pool, Upstream
 from assay.record.errors import BadInput
 
@@ -95,13 +98,16 @@ class Roster:
         self._subscribers: dict[Engine, Subscriber] = {}
         self._mirrors: dict[Engine, Mirror] = {}
         self._loaded: dict[Engine, signals.Reading] = {}
+        self.sources: list[Source] = []
+        self._unseen: set[Engine] = set()  # that nobody has looked at yet
+        self._all_seen = asyncio.Event()
         ca = gateway.settings.engine_ca
         try:
             self._tls = ssl.create_default_context(cafile=ca) if ca else None
         except OSError as error:  # what is no certificate is of this kind, too
             raise BadInput(f"cannot use engine_ca ({ca}): {error.strerror or error}; it wants PEM") from error
 
-    def add(self, settings: EngineSettings) -> Engine | None:
+    def add(self, settings: EngineSettings, source: str = "") -> Engine | None:
         """One more engine, at once; None where it is there already. BadInput where it cannot be.
 
         One that was to go, and has not gone yet, stays as it was.
@@ -109,30 +115,76 @@ class Roster:
         gateway = self._gateway
         address = Address.of(settings.url)
         present = next((e for e in gateway.fleet.engines if e.address.url == address.url), None)
+        if present is not None and present.source != source and present.state != DRAINING:
+            return None  # it is somebody else's
         if present is not None:
+            present.source = source
+            self._change(present, settings)
             if present.state != DRAINING:
                 return None
-            present.state = UP  # where it is not, that shows as soon as it is asked
-            gateway.fleet_changed()
+            present.state = UP if present.answered else STARTING  # where it is not up, that shows when it is asked
+            gateway.placing.changed()
             return present
         engine = Engine(
             address, Pool(address, self._tls, gateway.settings.connect, outbox=gateway.outbox),
             self._name(settings, address), _key(settings),
             settings.tp, _cost(settings.layout), settings.events, limit=settings.limit or gateway.settings.inflight,
             blocks=gateway.settings.blocks, corrections=Corrections(gateway.settings.blocks, gateway.index.block),
-            added=gateway.now(),
+            state=STARTING, added=gateway.now(), role=settings.role, source=source,
         )  # fmt: skip
         if settings.events:  # first: it may fail, and then there is no such engine
             self._subscribe(engine, settings)
         gateway.fleet.add(engine)
         if gateway.shadow is not None:
             gateway.shadow.add(engine, None)
+        self._unseen.add(engine)
         self._tasks[engine] = asyncio.get_running_loop().create_task(self._look_after(engine))
-        gateway.fleet_changed()
+        gateway.placing.changed()
         return engine
 
-    def renew(self, named: Iterable[EngineSettings]) -> None:
-        """Add the engines that are named and not here, drain those that are here and not named.
+    def _change(self, engine: Engine, settings: EngineSettings) -> None:
+        """What is said of an engine that is here already counts from now on; its events and its name stay."""
+        engine.key, engine.tp, engine.cost = _key(settings), settings.tp, _cost(settings.layout)
+        on_trial = engine.room < engine.limit
+        engine.limit = settings.limit or self._gateway.settings.inflight
+        engine.room = engine.room if on_trial else engine.limit
+        self._gateway.fleet.slots[engine.number] = engine.limit
+        self._gateway.fleet.tp[engine.number] = engine.tp
+
+    def check_sources(self, named: Iterable[DiscoverSettings]) -> None:
+        """BadInput where there is no such source."""
+        for settings in named:
+            find_source(settings)
+
+    def check(self, named: Iterable[EngineSettings]) -> None:
+        """BadInput where one of them cannot be."""
+        for settings in named:
+            Address.of(settings.url)
+            _key(settings)
+            _cost(settings.layout)
+
+    def discover(self, named: Iterable[DiscoverSettings]) -> None:
+        """Follow these sources; what another one had named, and none of these does, is drained."""
+        kept = {source.settings: source for source in self.sources}
+        for settings, source in kept.items():
+            if settings not in named:
+                source.close()
+                if settings.source not in {other.source for other in named}:
+                    self.renew((), settings.source)
+        self.sources = [kept.get(settings) or Source(self._gateway, settings) for settings in named]
+
+    async def first_look(self, seconds: float) -> None:
+        """Wait until every source was read and every engine asked once, or so long: else all go to the first one up."""
+        for source in self.sources:
+            await source.first(seconds)
+        if not self._unseen:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._all_seen.wait()
+
+    def renew(self, named: Iterable[EngineSettings], source: str = "") -> None:
+        """Add the engines that are named and not here, drain those of the same source that are not named any more.
 
         BadInput where one of them cannot be added; then all is as it was.
         """
@@ -140,14 +192,14 @@ class Roster:
         added: list[Engine] = []
         try:
             for settings in wanted.values():
-                engine = self.add(settings)
+                engine = self.add(settings, source)
                 added += [engine] if engine is not None else []
         except BadInput:
             for engine in added:
                 self.drain(engine)
             raise
         for present in list(self._gateway.fleet.engines):
-            if present.address.url not in wanted:
+            if present.source == source and present.address.url not in wanted:
                 self.drain(present)
 
     def _name(self, settings: EngineSettings, address: Address) -> str:
@@ -179,10 +231,12 @@ class Roster:
             if subscriber is not None:
                 subscriber.close()
             engine.pool.close()
-            gateway.fleet_changed()
+            gateway.placing.changed()
 
     def close(self) -> None:
         """Stop looking after all of them."""
+        for source in self.sources:
+            source.close()
         for task in self._tasks.values():
             task.cancel()
         for subscriber in self._subscribers.values():
@@ -205,6 +259,9 @@ class Roster:
                     await self._scrape(engine)
             except Exception as error:  # whatever an engine says must not end the looking
                 engine.note = f"{type(error).__name__}: {error}"
+            self._unseen.discard(engine)
+            if not self._unseen:
+                self._all_seen.set()
             if engine.state == UP:
                 engine.note = self._of_no_use(engine) or engine.note
             self.settle(engine)
@@ -219,29 +276,44 @@ class Roster:
             why = f"/health answers {status}"
         except OSError as error:
             well, why = False, str(error) or "no answer to /health"
+        if well and (not engine.models or engine.state in (STARTING, DOWN)):
+            await self._ask_models(engine)  # before it is sent anything: it may not have what the first one asks for
         engine.answered |= well
         if engine.state == STARTING:
             self._starts(engine, well, why)
         elif engine.state == DOWN:
+            engine.trial &= well  # where its health is bad, its health tells
             if well and gateway.now() >= engine.retry:
-                engine.state, engine.note, engine.failures = UP, "", 0
-                engine.models = ()
-                mirror = self._mirrors.get(engine)
-                if mirror is not None:  # it may have started anew, with nothing in its cache
-                    mirror.engine = engine.number
-                    mirror.forget()
-                gateway.fleet_changed()
+                self._back(engine)
         elif not well:
-            gateway.suspect(engine, why)
-        if well and engine.state == UP and not engine.models:
-            await self._ask_models(engine)
+            gateway.suspect(engine, why, trial=False)
+
+    def _back(self, engine: Engine) -> None:
+        """Its circuit is closed again; where it failed in spite of good health, by one request at a time at first."""
+        engine.state, engine.note, engine.failures, engine.room = UP, "", 0, engine.limit
+        if engine.trial:
+            engine.note, engine.room = "on trial: one request at a time until one is answered", 1
+            engine.failures = self._gateway.settings.failures - 1
+        mirror = self._mirrors.get(engine)
+        if mirror is not None:  # it may have started anew, with nothing in its cache
+            mirror.engine = engine.number
+            mirror.forget()
+        self._catch_up(engine)
+        self._gateway.placing.changed()
+
+    def _catch_up(self, engine: Engine) -> None:
+        """It is up: ask for the events that were published before anybody listened."""
+        subscriber = self._subscribers.get(engine)
+        if subscriber is not None:
+            subscriber.catch_up()
 
     def _starts(self, engine: Engine, well: bool, why: str) -> None:
         """An engine that has never answered: perhaps it loads weights or compiles, and will."""
         gateway = self._gateway
         if well:
             engine.state, engine.note = UP, ""
-            gateway.fleet_changed()
+            self._catch_up(engine)
+            gateway.placing.changed()
         elif gateway.now() - engine.added >= gateway.settings.start:
             gateway.mark_down(engine, why)
         else:
@@ -251,10 +323,12 @@ class Roster:
         try:
             status, body = await Fetch(engine, b"/v1/models").within(self._gateway.settings.connect)
             listed = msgspec.json.decode(body).get("data", []) if status == 200 else []
-            engine.models = tuple(str(model["id"]) for model in listed)
+            models = tuple(str(model["id"]) for model in listed)
         except (OSError, msgspec.DecodeError, AttributeError, KeyError, TypeError):
-            return
-        self._gateway.fleet_changed()
+            models = ()
+        if models != engine.models:
+            engine.models = models
+            self._gateway.placing.changed()
 
     async def _scrape(self, engine: Engine) -> None:
         gateway = self._gateway
@@ -284,9 +358,11 @@ class Roster:
         mirror, subscriber = self._mirrors.get(engine), self._subscribers.get(engine)
         if mirror is None or subscriber is None:
             return ""
+        if subscriber.problem:
+            return f"KV events: {subscriber.problem}"
         if not self._gateway.settings.tokenizer:
             return "KV events speak of token ids: without 'tokenizer' no prompt is found in them"
-        return mirror.reason or (f"KV events: {subscriber.problem}" if subscriber.problem else "")
+        return mirror.reason
 
     def _subscribe(self, engine: Engine, settings: EngineSettings) -> None:
         gateway = self._gateway

@@ -6,11 +6,14 @@ import asyncio
 import gc
 import signal
 import ssl
-import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from assay.live.gateway import Gateway
+from assay.live.recent import STEP
+from assay.live.relay import RETRY
+from assay.live.reload import renew
 from assay.live.roster import Roster
 from assay.live.server import Server
 from assay.live.settings import Settings
@@ -25,13 +28,17 @@ class Running:
     """A gateway that listens. `async with Running(settings) as running: running.port`."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
         self.gateway = Gateway(settings)
         refused = self.gateway.counters.refused
         self.server = Server(self.gateway.answer, settings.limits, lambda status: refused.update((status,)))
         self.server.outbox = self.gateway.outbox  # to clients and engines alike
         self.port = 0
         self._ticking: set[asyncio.Task[None]] = set()
+
+    @property
+    def settings(self) -> Settings:
+        """Those that count now."""
+        return self.gateway.settings
 
     async def __aenter__(self) -> Running:
         gateway, settings = self.gateway, self.settings
@@ -40,18 +47,25 @@ class Running:
         for engine in settings.engine:
             if gateway.roster.add(engine) is None:
                 raise BadInput(f"engine {engine.url} is named twice")
-        _check_needs(gateway)
+        if settings.engine:
+            _check_needs(gateway)
+        gateway.roster.check_sources(settings.discover)
+        gateway.roster.discover(settings.discover)
         if settings.otel:
             from assay.live.spans import Spans
 
             gateway.spans = Spans(settings.otel)
+        gateway.placing.warm()
+        await gateway.roster.first_look(settings.connect)
+        gateway.recent.look(gateway.fleet.engines, gateway.now())
         try:
             self.port = await self.server.start(settings.host, settings.port, tls_context(settings))
         except OSError as error:
             gateway.roster.close()
             raise AssayError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from error
         self._every(_SWEEP, gateway.sweep)
-        self._every(_FLUSH, gateway.log.flush)
+        self._every(STEP, gateway.recent.tick)
+        self._every(_FLUSH, lambda: gateway.log.flush())  # another log may take its place
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -62,8 +76,8 @@ class Running:
         gateway = self.gateway
         gateway.draining = True
         self.server.draining = True
-        for relay in (*gateway.queue, *gateway.held.values()):
-            relay.give_up(503, "the gateway is about to stop", (b"retry-after: 1",))
+        for relay in (*gateway.placing.queue, *gateway.placing.held.values()):
+            relay.give_up(503, "the gateway is about to stop", RETRY)
         grace = self.settings.grace
         ending = asyncio.get_running_loop().call_later(max(grace - 1.0, 0.5 * grace), self._give_up)
         cut = await self.server.drain(grace)
@@ -97,7 +111,7 @@ class Running:
 
 def _check_needs(gateway: Gateway) -> None:
     """A policy that cannot work without a signal is refused, with what would supply it."""
-    routers = {gateway.settings.policy: gateway.router}
+    routers = {gateway.settings.policy: gateway.placing.router}
     if gateway.shadow is not None:
         routers[gateway.settings.shadow] = gateway.shadow.router
     for name, router in routers.items():
@@ -126,15 +140,18 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
 async def run(
     settings: Settings, ready: Callable[[Running], None], reread: Callable[[], Settings] | None = None
 ) -> int:
-    """Serve until told to stop; SIGHUP reads the engines anew. The number of clients cut off at the end."""
+    """Serve until told to stop; SIGHUP reads the settings anew. The number of clients cut off at the end."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     running = Running(settings)
+    guard = running.gateway.placing.guard
+    if threading.current_thread() is threading.main_thread():
+        guard.install()
     async with running:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         if reread is not None:
-            loop.add_signal_handler(signal.SIGHUP, lambda: _renew(running, reread))
+            loop.add_signal_handler(signal.SIGHUP, lambda: renew(running, reread))
         gc.collect()
         gc.freeze()  # what was imported stays: looking through it again and again would hold up answers
         gc.set_threshold(20_000, 20, 20)  # requests leave no cycles behind; there is little to find
@@ -142,12 +159,6 @@ async def run(
         await stop.wait()
         for number in (signal.SIGTERM, signal.SIGINT):  # a second one does not wait
             loop.add_signal_handler(number, running.hurry)
-        return await running.stop()
-
-
-def _renew(running: Running, reread: Callable[[], Settings]) -> None:
-    """Have the engines that the file names now; where one of them cannot be had, nothing changes."""
-    try:
-        running.gateway.roster.renew(reread().engine)
-    except AssayError as error:  # not to standard output: the access log may go there
-        print(f"assay: {error}; the engines stay as they are", file=sys.stderr, flush=True)
+        cut = await running.stop()
+        guard.remove()
+        return cut

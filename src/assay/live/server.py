@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import heapq
 import resource
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,8 +27,12 @@ from assay.live.outbox import Outbox
 REASONS = {status.value: b"%d %s" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 JSON = b"content-type: application/json"
 _END = b"\r\n\r\n"
+_INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 _AHEAD = 64 * 1024  # bytes a client may send ahead of the answer it waits for
 _SWEEP = 0.5  # seconds between two looks for clients that take too long
+_REFUSES = 0.05  # seconds in which a client on this machine refuses what it is sent after it left
+_CLOSED = 7  # TCP_CLOSE, the state of a connection that the other side has reset
+_OTHER_FILES = 128  # logs, libraries, and room to say no
 _LINGER = 2.0  # seconds that a client has to read why it is parted from
 _TAKEN = 1024  # bytes: who takes fewer of an answer in a stall time takes nothing
 _PIECES = 4096  # of a chunked body, beside one for every 64 bytes: tiny ones cost more time than they carry
@@ -48,24 +53,30 @@ class Limits:
 
 
 def error_body(message: str, kind: str, code: str | int | None = None, param: str | None = None) -> bytes:
-    """An error as the OpenAI API writes it.
+    """An error as the OpenAI API writes it, and in the same words as Anthropic's does: that has the type around it.
 
     >>> error_body("no such model", "not_found_error", 404)
-    b'{"error":{"message":"no such model","type":"not_found_error","param":null,"code":404}}'
+    b'{"error":{"message":"no such model","type":"not_found_error","param":null,"code":404},"type":"error"}'
     """
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return msgspec.json.encode({"error": error, "type": "error"})
 
 
 class Exchange:
     """One request and its answer. `left` is called if the client goes before the answer is complete."""
 
-    __slots__ = ("_connection", "_framed", "_head", "body", "done", "head", "left", "peer", "resume", "started")
+    __slots__ = (
+        "_connection", "_framed", "_head", "body", "done", "head", "left", "lines", "nothing", "peer",
+        "resume", "started",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, head: RequestHead, body: bytes) -> None:
         self._connection = connection
         self.head = head
         self.body = body
         self.peer: str = connection.peer
+        self.lines: tuple[bytes, ...] = ()  # that the head of every answer to it has
+        self.nothing = b""  # what may be written into an answer that has begun without saying anything
         self.started = False  # a byte of the answer is on its way
         self.done = False
         self.left: Callable[[], None] | None = None
@@ -79,7 +90,9 @@ class Exchange:
             return
         asked = self.head.method
         said = [b"content-length: %d" % len(body)] if body or not _bodiless(asked, status) else []
-        head = b"\r\n".join([b"HTTP/1.1 " + (line or REASONS[status]), *lines, *said, *self._closing(), b"", b""])
+        head = b"\r\n".join(
+            [b"HTTP/1.1 " + (line or REASONS[status]), *lines, *self.lines, *said, *self._closing(), b"", b""]
+        )
         self.started = True
         self._connection.send(head if asked == b"HEAD" else head + body)
         self.end()
@@ -97,7 +110,7 @@ class Exchange:
         else:  # its end is the connection's
             self._connection.closing = True
             framing = [b"connection: close"]
-        self._head = b"\r\n".join([b"HTTP/1.1 " + line, *lines, *framing, b"", b""])
+        self._head = b"\r\n".join([b"HTTP/1.1 " + line, *lines, *self.lines, *framing, b"", b""])
 
     def write(self, data: bytes) -> None:
         """A piece of an answer that has begun."""
@@ -161,8 +174,8 @@ class Connection(asyncio.Protocol):
     """One client."""
 
     __slots__ = (
-        "_body", "_buffer", "_chunks", "_got", "_head", "_paused", "_pieces", "_reading", "_unsent", "_want", "closing",
-        "due", "exchange", "peer", "server", "transport",
+        "_body", "_buffer", "_chunks", "_got", "_half", "_head", "_paused", "_pieces", "_plain", "_reading", "_unsent",
+        "_want", "closing", "due", "exchange", "peer", "server", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -179,6 +192,8 @@ class Connection(asyncio.Protocol):
         self._got = self._want = self._pieces = 0
         self._reading = True
         self._paused = False
+        self._half = False  # the client has closed its half
+        self._plain = False  # whether half of it can be closed: TLS has no such thing
         self._unsent = 0  # bytes of answers that waited for the client when it was last looked at
 
     # ------------------------------------------------------------------------------------- the transport's calls
@@ -186,6 +201,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self.transport = transport
+        self._plain = hasattr(socket, "TCP_INFO") and transport.get_extra_info("sslcontext") is None
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) and name else "local"
         self.server.connections.add(self)
@@ -210,9 +226,33 @@ class Connection(asyncio.Protocol):
                 self.transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """The client will send no more: it left, or is indistinguishable from one that did."""
-        self.due = min(self.due, self.server.time() + self.server.limits.stall_time)
-        return False
+        """The client will send no more. It may have left; or it has closed its half, and waits for its answer.
+
+        Only bytes tell: who left refuses them. An interim answer is one that every client of HTTP/1.1 passes over, and
+        an answer that has begun says what may be put into it.
+        """
+        exchange = self.exchange
+        probe = None if exchange is None else exchange.nothing if exchange.started else _INTERIM
+        if exchange is None or self.closing or not self._plain or not exchange.head.minor or not probe:
+            self.due = min(self.due, self.server.time() + self.server.limits.stall_time)
+            return False
+        self.closing = self._half = True
+        self._buffer = b""
+        if exchange.started:
+            exchange.write(probe)
+        else:
+            self.send(probe)
+        self.server.loop.call_later(_REFUSES, self._look)
+        return True
+
+    def _look(self) -> None:
+        """Whether a client that sends no more has left: the system knows, and nobody reads here any more."""
+        if self.exchange is None or self.transport.is_closing():
+            return
+        if self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSED:
+            self.abort()
+        else:
+            self.server.loop.call_later(_SWEEP, self._look)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone."""
@@ -283,7 +323,7 @@ class Connection(asyncio.Protocol):
         if wish.lower() != b"100-continue":
             raise Refused(417, "the only expectation here is 100-continue")
         if head.minor and not self._buffer:
-            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.send(_INTERIM)
 
     def _read_body(self) -> None:
         head, data = self._head, self._buffer
@@ -457,7 +497,7 @@ class Server:
         self.time = self.loop.time
         self.outbox.loop = self.loop
         self._empty = asyncio.Event()
-        self.limits = replace(self.limits, connections=_affordable(self.limits.connections))
+        self.limits = replace(self.limits, connections=self.affordable(self.limits.connections))
         times: dict[str, float] = {}
         if tls is not None:  # a handshake is part of the head, a farewell of the answer
             times = {"ssl_handshake_timeout": self.limits.head_time, "ssl_shutdown_timeout": self.limits.stall_time}
@@ -515,21 +555,18 @@ class Server:
             self._sweep.cancel()
         return cut
 
+    @staticmethod
+    def affordable(connections: int) -> int:
+        """As many connections as there may be open files for: two each, since a client's may need one to an engine.
 
-_OTHER_FILES = 128  # logs, libraries, and room to say no
-
-
-def _affordable(connections: int) -> int:
-    """As many connections as there may be open files for: two each, since a client's may need one to an engine.
-
-    Where a process may open 1,024 files, as is usual, a thousand idle clients would otherwise leave none to ask an
-    engine with. The process may raise that itself up to a hard limit.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return connections if soft == resource.RLIM_INFINITY else max(min(connections, (soft - _OTHER_FILES) // 2), 1)
+        Where a process may open 1,024 files, as is usual, a thousand idle clients would otherwise leave none to ask an
+        engine with. The process may raise that itself up to a hard limit.
+        """
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * connections + _OTHER_FILES
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return connections if soft == resource.RLIM_INFINITY else max(min(connections, (soft - _OTHER_FILES) // 2), 1)

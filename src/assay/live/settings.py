@@ -33,6 +33,32 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: str = ""  # tcp://host:5557: where it publishes KV events
     replay: str = ""  # tcp://host:5558: where missed ones can be asked for
     limit: _Count | None = None  # requests it is given at once
+    role: Annotated[str, msgspec.Meta(pattern="^(prefill|decode)?$")] = ""  # of engines that hand prompts over
+
+
+class DiscoverSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where engines come from by themselves, and what is true of all of them."""
+
+    source: str  # file:PATH, srv:NAME, kubernetes:LABEL=VALUE
+    every: _Positive = 2.0  # seconds between two looks at a file or a name
+    scheme: Annotated[str, msgspec.Meta(pattern="^https?$")] = "http"
+    port: str = ""  # kubernetes: the port's name or number, where there are several
+    at: str = ""  # the name server or the API server, where it is not the system's own
+    token: str = ""  # kubernetes: a file with the token, where it is not the pod's own
+    key: str = ""  # the rest as of an engine
+    tp: _Count = 1
+    layout: str = ""
+    events: str = ""  # tcp://{host}:5557
+    replay: str = ""
+    limit: _Count | None = None
+    role: Annotated[str, msgspec.Meta(pattern="^(prefill|decode)?$")] = ""
+
+
+class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A name that clients may ask for, and the models that stand behind it."""
+
+    name: str
+    to: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]  # the first one that some engine has and is up
 
 
 class KeySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,9 +75,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a gateway is told; times in seconds."""
 
     engine: tuple[EngineSettings, ...] = ()
+    discover: tuple[DiscoverSettings, ...] = ()
     policy: str = "lmetric"
     order: str = ""
     shadow: str = ""
+    canary: str = ""  # vllm-v1=10%: another policy decides about so much of the traffic
     host: str = "127.0.0.1"
     port: _Port = 8000
     inflight: _Count = 256  # requests an engine is given at once; more wait here, in the order's order
@@ -67,8 +95,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scrape: _Positive = 1.0  # between two readings of its metrics
     failures: _Count = 3  # in a row: then its circuit is broken
     pause: _Positive = 5.0  # until it is tried again
+    policy_time: _Positive = 0.25  # for one decision; then the least loaded engine takes it
     grace: _Positive = 30.0  # for what runs when the gateway is told to stop
     passthrough: bool = True  # paths the gateway does not know go to an engine
+    origins: tuple[str, ...] = ()  # web pages that may ask from a browser: https://chat.example, or *
     tls_cert: str = ""
     tls_key: str = ""
     engine_ca: str = ""  # certificates that https engines are checked with
@@ -85,6 +115,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_time: _Positive = 75.0
     stall_time: _Positive = 60.0
     key: tuple[KeySettings, ...] = ()
+    model: tuple[ModelSettings, ...] = ()
 
     @property
     def limits(self) -> Limits:
@@ -128,6 +159,9 @@ def convert(table: dict[str, object], name: str) -> Settings:
             )
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadInput(f"{name}: TLS needs both tls_cert and tls_key")
+    for origin in settings.origins:
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s*]+/?", origin):
+            raise BadInput(f"{name}: origins: '{origin}' is none, such as https://chat.example (or '*' for all)")
     if settings.otel and not re.match(r"https?://[^/\s]+", settings.otel):
         raise BadInput(f"{name}: otel: '{settings.otel}' is no address of a collector, such as http://collector:4318")
     return settings

@@ -84,7 +84,7 @@ class Shadow:
         """The real request's first token is there."""
         place = self._where.get(relay.request.id)
         if place is not None and place.new:
-            self.fleet.began(place.engine, relay.request.prompt, place.new, None)
+            self.fleet.began(place.engine, relay.request, place.new, None)
             place.new, place.held = 0, relay.request.prompt
 
     def streamed(self, relay: Relay, tokens: int, gap: float) -> None:

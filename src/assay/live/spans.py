@@ -23,6 +23,7 @@ class Spans:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.trace import Status, StatusCode
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ModuleNotFoundError as error:
             raise BadInput(missing_module("tracing", error)) from None
@@ -32,6 +33,7 @@ class Spans:
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("assay.live")
         self._propagator = TraceContextTextMapPropagator()
+        self._failed = Status(StatusCode.ERROR)
         self._open: dict[int | str, Any] = {}
 
     def begin(self, relay: Relay) -> None:
@@ -58,14 +60,18 @@ class Spans:
         if span is None:
             return
         usage = relay.usage
-        prompt, output = (usage.prompt_tokens, usage.completion_tokens) if usage else (None, None)
+        prompt, output = (usage.prompt, usage.output) if usage else (None, None)
         facts: dict[str, Any] = {
             "http.response.status_code": relay.status, "gen_ai.request.model": relay.request.model,
             "gen_ai.usage.input_tokens": prompt or relay.request.prompt,
             "gen_ai.usage.output_tokens": relay.tokens if output is None else output,
             "assay.engine": relay.engine.name if relay.engine else "", "assay.matched_tokens": relay.matched,
             "assay.tries": relay.tries, "assay.tenant": relay.tenant,
+            "assay.request_id": relay.name.decode("latin-1"), "url.path": relay.exchange.head.path.decode("latin-1"),
         }  # fmt: skip
+        if relay.error:
+            facts["error.type"] = relay.error
+            span.set_status(self._failed)
         if relay.first is not None:
             facts["assay.ttft"] = relay.first - relay.arrival
         span.set_attributes(facts)

@@ -81,6 +81,32 @@ class ShadowReport(msgspec.Struct):
     load_spread_real: float | None = None
 
 
+class CanaryReport(msgspec.Struct):
+    """What a policy that gets a share of the traffic has done with it."""
+
+    policy: str | None = None
+    share: float | None = None
+    requests: int | None = None
+    requests_usual: int | None = None
+    verdict: str | None = None
+
+
+class TenantRow(msgspec.Struct):
+    """What one tenant has asked for."""
+
+    tenant: str | None = None
+    requests: int | None = None
+    failed: int | None = None
+
+
+class Change(msgspec.Struct):
+    """An engine that is no longer as it was."""
+
+    engine: str | None = None
+    to: str | None = None
+    at: float | None = None  # seconds ago
+
+
 class Page(msgspec.Struct):
     """What `GET /engines` answers; other versions may say more, or less."""
 
@@ -99,6 +125,9 @@ class Page(msgspec.Struct):
     statuses: dict[str, int] | None = None
     decisions: list[Decision] | None = None
     shadow: ShadowReport | None = None
+    canary: CanaryReport | None = None
+    tenants: list[TenantRow] | None = None
+    changes: list[Change] | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +159,8 @@ def frame(
     page = reading.page
     head = _head(reading, before, width, title, trouble)
     troubles = _troubles(page, width)
-    below = 5 if page.shadow is not None else 0
+    below = (5 if page.shadow is not None else 0) + (3 if page.canary is not None else 0)
+    below += 1 + len(_lately(page)) if _lately(page) else 0
     room = height - len(head) - 2 - len(troubles) - below  # for engines and decisions
     rows = max(min(room - 5, SHOWN), 3)
     parts: list[RenderableType] = [*head, Text(), _engines(reading, before, width, rows), *troubles]
@@ -138,6 +168,10 @@ def frame(
         parts += [Text(), _decisions(page, width, max(room - 2 - min(len(page.engines), rows + 1), 1))]
     if page.shadow is not None:
         parts += [Text(), _shadow(page, page.shadow)]
+    if page.canary is not None:
+        parts += [Text(), *_canary(page.canary)]
+    if more := _lately(page):
+        parts += [Text(), *more]
     return Group(*parts)
 
 
@@ -513,3 +547,23 @@ def _shadow(page: Page, shadow: ShadowReport) -> RenderableType:
             Text(NONE if load is None else f"{load:.2f}", style="bold green" if best_load else ""),
         )
     return Group(_one_line(line), table)
+
+
+def _canary(canary: CanaryReport) -> list[RenderableType]:
+    """Whose traffic it is, and what follows so far."""
+    line = Text().append("canary ", style="dim").append(canary.policy or NONE, style="bold yellow")
+    line.append(f" decides about {percent(canary.share)}: {short(canary.requests)} requests")
+    line.append(f" beside {short(canary.requests_usual)}")
+    return [_one_line(line), _one_line(Text("       " + (canary.verdict or NONE)))]
+
+
+def _lately(page: Page) -> list[RenderableType]:
+    """Who asks most, and which engines changed: a line each, where there is more than one tenant, or a change."""
+    lines: list[RenderableType] = []
+    if page.tenants and len(page.tenants) > 1:
+        named = (f"{t.tenant or '(none)'} {short(t.requests)}" for t in page.tenants[:6])
+        lines.append(_one_line(Text().append("tenants  ", style="dim").append("   ".join(named))))
+    if page.changes:
+        told = (f"{c.engine} {c.to} {seconds(c.at)} ago" for c in reversed(page.changes[-4:]))
+        lines.append(_one_line(Text().append("changes  ", style="dim").append("   ".join(told))))
+    return lines

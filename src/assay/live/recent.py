@@ -1,0 +1,101 @@
+"""What happened lately: latencies of the last minute, tenants, and engines that changed their state."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from assay.live.counters import Counters, Histogram
+from assay.live.engines import UP, Engine
+
+if TYPE_CHECKING:
+    from assay.live.relay import Relay
+
+STEP = 5.0  # seconds between two looks
+WINDOW = 60.0  # seconds that "lately" means
+_CHANGES = 50  # that are remembered
+_TENANTS = 1000  # that are told apart: without keys, clients make up as many names as they like
+OTHERS = "(others)"
+
+
+@dataclass
+class Tenant:
+    """What one tenant has asked for."""
+
+    requests: int = 0
+    failed: int = 0
+    prompt: int = 0
+    output: int = 0
+
+
+class Recent:
+    """The last minute of a gateway."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._before: deque[tuple[list[int], list[int], int]] = deque(maxlen=int(WINDOW / STEP))
+        self._states: dict[Engine, str] = {}
+        self.changes: deque[dict[str, Any]] = deque(maxlen=_CHANGES)
+        self.tenants: dict[str, Tenant] = {}
+
+    def tick(self) -> None:
+        """Remember where the counters stand; every `STEP` seconds."""
+        counters = self._counters
+        self._before.append((list(counters.ttft.counts), list(counters.itl.counts), counters.requests.total()))
+
+    def look(self, engines: list[Engine], now: float) -> None:
+        """Whether an engine came, went, or is no longer as it was."""
+        for engine in engines:
+            state = self._states.get(engine, "")
+            if state != engine.state:
+                self._changed(engine, state, engine.state, now)
+        for engine in [engine for engine in self._states if engine.number < 0]:
+            self._changed(engine, self._states[engine], "gone", now)
+            del self._states[engine]
+
+    def _changed(self, engine: Engine, old: str, new: str, now: float) -> None:
+        self._states[engine] = new
+        self.changes.append(
+            {"engine": engine.name, "from": old, "to": new, "why": engine.note if new != UP else "", "at": now}
+        )
+
+    def ended(self, relay: Relay) -> None:
+        """A request of a tenant is over."""
+        name = relay.tenant
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            name = name if len(self.tenants) < _TENANTS else OTHERS
+            tenant = self.tenants.setdefault(name[:100], Tenant())
+        tenant.requests += 1
+        tenant.failed += relay.status >= 400
+        tenant.prompt += relay.request.prompt
+        tenant.output += relay.tokens
+
+    def report(self, now: float) -> dict[str, Any]:
+        """Quantiles of the last minute, None where nothing came; the tenants with most requests; changes of state."""
+        then = self._before[0] if self._before else ([], [], 0)
+        ttft, itl = _since(self._counters.ttft, then[0]), _since(self._counters.itl, then[1])
+        busiest = sorted(self.tenants.items(), key=lambda item: -item[1].requests)[:20]
+        return {
+            "ttft_p50": _quantile(ttft, 0.5), "ttft_p99": _quantile(ttft, 0.99),
+            "itl_p50": _quantile(itl, 0.5), "itl_p99": _quantile(itl, 0.99),
+            "tenants": [
+                {"tenant": name, "requests": t.requests, "failed": t.failed, "prompt_tokens": t.prompt,
+                 "completion_tokens": t.output}
+                for name, t in busiest
+            ],
+            "changes": [{**change, "at": now - change["at"]} for change in self.changes],
+        }  # fmt: skip
+
+
+def _since(times: Histogram, then: list[int]) -> Histogram:
+    """What came after."""
+    found = Histogram()
+    found.counts = [a - b for a, b in zip(times.counts, then or [0] * len(times.counts), strict=True)]
+    return found
+
+
+def _quantile(times: Histogram, q: float) -> float | None:
+    value = times.quantile(q) if times.count else None
+    return None if value == float("inf") else value
