@@ -241,8 +241,8 @@ class Navis:
         """Ids and squared distances of the nearest, one row a query; -1 and infinity where there are fewer."""
         rows = np.atleast_2d(np.asarray(queries, np.float32))
         if self.nodes is None or rows.shape[1] != self.config.width:
-            there = f"vectors of {self.config.width}" if self.nodes is not None else "no index"
-            raise BadInput(f"queries have {rows.shape[1]} numbers, and there is {there} here; the same width expected")
+            there = f"the vectors here {self.config.width}" if self.nodes is not None else "there is no index here"
+            raise BadInput(f"queries have {rows.shape[1]} numbers, and {there}; the same width expected")
         breadth = max(breadth or self.config.search, k)
         found = self._each(lambda query: self._search(query, k, breadth), list(rows))
         return np.stack([ids for ids, _ in found]), np.stack([far for _, far in found])
