@@ -15,8 +15,8 @@ from assay.cli.compare import command as compare
 from assay.cli.data import command
 from assay.data.disk import PagedFile
 from assay.data.interface import StoreError
-from assay.data.store.directory import DirStore
 from assay.data.navis.vector_index import VectorIndex
+from assay.data.store.directory import DirStore
 from assay.data.vectors import drifting, write_vectors
 from assay.record.errors import AssayError
 
