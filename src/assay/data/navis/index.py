@@ -284,8 +284,9 @@ class Navis:
         added = len(fresh)
         for first in range(0, max(len(fresh), 1), BATCH):
             part = fresh[first : first + BATCH]
-            last = first + BATCH >= len(fresh)
-            while not await self._insert(ids[part], vectors[part], source, rows if last else 0):
+            done = rows if first + BATCH >= len(fresh) else 0
+            # All there already: then only how far a source has come may be new.
+            while (len(part) or done) and not await self._insert(ids[part], vectors[part], source, done):
                 await self.reload()  # a dead process's record landed: it may hold some of these
                 part = part[[int(one) not in self._there for one in ids[part]]]
         return added
@@ -457,11 +458,11 @@ class Navis:
         first, n = record.first, len(ids)
         nodes.reserve(first + n, nodes.used + len(touched), first + n - nodes.first_fresh)
         new = slice(first, first + n)
-        nodes.ids[new], nodes.codes[new] = ids, array(record.codes, np.uint8, n, -1)
+        nodes.ids[new], nodes.codes[new] = ids, array(record.codes, np.uint8, n, len(self.centres))
         nodes.slots[new], nodes.parents[new] = array(record.slots, np.int32), array(record.parents, np.int32)
         np.add.at(nodes.children, nodes.parents[new], 1)
         nodes.fresh_vectors[first - nodes.first_fresh : first + n - nodes.first_fresh] = array(
-            record.vectors, np.float32, n, -1
+            record.vectors, np.float32, n, self.config.width
         )
         for node in touched[nodes.fresh_row[touched] < 0].tolist():
             nodes.fresh_row[node], nodes.fresh_node[nodes.used] = nodes.used, node
