@@ -80,6 +80,18 @@ def test_gradients_are_those_of_the_definition(
             assert np.abs(blamed[name] - grad).max() < 1e-4 * scale, name
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_without_nodes_adds_nothing(kind: str) -> None:
+    _, x, labels = some_graph(7, 0, 4, 0)
+    ring = np.array([(i, (i + 1) % 7) for i in range(7)])
+    network = Network(kind, (4, 8, 3), heads=2)
+    _, right = oracle.gradients(kind, network.state_dict(), ring.tolist(), x, labels, labels >= 0)
+    with made(network, ring, x, labels, 7, "all") as trainer:
+        assert trainer.graph.sizes.min() == 0
+        trainer.epoch()
+    assert difference(gradients(network), right) < 1e-4
+
+
 @pytest.fixture(scope="module")
 def hubs() -> tuple[Any, Any, Any]:
     from assay.workloads.graph_generate import rmat

@@ -38,6 +38,14 @@ def test_nothing_is_lost() -> None:
     assert [found for case in every[:: len(every) // 12] + every[-4:] if (found := replay(Growing, case, film))] == []
 
 
+@pytest.mark.parametrize("ops", [20, 30])
+def test_the_last_insertion_lands_when_its_successor_has_recovered(ops: int) -> None:
+    """The successor finds all of its vectors there and has nothing to write: a record of nothing could not be read."""
+    film = filmed(Growing, ops, 0)
+    last = max(i for i, frame in enumerate(film.frames) if frame.op.name == "put" and frame.op.key.startswith("log/"))
+    assert replay(Growing, Case(ops, 0, (Fault(last, Kind.LATE),)), film) is None
+
+
 def test_who_dies_leaves_no_file_open() -> None:
     case = Case(50, 0, (Fault(20, Kind.AFTER), Fault(1, Kind.BEFORE)))
     replay(Growing, case)

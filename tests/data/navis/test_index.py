@@ -272,3 +272,17 @@ def test_lists_that_were_never_on_disk_are_not_in_the_cache() -> None:
     cache.grow(100)
     cache.tag(np.array([5, 99, 100, 1301], np.int32), 1)  # neighbours of the same batch have no place yet
     assert len(cache.row_of) == 100
+
+
+def test_vectors_that_are_there_already_change_nothing(tmp_path: Path) -> None:
+    rows = rows_of(80)
+    with VectorIndex.build(tmp_path, rows) as index:
+        before = index.inside.version
+        index.insert(rows[:3], ids=np.arange(3))
+        index.insert(rows[:0])
+        assert index.inside.version == before
+        wait(
+            index.inside.insert(np.arange(3), rows[:3], source="file", rows=3)
+        )  # how far it has come is worth a record
+    with VectorIndex(tmp_path) as index:
+        assert len(index) == 80 and index.inside.sources == {"file": 3}

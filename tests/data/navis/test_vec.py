@@ -15,6 +15,7 @@ from assay.cli.compare import command as compare
 from assay.cli.data import command
 from assay.data.disk import PagedFile
 from assay.data.interface import StoreError
+from assay.data.navis.vector_index import VectorIndex
 from assay.data.store.directory import DirStore
 from assay.data.vectors import drifting, write_vectors
 from assay.record.errors import AssayError
@@ -61,10 +62,14 @@ def test_bad_files_are_told_in_one_line(files: Path) -> None:
     answered("build", index, files / "first.fvecs")
     assert "already" in refused("build", index, files / "first.fvecs")
     write_vectors(files / "wide.fvecs", np.ones((4, 21), np.float32))
-    assert "(n, 20) expected" in refused("insert", index, files / "wide.fvecs")
+    assert "wide.fvecs has vectors of 21 numbers; 20 expected" in refused("insert", index, files / "wide.fvecs")
     assert "queries have 21 numbers" in refused("search", index, files / "wide.fvecs")
-    write_vectors(files / "nan.fvecs", np.full((4, 20), np.nan, np.float32))
-    assert "NaN" in refused("insert", index, files / "nan.fvecs")
+    rows = np.ones((70, 20), np.float32)
+    rows[66, 3] = np.nan
+    write_vectors(files / "nan.fvecs", rows)
+    assert "nan.fvecs: row 66 has a number" in refused("insert", index, files / "nan.fvecs")
+    with VectorIndex(index) as opened:
+        assert len(opened) == 160  # none of the rows before it, either
     assert "no size" in refused("insert", index, files / "more.fbin", "--memory", "much")
     assert "missing.fvecs" in refused("insert", index, files / "missing.fvecs")
 

@@ -191,13 +191,16 @@ def installed(makers: dict[str, Callable[[], Deduplicator]]) -> dict[str, Callab
 
 
 def growth(documents: int, method: str, batch: int, seed: int) -> dict[str, Any]:
-    """Documents a second of one method, early (at a twentieth of the documents) and late."""
+    """Documents a second of the processor of one method, early (at a twentieth of the documents) and late.
+
+    Nobody takes turns with it here, so that the clock on the wall would tell who else was on the machine.
+    """
     with scratch() as folder:
         made, seconds = contenders(folder)[method](), []
         for some in generate.corpus(documents, seed, batch=batch):
-            began = time.perf_counter()
+            began = time.process_time()
             made.observe(some)
-            seconds.append((time.perf_counter() - began) / len(some))
+            seconds.append((time.process_time() - began) / len(some))
     window = max(1, len(seconds) // 20)
     early, late = seconds[window : 3 * window], seconds[-2 * window :]
     return {"early_s": 1 / float(np.median(early)), "late_s": 1 / float(np.median(late)),
@@ -335,7 +338,7 @@ claims = [
     Claim(
         "pace",
         measures.mean("late_over_early", method="fold", experiment="growth"),
-        asks="With ten times as many documents, the pace is at least 0.7 of what it was.",
+        asks="With ten times as many documents, a second of the processor does at least 0.7 of what it did.",
         kind=Kind.AT_LEAST,
         value=0.7,
         unit="times",

@@ -141,10 +141,10 @@ class GAT(nn.Module):
 
     def forward(self, x: Tensor, block: Block) -> Tensor:
         """Rows of the block's own nodes."""
-        z = self.lin(x).view(len(x), self.heads, -1)
+        z = self.lin(x).view(len(x), *self.att_src.shape[1:])
         there, here = (z * self.att_src).sum(-1), (z[: block.n] * self.att_dst).sum(-1)
         out: Tensor = _Attend.apply(z, there, here, block)
-        return (out.mean(1) if self.last else out.reshape(block.n, -1)) + self.bias
+        return (out.mean(1) if self.last else out.flatten(1)) + self.bias
 
 
 def _narrower(weight: Tensor, x: Tensor, block: Block, left: Floats, right: Floats) -> Tensor:

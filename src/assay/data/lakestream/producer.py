@@ -50,6 +50,7 @@ class Producer:
         self._pending: dict[int, Pending] = {}
         self._next_seq = self._won_at = 0
         self._due = 0.0
+        self._room = self._some_room()
         self._lock = asyncio.Lock()
         self._committer: asyncio.Task[None] | None = None
 
@@ -89,7 +90,7 @@ class Producer:
         )
         await put_surely(self.store, data_key(self.name, self.epoch, seq), blob.parts())
         self._pending[seq] = Pending(batch, cursor)
-        full = self.waiting >= self.most
+        full = self.waiting >= self._room
         if full or (not self.background and self.clock.now() >= self._due):
             await self.commit()
 
@@ -114,6 +115,7 @@ class Producer:
                 self.conflicts += 1
                 await self._jitter(0.5 * self.pace.interval)
             self._due = self.clock.now() + self._pause()
+            self._room = self._some_room()
 
     async def _attempt(self, done: bool) -> bool:
         began = self.clock.now()
@@ -152,7 +154,11 @@ class Producer:
             await committer
 
     def _pause(self) -> float:
-        return self.pace.interval * float(self._random.uniform(0.8, 1.2))
+        return self.pace.interval * float(self._random.uniform(0.5, 1.5))
+
+    def _some_room(self) -> float:
+        """Bytes that may wait, drawn anew for each commit: who started together would fill the same room together."""
+        return self.most * float(self._random.uniform(0.5, 1.0))
 
     async def _jitter(self, most: float) -> None:
         await self.clock.sleep(float(self._random.uniform(0.0, min(max(most, 0.01), 1.0))))

@@ -241,8 +241,8 @@ class Navis:
         """Ids and squared distances of the nearest, one row a query; -1 and infinity where there are fewer."""
         rows = np.atleast_2d(np.asarray(queries, np.float32))
         if self.nodes is None or rows.shape[1] != self.config.width:
-            there = f"vectors of {self.config.width}" if self.nodes is not None else "no index"
-            raise BadInput(f"queries have {rows.shape[1]} numbers, and there is {there} here; the same width expected")
+            there = f"the vectors here {self.config.width}" if self.nodes is not None else "there is no index here"
+            raise BadInput(f"queries have {rows.shape[1]} numbers, and {there}; the same width expected")
         breadth = max(breadth or self.config.search, k)
         found = self._each(lambda query: self._search(query, k, breadth), list(rows))
         return np.stack([ids for ids, _ in found]), np.stack([far for _, far in found])
@@ -284,8 +284,9 @@ class Navis:
         added = len(fresh)
         for first in range(0, max(len(fresh), 1), BATCH):
             part = fresh[first : first + BATCH]
-            last = first + BATCH >= len(fresh)
-            while not await self._insert(ids[part], vectors[part], source, rows if last else 0):
+            done = rows if first + BATCH >= len(fresh) else 0
+            # All there already: then only how far a source has come may be new.
+            while (len(part) or done) and not await self._insert(ids[part], vectors[part], source, done):
                 await self.reload()  # a dead process's record landed: it may hold some of these
                 part = part[[int(one) not in self._there for one in ids[part]]]
         return added
@@ -457,11 +458,11 @@ class Navis:
         first, n = record.first, len(ids)
         nodes.reserve(first + n, nodes.used + len(touched), first + n - nodes.first_fresh)
         new = slice(first, first + n)
-        nodes.ids[new], nodes.codes[new] = ids, array(record.codes, np.uint8, n, -1)
+        nodes.ids[new], nodes.codes[new] = ids, array(record.codes, np.uint8, n, len(self.centres))
         nodes.slots[new], nodes.parents[new] = array(record.slots, np.int32), array(record.parents, np.int32)
         np.add.at(nodes.children, nodes.parents[new], 1)
         nodes.fresh_vectors[first - nodes.first_fresh : first + n - nodes.first_fresh] = array(
-            record.vectors, np.float32, n, -1
+            record.vectors, np.float32, n, self.config.width
         )
         for node in touched[nodes.fresh_row[touched] < 0].tolist():
             nodes.fresh_row[node], nodes.fresh_node[nodes.used] = nodes.used, node

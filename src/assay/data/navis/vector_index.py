@@ -25,6 +25,7 @@ from assay.record.errors import BadInput
 
 Progress = Callable[[int, int], None]
 MEMORY = 256 << 20
+CHECKED = 1 << 14  # rows that are looked at together
 ATTEMPTS = 4  # of a reader that comes while the writer tidies up
 
 
@@ -113,6 +114,7 @@ class VectorIndex:
         """Add a file's vectors, going on where a run before stopped: (rows that were there, rows added)."""
         self._writes()
         rows = read_vectors(path)
+        _fit(path, rows, self.width)  # before the first of them is in
         source = _fingerprint(path)
         there = self.inside.sources.get(source, 0)
         for first in range(there, len(rows), BATCH):
@@ -164,6 +166,18 @@ def _locked(folder: Path) -> int:
         os.close(lock)
         raise BadInput(f"another process is writing to {folder}; wait for it, or search meanwhile") from None
     return lock
+
+
+def _fit(path: Path, rows: npt.NDArray[Any], width: int) -> None:
+    """Refuse a file of another width, or with a number that is none, and say where."""
+    if rows.shape[1] != width:
+        raise BadInput(f"{path} has vectors of {rows.shape[1]} numbers; {width} expected, as in the index")
+    for first in range(0, len(rows), CHECKED):
+        odd = ~np.isfinite(np.asarray(rows[first : first + CHECKED], np.float32)).all(axis=1)
+        if odd.any():
+            raise BadInput(
+                f"{path}: row {first + int(odd.argmax())} has a number that is not finite; finite ones expected"
+            )
 
 
 def _floats(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

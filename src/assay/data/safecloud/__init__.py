@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from assay.data.engine.version_log import Damaged
-from assay.data.safecloud.chunks import blocks, pieces, seal, unseal
+from assay.data.safecloud.chunks import CHUNK, blocks, pieces, seal, unseal
 from assay.data.safecloud.designs import DESIGNS, side_by_side
 from assay.data.safecloud.drops import (
     Challenge,
@@ -192,7 +192,7 @@ def audits(kind: str, share: float, challenges: int, seed: int) -> dict[str, dic
         "honest": lambda: Drop(random.bytes(32)), "keeps 32 bytes": lambda: Keeps32(random.bytes(32)),
         "loses blocks": lambda: LosesBlocks(random.bytes(32), share=share),
     }  # fmt: skip
-    chunks = [random.bytes(64 * 1024) for _ in range(4)]
+    chunks = [random.bytes(CHUNK) for _ in range(4)]
     known = [Published.of(chunk) for chunk in chunks]
 
     async def asked(audit: str) -> dict[str, Any]:

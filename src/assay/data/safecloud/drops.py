@@ -55,9 +55,18 @@ class Challenge(msgspec.Struct, frozen=True):
     blocks: int = BLOCKS
 
     def places(self, count: int) -> list[int]:
-        """The blocks that the nonce chooses, of so many; nobody knows them before."""
-        draws = derive(self.nonce, "places", 8 * self.blocks, context=self.digest.hex())
-        return [int.from_bytes(draws[8 * i : 8 * i + 8], "big") % count for i in range(self.blocks)]
+        """The blocks that the nonce chooses, of so many, none of them twice; nobody knows them before.
+
+        >>> sorted(Challenge(b"chunk", b"nonce", blocks=4).places(4))
+        [0, 1, 2, 3]
+        """
+        asked = min(self.blocks, count)
+        draws = derive(self.nonce, "places", 8 * asked, context=self.digest.hex())
+        moved: dict[int, int] = {}  # a shuffle of all blocks that stops after those asked for
+        for i in range(asked):
+            other = i + int.from_bytes(draws[8 * i : 8 * i + 8], "big") % (count - i)
+            moved[i], moved[other] = moved.get(other, other), moved.get(i, i)
+        return [moved[i] for i in range(asked)]
 
 
 class Answer(Signed, frozen=True):
@@ -240,10 +249,10 @@ class LosesBlocks(Drop):
     def prove(self, challenge: Challenge, stored: Buffer) -> bytes:
         """From the blocks that are left; which went is fixed by the chunk, not by the question."""
         left = bytearray(stored)
-        for place in range(0, len(left), BLOCK):
-            fate = derive(challenge.digest, f"lost {place}", 8)
-            if int.from_bytes(fate, "big") / 2**64 < self.share:
-                left[place : place + BLOCK] = bytes(len(left[place : place + BLOCK]))
+        count = -(-len(left) // BLOCK)
+        for gone in Challenge(challenge.digest, b"lost", blocks=round(self.share * count)).places(count):
+            place = gone * BLOCK
+            left[place : place + BLOCK] = bytes(len(left[place : place + BLOCK]))
         return (
             prefix_proof(challenge, left)
             if challenge.audit == "prefix"

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
 import os
 import threading
@@ -17,6 +18,7 @@ from functools import cache, wraps
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+ENDS = 5.0  # seconds that what was cancelled may take to end
 
 
 def background() -> asyncio.AbstractEventLoop:
@@ -28,8 +30,29 @@ def background() -> asyncio.AbstractEventLoop:
 def _loop(process: int) -> asyncio.AbstractEventLoop:
     """A forked process has its parent's loop and not the thread that runs it, so it gets another."""
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="assay-store", daemon=True).start()
+    thread = threading.Thread(target=loop.run_forever, name="assay-store", daemon=True)
+    thread.start()
+    atexit.register(_end, process, loop, thread)
     return loop
+
+
+def _end(process: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Let go of what is under way before the interpreter ends: an answer from compiled code after that would abort it.
+
+    Whoever waits for something at the end has registered later, and has had it by now.
+    """
+    if os.getpid() != process or not thread.is_alive():
+        return
+    asyncio.run_coroutine_threadsafe(_cancel_others(), loop)
+    thread.join(ENDS)
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    asyncio.get_running_loop().stop()
 
 
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:
