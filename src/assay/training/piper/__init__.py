@@ -121,7 +121,7 @@ def drawn(nodes: int, seed: int) -> Machine:
     )  # fmt: skip
 
 
-def exchanges(nodes: int, per_peer: float, seed: int) -> dict[str, dict[str, float]]:
+def all_to_alls(nodes: int, per_peer: float, seed: int) -> dict[str, dict[str, float]]:
     """Every algorithm on one machine; Piper takes flat or HALO, whichever is quicker."""
     machine = drawn(nodes, seed)
     sizes = np.full((machine.ranks, machine.ranks), per_peer)
@@ -134,7 +134,7 @@ def exchanges(nodes: int, per_peer: float, seed: int) -> dict[str, dict[str, flo
     }
 
 
-def migration(steps: int, uneven_by: float, seed: int) -> dict[str, dict[str, float]]:
+def swapping(steps: int, uneven_by: float, seed: int) -> dict[str, dict[str, float]]:
     """One layer of the 201B model on 16 ranks: places fixed, experts swapped, all experts packed anew.
 
     A step is as many microbatches of one sequence as the plans have, all routed alike.
@@ -205,8 +205,8 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     loads = [{"steps": lab.pick(quick=64, full=256), "uneven_by": x} for x in (1.3, 1.6, 2.0)]
     return {
         "plans": few.run(plans, [{"size": s, "ranks": n, "most": most} for s, n in sizes], per="method"),
-        "exchanges": few.run(exchanges, messages, per="algorithm"),
-        "migration": here.run(migration, loads, per="policy"),
+        "exchanges": few.run(all_to_alls, messages, per="algorithm"),
+        "migration": here.run(swapping, loads, per="policy"),
         "real": replace(lab.with_seeds(quick=1, full=3), workers=0).run(
             over_slowed_links, [{"nodes": 4, "rounds": lab.pick(quick=5, full=15)}], per="round"
         ),
