@@ -17,8 +17,8 @@ HALO's exchanges, by processes over slowed links, and the bytes of a torch model
 Dash and Wang, 2026, arXiv:2605.05049.
 
 >>> from assay.training.piper.exchanges import flat, halo
->>> machine, sizes = Machine(nodes=16), np.full((128, 128), 2048.0)
->>> flat(machine, [range(128)]).seconds(machine, sizes) > 3 * halo(machine, [range(128)]).seconds(machine, sizes)
+>>> machine, sizes = Machine(nodes=8), np.full((64, 64), 1000.0)
+>>> flat(machine, [range(64)]).seconds(machine, sizes) > 3 * halo(machine, [range(64)]).seconds(machine, sizes)
 True
 """
 
