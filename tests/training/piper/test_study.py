@@ -74,7 +74,7 @@ def test_memory_falls_with_stages_and_with_expert_parallelism() -> None:
 
 
 def test_migration_narrows_the_spread_and_is_told_apart_from_packing() -> None:
-    rows = piper.migration(steps=48, uneven_by=1.6, seed=0)
+    rows = piper.swapping(steps=48, uneven_by=1.6, seed=0)
     assert rows["migration"]["spread"] < 0.7 * rows["fixed"]["spread"]
     assert rows["migration"]["seconds"] < rows["fixed"]["seconds"]
     assert 0 < rows["migration"]["swaps"] < rows["packed"]["swaps"]

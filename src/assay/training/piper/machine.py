@@ -93,7 +93,7 @@ def arrivals(machine: Machine, src: Ints, dst: Ints, nbytes: Floats, after: list
 
     >>> machine = Machine(nodes=2, start_outside=1e-5)
     >>> one, other = arrivals(machine, np.array([0, 1]), np.array([8, 9]), np.array([25e6, 25e6]), [[], []])
-    >>> round(one * 1e3, 2), round(other * 1e3, 2)  # two dies share a card
+    >>> float(round(one * 1e3, 2)), float(round(other * 1e3, 2))  # two dies share a card
     (2.01, 2.01)
     """
     network, count = _topology(machine), len(src)

@@ -1,7 +1,7 @@
 """What an all-to-all takes on a machine, flat or by HALO, as planners ask for it: played once, read off between sizes.
 
->>> network = Network.of(frontier(128), halo=True)
->>> chosen = network.choice(range(0, 128, 1), 16e3)
+>>> network = Network.of(frontier(64), halo=True)
+>>> chosen = network.choice(range(64), 64e3)
 >>> chosen.algorithm, chosen.seconds < chosen.flat
 ('halo', True)
 """

@@ -35,7 +35,7 @@ def mixture(size: str) -> Model:
     """A mixture of experts of the paper's sizes; widths and depths are those customary for them (inferred).
 
     >>> [round(mixture(size).params / 1e9) for size in SIZES]
-    [11, 56, 200, 542]
+    [10, 56, 201, 541]
     """
     layers, hidden, heads, count, top_k, ffn = SIZES[size]
     mixed = Experts(count, top_k, ffn)
