@@ -207,7 +207,7 @@ claims = [
     Claim(
         "steady", _over_works("mfu", _from_few_to_many("mfu", "omni"), min), kind=Kind.AT_LEAST, value=0.75,
         unit="ratio",
-        asks="From mostly text to mostly images, utilisation keeps at least three quarters, on every workload.",
+        asks="From mostly text to mostly images, utilisation is at least 0.75 times what it was, on every workload.",
     ),
     Claim(
         "balancing", _without("no balancing"), kind=Kind.CHANGE, toward="down",

@@ -85,4 +85,4 @@ def _dealt(whole: Any, cut: Any, arrived: Any, long: int, ranks: int, group: int
                 if load[r] < load[where]:
                     where = r
         load[where] += whole[rest[turn]]
-    return load.max()
+    return float(load.max())

@@ -114,7 +114,8 @@ def least_slowest(times: Floats, stages: int) -> list[int]:
 
 def _filled(ends: Floats, most: float, stages: int) -> list[int]:
     """Stages filled up to `most`; the last are left at least one each."""
-    counts, at, total = [], 0, len(ends) - 1
+    counts: list[int] = []
+    at, total = 0, len(ends) - 1
     while at < total:
         fits = int(np.searchsorted(ends, ends[at] + most * (1 + 1e-12), side="right")) - 1
         end = max(at + 1, min(fits, total - max(0, stages - len(counts) - 1)))

@@ -130,7 +130,7 @@ def in_a_row(setup: Setup, cut: Cut, samples: Samples, balanced: bool = False) -
     """Stages with `cut.layers` of the encoder and `cut.words` of the language model, 1F1B."""
     copies = setup.cluster.ranks // (cut.tp * cut.pp)
     deal = dealt(setup, samples, copies, balanced)
-    tokens, patches = deal.samples.tokens.astype(float), deal.samples.image * float(setup.sees.merge)
+    tokens, patches = deal.samples.tokens.astype(float), (deal.samples.image * setup.sees.merge).astype(float)
     sees, speaks = _rows(setup, cut, copies)
     eye = sees.passes(deal.add(patches), deal.add(patches**2))
     mouth = speaks.passes(deal.add(tokens), deal.add(tokens**2 / 2))
@@ -231,7 +231,7 @@ def encoded(setup: Setup, cut: Cut, deal: Dealt, balanced: bool, how: str) -> En
     def dealt_out(seconds: Floats) -> tuple[Floats, Floats, Ints]:
         whole = seconds[:-1] - seconds[-1]
         times, cuts = makespans(whole, whole / group + exchange, where, bins, ranks, group, balanced, how)
-        return times, np.bincount(where, whole, bins), cuts
+        return times, np.bincount(where, whole, bins).astype(float), cuts
 
     forward, total, cuts = dealt_out(alone.forward[0])
     backward, _, _ = dealt_out(alone.backward[0])
