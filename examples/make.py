@@ -238,6 +238,31 @@ def multimodal(random: Random) -> str:
     return lines(rows)
 
 
+@makes("sections.toml")
+def sections(random: Random) -> str:
+    """A compound job: a language model that is trained, a teacher that is not, an encoder for samples with images."""
+    return """batch = 256
+samples = "multimodal.jsonl"
+
+[[section]]
+name = "student"
+model = "qwen3-8b"
+ranks = 32
+critical = true
+
+[[section]]
+name = "teacher"
+model = "qwen3-32b"
+mode = "forward"
+feeds = ["student"]
+
+[[section]]
+name = "eyes"
+vision = "qwen2.5-vl"
+feeds = ["student"]
+"""
+
+
 @makes("market.csv")
 def market(random: Random) -> str:
     """What nodes cost, in US dollars an hour, and how many there are, in two regions: every ten minutes of an hour."""
