@@ -263,6 +263,14 @@ feeds = ["student"]
 """
 
 
+@makes("mixes.toml")
+def mixes(random: Random) -> str:
+    """How a job's mix moves: text first, then more and more images."""
+    phases = ((1, 9, 4000), (4, 6, 3000), (8, 2, 1000))
+    told = "# Shares of image and text tokens, and for how many steps.\n"
+    return told + "".join(f"\n[[phase]]\nimage = {i}\ntext = {t}\nsteps = {n}\n" for i, t, n in phases)
+
+
 @makes("market.csv")
 def market(random: Random) -> str:
     """What nodes cost, in US dollars an hour, and how many there are, in two regions: every ten minutes of an hour."""

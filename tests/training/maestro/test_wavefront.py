@@ -78,7 +78,7 @@ def test_texts_cover_the_wait_for_the_first_images() -> None:
     order = wavefront(auxiliary, critical)
     assert order[0] in (2, 3)
     assert idle(auxiliary, critical, order) == 3.0  # twelve of the helper, then one sample: no order waits less
-    assert idle(auxiliary, critical, np.arange(4)) == 6.0
+    assert idle(auxiliary, critical, np.arange(4)) == 9.0
 
 
 def test_helpers_take_real_time_however_samples_are_ordered() -> None:

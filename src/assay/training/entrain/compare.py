@@ -13,7 +13,7 @@ from assay.record.errors import BadInput
 from assay.sim.random import stream
 from assay.training import entrain
 from assay.training.engine.planning import TIE
-from assay.training.entrain.steps import Setup
+from assay.training.entrain.steps import Setup, split_of
 from assay.workloads.multimodal import Samples, read
 
 UNITS = {
@@ -81,7 +81,7 @@ def compare(
         "samples": len(samples), "image_mean": float(samples.image.mean()), "text_mean": float(samples.text.mean()),
         "batches": BATCHES, "batch": setup.batch,
     }  # fmt: skip
-    chosen = entrain.split_of(setup, profile)
+    chosen = split_of(setup, profile)
     return {
         "samples": facts,
         "split": {"encoder_stages": chosen, "language_stages": setup.stages - chosen, "copies": setup.copies},

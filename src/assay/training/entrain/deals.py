@@ -62,7 +62,7 @@ def entrain(
         stratify: without it samples stay in the order drawn.
     """
     bins = strata(sight, copies * m) if stratify else np.arange(len(sight)) % (copies * m)
-    load = np.bincount(bins, words, copies * m)
+    load = np.bincount(bins, words, copies * m).astype(float)
     of_bin = np.empty((copies * m, 2), np.int64)
     of_bin[:, 0] = longest_first(load, np.argsort(-load, kind="stable"), copies, m)
     for copy in range(copies):
@@ -119,7 +119,7 @@ def put_off(words: Floats, sight: Floats, held: Floats, first: Ints, m: int, buf
 
 
 @njit(cache=True)
-def _gain(sums: Any, a: int, b: int, more: Any) -> float:
+def _gain(sums: Any, a: int, b: int, more: Any) -> Any:
     """How much the sum of squares falls (halved) if `more` goes from a to b."""
     return more[0] * (sums[a, 0] - sums[b, 0] - more[0]) + more[1] * (sums[a, 1] - sums[b, 1] - more[1])
 

@@ -98,7 +98,7 @@ def whole(batches: list[Samples], seed: int) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for step, batch in enumerate(batches):
         images, texts = pictures(batch, seed, step)
-        sum(loss(language, encode(encoder, i), t) for i, t in zip(images, texts, strict=True)).backward()  # type: ignore[union-attr]
+        sum(loss(language, encode(encoder, i), t) for i, t in zip(images, texts, strict=True)).backward()
         values |= _updated(encoder | language, step)
     return values
 
@@ -168,7 +168,7 @@ def _speaking(dist: Any, weights: Any, texts: Any, deal: Deal, m: int, note: Any
         tokens = torch.empty(len(mine), WIDTH, dtype=torch.float64)
         dist.recv(tokens, ENCODER)
         tokens.requires_grad_()
-        sum(loss(weights, tokens[at], texts[sample]) for at, sample in enumerate(mine)).backward()  # type: ignore[union-attr]
+        sum(loss(weights, tokens[at], texts[sample]) for at, sample in enumerate(mine)).backward()
         dist.send(tokens.grad, ENCODER)
         for sample in mine:
             note(step, "trained", sample)

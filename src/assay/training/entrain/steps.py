@@ -140,7 +140,7 @@ def splits_of_draws(setup: Setup, samples: Samples, size: int) -> Ints:
     draws = len(samples) // size
     means = [each[: draws * size].reshape(draws, size).mean(axis=1) for each in sizes(setup, samples)]
     at = slowest(setup, means, nominal(setup, samples)).argmin(axis=0)
-    return np.array(setup.splits())[at]
+    return np.asarray(np.array(setup.splits(), np.int64)[at])
 
 
 # -------------------------------------------------------------------------------------------------- the step
