@@ -258,6 +258,31 @@ def multimodal(random: Random) -> str:
     return lines(rows)
 
 
+@makes("sections.toml")
+def sections(random: Random) -> str:
+    """A compound job: a language model that is trained, a teacher that is not, an encoder for samples with images."""
+    return """batch = 256
+samples = "multimodal.jsonl"
+
+[[section]]
+name = "student"
+model = "qwen3-8b"
+ranks = 32
+critical = true
+
+[[section]]
+name = "teacher"
+model = "qwen3-32b"
+mode = "forward"
+feeds = ["student"]
+
+[[section]]
+name = "eyes"
+vision = "qwen2.5-vl"
+feeds = ["student"]
+"""
+
+
 @makes("mixes.toml")
 def mixes(random: Random) -> str:
     """How a job's mix moves: text first, then more and more images."""

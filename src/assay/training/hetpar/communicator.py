@@ -85,7 +85,8 @@ def _swap(
     rows: Tensor, out_of: dict[int, list[Move]], held: Sequence[Box], into: dict[int, list[Move]], by: Communicator
 ) -> dict[int, Tensor]:
     """One message for every peer, its slices one after the other; what stays here does not touch a wire."""
-    me, works = dist.get_rank(), []
+    me = dist.get_rank()
+    works: list[Any] = []
     got: dict[int, Tensor] = {}
     for peer, moves in into.items():
         if peer != me:

@@ -57,7 +57,8 @@ def weights(seed: int) -> dict[str, dict[str, Tensor]]:
     random = torch.Generator().manual_seed(seed)
 
     def normal(rows: int, columns: int) -> Tensor:
-        return torch.randn(rows, columns, generator=random) / rows**0.5
+        found: Tensor = torch.randn(rows, columns, generator=random) / rows**0.5
+        return found
 
     def block() -> dict[str, Tensor]:
         qkv = normal(WIDTH, 3 * WIDTH).view(WIDTH, HEADS, -1)  # by heads, so that a cut has whole ones

@@ -1,4 +1,4 @@
-"""A compound job as a graph of sections: models that feed one another, one of which is critical, and where edges are cut.
+"""A compound job as a graph of sections: models that feed one another, one of them critical, and where edges are cut.
 
     batch = 256                      # samples a step
     samples = "samples.jsonl"        # image_tokens and text_tokens, a line each
@@ -180,7 +180,9 @@ def _node(table: dict[str, Any], where: str) -> Node:
         raise BadInput(f"{where}: model or vision should be a name")
     critical = table.get("critical", False)
     if not isinstance(critical, bool) or (critical and (mode == "forward" or "vision" in table)):
-        raise BadInput(f"{where}: critical is true or false, and the critical section is a language model that is trained")
+        raise BadInput(
+            f"{where}: critical is true or false, and the critical section is a language model that is trained"
+        )
     ranks = _whole(table.get("ranks", 8 if critical else 0), "ranks", where, 0)
     if critical and not ranks:
         raise BadInput(f"{where}: the critical section needs ranks")

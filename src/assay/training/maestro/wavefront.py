@@ -28,10 +28,13 @@ import numpy as np
 from assay.sim.compiled import njit
 from assay.training.interface import Floats, Ints
 
+QUEUE = 8  # outputs of an auxiliary section that may wait for the critical one
 ROUNDS = 3  # times that samples are taken out and put back at most
 
 
-def wavefront(auxiliary: Floats, critical: Floats, before: Floats | None = None) -> Ints:
+def wavefront(
+    auxiliary: Floats, critical: Floats, before: Floats | None = None, after: Floats | None = None
+) -> Ints:  # fmt: skip
     """The order of a global batch.
 
     Args:
@@ -39,28 +42,36 @@ def wavefront(auxiliary: Floats, critical: Floats, before: Floats | None = None)
         critical: seconds of each sample in the critical section.
         before: [section, section], above 0 where the first one's output goes into the second; sections are listed so
             that what goes into one comes before it. All go straight into the critical one where it is left out.
+        after: seconds [sample, section] of the way back, once the critical section is done with a sample; then what
+            ends earliest is the last of those, not the critical section.
     """
     work, needs = np.ascontiguousarray(auxiliary, float), _needs(auxiliary, before)
+    back = np.zeros_like(work) if after is None else np.ascontiguousarray(after, float)
     total = work.sum(axis=1)
     queue = np.lexsort((np.arange(len(total)), -total))  # text-only ones last in it, and taken out
     order = np.flatnonzero(total == 0)
     last = np.asarray(critical, float)
-    starts = [_inserted(work, last, needs, order, queue[total[queue] > 0]), johnson(work, last), np.arange(len(total))]
-    tried = [_improved(work, last, needs, start, ROUNDS) for start in starts]
-    return np.asarray(min(tried, key=lambda one: _end(work, last, needs, one)))
+    given = work, last, back, needs
+    starts = [_inserted(*given, order, queue[total[queue] > 0]), johnson(work, last), np.arange(len(total))]
+    tried = [_improved(*given, start.copy(), ROUNDS) for start in starts]
+    if after is None:
+        return np.asarray(min(tried, key=lambda one: _end(*given, one)))
+    none = np.zeros_like(work)  # ways back share a section with the ways there: also try as if there were none
+    tried += [_improved(work, last, none, needs, start, ROUNDS) for start in starts]
+    return np.asarray(min(tried, key=lambda one: _played(work, back, last, one, QUEUE)[1]))
 
 
-def arrival(auxiliary: Floats, critical: Floats, before: Floats | None = None) -> Ints:
+def arrival(auxiliary: Floats, critical: Floats, before: Any = None, after: Any = None) -> Ints:
     """The samples' own order."""
     return np.arange(len(critical))
 
 
-def longest_first(auxiliary: Floats, critical: Floats, before: Floats | None = None) -> Ints:
+def longest_first(auxiliary: Floats, critical: Floats, before: Any = None, after: Any = None) -> Ints:
     """By their work in all sections, the longest first."""
     return np.argsort(-(np.asarray(auxiliary).sum(axis=1) + critical), kind="stable")
 
 
-def johnson(auxiliary: Floats, critical: Floats, before: Floats | None = None) -> Ints:
+def johnson(auxiliary: Floats, critical: Floats, before: Any = None, after: Any = None) -> Ints:
     """Johnson's rule (1954), the best order there is for one auxiliary section; several count as their slowest."""
     first = np.asarray(auxiliary).max(axis=1) if np.shape(auxiliary)[1] else np.zeros(len(critical))
     early = first < critical
@@ -76,7 +87,7 @@ ORDERS = {"wavefront": wavefront, "arrival": arrival, "longest first": longest_f
 def idle(auxiliary: Floats, critical: Floats, order: Ints, before: Floats | None = None) -> float:
     """Seconds that the critical section waits for others, by the time it has taken all samples in this order."""
     work, needs = np.ascontiguousarray(auxiliary, float), _needs(auxiliary, before)
-    end = _end(work, np.asarray(critical, float), needs, np.asarray(order, np.int64))
+    end = _end(work, np.asarray(critical, float), np.zeros_like(work), needs, np.asarray(order, np.int64))
     return max(0.0, float(end - np.sum(critical)))
 
 
@@ -86,10 +97,10 @@ def _needs(auxiliary: Floats, before: Floats | None) -> Any:
 
 
 @njit(cache=True)
-def _end(work: Any, critical: Any, needs: Any, order: Any) -> Any:
-    """When the critical section has taken all samples."""
+def _end(work: Any, critical: Any, back: Any, needs: Any, order: Any) -> Any:
+    """When the critical section has taken all samples, and ways back are over that do not delay anything else."""
     sections = work.shape[1]
-    free, done, end = np.zeros(sections), np.zeros(sections), 0.0
+    free, done, home, end = np.zeros(sections), np.zeros(sections), np.zeros(sections), 0.0
     for i in order:
         ready = 0.0
         for s in range(sections):
@@ -102,17 +113,22 @@ def _end(work: Any, critical: Any, needs: Any, order: Any) -> Any:
                 done[s] = free[s] = start + work[i, s]
                 ready = max(ready, done[s])
         end = max(end, ready) + critical[i]
+        for s in range(sections):
+            if back[i, s] > 0:
+                home[s] = max(home[s], end) + back[i, s]
+    for s in range(sections):
+        end = max(end, home[s])
     return end
 
 
 @njit(cache=True)
-def _inserted(work: Any, critical: Any, needs: Any, first: Any, queue: Any) -> Any:
+def _inserted(work: Any, critical: Any, back: Any, needs: Any, first: Any, queue: Any) -> Any:
     """Each of the queue at its best place among those that are there."""
     order = np.empty(len(first) + len(queue), np.int64)
     size = len(first)
     order[:size] = first
     for i in queue:
-        at, _ = _place(work, critical, needs, order[:size], i)
+        at, _ = _place(work, critical, back, needs, order[:size], i)
         for k in range(size, at, -1):
             order[k] = order[k - 1]
         order[at] = i
@@ -121,14 +137,14 @@ def _inserted(work: Any, critical: Any, needs: Any, first: Any, queue: Any) -> A
 
 
 @njit(cache=True)
-def _improved(work: Any, critical: Any, needs: Any, order: Any, rounds: int) -> Any:
+def _improved(work: Any, critical: Any, back: Any, needs: Any, order: Any, rounds: int) -> Any:
     """Take out and put back every sample, as long as that helps."""
-    best, n = _end(work, critical, needs, order), len(order)
+    best, n = _end(work, critical, back, needs, order), len(order)
     for _ in range(rounds):
         before = best
         for i in range(n):
             rest = order[order != i]
-            at, end = _place(work, critical, needs, rest, i)
+            at, end = _place(work, critical, back, needs, rest, i)
             if end < best - 1e-12 * best:
                 order[:at] = rest[:at]
                 order[at] = i
@@ -140,10 +156,11 @@ def _improved(work: Any, critical: Any, needs: Any, order: Any, rounds: int) -> 
 
 
 @njit(cache=True)
-def _place(work: Any, critical: Any, needs: Any, order: Any, i: int) -> Any:
-    """Where a sample goes into an order, and when the critical section then ends; the first of equal places."""
+def _place(work: Any, critical: Any, back: Any, needs: Any, order: Any, i: int) -> Any:
+    """Where a sample goes into an order, and when everything then ends; the first of equal places."""
     n, sections = len(order), work.shape[1]
     free = np.zeros((n + 1, sections))  # when a section has done all samples before a place
+    home = np.zeros((n + 1, sections))  # when its ways back of all samples before a place are over
     ends = np.zeros(n + 1)
     done = np.zeros(sections)
     for k in range(n):
@@ -158,14 +175,22 @@ def _place(work: Any, critical: Any, needs: Any, order: Any, i: int) -> Any:
                 done[s] = free[k + 1, s] = start + work[j, s]
                 ready = max(ready, done[s])
         ends[k + 1] = max(ends[k], ready) + critical[j]
+        for s in range(sections):
+            home[k + 1, s] = max(home[k, s], ends[k + 1]) + back[j, s] if back[j, s] > 0 else home[k, s]
     rest = np.zeros(sections)  # the longest way from a section's being free at a place to the end
+    ways = np.zeros(sections)  # the same of its ways back
     last = 0.0  # the same of the critical section
     best, place = np.inf, n
     through = np.zeros(sections)
     for k in range(n, -1, -1):
         if k < n:
             j = order[k]
-            last += critical[j]
+            onward = last
+            for s in range(sections):
+                ways[s] += back[j, s]
+                if back[j, s] > 0:
+                    onward = max(onward, ways[s])
+            last = critical[j] + onward
             for s in range(sections - 1, -1, -1):
                 through[s] = 0.0
                 if work[j, s] > 0:
@@ -188,7 +213,11 @@ def _place(work: Any, critical: Any, needs: Any, order: Any, i: int) -> Any:
                 done[s] = now = now + work[i, s]
                 ready = max(ready, now)
             total = max(total, now + rest[s])
-        total = max(total, max(ends[k], ready) + critical[i] + last)
+        end = max(ends[k], ready) + critical[i]
+        total = max(total, end + last)
+        for s in range(sections):
+            start = max(home[k, s], end) if back[i, s] > 0 else home[k, s]
+            total = max(total, start + back[i, s] + ways[s])
         if total <= best:
             best, place = total, k
     return place, best
@@ -199,7 +228,8 @@ def _played(work: Any, back: Any, critical: Any, order: Any, queue: int) -> Any:
     """A batch with bounded queues and auxiliary backward passes: when the critical section ends, and when all ends.
 
     An auxiliary section runs ahead of the critical one by `queue` of its samples at most. Forward passes come first;
-    while the queue is full, backward passes run of samples that the critical section is done with.
+    while the queue is full, backward passes run of samples that the critical section is done with. A section without
+    backward passes does not wait for new weights: its queue is full when a batch begins, and again when it ends.
     """
     n, sections = len(order), work.shape[1]
     free, end = np.zeros(sections), 0.0
@@ -208,12 +238,17 @@ def _played(work: Any, back: Any, critical: Any, order: Any, queue: int) -> Any:
     owed = np.zeros((sections, n))  # when its k-th backward pass may start, and what it takes
     size = np.zeros((sections, n))
     paid = np.zeros(sections, np.int64)
+    trained = np.zeros(sections, np.bool_)
+    for s in range(sections):
+        trained[s] = back[:, s].max() > 0 if n else False
     for i in order:
         ready = 0.0
         for s in range(sections):
             if work[i, s] <= 0:
                 continue
             k = count[s]
+            if not trained[s] and k < queue:
+                continue
             room = taken[s, k - queue] if k >= queue else 0.0
             while paid[s] < k and free[s] < room and owed[s, paid[s]] < room:
                 free[s] = max(free[s], owed[s, paid[s]]) + size[s, paid[s]]
@@ -231,11 +266,11 @@ def _played(work: Any, back: Any, critical: Any, order: Any, queue: int) -> Any:
         while paid[s] < count[s]:
             free[s] = max(free[s], owed[s, paid[s]]) + size[s, paid[s]]
             paid[s] += 1
-        over = max(over, free[s])
+        over = max(over, free[s], work[:, s].sum())  # also of those that fill the queue for the next batch
     return end, over
 
 
-def played(auxiliary: Floats, back: Floats, critical: Floats, order: Ints, queue: int = 8) -> tuple[float, float]:
+def played(auxiliary: Floats, back: Floats, critical: Floats, order: Ints, queue: int = QUEUE) -> tuple[float, float]:
     """Seconds until the critical section is done with a batch, and until everything is.
 
     Args:
