@@ -30,7 +30,7 @@ def _far(ranks: Any, on: Machines) -> float:
 
 def _owned(split: Split, job: Work) -> dict[tuple[int, int], int]:
     """Who owns each head of queries in each group."""
-    found = {}
+    found: dict[tuple[int, int], int] = {}
     for j in range(split.groups):
         owners = [int(r) for r in np.flatnonzero(split.group == j) for _ in range(int(split.heads[r]))]
         found |= {(j, head): r for head, r in enumerate(owners)}

@@ -41,7 +41,7 @@ def _grouped(q: Tensor, heads: int) -> Tensor:
 def _scores(q: Tensor, k: Tensor, queries: Span, keys: Span, causal: bool) -> Tensor:
     """Scaled products [head, query, key], minus infinity where a query may not look."""
     asking = _grouped(q[queries.rows], k.shape[1])
-    found = torch.einsum("qhgd,khd->hgqk", asking, k[keys.rows]).flatten(0, 1) * q.shape[-1] ** -0.5
+    found: Tensor = torch.einsum("qhgd,khd->hgqk", asking, k[keys.rows]).flatten(0, 1) * q.shape[-1] ** -0.5
     if causal and keys.stop > queries.start + 1:
         hidden = torch.arange(keys.start, keys.stop) > torch.arange(queries.start, queries.stop)[:, None]
         found = found.masked_fill(hidden, -torch.inf)
@@ -113,7 +113,7 @@ def in_one_piece(tensors: Sequence[Tensor], lengths: Sequence[int], causal: bool
         a, b, c = (x.transpose(0, 1)[None] for x in (q, k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)))
         outs.append(torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=causal)[0].transpose(0, 1))
     whole = torch.cat(outs)
-    whole.backward(gradient)  # type: ignore[no-untyped-call]
+    whole.backward(gradient)
     names = dict(zip(("q", "k", "v"), inputs, strict=True))
     gradients = {name: part.grad.numpy() for name, part in names.items() if part.grad is not None}
     return {"out": whole.detach().numpy()} | gradients

@@ -94,7 +94,7 @@ def _attend(rank: Rank, split: Split, seed: int) -> dict[str, Any]:
     *inputs, gradient = (whole[mine].clone() for whole in tensors(int(split.tokens.sum()), seed))
     for part in inputs:
         part.requires_grad_()
-    out = attend(*inputs, split)
+    out = attend(inputs[0], inputs[1], inputs[2], split)
     out.backward(gradient)
     names = dict(zip(("q", "k", "v"), inputs, strict=True))
     return {"out": out.detach().numpy()} | {name: part.grad.numpy() for name, part in names.items()}

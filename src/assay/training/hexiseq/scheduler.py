@@ -352,7 +352,7 @@ def _best_move(
 def _descend(
     order: Any, ptr: Any, tokens: Any, heads: Any, unit: int, quantum: int, finest: int, memory: Any, node: Any,
     rank: Any, job: Any,
-) -> int:  # fmt: skip
+) -> Any:  # fmt: skip
     tried, k = 1, len(ptr) - 1
     now, slowest = asked(order, ptr, tokens, heads, memory, node, rank, job)
     while True:
