@@ -165,9 +165,13 @@ class LiveFleet(Fleet):
         self.prefill_tokens[i] += new
         self._under_way += 1
         path = self.paths.get(request.id)
-        if path is not None and len(path):
+        if path is not None and len(path) and not self._whole(i, request, path):
             self._asked.insert(i, path[: ASKED // 8], self.now)
             self._matched = None
+
+    def _whole(self, i: int, request: Request, path: NDArray[np.uint64]) -> bool:
+        """Whether engine i is known to have all of a prompt already."""
+        return request.id == self._matched and self.scale == 1.0 and self._hits[i] >= len(path) * self.index.block
 
     def began(self, i: int, request: Request, new: int, ttft: float | None) -> None:
         """The first token of a request is there: engine i has its prompt."""
