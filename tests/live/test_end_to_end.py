@@ -51,7 +51,9 @@ def client(gateway):
 
 def fetch(url: str, body: object = None, method: str | None = None) -> tuple[int, str, bytes]:
     data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    request = urllib.request.Request(
+        url, data, {"Content-Type": "application/json", "x-request-id": "the-same"}, method=method
+    )
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, answer.headers["content-type"], answer.read()

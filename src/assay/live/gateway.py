@@ -197,6 +197,8 @@ class Gateway:
         """It is no longer on an engine."""
         engine.aboard -= 1
         if engine.number >= 0:
+            if relay.new and relay.status != LEFT:  # it had no token, and not because the client left
+                self.fleet.refused(engine.number, relay.request)
             self.fleet.ended(engine.number, relay.request, held, relay.new)
 
     def suspect(self, engine: Engine, why: str, trial: bool = True) -> None:
