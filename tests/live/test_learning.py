@@ -37,6 +37,26 @@ def test_prompts_that_engines_refuse_displace_nothing():
     run(test())
 
 
+def test_a_full_index_loses_a_sixteenth_at_most_however_many_prompts_are_refused():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], blocks=1600)) as running:
+            for n in range(40):
+                await ask(running.port, "POST", CHAT, chat(f"{n} " + "x" * 3200))
+            index = running.gateway.index
+            assert index.blocks(0) == 1600
+            a.behave = lambda exchange: exchange.refuse(400, "too long")
+            for n in range(30):
+                assert (await ask(running.port, "POST", CHAT, chat(f"no {n} " + "y" * 64_000)))[0] == 400
+            assert index.blocks(0) >= 1600 - 100
+            a.behave = a.answer
+            await ask(running.port, "POST", CHAT, chat("y" * 64_000))  # one that is taken is known as a whole
+            await ask(running.port, "POST", CHAT, chat("y" * 64_000))
+            last = running.gateway.placing.decisions[-1]
+            assert last["matched"] > 0.95 * last["prompt"]
+
+    run(test())
+
+
 def test_prompts_that_begin_alike_go_to_one_engine_before_it_has_answered_the_first():
     async def test():
         async with engines("a", "b") as (a, b), Running(settings([a, b])) as running:

@@ -137,7 +137,7 @@ class Odd:
 def test_a_policy_that_raises_or_blocks_holds_up_nobody_and_says_so_once(how, tmp_path):
     """With real processes: where the policy's time is measured, so is the time of everything else."""
     (tmp_path / "odd.py").write_text(POLICY)
-    (tmp_path / "gateway.toml").write_text("policy_time = 0.2\n")
+    (tmp_path / "gateway.toml").write_text("policy_time = 1.5\n")
 
     async def test(url: str, lines: list[str]) -> None:
         port = int(url.rsplit(":", 1)[1])
@@ -147,7 +147,7 @@ def test_a_policy_that_raises_or_blocks_holds_up_nobody_and_says_so_once(how, tm
         health = ask(port, "GET", "/health")
         *answers, healthy = await asyncio.gather(*asking, health)
         assert [status for status, *_ in answers] == [200] * 6 and healthy[0] == 200
-        assert monotonic() - began < 30.0  # six times 0.2 s at most, on any machine
+        assert monotonic() - began < 60.0  # three times 1.5 s, and then it is not asked; generous for any machine
         page = json.loads((await ask(port, "GET", "/engines"))[2])
         assert page["policy_errors"] == 6
         await until(lambda: any("a component failed on request" in line for line in lines))
@@ -166,4 +166,4 @@ def test_a_policy_that_raises_or_blocks_holds_up_nobody_and_says_so_once(how, tm
             assert gateway.stop() == 0
     told = [line for line in gateway.lines if "failed" in line]
     assert len(told) == 1 and "model 'qwen3-8b'" in told[0]
-    assert ("no idea" if how == "raise" else "longer than 0.2 s") in told[0]
+    assert ("no idea" if how == "raise" else "longer than 1.5 s") in told[0]

@@ -78,8 +78,9 @@ class Usage(msgspec.Struct, gc=False):
     @property
     def prompt(self) -> int:
         """Tokens of the prompt."""
-        cached = (self.cache_read_input_tokens or 0) + (self.cache_creation_input_tokens or 0)
-        return self.prompt_tokens or (self.input_tokens + cached)
+        if self.prompt_tokens:
+            return self.prompt_tokens
+        return self.input_tokens + (self.cache_read_input_tokens or 0) + (self.cache_creation_input_tokens or 0)
 
     @property
     def output(self) -> int | None:
@@ -259,6 +260,8 @@ def begins_with_role(data: bytes) -> bool:
 
 
 def _only_role(event: bytes) -> bool:
+    if b'"content":""' in event or b'"content":null' in event:  # as vLLM and llama.cpp write it: no time to lose
+        return b'"reasoning' not in event and b'"tool_calls":[' not in event
     try:
         chunk = _CHUNK.decode(event)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -19,8 +19,7 @@ from assay.live.upstream import Address, Pool
 from assay.serving.interface import Fleet, Floats, Ints, Request
 from assay.sim.llm_cost import StepCost
 
-ASKED = 65_536  # blocks an engine of prompts under way: of one prompt at most an eighth
-ASKED_FOR = 600.0  # seconds that such a prompt counts
+UNSURE = 16  # of a prompt that no answer has come to, at most this part of an engine's blocks is taken for cached
 SMOOTHING = 0.1  # weight of the newest observation in the moving averages of times
 NO_PATH = np.zeros(0, np.uint64)
 
@@ -82,9 +81,7 @@ class LiveFleet(Fleet):
 
     def __init__(self, index: PrefixIndex) -> None:
         self.index = index
-        # What is under way lies apart: an engine may yet refuse it, and then it has displaced nothing.
-        self._asked = PrefixIndex(index.block, ASKED, ASKED_FOR, index.key)
-        self._under_way = 0  # requests without an answer yet
+        self._known: dict[int | str, int] = {}  # blocks that an engine had of a prompt before it was sent there
         self.engines: list[Engine] = []
         self.scale = 1.0  # an engine's tokens for one of ours
         self.paths: dict[int | str, NDArray[np.uint64]] = {}  # of requests under way
@@ -110,11 +107,7 @@ class LiveFleet(Fleet):
     def match(self, request: Request) -> Ints:
         """Leading prompt tokens that each engine probably has in its cache."""
         if request.id != self._matched:
-            path = self.paths.get(request.id, NO_PATH)
-            self.index.match(path, self.now, self._hits)
-            if self._under_way:
-                self._asked.match(path, self.now, self._soon)
-                np.maximum(self._hits, self._soon, out=self._hits)
+            self.index.match(self.paths.get(request.id, NO_PATH), self.now, self._hits)
             if self.scale != 1.0:
                 self._hits[:] = self._hits * self.scale
             self._matched = request.id
@@ -123,7 +116,6 @@ class LiveFleet(Fleet):
     def forget(self, i: int) -> None:
         """Engine i has nothing in its cache any more."""
         self.index.clear(i)
-        self._asked.clear(i)
         self._matched = None
 
     def cache_changed(self) -> None:
@@ -163,10 +155,19 @@ class LiveFleet(Fleet):
             self.running[i] = 1
         self._silent[i] += 1
         self.prefill_tokens[i] += new
-        self._under_way += 1
         path = self.paths.get(request.id)
         if path is not None and len(path):
-            self._asked.insert(i, path[: ASKED // 8], self.now)
+            hits = float(self.match(request)[i])
+            self._known[request.id] = round(hits / self.scale / self.index.block)
+            most = self.engines[i].blocks // UNSURE
+            self.index.insert(i, path if len(path) <= most else path[:most], self.now)
+            self._matched = None
+
+    def refused(self, i: int, request: Request) -> None:
+        """Engine i did not take a request: what was taken for cached with it is not."""
+        path, known = self.paths.get(request.id), self._known.get(request.id)
+        if path is not None and known is not None and known < len(path):
+            self.index.remove(i, path[known : known + 1])
             self._matched = None
 
     def began(self, i: int, request: Request, new: int, ttft: float | None) -> None:
@@ -174,9 +175,8 @@ class LiveFleet(Fleet):
         self.prefill_tokens[i] -= new
         self.kv_tokens[i] += request.prompt
         self._silent[i] -= 1
-        self._under_way -= 1
         path = self.paths.get(request.id)
-        if path is not None and len(path):
+        if path is not None and len(path) > self.engines[i].blocks // UNSURE:
             self.index.insert(i, path, self.now)
             self._matched = None
         self._stepped(i)
@@ -210,10 +210,10 @@ class LiveFleet(Fleet):
         waiting, load = int(self.waiting[i]), int(self.running[i] + self.waiting[i])
         if new:  # it had no token, so it is one of those that wait, if any does
             self._silent[i] -= 1
-            self._under_way -= 1
             waiting = max(waiting - 1, 0)
         self.kv_tokens[i] -= held
         self.prefill_tokens[i] -= new
+        self._known.pop(request.id, None)
         self._wait(i, waiting, max(load - 1, 0))
 
     def told(self, i: int, waiting: int, load: int, aboard: int) -> None:
@@ -232,7 +232,6 @@ class LiveFleet(Fleet):
         engine.number = len(self.engines)
         self.engines.append(engine)
         self.index.add(blocks)
-        self._asked.add()
         self._resize(lambda old: np.append(old, old.dtype.type(0)))
         self._free[-1], self._room[-1], self.tp[-1] = 1.0, np.inf, engine.tp
         self.slots[-1] = engine.limit
@@ -244,8 +243,6 @@ class LiveFleet(Fleet):
         for number, left in enumerate(self.engines):
             left.number = number
         self.index.drop(gone)
-        self._asked.drop(gone)
-        self._under_way -= int(self._silent[gone])
         self._resize(lambda old: np.delete(old, gone))
 
     def _resize(self, change: Any) -> None:
@@ -255,7 +252,7 @@ class LiveFleet(Fleet):
                  "_room": np.float64}  # fmt: skip
         for name, kind in names.items():
             setattr(self, name, change(getattr(self, name, np.zeros(0, kind))))
-        self._hits, self._soon = (np.zeros(len(self.running), np.int64) for _ in range(2))
+        self._hits = np.zeros(len(self.running), np.int64)
         self._matched = None
         costs = [engine.cost for engine in self.engines if engine.cost is not None]
         self.costs = costs if len(costs) == len(self.engines) else ()

@@ -84,7 +84,8 @@ class Gateway:
         """A client asks."""
         head = exchange.head
         number = next(self._numbers)
-        name = self._name(head.fields.get(b"x-request-id"), number)
+        given = head.fields.get(b"x-request-id")
+        name = self._salt + b"-%d" % number if given is None else self._name(given, number)
         exchange.lines = (b"x-request-id: " + name,)
         if self.origins is not None and (origin := head.fields.get(b"origin")) is not None:
             exchange.lines += self.origins.lines(origin)
@@ -120,9 +121,9 @@ class Gateway:
             self.spans.begin(relay)
         self.placing.admit(relay)
 
-    def _name(self, given: bytes | None, number: int) -> bytes:
+    def _name(self, given: bytes, number: int) -> bytes:
         """The request's id: the client's own, if it is one word of reasonable length."""
-        if given and len(given) <= _ID and _WORD.fullmatch(given):
+        if len(given) <= _ID and _WORD.fullmatch(given):
             return given
         return self._salt + b"-%d" % number
 
@@ -150,7 +151,9 @@ class Gateway:
                 self._for(relay, outline.model)
             return
         relay.wanted = bool(ask.stream)
-        self._for(relay, ask.model)
+        request.model = ask.model
+        if self.aliases:
+            self._for(relay, ask.model)
         request.max_tokens = ask.limit
         request.category = relay.endpoint
         row, count = api.tokens(ask, relay.endpoint, self.tokenizer)
@@ -194,6 +197,8 @@ class Gateway:
         """It is no longer on an engine."""
         engine.aboard -= 1
         if engine.number >= 0:
+            if relay.new and relay.status != LEFT:  # it had no token, and not because the client left
+                self.fleet.refused(engine.number, relay.request)
             self.fleet.ended(engine.number, relay.request, held, relay.new)
 
     def suspect(self, engine: Engine, why: str, trial: bool = True) -> None:

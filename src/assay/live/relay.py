@@ -472,9 +472,11 @@ class Relay:
         """What became of it, for components that learn."""
         assert self.engine is not None and self.first is not None
         usage = self.usage
-        output = usage.output if usage and usage.output is not None else self.tokens
-        cached = usage.cached if usage and usage.cached is not None else self.matched
-        return Finished(int(output), self.first - self.arrival, now - self.arrival, int(cached), self.engine.number)
+        output, cached = (usage.output, usage.cached) if usage else (None, None)
+        return Finished(
+            self.tokens if output is None else output, self.first - self.arrival, now - self.arrival,
+            self.matched if cached is None else cached, self.engine.number,
+        )  # fmt: skip
 
 
 def hash_ids(path: np.ndarray[tuple[int], np.dtype[np.uint64]], every: int) -> list[int]:

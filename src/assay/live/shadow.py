@@ -98,6 +98,10 @@ class Shadow:
         """The real request is over."""
         self.fleet.paths.pop(relay.request.id, None)
         place = self._where.pop(relay.request.id, None)
+        if place is not None and place.new and relay.status != 499:
+            self.fleet.paths[relay.request.id] = relay.path
+            self.fleet.refused(place.engine, relay.request)
+            self.fleet.paths.pop(relay.request.id, None)
         if place is not None:
             self.fleet.ended(place.engine, relay.request, place.held, place.new)
 
