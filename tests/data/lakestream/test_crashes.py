@@ -92,7 +92,7 @@ class DropsTooMuch(Plant):
     [
         (Forgetful, 0, "a step holds its source's records"),
         (DeletesFirst, 0, "a visible step can be read"),
-        (Overwrites, 20, "each record is in exactly one step"),
+        (Overwrites, 60, "each record is in exactly one step"),
         (DropsTooMuch, 0, "a retained checkpoint can be read on from"),
     ],
 )

@@ -71,7 +71,7 @@ def study(lab: Lab) -> pl.DataFrame:
     """A drifting stream inserted, then searched; searched while it is inserted; each at two widths."""
     some = lab.with_seeds(quick=2, full=5)
     size = lab.pick(
-        quick={"base": 800, "inserts": 128, "queries": 32}, full={"base": 50_000, "inserts": 4000, "queries": 400}
+        quick={"base": 1200, "inserts": 160, "queries": 32}, full={"base": 50_000, "inserts": 4000, "queries": 400}
     )
     cases = [{"width": width, "every": width == WIDTHS[0], **size} for width in WIDTHS]
     return some.run(trials.trial, cases, per="design", alone=True)
