@@ -15,6 +15,7 @@ from assay.live.server import JSON, Exchange, Server
 from assay.live.settings import Settings, convert
 
 EVENT_STREAM = b"content-type: text/event-stream"
+PATIENCE = 120.0  # seconds for what will happen soon, but for a busy machine
 
 
 class FakeEngine:
@@ -76,7 +77,7 @@ class FakeEngine:
 
 def settings(engines: list[FakeEngine], **more: Any) -> Settings:
     quick = {"port": 0, "probe": 0.05, "scrape": 0.05, "pause": 0.2, "wait": 0.5, "start": 0.5, "grace": 1.0}
-    quick["connect"] = 1.0
+    quick |= {"connect": 1.0, "policy_time": 60.0}  # no decision of a test is late on a busy machine
     return convert(quick | {"engine": [{"url": e.url, "name": e.name} for e in engines]} | more, "test")
 
 
@@ -131,7 +132,7 @@ class Client:
 
     async def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, str], bytes]:
         self.send(method, path, body, **headers)
-        return await asyncio.wait_for(self.answer(), 10)
+        return await asyncio.wait_for(self.answer(), PATIENCE)
 
 
 async def ask(
@@ -145,7 +146,7 @@ def chat(text: str = "hello", **more: Any) -> bytes:
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}], **more}).encode()
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait for something that will happen; fail where it does not."""
     async with asyncio.timeout(seconds):
         while not condition():
@@ -153,7 +154,7 @@ async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
 
 
 def run(test):
-    return asyncio.run(asyncio.wait_for(test, 20))
+    return asyncio.run(asyncio.wait_for(test, 2 * PATIENCE))
 
 
 def balanced(running: Running) -> bool:

@@ -29,7 +29,7 @@ def test_a_page_of_a_named_origin_may_ask():
             wish = {"access_control_request_method": "POST", "access_control_request_headers": "authorization,x-mine"}
             async with Client(running.port) as client:
                 client.send("OPTIONS", CHAT, origin=PAGE, **wish)
-                status, fields = await asyncio.wait_for(client.head(), 10)
+                status, fields = await asyncio.wait_for(client.head(), 120)
             assert status == 204 and not a.asked  # browsers show no key here
             assert fields["access-control-allow-origin"] == PAGE and "post" in fields["access-control-allow-methods"]
             assert fields["access-control-allow-headers"] == "authorization,x-mine" and fields["vary"] == "origin"
@@ -89,7 +89,7 @@ def test_a_client_that_closes_its_half_gets_its_answer(stream, loop):
             assert status == 200 and b'"from"' in body and balanced(running)
             await until(lambda: not running.server.connections)
 
-    loop(asyncio.wait_for(test(), 30))
+    loop(asyncio.wait_for(test(), 120))
 
 
 @LOOPS
@@ -114,4 +114,4 @@ def test_a_client_that_leaves_is_told_from_one_that_only_closed_its_half(loop, b
             await until(lambda: a.left == 1 and balanced(running))
             assert running.gateway.counters.requests["chat", 499] == 1
 
-    loop(asyncio.wait_for(test(), 30))
+    loop(asyncio.wait_for(test(), 120))

@@ -69,7 +69,7 @@ def test_engines_of_a_watched_file_join_and_are_drained_and_nobody_else_is(tmp_p
                 page = json.loads((await ask(running.port, "GET", "/engines"))[2])
                 assert page["sources"][0]["problem"]
                 write(b, c)
-                await until(lambda: names(running) == ["a", "c", "b"], 15)
+                await until(lambda: names(running) == ["a", "c", "b"])
                 assert not sources().problem
             assert capsys.readouterr().err.count("its engines stay as they are") == 1
 
@@ -144,7 +144,7 @@ def test_engines_of_a_name_join_and_leave_with_its_records(short):
                 await until(lambda: "error 2" in running.gateway.roster.sources[0].problem)
                 assert len(names(running)) == 2
                 server.code = 3  # no such name: nobody is there any more
-                await until(lambda: not running.gateway.fleet.engines, 15)
+                await until(lambda: not running.gateway.fleet.engines)
 
     run(test())
 
@@ -246,10 +246,10 @@ def test_engines_follow_the_slices_of_a_label_and_survive_all_that_a_watch_does(
                 api.status = 403
                 api.watches[-1].cut()  # the API server restarts, and the right is gone
                 source = running.gateway.roster.sources[0]
-                await until(lambda: "kubernetes-discovery.yaml" in source.problem, 15)
+                await until(lambda: "kubernetes-discovery.yaml" in source.problem)
                 assert names(running) == ["vllm-2"]
                 api.status = 200
-                await until(lambda: not source.problem, 15)
+                await until(lambda: not source.problem)
                 await until(lambda: len(api.watches) == 4)
                 api.tell({"type": "DELETED", "object": piece("s3", 30, port=c.port)})
                 await until(lambda: not running.gateway.fleet.engines)

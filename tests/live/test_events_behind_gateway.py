@@ -50,7 +50,7 @@ def test_an_endpoint_where_nobody_publishes_is_reported_and_no_longer_when_someb
                 await until(lambda: f"nobody who publishes events answers at {endpoint}" in engine.note)
                 if where == "nobody":
                     publisher = Publisher(endpoint)
-                    await until(lambda: "nobody" not in engine.note, 15)
+                    await until(lambda: "nobody" not in engine.note)
                     publisher.close()
 
     run(test())
@@ -63,7 +63,7 @@ def test_a_wrong_replay_endpoint_is_reported():
             named = listed(a, events=publisher.endpoint, replay=f"tcp://127.0.0.1:{a.port}")
             async with Running(settings([a], **named)) as running:
                 engine = running.gateway.fleet.engines[0]
-                await until(lambda: "past events" in engine.note, 15)
+                await until(lambda: "past events" in engine.note)
             publisher.close()
 
     run(test())

@@ -116,13 +116,13 @@ def test_a_stream_that_cannot_be_read_here_goes_on_piece_by_piece_and_is_cut_whe
         async with engines("a") as (a,), Running(settings([a])) as running, Client(running.port) as client:
             a.behave = begin
             client.send("POST", path, chat(stream=True))
-            status, fields = await asyncio.wait_for(client.head(), 5)
+            status, fields = await asyncio.wait_for(client.head(), 120)
             assert status == 200 and fields["transfer-encoding"] == "chunked"
-            assert await asyncio.wait_for(client.chunk(), 5) == b"\x1f\x8b one"
+            assert await asyncio.wait_for(client.chunk(), 120) == b"\x1f\x8b one"
             a.asked[0].write(b"two")
-            assert await asyncio.wait_for(client.chunk(), 5) == b"two"
+            assert await asyncio.wait_for(client.chunk(), 120) == b"two"
             a.asked[0].cut()
-            assert await asyncio.wait_for(client.reader.read(), 5) == b""
+            assert await asyncio.wait_for(client.reader.read(), 120) == b""
             await until(lambda: balanced(running))
 
     run(test())
@@ -183,7 +183,7 @@ def test_an_engine_that_stumbles_where_others_do_not_gets_nothing_until_one_requ
         async with engines("a", "b") as (a, b), Running(settings([a, b], **quick)) as running:
             first = running.gateway.fleet.engines[0]
             a.behave = lambda exchange: exchange.refuse(500, "always")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 while first.state == "up":
                     assert (await ask(running.port, "POST", CHAT, chat()))[1]["x-assay-engine"] == "b"
             assert "500" in first.note
@@ -191,13 +191,13 @@ def test_an_engine_that_stumbles_where_others_do_not_gets_nothing_until_one_requ
             assert asked == 2
             await until(lambda: first.state == "up")  # its health is fine: it gets one
             assert first.room == 1 and "trial" in first.note
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 while first.state == "up":
                     assert (await ask(running.port, "POST", CHAT, chat()))[0] == 200
             assert len(a.asked) == asked + 1
             a.behave = a.answer
             await until(lambda: first.state == "up")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 while first.trial:
                     assert (await ask(running.port, "POST", CHAT, chat()))[0] == 200
             assert first.room == first.limit and balanced(running)
@@ -366,10 +366,11 @@ def test_a_slow_client_slows_its_engine_down_and_nobody_else():
             async with Client(running.port) as slow:
                 slow.send("POST", CHAT, chat(stream=True))
                 await slow.head()
-                await asyncio.sleep(0.5)
-                stuck = len(wrote)
-                await asyncio.sleep(0.3)
-                assert stuck == len(wrote) < size  # the engine waits
+                stuck = -1
+                while stuck != len(wrote):  # until nothing moves any more, which a busy machine needs longer for
+                    stuck = len(wrote)
+                    await asyncio.sleep(1.0)
+                assert 0 < stuck < size  # the engine waits
                 a.behave, b.behave = a.answer, b.answer
                 assert (await ask(running.port, "POST", CHAT, chat()))[0] == 200
                 total = 0
@@ -519,7 +520,7 @@ def test_events_go_on_one_by_one_however_their_lines_end(end):
             async with Client(running.port) as client:
                 client.send("POST", CHAT, chat(stream=True))
                 await client.head()
-                assert await asyncio.wait_for(client.chunk(), 10) == b"data: 1" + end
+                assert await asyncio.wait_for(client.chunk(), 120) == b"data: 1" + end
                 under_way[0].finish(end)
                 assert await client.chunk() == b"data: 2" + end
 

@@ -504,7 +504,7 @@ async def ended(port: int, body: bytes) -> tuple[str, bytes]:
         client.send("POST", CHAT, body)
         read = b""
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(120):
                 while piece := await client.reader.read(65536):
                     read += piece
                     if read.endswith((b"0\r\n\r\n", b"}")):

@@ -200,7 +200,7 @@ def test_a_tls_client_that_keeps_a_connection_and_never_says_goodbye_does_not_ho
             running = Running(settings([a], tls_cert=cert, tls_key=key, grace=3600.0))
             async with running:
                 client = await asyncio.to_thread(idle, running.port)
-                assert await asyncio.wait_for(running.stop(), 30) == 0
+                assert await asyncio.wait_for(running.stop(), 120) == 0
                 client.close()
 
     asyncio.run(test())
@@ -295,7 +295,7 @@ def test_sighup_rereads_the_engines_and_sigterm_stops():
             await until(lambda: [e.name for e in fleet.engines] == ["b"])
             seen.append((await ask(running[0].port, "POST", CHAT, chat()))[1]["x-assay-engine"])
             os.kill(os.getpid(), signal.SIGTERM)
-            assert await asyncio.wait_for(task, 10) == 0
+            assert await asyncio.wait_for(task, 120) == 0
             assert seen == ["b"]
 
     asyncio.run(test())
@@ -371,8 +371,8 @@ def test_a_second_signal_does_not_wait(number, tmp_path):
                 await until(lambda: running[0].gateway.draining)
                 assert not task.done()
                 os.kill(os.getpid(), number)
-                assert b"the gateway stops" in await asyncio.wait_for(client.chunk(), 10)
-                assert await asyncio.wait_for(task, 10) == 0
+                assert b"the gateway stops" in await asyncio.wait_for(client.chunk(), 120)
+                assert await asyncio.wait_for(task, 120) == 0
 
     asyncio.run(test())
     assert json.loads(log.read_text())["error"] == "the gateway stops"
@@ -454,7 +454,7 @@ def test_requests_wait_for_an_engine_that_has_not_started_yet():
                 assert status == 200 and row["state"] == "starting" and "has not answered yet" in row["note"]
                 assert not asked.done()
                 late = await FakeEngine("late").start(a.port)
-                status, *_ = await asyncio.wait_for(asked, 10.0)
+                status, *_ = await asyncio.wait_for(asked, 120)
                 assert status == 200
                 assert running.gateway.fleet.engines[0].errors == 0
                 await late.stop()

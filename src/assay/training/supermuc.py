@@ -201,11 +201,12 @@ def by_hand(plans: list[Plan]) -> list[Plan]:
     ]
 
 
-def plot(tables: dict[str, pl.DataFrame]) -> alt.Chart:
+def plot(table: pl.DataFrame) -> alt.Chart:
     """Efficiency over nodes, weak and strong."""
     import altair as alt
 
-    means = tables["scaling"].group_by("nodes", "kind", maintain_order=True).agg(pl.col("efficiency").mean())
+    found = table.filter(pl.col("experiment") == "scaling")
+    means = found.group_by("nodes", "kind", maintain_order=True).agg(pl.col("efficiency").mean())
     line = alt.Chart(means).encode(
         alt.X("nodes:Q", title="nodes of eight tiles").scale(type="log", base=2),
         alt.Y("efficiency:Q", title="FLOP/s of a tile, over those on 16 nodes").scale(zero=False), alt.Color("kind:N"),
