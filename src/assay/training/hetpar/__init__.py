@@ -140,7 +140,7 @@ def _cases(table: pl.DataFrame, pair: str) -> list[int]:
 def _single(table: pl.DataFrame, where: Mapping[str, Any]) -> str:
     """The better of the two ways to use one layout, where it fits at all."""
     found = rows(table, where).filter(pl.col("kind").is_in(SINGLE)).group_by("kind").agg(pl.col("flops").mean())
-    means = dict(found.drop_nulls().iter_rows())
+    means: dict[str, float] = dict(found.drop_nulls().iter_rows())
     return max(means, key=lambda kind: means[kind])
 
 

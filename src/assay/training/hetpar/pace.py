@@ -146,7 +146,7 @@ def _dealt(work: Work, images: Floats, dp: int, mbs: int) -> Floats:
     """Images of every copy's microbatches [copies, microbatches]; one column where all sequences are alike."""
     m = work.batch // (dp * mbs)
     table = images.reshape(dp, m, mbs).sum(axis=2)
-    return table[:1] if (images == images[0]).all() else table
+    return np.asarray(table[:1] if (images == images[0]).all() else table)
 
 
 def _seen(work: Work, section: Section, images: Floats) -> Passes:
@@ -296,8 +296,8 @@ class Search:
         """A microbatch through the language model."""
         key = one.llm, one.mbs, one.recompute
         if key not in self.texts:
-            tokens, alike = float(one.mbs * self.work.context), replace(one, first=0)
-            self.texts[key] = unit(_llm(self.work, self.on, alike), tokens, self.work.context / 2)
+            tokens, plain = float(one.mbs * self.work.context), replace(one, first=0)
+            self.texts[key] = unit(_llm(self.work, self.on, plain), tokens, self.work.context / 2)
         found = self.texts[key]
         if not one.first:
             return found

@@ -214,6 +214,11 @@ claims = [
         "order.",
     ),
     Claim(
+        "longest-first", _ahead("longest first"), kind=Kind.RATIO, toward="up",
+        asks="With the longest samples first and the same even deal, steps of the same vision-language sections are "
+        "longer than in wavefront order.",
+    ),
+    Claim(
         "johnson", _ahead("johnson"), kind=Kind.RATIO, toward="up",
         asks="With Johnson's rule, the best order for one helper without a way back, steps of the same vision-language "
         "sections are longer than in wavefront order.",

@@ -54,9 +54,9 @@ def packed(count: int, length: int, seed: int, texts: float = 0.4) -> Samples:
 def load(node: Node, samples: Samples) -> tuple[Floats, Floats]:
     """Tokens that a section reads of each sample, and pairs of them that see each other."""
     if node.merge:
-        patches = samples.image * float(node.merge)
-        return patches, patches * np.minimum(patches, IMAGE)
-    tokens = samples.tokens.astype(float)
+        patches = np.asarray(samples.image * node.merge, np.float64)
+        return patches, np.asarray(patches * np.minimum(patches, IMAGE))
+    tokens = samples.tokens.astype(np.float64)
     return tokens, tokens**2 / 2
 
 
@@ -165,9 +165,9 @@ def planned(graph: Graph, on: Cluster, samples: Samples) -> Plan:
         raise BadInput(f"section '{node.name}': {node.shape.name} does not fit on {node.ranks} ranks; give it more")
     solved = []
     for _, name, layout, recompute, memory in sorted(tried, key=lambda row: row[:2])[:TOP]:
-        one = section(node, on, layout, recompute)
+        alone = section(node, on, layout, recompute)
         alike = np.full((1, graph.batch // layout.dp), tokens)
-        step = pipeline(OneFOneB(), one.passes(alike, alike * seen), one.ends()).step
+        step = pipeline(OneFOneB(), alone.passes(alike, alike * seen), alone.ends()).step
         solved.append((step, name, layout, recompute, memory))
     seconds, _, layout, recompute, memory = min(solved, key=lambda row: row[:2])
     placed = tuple(keeping_up(each, graph, on, samples, graph.batch / seconds) for each in graph.auxiliary)
@@ -427,7 +427,8 @@ def _solved(graph: Graph, on: Cluster, samples: Samples, choice: Uniform) -> Ste
             getattr(total, name)[:wide] += getattr(passes, name)
         total.passing[:wide] = np.maximum(total.passing[:wide], passes.passing)
     assert total is not None
-    solved = pipeline(OneFOneB(), total, Ends(*np.sum(ends, axis=0), layers))
+    gather, reduce, update = np.sum(ends, axis=0)
+    solved = pipeline(OneFOneB(), total, Ends(gather, reduce, update, layers))
     memory = float(((state + total.passing)[:, None] + peak(OneFOneB(), total.kept)).max())
     name = f"{choice.layout.name}, mbs{choice.mbs}, recompute {choice.recompute} (encoders {choice.encoders})"
     return Step(solved.step, choice.layout.ranks, graph.batch, 0.0, name, memory)
