@@ -143,7 +143,8 @@ def test_what_the_parts_bring() -> None:
     found = omni.parts("A", "5:5", seed=0)
     step = {name: row["step"] for name, row in found.items()}
     assert step["no multiplexing"] > step["no balancing"] > step["all of it"]
-    assert step["no long-short"] > step["all images cut"] >= step["all of it"]
+    assert step["all images whole"] > step["all images cut"] >= step["all of it"]
+    assert step["no long-short"] == min(step["all images whole"], step["all images cut"])
     assert 0 < found["all of it"]["cut"] <= found["all images cut"]["cut"] == 1
 
 

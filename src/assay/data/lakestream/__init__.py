@@ -217,12 +217,6 @@ claims = [
         asks="An adaptive producer retries at most 1 time a commit, at 100,000 batches.",
     ),
     Claim(
-        "in-the-background",
-        ratio("rate", of={"pace": "adaptive"}, to={"pace": "0.05"}, experiment="background"),
-        kind=Kind.AT_LEAST, value=0.8, unit="ratio", evidence=Evidence.MODEL,
-        asks="With commits in the background, adaptive producers publish at least 0.8 of what a fixed pause does.",
-    ),
-    Claim(
         "moved",
         change("MB_moved", new={"pace": "adaptive"}, old={"pace": "0.05"}, experiment="background"),
         kind=Kind.CHANGE, toward="down", evidence=Evidence.MODEL,
