@@ -18,7 +18,7 @@ import numpy as np
 
 from assay.record.timing import interleave, median
 from assay.training import Hosts, UltraEP
-from assay.training.baselines import EplbPlus, Lplb
+from assay.training.ultraep.rivals import EplbPlus, Lplb
 from assay.workloads.routing import drifting, uneven
 
 RANKS, EXPERTS, SLOTS = 64, 256, 2

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from assay.training.baselines import EplbPlus
 from assay.training.interface import Hosts
 from assay.training.ultraep import UltraEP
+from assay.training.ultraep.rivals import EplbPlus
 from assay.training.ultraep.solver import destinations, solve
 from assay.workloads.routing import drifting, uneven
 from tests.oracles import expert_plans

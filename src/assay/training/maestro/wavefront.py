@@ -156,12 +156,10 @@ def _improved(work: Any, critical: Any, back: Any, needs: Any, order: Any, round
 
 
 @njit(cache=True)
-def _place(work: Any, critical: Any, back: Any, needs: Any, order: Any, i: int) -> Any:
-    """Where a sample goes into an order, and when everything then ends; the first of equal places."""
+def _before(work: Any, critical: Any, back: Any, needs: Any, order: Any) -> Any:
+    """Before every place of an order: when sections are free, when their ways back are over, when the critical one is."""
     n, sections = len(order), work.shape[1]
-    free = np.zeros((n + 1, sections))  # when a section has done all samples before a place
-    home = np.zeros((n + 1, sections))  # when its ways back of all samples before a place are over
-    ends = np.zeros(n + 1)
+    free, home, ends = np.zeros((n + 1, sections)), np.zeros((n + 1, sections)), np.zeros(n + 1)
     done = np.zeros(sections)
     for k in range(n):
         j, ready = order[k], 0.0
@@ -177,6 +175,15 @@ def _place(work: Any, critical: Any, back: Any, needs: Any, order: Any, i: int) 
         ends[k + 1] = max(ends[k], ready) + critical[j]
         for s in range(sections):
             home[k + 1, s] = max(home[k, s], ends[k + 1]) + back[j, s] if back[j, s] > 0 else home[k, s]
+    return free, home, ends
+
+
+@njit(cache=True)
+def _place(work: Any, critical: Any, back: Any, needs: Any, order: Any, i: int) -> Any:
+    """Where a sample goes into an order, and when everything then ends; the first of equal places."""
+    n, sections = len(order), work.shape[1]
+    free, home, ends = _before(work, critical, back, needs, order)
+    done = np.zeros(sections)
     rest = np.zeros(sections)  # the longest way from a section's being free at a place to the end
     ways = np.zeros(sections)  # the same of its ways back
     last = 0.0  # the same of the critical section

@@ -35,9 +35,9 @@ from assay.record import intervals
 from assay.record.measures import Measure, best, change, counted, mean, rows
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.trust import sentence
-from assay.training.baselines import Eplb, EplbPlus, Ideal, Lplb, Nobody
 from assay.training.interface import ExpertBalancer, Hosts, Ints, Shares
 from assay.training.ultraep import layer_job
+from assay.training.ultraep.rivals import Eplb, EplbPlus, Ideal, Lplb, Nobody
 from assay.training.ultraep.solver import solve, split
 from assay.training.ultraep.step_time import Pace, copying, pace
 from assay.workloads.routing import drifting, uneven

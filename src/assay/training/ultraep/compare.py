@@ -14,8 +14,8 @@ from assay.record import intervals
 from assay.record.errors import BadInput
 from assay.sim.models import model
 from assay.training import ultraep
-from assay.training.baselines import Eplb, EplbPlus, Lplb, Nobody
 from assay.training.interface import ExpertBalancer, Hosts, Ints
+from assay.training.ultraep.rivals import Eplb, EplbPlus, Lplb, Nobody
 from assay.training.ultraep.step_time import pace
 from assay.workloads import routing
 

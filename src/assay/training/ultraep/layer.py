@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from assay.sim.row_exchange import Sizes, exchange
-from assay.training.baselines import Nobody
 from assay.training.interface import ExpertBalancer, Hosts, Ints
+from assay.training.ultraep.rivals import Nobody
 from assay.training.ultraep.solver import destinations
 
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from assay.training.baselines import Eplb, EplbPlus, Ideal, Lplb, Nobody
-from assay.training.baselines.experts import beside, placed
 from assay.training.interface import Hosts
+from assay.training.ultraep.rivals import Eplb, EplbPlus, Ideal, Lplb, Nobody, beside, placed
 from tests.oracles import expert_plans
 
 HOSTS = Hosts.dealt(experts=16, ranks=8, slots=2)
