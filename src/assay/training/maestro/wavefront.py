@@ -157,7 +157,7 @@ def _improved(work: Any, critical: Any, back: Any, needs: Any, order: Any, round
 
 @njit(cache=True)
 def _before(work: Any, critical: Any, back: Any, needs: Any, order: Any) -> Any:
-    """Before every place of an order: when sections are free, when their ways back are over, when the critical one is."""
+    """Before every place of an order: when sections are free, their ways back over, and the critical one free."""
     n, sections = len(order), work.shape[1]
     free, home, ends = np.zeros((n + 1, sections)), np.zeros((n + 1, sections)), np.zeros(n + 1)
     done = np.zeros(sections)
