@@ -1,7 +1,7 @@
 """The gateway's OpenAPI description: what it answers itself, and what it expects of what it passes on.
 
 >>> sorted(openapi()["paths"])[:3]
-['/engines', '/engines/{name}', '/health']
+['/', '/engines', '/engines/{name}']
 """
 
 from __future__ import annotations
