@@ -464,7 +464,7 @@ def test_there_are_no_more_connections_than_files_may_be_open(
     now = [(soft, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda kind: now[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: now.append(limits))
-    assert server._affordable(4096) == affordable
+    assert server.Server.affordable(4096) == affordable
     assert now[-1] == (raised, hard)
 
 

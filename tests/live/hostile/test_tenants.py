@@ -66,7 +66,8 @@ def test_without_a_key_no_path_leads_anywhere(locked: Live, method: bytes) -> No
     locked.forget()
     for path in PATHS:
         answer = locked.ask(get(path, method=method))
-        assert answer.status in (400, 401, 405, 501), path
+        page = path == b"/" and method == b"GET"  # which has nothing in it but the question for a key
+        assert answer.status == 200 if page else answer.status in (400, 401, 405, 501), path
         assert not any(mark in answer.body for mark in OPERATORS), path
     assert locked.received == []
 
