@@ -56,7 +56,7 @@ def test_paper_that_is_not_built(package: Package) -> None:
         (("run", "div", "--plot", "picture.bmp"), ".svg"),
         (("list", "--room", "kitchen"), "kitchen"),
         (("compare", "kitchen"), "no room"),
-        (("compare", "training"), "no comparison yet"),
+        (("compare", "federated"), "no comparison yet"),
         (("feed", "no-such-file.xml"), "no-such-file.xml"),
     ],
 )

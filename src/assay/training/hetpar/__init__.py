@@ -207,11 +207,11 @@ claims = [
     ),
     Claim(
         "small-apart", _gain("separate", "flops", ("small",)), kind=Kind.AT_MOST, value=0.0, unit="change",
-        asks="A small encoder on GPUs of its own is never faster than one layout.",
+        asks="A small encoder on GPUs of its own is no faster than one layout: at most by 0 %.",
     ),
     Claim(
         "slices", _largest_share, kind=Kind.AT_MOST, value=1.0, unit="ratio",
-        asks="Sending slices never moves more than gathering everything everywhere.",
+        asks="Sending slices moves at most 100 % of what gathering everything everywhere does.",
     ),
     Claim(
         "same", _apart, kind=Kind.AT_MOST, value=1e-4, unit="value", evidence=Evidence.REAL,

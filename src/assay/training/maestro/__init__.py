@@ -232,7 +232,8 @@ claims = [
     Claim(
         "same-loss", _largest("apart", experiment="real"), kind=Kind.AT_MOST, value=1e-5, unit="value",
         evidence=Evidence.REAL,
-        asks="On two real processes a student's loss is the same whether logits or hidden states travel, to 1e-5.",
+        asks="On two real processes a student's loss is the same whether logits or hidden states travel, to 0.01 "
+        "thousandths.",
     ),
 ]  # fmt: skip
 
