@@ -25,7 +25,8 @@ with scratch() as folder:
 """
 
 STUDY = """
-import sys, tempfile, time
+import signal, sys, tempfile, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
 tempfile.tempdir = sys.argv[1]
 from assay.cli.main import main
 from assay.record import runner
@@ -93,5 +94,5 @@ def test_a_study_that_is_told_to_end_takes_its_folder_along(number: signal.Signa
         assert process.stdout is not None
         assert Path(process.stdout.readline().strip()).exists()
         process.send_signal(number)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     assert process.returncode == 130 and not list(tmp_path.iterdir())
