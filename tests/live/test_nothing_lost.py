@@ -64,6 +64,12 @@ def test_a_short_mixed_storm_ends_each_request_once_and_as_the_log_says(tmp_path
     check_mixed(2000, 5, tmp_path / "log", clients=32)
 
 
+@pytest.mark.timed
+def test_on_a_quiet_machine_four_fifths_of_a_storm_are_answered():
+    report = chaos.run(600, seed=2, clients=24, options=("--speed", "30"))
+    assert report.ends["complete"] > 0.8 * report.asked
+
+
 @pytest.mark.slow
 def test_twenty_thousand_requests_in_a_mixed_storm_end_once_each_and_as_the_log_says(tmp_path):
     check_mixed(20_000, 6, tmp_path / "log")
