@@ -15,7 +15,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export TMPDIR := $(CACHE)/tmp
 _ := $(shell mkdir -p $(CACHE)/tmp $(CACHE)/home)
 
-.PHONY: help demo test slow deep coverage lint bench full docs report clean
+.PHONY: help demo test slow deep coverage lint bench full docs report engines clients clean
 
 help:  ## say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -26,7 +26,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 .venv/core: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable . --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --editable '.[web]' --constraint constraints.txt
 	@# The peer of radius-fps: measured beside it where a wheel exists; the study says so where none does.
 	-@$(BIN)/python -m pip install --quiet --only-binary :all: --requirement benchmarks/envs/fpsample.txt 2>/dev/null || echo "fpsample: no wheel here, its claim will say so"
 	@touch $@
@@ -35,7 +35,7 @@ $(BIN)/python:
 # reached, whatever torch the other indexes have at the constrained version does.
 .venv/test: .venv/core
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet torch --constraint constraints.txt --retries 1 --extra-index-url $(TORCH_INDEX)
-	$(BIN)/python -m pip install --quiet --editable '.[test,ray,torch,gateway,protocols,observe,data]' --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --editable '.[test,web,ray,torch,gateway,protocols,observe,data]' --constraint constraints.txt
 	@touch $@
 
 demo: .venv/core  ## set up, compare routers, run two studies, write the report
@@ -49,6 +49,16 @@ slow: .venv/test  ## full-size studies, soaks, and bounds on measured time
 
 deep: .venv/test  ## the property tests with many more examples, new ones each time
 	HOME=$(CACHE)/home HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow and not timed and hypothesis'
+
+# Optional, into .cache: with them the tests that `make test` else skips run, too.
+engines: .venv/test  ## llama.cpp and vLLM with tiny random models (minutes); then tries the gateway with them
+	$(BIN)/python -m tests.live.real.install
+	HOME=$(CACHE)/home $(BIN)/python -m pytest -m engines tests/live/real
+
+clients: .venv/test  ## Anthropic's, LiteLLM's and LangChain's clients; then tries the gateway with them
+	[ -x $(CACHE)/clients/bin/python ] || $(PYTHON) -m venv $(CACHE)/clients
+	$(CACHE)/clients/bin/pip install --quiet --requirement tests/envs/clients.txt
+	HOME=$(CACHE)/home $(BIN)/python -m pytest tests/live/test_sdks.py
 
 coverage: .venv/test  ## the quick tests, and which lines they miss
 	HOME=$(CACHE)/home $(BIN)/coverage run -m pytest

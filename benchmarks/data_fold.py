@@ -61,8 +61,11 @@ def quality(corpus: str, documents: int, methods: str, seed: int) -> None:
         for name in methods.split(","):
             first[name]().observe(texts[:300])
         for name, one in side_by_side(texts, {name: known[name] for name in methods.split(",")}, BATCH).items():
-            late = one["seconds"][-max(1, len(one["seconds"]) // 4) :]
-            pace = {"documents_s": round(1 / float(np.median(late)))}
+            late = max(1, len(one["seconds"]) // 4)
+            pace = {
+                "documents_s": round(1 / float(np.median(one["seconds"][-late:]))),
+                "documents_processor_s": round(1 / float(np.median(one["worked"][-late:]))),
+            }
             print(json.dumps({"method": name, **judged(one["keep"], of >= 0), **pace}), flush=True)
 
 

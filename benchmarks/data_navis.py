@@ -9,8 +9,9 @@ edge lists and changes. usearch holds everything and may. Pages are of 4 KiB and
 those of checkpoints. `searches_per_s` is that of the narrowest walk that finds 0.95 of the ten nearest, `breadth`,
 where one does.
 
-What was done lies in the folder: stopped, or at the end of `--seconds`, the same command goes on. diskannpy, the other
-peer on disk, has no insertions, and its wheel needs NumPy 1.
+What was done lies in the folder: stopped, or at the end of `--seconds`, the same command goes on. `--diskann` asks
+Microsoft's DiskANN, too, in an environment of its own: its index on disk is searched, and cannot be added to; what
+it inserts, it inserts in memory.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from assay.data.vectors.generate import drifting
 from assay.data.vectors.graph import brute_force, recall
 from assay.data.vectors.product import ProductCode
 from assay.sim.memory import Peak, parse_size
+from routers import environment
 
 QUERIES, K = 200, 10
 BREADTHS = (32, 64, 96, 128, 192, 256, 384)
@@ -286,6 +288,17 @@ def summary(rows: list[dict[str, Any]]) -> None:
         print(f"{column:<26}" + "".join(f"{value:>14.4g}" for value in values) + f"{ratio:>14}")
 
 
+def diskann(folder: Path, vectors: Any, first: int) -> None:
+    """DiskANN's own index on the first vectors, searched from disk; the rest inserted into the one in memory."""
+    truth_of(folder, vectors, first)
+    peer = Path(__file__).parent / "peers" / "diskann_run.py"
+    sizes = [first, trials.DEGREE, trials.BREADTH, K]
+    where = [str(environment("diskann") / "python"), str(peer), str(folder)]
+    command = [*where, *map(str, sizes), ",".join(map(str, BREADTHS))]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+    print("diskannpy " + ", ".join(f"{name} {value:.4g}" for name, value in json.loads(said).items()), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True)
@@ -296,6 +309,7 @@ def main() -> None:
     parser.add_argument("--memory", default="32MB", help="for edge lists and changes, of each index on disk")
     parser.add_argument("--budget", default="128MB", help="for all that an index on disk takes")
     parser.add_argument("--without-usearch", action="store_true", help="which takes longest to build")
+    parser.add_argument("--diskann", action="store_true", help="Microsoft's DiskANN, too (installs it on first use)")
     parser.add_argument("--seconds", type=float, default=200.0)
     parser.add_argument("--turn", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -313,6 +327,8 @@ def main() -> None:
     designs = (trials.OURS, trials.PACKED, trials.RAM)[: 2 if given.without_usearch else 3]
     for name in designs:
         build(folder, name, vectors, first)
+    if given.diskann:
+        diskann(folder, vectors, first)
     log = folder / "rows.jsonl"
     log.touch()
     cuts = np.linspace(first, given.rows, given.slices + 1).astype(int).tolist()

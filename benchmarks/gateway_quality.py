@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import uvloop
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -103,14 +104,25 @@ def turn(name: str, engines: Running, trace: Requests, model: str, salt: int, fo
         after = computed(engines)
     finally:
         router.stop()
-    good = rows.filter((pl.col("status") == 200) & (pl.col("error") == ""))
+    sessions = np.arange(len(rows)) if trace.session is None else trace.session
+    good = rows.with_columns(session=sessions).filter((pl.col("status") == 200) & (pl.col("error") == ""))
     ttft, tpot = good["ttft"].to_numpy(), good["tpot"].to_numpy()
+    low, high = interval(ttft, good["session"].to_numpy())
     return {
         "router": name, "answered": len(good), "failed": len(rows) - len(good),
-        "ttft_mean": float(np.nanmean(ttft)), "ttft_p50": float(np.nanmedian(ttft)),
+        "ttft_mean": float(np.nanmean(ttft)), "ttft_low": low, "ttft_high": high, "ttft_p50": float(np.nanmedian(ttft)),
         "ttft_p99": float(np.nanquantile(ttft, 0.99)), "tpot_mean": float(np.nanmean(tpot)),
         "cached_ratio": (after[1] - before[1]) / max(after[0] - before[0], 1.0),
     }  # fmt: skip
+
+
+def interval(values: NDArray[np.float64], groups: NDArray[np.int64], draws: int = 2000) -> tuple[float, float]:
+    """95 % of the mean, from drawing whole conversations again and again: turns of one are not independent."""
+    names, member = np.unique(groups, return_inverse=True)
+    totals, counts = np.bincount(member, values), np.bincount(member)
+    chosen = np.random.default_rng(0).integers(0, len(names), (draws, len(names)))
+    means = totals[chosen].sum(1) / counts[chosen].sum(1)
+    return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
 
 
 def predicted(name: str, trace: Requests, fleet: str) -> dict[str, float]:

@@ -29,8 +29,8 @@ from assay.record.types import ROOMS
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / ".cache" / "docs"
-ELSEWHERE = ("gateway", "engine", "top", "watch", "protocol maelstrom", "bench compare", "bench run", "bench watch",
-             "data vault get", "data vault grant", "data vault open", "data vault rm",
+ELSEWHERE = ("web", "gateway", "engine", "top", "watch", "protocol maelstrom", "bench compare", "bench run",
+             "bench watch", "data vault get", "data vault grant", "data vault open", "data vault rm",
              "data plane consume", "data plane serve")  # fmt: skip
 """Their examples need what a page cannot have: they run until they are stopped, or need a repository or what another
 command made."""
@@ -46,6 +46,7 @@ def main(runs: bool) -> None:
     for name, page in (("README", "index"), ("CONTRIBUTING", "contributing"), ("CHANGELOG", "changelog")):
         (PAGES / f"{page}.md").write_text(linked((ROOT / f"{name}.md").read_text(), ROOT))
     shutil.copy(ROOT / "docs" / "assay.css", PAGES)
+    shutil.copytree(ROOT / "docs" / "workbench", PAGES / "workbench")
     (PAGES / "commands.md").write_text(commands(runs))
     (PAGES / "gallery.md").write_text(gallery())
     for room in ROOMS:

@@ -237,6 +237,47 @@ def mixed(_: Random) -> str:
     )
 
 
+@makes("operators.json")
+def operators(random: Random) -> str:
+    """Three towers of operators that meet twice, as a compiler might write them down."""
+    nodes: list[dict[str, object]] = [{"name": "x", "seconds": 0, "bytes": 4_000_000}]
+    for tower in range(3):
+        for step in range(5):
+            before = "x" if step == 0 else f"t{tower}.{step - 1}"
+            also = [f"t{(tower + 1) % 3}.1"] if step == 3 else []
+            nodes.append({"name": f"t{tower}.{step}", "inputs": [before, *also], "bytes": 4_000_000,
+                          "seconds": round(random.uniform(5e-4, 2e-3), 6)})  # fmt: skip
+    nodes.append({"name": "sum", "inputs": [f"t{tower}.4" for tower in range(3)], "bytes": 4_000_000, "seconds": 3e-4})
+    return json.dumps({"nodes": nodes}, indent=1) + "\n"
+
+
+@makes("towers.py")
+def towers(_: Random) -> str:
+    """A torch module with branches that can be computed side by side."""
+    return '''"""A module with three branches, for `assay compare doppler --module`."""
+
+from torch import Tensor, nn
+
+
+class Towers(nn.Module):
+    """Three stacks of layers that read the same input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.towers = nn.ModuleList(
+            nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)) for _ in range(3)
+        )
+        self.last = nn.Linear(512, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum of all branches."""
+        total = self.towers[0](x)
+        for tower in list(self.towers)[1:]:
+            total = total + tower(x)
+        return self.last(total)
+'''
+
+
 @makes("lengths.jsonl")
 def lengths(random: Random) -> str:
     """Tokens of documents: most are short, some fill a sequence."""
@@ -536,6 +577,24 @@ def points(random: Random) -> bytes:
 def topics(random: Random) -> bytes:
     """The topic of each page; of every fifth it is not known."""
     return npy([-1.0 if page % 5 == 4 else float(page // 25) for page in range(200)])
+
+
+@makes("keys.npy")
+def keys(random: Random) -> bytes:
+    """Milliseconds that 8,000 requests took, a few of them very long."""
+    return npy([round(random.lognormvariate(4, 1), 3) for _ in range(8000)])
+
+
+@makes("matrix.mtx")
+def matrix(random: Random) -> str:
+    """A sparse matrix of 500 rows: most short, a few long, some empty; MatrixMarket."""
+    entries = set()
+    for row in range(500):
+        length = 0 if random.random() < 0.1 else min(400, int(2 + random.paretovariate(0.9)))
+        entries |= {(row + 1, 1 + int(500 * random.random() ** 2)) for _ in range(length)}
+    lines = [f"{row} {col} {random.uniform(-1, 1):.4f}" for row, col in sorted(entries)]
+    head = ["%%MatrixMarket matrix coordinate real general", f"500 500 {len(entries)}"]
+    return "\n".join([*head, *lines]) + "\n"
 
 
 @makes("routing.npy")

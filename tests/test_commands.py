@@ -42,6 +42,7 @@ ELSEWHERE = {
     "assay record --run": "runs every study; tests/record/test_readiness.py",
     "assay gateway --engines": "serves: the whole block is run below",
     "assay engine": "serves: the whole block is run below",
+    "assay web": "serves until it is stopped; tests/web",
     "assay top": "reads what the block below serves",
     "curl": "asks what the block below serves, or a gateway with keys",
     "key=": "openssl makes a key of one's own",
@@ -118,7 +119,9 @@ def perform(command: str) -> int:
     if words[:2] == ["python", "-c"]:
         exec(words[2], {})
         return 0
-    if "--memory" in words:  # a bound on a whole process, and this one has done other things before
+    # A bound on a whole process, which `data gnn` has without being asked, or a number of threads, which Numba fixes
+    # for one: this process has done other things before.
+    if "--memory" in words or words[1:3] in (["data", "gnn"], ["compare", "kernels"]):
         return subprocess.run([sys.executable, "-m", "assay.cli.main", *words[1:]], check=False).returncode
     assert words[0] == "assay", f"what is this? {command}; run it, or say in ELSEWHERE why not"
     try:

@@ -32,7 +32,7 @@ from tests.live.conftest import Listening
 
 MODEL = "qwen3-8b"
 START = 180.0
-PATIENCE = 60.0  # seconds after which a request counts as forgotten
+PATIENCE = 120.0  # seconds after which a request counts as forgotten
 MODELS = {"one": "one", "two": "two", "either": "one"}  # what is asked for in a mixed storm, and who may answer
 MIXED = ("error:0.02:500", "spoil:0.02", "spoil:0.02:0")  # beside the others
 FAULTS = ("error:0.02", "disconnect:0.02", "refuse:0.01", "hang:0.003", "slow:0.02:5")
@@ -278,8 +278,10 @@ def run(
     engines = [Engine(number, (*options, *served[number])) for number in range(count)]
     folder = Path(tempfile.mkdtemp())
     config = folder / "gateway.toml"
-    lines = ["first_byte = 2.0", "silence = 2.0", "deadline = 20.0", "probe = 0.3", "pause = 0.5", "failures = 3",
-             "attempts = 3", "connect = 1.0", "wait = 5.0", f'log = "{log}"' if log else ""]  # fmt: skip
+    # Patient enough that a busy machine costs seconds, not answers; all of it less than a client's own patience.
+    lines = ["first_byte = 10.0", "silence = 10.0", "deadline = 50.0", "probe = 0.3", "pause = 0.5", "failures = 3",
+             "attempts = 3", "connect = 5.0", "wait = 40.0", "start = 40.0", "policy_time = 10.0",
+             f'log = "{log}"' if log else ""]  # fmt: skip
     if mixed:
         lines.append('canary = "vllm-v1=20%"\n[[model]]\nname = "either"\nto = ["one", "two"]')
     lines += [f'[[engine]]\nurl = "{engine.url}"\nname = "e{engine.number}"' for engine in engines]

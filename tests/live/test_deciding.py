@@ -149,3 +149,30 @@ def test_a_shadow_s_books_hold_what_real_requests_hold_and_nothing_at_their_end(
             )
 
     run(test())
+
+
+def test_what_engines_refuse_a_shadow_does_not_take_for_cached_either():
+    async def test():
+        async with engines("a") as (a,), Running(settings([a], shadow="lmetric")) as running:
+            a.behave = lambda exchange: exchange.refuse(400, "too long")
+            assert (await ask(running.port, "POST", CHAT, chat("the same beginning " * 60)))[0] == 400
+            assert balanced(running)
+            a.behave = a.answer
+            await ask(running.port, "POST", CHAT, chat("the same beginning " * 60))
+            assert running.gateway.shadow.report()["match_ratio"] == 0.0
+
+    run(test())
+
+
+@pytest.mark.timed
+def test_on_a_quiet_machine_no_decision_is_late():
+    """With the time that a policy has by default, which other tests do not keep to."""
+
+    async def test():
+        async with engines("a", "b") as made, Running(settings(made, policy_time=0.25)) as running:
+            for n in range(300):
+                assert (await ask(running.port, "POST", CHAT, chat(str(n) * 400)))[0] == 200
+            assert running.gateway.counters.policy_errors == 0
+            assert running.gateway.counters.policy.quantile(0.99) <= 0.01
+
+    run(test())

@@ -109,7 +109,8 @@ def test_every_flag_of_ours_exists(page: Path) -> None:
 def test_flags_in_prose_are_of_the_gateway_the_view_or_an_engine() -> None:
     ours = flags(command("gateway")) | flags(command("top"))
     theirs = {"--enable-prompt-tokens-details", "--kv-events-config", "--page-size", "--enable-metrics",
-              "--enable-cache-report", "--metrics", "--kv-transfer-config"}  # fmt: skip
+              "--enable-cache-report", "--metrics", "--kv-transfer-config", "--disaggregation-mode",
+              "--disaggregation-bootstrap-port"}  # fmt: skip
     text = re.sub(r"```.*?```", "", PAGE.read_text(), flags=re.DOTALL)
     found = {flag for piece in re.findall(r"`([^`\n]+)`", text) for flag in re.findall(r"(?<!\S)(--[a-z-]+)", piece)}
     assert found <= ours | theirs | {"--policies", "--fleet", "--trace"}, found - ours - theirs

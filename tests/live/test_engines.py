@@ -152,6 +152,6 @@ def test_a_prompt_counts_as_cached_while_it_is_under_way_and_afterwards_only_whe
     fleet.sent(1, refused, 96)
     assert fleet.match(later).tolist() == [96, 96]
     fleet.began(0, taken, 96, None)
-    fleet.refused(1, refused)
+    fleet.refused(1, refused, known=0)
     fleet.ended(1, refused, 0, 96)
     assert fleet.match(later).tolist() == [96, 0]

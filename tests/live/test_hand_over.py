@@ -159,3 +159,130 @@ def test_what_is_no_prompt_goes_to_no_engine_that_only_computes_them():
             await engine.stop()
 
     run(test())
+
+
+# ------------------------------------------------------------------------------------------------ as SGLang does it
+
+BOOTSTRAP = 8998
+
+
+class Rooms:
+    """Where prompts wait for whoever decodes: what SGLang's bootstrap server and its transfers amount to."""
+
+    def __init__(self) -> None:
+        self.prompts: dict[int, Exchange] = {}
+        self.answers: dict[int, tuple[Exchange, FakeEngine]] = {}
+        self.met = 0
+
+    def meet(self, room: int) -> None:
+        """Both are there: the first says that it is done, the second answers."""
+        if room in self.prompts and room in self.answers:
+            self.met += 1
+            self.prompts.pop(room).reply(200, [JSON], b'{"choices": [], "usage": {"prompt_tokens": 9}}')
+            exchange, engine = self.answers.pop(room)
+            FakeEngine.answer(engine, exchange)
+
+
+class SglangEngine(FakeEngine):
+    """Half of a pair, which waits for the other half."""
+
+    def __init__(self, name: str, rooms: Rooms) -> None:
+        super().__init__(name)
+        self.rooms, self.told = rooms, []
+
+    def answer(self, exchange: Exchange) -> None:
+        body = json.loads(exchange.body)
+        if "bootstrap_room" not in body:  # all of it here
+            super().answer(exchange)
+            return
+        room = body["bootstrap_room"]
+        assert body["bootstrap_host"] == "127.0.0.1" and body["bootstrap_port"] == BOOTSTRAP and 0 <= room < 2**63
+        self.told.append(room)
+        if self.name.startswith("p"):
+            self.rooms.prompts[room] = exchange
+        else:
+            self.rooms.answers[room] = (exchange, self)
+        self.rooms.meet(room)
+
+
+async def pairs() -> tuple[Rooms, list[FakeEngine]]:
+    rooms = Rooms()
+    return rooms, [await SglangEngine(name, rooms).start() for name in ("p0", "p1", "d0", "d1")]
+
+
+def roles(made: list[FakeEngine], **more) -> dict:
+    kinds = {"p": {"role": "prefill", "bootstrap": BOOTSTRAP}, "d": {"role": "decode"}}
+    return {"engine": [{"url": e.url, "name": e.name, **kinds[e.name[0]]} for e in made], **more}
+
+
+def test_sglang_s_pairs_are_asked_at_once_and_meet_in_a_room():
+    async def test():
+        rooms, made = await pairs()
+        async with Running(settings(made, **roles(made))) as running:
+            for n in range(8):
+                asked = chat(LONG + str(n), stream=n % 2 == 0, max_tokens=40)
+                status, fields, body = await ask(running.port, "POST", CHAT, asked)
+                assert status == 200 and fields["x-assay-engine"] in ("d0", "d1") and b'"from"' in body
+                assert fields["x-assay-prefill"] in ("p0", "p1")
+            await until(lambda: balanced(running) and not running.gateway.companions)
+            told = [room for engine in made[:2] for room in engine.told]
+            assert rooms.met == len(set(told)) == 8
+            assert sorted(told) == sorted(room for engine in made[2:] for room in engine.told)
+            bodies = [json.loads(exchange.body) for engine in made for exchange in engine.asked]
+            assert {body["max_tokens"] for body in bodies} == {40}  # both get what the client asked
+            assert sorted(len(engine.told) for engine in made[:2]) == [0, 8]  # the policy chose: there they are cached
+        for engine in made:
+            await engine.stop()
+
+    run(test())
+
+
+@pytest.mark.parametrize("how", ["500", "breaks", "down"])
+def test_where_sglang_s_first_half_fails_another_computes_the_prompt(how):
+    async def test():
+        _, made = await pairs()
+
+        def fail(exchange: Exchange) -> None:
+            if how == "500":
+                exchange.refuse(500, "no")
+            elif how == "breaks":
+                exchange._connection.transport.close()
+            else:
+                made[0].healthy = False
+
+        made[0].behave = fail
+        more = roles(made, policy="round-robin", failures=2, pause=60.0)
+        async with Running(settings(made, **more)) as running:
+            for n in range(6):
+                status, fields, _ = await ask(running.port, "POST", CHAT, chat(str(n), stream=n % 2 == 0))
+                assert status == 200 and fields["x-assay-prefill"] == "p1" and fields["x-assay-engine"].startswith("d")
+            await until(lambda: balanced(running) and not running.gateway.companions)
+            assert running.gateway.counters.retries >= 1
+        for engine in made:
+            await engine.stop()
+
+    run(test())
+
+
+def test_where_sglang_s_second_half_fails_a_new_room_is_taken_and_where_the_client_leaves_both_are_freed():
+    async def test():
+        _, made = await pairs()
+        made[2].behave = lambda exchange: exchange._connection.transport.close()
+        async with Running(settings(made, **roles(made, failures=100, policy="round-robin"))) as running:
+            for n in range(4):
+                status, fields, _ = await ask(running.port, "POST", CHAT, chat(str(n)))
+                assert status == 200 and fields["x-assay-engine"] == "d1" and fields["x-assay-prefill"]
+            await until(lambda: balanced(running) and not running.gateway.companions)
+            told = [room for engine in made[:2] for room in engine.told]
+            assert len(set(told)) == len(told) > 4
+            for engine in made[2:]:
+                engine.behave = lambda exchange: None
+            asking = asyncio.create_task(ask(running.port, "POST", CHAT, chat()))
+            await until(lambda: any(e.aboard for e in running.gateway.fleet.engines[2:]))
+            assert len(running.gateway.companions) == 1
+            asking.cancel()
+            await until(lambda: balanced(running) and not running.gateway.companions)
+        for engine in made:
+            await engine.stop()
+
+    run(test())

@@ -41,11 +41,16 @@ def test_latencies_are_those_of_the_last_minute_and_unknown_where_nothing_came()
         async with engines("a") as (a,), Running(settings([a])) as running:
             assert (await overview(running.port))["ttft_p50"] is None
             await ask(running.port, "POST", CHAT, chat(stream=True))
-            assert (await overview(running.port))["ttft_p50"] is not None
-            for _ in range(12):  # a minute passes
-                running.gateway.recent.tick()
-            running.gateway.recent.tick()
-            assert (await overview(running.port))["ttft_p50"] is None
+            page = await overview(running.port)
+            assert page["ttft_p50"] is not None and page["recent"]["statuses"] == {"200": 1}
+            assert page["engines"][0]["recent"] == {"requests": 1, "errors": 0, "hit_ratio": 0.0}
+            gateway = running.gateway
+            for _ in range(13):  # a minute passes
+                gateway.recent.tick(gateway.fleet.engines, gateway.now())
+            page = await overview(running.port)
+            assert page["ttft_p50"] is None and page["recent"]["statuses"] == {} and page["recent"]["requests"] == 0
+            assert page["engines"][0]["recent"] == {"requests": 0, "errors": 0, "hit_ratio": None}
+            assert page["statuses"] == {"200": 1}  # since the start
             assert running.gateway.counters.ttft.count == 1  # Prometheus has windows of its own
 
     run(test())

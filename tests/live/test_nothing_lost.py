@@ -11,15 +11,17 @@ pytest.importorskip("uvloop")
 
 from tests.live import chaos
 
+WHOLE = 0.4  # of all requests are answered on a machine however busy; on a quiet one more, which is `timed`
 
-def check(report: chaos.Report, requests: int) -> None:
+
+def check(report: chaos.Report, requests: int, whole: float = WHOLE) -> None:
     assert not report.wrong, report.wrong[:5]
     assert sum(report.ends.values()) == report.asked >= requests
     assert report.ends["forgotten"] == 0
     assert report.havoc["killed"] and report.havoc["stopped"]
     assert [engine["aboard"] for engine in report.overview["engines"]] == [0] * len(report.overview["engines"])
     assert report.overview["queue"] == 0
-    assert report.ends["complete"] > 0.4 * report.asked  # a busy machine turns more away, and loses none of them
+    assert report.ends["complete"] > whole * report.asked
     # Connections of clients are gone; what is left are those kept to engines, at most one for each client.
     assert report.files_left <= report.files[0] + 60
     early, late = report.memory[len(report.memory) // 4], max(report.memory[-3:])
@@ -34,13 +36,13 @@ def test_a_storm_with_the_simulator_s_times_loses_nothing():
     check(chaos.run(600, seed=2, clients=24, options=("--speed", "30")), 600)
 
 
-def check_mixed(requests: int, seed: int, log: Path, **more) -> None:
+def check_mixed(requests: int, seed: int, log: Path, whole: float = WHOLE, **more) -> None:
     """Two models, a canary, engines that join and drain, 500s, errors in streams; rows equal what clients saw."""
     report = chaos.run(requests, seed=seed, count=4, log=log, mixed=True, **more)
     assert not report.wrong, report.wrong[:5]
     assert sum(report.ends.values()) == report.asked == len(report.by_name)
     assert report.ends["forgotten"] == 0 and report.havoc["joined"] and report.ends["error event"]
-    assert report.ends["complete"] > 0.7 * report.asked
+    assert report.ends["complete"] > whole * report.asked
     assert all(engine["aboard"] == 0 for engine in report.overview["engines"]) and report.overview["queue"] == 0
     assert report.overview["canary"]["requests"] > 0
     rows: dict[str, list[int]] = {}
@@ -65,9 +67,10 @@ def test_a_short_mixed_storm_ends_each_request_once_and_as_the_log_says(tmp_path
 
 
 @pytest.mark.timed
-def test_on_a_quiet_machine_four_fifths_of_a_storm_are_answered():
-    report = chaos.run(600, seed=2, clients=24, options=("--speed", "30"))
-    assert report.ends["complete"] > 0.8 * report.asked
+def test_on_a_quiet_machine_nearly_all_of_a_storm_is_answered(tmp_path):
+    check(chaos.run(3000, seed=1, clients=32), 3000, 0.8)
+    check(chaos.run(600, seed=2, clients=24, options=("--speed", "30")), 600, 0.8)
+    check_mixed(2000, 5, tmp_path / "log", 0.7, clients=32)
 
 
 @pytest.mark.slow

@@ -117,6 +117,61 @@ def test_who_waits_for_a_policy_that_chooses_from_a_pool_is_not_lost_with_it(tmp
     run(test())
 
 
+def test_what_is_said_of_an_engine_that_is_there_counts_from_the_reload_on(tmp_path, capsys):
+    """Its name, its role, where it tells of its cache: without a restart, and without losing what it has on board."""
+    zmq = pytest.importorskip("zmq")
+
+    def publisher() -> tuple[object, str]:
+        socket = zmq.Context.instance().socket(zmq.PUB)
+        return socket, f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
+
+    async def test():
+        (one, first), (two, second) = publisher(), publisher()
+        async with engines("a", "b") as made:
+            path = tmp_path / "gateway.toml"
+
+            def write(*more: str) -> None:
+                quick = ["port = 0", "probe = 0.05", "scrape = 0.05", 'policy = "round-robin"']
+                path.write_text("\n".join([*quick, f'[[engine]]\nurl = "{made[1].url}"\nname = "b"',
+                                           f'[[engine]]\nurl = "{made[0].url}"', *more]))  # fmt: skip
+
+            write('name = "a"', f'events = "{first}"')
+            started: list = []
+            task = asyncio.create_task(serve.run(read_file(path), started.append, lambda: read_file(path)))
+            await until(lambda: started)
+            port, gateway = started[0].port, started[0].gateway
+            engine = next(e for e in gateway.fleet.engines if e.name == "a")
+            subscribers = gateway.roster._subscribers
+            await until(lambda: subscribers[engine]._connected)
+            held: list = []
+            made[0].behave = held.append
+            asking = [asyncio.create_task(ask(port, "POST", CHAT, chat(str(n)))) for n in range(2)]
+            await until(lambda: held)  # one of them is on board, and stays there
+            write('name = "left"', 'role = "decode"', f'events = "{second}"')
+            await reloaded(started)
+            await until(lambda: engine.name == "left")
+            assert engine.role == "decode" and engine.events == second and engine.aboard == 1
+            await until(lambda: subscribers[engine]._connected and subscribers[engine].problem == "")
+            assert "engine" in capsys.readouterr().err
+            made[0].answer(held[0])
+            assert {(await asked)[0] for asked in asking} == {200}
+            made[0].behave = made[0].answer
+            found = {(await ask(port, "POST", CHAT, chat()))[1]["x-assay-engine"] for _ in range(4)}
+            assert found == {"left", "b"} and balanced(started[0])
+            write('name = "left"', 'events = "nonsense"')  # cannot be: nothing changes
+            await reloaded(started)
+            assert engine.role == "decode" and engine.events == second and "nonsense" in capsys.readouterr().err
+            write('name = "left"')
+            await reloaded(started)
+            await until(lambda: engine not in subscribers and engine.role == engine.events == "")
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(task, 120)
+        one.close(0)
+        two.close(0)
+
+    run(test())
+
+
 POLICY = """
 import time
 

@@ -27,7 +27,8 @@ ENGINE = {
     "name": "gpu-0.llm:8000", "url": "http://gpu-0.llm:8000", "state": "up", "models": ["m"], "family": "vllm",
     "note": "vLLM: found running; missing hits; start the engine with --enable-prefix-caching", "aboard": 31,
     "running": 28, "waiting": 3, "prefill_tokens": 4096, "kv_tokens": 70000, "kv_free": 0.25, "itl": 0.021,
-    "ttft": 0.34, "age": 0.4, "requests": 1000, "errors": 2, "tokens": 5, "hit_ratio": 0.83, "blocks": 12,
+    "ttft": 0.34, "age": 0.4, "requests": 1000, "errors": 2, "tokens": 5, "hit_ratio": 0.5, "blocks": 12,
+    "recent": {"requests": 100, "errors": 2, "hit_ratio": 0.83},
 }  # fmt: skip
 DECISION = {
     "request": 7, "engine": "gpu-1.llm:8000", "prompt": 2010, "matched": 1504, "scores": [811.0, 64.0], "at": 0.25,
@@ -40,7 +41,8 @@ SHADOW = {
 PAGE: dict[str, Any] = {
     "policy": "lmetric", "order": "weighted", "queue": 5, "requests": 2000, "retries": 3, "policy_errors": 0,
     "policy_error": "", "ttft_p50": 0.1, "ttft_p99": 2.5, "itl_p50": 0.025, "itl_p99": 0.05, "scale": 1.0,
-    "statuses": {"200": 1990, "429": 8, "502": 2},
+    "statuses": {"200": 99990, "429": 8, "502": 2},
+    "recent": {"seconds": 60.0, "requests": 2000, "retries": 3, "statuses": {"200": 1990, "429": 8, "502": 2}},
     "engines": [ENGINE, ENGINE | {"name": "gpu-1.llm:8000", "requests": 1000}],
     "decisions": [DECISION], "shadow": SHADOW,
 }  # fmt: skip
@@ -63,13 +65,24 @@ def fleet(count: int, **changes: Any) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ the frame
 
 
+def test_counts_are_of_the_last_minute_and_what_nobody_said_is_unknown() -> None:
+    text = drawn(PAGE)
+    assert "in the last minute: retries 3   answers  200 1,990" in text and "99,990" not in text
+    assert "83%" in text and "50%" not in text and "err/min" in text and "prefill tok" in text
+    quiet = PAGE | {"recent": {"seconds": 60.0, "requests": 0, "retries": 0, "statuses": {}}}
+    quiet["engines"] = [ENGINE | {"recent": {"requests": 0, "errors": 0, "hit_ratio": None}}]
+    assert "retries 0   answers  0" in drawn(quiet)
+    older = {name: value for name, value in PAGE.items() if name != "recent"}  # a gateway that does not say
+    assert "retries –   answers  –" in drawn(older)
+
+
 def test_a_frame_says_what_the_gateway_does() -> None:
     text = drawn(PAGE, title="http://127.0.0.1:8000")
     for said in ("lmetric", "order weighted", "2 of 2 engines up", "http://127.0.0.1:8000", "queue 5", "retries 3",
                  "200 1,990", "429 8", "502 2", "p50 ≤ 100 ms p99 ≤ 2.5 s", "p50 ≤ 25 ms p99 ≤ 50 ms"):  # fmt: skip
         assert said in text
     row = next(line for line in text.splitlines() if line.startswith("gpu-0"))
-    for said in ("● up", " 31 ", " 28 ", " 3 ", "4096", "75%", "83%", "340 ms", "21 ms", "start it with --enable-pref"):
+    for said in ("● up", " 31 ", " 28 ", " 3 ", "4096", "75%", "83%", "340 ms", "21 ms", "start it with --enable"):
         assert said in row
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,3 +84,22 @@ def spills(targets: list[int], n: int, slots: int) -> int:
         if left[v] == 0 and v not in broken:
             del hot[v]
     return spilled + len(hot)
+
+
+def attention(
+    edges: Sequence[tuple[int, int]], logits: Sequence[float], facing: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """The weight of each edge in a softmax over its target's edges and own loop, and of that loop; others weigh 0."""
+
+    def logit(u: int, v: int) -> float:
+        both = logits[u] + facing[v]
+        return both if both > 0 else 0.2 * both
+
+    real = [(u, v) for u, v in edges if u != v] + [(v, v) for v in range(len(logits))]
+    largest = {v: max(logit(u, w) for u, w in real if w == v) for v in range(len(logits))}
+    total = {v: sum(math.exp(logit(u, w) - largest[v]) for u, w in real if w == v) for v in range(len(logits))}
+
+    def weight(u: int, v: int) -> float:
+        return math.exp(logit(u, v) - largest[v]) / total[v]
+
+    return [weight(u, v) if u != v else 0.0 for u, v in edges], [weight(v, v) for v in range(len(logits))]

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.record import catalogue
-from assay.record.errors import BadInput
 from assay.record.fold import fold
 from assay.record.report import write_site
 from assay.record.site.drawing import plain_svg
@@ -98,12 +97,10 @@ def pretend_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which papers are built is the fixture's to say: the real answer changes with every paper written."""
     built = {key for key, state in STATES.items() if state != "not built yet"}
     monkeypatch.setattr(catalogue, "is_built", lambda paper: paper.key in built)
-    monkeypatch.setattr(catalogue, "study", pretend_study)
+    monkeypatch.setattr(catalogue, "about", pretend_study)
 
 
 def pretend_study(key: str) -> Study:
-    if key == "taper":
-        raise BadInput("taper needs torch; pip install 'assay[torch]'")
     return Study(
         catalogue.papers()[key], lambda lab: None, (), Evidence.REAL,
         idea="The first line.\n\nA `product` needs no weights, see arXiv:2603.15202.\n\n    score = a * b",
@@ -255,9 +252,9 @@ def test_papers_without_a_result_say_so(site: Path) -> None:
     assert catalogue.papers()["nitsum"].line in unbuilt
 
 
-def test_a_module_that_cannot_be_imported_costs_its_prose_only(site: Path) -> None:
+def test_prose_is_read_off_the_source_so_no_module_is_imported_for_it(site: Path) -> None:
     page = Page(site / "papers" / "taper.html")
-    assert "idea" not in [attributes.get("id") for _, attributes in page.tags]
+    assert "idea" in [attributes.get("id") for _, attributes in page.tags]
     assert catalogue.papers()["taper"].line in words(page)
 
 
@@ -284,7 +281,7 @@ def test_hostile_text_is_only_text(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         use_when=HOSTILE, avoid_when=HOSTILE, references=(f"https://example.org/{HOSTILE}", "javascript:alert(1)"),
     )  # fmt: skip
     monkeypatch.setattr(catalogue, "is_built", lambda paper: True)
-    monkeypatch.setattr(catalogue, "study", lambda key: hostile_study)
+    monkeypatch.setattr(catalogue, "about", lambda key: hostile_study)
     result = Result(
         "evil", Evidence.REAL, HOSTILE, 1.0, {"cpu": HOSTILE, "cores": HOSTILE, "gpus": [HOSTILE], "os": HOSTILE},
         [{HOSTILE: HOSTILE, "seed": 0, "steps": HOSTILE}],

@@ -4,7 +4,8 @@ A room, or a paper that is a folder, fills this hook with a module `compare.py` 
 `command`. The command has options of its own and returns its answer: facts about the input by name, a `table` (a list
 of rows) and `why`, who wins in a sentence or two; a modelled answer also `trust`, how far off the model is. Printing
 it, as tables or JSON, happens here; `shown` names the columns that people get to see without `--wide`, else it is the
-first six; `apart` those that are told elsewhere, not in the table; `units` the units of columns and facts by name.
+first six; `apart` those that are told elsewhere, not in the table; `units` the units of columns and facts by name;
+`pictures` functions that draw Altair charts, by name, for who can show them.
 Other lists of rows are tables of their own; a list of whole answers is printed one after the other, before the table
 over all. `click.get_current_context().obj` is a `Progress` it may call.
 
@@ -64,23 +65,26 @@ class Comparisons(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import the comparison of a room or a paper."""
-        if name in ROOMS:
-            if _has_own(name):
-                return printing(_load(f"assay.{name}.compare"))
-            return _overview(name)
-        if name not in catalogue.papers() and (close := difflib.get_close_matches(name, ROOMS, n=1, cutoff=0.8)):
-            raise BadInput(f"no room or paper has the name '{name}'; did you mean {close[0]}?")
-        try:
-            paper = catalogue.paper(name)
-        except BadInput as error:  # it names the closest keys
-            raise BadInput(f"no room is called '{name}', and {error}") from error
-        if module := catalogue.comparisons(paper.room).get(name):
-            return printing(_load(module))
-        kinds = catalogue.offers(name) if catalogue.is_built(paper) else frozenset()
-        if kinds and _has_own(paper.room):
-            room = importlib.import_module(f"assay.{paper.room}.compare")
-            return printing(_with_defaults(room.command, name, room.beside(min(kinds), name)))
-        raise BadInput(f"'{name}' has no comparison on your own input; assay show {name} says what it takes")
+        return _overview(name) if name in ROOMS and not _has_own(name) else printing(found(name))
+
+
+def found(name: str) -> click.Command:
+    """The comparison of a room or a paper, which returns its answer."""
+    if name in ROOMS and _has_own(name):
+        return _load(f"assay.{name}.compare")
+    if name not in catalogue.papers() and (close := difflib.get_close_matches(name, ROOMS, n=1, cutoff=0.8)):
+        raise BadInput(f"no room or paper has the name '{name}'; did you mean {close[0]}?")
+    try:
+        paper = catalogue.paper(name)
+    except BadInput as error:  # it names the closest keys
+        raise BadInput(f"no room is called '{name}', and {error}") from error
+    if module := catalogue.comparisons(paper.room).get(name):
+        return _load(module)
+    kinds = catalogue.offers(name) if catalogue.is_built(paper) else frozenset()
+    if kinds and _has_own(paper.room):
+        room = importlib.import_module(f"assay.{paper.room}.compare")
+        return _with_defaults(room.command, name, room.beside(min(kinds), name))
+    raise BadInput(f"'{name}' has no comparison on your own input; assay show {name} says what it takes")
 
 
 def _line(name: str) -> str:
@@ -187,7 +191,7 @@ def printing(command: click.Command) -> click.Command:
     return click.Command(command.name, callback=show, params=params, help=command.help, epilog=command.epilog)
 
 
-_LAYOUT = ("shown", "apart")  # how to print an answer, no part of it
+_LAYOUT = ("shown", "apart", "pictures")  # how to print an answer, no part of it
 
 
 def _told(answer: dict[str, Any]) -> dict[str, Any]:
@@ -207,8 +211,9 @@ def _print(answer: dict[str, Any], wide: bool) -> None:
     from rich.text import Text
 
     screen, units = console(), answer.get("units", {})
-    for facts in ((name, facts) for name, facts in answer.items() if isinstance(facts, dict) and name != "units"):
-        _print_facts(*facts, units)
+    for name, facts in answer.items():
+        if isinstance(facts, dict) and name not in ("units", "pictures"):
+            _print_facts(name, facts, units)
     for part in next((value for value in answer.values() if _holds_answers(value)), []):
         screen.print()
         _print(part | {"units": units}, wide)

@@ -143,8 +143,8 @@ def _next(width: int) -> list[str]:
     trace = OWN if OWN.exists() else Path("my.jsonl")
     lines = {
         f"{program} compare serving --trace {trace}": "the same with a file of your own requests",
-        f"{program} list --built": "what else can be run",
         f"{program} show lmetric": "one paper explained",
+        f"{program} web --open": "the workbench: all of this in the browser",
     }
     wide = max(map(len, lines))
     said = [f"{line:<{wide}}  {what}" for line, what in lines.items()]

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from assay.live.announce import announce
 from assay.record.errors import AssayError, BadInput
 from assay.record.extras import missing_module
 
@@ -85,6 +86,8 @@ def _ready(running: Any, view: bool) -> None:
     scheme = "https" if settings.tls_cert else "http"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"{scheme}://{host}:{running.port}"
+    if scheme == "http":
+        announce("gateway", f"http://127.0.0.1:{running.port}" if settings.host == "0.0.0.0" else url)
     if view and sys.stdout.isatty():
         from assay.live import top
 

@@ -18,9 +18,9 @@ from assay import __version__
 from assay.record.errors import AssayError
 
 COMMANDS = (
-    "demo", "list", "show", "run", "record", "compare", "plan", "gateway", "engine", "top", "calibrate", "protocol",
-    "check", "verify", "dedup", "data", "watch", "hang", "trace", "traces", "decompose", "bench", "feed", "doctor",
-    "completion",
+    "demo", "web", "list", "show", "run", "record", "compare", "plan", "recover", "gateway", "engine", "top",
+    "calibrate", "protocol", "check", "verify", "dedup", "data", "watch", "hang", "trace", "traces", "decompose",
+    "bench", "machine", "feed", "doctor", "completion",
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from assay.record import catalogue
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed
 from assay.record.headline import named
 from assay.record.store import home, latest
+from assay.record.types import SEEDS
 from assay.record.wording import seeds_text
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def command(
     """
     _check(keys, on, plot)
     size = "full" if full else "quick"
-    chosen = _seeds(seeds, first_seed, size)
+    chosen = chosen_seeds(seeds, first_seed, size)
     answers: list[Any] = []
     code = 0
     for key in keys:
@@ -129,9 +130,8 @@ def _check(keys: tuple[str, ...], on: str, plot: Path | None) -> None:
             raise BadInput(f"--plot {plot}: the suffix must be one of {', '.join(FORMATS)}")
 
 
-def _seeds(seeds: tuple[int, ...] | int | None, first: int, size: str) -> tuple[int, ...]:
-    from assay.record.lab import SEEDS
-
+def chosen_seeds(seeds: tuple[int, ...] | int | None, first: int, size: str) -> tuple[int, ...]:
+    """The seeds that a count or a list stands for."""
     if isinstance(seeds, tuple):
         if first:
             raise BadInput("--first-seed goes with a count of seeds, not with a list of them")

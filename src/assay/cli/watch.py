@@ -46,6 +46,7 @@ def command(
 
     Exit code 1: the job hangs, or ended while it hung; --once waits for its end, or until it has hung for long.
     """
+    from assay.live.announce import announce
     from assay.live.watch.gather import SILENCE, Gathering
     from assay.live.watch.metrics import MetricsPage
     from assay.live.watch.rounds import Watch
@@ -60,6 +61,7 @@ def command(
     page = None if metrics_port is None else MetricsPage(metrics_port, lambda: watch.latest)
     if page is not None:
         click.echo(f"metrics: http://127.0.0.1:{page.port}/metrics", err=True)
+        announce("watch", f"http://127.0.0.1:{page.port}")  # the workbench looks at it
     try:
         code = _run(watch, job, once, seconds, as_json) if job else _watch(watch, once, seconds, as_json)
     finally:

@@ -105,11 +105,12 @@ def nbytes(data: Buffer | Sequence[Buffer]) -> int:
     >>> nbytes(b"abc"), nbytes([b"ab", memoryview(b"c")])
     (3, 3)
     """
-    if isinstance(data, bytes | bytearray):
+    if isinstance(data, _PLAIN):
         return len(data)
-    return data.nbytes if isinstance(data, memoryview) else sum(nbytes(part) for part in data)
+    return data.nbytes if isinstance(data, memoryview) else sum(map(nbytes, data))
 
 
+_PLAIN = (bytes, bytearray)  # made once: a union is built anew with each question
 _PART = re.compile(r"(?!\.{1,2}(/|$))[A-Za-z0-9._=+@,~%-]+")
 
 

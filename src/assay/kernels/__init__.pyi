@@ -1,2 +1,7 @@
 from assay.kernels.radius_fps import radius as radius
 from assay.workloads.cloud_files import read_cloud as read_cloud
+from assay.kernels.fractalsort.sorting import sort as sort
+from assay.kernels.fractalsort.sorting import sort_file as sort_file
+from assay.kernels.merbit import pagerank as pagerank
+from assay.kernels.merbit.spmv import spmv as spmv
+from assay.kernels.goldbach.checking import goldbach as goldbach_up_to  # noqa: F401

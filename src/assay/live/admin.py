@@ -164,7 +164,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
             "prefill_tokens": int(fleet.prefill_tokens[i]), "kv_tokens": int(fleet.kv_tokens[i]),
             "kv_free": float(fleet.kv_free[i]), "itl": float(fleet.itl[i]), "ttft": float(fleet.ttft[i]),
             "age": _finite(now - e.seen), "requests": e.requests, "errors": e.errors, "tokens": e.tokens,
-            "hit_ratio": _hits(e), "blocks": gateway.index.blocks(i),
+            "hit_ratio": _hits(e), "blocks": gateway.index.blocks(i), "recent": gateway.recent.of(e),
         }
         for i, e in enumerate(fleet.engines)
     ]  # fmt: skip
@@ -173,8 +173,8 @@ def overview(gateway: Gateway) -> dict[str, Any]:
         "queue": gateway.placing.waiting,
         "requests": sum(counters.requests.values()), "retries": counters.retries,
         "policy_errors": counters.policy_errors, "policy_error": gateway.placing.error,
-        **gateway.recent.report(now), "scale": fleet.scale,
-        "statuses": _statuses(gateway), "engines": rows,
+        **gateway.recent.report(fleet.engines, now), "scale": fleet.scale,
+        "statuses": dict(gateway.recent.statuses()), "engines": rows,
         "decisions": [_decision(decision, now) for decision in list(gateway.placing.decisions)[-12:]],
         "shadow": gateway.shadow.report() if gateway.shadow else None,
         "sources": [source.report() for source in gateway.roster.sources],
@@ -187,13 +187,6 @@ def _hits(engine: Engine) -> float | None:
     if engine.asked:
         return engine.hits / engine.asked
     return engine.matched / engine.prompt if engine.prompt else None
-
-
-def _statuses(gateway: Gateway) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for (_, status), count in gateway.counters.requests.items():
-        found[str(status)] = found.get(str(status), 0) + count
-    return found
 
 
 def _decision(decision: dict[str, Any], now: float) -> dict[str, Any]:

@@ -52,6 +52,8 @@ class Engine:
     answered: bool = False  # at least once: before that it may still be starting
     family: str = ""
     role: str = ""  # prefill: it computes prompts for others; decode: it takes them over
+    bootstrap: int = 0  # of SGLang: the port where a decoding engine fetches the prompts that this one computes
+    replay: str = ""  # where missed events can be asked for
     source: str = ""  # who said that it is there, where nobody wrote it down
     note: str = ""  # what its metrics lack, or why it is down
     requests: int = 0
@@ -67,8 +69,13 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.room = self.limit
-        self.header = b"x-assay-engine: " + self.name.encode()
+        self.rename(self.name)
         self.host = b" HTTP/1.1\r\nhost: " + self.address.authority
+
+    def rename(self, name: str) -> None:
+        """What it is called from now on."""
+        self.name = name
+        self.header = b"x-assay-engine: " + name.encode()
 
     @property
     def open(self) -> bool:
@@ -81,7 +88,6 @@ class LiveFleet(Fleet):
 
     def __init__(self, index: PrefixIndex) -> None:
         self.index = index
-        self._known: dict[int | str, int] = {}  # blocks that an engine had of a prompt before it was sent there
         self.engines: list[Engine] = []
         self.scale = 1.0  # an engine's tokens for one of ours
         self.paths: dict[int | str, NDArray[np.uint64]] = {}  # of requests under way
@@ -112,6 +118,10 @@ class LiveFleet(Fleet):
                 self._hits[:] = self._hits * self.scale
             self._matched = request.id
         return self._hits
+
+    def known(self, matched: int) -> int:
+        """Whole blocks of the index that so many matched tokens are."""
+        return round(matched / self.scale / self.index.block)
 
     def forget(self, i: int) -> None:
         """Engine i has nothing in its cache any more."""
@@ -157,16 +167,14 @@ class LiveFleet(Fleet):
         self.prefill_tokens[i] += new
         path = self.paths.get(request.id)
         if path is not None and len(path):
-            hits = float(self.match(request)[i])
-            self._known[request.id] = round(hits / self.scale / self.index.block)
             most = self.engines[i].blocks // UNSURE
             self.index.insert(i, path if len(path) <= most else path[:most], self.now)
             self._matched = None
 
-    def refused(self, i: int, request: Request) -> None:
-        """Engine i did not take a request: what was taken for cached with it is not."""
-        path, known = self.paths.get(request.id), self._known.get(request.id)
-        if path is not None and known is not None and known < len(path):
+    def refused(self, i: int, request: Request, known: int) -> None:
+        """Engine i did not take a request: all but the blocks that it had before is not cached there."""
+        path = self.paths.get(request.id)
+        if path is not None and known < len(path):
             self.index.remove(i, path[known : known + 1])
             self._matched = None
 
@@ -189,31 +197,36 @@ class LiveFleet(Fleet):
         self.kv_tokens[i] += tokens
         if self._fresh[i]:
             self._stepped(i)
-        known = self.itl[i]
+        known = self.itl.item(i)  # a number of Python's own: what is done with one of NumPy's takes three times as long
         self.itl[i] = known + SMOOTHING * (gap - known) if known else gap
 
     def _stepped(self, i: int) -> None:
         """An iteration of engine i is over: who came during it is taken in, unless the queue was longer before."""
-        waiting, fresh = int(self.waiting[i]), int(self._fresh[i])
+        waiting, fresh = self.waiting.item(i), self._fresh.item(i)
+        if not waiting and not fresh:
+            return
         left = 0 if waiting == fresh else waiting
         self._fresh[i] = 0
-        self._wait(i, left, waiting + int(self.running[i]))
+        self._wait(i, left, waiting + self.running.item(i))
 
     def _wait(self, i: int, waiting: int, load: int) -> None:
         """So many of `load` wait; of this gateway's at most those without a token."""
-        self.waiting[i] = min(waiting, int(self._silent[i] + self._others[i]), load)
-        self.running[i] = load - self.waiting[i]
-        self._fresh[i] = min(self._fresh[i], self.waiting[i])
+        if waiting:
+            waiting = min(waiting, self._silent.item(i) + self._others.item(i), load)
+        self.waiting[i] = waiting
+        self.running[i] = load - waiting
+        if self._fresh.item(i) > waiting:
+            self._fresh[i] = waiting
 
     def ended(self, i: int, request: Request, held: int, new: int) -> None:
         """A request is off engine i: it held `held` tokens, or had still `new` to compute."""
-        waiting, load = int(self.waiting[i]), int(self.running[i] + self.waiting[i])
+        waiting = self.waiting.item(i)
+        load = waiting + self.running.item(i)
         if new:  # it had no token, so it is one of those that wait, if any does
             self._silent[i] -= 1
             waiting = max(waiting - 1, 0)
         self.kv_tokens[i] -= held
         self.prefill_tokens[i] -= new
-        self._known.pop(request.id, None)
         self._wait(i, waiting, max(load - 1, 0))
 
     def told(self, i: int, waiting: int, load: int, aboard: int) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from assay.live import admin, api, canary, keys
 from assay.live.access_log import EVERY, AccessLog, Line
 from assay.live.canary import Canary
+from assay.live.companion import Companion
 from assay.live.counters import Counters
 from assay.live.engines import DOWN, UP, Engine, LiveFleet
 from assay.live.origins import Origins
@@ -39,6 +40,7 @@ from assay.sim.block_hash import chain
 
 _LONGEST = 256  # letters of a name that somebody else chose
 _ID = 200  # bytes of a request's id
+_LONG = 2048  # letters of a text that are looked at to tell conversations apart
 _WORD = re.compile(rb"[!-~]+")
 _HASHED = 1 << 20  # tokens of a prompt; what comes after them is hardly in any cache
 
@@ -55,6 +57,7 @@ class Gateway:
         self.fleet = LiveFleet(self.index)
         self.placing = Placing(self)
         self.relays: set[Relay] = set()
+        self.companions: set[Companion] = set()
         self.counters = Counters()
         self.recent = Recent(self.counters)
         self.log = AccessLog(settings.log)
@@ -198,7 +201,7 @@ class Gateway:
         engine.aboard -= 1
         if engine.number >= 0:
             if relay.new and relay.status != LEFT:  # it had no token, and not because the client left
-                self.fleet.refused(engine.number, relay.request)
+                self.fleet.refused(engine.number, relay.request, relay.known)
             self.fleet.ended(engine.number, relay.request, held, relay.new)
 
     def suspect(self, engine: Engine, why: str, trial: bool = True) -> None:
@@ -218,6 +221,8 @@ class Gateway:
         for relay in [relay for relay in self.relays if relay.engine is engine]:
             if not relay.exchange.started and relay.upstream is not None:
                 relay.abandon(why)
+        for companion in [companion for companion in self.companions if companion.engine is engine]:
+            companion.abandon(why)
         self.placing.changed()
 
     def later(self, do: Callable[..., None], *arguments: Any) -> None:
@@ -312,6 +317,8 @@ class Gateway:
         self.recent.look(self.fleet.engines, now)
         for relay in [relay for relay in self.relays if relay.due < now]:
             relay.late(now)
+        for companion in [companion for companion in self.companions if companion.due < now]:
+            companion.drop()
         if self.placing.held:
             self.placing.assign()
 
@@ -328,10 +335,13 @@ def new_canary(settings: Settings) -> Canary | None:
 
 
 def _conversation(ask: api.Ask) -> int | None:
-    """A name for a conversation: the first thing that its user said."""
+    """A name for a conversation: the first thing that its user said; of something long, how it begins and ends."""
     for message in ask.messages:
         if message.role == "user":
-            return hash(message.content if isinstance(message.content, str) else message.text) & 0x7FFFFFFFFFFFFFFF
+            said = message.content if isinstance(message.content, str) else message.text
+            if len(said) > _LONG:
+                return hash((len(said), said[: _LONG // 2], said[-_LONG // 2 :])) & 0x7FFFFFFFFFFFFFFF
+            return hash(said) & 0x7FFFFFFFFFFFFFFF
     return None
 
 

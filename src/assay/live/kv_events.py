@@ -191,6 +191,11 @@ class _Socket:
         """A socket that tells when this one is connected, and when it is no more."""
         return self.socket.get_monitor_socket(self.HANDSHAKE | self.DISCONNECTED)
 
+    def unmonitor(self) -> None:
+        """Tell nobody any more when this one is connected."""
+        if not self.socket.closed:
+            self.socket.disable_monitor()
+
     def attach(self, endpoint: str, *, bind: bool) -> str:
         """Bind or connect; the endpoint comes back, with the port that was chosen where it was left open."""
         zmq = self._zmq
@@ -294,6 +299,8 @@ class Subscriber:
         """Stop receiving; nothing is delivered afterwards."""
         self._held.clear()
         self._end_request()
+        # Before who listens goes: ZeroMQ's one thread waits for ever to tell of an end where nobody is left to hear it.
+        self._live.unmonitor()
         self._monitor.close()
         self._live.close()
 

@@ -24,8 +24,8 @@ from assay.live.mock_clock import Alarm, Clock
 from assay.live.mock_faults import Fault, Faults
 from assay.live.mock_metrics import Metrics, Steps
 from assay.live.mock_text import Answer
-from assay.live.mock_wire import Framing, Heading, Usage
-from assay.live.server import JSON, REASONS, Exchange, error_body
+from assay.live.mock_wire import Events, Usage
+from assay.live.server import JSON, REASONS, Exchange
 from assay.live.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Sequence:
 
     __slots__ = ("answer", "at", "call", "framing", "last", "leads", "slot", "written")
 
-    def __init__(self, call: Call, answer: Answer, framing: Framing | None = None) -> None:
+    def __init__(self, call: Call, answer: Answer, framing: Events | None = None) -> None:
         self.call, self.answer, self.framing = call, answer, framing  # without a framing it is no stream
         self.at = self.written = 0  # tokens that came, and that were written
         self.last = 0.0
@@ -88,7 +88,8 @@ class Call:
     rows: list[Tokens]  # prompts
     whole: Callable[[Usage], bytes]  # the answer that comes at once
     stream: bool = False
-    heading: Heading | None = None  # of a stream that ends with its usage
+    farewell: Callable[[Usage], bytes] = lambda usage: wire.DONE  # what a stream ends with
+    failure: Callable[[str], bytes] = wire.failure  # what one ends with that went wrong
     sequences: list[Sequence] = field(default_factory=list)
     open: int = 0  # sequences not written to their end
     cached: int = 0
@@ -247,7 +248,7 @@ class Board:
             return
         if 0 <= call.spoil_at <= i:  # as vLLM does: 200, an error among the events, and the end as always
             self._gone(call)
-            call.exchange.finish(b"data: " + error_body("a fault that was asked for", "x", 500) + b"\n\n" + wire.DONE)
+            call.exchange.finish(call.failure("a fault that was asked for"))
             return
         call.open -= sequence.written == len(sequence.answer.pieces)
         if sequence.framing is not None:
@@ -255,14 +256,9 @@ class Board:
             if call.open:
                 call.exchange.write(data)
             else:
-                call.exchange.finish(data + self._farewell(call))
+                call.exchange.finish(data + call.farewell(call.usage(self.settings.prompt_details)))
         elif not call.open:
             self._reply(call)
-
-    def _farewell(self, call: Call) -> bytes:
-        if call.heading is None:
-            return wire.DONE
-        return call.heading.usage(call.usage(self.settings.prompt_details)) + wire.DONE
 
     def _reply(self, call: Call) -> None:
         """The answer as a whole, or half of it and the end of the connection."""

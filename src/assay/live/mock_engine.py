@@ -15,10 +15,12 @@ from typing import Any
 
 from assay import __version__
 from assay.live import mock_api as api
+from assay.live import mock_dialects as dialects
 from assay.live import mock_text as text
 from assay.live import mock_wire as wire
 from assay.live.mock_api import Invalid
 from assay.live.mock_board import Board, Call, Sequence, Settings
+from assay.live.mock_dialects import Asked, MessagesAnswer, ResponsesAnswer
 from assay.live.mock_text import Answer
 from assay.live.mock_wire import Framing, Heading, Usage
 from assay.live.server import JSON, Exchange, error_body
@@ -144,10 +146,33 @@ class Engine:
         logprobs: list[list[bytes] | None], frame: Callable[[Heading, int, Answer], Framing],
     ) -> None:  # fmt: skip
         call.stream = bool(asked.stream)
-        call.heading = heading if asked.usage_wanted else None
+        if asked.usage_wanted:
+            call.farewell = lambda usage: heading.usage(usage) + wire.DONE
         for index, (answer, rows) in enumerate(zip(answers, logprobs, strict=True)):
             framing = frame(heading, index, answer).with_logprobs(rows) if call.stream else None
             call.sequences.append(Sequence(call, answer, framing))
+        self.board.submit(call)
+
+    def _messages(self, exchange: Exchange) -> None:
+        asked = dialects.read_messages(exchange.body)
+        identity, answer = self._told(exchange, "msg_", asked, "messages")
+        self._tell(exchange, asked, answer, MessagesAnswer(identity, self.settings.model, answer, len(asked.prompt)))
+
+    def _responses(self, exchange: Exchange) -> None:
+        asked = dialects.read_responses(exchange.body)
+        identity, answer = self._told(exchange, "resp_", asked, "input")
+        self._tell(exchange, asked, answer, ResponsesAnswer(identity, self.settings.model, answer))
+
+    def _told(self, exchange: Exchange, prefix: str, asked: Asked, field: str) -> tuple[str, Answer]:
+        self._check_model(asked.chat.model)
+        limit = self._limit(len(asked.prompt), asked.chat.limit, field)
+        identity = self._identity(exchange, prefix, [asked.prompt])
+        return identity, self._chat_answer(asked.chat, text.digest(self.settings.seed, asked.prompt), limit)
+
+    def _tell(self, exchange: Exchange, asked: Asked, answer: Answer, said: MessagesAnswer | ResponsesAnswer) -> None:
+        call = Call(exchange, [asked.prompt], said.whole, bool(asked.chat.stream))
+        call.farewell, call.failure = said.farewell, dialects.failure
+        call.sequences = [Sequence(call, answer, said.script() if call.stream else None)]
         self.board.submit(call)
 
     def _embedding(self, exchange: Exchange) -> None:
@@ -230,6 +255,8 @@ _ROUTES: dict[bytes, dict[bytes, _Route]] = {
     b"/v1/chat/completions": {b"POST": Engine._chat},
     b"/v1/completions": {b"POST": Engine._completion},
     b"/v1/embeddings": {b"POST": Engine._embedding},
+    b"/v1/responses": {b"POST": Engine._responses},
+    b"/v1/messages": {b"POST": Engine._messages},
     b"/v1/models": {b"GET": Engine._models},
     b"/health": {b"GET": Engine._health},
     b"/version": {b"GET": Engine._version},

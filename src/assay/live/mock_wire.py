@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.live.mock_text import Answer, digest
+from assay.live.server import error_body
 from assay.live.tokens import Tokens
 
 CREATED = 1_700_000_000  # a constant, so that asking twice gives the same bytes
@@ -74,6 +75,18 @@ class Heading:
     def usage(self, usage: Usage) -> bytes:
         """The last event of a stream whose client wants to know."""
         return self.event(b"", b',"usage":' + encoded(usage.streamed()))
+
+
+def failure(message: str) -> bytes:
+    """How a stream ends that went wrong, as vLLM ends it: an error among the events, and the end as always."""
+    return b"data: %b\n\n%b" % (error_body(message, "x", 500), DONE)
+
+
+class Events(Protocol):
+    """The events of one sequence."""
+
+    def chunk(self, i: int) -> bytes:
+        """The event of a token, with whatever goes before the first."""
 
 
 class Framing:

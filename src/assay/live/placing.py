@@ -18,7 +18,7 @@ from assay.live.engines import STARTING, UP, Engine, LiveFleet
 from assay.live.guard import Guard
 from assay.live.lanes import Lane, Lanes
 from assay.live.prefix_index import PrefixIndex
-from assay.live.relay import RETRY, Relay
+from assay.live.relay import NOBODY, RETRY, Relay
 from assay.live.settings import Settings
 from assay.serving.engine import components
 from assay.serving.interface import Request
@@ -78,7 +78,7 @@ class Placing:
         if not any(e.state == UP and best in e.models for e in self._fleet.engines):
             return False
         relay.request.model = best
-        relay.failed.clear()
+        relay.failed = NOBODY
         return True
 
     def renew(self, router: Any, order: Any, settings: Settings) -> None:
@@ -134,7 +134,7 @@ class Placing:
     def lane(self, relay: Relay) -> Hashable:
         """What all requests have in common that the same engines can take."""
         lane = self.lanes.of(relay.request.model, relay.stage)
-        return (lane, frozenset(relay.failed)) if relay.failed else lane
+        return (lane, relay.failed) if relay.failed else lane
 
     def able(self, relay: Relay) -> bool:
         """Whether there is an engine that could take it, now or when others are done."""
@@ -236,13 +236,18 @@ class Placing:
     def _send(self, relay: Relay, i: int, now: float) -> None:
         gateway, fleet, request = self._gateway, self._fleet, relay.request
         engine = fleet.engines[i]
-        relay.matched = int(fleet.match(request)[i]) if len(relay.path) else 0
+        if len(relay.path):
+            hits = fleet.match(request).item(i)
+            relay.matched, relay.known = hits, fleet.known(hits)
+        else:
+            relay.matched = relay.known = 0
         relay.new = max(request.prompt - relay.matched, 1) if relay.transfer is None else 1
         relay.tries += 1
-        self.decisions.append(
+        decision = (
             {"request": request.id, "engine": engine.name, "prompt": request.prompt, "matched": relay.matched,
              "scores": fleet.scores, "at": now, "shadow": None, "canary": relay.arm}
         )  # fmt: skip
+        self.decisions.append(decision)
         first = relay.tries == 1 and relay.stage != "decode"
         if first:
             gateway.counters.queueing.observe(now - relay.arrival)
@@ -255,7 +260,7 @@ class Placing:
         engine.matched += relay.matched
         relay.ask(engine, now)
         if gateway.shadow is not None and first and relay.endpoint != "other":
-            gateway.shadow.see(relay, fleet, self.decisions[-1])
+            gateway.shadow.see(relay, fleet, decision)
 
     # ------------------------------------------------------------------------------------------ waiting
 
@@ -335,6 +340,6 @@ def _usable(key: Hashable, engine: Engine) -> bool:
 
 def _all_open(engines: list[Engine]) -> bool:
     for engine in engines:  # noqa: SIM110 - on every request's path, and a generator costs twice as much
-        if not engine.open:
+        if engine.state != UP or engine.aboard >= engine.room:  # as `open` says
             return False
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,20 +29,43 @@ class Tenant:
     output: int = 0
 
 
+@dataclass(frozen=True)
+class _Mark:
+    """Where the counters stood."""
+
+    at: float
+    ttft: list[int]
+    itl: list[int]
+    statuses: Counter[str]
+    retries: int
+    engines: dict[Engine, tuple[int, int, float, float]]  # requests, errors, prompt tokens, and those found cached
+
+
 class Recent:
     """The last minute of a gateway."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._before: deque[tuple[list[int], list[int], int]] = deque(maxlen=int(WINDOW / STEP))
+        self._before: deque[_Mark] = deque(maxlen=int(WINDOW / STEP))
         self._states: dict[Engine, str] = {}
         self.changes: deque[dict[str, Any]] = deque(maxlen=_CHANGES)
         self.tenants: dict[str, Tenant] = {}
 
-    def tick(self) -> None:
+    def tick(self, engines: list[Engine], now: float) -> None:
         """Remember where the counters stand; every `STEP` seconds."""
+        self._before.append(self._mark(engines, now))
+
+    def _mark(self, engines: list[Engine], now: float) -> _Mark:
         counters = self._counters
-        self._before.append((list(counters.ttft.counts), list(counters.itl.counts), counters.requests.total()))
+        ttft, itl = list(counters.ttft.counts), list(counters.itl.counts)
+        return _Mark(now, ttft, itl, self.statuses(), counters.retries, {e: _stand(e) for e in engines})
+
+    def statuses(self) -> Counter[str]:
+        """Answers since the start, by status."""
+        found: Counter[str] = Counter()
+        for (_, status), count in self._counters.requests.items():
+            found[str(status)] += count
+        return found
 
     def look(self, engines: list[Engine], now: float) -> None:
         """Whether an engine came, went, or is no longer as it was."""
@@ -72,14 +95,21 @@ class Recent:
         tenant.prompt += relay.request.prompt
         tenant.output += relay.tokens
 
-    def report(self, now: float) -> dict[str, Any]:
+    def report(self, engines: list[Engine], now: float) -> dict[str, Any]:
         """Quantiles of the last minute, None where nothing came; the tenants with most requests; changes of state."""
-        then = self._before[0] if self._before else ([], [], 0)
-        ttft, itl = _since(self._counters.ttft, then[0]), _since(self._counters.itl, then[1])
+        then = self._before[0] if self._before else None
+        here = self._mark(engines, now)
+        ttft = _since(self._counters.ttft, then.ttft if then else [])
+        itl = _since(self._counters.itl, then.itl if then else [])
+        statuses = here.statuses - then.statuses if then else here.statuses
         busiest = sorted(self.tenants.items(), key=lambda item: -item[1].requests)[:20]
         return {
             "ttft_p50": _quantile(ttft, 0.5), "ttft_p99": _quantile(ttft, 0.99),
             "itl_p50": _quantile(itl, 0.5), "itl_p99": _quantile(itl, 0.99),
+            "recent": {
+                "seconds": now - then.at if then else None, "requests": statuses.total(), "statuses": dict(statuses),
+                "retries": here.retries - (then.retries if then else 0),
+            },
             "tenants": [
                 {"tenant": name, "requests": t.requests, "failed": t.failed, "prompt_tokens": t.prompt,
                  "completion_tokens": t.output}
@@ -87,6 +117,18 @@ class Recent:
             ],
             "changes": [{**change, "at": now - change["at"]} for change in self.changes],
         }  # fmt: skip
+
+    def of(self, engine: Engine) -> dict[str, Any]:
+        """The last minute of one engine; its hits are unknown where no prompt came."""
+        then = self._before[0].engines.get(engine, (0, 0, 0.0, 0.0)) if self._before else (0, 0, 0.0, 0.0)
+        requests, errors, prompt, hits = (a - b for a, b in zip(_stand(engine), then, strict=True))
+        return {"requests": requests, "errors": errors, "hit_ratio": hits / prompt if prompt > 0 else None}
+
+
+def _stand(engine: Engine) -> tuple[int, int, float, float]:
+    """What an engine was sent, failed, and found in its cache: as its answers say, else as the gateway thinks."""
+    prompt, hits = (engine.asked, engine.hits) if engine.asked else (engine.prompt, engine.matched)
+    return engine.requests, engine.errors, float(prompt), float(hits)
 
 
 def _since(times: Histogram, then: list[int]) -> Histogram:

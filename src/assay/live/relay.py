@@ -8,11 +8,13 @@ error event, between two events.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from assay.live import api
+from assay.live.companion import Companion, room
 from assay.live.engines import NO_PATH, Engine
 from assay.live.http1 import CHUNKED, UNTIL_CLOSE, ResponseHead
 from assay.live.server import Exchange, error_body
@@ -32,6 +34,8 @@ _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")  # of an event, in each of the three way
 _ITEM = b"event: response.output_item"  # of /v1/responses: from here on it is an answer, if not yet a text
 _WITH_BODY = (b"POST", b"PUT", b"PATCH")
 RETRY = (b"retry-after: 1",)
+NOBODY: frozenset[Engine] = frozenset()
+_NO_REASON: Mapping[Engine, str] = {}
 LEFT = 499  # the client went away first: nginx's number for it
 
 
@@ -40,10 +44,10 @@ class Relay:
 
     __slots__ = (
         "_early", "_fault", "_held", "_kv", "_most", "_named", "_pieces", "_tail", "_torn", "arm", "arrival", "asked",
-        "deadline", "due", "endpoint", "engine", "error", "exchange", "failed", "first", "gateway", "head", "key",
-        "last", "load", "matched", "method", "name", "names", "new", "own", "path", "placed", "prefilled", "request",
-        "sent", "stage", "status", "streaming", "stumbled", "tenant", "tokens", "transfer", "tries", "upstream",
-        "usage", "wanted",
+        "companion", "deadline", "due", "endpoint", "engine", "error", "exchange", "failed", "first", "gateway",
+        "head", "key", "known", "last", "load", "matched", "method", "name", "names", "new", "own", "path", "placed",
+        "prefilled", "request", "sent", "stage", "status", "streaming", "stumbled", "tenant", "tokens", "transfer",
+        "tries", "upstream", "usage", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -55,7 +59,8 @@ class Relay:
         self.names: tuple[str, ...] = ()  # of models that may answer it, where it asked for none of an engine's own
         self.asked = ""  # which one it asked for then
         self.stage = ""  # prefill, then decode, where two engines share the work
-        self.transfer: Any = None  # where the first of them keeps the prompt for the second
+        self.transfer: dict[str, Any] | None = None  # fields that tell the second where the first keeps the prompt
+        self.companion: Companion | None = None  # of SGLang: the first, while the second is asked
         self.prefilled = ""  # the name of the first
         self.arm = False  # whether the canary decides about it
         self.name = name  # its id, as clients and engines see it
@@ -72,12 +77,13 @@ class Relay:
         self.path = NO_PATH
         self.engine: Engine | None = None
         self.upstream: Upstream | None = None
-        self.failed: set[Engine] = set()  # that did not answer it
-        self.stumbled: dict[Engine, str] = {}  # of them those that said so themselves, and how
+        self.failed = NOBODY  # engines that did not answer it
+        self.stumbled: Mapping[Engine, str] = _NO_REASON  # of them those that said so themselves, and how
         self.tries = 0
         self.sent: float | None = None  # when the first engine was asked
         self.placed = now  # when the present one was
-        self.matched = 0  # prompt tokens that the engine was thought to have
+        self.matched = 0  # prompt tokens that the engine was thought to have,
+        self.known = 0  # and whole blocks of the prefix index
         self.new = 0  # prompt tokens to compute, until the first token
         self.first: float | None = None  # when tokens came; any reading of a clock is one, 0 too
         self.last = now
@@ -109,12 +115,23 @@ class Relay:
         self.head = None
         # An answer that is not streamed has its first byte at its end, however long that takes.
         self.due = min(self.deadline, now + settings.first_byte) if self.wanted else self.deadline
-        self.upstream = engine.pool.ask(self, self._message(engine), fresh)
+        if self.stage == "prefill" and engine.bootstrap:
+            self._ask_both(engine)
+        else:
+            self.upstream = engine.pool.ask(self, self._message(engine), fresh)
+
+    def _ask_both(self, engine: Engine) -> None:
+        """SGLang: while one engine computes the prompt, another one is asked for the answer."""
+        self.transfer = room(engine)
+        self.companion = Companion(self, engine, self._message(engine))
+        self.engine, self.stage, self.prefilled, self.new = None, "decode", engine.name, 0
+        self.tries -= 1  # nothing has failed
+        self.gateway.placing.admit(self, again=True)
 
     def _message(self, engine: Engine) -> bytes:
         head, body = self.exchange.head, self.exchange.body
         if self.names or self.stage:
-            body = self._edited(body)
+            body = self._edited(body, engine)
         lines, more = head.kept, []
         if self.gateway.keys or engine.key:  # the client's key is for the gateway, not for engines
             lines = [line for line in lines if not line[:14].lower().startswith((b"authorization:", b"x-api-key:"))]
@@ -130,14 +147,12 @@ class Relay:
         first = b"%b %b%b%b" % (head.method, engine.address.prefix, head.target, engine.host)
         return b"\r\n".join([first, *lines, *more, b"", body])
 
-    def _edited(self, body: bytes) -> bytes:
+    def _edited(self, body: bytes, engine: Engine) -> bytes:
         """What an engine is asked where that is not what the client asked."""
         changes: dict[str, Any] = {"model": self.request.model} if self.names else {}
-        if self.stage == "prefill":
+        if self.stage == "prefill" and not engine.bootstrap:
             return api.prefill(body, changes)
-        if self.transfer is not None:
-            changes["kv_transfer_params"] = self.transfer
-        return api.edited(body, changes)
+        return api.edited(body, changes | (self.transfer or {}))
 
     def unreachable(self, pool: Pool, why: str) -> None:
         """A connection that was to be opened for it is not to be had."""
@@ -174,14 +189,16 @@ class Relay:
     def _decline(self, status: int, why: str) -> None:
         """The engine says that it cannot: another one is asked."""
         if status == STUMBLED and self.engine is not None:
-            self.stumbled[self.engine] = why
+            self.stumbled = {**self.stumbled, self.engine: why}
         self._drop_upstream()
         self.retry(why, blame=status not in (STUMBLED, FULL))
 
     def payload(self, data: bytes) -> None:
         """A piece of the answer."""
-        now = self.gateway.now()
-        self.due = min(self.deadline, now + self.gateway.settings.silence)
+        gateway = self.gateway
+        now = gateway.now()
+        due = now + gateway.settings.silence
+        self.due = due if due < self.deadline else self.deadline
         if not self.streaming:
             self._keep(data, now)
             return
@@ -198,7 +215,8 @@ class Relay:
             tokens = data.count(b"\ndata:") + data.startswith(b"data:") - data.endswith(b"data: [DONE]\n\n")
             if self.first is None and tokens > 0 and self.endpoint == "chat":
                 tokens -= api.begins_with_role(data)
-        if b'"error":' in data and (fault := api.streamed_error(data)):
+        # Looked for in every event of every stream: without the first letters it takes half the time.
+        if b'rror":' in data and (fault := api.streamed_error(data)):
             tokens -= 1
             if self._failed(*fault):
                 return
@@ -206,18 +224,18 @@ class Relay:
             self.usage = api.streamed_usage(data, self.usage)
         if tokens > 0:
             self._count(tokens, now)
-        if not self.exchange.started:
-            data = self._early + data
-            if (
-                self.first is None
-                and not self._fault
-                and len(data) < EARLY
-                and b"event: response.output_item" not in data
-            ):
-                self._early = data
-                return
-            self._begin()
-        self.exchange.write(data)
+        if self.exchange.started or self._ripe(data):
+            self.exchange.write(self._early + data if self._early else data)
+            self._early = b""
+
+    def _ripe(self, data: bytes) -> bool:
+        """Whether the answer begins: its first token is there, or an error, or too much else to keep."""
+        known = len(self._early) + len(data)
+        if self.first is None and not self._fault and known < EARLY and _ITEM not in data:
+            self._early += data
+            return False
+        self._begin()
+        return True
 
     def _failed(self, status: int, why: str) -> bool:
         """An error came among the events of the stream; whether another engine is asked."""
@@ -242,17 +260,18 @@ class Relay:
 
     def _count(self, events: int, now: float) -> None:
         """So many tokens came."""
-        assert self.engine is not None
+        engine, gateway = self.engine, self.gateway
+        assert engine is not None
         self.tokens += events
         if self.first is None:
             self._began(now)
         else:
             gap = (now - self.last) / events
-            self.gateway.fleet.streamed(self.engine.number, events, gap)
+            gateway.fleet.streamed(engine.number, events, gap)
             self._kv += events
-            self.gateway.counters.itl.observe(gap)
-            if self.gateway.shadow is not None:
-                self.gateway.shadow.streamed(self, events, gap)
+            gateway.counters.itl.observe(gap)
+            if gateway.shadow is not None:
+                gateway.shadow.streamed(self, events, gap)
         self.last = now
 
     def _began(self, now: float) -> None:
@@ -332,7 +351,9 @@ class Relay:
         gateway.fleet.began(engine.number, self.request, self.new, None)
         engine.failures, self.new, self._kv = 0, 0, self.request.prompt
         self._off(engine)
-        self.stage, self.transfer, self.prefilled = "decode", api.handed_over(answer), engine.name
+        kept = api.handed_over(answer)
+        self.stage, self.transfer = "decode", None if kept is None else {"kv_transfer_params": kept}
+        self.prefilled = engine.name
         self.tries -= 1  # nothing has failed
         self._forget()
         gateway.placing.admit(self, again=True)
@@ -365,8 +386,9 @@ class Relay:
         if self.exchange.done or engine is None:
             return
         self._drop_upstream()
+        self._drop_companion()
         self._off(engine)
-        self.failed.add(engine)
+        self.failed |= {engine}
         if blame:  # once it is off that engine: what breaks the circuit abandons all that are still on it
             self.gateway.suspect(engine, why)
         self._forget()
@@ -374,17 +396,36 @@ class Relay:
         if self.stage == "decode" or (self.stage and not placing.able(self)):
             self.stage, self.transfer = placing.stage(self), None  # what was kept for it may be gone
         if not placing.able(self) and not placing.fall_back(self):
-            self.failed.clear()  # all have failed it: whoever is up gets a second chance
+            self.failed = NOBODY  # all have failed it: whoever is up gets a second chance
         if self.tries < self.gateway.settings.attempts and placing.able(self):
             self.gateway.counters.retries += 1
             placing.admit(self, again=True)
         elif placing.starting(self) and not placing.able(self):  # nobody is up yet, and somebody may be soon
-            self.failed.clear()
+            self.failed = NOBODY
             self.tries = 0
             placing.admit(self, again=True)
         else:
             self.give_up(502, f"the engine failed, and there is no other to ask: {why}")
         placing.room(engine)  # that it left
+
+    def anew(self, why: str) -> None:
+        """The engine that was to compute its prompt did not: from the beginning, at whoever else can."""
+        self.companion = None
+        engine, placing = self.engine, self.gateway.placing
+        if engine is None:  # nobody has been asked for the answer yet
+            self.tries += 1
+        else:
+            self._drop_upstream()
+            self._off(engine)
+            self._forget()
+        placing.left(self)
+        self.stage, self.transfer, self.prefilled = placing.stage(self), None, ""
+        if self.tries < self.gateway.settings.attempts and placing.able(self):
+            self.gateway.counters.retries += 1
+            placing.admit(self, again=True)
+        else:
+            self.give_up(502, f"the engine failed, and there is no other to ask: {why}")
+        placing.room(engine)
 
     def abandon(self, why: str) -> None:
         """Its engine is down: ask another one at once rather than wait for silence."""
@@ -452,6 +493,11 @@ class Relay:
         if upstream is not None:
             upstream.drop()
 
+    def _drop_companion(self) -> None:
+        companion, self.companion = self.companion, None
+        if companion is not None:
+            companion.drop()
+
     # ------------------------------------------------------------------------------------------ the end
 
     def _off(self, engine: Engine) -> None:
@@ -463,6 +509,8 @@ class Relay:
     def _end(self, status: int, now: float) -> None:
         self.status, self.last = status, now
         engine = self.engine
+        if status != 200:
+            self._drop_companion()
         if engine is not None:
             self._off(engine)
         self.engine = engine  # for the log

@@ -168,6 +168,7 @@ def _message(
     lines = [
         b"POST %b/v1/completions HTTP/1.1" % address.prefix, b"host: " + address.authority,
         b"content-type: application/json", b"content-length: %d" % len(body),
+        b"x-request-id: replay-%d-%d" % (salt, r),  # so that a row of anybody's log can be told
     ]  # fmt: skip
     if key:
         lines.append(b"authorization: Bearer " + key.encode())

@@ -130,7 +130,8 @@ class Roster:
             self._name(settings, address), _key(settings),
             settings.tp, _cost(settings.layout), settings.events, limit=settings.limit or gateway.settings.inflight,
             blocks=gateway.settings.blocks, corrections=Corrections(gateway.settings.blocks, gateway.index.block),
-            state=STARTING, added=gateway.now(), role=settings.role, source=source,
+            state=STARTING, added=gateway.now(), role=settings.role, bootstrap=settings.bootstrap,
+            replay=settings.replay, source=source,
         )  # fmt: skip
         if settings.events:  # first: it may fail, and then there is no such engine
             self._subscribe(engine, settings)
@@ -143,13 +144,34 @@ class Roster:
         return engine
 
     def _change(self, engine: Engine, settings: EngineSettings) -> None:
-        """What is said of an engine that is here already counts from now on; its events and its name stay."""
+        """What is said of an engine that is here already counts from now on."""
+        if (settings.events, settings.replay) != (engine.events, engine.replay):
+            self._listen(engine, settings)  # first: it may fail
+        if settings.name and settings.name != engine.name:
+            engine.rename(self._name(settings, engine.address))
         engine.key, engine.tp, engine.cost = _key(settings), settings.tp, _cost(settings.layout)
         on_trial = engine.room < engine.limit
         engine.limit = settings.limit or self._gateway.settings.inflight
         engine.room = engine.room if on_trial else engine.limit
         self._gateway.fleet.slots[engine.number] = engine.limit
         self._gateway.fleet.tp[engine.number] = engine.tp
+        if (engine.role, engine.bootstrap) != (settings.role, settings.bootstrap):
+            engine.role, engine.bootstrap = settings.role, settings.bootstrap
+            self._gateway.placing.changed()
+
+    def _listen(self, engine: Engine, settings: EngineSettings) -> None:
+        """Where an engine tells of its cache has changed: what was heard at the old place counts no more."""
+        old = self._subscribers.pop(engine, None)
+        if settings.events:
+            self._subscribe(engine, settings)
+        else:
+            self._mirrors.pop(engine, None)
+        if old is not None:
+            old.close()
+        engine.events, engine.replay = settings.events, settings.replay
+        self._gateway.fleet.forget(engine.number)
+        if engine.state == UP:
+            self._catch_up(engine)
 
     def check_sources(self, named: Iterable[DiscoverSettings]) -> None:
         """BadInput where there is no such source."""

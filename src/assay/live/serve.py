@@ -64,7 +64,7 @@ class Running:
             gateway.roster.close()
             raise AssayError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from error
         self._every(_SWEEP, gateway.sweep)
-        self._every(STEP, gateway.recent.tick)
+        self._every(STEP, lambda: gateway.recent.tick(gateway.fleet.engines, gateway.now()))
         self._every(_FLUSH, lambda: gateway.log.flush())  # another log may take its place
         return self
 

@@ -34,6 +34,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replay: str = ""  # tcp://host:5558: where missed ones can be asked for
     limit: _Count | None = None  # requests it is given at once
     role: Annotated[str, msgspec.Meta(pattern="^(prefill|decode)?$")] = ""  # of engines that hand prompts over
+    bootstrap: _Port = 0  # of an SGLang engine that prefills: its --disaggregation-bootstrap-port
 
 
 class DiscoverSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +53,7 @@ class DiscoverSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replay: str = ""
     limit: _Count | None = None
     role: Annotated[str, msgspec.Meta(pattern="^(prefill|decode)?$")] = ""
+    bootstrap: _Port = 0
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

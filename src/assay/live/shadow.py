@@ -26,6 +26,7 @@ class _Place:
     engine: int
     new: int  # prompt tokens to compute, until the first token
     held: int = 0  # tokens of KV, from then on
+    known: int = 0  # blocks of its prompt that were there before
 
 
 class Shadow:
@@ -70,7 +71,7 @@ class Shadow:
             return
         new = max(request.prompt - matched, 1)
         fleet.sent(i, request, new)
-        self._where[request.id] = _Place(i, new)
+        self._where[request.id] = _Place(i, new, known=fleet.known(matched))
         self.decisions += 1
         self.agreed += fleet.engines[i].name == decision["engine"]
         self.prompt += request.prompt
@@ -100,7 +101,7 @@ class Shadow:
         place = self._where.pop(relay.request.id, None)
         if place is not None and place.new and relay.status != 499:
             self.fleet.paths[relay.request.id] = relay.path
-            self.fleet.refused(place.engine, relay.request)
+            self.fleet.refused(place.engine, relay.request, place.known)
             self.fleet.paths.pop(relay.request.id, None)
         if place is not None:
             self.fleet.ended(place.engine, relay.request, place.held, place.new)

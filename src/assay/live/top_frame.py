@@ -31,11 +31,26 @@ NONE = "–"
 
 # The columns of engines, and how wide a terminal must be to have each.
 COLUMNS = {
-    "state": 0, "aboard": 0, "run": 64, "wait": 64, "prefill": 92, "KV in use": 56, "hits": 76, "TTFT": 0, "ITL": 50,
-    "req/s": 42, "err": 60, "note": WIDE,
+    "state": 0, "aboard": 0, "run": 64, "wait": 64, "prefill tok": 92, "KV in use": 56, "hits": 76, "TTFT": 0,
+    "ITL": 50, "req/s": 42, "err/min": 60, "note": WIDE,
 }  # fmt: skip
 
 SIGNS = {"up": ("●", "green"), "down": ("✗", "red"), "draining": ("◌", "yellow"), "starting": ("○", "yellow")}
+
+
+class EngineRecent(msgspec.Struct):
+    """The last minute of an engine."""
+
+    errors: int | None = None
+    hit_ratio: float | None = None
+
+
+class Recent(msgspec.Struct):
+    """The last minute of a gateway."""
+
+    seconds: float | None = None  # None: it has not run for so long
+    retries: int | None = None
+    statuses: dict[str, int] | None = None
 
 
 class EngineRow(msgspec.Struct):
@@ -53,8 +68,7 @@ class EngineRow(msgspec.Struct):
     ttft: float | None = None
     age: float | None = None
     requests: int | None = None
-    errors: int | None = None
-    hit_ratio: float | None = None
+    recent: EngineRecent | None = None
 
 
 class Decision(msgspec.Struct):
@@ -128,6 +142,7 @@ class Page(msgspec.Struct):
     canary: CanaryReport | None = None
     tenants: list[TenantRow] | None = None
     changes: list[Change] | None = None
+    recent: Recent | None = None
 
 
 @dataclass(frozen=True)
@@ -311,22 +326,25 @@ def _title(page: Page, width: int, title: str) -> Text:
 
 
 def _times(page: Page, width: int) -> Text:
-    """Quantiles since the start, each the upper edge of its bucket."""
+    """Quantiles of the last minute, each the upper edge of its bucket."""
     line = Text()
     for name, p50, p99 in (("TTFT", page.ttft_p50, page.ttft_p99), ("ITL", page.itl_p50, page.itl_p99)):
         line.append("     " if line and width >= WIDE else "   " if line else "").append(f"{name} ", style="dim")
         for label, value in (("p50", p50), ("p99", p99)):
             line.append(f"{label} ", style="dim").append(f"≤ {seconds(value)} " if value else f"{NONE} ")
-    return line.append(" since the start", style="dim")
+    return line.append(" in the last minute", style="dim")
 
 
 def _counts(page: Page) -> Text:
     line = Text().append("queue ", style="dim")
     line.append(short(page.queue), style="bold yellow" if page.queue else "")
-    line.append("   retries ", style="dim").append(short(page.retries), style="yellow" if page.retries else "")
-    if page.statuses:
-        line.append("   answers", style="dim")
-    for status, count in sorted((page.statuses or {}).items()):
+    recent = page.recent or Recent()
+    line.append("   in the last minute: retries ", style="dim")
+    line.append(short(recent.retries), style="yellow" if recent.retries else "")
+    line.append("   answers", style="dim").append(
+        "" if recent.statuses else f"  {NONE}" if recent.retries is None else "  0"
+    )
+    for status, count in sorted((recent.statuses or {}).items()):
         colour = {"2": "green", "5": "red"}.get(status[:1], "yellow")
         line.append(f"  {status} ", style="dim").append(f"{count:,}", style="dim" if status == "499" else colour)
     return line
@@ -360,19 +378,20 @@ def _engines(reading: Reading, before: Sequence[Reading], width: int, rows: int)
 def _cells(engine: EngineRow, sent: float | None, bar_width: int) -> dict[str, RenderableType]:
     sign, colour = SIGNS.get(engine.state or "", ("?", "yellow"))
     # Before its metrics were read an engine's memory is thought to be free, which is no reading.
+    recent = engine.recent or EngineRecent()
     kv = 1.0 - engine.kv_free if engine.kv_free is not None and engine.age is not None else None
     return {
         "state": Text(f"{sign} {engine.state or NONE}", style=colour),
         "aboard": Text(short(engine.aboard), style="bold"),
         "run": short(engine.running),
         "wait": Text(short(engine.waiting), style="yellow" if engine.waiting else ""),
-        "prefill": short(engine.prefill_tokens),
+        "prefill tok": short(engine.prefill_tokens),
         "KV in use": bar(kv, bar_width),
-        "hits": percent(engine.hit_ratio),
+        "hits": percent(recent.hit_ratio),
         "TTFT": seconds(engine.ttft),
         "ITL": seconds(engine.itl),
         "req/s": short(sent),
-        "err": Text(short(engine.errors), style="red" if engine.errors else ""),
+        "err/min": Text(short(recent.errors), style="red" if recent.errors else ""),
         "note": Text(note(engine), style="dim"),
     }
 

@@ -11,6 +11,7 @@ import importlib
 import inspect
 import re
 import tomllib
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -132,8 +133,8 @@ def _file(paper: Paper) -> Path | None:
 def comparisons(room: str) -> dict[str, str]:
     """The papers of a room that bring a comparison on the user's own input, and the module of its command.
 
-    >>> comparisons("kernels")
-    {'radius-fps': 'assay.kernels.radius_fps.compare'}
+    >>> comparisons("kernels")["radius-fps"]
+    'assay.kernels.radius_fps.compare'
     """
     folders = {key: _PACKAGE / paper.room / key.replace("-", "_") for key, paper in papers().items()}
     return {
@@ -192,6 +193,35 @@ def _assigned(key: str, name: str) -> ast.expr | None:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return node.value
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a paper's module says of itself in plain words."""
+
+    idea: str = ""
+    example: str = ""
+    own_input: str = ""
+    use_when: str = ""
+    avoid_when: str = ""
+    references: tuple[str, ...] = ()
+
+
+@cache
+def about(key: str) -> About:
+    """What a paper's module says of itself, read off its source: a page that only shows it imports nothing.
+
+    >>> about("div").idea == study("div").idea, about("div").use_when == study("div").use_when
+    (True, True)
+    """
+    path = _file(paper(key))
+    if path is None:
+        return About()
+    idea, prompt, example = (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition(">>> ")
+    said = {name: _assigned(key, name) for name in ("own_input", "use_when", "avoid_when", "references")}
+    told = {name: ast.literal_eval(value) for name, value in said.items() if value is not None}
+    told["references"] = tuple(told.get("references", ()))
+    return About(idea.strip(), prompt + example, **told)
 
 
 def offering(kind: str, room: str) -> list[str]:

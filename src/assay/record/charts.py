@@ -63,6 +63,13 @@ def _drawn(chart: Any, ink: str, background: str) -> str:
     return re.sub(r'font-size="([\d.]+)px"', lambda size: f'font-size="{float(size[1]) / _ROOMY:.4g}px"', laid_out)
 
 
+def png(chart: Any) -> bytes:
+    """The chart as a bitmap, in ink on white."""
+    import vl_convert
+
+    return bytes(vl_convert.vegalite_to_png(_spec(chart, INK, PAPER), scale=2))
+
+
 def write(chart: Any, path: Path) -> None:
     """Write the chart to a file; the suffix chooses the format."""
     import vl_convert
@@ -75,7 +82,7 @@ def write(chart: Any, path: Path) -> None:
         case ".svg":
             content = _drawn(chart, INK, PAPER).encode()
         case ".png":
-            content = vl_convert.vegalite_to_png(spec, scale=2)
+            content = png(chart)
         case ".pdf":
             content = vl_convert.vegalite_to_pdf(spec)
         case _:

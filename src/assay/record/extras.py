@@ -54,6 +54,8 @@ EXTRAS = (
         "object stores, digests of what they keep, and brokers",
     ),
     Extra("solvers", ("highspy", "ortools", "cvxpy", "optuna"), "planners that solve integer programmes"),
+    Extra("web", ("starlette", "uvicorn"), "the workbench in the browser: assay web"),
+    Extra("mpi", ("mpi4py",), "jobs over MPI that survive the death of ranks (ULFM)"),
     Extra("gpu", ("cupy", "pynvml"), "GPU kernels and GPU power"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from assay.record.types import NotMeasured
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
-SEEDS = {"quick": 5, "full": 10}
+Finished = Callable[[Mapping[str, Any], float], None]  # a case, and the seconds since the one before
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Lab:
     machine: dict[str, Any] = field(default_factory=machine.facts)
     used: set[int] = field(default_factory=set)  # the seeds that cases really ran with
     lacking: set[str] = field(default_factory=set)  # the traces that a study went without
+    finished: Finished = lambda case, seconds: None
     cases: set[str] = field(default_factory=set)  # the columns that say which case a row is; the others are measured
 
     def pick(self, quick: T, full: T) -> T:
@@ -93,6 +95,7 @@ class Lab:
         waiting = [position for position, outcome in enumerate(outcomes) if outcome is None]
         done = len(tasks) - len(waiting)
         self.progress(done, len(tasks))
+        clock = time.monotonic()
         for index, outcome in self._perform([tasks[position] for position in waiting], alone):
             position = waiting[index]
             if isinstance(outcome, pool.Failure):
@@ -101,6 +104,8 @@ class Lab:
             if self.journal:
                 self.journal.put(_identity(tasks[position]), outcome)
             done += 1
+            clock, before = time.monotonic(), clock
+            self.finished(tasks[position].arguments, clock - before)
             self.progress(done, len(tasks))
         rows = [row for task, outcome in zip(tasks, outcomes, strict=True) for row in _rows(task, outcome, per)]
         return pl.from_dicts(rows, infer_schema_length=None) if rows else pl.DataFrame()

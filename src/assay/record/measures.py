@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from assay.record import intervals
+from assay.record.timing import calm
 from assay.record.types import Estimate, NoRows, NotMeasured
 
 Measure = Callable[[pl.DataFrame], Estimate]
@@ -39,6 +40,24 @@ def _observed(table: pl.DataFrame, column: str, where: Mapping[str, Any]) -> pl.
     if series.null_count():
         raise NotMeasured(f"'{column}' was not measured for {', '.join(map(str, where.values()))}")
     return series
+
+
+def clocked(measure: Measure, **where: Any) -> Measure:
+    """A measure of seconds by the clock: not measured where others had the processors meanwhile.
+
+    The rows of `where` say by `free_cores` what a :class:`~assay.record.timing.Gauge` saw while they were timed.
+
+    >>> table = pl.DataFrame({"seed": [0], "seconds": [3.0], "free_cores": [0.1]})
+    >>> clocked(mean("seconds"))(table)
+    Traceback (most recent call last):
+    assay.record.types.NotMeasured: the machine was too busy (others left 0.1 ... run it again when it is idle
+    """
+
+    def measured(table: pl.DataFrame) -> Estimate:
+        calm(rows(table, where))
+        return measure(table)
+
+    return measured
 
 
 def mean(column: str, **where: Any) -> Measure:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,14 +18,13 @@ import jinja2
 from markupsafe import Markup, escape
 
 from assay.record import catalogue, full_size, sources
-from assay.record.errors import AssayError
 from assay.record.fold import Folded, folded
 from assay.record.site import typeset
 from assay.record.site.drawing import plain_svg
 from assay.record.site.forest import MARKS, forest
 from assay.record.site.strip import strip
 from assay.record.store import write_whole
-from assay.record.types import ROOMS, Answer, Evidence, Paper, Result, Study, Verdict
+from assay.record.types import ROOMS, Answer, Evidence, Paper, Result, Verdict
 from assay.record.wording import interval_text, seeds_text, share_text, with_unit
 
 NOT_BUILT = "not built yet"
@@ -99,65 +98,65 @@ class Table:
 
 def write_site(folder: Path, papers: Sequence[Paper], results: Mapping[str, tuple[Path, Result]]) -> None:
     """Write index.html and papers/<key>.html for every paper; `results` maps keys to a stored file and its result."""
+    entries = in_order(papers, results)
+    for entry, before, after in with_neighbours(entries):
+        write_whole(folder / "papers" / f"{entry.paper.key}.html", paper_page(entry, before, after).encode())
+    # Last, so that a front page never links to a page that is not there.
+    write_whole(folder / "index.html", _render("index.html", scripts=("contents.js",), **front(entries)).encode())
+
+
+def in_order(papers: Sequence[Paper], results: Mapping[str, tuple[Path, Result]]) -> list[Entry]:
+    """The papers as the record lists them: by room, what was measured first."""
     entries = []
     for paper in papers:
         stored, result = results.get(paper.key, (None, None))
         entries.append(Entry(paper, catalogue.is_built(paper), result, stored))
-    entries.sort(key=lambda entry: (ROOMS.index(entry.paper.room), entry.rank))
-    for position, entry in enumerate(entries):
-        before = entries[position - 1].paper if position else None
-        after = entries[position + 1].paper if position + 1 < len(entries) else None
-        write_whole(folder / "papers" / f"{entry.paper.key}.html", _paper_page(entry, before, after).encode())
-    # Last, so that a front page never links to a page that is not there.
-    write_whole(folder / "index.html", _front_page(entries).encode())
+    return sorted(entries, key=lambda entry: (ROOMS.index(entry.paper.room), entry.rank))
 
 
-def _front_page(entries: Sequence[Entry]) -> str:
+def with_neighbours(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Paper | None, Paper | None]]:
+    """Each entry with the papers before and after it."""
+    papers = [None, *(entry.paper for entry in entries), None]
+    yield from zip(entries, papers, papers[2:], strict=False)
+
+
+def front(entries: Sequence[Entry]) -> dict[str, Any]:
+    """What the front page shows."""
     results = [entry.result for entry in entries if entry.result]
     tallies = [entry.tally for entry in entries]
     counts = {state: sum(tally.get(state, 0) for tally in tallies) for state in STATES}
     by_room = {room: [entry for entry in entries if entry.paper.room == room] for room in ROOMS}
-    return _render(
-        "index.html",
-        scripts=("contents.js",),
-        entries=entries,
-        rooms={room: members for room, members in by_room.items() if members},
-        counts={state: count for state, count in counts.items() if count},
-        forest=forest(results),
-        marks=MARKS,
-        days=typeset.days([result.started for result in results if result.started]),
-        machines=sorted({typeset.machine(result.machine) for result in results} - {""}),
-        claims=sum(a.measured is not None for result in results for a in result.stated),
-        measured=len(results),
-    )
+    return {
+        "entries": entries,
+        "rooms": {room: members for room, members in by_room.items() if members},
+        "counts": {state: count for state, count in counts.items() if count},
+        "forest": forest(results),
+        "marks": MARKS,
+        "days": typeset.days([result.started for result in results if result.started]),
+        "machines": sorted({typeset.machine(result.machine) for result in results} - {""}),
+        "claims": sum(a.measured is not None for result in results for a in result.stated),
+        "measured": len(results),
+    }
 
 
-def _paper_page(entry: Entry, before: Paper | None, after: Paper | None) -> str:
+def paper_page(entry: Entry, before: Paper | None = None, after: Paper | None = None) -> str:
+    """A paper's page, which can be mailed alone."""
+    return _render("paper.html", scripts=("copy.js",), before=before, after=after, **about(entry))
+
+
+def about(entry: Entry) -> dict[str, Any]:
+    """What a paper's page shows."""
     result = entry.result
-    return _render(
-        "paper.html",
-        scripts=("copy.js",),
-        entry=entry,
-        paper=entry.paper,
-        result=result,
-        study=_study(entry),
-        plot=_plot(entry),
-        tables=_tables(folded(result)) if result else [],
-        facts=_provenance(result) if result else [],
-        command=_command(entry),
-        before=before,
-        after=after,
-    )
-
-
-def _study(entry: Entry) -> Study | None:
-    """What the paper's module says of itself; a module that needs a missing extra costs its prose, not the site."""
-    if not entry.built:
-        return None
-    try:
-        return catalogue.study(entry.paper.key)
-    except AssayError:
-        return None
+    return {
+        "entry": entry,
+        "paper": entry.paper,
+        "result": result,
+        "study": catalogue.about(entry.paper.key) if entry.built else None,
+        "plot": _plot(entry),
+        "tables": _tables(folded(result)) if result else [],
+        "facts": provenance(result) if result else [],
+        "command": _command(entry),
+    }
 
 
 def _plot(entry: Entry) -> Markup | None:
@@ -194,12 +193,17 @@ def _command(entry: Entry) -> str:
     words = ["assay", "run", entry.paper.key]
     if result := entry.result:
         words += ["--full"] if result.size == "full" else []
-        words += _seeds(result.seeds)
+        words += seeds_words(result.seeds)
         words += ["--on", result.on] if result.on != "local" else []
     return " ".join(words)
 
 
-def _seeds(seeds: Sequence[int] | int) -> list[str]:
+def seeds_words(seeds: Sequence[int] | int) -> list[str]:
+    """Seeds as `assay run` takes them.
+
+    >>> seeds_words((0, 1, 2)), seeds_words((7,)), seeds_words((3, 17))
+    (['--seeds', '3'], ['--seeds', '1', '--first-seed', '7'], ['--seeds', '3,17'])
+    """
     if isinstance(seeds, int):
         return ["--seeds", str(seeds)] if seeds else []
     if not seeds:
@@ -209,7 +213,8 @@ def _seeds(seeds: Sequence[int] | int) -> list[str]:
     return ["--seeds", ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")]
 
 
-def _provenance(result: Result) -> list[tuple[str, str]]:
+def provenance(result: Result) -> list[tuple[str, str]]:
+    """Where a result comes from, fact by fact."""
     facts = result.machine
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     python = f"Python {facts['python']}" if facts.get("python") else None
@@ -239,7 +244,7 @@ def _render(template: str, scripts: Sequence[str], **values: Any) -> str:
         f"default-src 'none'; script-src {digests}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = _templates().get_template(template)
+    page = templates(_SITE).get_template(template)
     return page.render(
         policy=policy, style=Markup(_asset("style.css")), early=Markup(early), late=Markup(late), **values
     )
@@ -255,9 +260,10 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _templates() -> jinja2.Environment:
+def templates(*folders: Path) -> jinja2.Environment:
+    """The report's templates; those of other folders may stand in for them, or build on them."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_SITE),
+        loader=jinja2.FileSystemLoader([*folders, _SITE]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -17,9 +17,21 @@ from assay.record import catalogue, machine, sources, store, tables, traces, ver
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed, StudyFailed
 from assay.record.extras import missing_module
 from assay.record.journal import Journal
-from assay.record.lab import SEEDS, Lab, Progress
+from assay.record.lab import Finished, Lab, Progress
 from assay.record.pool import Crew
-from assay.record.types import Answer, Claim, Estimate, Evidence, NoRows, NotMeasured, Result, Stated, Study, Verdict
+from assay.record.types import (
+    SEEDS,
+    Answer,
+    Claim,
+    Estimate,
+    Evidence,
+    NoRows,
+    NotMeasured,
+    Result,
+    Stated,
+    Study,
+    Verdict,
+)
 
 
 def run(
@@ -31,11 +43,12 @@ def run(
     fresh: bool = False,
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
+    finished: Finished = lambda case, seconds: None,
 ) -> Result:
     """Run a paper's study and return its result, which is also in the store.
 
     `seeds` are those to use, 0, 1, … by default. Cases that an interrupted run of the same code on the same machine
-    finished are taken over unless `fresh`.
+    finished are taken over unless `fresh`. `progress` hears how many cases are done, `finished` of each one measured.
     """
     study = catalogue.study(key)
     source = sources.digest(study.paper.module)
@@ -48,7 +61,7 @@ def run(
     ):
         artefacts = store.home() / "artefacts" / key
         chosen = tuple(seeds) if seeds else tuple(range(SEEDS[size]))
-        lab = Lab(key, size, chosen, on, many, journal, artefacts, progress, crew)
+        lab = Lab(key, size, chosen, on, many, journal, artefacts, progress, crew, finished=finished)
         table = _measure(study, lab, journal)
         answers = judge(study, table, lab.lacking)
         result = Result(

@@ -82,13 +82,19 @@ def stored(key: str) -> Iterator[tuple[Path, Result]]:
         return
     for path in paths:
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=Result)
+            found = read(key, path)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             warnings.warn(f"skipped the corrupt result {path} ({error}); delete it", StoreWarning, stacklevel=2)
             continue
-        if not found.cases:
-            found = replace(found, cases=_leading(found.table))
-        yield path, verdicts.judged_anew(found, _sentences(key), catalogue.renamed().get(key, {}))
+        yield path, found
+
+
+def read(key: str, path: Path) -> Result:
+    """A stored result, judged anew from its estimates; raises OSError or MsgspecError where it cannot be read."""
+    found = msgspec.json.decode(path.read_bytes(), type=Result)
+    if not found.cases:
+        found = replace(found, cases=_leading(found.table))
+    return verdicts.judged_anew(found, _sentences(key), catalogue.renamed().get(key, {}))
 
 
 def _leading(table: list[dict[str, Any]]) -> tuple[str, ...]:

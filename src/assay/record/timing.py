@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import gc
+import math
+import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from assay.record.types import NotMeasured
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ENOUGH = 0.8  # of the processors that something wants while it is timed by the clock
 
 
 def interleave(
@@ -61,6 +69,57 @@ def granted(seconds: float = 0.02) -> float:
     while (passed := time.perf_counter() - wall) < seconds:
         pass
     return (time.thread_time() - own) / passed
+
+
+class Gauge:
+    """How many processors others left free while something was timed, as the system counts; infinite where it does not.
+
+    Children count as one's own once they have been waited for. Who is nice yields to who is not: to a process that is
+    not nice itself, what nice ones compute is as good as free.
+
+    >>> with Gauge() as gauge:
+    ...     _ = sum(range(1000))
+    >>> gauge.free >= 0.0
+    True
+    """
+
+    free = math.inf
+
+    def __enter__(self) -> Gauge:
+        self._began = _processors()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        ended = _processors()
+        if self._began is None or ended is None:
+            return
+        idle, busy, own = (after - before for before, after in zip(self._began, ended, strict=True))
+        if idle + busy > 0:
+            others = max(busy - own, 0.0) / (idle + busy)
+            self.free = (os.cpu_count() or 1) * (1.0 - others)
+
+
+def _processors(stat: Path = Path("/proc/stat")) -> tuple[float, float, float] | None:
+    """Seconds that all processors were idle, that they were busy, and what of that was this process's."""
+    try:
+        ticks = [int(word) for word in stat.read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    idle, second = sum(ticks[3:5]) + (ticks[1] if os.nice(0) <= 0 else 0), os.sysconf("SC_CLK_TCK")
+    spent = os.times()
+    return idle / second, (sum(ticks) - idle) / second, sum(spent[:4])
+
+
+def calm(table: pl.DataFrame, cores: float = 2.0) -> None:
+    """Raise where others left fewer processors to what was timed than it wants: rows have a gauge's `free_cores`.
+
+    >>> import polars as pl
+    >>> calm(pl.DataFrame({"free_cores": [1.9, 2.0]}))
+    """
+    free = table["free_cores"].drop_nulls().mean() if "free_cores" in table.columns else None
+    wanted = min(cores, os.cpu_count() or 1)
+    if free is not None and float(free) < ENOUGH * wanted:  # type: ignore[arg-type]
+        raise too_busy(f"others left {float(free):.1f} processors of {wanted:g}")  # type: ignore[arg-type]
 
 
 def too_busy(noise: str) -> NotMeasured:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 ROOMS = ("serving", "training", "federated", "continuum", "protocols", "data", "kernels", "observe")
+SEEDS = {"quick": 5, "full": 10}  # how many, by the size of a run
 
 
 class Evidence(StrEnum):

@@ -13,9 +13,10 @@ import numpy as np
 
 from assay.record.errors import BadInput
 from assay.record.intervals import ratio
+from assay.record.pool import Crew, Task
 from assay.record.wording import listed
 from assay.serving import fleet as fleets
-from assay.serving.engine import bill, columns, components, contest, layout_report, step_sources
+from assay.serving.engine import bill, columns, components, contest, layout_report, plots, step_sources
 from assay.serving.engine.layout_search import Search
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.own_trace import at_rate, in_loop, read_trace, served_here
@@ -130,12 +131,13 @@ def command(
     answer, outcomes = compare_all(
         asked, spec, made, order=order, prefix_cache=cache == "prefix", slo=targets, find=find is not None,
         loop="open" if loop == "open" else "closed", age=age, price=price, progress=click.get_current_context().obj,
+        crew=click.get_current_context().meta.get("assay.crew"),
     )  # fmt: skip
+    answer["pictures"] = {"latency": partial(plots.curves, outcomes), "load over time": partial(plots.heat, outcomes)}
     if plot is not None:
         from assay.record import charts
-        from assay.serving.engine.plots import comparison
 
-        charts.write(comparison(outcomes), plot)
+        charts.write(plots.comparison(outcomes), plot)
     if timeline is not None:
         from assay.serving.engine import timeline as perfetto
 
@@ -218,8 +220,12 @@ def compare(
     age: float = 0.0,
     price: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    crew: Crew | None = None,
 ) -> tuple[dict[str, Any], dict[str, Outcome]]:
-    """The policies on one trace and one fleet: facts, a table and who wins; and the runs themselves."""
+    """The policies on one trace and one fleet: facts, a table and who wins; and the runs themselves.
+
+    A `crew` runs the policies side by side; what comes out is the same.
+    """
     if not policies:
         raise BadInput("no policy given; for example --policies lmetric,vllm-v1")
     routers = {label: components.router(name) for label, name in policies.items()}  # wrong names: before anything runs
@@ -227,6 +233,7 @@ def compare(
     options: dict[str, Any] = {"prefix_cache": prefix_cache, "loop": loop, "age": age}
     promise = Promise.of(requests, spec, slo, prefix_cache) if find and slo is not None else None
     outcomes, table = {}, []
+    ready = {} if crew is None or promise is not None else side_by_side(crew, requests, spec, policies, order, options)
     for done, (label, name) in enumerate(policies.items()):
         progress(done, len(policies))
         if order is not None:
@@ -236,7 +243,7 @@ def compare(
             found, outcome = promise.find(partial(components.router, name), options)
             row |= found
         else:
-            outcome = simulate(requests, spec, routers[label], **options)
+            outcome = ready.get(label) or simulate(requests, spec, routers[label], **options)
         if not outcome.served.any():
             raise BadInput(_nothing_fits(requests, spec))
         outcomes[label] = outcome
@@ -265,6 +272,29 @@ def compare(
         answer |= {"capacity": promise.facts(), "never": promise.rows()}
         answer["why"] = f"{promise.sentence()}{answer['why']}"
     return answer, outcomes
+
+
+def side_by_side(
+    crew: Crew,
+    requests: Requests,
+    spec: fleets.FleetSpec,
+    policies: Mapping[str, str],
+    order: str | None,
+    options: Mapping[str, Any],
+) -> dict[str, Outcome]:
+    """The runs of policies in processes of their own; one that failed there is left out, and fails again here."""
+    labels = list(policies)
+    given = {"requests": requests, "spec": spec, "order": order, "options": dict(options)}
+    tasks = [Task("assay.serving.compare:one_run", given | {"name": policies[label]}) for label in labels]
+    return {labels[at]: found for at, found in crew.run(tasks) if isinstance(found, Outcome)}
+
+
+def one_run(
+    requests: Requests, spec: fleets.FleetSpec, name: str, order: str | None, options: dict[str, Any]
+) -> Outcome:
+    """One policy's run, by names that another process understands."""
+    more = {} if order is None else {"order": components.order(order)}
+    return simulate(requests, spec, components.router(name), **options, **more)
 
 
 def best_layout(search: Search) -> dict[str, Any]:

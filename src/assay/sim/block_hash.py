@@ -36,11 +36,9 @@ def block_word(tokens: Any, start: int, stop: int, key: Any, before: Any) -> Any
 
 
 @njit(cache=True, nogil=True)
-def _chain(tokens: Any, block: int, key: Any, before: Any) -> Any:
-    words = np.empty(len(tokens) // block, np.uint64)
+def _chain(tokens: Any, block: int, key: Any, before: Any, words: Any) -> None:
     for number in range(len(words)):
         before = words[number] = block_word(tokens, number * block, (number + 1) * block, key, before)
-    return words
 
 
 def chain(tokens: NDArray[np.uint32], block: int, key: int = KEY, before: int = 0) -> NDArray[np.uint64]:
@@ -53,5 +51,7 @@ def chain(tokens: NDArray[np.uint32], block: int, key: int = KEY, before: int = 
     """
     if tokens.dtype != np.uint32 or not tokens.flags.c_contiguous:  # another type would be compiled for anew
         tokens = np.ascontiguousarray(tokens, np.uint32)
-    words: NDArray[np.uint64] = _chain(tokens, block, np.uint64(key), np.uint64(before))
+    words: NDArray[np.uint64] = np.empty(len(tokens) // block, np.uint64)  # a compiled function's own takes longer
+    if len(words):
+        _chain(tokens, block, np.uint64(key), np.uint64(before), words)
     return words

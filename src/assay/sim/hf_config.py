@@ -83,7 +83,12 @@ def read(fields: Mapping[str, Any], name: str, where: str) -> Model:
     if family not in KNOWN:
         raise BadInput(f"{config.where}: model_type {family!r} is not known; known are {', '.join(KNOWN)}")
     layers, heads = config.count("num_hidden_layers", most=10_000), config.count("num_attention_heads")
-    hidden = config.count("hidden_size")
+    hidden, keys = config.count("hidden_size"), config.count("num_key_value_heads", default=heads)
+    if heads % keys:
+        raise BadInput(
+            f"{config.where}: num_attention_heads {heads} is no multiple of num_key_value_heads {keys}; heads share "
+            "those of keys in equal groups"
+        )
     kinds = _kinds(config, family, layers)
     experts = _experts(config, family)
     feeding = kinds.count("mlp") if family == "nemotron_h" else layers
@@ -99,7 +104,7 @@ def read(fields: Mapping[str, Any], name: str, where: str) -> Model:
         dense_layers=feeding - moe,
         moe_layers=moe,
         heads=heads,
-        kv_heads=config.count("num_key_value_heads", default=heads),
+        kv_heads=keys,
         head_dim=config.count("head_dim", default=max(1, hidden // heads)),
         ffn=config.count("intermediate_size"),
         window=config.count("sliding_window") if "sliding_attention" in kinds else 0,

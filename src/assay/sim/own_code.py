@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from assay.record.errors import BadInput, unreadable
+
+REFUSE = "ASSAY_OWN_CODE"  # set to no: a process that answers others than its user, and all that it starts
 
 
 def load(name: str) -> Any:
@@ -23,6 +26,8 @@ def load(name: str) -> Any:
     where, colon, attribute = name.rpartition(":")
     if not colon or not where or not attribute:
         raise BadInput(f"'{name}' names no code; package.module:Name or file.py:Name expected")
+    if os.environ.get(REFUSE) == "no":
+        raise BadInput(f"'{name}' names code of one's own, which does not run here")
     try:
         module = _file(Path(where)) if where.endswith(".py") else _module(where)
         return getattr(module, attribute)

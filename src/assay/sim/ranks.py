@@ -170,6 +170,32 @@ class Ranks:
                 found[index] = value
         return [found[i] for i in range(self.n)]
 
+    def survivors(self, timeout: float = 60.0, gone: Callable[[int], None] | None = None) -> dict[int, Any]:
+        """What those ranks returned that lived to do so; `gone` is told of the others as they die.
+
+        Raises:
+            RankFailed: one of them raised or was late.
+        """
+        found: dict[int, Any] = {}
+        waiting: dict[Any, int] = {answer: index for index, answer in enumerate(self._answers)}
+        end = time.monotonic() + timeout
+        while waiting:
+            ready = wait(list(waiting), max(0.0, end - time.monotonic()))
+            if not ready:
+                raise RankFailed(f"no answer from rank {', '.join(map(str, waiting.values()))} in {timeout:g} s")
+            for connection in ready:
+                index = waiting.pop(connection)
+                try:
+                    failed, value = self._answers[index].recv()
+                except (EOFError, ConnectionResetError):
+                    if gone:
+                        gone(index)
+                    continue
+                if failed:
+                    raise RankFailed(f"rank {index}: {value}")
+                found[index] = value
+        return dict(sorted(found.items()))
+
     def kill(self, index: int) -> None:
         """End a rank at once, as a crash would."""
         self._processes[index].kill()

@@ -38,13 +38,13 @@ def run(
     where, took = np.asarray(device, np.int64), np.asarray(seconds, float)
     first = np.zeros(dag.nodes) if priority is None else np.asarray(priority, float)
     lags = np.zeros(len(dag.indices)) if delay is None else np.asarray(delay, float)
-    at, successors, edges = _successors(dag.indptr, dag.indices)
+    at, successors, edges = turned(dag.indptr, dag.indices)
     starts, ends = _loop(dag.indptr, at, successors, edges, where, took, first, lags)
     return np.asarray(starts), np.asarray(ends)
 
 
 @njit(cache=True)
-def _successors(indptr: Any, indices: Any) -> Any:
+def turned(indptr: Any, indices: Any) -> Any:
     """The graph the other way round, and which edge each entry was."""
     n = len(indptr) - 1
     at = np.zeros(n + 1, np.int64)

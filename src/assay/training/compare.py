@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from assay.training.engine import planning
 from assay.training.engine import search as space
 from assay.training.engine.cluster import Cluster
 from assay.training.engine.costs import check
-from assay.training.engine.planning import TIE, TRUST
+from assay.training.engine.planning import TIE
 from assay.training.engine.schedules import SCHEDULES
 from assay.training.engine.step import Outcome, Unequal, simulate, simulate_many
 from assay.training.interface import Assigner, Job, Plan, Planner, Schedule
 
 METHODS = {"schedules": "slots", "planners": "search", "assigners": "assign"}
+NEEDED = {"schedules": ("slots", "check", "virtual", "chunks", "split", "flush")}
 SYNCHRONOUS = [name for name, each in SCHEDULES.items() if each().flush]
 
 
@@ -54,8 +56,10 @@ def command(
     else:
         table, why = assigners(shape, cluster, Job(batch, seq), lengths, mine)
     facts = {"model": shape.name, "cluster": cluster.name, "batch": batch, "seq": seq, "compared": what}
-    return {"job": facts, "table": table, "why": why, "trust": TRUST, "units": {"step": "s", "memory": "bytes a rank"},
-            "shown": list(table[0])[:11]}  # fmt: skip
+    return {
+        "job": facts, "table": table, "why": why, "trust": planning.trust(cluster),
+        "units": {"step": "s", "memory": "bytes a rank"}, "shown": list(table[0])[:11],
+    }  # fmt: skip
 
 
 def beside(kind: str, key: str) -> dict[str, Any]:
@@ -76,7 +80,20 @@ def _made(text: str, what: str) -> Any:
         raise BadInput(f"{text}: {type(error).__name__}: {error}") from error
     if not hasattr(made, METHODS[what]):
         raise BadInput(f"{text} has no method '{METHODS[what]}', which {what} have; choose another --what?")
+    if lacks := [name for name in NEEDED.get(what, ()) if not hasattr(made, name)]:
+        raise BadInput(f"{text} has no '{lacks[0]}'; schedules have {', '.join(NEEDED[what])} (examples/schedule.py)")
     return made
+
+
+@contextmanager
+def _users_own(key: str) -> Iterator[None]:
+    """What a component of the user's raises is the user's to mend: one line."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"{key}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def schedules(shape: Model, cluster: Cluster, job: Job, own: dict[str, Schedule]) -> tuple[list[dict[str, Any]], str]:
@@ -101,11 +118,12 @@ def schedules(shape: Model, cluster: Cluster, job: Job, own: dict[str, Schedule]
 def _own_schedule(shape: Model, cluster: Cluster, plan: Plan, job: Job, key: str, order: Schedule) -> Outcome | None:
     layout = replace(plan.layout, vpp=1)
     m = check(shape, cluster, replace(plan, layout=layout), job)
-    try:
-        order.check(layout.pp, m)
-    except BadInput:
-        return None
-    return simulate(shape, cluster, replace(plan, layout=layout, schedule=key), job, schedule=order)
+    with _users_own(key):
+        try:
+            order.check(layout.pp, m)
+        except BadInput:
+            return None
+        return simulate(shape, cluster, replace(plan, layout=layout, schedule=key), job, schedule=order)
 
 
 def planners(shape: Model, cluster: Cluster, job: Job, own: dict[str, Planner]) -> tuple[list[dict[str, Any]], str]:
@@ -119,7 +137,8 @@ def planners(shape: Model, cluster: Cluster, job: Job, own: dict[str, Planner]) 
             into.extend(outcomes)
             return outcomes
 
-        planner.search(plans, ask)
+        with _users_own(key):
+            planner.search(plans, ask)
         fitting = [one for one in asked if one.fits]
         if not fitting:
             rows.append({"policy": key, "asked": len(asked), "step": None, "layout": "none that fits"})
@@ -150,7 +169,8 @@ def assigners(
     rows: list[dict[str, Any]] = []
     found = []
     for key, assigner in ({name: each() for name, each in ASSIGNERS.items()} | own).items():
-        places = np.asarray(assigner.assign(work, copies, m))
+        with _users_own(key):
+            places = np.asarray(assigner.assign(work, copies, m))
         if places.shape != (len(work), 2) or (places < 0).any() or (places >= (copies, m)).any():
             raise BadInput(f"{key}: a row (copy below {copies}, microbatch below {m}) is expected for each sample")
         load = np.zeros((copies, m))

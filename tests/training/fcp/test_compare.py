@@ -68,6 +68,17 @@ def test_groups_by_length_balance_tokens_and_not_work() -> None:
         assert proportional(lognormal(ranks * 32768, 0), cluster(ranks)).imbalance >= 0.3
 
 
+def test_more_of_the_peak_is_used_on_many_ranks_and_as_much_on_eight() -> None:
+    """Beside the best of the rivals that the paper names; a ring whose heads are cut is another matter."""
+    gains = {}
+    for ranks in (8, 128):
+        found = fcp.compare_at(ranks, seed=0)
+        gains[ranks] = found["fcp"]["mfu"] / max(found[rival]["mfu"] for rival in fcp.RIVALS)
+    assert 0.9 <= gains[8] <= 1.1
+    assert 1.1 <= gains[128] <= 2.3
+    assert "torus" in fcp.avoid_when  # where rounds of any pairs share links
+
+
 def test_heads_are_cut_where_the_network_is_slow_and_not_where_it_is_free() -> None:
     lengths, on = lognormal(64 * 32768, 1), cluster(64)
     assert best_ring(lengths, on)[1] > 1

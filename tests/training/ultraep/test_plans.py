@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,17 @@ def test_a_rack_of_64_ranks_is_even_after_it_and_never_worse_than_with_eplb_on_t
     assert found.max() / found.mean() <= 1.02
     assert found.max() <= rival.max()
     assert 30 <= len(UltraEP().plan(load, hosts).exports) <= 60
+
+
+@pytest.mark.timed
+def test_a_plan_for_256_experts_on_64_ranks_takes_less_than_two_milliseconds() -> None:
+    hosts, loads = Hosts.dealt(256, 64, 2), drifting(64, 256, 8, 8192, 2.0, 9, seed=3)
+    took = []
+    for load in loads:
+        begin = time.process_time()
+        UltraEP().plan(load, hosts)
+        took.append(time.process_time() - begin)
+    assert sorted(took)[len(took) // 2] < 2e-3  # the first compiles
 
 
 @pytest.mark.parametrize("load", [np.zeros((2, 3)), np.full((2, 4), -1), np.zeros(4)])

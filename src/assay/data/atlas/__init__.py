@@ -10,7 +10,8 @@ the paper's; how is reconstructed. Evicted accumulators are partial sums, append
 up at the end of the layer: a node may come back with an empty accumulator, and nothing is read to be changed. Sum,
 mean, maximum and softmax-weighted sums (as pairs of maximum and weights) can all be taken in parts, so GCN, GraphSAGE,
 GIN and GAT give the rows that they give in memory. With eviction, GAT reads its rows twice: what a target brings to the
-attention must be known before its first message comes.
+attention must be known before its first message comes. Without, three passes over its edges weigh them, and its rows
+are summed up like any others.
 
 `auto`, ours, tries fewest-to-come and least-recently-touched on a sample of targets, because where neighbours lie
 together a node that lacks few messages is about to be complete, and the worst one to evict. Where even the better one
@@ -88,7 +89,7 @@ def study(lab: Lab) -> Tables:
     """A tenth of the memory beside gathers, room for all beside memory; eviction rules counted; bytes really held."""
     some = lab.with_seeds(quick=2, full=5)
     size = lab.pick(
-        quick={"nodes": 1 << 15, "width": 256, "degree": 8}, full={"nodes": 1 << 18, "width": 256, "degree": 16}
+        quick={"nodes": 1 << 15, "width": 256, "degree": 6}, full={"nodes": 1 << 18, "width": 256, "degree": 16}
     )
     timed = lab.pick(quick=GRAPHS[:1], full=GRAPHS)
     counted = {"nodes": lab.pick(quick=1 << 12, full=1 << 16), "degree": 16}
@@ -104,7 +105,7 @@ def study(lab: Lab) -> Tables:
             trials.speed, [{"graph": graph, "kind": "gcn", "share": 0.1, **size} for graph in timed], per="method",
             alone=True,
         ),
-        "exact": some.run(
+        "exact": lab.with_seeds(quick=1, full=5).run(
             trials.exact,
             [{"kind": kind, "policy": policy, "share": 0.7, "nodes": 4096, "width": 64} for kind, policy in tried],
         ),
@@ -147,6 +148,10 @@ def _ordered(table: pl.DataFrame) -> Estimate:
     )(table)  # fmt: skip
 
 
+def _by_clock(measure: Measure) -> Measure:
+    return measures.clocked(measure, experiment="speed")
+
+
 def _farthest(table: pl.DataFrame) -> Estimate:
     rows = table.filter(pl.col("difference").is_not_null())
     worst = float(rows["difference"].max())  # type: ignore[arg-type]
@@ -172,15 +177,17 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 
 
 claims = [
-    Claim("best", measures.best({graph: faster(graph) for graph in GRAPHS})),
-    Claim("least", measures.best({graph: faster(graph) for graph in GRAPHS}, min)),
+    Claim("best", _by_clock(measures.best({graph: faster(graph) for graph in GRAPHS}))),
+    Claim("least", _by_clock(measures.best({graph: faster(graph) for graph in GRAPHS}, min))),
     Claim(
         "fits",
-        measures.change("seconds", new={"method": ROOMY}, old={"method": MEMORY}, experiment="speed", graph="rmat"),
+        _by_clock(
+            measures.change("seconds", new={"method": ROOMY}, old={"method": MEMORY}, experiment="speed", graph="rmat")
+        ),
     ),
     Claim(
         "auto",
-        measures.best({graph: faster(graph, AUTO) for graph in GRAPHS}, min),
+        _by_clock(measures.best({graph: faster(graph, AUTO) for graph in GRAPHS}, min)),
         asks="With the way chosen by sampling, inference is at least 5 times as fast as the best gather.",
         kind=Kind.AT_LEAST, value=5.0, unit="ratio",
     ),

@@ -13,6 +13,7 @@ from assay.data.atlas.tiers import FULL, HotTier, Int64s
 from assay.data.disk.graphs import DiskGraph
 
 RULES = ("min-pending", "lru")
+LEAVING = 4  # one part in so many of the tier is evicted together
 STRIPS = "strips"
 
 
@@ -46,15 +47,16 @@ def sampled_spills(graph: DiskGraph, slots: int, drop: bool, sample: int) -> dic
     nodes = np.concatenate([*targets, np.arange(n)]).astype(np.int64)
     order = np.argsort(arrive, kind="stable")
     few = max(slots // every, 8)
-    return {rule: count_spills(arrive[order], nodes[order], n, few, rule)[0] / n for rule in RULES}
+    return {rule: count_spills(arrive[order], nodes[order], n, few, rule, leaving=LEAVING)[0] / n for rule in RULES}
 
 
 def count_spills(
-    arrive: Int64s, nodes: Int64s, n: int, slots: int, policy: str, seed: int = 0, chunk: int = 64
+    arrive: Int64s, nodes: Int64s, n: int, slots: int, policy: str, seed: int = 0, chunk: int = 64, leaving: int = 8
 ) -> tuple[int, int, int]:
     """Records spilled, returns, and most slots in use of a tier whose messages come in this order; no row is moved.
 
-    Message i is for `nodes[i]`, from the source `arrive[i]`, which never falls; `chunk` sources are one moment.
+    Message i is for `nodes[i]`, from the source `arrive[i]`, which never falls; `chunk` sources are one moment. One
+    part in `leaving` of the tier is evicted together.
     """
     expected = np.bincount(nodes, minlength=n).astype(np.int32)
     tier = HotTier(slots, n, 0, expected, 1, SUM)
@@ -73,6 +75,6 @@ def count_spills(
             if len(ready):
                 tier.take(ready)
             else:
-                tier.evict(tier.victims(max(slots // 8, 1), policy, seed, known), lambda nodes, acc, slots: None)
+                tier.evict(tier.victims(max(slots // leaving, 1), policy, seed, known), lambda nodes, acc, slots: None)
     tier.take(tier.ready_rows())
     return tier.evicted + int((tier.owner >= 0).sum()), tier.returns, tier.live

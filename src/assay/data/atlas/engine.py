@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from assay.data.atlas.choosing import STRIPS, choose
+from assay.data.atlas.choosing import LEAVING, STRIPS, choose
 from assay.data.atlas.layers import Floats, Int32s, Layer, degrees, facing, finish, message, own
 from assay.data.atlas.spill import Records, Spill
 from assay.data.atlas.streaming import Progress, ahead, pieces
@@ -30,7 +30,6 @@ from assay.sim.memory import return_freed
 LEAST = 64  # accumulators below which a plan is refused
 # Shares of the memory that nodes leave over; what is missing to 1 is for what libraries allocate in passing.
 SLOTS, ROWS, EDGES, BLOCK = 0.46, 0.13, 0.03, 0.06
-LEAVING = 4  # one part in so many of the tier is evicted together; it is copied twice while it is written
 CHOOSING = 0.6  # for the sample of messages, which are gone before the tier comes
 RANGE, FOLDING = 0.58, 0.08  # for a range's accumulators, and parts that are read, when the tier is gone
 FLOW = 1 << 21  # bytes of rows that are worth a step of the pipeline
@@ -100,7 +99,7 @@ class Plan:
             finish=min(int(rest * BLOCK / 2) // sizes.finishing, _enough(layer.width)),
             write=min(max(int(rest * BLOCK / 2) // sizes.writing // group, 1), -(-_enough(layer.out_width) // group))
             * group,
-            leaving=max(slots // LEAVING, 1),
+            leaving=max(slots // LEAVING, 1),  # copied twice while they are written
             range_rows=min(range_rows, whole),
             folding=int(rest * FOLDING),
             choosing=min(int(rest * CHOOSING) // 80, 50_000),
@@ -235,7 +234,7 @@ class _Work:
         """Yield (first node, what its chunk sends, own terms, bounds of their edges, first edge, targets)."""
         chunk = -1
         sent = mine = np.empty((0, 0), np.float32)
-        for first, x, bounds, start, targets in pieces(graph, source, self.plan.rows, self.plan.edges):
+        for first, x, bounds, start, targets, _ in pieces(graph, source, self.plan.rows, self.plan.edges):
             if first != chunk:
                 chunk, last = first, first + len(x)
                 sent = message(self.layer, x, self.degree[first:last])

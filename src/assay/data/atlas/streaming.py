@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 def pieces(
-    graph: DiskGraph, source: DiskArray, rows: int, edges: int
-) -> Iterator[tuple[int, Floats, Int64s, int, Int32s]]:
-    """Yield (first node, its chunk's rows, bounds of their edges, first edge, targets); the next is under way.
+    graph: DiskGraph, source: DiskArray, rows: int, edges: int, beside: Sequence[DiskArray] = ()
+) -> Iterator[tuple[int, Floats, Int64s, int, Int32s, list[Floats]]]:
+    """Yield (first node, its chunk's rows, bounds of their edges, first edge, targets, weights); the next is under way.
 
-    A chunk with more than `edges` edges comes in several pieces.
+    A chunk with more than `edges` edges comes in several pieces. `beside` are files with four bytes for each edge.
     """
-    reading = graph.indices.stream(edges)
-    held, targets = 0, np.empty(0, np.int32)
+    reading = zip(graph.indices.stream(edges), *(array.stream(edges) for array in beside), strict=True)
+    held, targets, weights = 0, np.empty(0, np.int32), [np.empty(0, np.float32) for _ in beside]
     ends_at, ends = 0, np.empty(0, np.int64)
     for first, raw in source.stream(rows):
         x = raw.astype(np.float32, copy=False)
@@ -37,9 +37,11 @@ def pieces(
         start, stop = int(bounds[0]), int(bounds[-1])
         while True:
             if start < stop and start >= held + len(targets):
-                held, targets = next(reading)
-            piece = targets[start - held : stop - held]
-            yield first, x, bounds, start, piece
+                (held, targets), *others = next(reading)
+                weights = [values for _, values in others]
+            a, b = start - held, stop - held
+            piece = targets[a:b]
+            yield first, x, bounds, start, piece, [values[a:b] for values in weights]
             start += len(piece)
             if start >= stop:
                 break

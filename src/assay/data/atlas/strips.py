@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from assay.data.atlas.attention import Weights, weigh
 from assay.data.atlas.layers import SUM, Floats, Int32s, Layer, facing, finish, message, own
 from assay.data.atlas.streaming import Progress, ahead, pieces
 from assay.data.atlas.tiers import absorb, clear_all
@@ -27,9 +28,11 @@ from assay.data.disk.graphs import DiskGraph
 from assay.data.disk.pages import PAGE, IoStats, PagedFile, Ticket, aligned
 from assay.sim.blas import threads_for
 from assay.sim.compiled import njit
+from assay.sim.memory import return_freed
 
 SUMS, SENT, EDGES, WIDE = 0.72, 0.10, 0.05, 0.75  # shares of the memory that nodes leave over; WIDE: before and after
 BOOKS = 160 << 10  # bytes that threads and Python's objects take, however little else is held
+HEADS = 12  # bytes a node and head while edges are weighed, and as many for the head in work
 LANE = 8  # columns that are added at once; strips are filled up to a multiple, and their pages hold few rows
 
 
@@ -42,26 +45,19 @@ class Strip:
     heads: slice
 
     @property
-    def logits(self) -> int:
-        """Columns before the others: a logit a head."""
-        return int(self.heads.stop - self.heads.start)
-
-    @property
     def width(self) -> int:
-        """Columns of a message's piece."""
-        return self.logits + self.stop - self.start
+        """How many columns these are."""
+        return self.stop - self.start
 
     def of_message(self, layer: Layer) -> list[int]:
-        """Which columns of a message these are."""
-        skip = layer.heads if self.logits else 0
-        return [*range(self.heads.start, self.heads.stop), *range(skip + self.start, skip + self.stop)]
+        """Where they are in a message: for GAT behind a logit a head."""
+        skip = layer.heads if layer.kind == "gat" else 0
+        return list(range(skip + self.start, skip + self.stop))
 
     def of_sums(self, layer: Layer) -> list[int]:
-        """Which columns of an accumulator: for GAT the largest logit, the weights, then the others."""
-        if not self.logits:
-            return list(range(self.start, self.stop))
-        heads = range(self.heads.start, self.heads.stop)
-        return [*heads, *(layer.heads + h for h in heads), *(2 * layer.heads + c for c in range(self.start, self.stop))]
+        """Where they are in an accumulator: for GAT behind the largest logits and the weights."""
+        skip = 2 * layer.heads if layer.kind == "gat" else 0
+        return list(range(skip + self.start, skip + self.stop))
 
 
 def strips_of(layer: Layer, floats: int) -> list[Strip]:
@@ -74,11 +70,9 @@ def strips_of(layer: Layer, floats: int) -> list[Strip]:
     if layer.kind != "gat":
         return [Strip(a, b, slice(0, 0)) for a, b in _cuts(0, layer.message_width, floats)]
     per = (layer.message_width - layer.heads) // layer.heads
-    if whole := floats // (per + 2):
+    if whole := floats // (per + 1):  # and a node's weight for itself
         return [Strip(a * per, b * per, slice(a, b)) for a, b in _cuts(0, layer.heads, whole, 1)]
-    return [
-        Strip(a, b, slice(h, h + 1)) for h in range(layer.heads) for a, b in _cuts(h * per, (h + 1) * per, floats - 2)
-    ]
+    return [Strip(a, b, slice(h, h + 1)) for h in range(layer.heads) for a, b in _cuts(h * per, (h + 1) * per, floats)]
 
 
 def _cuts(start: int, stop: int, most: int, multiple: int = LANE) -> list[tuple[int, int]]:
@@ -107,29 +101,29 @@ class StripPlan:
         (16, None)
         """
         heads = layer.heads if layer.kind == "gat" else 0
-        rest = memory - BOOKS - n * (4 + 8 * heads)
+        rest = memory - BOOKS - n * (8 if heads else 4)  # degrees, and what nodes weigh for themselves
         floats = int(rest * SUMS) // (4 * max(n, 1)) // LANE * LANE
-        if floats < LANE:
+        if floats < LANE or rest < n * HEADS * (heads + 1):
             return None
         strips = tuple(strips_of(layer, floats))
         before = 3 * layer.in_width + 4 * layer.message_width
         after = 3 * layer.width + 3 * layer.out_width + (2 * layer.in_width if layer.kind == "sage" else 0)
-        rows = int(rest * WIDE) // (4 * max(before, after))
+        # While rows are sent, what both ends of an edge bring to the attention is held beside them.
+        rows = int((rest - 8 * n * heads) * WIDE) // (4 * max(before, after))
         width = max(strip.width for strip in strips) + LANE
         if rows < PAGE // LANE // 4:
             return None
-        return StripPlan(
-            strips, min(rows, n), min(int(rest * SENT) // (8 * width + 16), n), min(int(rest * EDGES) // 8, 1 << 22)
-        )
+        edges = min(int(rest * EDGES) // (16 if heads else 8), 1 << 22)  # with their weights, where they have any
+        return StripPlan(strips, min(rows, n), min(int(rest * SENT) // (8 * width + 16), n), edges)
 
     def moved(self, layer: Layer, graph: DiskGraph) -> int:
         """Bytes that a layer reads and writes: rows in, messages and sums out and in again, rows out, edges."""
-        sums, sent = (
-            len(self.strips) * -(-max(widths) // LANE) * LANE
-            for widths in ([strip.width + strip.logits for strip in self.strips], [s.width for s in self.strips])
-        )
-        rows = layer.in_width * (2 if layer.kind == "sage" else 1) + 2 * sent + 2 * sums + layer.out_width
-        return 4 * graph.n * rows + len(self.strips) * (4 * graph.m + 8 * graph.n)
+        wide = len(self.strips) * -(-max(strip.width for strip in self.strips) // LANE) * LANE
+        rows = layer.in_width * (2 if layer.kind == "sage" else 1) + 4 * wide + layer.out_width
+        heads = layer.heads if layer.kind == "gat" else 0
+        edges = len(self.strips) * (4 * graph.m + 8 * graph.n) + heads * (3 * (4 * graph.m + 8 * graph.n))
+        read = sum(int(strip.heads.stop - strip.heads.start) for strip in self.strips)
+        return 4 * graph.n * rows + edges + (heads + read) * 4 * (graph.m + graph.n)
 
 
 class _Striped:
@@ -189,50 +183,73 @@ def run_strips(
     """Compute a layer's rows; what the files between its steps were asked."""
     sent = _Striped(scratch / "sent", graph.n, [strip.of_message(layer) for strip in plan.strips])
     sums = _Striped(scratch / "sums", graph.n, [strip.of_sums(layer) for strip in plan.strips])
+    asked = IoStats()
     with threads_for(plan.rows * layer.in_width * layer.out_width):
-        halves = _send(layer, degree, source, sent, plan, progress)
+        weights = _send(layer, graph, degree, source, sent, plan, scratch, progress)
+        return_freed()  # what rows took makes room for sums
         for number, strip in enumerate(plan.strips):
-            here = np.ascontiguousarray(halves[:, strip.heads])
-            _add_up(layer, graph, plan, strip.width, sent.strip(number), sums.strip(number), here)
+            _add_up(layer, graph, plan, strip, sent.strip(number), sums.strip(number), weights)
             progress(graph.n // 4 + (number + 1) * graph.n // (2 * len(plan.strips)))
         sent.close()
+        if weights is not None:
+            asked = weights.stats
+            weights.close()
         _put_together(layer, degree, source, sums, target, plan, progress)
     sums.close()
-    return sent.file.stats + sums.file.stats
+    return sent.file.stats + sums.file.stats + asked
 
 
 def _send(
-    layer: Layer, degree: Int32s, source: DiskArray, sent: _Striped, plan: StripPlan, progress: Progress
-) -> Floats:
-    """Write every node's message; return what each target brings to the attention, where there is one."""
-    halves = np.empty((len(source), layer.heads if layer.kind == "gat" else 0), np.float32)
+    layer: Layer, graph: DiskGraph, degree: Int32s, source: DiskArray, sent: _Striped, plan: StripPlan, scratch: Path,
+    progress: Progress,
+) -> Weights | None:  # fmt: skip
+    """Write every node's message; return what edges weigh, where they are weighed."""
+    heads = layer.heads if layer.kind == "gat" else 0
+    logits, halves = (np.empty((len(source), heads), np.float32) for _ in range(2))
     for start, raw in source.stream(max(plan.rows // sent.group, 1) * sent.group):
         x = raw.astype(np.float32, copy=False)
-        sent.write(start, message(layer, x, degree[start : start + len(x)]))
-        if layer.kind == "gat":
+        rows = message(layer, x, degree[start : start + len(x)])
+        sent.write(start, rows)
+        if heads:
+            logits[start : start + len(x)] = rows[:, :heads]
             halves[start : start + len(x)] = facing(layer, x)
         progress(start // 4)
     sent.written()
-    return halves
+    return weigh(graph, logits, halves, plan.edges, scratch) if heads else None
 
 
 def _add_up(
-    layer: Layer, graph: DiskGraph, plan: StripPlan, columns: int, sent: DiskArray, sums: DiskArray, facing: Floats
-) -> None:
+    layer: Layer, graph: DiskGraph, plan: StripPlan, strip: Strip, sent: DiskArray, sums: DiskArray,
+    weights: Weights | None,
+) -> None:  # fmt: skip
     """A strip's sums of every node, from one pass over its messages and the edges."""
     acc = sums.buffer(-(-graph.n // sums.group) * sums.group)
-    heads = facing.shape[1]
-    clear_all(acc, layer.reduce, columns, heads)
+    clear_all(acc, layer.reduce, strip.width, 0)
+    beside = weights.edges[strip.heads] if weights else []
+    own_weights = [array.rows(0, graph.n) for array in weights.own[strip.heads]] if weights else []
     weight, chunk = _own_weight(layer), -1
-    for first, rows, bounds, start, targets in pieces(graph, sent, plan.sent, plan.edges):
+    for first, rows, bounds, start, targets, weighed in pieces(graph, sent, plan.sent, plan.edges, beside):
         if first != chunk:
             chunk = first
-            _own(acc, first, rows, columns, weight, layer.reduce, facing)
-        if layer.reduce == SUM:
+            if weights:
+                for h, mine in enumerate(own_weights):
+                    _weigh_own(acc, first, rows, mine, *_columns(strip, h))
+            else:
+                _own(acc, first, rows, strip.width, weight, layer.reduce)
+        if weights:
+            for h, values in enumerate(weighed):
+                _weigh(acc, first, rows, bounds, start, targets, values, *_columns(strip, h))
+        elif layer.reduce == SUM:
             _add(acc, first, rows, bounds, start, targets, layer.drops_loops)
         else:
-            _push(acc, first, rows, columns, bounds, start, targets, layer.drops_loops, layer.reduce, facing)
+            _push(acc, first, rows, strip.width, bounds, start, targets, layer.drops_loops, layer.reduce)
     sums.file.write_span(sums.offset // PAGE, acc.reshape(-1).view(np.uint8))
+
+
+def _columns(strip: Strip, head: int) -> tuple[int, int]:
+    """Where the columns of a strip's head begin and end in it."""
+    per = strip.width // (strip.heads.stop - strip.heads.start)
+    return head * per, (head + 1) * per
 
 
 def _put_together(
@@ -246,6 +263,8 @@ def _put_together(
     spans = ((start, min(start + step, sums.n)) for start in range(0, sums.n, step))
     for start, total in ahead((a, sums.read(a, b, layer.width)) for a, b in spans):
         some = degree[start : start + len(total)]
+        if layer.kind == "gat":
+            total[:, layer.heads : 2 * layer.heads] = 1  # weights were divided by their sum before
         if own_rows is not None:
             x = next(own_rows)[1].astype(np.float32, copy=False)
             if layer.projects:
@@ -280,28 +299,48 @@ def _paste(parts, columns, out):
 
 
 @njit(cache=True, nogil=True)
-def _own(acc, first, sent, columns, weight, reduce, facing):
-    """What nodes send themselves; a softmax's logits are not scaled, and weigh once."""
+def _own(acc, first, sent, columns, weight, reduce):
+    """What nodes send themselves."""
     if weight == 0:
         return
-    row = np.empty(columns, np.float32)
+    row, none = np.empty(columns, np.float32), np.empty((0, 0), np.float32)
     for i in range(len(sent)):
         for j in range(len(row)):
-            row[j] = sent[i, j] if facing.shape[1] else weight * sent[i, j]
-        absorb(acc, first + i, row, reduce, columns, facing, first + i, facing.shape[1])
+            row[j] = weight * sent[i, j]
+        absorb(acc, first + i, row, reduce, columns, none, first + i, 0)
 
 
 @njit(cache=True, nogil=True)
-def _push(acc, first, sent, columns, bounds, start, targets, drop, reduce, facing):
+def _push(acc, first, sent, columns, bounds, start, targets, drop, reduce):
     """Add a chunk's rows to the targets of their edges from `start` on."""
-    heads = facing.shape[1]
-    row = np.searchsorted(bounds, start, side="right") - 1
+    row, none = np.searchsorted(bounds, start, side="right") - 1, np.empty((0, 0), np.float32)
     for e in range(start, start + len(targets)):
         while e >= bounds[row + 1]:
             row += 1
         v = targets[e - start]
         if not (drop and v == first + row):
-            absorb(acc, v, sent[row], reduce, columns, facing, v, heads)
+            absorb(acc, v, sent[row], reduce, columns, none, v, 0)
+
+
+@njit(cache=True, nogil=True)
+def _weigh_own(acc, first, sent, weights, begin, end):
+    """A head's columns of what nodes send themselves."""
+    for i in range(len(sent)):
+        weight, to, of = weights[first + i], np.uintp(first + i), np.uintp(i)
+        for j in range(np.uintp(begin), np.uintp(end)):
+            acc[to, j] += weight * sent[of, j]
+
+
+@njit(cache=True, nogil=True)
+def _weigh(acc, first, sent, bounds, start, targets, weights, begin, end):
+    """Add a head's columns of a chunk's rows, weighed, to the targets of their edges from `start` on."""
+    row = np.searchsorted(bounds, start, side="right") - 1
+    for e in range(start, start + len(targets)):
+        while e >= bounds[row + 1]:
+            row += 1
+        weight, to, of = weights[e - start], np.uintp(targets[e - start]), np.uintp(row)
+        for j in range(np.uintp(begin), np.uintp(end)):
+            acc[to, j] += weight * sent[of, j]
 
 
 @njit(cache=True, nogil=True)

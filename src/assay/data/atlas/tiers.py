@@ -190,18 +190,18 @@ def absorb(acc, s, row, reduce, columns, facing, v, heads):
 @njit(cache=True, nogil=True)
 def _soft(acc, s, h, heads, per, top, total, row, skip):
     """Merge a softmax-weighted part, whose largest logit is `top`, into head h: both are scaled to the larger one."""
-    base = 2 * heads + h * per
+    base, at, per = np.uintp(2 * heads + h * per), np.uintp(skip + h * per), np.uintp(per)
     if top <= acc[s, h]:
         scale = np.exp(top - acc[s, h])
         acc[s, heads + h] += total * scale
         for j in range(per):
-            acc[s, base + j] += scale * row[skip + h * per + j]
+            acc[s, base + j] += scale * row[at + j]
     else:
         scale = np.exp(acc[s, h] - top)
         acc[s, h] = top
         acc[s, heads + h] = acc[s, heads + h] * scale + total
         for j in range(per):
-            acc[s, base + j] = acc[s, base + j] * scale + row[skip + h * per + j]
+            acc[s, base + j] = acc[s, base + j] * scale + row[at + j]
 
 
 @njit(cache=True, nogil=True)

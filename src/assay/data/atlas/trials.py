@@ -22,6 +22,7 @@ from assay.data.atlas.run import infer, warm
 from assay.data.atlas.tiers import POLICIES, Int64s
 from assay.data.disk.arrays import DiskArray, RowWriter, write_rows
 from assay.data.disk.graphs import DiskGraph
+from assay.record.timing import Gauge
 from assay.sim.graphs import CSR
 from assay.sim.memory import Peak, return_freed
 from assay.sim.orderings import order_of, places
@@ -167,9 +168,11 @@ def random_rows(path: Path, nodes: int, width: int, seed: int) -> None:
     writer.close()
 
 
-def warm_all(model: Sequence[Layer]) -> None:
+def warm_all(model: Sequence[Layer], gathers: bool = True) -> None:
     """Compile what atlas, the gathers and the reference in memory need, so that all are timed alike."""
     warm(model)
+    if not gathers:
+        return
     with tempfile.TemporaryDirectory() as name:
         tiny = Bench.made(Path(name), np.array([(0, 1), (1, 2), (2, 0)]), 3, model[0].in_width, 0)
         for cache in CACHES:
@@ -185,13 +188,14 @@ def speed(
     warm_all(model)
     with tempfile.TemporaryDirectory() as name:
         bench = Bench.made(Path(name), edges_of(graph, nodes, degree, seed), nodes, width, seed)
-        found = bench.compared(model, int(share * 4 * nodes * width), (OURS, AUTO, LRU, STATIC, MEMORY), seed)
         room = 16 * nodes * width + (64 << 20)
-        rounds = [bench.compared(model, room, (OURS, MEMORY), turn) for turn in range(3)]
+        with Gauge() as gauge:
+            found = bench.compared(model, int(share * 4 * nodes * width), (OURS, AUTO, LRU, STATIC, MEMORY), seed)
+            rounds = [bench.compared(model, room, (OURS, MEMORY), turn) for turn in range(3)]
     for method, of in ((ROOMY, OURS), (MEMORY, MEMORY)):
         middle = float(np.median([one[of]["seconds"] for one in rounds]))
         found[method] = rounds[0][of] | {"seconds": middle}
-    return found
+    return {name: row | {"free_cores": gauge.free} for name, row in found.items()}
 
 
 def exact(kind: str, share: float, policy: str, nodes: int, width: int, seed: int) -> dict[str, Any]:
@@ -239,13 +243,15 @@ def measure(methods: str, *sizes: str) -> None:
     """Print, as JSON, what methods took in this process, one after the other."""
     nodes, width, degree, share, seed = (float(word) if "." in word else int(word) for word in sizes)
     model = model_of("gcn", (int(width), int(width)), int(seed))
-    warm_all(model)
+    gathers = any(not method.startswith(OURS) for method in methods.split())
+    warm_all(model, gathers)
     found = {}
     with tempfile.TemporaryDirectory() as name:
         edges = edges_of("rmat", int(nodes), int(degree), int(seed))
         bench = Bench.made(Path(name), edges, int(nodes), int(width), int(seed))
         memory = int(share * 4 * nodes * width)
-        _ = bench.incoming, bench.out_degree
+        if gathers:
+            _ = bench.incoming, bench.out_degree
         del edges
         for method in methods.split():
             gc.collect()

@@ -150,15 +150,22 @@ def side_by_side(
     made = {name: make() for name, make in makers.items()}
     kept: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in made}
     seconds: dict[str, list[float]] = {name: [] for name in made}
+    worked: dict[str, list[float]] = {name: [] for name in made}  # by the processor
     names = list(made)
     for turn, first in enumerate(range(0, len(texts), batch)):
         some = texts[first : first + batch]
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            began = time.perf_counter()
+            began, spent = time.perf_counter(), time.process_time()
             kept[name].append(made[name].observe(some))
             seconds[name].append((time.perf_counter() - began) / len(some))
+            worked[name].append((time.process_time() - spent) / len(some))
         progress(first + len(some), len(texts))
-    return {name: {"index": made[name], "keep": np.concatenate(kept[name]), "seconds": seconds[name]} for name in made}
+    return {
+        name: {
+            "index": made[name], "keep": np.concatenate(kept[name]), "seconds": seconds[name], "worked": worked[name],
+        }
+        for name in made
+    }  # fmt: skip
 
 
 def trial(corpus: str, documents: int, batch: int, seed: int) -> dict[str, dict[str, Any]]:

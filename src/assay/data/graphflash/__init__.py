@@ -106,6 +106,11 @@ def _falls(column: str, new: str, old: str, **where: str) -> dict[str, Measure]:
     }
 
 
+def _by_clock(measure: Measure, experiment: str = "ample") -> Measure:
+    """Functions are billed by the clock: while others had the processors, it says nothing of them."""
+    return measures.clocked(measure, experiment=experiment)
+
+
 def _right(table: pl.DataFrame) -> Estimate:
     """The share of answers that are those of supersteps in memory."""
     found = table.filter(pl.col("same").is_not_null())["same"]
@@ -138,17 +143,25 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 
 
 claims = [
-    Claim("speed", measures.best(_beside("seconds", VERTICES, OURS, experiment="ample"))),
-    Claim("resources", measures.best(_falls("gb_seconds", OURS, VERTICES, experiment="ample"), min)),
-    Claim("limited", measures.best(_beside("seconds", VERTICES, TURNS, experiment="limited"))),
-    Claim("cost", measures.best(_falls("usd", TURNS, VERTICES, experiment="limited"), min), evidence=Evidence.MODEL),
-    Claim("clusters", measures.change("seconds", new={"system": OURS}, old={"system": MEMORY}, experiment="large")),
+    Claim("speed", _by_clock(measures.best(_beside("seconds", VERTICES, OURS, experiment="ample")))),
+    Claim("resources", _by_clock(measures.best(_falls("gb_seconds", OURS, VERTICES, experiment="ample"), min))),
+    Claim("limited", _by_clock(measures.best(_beside("seconds", VERTICES, TURNS, experiment="limited")), "limited")),
+    Claim(
+        "cost", _by_clock(measures.best(_falls("usd", TURNS, VERTICES, experiment="limited"), min), "limited"),
+        evidence=Evidence.MODEL,
+    ),
+    Claim(
+        "clusters",
+        _by_clock(
+            measures.change("seconds", new={"system": OURS}, old={"system": MEMORY}, experiment="large"), "large"
+        ),
+    ),
     Claim(
         "right", _right, kind=Kind.EVERY,
         asks="Every answer is that of supersteps in memory: exactly, and ranks to the tolerance.",
     ),
     Claim(
-        "twenty", measures.best(_beside("seconds", VERTICES, OURS, experiment="ample"), min),
+        "twenty", _by_clock(measures.best(_beside("seconds", VERTICES, OURS, experiment="ample"), min)),
         kind=Kind.AT_LEAST, value=20.0, unit="ratio",
         asks="Kept functions are at least 20 times as fast as a vertex-centric design with a key a vertex.",
     ),
@@ -169,7 +182,8 @@ claims = [
         asks="In a search on a grid of roads, waking all takes at least 2 times the calls of waking those with mail.",
     ),
     Claim(
-        "kept", measures.best(_beside("seconds", TURNS, OURS, experiment="ample"), min), kind=Kind.RATIO, toward="up",
+        "kept", _by_clock(measures.best(_beside("seconds", TURNS, OURS, experiment="ample"), min)), kind=Kind.RATIO,
+        toward="up",
         asks="Kept functions are faster than rotating ones.",
     ),
     Claim(

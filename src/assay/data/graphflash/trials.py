@@ -14,6 +14,7 @@ from assay.data.graphflash.rivals import Igraph, InMemory, igraph_is_here, timed
 from assay.data.graphflash.run import Ran, Task, perform, plan, processes, simulate
 from assay.data.store.delayed import PROFILES
 from assay.data.store.directory import DirStore
+from assay.record.timing import Gauge
 from assay.sim.graphs import torus
 from assay.sim.random import stream
 from assay.sim.scratch import scratch
@@ -75,10 +76,11 @@ def side_by_side(
     """Systems one after the other on the same files by the same processes, which have all run once before."""
     tasks = {name: plan(program, graph, design=DESIGNS[name], workers=workers, **options) for name in systems}
     whole = InMemory(plan(program, graph, workers=workers, **options))
-    seconds, right = timed(whole.run)
-    again, _ = timed(whole.run)
     lone = plan(program, graph, **{**options, "workers": 1, "parts": 1})
-    rows: dict[str, Row] = asyncio.run(_measured({**tasks, ALONE: lone}, right, workers, memory))
+    with Gauge() as gauge:
+        seconds, right = timed(whole.run)
+        again, _ = timed(whole.run)
+        rows: dict[str, Row] = asyncio.run(_measured({**tasks, ALONE: lone}, right, workers, memory))
     nothing = dict.fromkeys(("gb_seconds", "usd", "requests", "calls", "messages"))
     rows[MEMORY] = {**nothing, "seconds": min(seconds, again), "steps": whole.steps, "same": True}
     if igraph_is_here() and program not in ("labels",):
@@ -86,7 +88,7 @@ def side_by_side(
         took, found = timed(peer.run)
         same = _same(found, right) if program != "triangles" else int(found[0]) == int(right.sum())
         rows[PEER] = {**nothing, "seconds": took, "steps": None, "same": same}
-    return rows
+    return {name: row | {"free_cores": gauge.free} for name, row in rows.items()}
 
 
 async def _measured(tasks: dict[str, Task], right: Any, workers: int, memory: int) -> dict[str, Row]:

@@ -29,6 +29,7 @@ MLSys 2026, arXiv:2605.11517.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -95,7 +96,7 @@ def study(lab: Lab) -> Tables:
     small = {"nodes": lab.pick(quick=512, full=1 << 14), "width": 32}
     cuts = {"nodes": lab.pick(quick=1 << 13, full=1 << 17), "degree": 16, "parts": 8}
     large = lab.pick(
-        quick={"nodes": 1 << 14, "width": 128, "degree": 8}, full={"nodes": 1 << 19, "width": 256, "degree": 16}
+        quick={"nodes": 3 << 12, "width": 128, "degree": 8}, full={"nodes": 1 << 19, "width": 256, "degree": 16}
     )
     lab.cases.update(("share", "method"))
     return {
@@ -103,7 +104,7 @@ def study(lab: Lab) -> Tables:
             trials.speed, [{"graph": graph, "kind": kind, **size} for graph in graphs for kind in kinds],
             per="case", alone=True,
         ).drop("case", "shares"),
-        "exact": some.run(
+        "exact": replace(some, workers=min(some.workers, 1)).run(  # who loads torch once is as fast as two
             trials.exact, [{"kind": kind, "parts": p, **small} for kind in ("gcn", "sage", "gat") for p in parts],
             per="mode",
         ),
@@ -187,12 +188,12 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 
 
 claims = [
-    Claim("speed", _over_cases()),
+    Claim("speed", measures.clocked(_over_cases(), experiment="speed")),
     Claim("distributed", measures.not_here("it takes a cluster of GPU servers with a distributed trainer")),
     Claim("larger", measures.share("trained", experiment="memory")),
     Claim(
         "twice",
-        _over_cases(min, 0.25),
+        measures.clocked(_over_cases(min, 0.25), experiment="speed"),
         asks="With a quarter of the rows in memory, an epoch is at least 2 times as fast as with the best rival.",
         kind=Kind.AT_LEAST, value=2.0, unit="ratio",
     ),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from assay.record.timing import Gauge
 from assay.sim.graphs import CSR
 from assay.sim.memory import Peak
 from assay.sim.partitions import amplification, partition
@@ -53,8 +54,10 @@ def speed(
     with scratch() as folder:
         bench = Bench.made(folder, graph, nodes, degree, network, seed)
         for share in map(float, shares.split()):
-            found = compared(bench, budget(bench, parts, share), parts, epochs, seed)
-            rows |= {f"{share:g} {name}": {"share": share, "method": name} | row for name, row in found.items()}
+            with Gauge() as gauge:
+                found = compared(bench, budget(bench, parts, share), parts, epochs, seed)
+            told = {"share": share, "free_cores": gauge.free}
+            rows |= {f"{share:g} {name}": told | {"method": name} | row for name, row in found.items()}
     return rows
 
 

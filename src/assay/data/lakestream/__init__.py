@@ -114,20 +114,20 @@ def sent_side_by_side(
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Commits against the manifest's size by law; a real job whose producers are killed; what a crash loses."""
     few = lab.with_seeds(quick=2, full=5)
-    settled, fixed, behind_them = lab.pick(quick=(1200.0, 120.0, 240.0), full=(1200.0, 1200.0, 1200.0))
+    adaptive, fixed = lab.pick(quick=(720.0, 72.0), full=(1200.0, 1200.0))  # a fixed pause has nothing to settle
     sizes = lab.pick(quick=(SMALL, LARGE), full=(SMALL, 1000, 10_000, LARGE))
     fleets = lab.pick(quick=(64,), full=(8, 64, 256))
     laws = lab.pick(quick=("adaptive", "0.05"), full=("adaptive", "aimd", "0.05", "10", "100"))
     races = [
         {"pace": pace, "entries": entries, "background": False, "producers": producers,
-         "seconds": settled if pace == "adaptive" else fixed}  # a fixed pause has nothing to settle
+         "seconds": adaptive if pace == "adaptive" else fixed}
         for producers in fleets
         for entries in sizes
         for pace in laws
     ]  # fmt: skip
     behind = [
-        {"pace": pace, "entries": LARGE, "background": True, "producers": 64, "seconds": behind_them}
-        for pace in ("adaptive", "0.05")
+        {"pace": pace, "entries": LARGE, "background": True, "producers": 64, "seconds": seconds}
+        for pace, seconds in (("adaptive", adaptive / 3), ("0.05", fixed))
     ]  # fmt: skip
     sent = [
         {"batches": lab.pick(quick=24, full=200), "nbytes": nbytes, "rounds": lab.pick(quick=1, full=3)}

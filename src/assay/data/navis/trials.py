@@ -21,6 +21,7 @@ from assay.data.navis.seek import Array
 from assay.data.store.directory import DirStore
 from assay.data.vectors.generate import drifting
 from assay.data.vectors.graph import brute_force, recall
+from assay.record.timing import Gauge
 
 T = TypeVar("T")
 OURS, PACKED, RAM = "navis", "packed", "usearch"
@@ -158,10 +159,11 @@ def trial(width: int, base: int, inserts: int, queries: int, every: bool, seed: 
     warm(width, designs)
     vectors, asked = stream_of(width, base, inserts, queries, seed)
     begun = begin(vectors[:base], seed)
-    found = grown(vectors, asked, begun, designs, every, seed)
-    for name, row in together(vectors, begun, queries, seed).items():
-        found[name] |= {f"{column}_meanwhile": value for column, value in row.items()}
-    return found
+    with Gauge() as gauge:
+        found = grown(vectors, asked, begun, designs, every, seed)
+        for name, row in together(vectors, begun, queries, seed).items():
+            found[name] |= {f"{column}_meanwhile": value for column, value in row.items()}
+    return {name: row | {"free_cores": gauge.free} for name, row in found.items()}
 
 
 def grown(

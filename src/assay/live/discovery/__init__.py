@@ -52,6 +52,7 @@ def engine(settings: DiscoverSettings, host: str, port: int, name: str = "") -> 
         f"{settings.scheme}://{shown}:{port}", name, settings.key, settings.tp, settings.layout,
         settings.events.replace("{host}", shown), settings.replay.replace("{host}", shown), settings.limit,
         settings.role,
+        settings.bootstrap,
     )  # fmt: skip
 
 

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import msgspec
+
 from assay.live.watch.summary import Summary
 from assay.record.errors import AssayError
 
@@ -66,17 +68,20 @@ def _escaped(value: str) -> str:
 
 
 class MetricsPage:
-    """Serves `GET /metrics` from a thread of its own; one reader at a time, and none for long."""
+    """Serves `GET /metrics` and, as JSON, `GET /summary` in a thread; one reader at a time, and none for long."""
 
     def __init__(self, port: int, latest: Callable[[], Summary], host: str = "127.0.0.1") -> None:
         class Answer(BaseHTTPRequestHandler):
             timeout = _PATIENCE
 
             def do_GET(self) -> None:
-                found = self.path.split("?")[0] == "/metrics"
-                body = page(latest()).encode() if found else b"GET /metrics\n"
+                path, kind = self.path.split("?")[0], "text/plain; version=0.0.4; charset=utf-8"
+                found = path in ("/metrics", "/summary")
+                body = page(latest()).encode() if path == "/metrics" else b"GET /metrics or /summary\n"
+                if path == "/summary":
+                    body, kind = msgspec.json.encode(latest()), "application/json"
                 self.send_response(200 if found else 404)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

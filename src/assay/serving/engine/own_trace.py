@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,21 @@ GENERATED = 5000  # requests
 
 def read_trace(trace: str, limit: int | None, **options: Any) -> Requests:
     """A trace from a file, or a generated one."""
-    if trace in ("chat", "agents") and not Path(trace).exists():
+    try:
+        found = Path(trace).stat()
+        stamp = (found.st_mtime_ns, found.st_size)
+    except OSError:
+        stamp = (0, 0)
+    return _read(trace, stamp, limit, tuple(sorted(options.items())))
+
+
+@lru_cache(maxsize=3)  # who asks again at another rate does not wait for the file
+def _read(trace: str, stamp: tuple[int, int], limit: int | None, options: tuple[tuple[str, Any], ...]) -> Requests:
+    if trace in ("chat", "agents") and stamp == (0, 0):
         return generated(trace, limit or GENERATED)
     from assay.workloads.request_files import read
 
-    return with_session_reuse(read(trace, limit=limit, **options))
+    return with_session_reuse(read(trace, limit=limit, **dict(options)))
 
 
 def generated(kind: str, count: int = GENERATED, seed: int = 0) -> Requests:

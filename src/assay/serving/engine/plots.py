@@ -21,10 +21,17 @@ def comparison(outcomes: Mapping[str, Outcome]) -> alt.VConcatChart:
     """Distributions of both latencies for all policies, and load and KV use of every instance for each."""
     import altair as alt
 
-    curves = alt.hconcat(
+    chart: alt.VConcatChart = alt.vconcat(curves(outcomes), heat(outcomes)).resolve_scale(color="independent")
+    return chart
+
+
+def curves(outcomes: Mapping[str, Outcome]) -> alt.HConcatChart:
+    """Distributions of both latencies for all policies."""
+    import altair as alt
+
+    chart: alt.HConcatChart = alt.hconcat(
         _cdf(outcomes, "ttft", "time to first token, s"), _cdf(outcomes, "tpot", "time per output token, s")
     )
-    chart: alt.VConcatChart = alt.vconcat(curves, _heat(outcomes)).resolve_scale(color="independent")
     return chart
 
 
@@ -70,7 +77,8 @@ def over_time(outcome: Outcome, end: float, bins: int = 120) -> pl.DataFrame:
     return sums.select("time", "instance", *shares, until=stop)
 
 
-def _heat(outcomes: Mapping[str, Outcome]) -> Any:
+def heat(outcomes: Mapping[str, Outcome]) -> Any:
+    """Load and KV use of every instance over time."""
     import altair as alt
 
     instances = max(len(outcome.fleet) for outcome in outcomes.values())

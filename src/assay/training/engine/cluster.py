@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,11 @@ Group = range | tuple[int, ...]  # ranks, in order
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What of a device's peak programs attain; shares of 1. Assumed unless the cluster's file says otherwise.
+    """What of a device's peak programs attain; shares of 1. Assumed unless measured, or the cluster's file says them.
 
     A product of m x k and k x n attains `matrix`, less where a side is not much longer than `half`: tiles are cut off
-    and waves half full. On an H200 a product of 8192 each way ran at 0.80 of the peak, which these values give.
+    and waves half full. Attention attains `attention` where many tokens are seen, half of it where `short` are, times
+    (head width / 128) ** `narrow`; its backward pass `backward` times as much.
     """
 
     matrix: float = 0.83
@@ -39,6 +40,9 @@ class Efficiency:
     memory: float = 0.85
     links: float = 0.8
     half: float = 110.0
+    backward: float = 1.0
+    short: float = 0.0
+    narrow: float = 0.0
 
     def of(self, m: float, n: float, k: float) -> float:
         """The share of the peak that a product attains.
@@ -48,27 +52,36 @@ class Efficiency:
         """
         return self.matrix * (m / (m + self.half)) * (n / (n + self.half)) * (k / (k + self.half))
 
+    def attending(self, width: float) -> float:
+        """The share that attention over very many tokens attains, forward, with heads so wide.
+
+        >>> Efficiency().attending(64), Efficiency(attention=0.6, narrow=1.0).attending(64)
+        (0.55, 0.3)
+        """
+        return float(self.attention * (width / 128) ** self.narrow)
+
 
 @dataclass(frozen=True)
 class Precision:
     """What training computes in, and the bytes of a weight or activation, of a gradient, of an optimizer's state.
 
-    >>> Precision().update  # both moments and the master copy read and written, the gradient read, the weight written
-    30.0
+    >>> Precision().update  # state read and written, the gradient read and cleared, the weight written
+    34.0
     """
 
     dtype: str = "bf16"
     item: float = 2.0
     gradient: float = 4.0  # summed in fp32
     optimizer: float = 12.0  # a master copy and Adam's two moments
+    summed: float = 8.0  # read and written to add a microbatch's gradient of a weight to the sum
 
     @property
     def update(self) -> float:
         """Bytes moved for a parameter's update."""
-        return 2 * self.optimizer + self.gradient + self.item
+        return 2 * (self.optimizer + self.gradient) + self.item
 
 
-FP32 = Precision("fp32", 4.0, 4.0, 8.0)
+FP32 = Precision("fp32", 4.0, 4.0, 8.0, 0.0)  # plain torch: the first microbatch's gradients are the sum
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,19 @@ class Cluster:
         return -(-self.ranks // self.per_node)
 
 
+@cache
+def attained(name: str) -> Efficiency:
+    """What was measured of a device (:mod:`assay.training.engine.gpu`), or what is assumed of those that were not.
+
+    >>> attained("h100") == Efficiency(), attained("h200") == Efficiency()
+    (True, False)
+    """
+    path = Path(__file__).with_name(f"{name}.toml")
+    return (
+        Efficiency(**tomllib.loads(path.read_text(encoding="utf-8"))["efficiency"]) if path.exists() else Efficiency()
+    )
+
+
 def read(text: str) -> Cluster:
     """`64xh100:ib400`: so many devices, so many Gb/s of network for each; or the path of a TOML file.
 
@@ -109,7 +135,7 @@ def read(text: str) -> Cluster:
     if ranks < 1:
         raise BadInput(f"cluster {text!r}: needs at least one device")
     outside = Link(on.nic.latency, int(found[3]) * 1e9 / 8) if found[3] else on.nic
-    return Cluster(on, ranks, on.gpus_per_node, on.nvlink, outside, name=text.strip().lower())
+    return Cluster(on, ranks, on.gpus_per_node, on.nvlink, outside, attained(on.name), text.strip().lower())
 
 
 FIELDS = ("device", "nodes", "per_node", "inside", "outside", "efficiency", "mem_bytes", "peak_flops", "usd_per_hour")
@@ -145,7 +171,7 @@ def _from_file(path: Path) -> Cluster:
         replace(on, **changes), nodes * per_node, per_node,
         link(fields["inside"], "inside", path) if "inside" in fields else on.nvlink,
         link(fields["outside"], "outside", path) if "outside" in fields else on.nic,
-        _efficiency(fields.get("efficiency", {}), path), name=path.stem,
+        _efficiency(fields.get("efficiency", {}), on.name, path), name=path.stem,
     )  # fmt: skip
 
 
@@ -174,12 +200,15 @@ def link(table: Any, name: str, path: Path) -> Link:
     )
 
 
-def _efficiency(table: Any, path: Path) -> Efficiency:
+MOST = {"half": 1e5, "short": 1e5, "backward": 2.0}  # of what is no share of a peak
+
+
+def _efficiency(table: Any, on: str, path: Path) -> Efficiency:
     known = tuple(Efficiency.__dataclass_fields__)
     if not isinstance(table, dict) or set(table) - set(known):
         raise BadInput(f"{path}: efficiency should be a table of {', '.join(known)}")
-    return Efficiency(**{
-        key: number(value, f"efficiency.{key}", path, 1e5 if key == "half" else 1.0) for key, value in table.items()
+    return replace(attained(on), **{
+        key: number(value, f"efficiency.{key}", path, MOST.get(key, 1.0)) for key, value in table.items()
     })  # fmt: skip
 
 

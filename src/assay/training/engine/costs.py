@@ -117,15 +117,18 @@ class _Rank:
         return ClosedForms(self.cluster).of_size(op, len(group), nodes, nbytes)
 
     def matrices(self, gemms: list[Gemm], rows: Any, cut: int, groups: float = 1.0) -> Layer:
-        """Forward and both backward products of some matrices; `rows` of each of `groups` of them."""
-        total = Layer()
+        """Forward and both backward products of some matrices; `rows` of each of `groups` of them.
+
+        Adding the gradients of weights to those of other microbatches does not hide behind the product.
+        """
+        total, sums = Layer(), self.cluster.precision.summed
         for gemm in gemms:
             k = gemm.inputs / (cut if gemm.cut == "inputs" else 1)
             n = gemm.outputs / (cut if gemm.cut == "outputs" else 1)
             total = total + Layer(
                 forward=self.product(rows, n, k, groups),
                 inputs=self.product(rows, k, n, groups),
-                weights=self.product(n, k, rows, groups),
+                weights=self.product(n, k, rows, groups) + self.moving(sums * n * k * groups, 0),
             )
         return total
 
@@ -141,10 +144,13 @@ class _Rank:
             "reduce_scatter", strided(tp, 1), whole
         )
 
-    def streams(self, nbytes: Any, launches: int) -> Layer:
-        """Element-wise work: the backward pass reads the gradient besides."""
-        once = self.moving(nbytes, launches)
-        return Layer(forward=once, inputs=self.moving(2 * nbytes, launches))
+    def streams(self, forward: Any, backward: Any, launches: int) -> Layer:
+        """Element-wise work: so many bytes read and written each way."""
+        return Layer(forward=self.moving(forward, launches), inputs=self.moving(backward, launches))
+
+    def residual(self, tokens: Any) -> Any:
+        """Bytes of a sum and its norm: read two, write two; backward read two gradients and the sum, write one."""
+        return 4 * self.item * tokens * self.model.hidden
 
 
 def _larger(one: Any, other: Any) -> Any:
@@ -157,9 +163,11 @@ def _attention(rank: _Rank, seen: Any, linear: bool) -> Layer:
     shape, tp, cp, t = rank.model, rank.layout.tp, rank.layout.cp, rank.tokens
     gemms = shape.linear_gemms() if linear else shape.attention_gemms()
     width, inner = gemms[0].outputs, gemms[-1].inputs
-    flops = (shape.recurrent_flops() if linear else shape.pair_flops() * seen) * t / tp
-    mixing = flops / (rank.cluster.device.flops(rank.cluster.precision.dtype) * rank.cluster.efficiency.attention)
-    layer = rank.matrices(gemms, t, tp) + rank.streams(t * rank.item * (4 * shape.hidden + 2 * width) / tp, 3)
+    at = rank.cluster.efficiency
+    flops = (shape.recurrent_flops() if linear else shape.pair_flops() * (seen + at.short)) * t / tp
+    mixing = flops / (rank.cluster.device.flops(rank.cluster.precision.dtype) * at.attending(shape.head_dim))
+    turned = 2 * rank.item * t * width / tp  # queries and keys by their positions; values come along
+    layer = rank.matrices(gemms, t, tp) + rank.streams(*2 * (rank.residual(t) / tp + turned,), 3)
     wires = rank.tensor_parallel()
     if cp > 1 and not linear:  # keys and values go round while attention works on those that are there
         kv = t * 2 * max(1.0, shape.kv_heads / tp) * shape.head_dim * rank.item
@@ -167,7 +175,7 @@ def _attention(rank: _Rank, seen: Any, linear: bool) -> Layer:
     kept = t * rank.item * (2 * shape.hidden + width + inner) / tp
     spared = t * rank.item * shape.hidden / tp if rank.recompute == "selective" else 0.0
     return layer + Layer(
-        forward=mixing, inputs=ATTENTION_AGAIN * mixing, wires=wires, kept=kept - spared, whole=kept,
+        forward=mixing, inputs=ATTENTION_AGAIN / at.backward * mixing, wires=wires, kept=kept - spared, whole=kept,
         dense=rank.held(gemms),
     )  # fmt: skip
 
@@ -177,10 +185,16 @@ def _feed_forward(rank: _Rank, ffn: int) -> Layer:
     shape, tp, t = rank.model, rank.layout.tp, rank.tokens
     gemms = shape.mlp_gemms(ffn)
     first = gemms[0].outputs
-    layer = rank.matrices(gemms, t, tp) + rank.streams(t * rank.item * (4 * shape.hidden + first + ffn) / tp, 2)
+    moved = _activated(rank, rank.residual(t), t * first, t * ffn)
+    layer = rank.matrices(gemms, t, tp) + rank.streams(moved[0] / tp, moved[1] / tp, 2)
     kept = t * rank.item * (2 * shape.hidden + first + ffn) / tp
     spared = t * rank.item * (shape.hidden + ffn) / tp if rank.recompute == "selective" else 0.0
     return layer + Layer(wires=rank.tensor_parallel(), kept=kept - spared, whole=kept, dense=rank.held(gemms))
+
+
+def _activated(rank: _Rank, moved: Any, first: Any, ffn: Any) -> tuple[Any, Any]:
+    """Bytes forward and backward of an activation or gate, with what else is `moved`; backward both are read again."""
+    return moved + rank.item * (first + ffn), moved + rank.item * (2 * first + ffn)
 
 
 def _experts(rank: _Rank) -> Layer:
@@ -194,9 +208,8 @@ def _experts(rank: _Rank) -> Layer:
     layer = rank.matrices(gemms, layout.etp * pairs / local, layout.etp, groups=local)
     layer = layer + rank.matrices([Gemm(shape.hidden, mixture.count, "none")], own, 1)
     first = gemms[0].outputs
-    layer = layer + rank.streams(
-        rank.item * (own * 4 * shape.hidden + pairs * (4 * layout.etp * shape.hidden + first + mixture.ffn)), 5
-    )
+    moved = rank.residual(own) + layout.etp * rank.residual(pairs)  # rows to their experts and back
+    layer = layer + rank.streams(*_activated(rank, moved, pairs * first, pairs * mixture.ffn), 5)
     if mixture.shared_ffn:
         layer = layer + _feed_forward(rank, mixture.shared_ffn)
     wires = _dispatch(rank, pairs * shape.hidden * rank.item)
@@ -275,12 +288,13 @@ def _ends(rank: _Rank) -> tuple[Layer, Layer]:
     if not shape.vocab:
         return Layer(), Layer()
     table = shape.vocab * shape.hidden / tp
-    lookup = rank.streams(2 * t * shape.hidden * rank.item, 1) + Layer(dense=table)
+    summed = 2 * t * shape.hidden * (rank.cluster.precision.gradient + rank.item)  # rows are added where they belong
+    lookup = rank.streams(2 * t * shape.hidden * rank.item, summed, 2) + Layer(dense=table)
     head = rank.matrices([Gemm(shape.hidden, shape.vocab, "outputs")], t, tp)
     logits = t * shape.vocab / tp * rank.cluster.precision.gradient
     head = (
         head
-        + rank.streams(2 * logits, 3)
+        + rank.streams(*2 * (2 * rank.item * t * shape.vocab / tp,), 2)  # read twice; backward read once and written
         + Layer(kept=logits + t * rank.item * shape.hidden, whole=logits, dense=table)
     )
     return lookup, head + Layer(wires=rank.tensor_parallel() / 2)

@@ -226,11 +226,12 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 
     found = table.filter(pl.col("experiment") == "pace").drop_nulls("flops")
     means = found.group_by("pair", "context", "kind", maintain_order=True).agg((pl.col("flops") / 1e12).mean())
+    means = means.sort("context").with_columns(tokens=pl.format("{} K", pl.col("context") // 1024))
     chart: alt.Chart = (
         alt.Chart(means)
         .mark_line(point=True)
         .encode(
-            x=alt.X("context:Q", title="tokens of a sequence", scale=alt.Scale(type="log", base=2)),
+            x=alt.X("tokens:O", title="tokens of a sequence", sort=None, axis=alt.Axis(labelAngle=0)),
             y=alt.Y("flops:Q", title="TFLOP/s of a GPU"),
             color=alt.Color("kind:N", title=None, sort=list(pace.KINDS)),
             column=alt.Column("pair:N", title=None, sort=["small", "large"]),

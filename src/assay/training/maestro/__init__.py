@@ -178,8 +178,8 @@ def _hours(table: pl.DataFrame) -> Estimate:
     return mean("hours")(rows(table, where).with_columns(hours=1 / pl.col("per_gpu") - 1))
 
 
-def _ahead(rival: str) -> Measure:
-    """How many times as long the rival's steps are, over the vision-language settings."""
+def _ahead(rival: str, less: float = 0.0) -> Measure:
+    """How many times as long the rival's steps are, over the vision-language settings; less one for the change."""
 
     def measure(table: pl.DataFrame) -> Estimate:
         where = {"experiment": "steps", "device": DEVICE}
@@ -189,7 +189,7 @@ def _ahead(rival: str) -> Measure:
         )
         keys = ["setting", "device", "seed"]
         both = one.select(*keys, "seconds").join(other.select(*keys, other="seconds"), on=keys)
-        return mean("times")(both.with_columns(times=pl.col("other") / pl.col("seconds")))
+        return mean("times")(both.with_columns(times=pl.col("other") / pl.col("seconds") - less))
 
     return measure
 
@@ -214,9 +214,9 @@ claims = [
         "order.",
     ),
     Claim(
-        "longest-first", _ahead("longest first"), kind=Kind.RATIO, toward="up",
-        asks="With the longest samples first and the same even deal, steps of the same vision-language sections are "
-        "longer than in wavefront order.",
+        "longest-first", _ahead("longest first", less=1.0), kind=Kind.UNCHANGED, unit="change",
+        asks="With the longest samples first and the same even deal, which is simpler, steps of the same "
+        "vision-language sections are as long as in wavefront order.",
     ),
     Claim(
         "johnson", _ahead("johnson"), kind=Kind.RATIO, toward="up",

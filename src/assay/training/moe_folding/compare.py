@@ -10,7 +10,7 @@ import click
 from assay.record.errors import BadInput
 from assay.sim.models import model
 from assay.training.engine import cluster as clusters
-from assay.training.engine.planning import TIE, TRUST, parts
+from assay.training.engine.planning import TIE, parts, trust
 from assay.training.engine.step import Outcome
 from assay.training.interface import Job
 from assay.training.moe_folding.methods import best_of_each, fitting, possible
@@ -56,7 +56,7 @@ def compare(
         "job": {"model": shape.name, "cluster": cluster.name, "batch": job.batch, "seq": job.seq, "plans": len(plans)},
         "table": [{"method": key, **one.row(), "experts": _where(one)} for key, one in ranked],
         "none_fits": [key for key in ("folded", "unfolded", "tp+ep+dp", "fsdp+ep", "fsdp") if key not in found],
-        "why": why(found), "trust": TRUST, "units": {"step": "s", "memory": "bytes a rank"}, "shown": SHOWN,
+        "why": why(found), "trust": trust(cluster), "units": {"step": "s", "memory": "bytes a rank"}, "shown": SHOWN,
     }  # fmt: skip
 
 

@@ -1,0 +1,159 @@
+// CUDA kernels on a processor, for tests on machines without a GPU: the same source, one thread after the other.
+//
+// Every CUDA thread of a block is a fibre; a barrier, a vote or a shuffle lets the others come as far. Blocks run in
+// turn. What a kernel may use is what stands here: one-dimensional grids, whole warps in votes and shuffles.
+#pragma once
+#define ASSAY_ON_CPU 1
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <ucontext.h>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+#define __restrict__
+#define __launch_bounds__(...)
+
+struct Place { unsigned x, y, z; };
+static Place threadIdx, blockIdx, blockDim, gridDim;
+
+namespace cpu {
+struct Fibre { ucontext_t context; std::vector<char> stack; bool ended; unsigned long waits[2]; };
+static std::vector<Fibre> fibres;
+static ucontext_t home;
+static unsigned now;
+static std::function<void()> body;
+struct Meeting { unsigned arrived; unsigned long turn; };
+static std::vector<Meeting> warps;
+static Meeting block;
+static std::vector<std::uint64_t> slots;  // two a thread: the next exchange must not overwrite what others still read
+
+inline unsigned members(unsigned from, unsigned to)
+{
+    unsigned alive = 0;
+    for (unsigned i = from; i < to && i < fibres.size(); i++) alive += !fibres[i].ended;
+    return alive;
+}
+inline void yield() { swapcontext(&fibres[now].context, &home); }
+inline void meet(Meeting& meeting, unsigned from, unsigned to)
+{
+    const unsigned long turn = meeting.turn;
+    meeting.arrived++;
+    while (meeting.turn == turn) {
+        if (meeting.arrived >= members(from, to)) { meeting.arrived = 0; meeting.turn++; break; }
+        yield();
+    }
+}
+inline unsigned warp_begin() { return now / 32 * 32; }
+inline unsigned long warp_turn() { return warps[now / 32].turn; }
+inline void meet_warp() { meet(warps[now / 32], warp_begin(), warp_begin() + 32); }
+template <class T> const std::uint64_t* exchange(T value)
+{
+    std::uint64_t* half = slots.data() + (warp_turn() & 1) * fibres.size();
+    std::uint64_t raw = 0;
+    std::memcpy(&raw, &value, sizeof value);
+    half[now] = raw;
+    meet_warp();
+    return half + warp_begin();
+}
+template <class T> T taken(const std::uint64_t* from, unsigned lane)
+{
+    T value;
+    std::memcpy(&value, from + lane, sizeof value);
+    return value;
+}
+inline void run_fibre()
+{
+    body();
+    fibres[now].ended = true;
+    swapcontext(&fibres[now].context, &home);
+}
+inline void launch(unsigned grid, unsigned threads, std::function<void()> kernel)
+{
+    body = kernel;
+    gridDim = {grid, 1, 1};
+    blockDim = {threads, 1, 1};
+    fibres.resize(threads);
+    for (auto& fibre : fibres) fibre.stack.resize(1 << 16);
+    slots.assign(2 * threads, 0);
+    for (unsigned b = 0; b < grid; b++) {
+        blockIdx = {b, 0, 0};
+        warps.assign((threads + 31) / 32, Meeting{0, 0});
+        block = {0, 0};
+        for (auto& fibre : fibres) {
+            getcontext(&fibre.context);
+            fibre.context.uc_stack.ss_sp = fibre.stack.data();
+            fibre.context.uc_stack.ss_size = fibre.stack.size();
+            fibre.context.uc_link = &home;
+            fibre.ended = false;
+            makecontext(&fibre.context, run_fibre, 0);
+        }
+        for (bool alive = true; alive;) {
+            alive = false;
+            for (now = 0; now < threads; now++) {
+                if (fibres[now].ended) continue;
+                alive = true;
+                threadIdx = {now, 0, 0};
+                swapcontext(&home, &fibres[now].context);
+            }
+        }
+    }
+}
+}  // namespace cpu
+
+// A fibre that goes on must find its own thread's number again: the launcher sets it before each turn.
+inline void __syncthreads() { cpu::meet(cpu::block, 0, (unsigned)cpu::fibres.size()); }
+inline void __syncwarp(unsigned = ~0u) { cpu::meet_warp(); }
+inline unsigned lane_of_now() { return cpu::now % 32; }
+template <class T> T __shfl_sync(unsigned, T value, int lane, int = 32) { return cpu::taken<T>(cpu::exchange(value), lane); }
+template <class T> T __shfl_up_sync(unsigned, T value, int by, int width = 32)
+{
+    auto all = cpu::exchange(value);
+    unsigned lane = lane_of_now();
+    return (int)(lane % width) >= by ? cpu::taken<T>(all, lane - by) : value;
+}
+template <class T> T __shfl_down_sync(unsigned, T value, int by, int width = 32)
+{
+    auto all = cpu::exchange(value);
+    unsigned lane = lane_of_now();
+    return (int)(lane % width) + by < width ? cpu::taken<T>(all, lane + by) : value;
+}
+template <class T> T __shfl_xor_sync(unsigned, T value, int by) { return cpu::taken<T>(cpu::exchange(value), lane_of_now() ^ by); }
+inline unsigned __ballot_sync(unsigned, int yes)
+{
+    auto all = cpu::exchange<int>(yes != 0);
+    unsigned votes = 0;
+    for (unsigned lane = 0; lane < 32; lane++) votes |= (unsigned)cpu::taken<int>(all, lane) << lane;
+    return votes;
+}
+inline int __any_sync(unsigned mask, int yes) { return __ballot_sync(mask, yes) != 0; }
+inline int __all_sync(unsigned mask, int yes) { return __ballot_sync(mask, yes) == ~0u; }
+inline unsigned __reduce_add_sync(unsigned, unsigned value)
+{
+    auto all = cpu::exchange(value);
+    unsigned sum = 0;
+    for (unsigned lane = 0; lane < 32; lane++) sum += cpu::taken<unsigned>(all, lane);
+    return sum;
+}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by)
+{
+    return (unsigned)(((std::uint64_t)high << 32 | low) >> (by & 31));
+}
+inline float __fadd_rn(float a, float b) { return a + b; }  // compiled with -ffp-contract=off
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
+inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+template <class T> T __ldg(const T* at) { return *at; }
+template <class T> T __ldcs(const T* at) { return *at; }
+template <class T, class U> T atomicAdd(T* at, U by) { T old = *at; *at += by; return old; }
+template <class T, class U> T atomicOr(T* at, U by) { T old = *at; *at |= by; return old; }
+template <class T, class U> T atomicMin(T* at, U by) { T old = *at; *at = std::min<T>(old, by); return old; }
+template <class T, class U> T atomicMax(T* at, U by) { T old = *at; *at = std::max<T>(old, by); return old; }

@@ -1,0 +1,126 @@
+"""Keys as unsigned words whose order is the values' own, and back.
+
+Whole numbers with a sign get it turned; floats as IEEE has them, negative ones turned whole, and every NaN last, as
+NumPy sorts them; dates as numbers with NaT last; byte strings of up to eight bytes as big-endian words.
+"""
+
+# Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import prange
+from numpy.typing import ArrayLike, NDArray
+
+from assay.record.errors import BadInput
+from assay.sim.compiled import njit
+
+PLAIN, SIGNED, FLOAT, DATE = 0, 1, 2, 3
+WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+INLINE = {"cache": True, "inline": "never"}
+
+
+class Keys(NamedTuple):
+    """An array as unsigned words, and how these become keys whose order is the values'."""
+
+    words: NDArray[Any]
+    kind: int
+    dtype: np.dtype[Any]
+
+    @property
+    def bits(self) -> int:
+        """Of a key."""
+        return 8 * self.words.itemsize
+
+
+def keys_of(x: ArrayLike) -> Keys:
+    """The array's keys, or one clear complaint.
+
+    >>> keys_of([3, -1]).kind == SIGNED
+    True
+    >>> keys_of(np.zeros((2, 2)))
+    Traceback (most recent call last):
+    assay.record.errors.BadInput: only one row of keys can be sorted, this has shape (2, 2); sort its rows one by one
+    """
+    array = np.asarray(x)
+    if array.ndim != 1:
+        raise BadInput(f"only one row of keys can be sorted, this has shape {array.shape}; sort its rows one by one")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    array = np.ascontiguousarray(array)
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind == "S" and size <= 8:
+        padded = np.zeros((len(array), 8), np.uint8)
+        padded[:, :size] = array.view(np.uint8).reshape(len(array), size)
+        return Keys(padded.view(">u8").ravel().astype(np.uint64), PLAIN, array.dtype)
+    kinds = {"b": PLAIN, "u": PLAIN, "i": SIGNED, "f": FLOAT, "M": DATE, "m": DATE}
+    if kind not in kinds or size not in WORDS:
+        raise BadInput(
+            f"{array.dtype} has no order of bits; give whole numbers, floats, dates or up to 8 bytes of text"
+        )
+    return Keys(array.view(WORDS[size]), kinds[kind], array.dtype)
+
+
+def values_of(words: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The words of sorted values as the values they are."""
+    if dtype.kind == "S":
+        raw = words.astype(">u8").view(np.uint8).reshape(len(words), 8)[:, : dtype.itemsize]
+        return np.ascontiguousarray(raw).view(dtype).ravel()
+    return words.view(dtype)
+
+
+@njit(**INLINE)
+def coded(word, kind, sign, infinity):
+    """The key of a word: unsigned, in the values' order. `sign` is the top bit, `infinity` that of its kind."""
+    key, one = np.uint64(word), np.uint64(1)
+    if kind == PLAIN:
+        return key
+    if kind == SIGNED:
+        return key ^ sign
+    if kind == FLOAT:
+        if key & (sign - one) > infinity:  # NaN, of either sign: last
+            return (sign - one) + sign
+        return key ^ sign if key < sign else (sign - one) + sign - key
+    return (key ^ sign) - one  # NaT is the least whole number: it becomes the largest
+
+
+@njit(**INLINE)
+def decoded(key, kind, sign, nan):
+    """The word of a key."""
+    one = np.uint64(1)
+    if kind == PLAIN:
+        return key
+    if kind == SIGNED:
+        return key ^ sign
+    if kind == FLOAT:
+        if key == (sign - one) + sign:
+            return nan
+        return key ^ sign if key >= sign else (sign - one) + sign - key
+    return (key + one) ^ sign
+
+
+def marks(keys: Keys) -> tuple[Any, Any, Any]:
+    """The top bit, the bits of infinity and those of NaN."""
+    sign = np.uint64(1 << (keys.bits - 1))
+    if keys.kind != FLOAT:
+        return sign, np.uint64(0), np.uint64(0)
+    infinity, nan = (np.uint64(np.array([value], keys.dtype).view(keys.words.dtype)[0]) for value in (np.inf, np.nan))
+    return sign, infinity, nan
+
+
+@njit(cache=True, parallel=True)
+def extremes(words, kind, sign, infinity, threads):
+    """The least and the largest key."""
+    low, high = np.empty(threads, np.uint64), np.empty(threads, np.uint64)
+    n = len(words)
+    for t in prange(threads):
+        a, b = n * t // threads, n * (t + 1) // threads
+        least, most = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0)
+        for i in range(a, b):
+            key = coded(words[i], kind, sign, infinity)
+            least, most = min(least, key), max(most, key)
+        low[t], high[t] = least, most
+    return low.min(), high.max()

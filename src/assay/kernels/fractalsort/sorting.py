@@ -1,0 +1,281 @@
+"""The sort as a call, as an index that answers without being written out, and over a file larger than memory."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from assay.kernels.fractalsort import counting, packing
+from assay.kernels.fractalsort.keys import Keys, decoded, extremes, keys_of, marks, values_of
+from assay.record.errors import BadInput, unreadable
+
+COUNTED_BITS = 20  # keys of so few bits are only counted
+SMALL = 1 << 16  # below, NumPy's sort is done before threads have begun
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How keys are cut: the least one, bits of a bin's number, bits of an entry, entries in a word."""
+
+    low: Any
+    bin_bits: int
+    entry_bits: int
+    each: int
+
+    @property
+    def counted(self) -> bool:
+        """Whether the histogram of whole keys is all there is."""
+        return self.entry_bits == 0
+
+
+def plan_for(low: Any, high: Any, n: int) -> Plan:
+    """Bins of at least 128 keys, at most 2,048 of them, and as many as pack one more entry into a word.
+
+    >>> plan_for(np.uint64(0), np.uint64(2**32 - 1), 1 << 22)
+    Plan(low=np.uint64(0), bin_bits=11, entry_bits=21, each=3)
+    """
+    bits, low = (int(high) - int(low)).bit_length(), np.uint64(low)  # compiled functions return plain numbers
+    if bits <= COUNTED_BITS and (bits <= 16 or n >= 1 << (bits - 2)):
+        return Plan(low, bits, 0, 1)
+    most = min(11, bits, max(1, int(math.log2(max(2, n))) - 7))
+    fitting = {
+        taken: min(packing.MOST_PACKED, 64 // (bits - taken))
+        for taken in range(max(1, most - 3), most + 1)
+        if taken < bits
+    }
+    best = max(fitting.values())
+    taken = min(taken for taken, each in fitting.items() if each == best)
+    return Plan(low, taken, bits - taken, best)
+
+
+def _threads(threads: int | None, n: int) -> int:
+    return max(1, min(threads or numba.get_num_threads(), n // 4096 or 1))
+
+
+def sort(x: ArrayLike, threads: int | None = None) -> NDArray[Any]:
+    """A sorted copy: the same as `np.sort(x)`, of whole numbers, floats (NaN last), dates, or up to 8 bytes of text.
+
+    >>> sort([3, -1, 2]).tolist()
+    [-1, 2, 3]
+    >>> sort(np.array([np.nan, -0.5, np.inf])).tolist()
+    [-0.5, inf, nan]
+    """
+    keys = keys_of(x)
+    if len(keys.words) < SMALL:
+        return np.sort(np.asarray(x))
+    return Index.of(keys, threads, keep=False).materialise()
+
+
+@dataclass(frozen=True)
+class Index:
+    """Sorted keys that are not written out: counts of the bins and what each bin's keys have beside.
+
+    >>> keys = np.random.default_rng(0).integers(0, 2**32, 1_000_000, dtype=np.uint32)
+    >>> made = index(keys)
+    >>> bool(made.select(17) == np.sort(keys)[17]), made.bytes < 0.7 * keys.nbytes
+    (True, True)
+    """
+
+    keys: Keys
+    plan: Plan
+    counts: NDArray[np.int64]  # of each thread's share and bin; of counted keys one row
+    starts: NDArray[np.int64]
+    packed: NDArray[Any]  # entries, several in a word or each in one
+    threads: int
+
+    @classmethod
+    def of(cls, keys: Keys, threads: int | None = None, keep: bool = True) -> Index:
+        """Count, and of keys with many bits, scatter their entries into bins; `keep` sorts each bin at once."""
+        n = len(keys.words)
+        team = _threads(threads, n)
+        sign, infinity, _ = marks(keys)
+        if keys.bits <= 16:
+            plan = Plan(np.uint64(0), keys.bits, 0, 1)
+        else:
+            low, high = extremes(keys.words, keys.kind, sign, infinity, team)
+            plan = plan_for(low, high, n)
+        none = np.empty((0, 0), np.int64)
+        if plan.counted:
+            counts = counting.histogram(keys.words, keys.kind, sign, infinity, plan.low, plan.bin_bits, team)
+            return cls(keys, plan, counts[None], none, np.empty(0, np.uint64), team)
+        shift, bins = plan.entry_bits, 1 << plan.bin_bits
+        counts = packing.count_bins(keys.words, keys.kind, sign, infinity, plan.low, np.uint64(shift), bins, team)
+        flat = replace(plan, each=1)
+        starts, total = packing.places(counts, 1)
+        entries = np.empty(total, np.uint32 if shift <= 32 else np.uint64)
+        packing.scatter(keys.words, keys.kind, sign, infinity, plan.low, shift, starts, entries)
+        made = cls(keys, flat, counts, starts, entries, team)
+        return made._sorted(plan.each) if keep else made
+
+    def _sorted(self, each: int) -> Index:
+        """The same with each bin's entries sorted and packed, one run a bin."""
+        entries = self._written(np.empty(len(self.keys.words), np.uint64), whole=False)
+        counts = self.counts.sum(axis=0, keepdims=True)
+        starts, total = packing.places(counts, each)
+        packed = np.empty(total, np.uint64)
+        packing.repack(entries, counts[0], starts[0], self.plan.entry_bits, each, packed)
+        return Index(self.keys, replace(self.plan, each=each), counts, starts, packed, self.threads)
+
+    @property
+    def bytes(self) -> int:
+        """What the index takes."""
+        return int(self.counts.nbytes + self.starts.nbytes + self.packed.nbytes)
+
+    def _ends(self) -> NDArray[np.int64]:
+        return np.cumsum(self.counts.sum(axis=0))
+
+    def select(self, i: int) -> Any:
+        """The i-th smallest value: a search among the bins, and one entry."""
+        n = len(self.keys.words)
+        if not 0 <= i < n:
+            raise BadInput(f"select({i}): the index has {n} keys, so 0 to {n - 1}")
+        ends = self._ends()
+        place = int(np.searchsorted(ends, i, side="right"))
+        key = int(self.plan.low) + (place << self.plan.entry_bits)
+        if not self.plan.counted:
+            within = i - (int(ends[place - 1]) if place else 0)
+            word, slot = divmod(within, self.plan.each)
+            bits = self.plan.entry_bits
+            key += (int(self.packed[self.starts[0, place] + word]) >> (slot * bits)) & ((1 << bits) - 1)
+        sign, _, nan = marks(self.keys)
+        word = decoded(np.uint64(key), self.keys.kind, sign, nan)
+        return values_of(np.array([word]).astype(self.keys.words.dtype), self.keys.dtype)[0]
+
+    def materialise(self) -> NDArray[Any]:
+        """The sorted values."""
+        out = np.empty(len(self.keys.words), self.keys.words.dtype)
+        return values_of(self._written(out, whole=True), self.keys.dtype)
+
+    def _written(self, out: NDArray[Any], whole: bool) -> NDArray[Any]:
+        """Whole keys as words of values; or only entries, each bin's sorted."""
+        sign, _, nan = marks(self.keys)
+        plan, kind = self.plan, self.keys.kind
+        if plan.counted:
+            counting.expand(self._ends(), out, kind, sign, nan, plan.low, self.threads)
+            return out
+        each_bin = self.counts.sum(axis=0)
+        ends, n = np.cumsum(each_bin), len(out)
+        borders = np.searchsorted(ends, [n * t // self.threads for t in range(self.threads + 1)])
+        borders[0], borders[-1] = 0, len(each_bin)
+        most = np.array([each_bin[a:b].max(initial=1) for a, b in pairwise(borders.tolist())])
+        like = np.empty(0, np.uint32 if plan.entry_bits <= 32 else np.uint64)
+        low, kind = (plan.low, kind) if whole else (np.uint64(0), 0)
+        packing.sort_bins(self.packed, self.counts, self.starts, plan.entry_bits, plan.each, borders, most, kind, sign,
+                          nan, low, whole, like, out)  # fmt: skip
+        return out
+
+
+def index(x: ArrayLike, threads: int | None = None) -> Index:
+    """An index of the sorted values, for `select` and `materialise`."""
+    keys = keys_of(x)
+    if not len(keys.words):
+        raise BadInput("no keys: an index needs at least one")
+    return Index.of(keys, threads)
+
+
+# --------------------------------------------------------------------------------------------- out of core
+
+
+def sort_file(source: Path, target: Path, memory: int = 1 << 28, threads: int | None = None) -> dict[str, int]:
+    """Sort the keys of an .npy file into another in bounded memory; returns what was read and written.
+
+    Keys of up to 16 bits are counted in one pass. Longer ones are read in batches; each batch's entries go to a file
+    beside the target, packed and by bin; then groups of bins are read from all batches, sorted and written.
+    """
+    try:
+        keys = np.load(source, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise unreadable(str(source), error) from error
+    except ValueError as error:
+        raise BadInput(f"{source}: {str(error).splitlines()[0]}; a .npy file of one row of keys expected") from None
+    if not isinstance(keys, np.ndarray) or keys.ndim != 1 or not len(keys):
+        raise BadInput(f"{source}: one row of keys expected, in .npy")
+    whole = keys_of(keys[:1])
+    batch = max(4096, memory // (4 * keys.itemsize))
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as aside:
+        work = Path(aside.name)
+    try:
+        out = np.lib.format.open_memmap(work, mode="w+", dtype=keys.dtype, shape=keys.shape)
+        told = (
+            _count_file(keys, whole, out, batch, threads)
+            if whole.bits <= 16
+            else _spill(keys, out, batch, threads, target)
+        )
+        out.flush()
+        del out
+        work.replace(target)
+    finally:
+        work.unlink(missing_ok=True)
+    return told | {"batches": -(-len(keys) // batch), "keys": len(keys)}
+
+
+def _batches(keys: Any, batch: int) -> Any:
+    for begin in range(0, len(keys), batch):
+        yield keys_of(np.array(keys[begin : begin + batch]))
+
+
+def _count_file(keys: Any, like: Keys, out: Any, batch: int, threads: int | None) -> dict[str, int]:
+    sign, infinity, nan = marks(like)
+    counts = np.zeros(1 << like.bits, np.int64)
+    for part in _batches(keys, batch):
+        team = _threads(threads, len(part.words))
+        counts += counting.histogram(part.words, like.kind, sign, infinity, np.uint64(0), like.bits, team)
+    ends, begin = np.cumsum(counts), 0
+    while begin < len(keys):
+        end = min(begin + batch, len(keys))
+        piece = np.empty(end - begin, like.words.dtype)
+        counting.expand(np.clip(ends - begin, 0, end - begin), piece, like.kind, sign, nan, np.uint64(0), 1)
+        out[begin:end] = values_of(piece, like.dtype)
+        begin = end
+    return {"read": int(keys.nbytes), "written": int(keys.nbytes), "spilled": 0}
+
+
+def _spill(keys: Any, out: Any, batch: int, threads: int | None, target: Path) -> dict[str, int]:
+    low, high = np.uint64(2**64 - 1), np.uint64(0)
+    for part in _batches(keys, batch):
+        sign, infinity, _ = marks(part)
+        least, most = extremes(part.words, part.kind, sign, infinity, _threads(threads, len(part.words)))
+        low, high = min(low, np.uint64(least)), max(high, np.uint64(most))
+    plan = plan_for(low, high, max(batch, 1 << 21))
+    bits = max(1, plan.entry_bits)  # few-bit keys over a wide type: one bit each keeps the bins' own work the same
+    plan = Plan(low, max(0, int(high - low).bit_length() - bits), bits, min(packing.MOST_PACKED, 64 // bits))
+    bins, read, written = 1 << plan.bin_bits, 2 * int(keys.nbytes), 0
+    counts, places, offsets = [], [], []
+    with tempfile.TemporaryFile(dir=target.parent) as spill:
+        for part in _batches(keys, batch):
+            sign, infinity, _ = marks(part)
+            count = packing.count_bins(part.words, part.kind, sign, infinity, low, np.uint64(bits), bins, 1)
+            start, total = packing.places(count, plan.each)
+            packed = np.empty(total, np.uint64)
+            packing.scatter_packed(part.words, part.kind, sign, infinity, low, bits, plan.each, start, packed)
+            offsets.append(spill.tell())
+            packed.tofile(spill)
+            counts.append(count[0])
+            places.append(np.append(start[0], total))
+            written += packed.nbytes
+        every = np.stack(counts)
+        each_bin, at, first = every.sum(axis=0), 0, 0
+        while first < bins:
+            last = max(first + 1, int(np.searchsorted(np.cumsum(each_bin[first:]), batch, side="right")) + first)
+            last = min(last, bins)
+            pieces, starts, base = [], np.empty((len(counts), last - first), np.int64), 0
+            for number, place in enumerate(places):
+                spill.seek(offsets[number] + 8 * int(place[first]))
+                piece = np.fromfile(spill, np.uint64, int(place[last] - place[first]))
+                starts[number] = place[first:last] - place[first] + base
+                base += len(piece)
+                pieces.append(piece)
+            n = int(each_bin[first:last].sum())
+            view = Index(part, Plan(low + (np.uint64(first) << np.uint64(bits)), 0, bits, plan.each),
+                         np.ascontiguousarray(every[:, first:last]), starts, np.concatenate(pieces), 1)  # fmt: skip
+            out[at : at + n] = values_of(view._written(np.empty(n, part.words.dtype), whole=True), part.dtype)
+            at, first = at + n, last
+    return {"read": read + written, "written": written + int(keys.nbytes), "spilled": written}

@@ -1,0 +1,177 @@
+"""Sparse matrix times vector on the CPU: MERBIT's descriptor walked by threads, and what it is compared with.
+
+Each thread takes an equal piece of the merge list, whatever the rows are; row ends come from bits, 64 items a word: a
+word without one is a plain run of nonzeros, summed in vector code.
+"""
+
+# Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import scipy.sparse
+from numba import prange
+from numba.cpython.unsafe.numbers import trailing_zeros
+from numpy.typing import NDArray
+
+from assay.kernels.merbit import layout
+from assay.record.errors import BadInput
+from assay.sim.compiled import njit
+
+WORD = 64
+
+
+class Walk(NamedTuple):
+    """A matrix for threads that walk bits: the row ends, and where each thread's piece begins."""
+
+    bits: NDArray[np.uint64]
+    cuts: NDArray[np.int64]  # items
+    row: NDArray[np.int64]  # the first row of each piece
+    col: NDArray[np.uint32]  # unsigned: compiled code then asks of none whether it counts from the end
+    val: NDArray[Any]
+    shape: tuple[int, int]
+
+
+def checked(matrix: Any) -> Any:
+    """The matrix in CSR form with sorted, summed entries in single or double precision, or one clear complaint.
+
+    >>> checked(np.eye(2))
+    Traceback (most recent call last):
+    assay.record.errors.BadInput: a SciPy sparse matrix expected, got ndarray; scipy.sparse.csr_array(a) makes one
+    """
+    if not scipy.sparse.issparse(matrix):
+        kind = type(matrix).__name__
+        raise BadInput(f"a SciPy sparse matrix expected, got {kind}; scipy.sparse.csr_array(a) makes one")
+    csr: Any = scipy.sparse.csr_array(matrix)  # type: ignore[call-overload]
+    if csr.dtype not in (np.float32, np.float64):
+        if csr.dtype.kind not in "biuf":
+            raise BadInput(f"values must be real numbers, these are {csr.dtype}")
+        csr = csr.astype(np.float64)
+    if not csr.has_canonical_format:
+        csr = csr.copy()
+        csr.sum_duplicates()
+    if csr.nnz + csr.shape[0] >= 2**31:
+        raise BadInput(f"{csr.nnz} nonzeros and {csr.shape[0]} rows: at most 2^31 in all; cut the matrix by rows")
+    if csr.nnz and not np.isfinite(csr.data).all():
+        raise BadInput(f"nonzero {int(np.flatnonzero(~np.isfinite(csr.data))[0])} is not finite")
+    return csr
+
+
+def walk(matrix: Any, threads: int | None = None) -> Walk:
+    """The descriptor of a matrix for some threads, each with as many items as any other, within a word."""
+    csr = checked(matrix)
+    team = threads or numba.get_num_threads()
+    start = csr.indptr.astype(np.int64)
+    made = layout.tiles(np, start, csr.nnz, 2)  # one tile is a word
+    bits = made.bits[: 2 * made.tiles].view(np.uint64)
+    cuts = np.minimum(np.arange(team + 1) * -(-len(bits) // team), len(bits)) * WORD
+    ends = start[1:] + np.arange(csr.shape[0])
+    return Walk(bits, cuts, np.searchsorted(ends, cuts), csr.indices.astype(np.uint32), csr.data, csr.shape)
+
+
+@njit(cache=True, parallel=True)
+def _walked(bits, cuts, rows, col, val, x, y, carry):
+    """Each thread's rows, and what it leaves open: the sum so far of the row that goes on in the next piece."""
+    for t in prange(len(cuts) - 1):
+        r, j = rows[t], cuts[t] - rows[t]
+        total = x.dtype.type(0)
+        for w in range(cuts[t] // WORD, cuts[t + 1] // WORD):
+            word, item = bits[w], 0
+            while word != 0:
+                zeros = np.int64(trailing_zeros(word))
+                for i in range(np.uint64(j), np.uint64(j + zeros)):
+                    total += val[i] * x[col[i]]
+                y[r] = total
+                total = x.dtype.type(0)
+                r, j, item = r + 1, j + zeros, item + zeros + 1
+                word = word >> np.uint64(zeros) >> np.uint64(1)
+            last = min(j + WORD - item, len(col))
+            if item == 0 and last - j == WORD:  # no row ends here: four sums side by side
+                a = b = c = d = x.dtype.type(0)
+                for i in range(np.uint64(j), np.uint64(last), np.uint64(4)):
+                    a += val[i] * x[col[i]]
+                    b += val[i + np.uint64(1)] * x[col[i + np.uint64(1)]]
+                    c += val[i + np.uint64(2)] * x[col[i + np.uint64(2)]]
+                    d += val[i + np.uint64(3)] * x[col[i + np.uint64(3)]]
+                total += (a + b) + (c + d)
+            else:
+                for i in range(np.uint64(j), np.uint64(last)):
+                    total += val[i] * x[col[i]]
+            j = last
+        carry[t] = total
+
+
+def multiply(a: Walk, x: NDArray[Any]) -> NDArray[Any]:
+    """The matrix times a vector."""
+    y = np.zeros(a.shape[0], a.val.dtype)
+    carry = np.empty(len(a.cuts) - 1, a.val.dtype)
+    _walked(a.bits, a.cuts, a.row, a.col, a.val, x, y, carry)
+    for t in range(len(carry) - 1):  # a row may go on over several pieces: in order, one after the other
+        if a.row[t + 1] < a.shape[0]:
+            y[a.row[t + 1]] += carry[t]
+    return y
+
+
+class Spmv:
+    """A matrix that will be multiplied many times: `Spmv(csr) @ x`.
+
+    >>> import scipy.sparse
+    >>> a = Spmv(scipy.sparse.csr_array(np.array([[1.0, 2.0], [0.0, 3.0]])))
+    >>> (a @ np.array([1.0, 1.0])).tolist()
+    [3.0, 3.0]
+    """
+
+    def __init__(self, matrix: Any, threads: int | None = None) -> None:
+        self.walk = walk(matrix, threads)
+        self.shape = self.walk.shape
+
+    def __matmul__(self, x: Any) -> NDArray[Any]:
+        vector = np.ascontiguousarray(x, self.walk.val.dtype)
+        if vector.shape != (self.shape[1],):
+            raise BadInput(f"the matrix has {self.shape[1]} columns, the vector shape {vector.shape}")
+        return multiply(self.walk, vector)
+
+
+def spmv(matrix: Any, threads: int | None = None) -> Spmv:
+    """The matrix, ready to be multiplied again and again.
+
+    >>> import scipy.sparse
+    >>> (spmv(scipy.sparse.eye_array(3, format="csr")) @ [1.0, 2.0, 3.0]).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    return Spmv(matrix, threads)
+
+
+# --------------------------------------------------------------------------------------------------- rivals
+
+
+@njit(cache=True, parallel=True)
+def by_rows(start, col, val, x, y):
+    """Rows shared out in equal numbers: whoever gets the long ones is waited for."""
+    for r in prange(len(y)):
+        total = x.dtype.type(0)
+        for i in range(start[r], start[r + 1]):
+            total += val[i] * x[col[i]]
+        y[r] = total
+
+
+@njit(cache=True, parallel=True)
+def by_merge(start, col, val, x, y, cuts, rows, carry):
+    """The same equal pieces, row ends read from the row pointers (Merrill and Garland)."""
+    for t in prange(len(cuts) - 1):
+        r, j, end = rows[t], cuts[t] - rows[t], min(cuts[t + 1] - rows[t + 1], len(col))
+        while r < rows[t + 1]:
+            total = x.dtype.type(0)
+            for i in range(j, start[r + 1]):
+                total += val[i] * x[col[i]]
+            y[r] = total
+            j = start[r + 1]
+            r += 1
+        total = x.dtype.type(0)
+        for i in range(j, end):
+            total += val[i] * x[col[i]]
+        carry[t] = total

@@ -1,0 +1,199 @@
+"""What a replica needs of its peers, over gloo and a keeper, or over MPI with ULFM.
+
+A back end sums a buffer over the members of an epoch, or says that it could not; lets the survivors agree, after which
+there is a new epoch if somebody is gone; and knows between two calls whether the epoch still holds.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from assay.training.recover.keeper import TIMEOUT, Broken, Seat
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Backend(Protocol):
+    """A group of replicas that shrinks."""
+
+    rank: int
+
+    @property
+    def broken(self) -> bool:
+        """Whether a member is known to be gone, asked without waiting."""
+        ...
+
+    def all_reduce(self, buffer: Tensor) -> None:
+        """Sum it over the members, in place; raises `Broken`, and then the buffer holds nothing of use."""
+        ...
+
+    def agree(self, value: Any) -> dict[int, Any]:
+        """The values of all that are alive, the same everywhere; they are the members from then on."""
+        ...
+
+    def leave(self) -> None:
+        """Nothing more will be asked."""
+        ...
+
+
+class Gloo:
+    """Process groups of gloo, a new one for every epoch, found over a store beside the keeper.
+
+    A collective is waited for together with the keeper's word: who stands in the middle of a ring when somebody
+    elsewhere dies would otherwise wait for the time-out of gloo.
+    """
+
+    def __init__(self, keeper: tuple[str, int], store: tuple[str, int], rank: int, timeout: float = TIMEOUT) -> None:
+        import torch.distributed as dist
+
+        self.rank = rank
+        self._limit = timedelta(seconds=max(60.0, timeout))  # of gloo's own patience, which only a dead link uses up
+        self._dist = dist
+        self._group: Any = None
+        self._store = store
+        self._seat = Seat(keeper, rank, timeout)
+        self._members: list[int] = []
+        self._failed = False
+
+    @property
+    def broken(self) -> bool:
+        """Whether the keeper has reported a death."""
+        return self._seat.broken
+
+    def all_reduce(self, buffer: Tensor) -> None:
+        """Sum it over the members."""
+        if self._seat.broken:
+            raise Broken
+        if len(self._members) == 1:
+            return
+        try:
+            group = self._group or self._joined()
+            done = threading.Event()
+            work = group.allreduce([buffer])
+
+            def over(_: Any) -> None:
+                done.set()
+                self._seat.notify()
+
+            work.get_future().add_done_callback(over)
+            self._seat.wait(done)
+            work.wait()  # raises what went wrong
+        except (RuntimeError, Broken) as error:
+            self._failed = True
+            self._abandon()
+            if not self._seat.broken:  # nobody died, the connection did: let all of them know
+                self._seat.complain()
+            raise Broken from error
+
+    def agree(self, value: Any) -> dict[int, Any]:
+        """By the keeper's decision."""
+        before = self._seat.epoch
+        votes = self._seat.agree(value, self._failed)
+        if self._seat.epoch != before or self._failed:
+            self._abandon()
+        self._failed = False
+        self._members = sorted(votes)
+        return votes
+
+    def leave(self) -> None:
+        """Give the seat back."""
+        self._abandon()
+        self._seat.leave()
+
+    def _joined(self) -> Any:
+        """The group of this epoch.
+
+        Built in a thread that is left behind if the epoch ends: to wait for a member that died a moment ago takes until
+        the time-out. For the same reason each has its own connection to the store, which waits for one at a time.
+        """
+        found: list[Any] = []
+        done = threading.Event()
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        epoch, at, size = self._seat.epoch, self._members.index(self.rank), len(self._members)
+        limit = self._limit
+
+        def build() -> None:
+            try:
+                store = self._dist.TCPStore(*self._store, is_master=False, timeout=limit)
+                prefixed = self._dist.PrefixStore(f"epoch-{epoch}", store)
+                found.append(self._dist.ProcessGroupGloo(prefixed, at, size, limit))
+            except RuntimeError:
+                pass  # `found` stays empty
+            done.set()
+            self._seat.notify()
+
+        threading.Thread(target=build, name="assay-gloo", daemon=True).start()
+        self._seat.wait(done)
+        if not found:
+            raise Broken
+        self._group = found[0]
+        return self._group
+
+    def _abandon(self) -> None:
+        """Close the group's connections, so that whoever still waits in it learns of it.
+
+        In a thread that holds the group until all it waited for is over: its end may wait for what cannot be aborted,
+        such as a connection to a member that is gone.
+        """
+        if self._group is not None:
+            threading.Thread(target=_close, args=(self._group, self._limit), name="assay-gloo", daemon=True).start()
+            self._group = None
+
+
+def _close(group: Any, limit: timedelta) -> None:
+    group.abort()
+    time.sleep(limit.total_seconds() + 1.0)
+
+
+class Ulfm:
+    """MPI's own fault tolerance, as the paper uses: an error, revoke, shrink, agree. Needs the extra `mpi`.
+
+    Start it with `mpirun --with-ft ulfm -n 4 python train.py`.
+    """
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = MPI.COMM_WORLD.Dup()
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank = MPI.COMM_WORLD.Get_rank()
+        self._members = list(range(self._comm.Get_size()))
+
+    @property
+    def broken(self) -> bool:
+        """Whether the communicator was revoked."""
+        return bool(self._comm.Is_revoked())
+
+    def all_reduce(self, buffer: Tensor) -> None:
+        """Sum it over the members."""
+        try:
+            self._comm.Allreduce(self._mpi.IN_PLACE, buffer.numpy(), self._mpi.SUM)
+        except self._mpi.Exception as error:
+            self._comm.Revoke()  # whoever still waits in it learns of it
+            raise Broken from error
+
+    def agree(self, value: Any) -> dict[int, Any]:
+        """Gather, and agree on whether everybody could; shrink and try again where not."""
+        while True:
+            votes: list[tuple[int, Any]] = []
+            try:
+                votes = self._comm.allgather((self.rank, value))
+            except self._mpi.Exception:
+                self._comm.Revoke()
+            try:
+                whole = self._comm.Agree(int(bool(votes)))
+            except self._mpi.Exception:  # a failure nobody has acknowledged: all survivors see it here alike
+                whole = 0
+            if whole:
+                return dict(sorted(votes))
+            self._comm = self._comm.Shrink()
+            self._comm.Set_errhandler(self._mpi.ERRORS_RETURN)
+
+    def leave(self) -> None:
+        """MPI ends with the process."""

@@ -1,0 +1,109 @@
+"""FractalSort: NumPy's order for everything that has one, an index that answers without being written, files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.kernels import sort, sort_file
+from assay.kernels.fractalsort import DISTRIBUTIONS, Index, drawn, index
+from assay.kernels.fractalsort.keys import keys_of
+from assay.kernels.fractalsort.rivals import lsd
+from assay.record.errors import BadInput
+
+DTYPES = ("u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8", "M8[s]", "m8[ms]", "S5", "?")
+
+
+def random_bits(dtype: str, n: int, seed: int = 0) -> Any:
+    """Every pattern of bits: NaN of both signs, infinities, NaT."""
+    random = np.random.default_rng(seed)
+    if dtype == "?":
+        return random.random(n) < 0.5
+    size = np.dtype(dtype).itemsize
+    return random.integers(0, 256, (n, size), dtype=np.uint8).copy().view(dtype).ravel()
+
+
+def same(a: Any, b: Any) -> bool:
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fmM"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_comes_out_in_numpys_order(dtype: str) -> None:
+    x = random_bits(dtype, 5000)
+    right = np.sort(x)
+    assert same(Index.of(keys_of(x), 2, keep=False).materialise(), right)
+    assert same(sort(x), right)
+    assert same(lsd(x), right)
+
+
+@pytest.mark.parametrize("bits", [16, 32, 64])
+@pytest.mark.parametrize("kind", DISTRIBUTIONS)
+def test_every_distribution(kind: str, bits: int) -> None:
+    x = drawn(kind, bits, 1 << 16, seed=3)
+    assert same(sort(x), np.sort(x))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=300), st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_any_whole_numbers(values: list[int], threads: int) -> None:
+    x = np.array(values, np.int64)
+    assert same(Index.of(keys_of(x), threads, keep=False).materialise(), np.sort(x))
+
+
+@pytest.mark.parametrize("dtype", ["u2", "u4", "i8", "f8"])
+def test_an_index_selects_what_sorting_would(dtype: str) -> None:
+    x = random_bits(dtype, 6000, 1)
+    made, right = index(x, 2), np.sort(x)
+    for i in (0, 1, 17, 2999, 5999):
+        found = made.select(i)
+        assert found == right[i] or (found != found and right[i] != right[i])
+    assert same(made.materialise(), right)
+
+
+def test_an_index_of_narrow_entries_is_smaller_than_the_keys() -> None:
+    x = drawn("uniform", 32, 1 << 18, 0)
+    assert index(x).bytes < x.nbytes
+
+
+@pytest.mark.parametrize("dtype", ["u2", "f4", "i8", "S5"])
+def test_a_file_is_sorted_in_batches(dtype: str, tmp_path: Path) -> None:
+    x = random_bits(dtype, 20_000, 2)
+    np.save(tmp_path / "keys.npy", x)
+    told = sort_file(tmp_path / "keys.npy", tmp_path / "sorted.npy", memory=1 << 14)
+    assert same(np.load(tmp_path / "sorted.npy"), np.sort(x))
+    assert told["batches"] > 4
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_view_with_gaps_is_sorted_and_left_alone() -> None:
+    x = np.arange(20_000)[::-2]
+    assert same(sort(x), np.sort(x))
+    assert x[0] == 19_999
+
+
+@pytest.mark.parametrize(
+    "x", [np.zeros((2, 2)), np.array([1 + 2j]), np.array(["text"]), np.array([b"longer than 8"]), np.array([object()])]
+)
+def test_what_has_no_order_of_bits_gets_one_line(x: Any) -> None:
+    with pytest.raises(BadInput) as caught:
+        sort(x)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_sorted_to_nothing() -> None:
+    assert len(sort(np.array([], np.int32))) == 0
+    with pytest.raises(BadInput, match="no keys"):
+        index(np.array([], np.int32))
+
+
+def test_a_file_that_is_none_gets_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.npy").write_bytes(b"not a file of NumPy's")
+    with pytest.raises(BadInput, match=r"bad\.npy"):
+        sort_file(tmp_path / "bad.npy", tmp_path / "out.npy")
+    with pytest.raises(BadInput, match="cannot read"):
+        sort_file(tmp_path / "none.npy", tmp_path / "out.npy")
