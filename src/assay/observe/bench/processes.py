@@ -200,8 +200,9 @@ def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, float]
         children.kill(process)
 
     timer = threading.Timer(timeout, stop)
-    timer.start()
+    timer.daemon = True  # an interruption may come while it starts: then nobody cancels it, and the exit would wait for it
     try:
+        timer.start()
         _, status, usage = os.wait4(process.pid, 0)
     finally:
         timer.cancel()

@@ -174,14 +174,14 @@ class Keeper:
 
     def _put_out(self, connection: socket.socket, why: str) -> None:
         rank = self._rank(connection)
-        with suppress(KeyError, ValueError):
-            self._selector.unregister(connection)
-        connection.close()
-        self._heard.pop(connection, None)
-        self._rest.pop(connection, None)
         if rank is not None:
             del self._alive[rank]
             self._lose(rank, why)
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(connection)
+        self._heard.pop(connection, None)
+        self._rest.pop(connection, None)
+        connection.close()  # last: whoever finds it closed finds itself among the lost
 
     def _lose(self, rank: int, why: str) -> None:
         self.lost.append((rank, why, time.monotonic()))
