@@ -1,4 +1,4 @@
-"""The processes of a benchmark: whatever interrupts waiting for one leaves nothing that keeps the session from ending."""
+"""The processes of a benchmark: whatever interrupts waiting for one, nothing keeps the session from ending."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, float]
         children.kill(process)
 
     timer = threading.Timer(timeout, stop)
-    timer.daemon = True  # an interruption may come while it starts: then nobody cancels it, and the exit would wait for it
+    timer.daemon = True  # an interruption may come while it starts, before anybody could cancel it
     try:
         timer.start()
         _, status, usage = os.wait4(process.pid, 0)
