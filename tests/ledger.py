@@ -1,7 +1,8 @@
 """What each test file costs: processor seconds, child processes included, and how many of its tests failed.
 
 `pytest --ledger FILE` adds a line of JSON for every test file to FILE. With pytest-xdist the workers measure and the
-process that started them writes. Compiling is counted apart: it falls to whichever file comes first, and is kept.
+process that started them writes. Compiling is counted apart: it falls to whichever file comes first, and is kept. After
+each dear test a small piece of work tells how slow the machine is just then: what others do costs processor time, too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
@@ -27,6 +29,18 @@ class Cost:
     compiling: float = 0.0
     tests: int = 0
     failed: int = 0
+    pace: float = 1.0  # how many times as long the machine took, at its slowest after a dear test
+
+
+WORK = 0.02  # processor seconds of the piece of work in `pace` on the machine that limits were set on
+DEAR = 2.0  # processor seconds of a test after which the pace is taken
+
+
+def pace() -> float:
+    """How many times as long this machine takes as the one that the limits were set on, now; at least 1."""
+    began = time.process_time()
+    sum(i * i for i in range(500_000))
+    return max(1.0, (time.process_time() - began) / WORK)
 
 
 def processor_seconds() -> float:
@@ -44,6 +58,7 @@ def read(path: Path) -> list[Cost]:
         whole.compiling += part.compiling
         whole.tests += part.tests
         whole.failed += part.failed
+        whole.pace = max(whole.pace, part.pace)
     return sorted(total.values(), key=lambda cost: -cost.seconds)
 
 
@@ -91,17 +106,19 @@ class Meter:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        now, compiling = processor_seconds(), self.compiled()
-        report.cost, self.mark = (now - self.mark - compiling, compiling), now  # type: ignore[attr-defined]
+        seconds, compiling = processor_seconds() - self.mark, self.compiled()
+        slow = pace() if seconds > DEAR else 1.0
+        report.cost, self.mark = (seconds - compiling, compiling, slow), processor_seconds()  # type: ignore[attr-defined]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         cost = self.costs[report.nodeid.partition("::")[0]]
-        seconds, compiling = getattr(report, "cost", (0.0, 0.0))
+        seconds, compiling, slow = getattr(report, "cost", (0.0, 0.0, 1.0))
         cost.seconds += seconds
         cost.compiling += compiling
         cost.tests += report.when == "call"
         cost.failed += report.failed
+        cost.pace = max(cost.pace, slow)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,16 +85,28 @@ def test_a_papers_cost_is_that_of_its_tests_and_examples() -> None:
     assert suite.by_paper(costs) == {"coral": 5.0, "div": 1.0}
 
 
-def test_the_last_line_names_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "pace", lambda: 1.0)
+def test_the_last_line_names_what_failed() -> None:
     fine, dear = Cost("tests/sim/test_x.py", 1.0, tests=3), Cost("tests/live/test_y.py", 61.0, tests=2)
     assert suite.verdict([fine], True) == "3 tests passed"
     assert suite.verdict([fine, Cost("tests/live/test_z.py", 1.0, failed=2)], False) == "failed: live (2)"
     assert "tests/live/test_y.py (61 s)" in suite.verdict([fine, dear], True)
     assert suite.too_dear([fine, dear]) == [dear]
     assert "papers over 8 s: none" in suite.summary([fine, dear])
-    monkeypatch.setattr(suite, "pace", lambda: 1.1)
-    assert suite.too_dear([fine, dear]) == []  # a slow machine is no dear test
+    assert suite.too_dear([fine, replace(dear, pace=1.1)]) == []  # a slow machine is no dear test
+
+
+def test_after_a_dear_test_the_ledger_knows_the_machines_pace(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("def test_dear():\n    sum(range(100))\n")
+    (tmp_path / "conftest.py").write_text("from tests import ledger\nledger.DEAR, ledger.WORK = -1.0, 1e-9\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.ledger", "--ledger", str(tmp_path / "ledger")]
+    environment = os.environ | {
+        "PYTHONPATH": f"{suite.ROOT}:{suite.ROOT / 'src'}",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120, check=True)
+    (cost,) = ledger.read(tmp_path / "ledger")
+    assert cost.pace > 1000.0  # everything is dear, and any machine slow beside that one
 
 
 def test_compiling_is_counted_apart(tmp_path: Path) -> None:
