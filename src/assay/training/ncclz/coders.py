@@ -25,7 +25,7 @@ STREAMS = 4
 AHEAD = 3  # words behind the last full one of a stream: whatever the bytes, nothing is read beyond them
 
 
-class Corrupt(ValueError):
+class Corrupt(ValueError):  # noqa: N818 - what the bytes are
     """These bytes are no frame."""
 
 

@@ -181,19 +181,32 @@ def scales(x: Floats) -> Floats:
 
 @njit(cache=True, nogil=True)
 def _levels(x, start, scale, levels, key, out):  # type: ignore[no-untyped-def]
-    for i in range(len(x)):
-        one = np.float64(scale[(start + i) // BUCKET])
-        if one > 0.0 and one < np.inf:
-            chance = np.float64(bits(key, np.uint64(start + i)) >> np.uint64(11)) * 2.0**-53
-            out[i] = np.int32(math.floor(np.float64(x[i]) / one * levels + chance))
-        else:
-            out[i] = 0
+    at = 0
+    while at < len(x):
+        bucket = (start + at) // BUCKET
+        stop = min((bucket + 1) * BUCKET - start, len(x))
+        one = np.float64(scale[bucket])
+        usable = one > 0.0 and one < np.inf
+        times = levels / one if usable else 0.0
+        for i in range(at, stop):
+            place = np.uint64(start + i)
+            word = bits(key, place >> np.uint64(1))  # serves two neighbours, half of it each
+            chance = np.float64((word >> (np.uint64(32) * (place & np.uint64(1)))) & np.uint64(0xFFFFFFFF)) * 2.0**-32
+            level = math.floor(np.float64(x[i]) * times + chance) if usable else 0.0
+            out[i] = np.int32(min(max(level, -levels), levels))
+        at = stop
 
 
 @njit(cache=True, nogil=True)
 def _of_levels(codes, start, scale, levels, out):  # type: ignore[no-untyped-def]
-    for i in range(len(codes)):
-        out[i] = np.float32(codes[i] * (np.float64(scale[(start + i) // BUCKET]) / levels))
+    at = 0
+    while at < len(codes):
+        bucket = (start + at) // BUCKET
+        stop = min((bucket + 1) * BUCKET - start, len(codes))
+        step = np.float64(scale[bucket]) / levels
+        for i in range(at, stop):
+            out[i] = np.float32(codes[i] * step)
+        at = stop
 
 
 def levelled(x: Floats, start: int, scale: Floats, levels: int, key: int) -> Codes:

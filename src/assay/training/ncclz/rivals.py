@@ -8,7 +8,7 @@ compress (gZCCL), with NCCLZ's own choice of coders, with SZ3 or with ZFP.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -17,10 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.training.ncclz import coders, floats
-from assay.training.ncclz.arbiter import measured
 from assay.training.ncclz.collectives import (
-    CHOOSE, Choices, Coded, Report, _arbiter, _into, all_gather, all_reduce, plain, reduce_ring,
-)  # fmt: skip
+    CHOOSE,
+    Choices,
+    Coded,
+    Report,
+    _arbiter,
+    _into,
+    all_gather,
+    all_reduce,
+    plain,
+    reduce_ring,
+)
 from assay.training.ncclz.links import Port
 
 Floats = NDArray[np.float32]
@@ -32,7 +40,8 @@ class Recompressing:
     """Floats through a compressor at every hop."""
 
     eps: float
-    frames: Coded
+    frames: floats.Frames
+    lossless = False
 
     def encode(self, frame: Floats) -> Bytes:
         """Compress."""
@@ -48,6 +57,7 @@ class Sz3:
     """SZ3 by `pysz`."""
 
     eps: float
+    lossless = False
 
     def encode(self, frame: Floats) -> Bytes:
         """Compress, and say how many numbers there were."""
@@ -72,6 +82,7 @@ class Zfp:
     """ZFP by `zfpy`."""
 
     eps: float
+    lossless = False
 
     def encode(self, frame: Floats) -> Bytes:
         """Compress."""
@@ -88,6 +99,8 @@ class Zfp:
 
 class Half:
     """float16 on the wire."""
+
+    lossless = False
 
     def encode(self, frame: Floats) -> Bytes:
         """Round."""
@@ -123,6 +136,7 @@ METHODS: dict[str, Method] = {
     PLAIN: _plain,
     NCCLZ: all_reduce,
     "ncclz unpredicted": partial(all_reduce, choices=Choices(predict=False)),
+    "ncclz always": partial(all_reduce, choices=Choices(always=True)),
     "quantise only": partial(all_reduce, choices=Choices(coders.FIXED, predict=False, always=True)),
     "packed sums": partial(all_reduce, choices=Choices(coders.FIXED, predict=True, always=True)),
     "recompress": _recompress,
@@ -139,10 +153,10 @@ def here() -> list[str]:
     >>> here()[:2]
     ['plain', 'ncclz']
     """
-    return [name for name in METHODS if name not in NEEDS or find_spec(NEEDS[name])]
+    return [name for name in METHODS if name != "ncclz always" and (name not in NEEDS or find_spec(NEEDS[name]))]
 
 
 def gathered(port: Port, x: Floats, eps: float | None) -> tuple[Floats, Report]:
     """An all-gather as one array; plain where eps is None."""
-    found, report = all_gather(port, x, eps, replace(CHOOSE, speeds=measured()))
+    found, report = all_gather(port, x, eps)
     return np.concatenate(found), report
