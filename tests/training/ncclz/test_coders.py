@@ -109,8 +109,9 @@ def test_where_only_bytes_count_the_choice_is_within_3_percent_of_the_best_in_95
 def test_on_a_quick_link_nothing_is_worth_coding_and_on_a_slow_one_it_is() -> None:
     symbols = np.rint(np.random.default_rng(0).laplace(0, 2, 1 << 16)).astype(np.int32)
     assert [Arbiter(rate, SPEEDS).choose(symbols) == coders.RAW for rate in (1e11, 1e7)] == [True, False]
-    assert Arbiter(2e9, SPEEDS).hopeless(2)
-    assert not Arbiter(1.25e8, SPEEDS).hopeless(2)
+    assert Arbiter(2e9, SPEEDS).hopeless
+    assert not Arbiter(1.25e8, SPEEDS).hopeless
+    assert Arbiter(1.25e8, SPEEDS, latency=1.0).hopeless  # messages dearer than what they carry
 
 
 def test_estimates_are_near_what_frames_take() -> None:
@@ -136,7 +137,8 @@ def test_floats_come_back_within_eps_and_what_is_not_finite_as_it_was(values: li
 TINY = float(np.float32(1e-42))
 ODD_FLOATS = {
     "empty": [], "one": [3.25], "nan": [np.nan] * 100, "infinite": [np.inf, -np.inf] * 50,
-    "denormal": [TINY, -TINY] * 500, "constant": [1 / 3] * 10_000, "extremes": [3.4e38, -3.4e38] * 500, "zeros": [0.0, -0.0] * 500,
+    "denormal": [TINY, -TINY] * 500, "constant": [1 / 3] * 10_000, "extremes": [3.4e38, -3.4e38] * 500,
+    "zeros": [0.0, -0.0] * 500,
     "some": [np.nan, *np.sin(np.arange(4000) / 50), np.inf, 3.4e38, TINY],
 }  # fmt: skip
 

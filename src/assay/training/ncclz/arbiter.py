@@ -88,11 +88,17 @@ def estimate(symbols: NDArray[np.int32]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Arbiter:
-    """Chooses for a link of so many bytes a second, where about so many `frames` follow one another."""
+    """Chooses for a link of so many bytes a second, where about so many `frames` follow one another.
+
+    `hops` is how often a rank sends each symbol; `latency` the seconds of a message, `frame` its symbols.
+    """
 
     bandwidth: float
     speeds: Speeds
     frames: int = 4
+    hops: float = 1.0
+    latency: float = 0.0
+    frame: int = 1 << 17
 
     def choose(self, symbols: NDArray[np.int32]) -> int:
         """The coder that gets the frame through soonest.
@@ -102,24 +108,28 @@ class Arbiter:
         >>> coders.NAMES[slow.choose(symbols)], coders.NAMES[quick.choose(symbols)]
         ('fixed', 'raw')
         """
-        wire = estimate(symbols) / self.bandwidth
-        return int(np.argmin([self.piped(w, len(symbols) * s) for w, s in zip(wire, self.speeds.coders, strict=True)]))
+        wire, beside = estimate(symbols) / self.bandwidth, self.speeds.interface / self.hops
+        each = zip(wire, self.speeds.coders, strict=True)
+        return int(np.argmin([self.piped(w, len(symbols) * (s + beside)) for w, s in each]))
 
     def piped(self, wire: float, coding: float) -> float:
         """Seconds of a frame among others: the longer of both, and its share of the pipe's filling."""
         return float(max(wire, coding) + min(wire, coding) / self.frames)
 
-    def hopeless(self, ranks: int) -> bool:
+    @property
+    def hopeless(self) -> bool:
         """Whether the raw floats would be there before even frames of no length at all were coded."""
-        hops = 2 * (ranks - 1) / ranks
-        return self.speeds.interface + hops * self.speeds.fixed > hops * 4 / self.bandwidth
+        return self._coded(0.0, self.speeds.fixed) > self.hops * 4 / self.bandwidth
 
-    def gains(self, ranks: int, bits: float, coding: float, count: int, latency: float) -> bool:
+    def gains(self, bits: float, coding: float, count: int, ranks: int) -> bool:
         """Whether coded frames of so many bits and seconds a symbol beat raw floats, the ranks' agreement included."""
-        hops = 2 * (ranks - 1) / ranks
-        wire, busy = hops * bits / 8 / self.bandwidth, self.speeds.interface + hops * coding
-        agreed = 2 * (ranks - 1) * latency
-        return count * self.piped(wire, busy) + agreed < count * hops * 4 / self.bandwidth
+        agreed = (ranks - 1) * self.latency
+        return count * self._coded(bits, coding) + agreed < count * self.hops * 4 / self.bandwidth
+
+    def _coded(self, bits: float, coding: float) -> float:
+        """Seconds a symbol: frames are messages of their own, which the plain way need not send."""
+        wire, busy = self.hops * bits / 8 / self.bandwidth, self.speeds.interface + self.hops * coding
+        return self.piped(wire, busy) + self.hops * self.latency / self.frame
 
 
 @cache

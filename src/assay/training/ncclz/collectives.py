@@ -164,12 +164,12 @@ def all_reduce(port: Port, x: Floats, eps: float | None, choices: Choices = CHOO
     if port.size > quantise.MOST_RANKS:
         raise ValueError(f"{port.size} ranks, of which the sums of {quantise.MOST_RANKS} fit 32 bits")
     arbiter = _arbiter(port, len(x), choices)
-    idle = x.nbytes <= SMALL or arbiter.hopeless(port.size)
+    idle = x.nbytes <= SMALL or arbiter.hopeless
     if eps is None or port.size == 1 or (idle and not choices.always):
         return plain(port, x), Report(coded=False)
     peak, exempt, bits, coding = _agreed(port, x, eps, arbiter)
     predict = bool(bits[1] < bits[0]) if choices.predict is None else choices.predict
-    gains = arbiter.gains(port.size, bits[int(predict)], coding[int(predict)], len(x), port.link.latency)
+    gains = arbiter.gains(bits[int(predict)], coding[int(predict)], len(x), port.size)
     if exempt * FEW > len(x) or not (gains or choices.always):
         return plain(port, x), Report(coded=False, outliers=exempt)
     on, coder, out = quantise.grid(eps, peak), Coded(arbiter, choices.coder), np.empty_like(x)
@@ -183,8 +183,9 @@ def all_reduce(port: Port, x: Floats, eps: float | None, choices: Choices = CHOO
 
 
 def _arbiter(port: Port, count: int, choices: Choices) -> Arbiter:
-    frames = 2 * (port.size - 1) * -(-count // (FRAME * port.size))
-    return Arbiter(port.link.bandwidth, choices.speeds or _speeds(port), max(1, frames))
+    hops = max(1, 2 * (port.size - 1)) / port.size
+    frames = max(1, round(hops * count / FRAME))
+    return Arbiter(port.link.bandwidth, choices.speeds or _speeds(port), frames, hops, port.link.latency, FRAME)
 
 
 def _speeds(port: Port) -> Speeds:
@@ -233,7 +234,7 @@ def all_reduce_levels(port: Port, x: Floats, bits: int, key: int, choices: Choic
     """
     x = np.ascontiguousarray(x, np.float32).reshape(-1)
     arbiter = _arbiter(port, len(x), choices)
-    if port.size == 1 or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless(port.size))):
+    if port.size == 1 or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless)):
         return plain(port, x), Report(coded=False)
     levels = 2 ** (bits - 1) - 1
     shared = plain(port, quantise.scales(x), np.maximum)
@@ -254,7 +255,7 @@ def all_gather(port: Port, x: Floats, eps: float | None, choices: Choices = CHOO
     if eps is not None and not 0 < eps < np.inf:
         raise ValueError(f"eps is {eps}, should be a positive number")
     arbiter = _arbiter(port, len(x), choices)
-    off = eps is None or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless(port.size)))
+    off = eps is None or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless))
     coder = Coded(arbiter, choices.coder)
     sizes = [int(row.view(np.int64)[0]) for row in port.gather(np.array([len(x)], np.int64).view(np.uint8))]
     found = [np.empty(size, np.float32) for size in sizes]

@@ -140,16 +140,33 @@ class Port:
         return [found[k] for k in range(self.size)]
 
 
-def probed(dist: Any, group: Any = None, count: int = 1 << 18, rounds: int = 5) -> Link:
-    """The link as plain all-reduces find it: bytes a second of the quickest of a few, the same on every rank."""
+def probed(dist: Any, group: Any = None, rounds: int = 5) -> Link:
+    """The link as it is found: bytes a second of a plain all-reduce, seconds of a message, the same on every rank.
+
+    Each is the quickest of a few, of the slowest rank.
+    """
     import torch
 
-    ranks, x, times = dist.get_world_size(group), torch.zeros(count), []
-    for _ in range(rounds):
-        dist.barrier(group=group)
-        began = time.perf_counter()
-        dist.all_reduce(x, group=group)
-        times.append(time.perf_counter() - began)
-    least = torch.tensor([min(times)], dtype=torch.float64)
-    dist.all_reduce(least, dist.ReduceOp.MAX, group=group)
-    return Link(2 * (ranks - 1) / ranks * 4 * count / max(float(least), 1e-9))
+    ranks, x = dist.get_world_size(group), torch.zeros(1 << 18)
+    port, message = Port(dist, Link(1e12), group=group), np.zeros(1 << 16, np.uint8)
+    if ranks == 1:
+        return port.link
+
+    def round_trip() -> None:
+        port.send(message)
+        port.recv()
+
+    found = []
+    for job in (lambda: dist.all_reduce(x, group=group), round_trip):
+        times = []
+        for _ in range(rounds):
+            dist.barrier(group=group)
+            began = time.perf_counter()
+            job()
+            times.append(time.perf_counter() - began)
+        port.flush()
+        found.append(min(times))
+    slowest = torch.tensor(found, dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
+    plain, hop = slowest.tolist()
+    return Link(2 * (ranks - 1) / ranks * 4 * len(x) / max(plain, 1e-9), hop)

@@ -131,7 +131,7 @@ def _recompress(port: Port, x: Floats, eps: float) -> tuple[Floats, Report]:
 Method = Callable[[Port, Floats, float], tuple[Floats, Report]]
 NCCLZ = "ncclz"
 PLAIN = "plain"
-EARLIER = ("quantise only", "packed sums", "recompress", "recompress sz3", "recompress zfp")
+EARLIER = ("quantise only", "packed sums", "recompress")  # with the same compiled coders; SZ3 and ZFP are beside them
 METHODS: dict[str, Method] = {
     PLAIN: _plain,
     NCCLZ: all_reduce,
