@@ -29,7 +29,8 @@ def summed(parts: list[Any], eps: float | None, choices: Choices = CODE, on: Lin
 
 
 def exact(parts: list[Any]) -> Any:
-    return np.sum([np.asarray(part, np.float64) for part in parts], axis=0)
+    with np.errstate(invalid="ignore"):
+        return np.sum([np.asarray(part, np.float64) for part in parts], axis=0)
 
 
 @given(
@@ -64,14 +65,13 @@ def test_what_is_not_finite_or_too_large_arrives_as_it_should() -> None:
     parts[0][[5, 6, 7]] = np.nan, np.inf, 3e38
     parts[1][[6, 7, 8]] = -np.inf, 3e38, -1e20
     parts[2][29_999] = np.inf
-    with np.errstate(over="ignore"):
-        found, report = summed(parts, 1e-4)[0]
+    found, report = summed(parts, 1e-4)[0]
     assert (report.coded, report.outliers) == (True, 3)
     assert np.isnan(found[[5, 6]]).all()
     assert np.isinf(found[[7, 29_999]]).all()
     assert found[8] == np.float32(-1e20)
     rest = np.setdiff1d(np.arange(30_000), [5, 6, 7, 8, 29_999])
-    assert (np.abs(found - exact(parts))[rest] <= 3e-4).all()
+    assert (np.abs(found[rest] - exact(parts)[rest]) <= 3e-4).all()
 
 
 @pytest.mark.parametrize("value", [0.0, 1 / 3, float(np.float32(1e-42)), 3e38, np.nan, np.inf])

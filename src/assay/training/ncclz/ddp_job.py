@@ -16,9 +16,14 @@ HOOKS = ("fp32", "ncclz qsgd8", "ncclz qsgd4", "ncclz eps", "fp16", "powersgd")
 EPS = 1e-4
 
 
-def trained(ranks: int, steps: int, seeds: Sequence[int]) -> list[dict[str, dict[str, Any]]]:
+def trained(
+    ranks: int, steps: int, seeds: Sequence[int], hooks: Sequence[str] = HOOKS
+) -> list[dict[str, dict[str, Any]]]:
     """For every seed the held-out loss after so many steps with each hook, from the same start on the same batches."""
-    with scratch() as where, Ranks(ranks, _work, str(where), steps, list(seeds), imports=IMPORTS) as running:
+    with (
+        scratch() as where,
+        Ranks(ranks, _work, str(where), steps, list(seeds), list(hooks), imports=IMPORTS) as running,
+    ):
         found = running.wait(PATIENCE)
     return [
         {name: row | {"same": all(one[k][name]["loss"] == row["loss"] for one in found)} for name, row in rows.items()}
@@ -26,9 +31,11 @@ def trained(ranks: int, steps: int, seeds: Sequence[int]) -> list[dict[str, dict
     ]
 
 
-def _work(rank: Rank, where: str, steps: int, seeds: Sequence[int]) -> list[dict[str, dict[str, Any]]]:
+def _work(
+    rank: Rank, where: str, steps: int, seeds: Sequence[int], hooks: Sequence[str]
+) -> list[dict[str, dict[str, Any]]]:
     with gloo_ranks.joined(rank, where, patience=PATIENCE):
-        return [{name: _run(name, rank, steps, seed) for name in HOOKS} for seed in seeds]
+        return [{name: _run(name, rank, steps, seed) for name in hooks} for seed in seeds]
 
 
 def _pairs(seed: int) -> Any:
