@@ -35,7 +35,7 @@ def train() -> float:
         optimizer.step()
     raw = 4 * STEPS * sum(p.numel() for p in model.parameters())
     if dist.get_rank() == 0:
-        print(f"loss {loss.item():.3f}, {sum(r.coded for r in state.reports)} buckets coded, "
+        print(f"loss {loss.item():.3f}, {state.coded} buckets coded, "
               f"{raw / max(1, state.sent):.1f} times fewer bytes")  # fmt: skip
     return float(loss)
 

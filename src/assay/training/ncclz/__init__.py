@@ -98,6 +98,7 @@ def by_link(ranks: int, count: int, seeds: Sequence[int], seed: int) -> dict[str
         f"{k} {name}": {
             "seed": race.seed, "kind": race.kind, "eps": race.eps, "gbit": race.link.bandwidth * 8e-9,
             "collective": "all-gather" if race.gather else "all-reduce", "bytes": 4 * race.count, "method": name,
+            "size": "small" if race.count == SMALL else "large",
         } | row
         for k, (race, part) in enumerate(zip(races, found, strict=True))
         for name, row in part.items()
@@ -170,7 +171,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         ),
         "choices": here.with_seeds(quick=2, full=10).run(chosen, [{"count": 1 << 18}]),
     }
-    lab.cases.update(("kind", "eps", "gbit", "collective", "bytes", "method", "hook"))
+    lab.cases.update(("kind", "eps", "gbit", "collective", "size", "method", "hook"))
     lab.cases.difference_update(("seeds", "race"))  # rows say themselves whose seed's they are
     return {name: table.drop("seeds", "race", strict=False) for name, table in tables.items()}
 
@@ -181,17 +182,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
 def _sped(of: str, kind: str, eps: float, column: str = "seconds", **more: Any) -> Measure:
     """How many times as long `of` takes as NCCLZ does."""
     case = {"experiment": "links", "kind": kind, "eps": eps, "ranks": 2, "gbit": 1.0, "collective": "all-reduce"}
-    case |= {"bytes": _Large()} | more
-    return lambda table: ratio(column, of={"method": of}, to={"method": "ncclz"}, **_sized(table, case))(table)
-
-
-class _Large:
-    """Stands for the size of the study's messages, which the table knows."""
-
-
-def _sized(table: pl.DataFrame, case: Mapping[str, Any]) -> dict[str, Any]:
-    largest = rows(table, {"experiment": "links"})["bytes"].max()
-    return {key: largest if isinstance(value, _Large) else value for key, value in case.items()}
+    return ratio(column, of={"method": of}, to={"method": "ncclz"}, **(case | {"size": "large"} | more))
 
 
 CASES: dict[str, tuple[str, float, dict[str, Any]]] = {
@@ -253,7 +244,7 @@ def _near(table: pl.DataFrame) -> Estimate:
     return counted(float(found["near"].sum() / found["frames"].sum()), int(found["frames"].sum()))
 
 
-_small = {"experiment": "links", "bytes": 4 * SMALL, "ranks": 2, "collective": "all-reduce"}
+_small = {"experiment": "links", "size": "small", "ranks": 2, "collective": "all-reduce"}
 claims = [
     Claim("over-nccl", best({
         name: _sped("plain", kind, eps, **more) for name, (kind, eps, more) in (CASES | MORE).items()
@@ -319,9 +310,8 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     """Seconds of an all-reduce at 1 Gb/s by field and method."""
     import altair as alt
 
-    large = table.filter(pl.col("experiment") == "links")["bytes"].max()
     found = table.filter(
-        pl.col("experiment") == "links", pl.col("ranks") == 2, pl.col("gbit") == 1.0, pl.col("bytes") == large,
+        pl.col("experiment") == "links", pl.col("ranks") == 2, pl.col("gbit") == 1.0, pl.col("size") == "large",
         pl.col("collective") == "all-reduce", pl.col("method").is_in(SLOWEST),
     ).with_columns(field=pl.format("{}, eps {}", "kind", "eps"))  # fmt: skip
     chart: alt.Chart = (

@@ -120,7 +120,8 @@ def reduce_ring(
     port.flush()
 
 
-def _into(out: NDArray[Any], a: int, b: int, frame: Any) -> None:
+def put(out: NDArray[Any], a: int, b: int, frame: Any) -> None:
+    """A sink that keeps frames where they belong."""
     out[a:b] = frame
 
 
@@ -134,7 +135,7 @@ def plain(port: Port, x: Floats, add: Callable[..., Any] = np.add) -> Floats:
 
         port.dist.all_reduce(torch.from_numpy(out), group=port.group)
         return out
-    reduce_ring(port, len(x), lambda a, b: x[a:b], partial(_into, out), Plain(), add)
+    reduce_ring(port, len(x), lambda a, b: x[a:b], partial(put, out), Plain(), add)
     return out
 
 
@@ -164,7 +165,7 @@ def all_reduce(port: Port, x: Floats, eps: float | None, choices: Choices = CHOO
         raise ValueError(f"eps is {eps}, should be a positive number")
     if port.size > quantise.MOST_RANKS:
         raise ValueError(f"{port.size} ranks, of which the sums of {quantise.MOST_RANKS} fit 32 bits")
-    arbiter = _arbiter(port, len(x), choices)
+    arbiter = arbiter_for(port, len(x), choices)
     idle = x.nbytes <= SMALL or arbiter.hopeless
     if eps is None or port.size == 1 or (idle and not choices.always):
         return plain(port, x), Report(coded=False)
@@ -183,7 +184,8 @@ def all_reduce(port: Port, x: Floats, eps: float | None, choices: Choices = CHOO
     return out, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]), predict, exempt)
 
 
-def _arbiter(port: Port, count: int, choices: Choices) -> Arbiter:
+def arbiter_for(port: Port, count: int, choices: Choices = CHOOSE) -> Arbiter:
+    """What chooses coders for a message of so many numbers; the first call on a port is made by all ranks together."""
     hops = max(1, 2 * (port.size - 1)) / port.size
     frames = max(1, round(hops * count / FRAME))
     return Arbiter(port.link.bandwidth, choices.speeds or _speeds(port), frames, hops, port.link.latency, FRAME)
@@ -234,7 +236,7 @@ def all_reduce_levels(port: Port, x: Floats, bits: int, key: int, choices: Choic
     `key` draws the rounding; every rank has its own, every call another.
     """
     x = np.ascontiguousarray(x, np.float32).reshape(-1)
-    arbiter = _arbiter(port, len(x), choices)
+    arbiter = arbiter_for(port, len(x), choices)
     if port.size == 1 or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless)):
         return plain(port, x), Report(coded=False)
     levels = 2 ** (bits - 1) - 1
@@ -255,7 +257,7 @@ def all_gather(port: Port, x: Floats, eps: float | None, choices: Choices = CHOO
     x = np.ascontiguousarray(x, np.float32).reshape(-1)
     if eps is not None and not 0 < eps < np.inf:
         raise ValueError(f"eps is {eps}, should be a positive number")
-    arbiter = _arbiter(port, len(x), choices)
+    arbiter = arbiter_for(port, len(x), choices)
     off = eps is None or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless))
     coder = Coded(arbiter, choices.coder)
     sizes = [int(row.view(np.int64)[0]) for row in port.gather(np.array([len(x)], np.int64).view(np.uint8))]

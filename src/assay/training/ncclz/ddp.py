@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from assay.sim.random import key
-from assay.training.ncclz.collectives import Choices, Report, all_reduce, all_reduce_levels
+from assay.training.ncclz.collectives import Choices, all_reduce, all_reduce_levels
 from assay.training.ncclz.links import Link, Port, link, probed
 
 
@@ -27,7 +27,8 @@ class Compression:
     links: str | Link | None = None
     always: bool = False
     seed: int = 0
-    reports: list[Report] = field(default_factory=list)  # of every bucket so far
+    buckets: int = 0  # so far
+    coded: int = 0  # of them
     sent: int = 0  # bytes of this rank's coded messages
     port: Port | None = None
 
@@ -62,9 +63,10 @@ def hook(state, bucket):  # type: ignore[no-untyped-def]
     if state.eps is not None:
         total, report = all_reduce(port, x, state.eps, choices)
     else:
-        drawn = key(state.seed, "ncclz", port.index, len(state.reports))
+        drawn = key(state.seed, "ncclz", port.index, state.buckets)
         total, report = all_reduce_levels(port, x, state.bits, drawn, choices)
-    state.reports.append(report)
+    state.buckets += 1
+    state.coded += report.coded
     state.sent += port.sent
     tensor.copy_(torch.from_numpy(total).div_(port.size).view_as(tensor))
     found = torch.futures.Future()

@@ -69,7 +69,7 @@ def _run(name: str, rank: Rank, steps: int, seed: int) -> dict[str, Any]:
     with torch.no_grad():
         final = float(nn.functional.cross_entropy(inner(held[:, :-1]), held[:, -1]))
     count = sum(p.numel() for p in inner.parameters())
-    coded = sum(report.coded for report in state.reports) if state else 0
+    coded = state.coded if state else 0
     return {"loss": final, "bytes": 4 * count * steps, "sent": state.sent if state else None, "coded": coded}
 
 

@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 from assay.training.ncclz import coders, floats
 from assay.training.ncclz.collectives import (
-    CHOOSE,
     Choices,
     Coded,
     Report,
-    _arbiter,
-    _into,
     all_gather,
     all_reduce,
+    arbiter_for,
     plain,
+    put,
     reduce_ring,
 )
 from assay.training.ncclz.links import Port
@@ -114,7 +113,7 @@ class Half:
 
 def _hops(port: Port, x: Floats, coder: Any) -> tuple[Floats, Report]:
     out = np.empty_like(x)
-    reduce_ring(port, len(x), lambda a, b: x[a:b], partial(_into, out), coder)
+    reduce_ring(port, len(x), lambda a, b: x[a:b], partial(put, out), coder)
     return out, Report(coded=True)
 
 
@@ -123,7 +122,7 @@ def _plain(port: Port, x: Floats, eps: float) -> tuple[Floats, Report]:
 
 
 def _recompress(port: Port, x: Floats, eps: float) -> tuple[Floats, Report]:
-    coder = Coded(_arbiter(port, len(x), CHOOSE))
+    coder = Coded(arbiter_for(port, len(x)))
     out, _ = _hops(port, x, Recompressing(eps, coder))
     return out, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]), predict=True)
 
