@@ -26,7 +26,7 @@ SHAPED = link("1gbit", shaped=True)
 
 
 def test_a_real_ring_sums_gathers_and_counts_every_second_of_the_wire() -> None:
-    methods = ("plain", "ncclz", "ncclz reversed", "packed sums", "recompress")
+    methods = ("plain", "ncclz always", "ncclz always reversed", "packed sums", "recompress")
     count = 60_000
     races = [
         race_job.Race("smooth", 1e-3, SHAPED, methods, count, seed=3),
@@ -39,11 +39,11 @@ def test_a_real_ring_sums_gathers_and_counts_every_second_of_the_wire() -> None:
     for name in methods:
         assert summed[name]["same"]
         assert summed[name]["error"] <= 3e-3
-    assert summed["ncclz"]["digest"] == summed["ncclz reversed"]["digest"]
-    assert summed["ncclz"]["coded"]
-    assert summed["ncclz"]["ratio"] > 3
+    assert summed["ncclz always"]["digest"] == summed["ncclz always reversed"]["digest"]
+    assert summed["packed sums"]["digest"] == summed["ncclz always"]["digest"]
+    assert summed["packed sums"]["ratio"] > 3
     assert gathered["plain"]["error"] == 0
-    assert gathered["ncclz"]["error"] <= 1e-3
+    assert gathered["ncclz"]["error"] <= 1e-3  # coded or not, as the machine's speed has it
     assert gathered["ncclz"]["same"]
 
 
