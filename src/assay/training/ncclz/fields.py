@@ -21,7 +21,7 @@ def field(kind: str, count: int, seed: int, rank: int) -> Floats:
     Sparse fields are 0 over 70 % of their area, as precipitation and clouds are.
 
     >>> x = field("smooth", 10_000, seed=0, rank=0)
-    >>> len(x), float(abs(x).max()), bool(abs(np.diff(x)).mean() < 0.02)
+    >>> len(x), float(abs(x).max()), bool(abs(np.diff(x)).mean() < 0.1)
     (10000, 1.0, True)
     """
     random = stream(seed, "ncclz", kind, rank)

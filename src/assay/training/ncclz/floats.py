@@ -39,8 +39,8 @@ def compress(x: Floats, eps: float | None, coder: Frames | None = None) -> Bytes
     >>> decompress(compress(x, eps=0.01)).tolist()[:4]
     [1.0..., 1.5..., nan, -inf]
     >>> x = np.sin(np.arange(100_000) / 1000).astype(np.float32)
-    >>> x.nbytes // len(compress(x, eps=1e-3))
-    24
+    >>> x.nbytes > 20 * len(compress(x, eps=1e-3))
+    True
 
     Raises:
         ValueError: eps is no positive number.
