@@ -611,6 +611,24 @@ def routing(random: Random) -> bytes:
     return npy(counts, (8, 16, 64))
 
 
+@makes("field.npy")
+def field(random: Random) -> bytes:
+    """A smooth field of 128 by 256 points: waves whose height falls with the square of their number, and weak noise."""
+    waves = []
+    for _ in range(48):
+        along, across = random.randint(0, 12), random.randint(1, 12)
+        waves.append((along, across, random.uniform(0, math.tau), random.gauss(0, 1) / (along**2 + across**2)))
+    rows = [
+        [
+            sum(h * math.sin(math.tau * (a * i / 128 + b * j / 256) + p) for a, b, p, h in waves)
+            + random.gauss(0, 1e-4)
+            for j in range(256)
+        ]
+        for i in range(128)
+    ]
+    return npy([[round(value, 7) for value in row] for row in rows])
+
+
 @makes("gcn.npz")
 def gcn(random: Random) -> bytes:
     """A graph convolutional network of two layers, by the names that PyTorch Geometric gives its weights."""

@@ -1,0 +1,279 @@
+"""Rings whose hops carry coded frames: sums of whole numbers, or of floats, or blocks that only travel.
+
+One loop serves all: what differs is where a frame comes from, how it is coded for a hop, and where it goes. Frames
+follow one another: while one is on the wire the next is decoded, summed and coded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.training.ncclz import coders, floats, quantise
+from assay.training.ncclz.arbiter import Arbiter, Speeds, measured
+from assay.training.ncclz.links import Port
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+FRAME = 1 << 17  # symbols: one of NCCL's slots of 512 KiB
+SMALL = 1 << 16  # bytes of a message that is not worth a look
+FEW = 8  # one outlier in so many numbers, and nothing is coded
+PIECES = 4, 4096  # of a message that are looked at: 64 KiB
+
+
+class Coder(Protocol):
+    """How a frame goes over a hop, and whether it comes out as it went in."""
+
+    lossless: bool
+
+    def encode(self, frame: Any, /) -> Bytes: ...  # noqa: D102
+
+    def decode(self, message: Bytes, /) -> Any: ...  # noqa: D102
+
+
+class Plain:
+    """Floats as they are."""
+
+    lossless = True
+
+    def encode(self, frame: Floats) -> Bytes:
+        """The same memory."""
+        return frame.view(np.uint8)
+
+    def decode(self, message: Bytes) -> Floats:
+        """The same memory."""
+        return message.view(np.float32)
+
+
+@dataclass
+class Coded:
+    """Whole numbers by the coder that the arbiter chooses for every frame, or always by one; counts what it chose."""
+
+    arbiter: Arbiter
+    always: int | None = None
+    frames: list[int] = field(default_factory=lambda: [0, 0, 0])
+    lossless = True
+
+    def encode(self, frame: NDArray[np.int32]) -> Bytes:
+        """Choose and code."""
+        found = coders.encode(frame, self.arbiter.choose(frame) if self.always is None else self.always)
+        self.frames[found[0]] += 1
+        return found
+
+    def decode(self, message: Bytes) -> NDArray[np.int32]:
+        """Whatever the sender chose."""
+        return coders.decode(message)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a collective did: whether it coded, how many frames by which coder, how it predicted, what was exempt."""
+
+    coded: bool
+    frames: tuple[int, int, int] = (0, 0, 0)
+    predict: bool = False
+    outliers: int = 0
+
+
+def cut(count: int, parts: int) -> list[list[tuple[int, int]]]:
+    """The frames of every rank's segment.
+
+    >>> cut(10, 3)
+    [[(0, 3)], [(3, 6)], [(6, 10)]]
+    """
+    ends = [count * k // parts for k in range(parts + 1)]
+    return [[(a, min(a + FRAME, stop)) for a in range(start, stop, FRAME)] for start, stop in itertools.pairwise(ends)]
+
+
+def reduce_ring(
+    port: Port, count: int, source: Callable[[int, int], Any], sink: Callable[[int, int, Any], None], coder: Coder,
+    add: Callable[..., Any] = np.add,
+) -> None:  # fmt: skip
+    """Sum `source(a, b)` over all ranks and hand every frame of the sum to `sink(a, b, frame)`.
+
+    The first half sums: receive, decode, add, code, send on. The second half passes sums on as they came.
+    """
+    frames, me, n = cut(count, port.size), port.index, port.size
+    for a, b in frames[me]:
+        port.send(coder.encode(source(a, b)))
+    for step in range(1, n):
+        for a, b in frames[(me - step) % n]:
+            total = coder.decode(port.recv())
+            with np.errstate(over="ignore", invalid="ignore"):  # infinities are answers
+                add(total, source(a, b), out=total)
+            message = coder.encode(total)
+            port.send(message)
+            if step == n - 1:
+                sink(a, b, total if coder.lossless else coder.decode(message))  # what the others will see
+    for step in range(1, n):
+        for a, b in frames[(me + 1 - step) % n]:
+            message = port.recv()
+            if step < n - 1:
+                port.send(message)
+            sink(a, b, coder.decode(message))
+    port.flush()
+
+
+def put(out: NDArray[Any], a: int, b: int, frame: Any) -> None:
+    """A sink that keeps frames where they belong."""
+    out[a:b] = frame
+
+
+def plain(port: Port, x: Floats, add: Callable[..., Any] = np.add) -> Floats:
+    """The ring on floats; where the link is not shaped, gloo's own all-reduce."""
+    out = np.array(x, np.float32)
+    if port.size == 1:
+        return out
+    if not port.link.shaped and add is np.add:
+        import torch
+
+        port.dist.all_reduce(torch.from_numpy(out), group=port.group)
+        return out
+    reduce_ring(port, len(x), lambda a, b: x[a:b], partial(put, out), Plain(), add)
+    return out
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is left to NCCLZ unless said otherwise: which coder, whether to predict, and whether to code at all."""
+
+    coder: int | None = None
+    predict: bool | None = None
+    always: bool = False
+    speeds: Speeds | None = None
+
+
+CHOOSE = Choices()
+
+
+def all_reduce(port: Port, x: Floats, eps: float | None, choices: Choices = CHOOSE) -> tuple[Floats, Report]:
+    """The sum over all ranks, off by at most n eps; exactly the plain ring's where eps is None.
+
+    Where outliers come in, their sum's own rounding to float32 is added to the bound.
+
+    Raises:
+        ValueError: an eps that is no positive number, ranks of different sizes or bounds, or over 512 of them.
+    """
+    x = np.ascontiguousarray(x, np.float32).reshape(-1)
+    if eps is not None and not 0 < eps < np.inf:
+        raise ValueError(f"eps is {eps}, should be a positive number")
+    if port.size > quantise.MOST_RANKS:
+        raise ValueError(f"{port.size} ranks, of which the sums of {quantise.MOST_RANKS} fit 32 bits")
+    arbiter = arbiter_for(port, len(x), choices)
+    idle = x.nbytes <= SMALL or arbiter.hopeless
+    if eps is None or port.size == 1 or (idle and not choices.always):
+        return plain(port, x), Report(coded=False)
+    peak, exempt, bits, coding = _agreed(port, x, eps, arbiter)
+    predict = bool(bits[1] < bits[0]) if choices.predict is None else choices.predict
+    gains = arbiter.gains(bits[int(predict)], coding[int(predict)], len(x), port.size)
+    if exempt * FEW > len(x) or not (gains or choices.always):
+        return plain(port, x), Report(coded=False, outliers=exempt)
+    on, coder, out = quantise.grid(eps, peak), Coded(arbiter, choices.coder), np.empty_like(x)
+    reduce_ring(
+        port, len(x), lambda a, b: quantise.quantised(x[a:b], on, predict),
+        lambda a, b, codes: quantise.restored(codes, on.step, predict, out[a:b]), coder,
+    )  # fmt: skip
+    if exempt:
+        quantise.add_outliers(port.gather(quantise.outliers(x, on)), out)
+    return out, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]), predict, exempt)
+
+
+def arbiter_for(port: Port, count: int, choices: Choices = CHOOSE) -> Arbiter:
+    """What chooses coders for a message of so many numbers; the first call on a port is made by all ranks together."""
+    hops = max(1, 2 * (port.size - 1)) / port.size
+    frames = max(1, round(hops * count / FRAME))
+    return Arbiter(port.link.bandwidth, choices.speeds or _speeds(port), frames, hops, port.link.latency, FRAME)
+
+
+def _speeds(port: Port) -> Speeds:
+    """What coding takes, in the mean over ranks: each would measure something else, and all must decide alike."""
+    if port.speeds is None:
+        mine = np.array(astuple(measured()))
+        rows = [row.view(np.float64) for row in port.gather(mine.view(np.uint8))]
+        port.speeds = Speeds(*np.mean(rows, axis=0).tolist())
+        port.start()
+    found: Speeds = port.speeds
+    return found
+
+
+def _agreed(port: Port, x: Floats, eps: float, arbiter: Arbiter) -> tuple[float, int, list[float], list[float]]:
+    """One small message round the ring, so that all ranks go the same way.
+
+    The largest number and the most outliers of any rank; bits and seconds a symbol in the mean, without and with
+    differences.
+    """
+    peak, exempt = quantise.surveyed(x, eps)
+    looks = [_look(x, quantise.grid(eps, peak), predict, arbiter) for predict in (False, True)]
+    mine = np.array([len(x), eps, peak, exempt, *looks[0], *looks[1]])
+    rows = np.array([np.ascontiguousarray(row).view(np.float64) for row in port.gather(mine.view(np.uint8))])
+    if (rows[:, :2] != rows[0, :2]).any():
+        raise ValueError(f"ranks differ in size and eps: {rows[:, :2].tolist()}")
+    mean = rows[:, 4:].mean(axis=0)
+    return float(rows[:, 2].max()), int(rows[:, 3].max()), [mean[0], mean[2]], [mean[1], mean[3]]
+
+
+def _look(x: Floats, on: quantise.Grid, predict: bool, arbiter: Arbiter) -> tuple[float, float]:
+    """Bits a symbol by the coder that would be chosen, and its seconds."""
+    pieces, size = PIECES
+    starts = np.linspace(0, max(0, len(x) - size), pieces).astype(int)
+    codes = [quantise.quantised(x[start : start + size], on, predict)[1:] for start in starts]
+    symbols = np.concatenate(codes)
+    if not len(symbols):
+        return 32.0, 0.0
+    coder = arbiter.choose(symbols)
+    return float(8 * coders.encode(symbols, coder).size / len(symbols)), arbiter.speeds.coders[coder]
+
+
+def all_reduce_levels(port: Port, x: Floats, bits: int, key: int, choices: Choices = CHOOSE) -> tuple[Floats, Report]:
+    """The sum over all ranks of QSGD's levels: right in the mean, off by at most n scales / levels.
+
+    `key` draws the rounding; every rank has its own, every call another.
+    """
+    x = np.ascontiguousarray(x, np.float32).reshape(-1)
+    arbiter = arbiter_for(port, len(x), choices)
+    if port.size == 1 or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless)):
+        return plain(port, x), Report(coded=False)
+    levels = 2 ** (bits - 1) - 1
+    shared = plain(port, quantise.scales(x), np.maximum)
+    coder, out = Coded(arbiter, choices.coder), np.empty_like(x)
+    reduce_ring(
+        port, len(x), lambda a, b: quantise.levelled(x[a:b], a, shared, levels, key),
+        lambda a, b, codes: quantise.unlevelled(codes, a, shared, levels, out[a:b]), coder,
+    )  # fmt: skip
+    return out, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]))
+
+
+def all_gather(port: Port, x: Floats, eps: float | None, choices: Choices = CHOOSE) -> tuple[list[Floats], Report]:
+    """Everybody's numbers, each within eps (as they are where eps is None), from whoever is first in the ring on.
+
+    A frame is coded once, passed on as it is, and says itself whether it is coded: nothing has to be agreed upon.
+    """
+    x = np.ascontiguousarray(x, np.float32).reshape(-1)
+    if eps is not None and not 0 < eps < np.inf:
+        raise ValueError(f"eps is {eps}, should be a positive number")
+    arbiter = arbiter_for(port, len(x), choices)
+    off = eps is None or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless))
+    coder = Coded(arbiter, choices.coder)
+    sizes = [int(row.view(np.int64)[0]) for row in port.gather(np.array([len(x)], np.int64).view(np.uint8))]
+    found = [np.empty(size, np.float32) for size in sizes]
+    frames = [[(a, min(a + FRAME, size)) for a in range(0, size, FRAME)] for size in sizes]
+    me, n = port.index, port.size
+    for a, b in frames[me]:
+        message = floats.compress(x[a:b], None if off else eps, coder)
+        port.send(message)
+        found[me][a:b] = x[a:b] if off else floats.decompress(message)
+    for step in range(1, n):
+        whose = (me - step) % n
+        for a, b in frames[whose]:
+            message = port.recv()
+            if step < n - 1:
+                port.send(message)
+            found[whose][a:b] = floats.decompress(message)
+    port.flush()
+    return found, Report(not off, (coder.frames[0], coder.frames[1], coder.frames[2]))

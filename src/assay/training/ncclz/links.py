@@ -1,0 +1,172 @@
+"""A rank's place in a ring: it sends to the next one, receives from the one before, and knows what time it is.
+
+Messages are real: gloo carries them from process to process. A shaped link delivers a message when one of its bandwidth
+and latency would have: each carries the moment of its arrival, and the receiver waits for that. The sender goes on
+computing meanwhile, as a network card lets it.
+
+Two clocks run. One is the wall's. The other is the ring's own: a rank's processor time while it computes, and the
+modelled wire while it waits; handing messages to gloo and back is not in it, as a card would do that. Other work on the
+machine delays the first clock and leaves the second alone.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.record.errors import BadInput
+
+Bytes = NDArray[np.uint8]
+HEAD = 24  # bytes before a message: its length, and when it arrives by either clock
+LATENCY = 50e-6
+
+
+@dataclass(frozen=True)
+class Link:
+    """Bytes a second, seconds a message; `shaped` makes the processes' messages behave so."""
+
+    bandwidth: float
+    latency: float = LATENCY
+    shaped: bool = False
+
+
+def link(name: str, *, shaped: bool = False) -> Link:
+    """A link by its speed.
+
+    >>> link("1gbit").bandwidth, link("2.5gbit").bandwidth, link("100mbit").bandwidth
+    (125000000.0, 312500000.0, 12500000.0)
+
+    Raises:
+        BadInput: no speed of a link.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mg])bit", name.strip().lower())
+    if not found or not float(found[1]):
+        raise BadInput(f"'{name}' is no link: give its speed, as in 100mbit, 1gbit or 2.5gbit")
+    return Link(float(found[1]) * {"m": 1e6, "g": 1e9}[found[2]] / 8, shaped=shaped)
+
+
+class Port:
+    """This rank's end of a ring over torch.distributed; `order` says who follows whom."""
+
+    def __init__(self, dist: Any, on: Link, *, order: Sequence[int] | None = None, group: Any = None) -> None:
+        self.dist, self.link, self.group = dist, on, group
+        ranks = list(range(dist.get_world_size(group))) if order is None else list(order)
+        if group is not None:
+            ranks = [dist.get_global_rank(group, rank) for rank in ranks]
+        self.size, self.index = len(ranks), ranks.index(dist.get_rank())
+        self._next, self._before = ranks[(self.index + 1) % self.size], ranks[self.index - 1]
+        self._leaving: deque[tuple[Any, Any]] = deque()
+        self.speeds: Any = None  # of coding, once the ranks have agreed on them
+        self.start()
+
+    def start(self) -> None:
+        """Both clocks at nothing, an idle link, no bytes sent, no processor time spent."""
+        self.clock, self.spent, self.sent, self._free = 0.0, 0.0, 0, 0.0
+        self._mark, self._began, self._wall_free = time.thread_time(), time.perf_counter(), 0.0
+
+    def now(self) -> float:
+        """Seconds by the ring's own clock."""
+        mark = time.thread_time()
+        self.clock += mark - self._mark
+        self.spent += mark - self._mark
+        self._mark = mark
+        return self.clock
+
+    def wall(self) -> float:
+        """Seconds by the wall's."""
+        return time.perf_counter() - self._began
+
+    def send(self, message: Bytes) -> None:
+        """Hand a message to the link; it must not be changed afterwards."""
+        import torch
+
+        taken = (HEAD + len(message)) / self.link.bandwidth
+        self._free = max(self._free, self.now()) + taken
+        self._wall_free = max(self._wall_free, time.perf_counter()) + taken
+        late = self.link.latency
+        head = torch.tensor([len(message), self._free + late, self._wall_free + late], dtype=torch.float64)
+        self._push(head)
+        if len(message):
+            self._push(torch.from_numpy(message))
+        self.sent += HEAD + len(message)
+        self._mark = time.thread_time()
+
+    def _push(self, tensor: Any) -> None:
+        while self._leaving and self._leaving[0][0].is_completed():
+            self._leaving.popleft()
+        self._leaving.append((self.dist.isend(tensor, self._next, group=self.group), tensor))
+
+    def recv(self) -> Bytes:
+        """The next message, when it has arrived."""
+        import torch
+
+        self.now()
+        head = torch.empty(3, dtype=torch.float64)
+        self.dist.recv(head, self._before, group=self.group)
+        size, arrives, by_the_wall = head.tolist()
+        message = torch.empty(int(size), dtype=torch.uint8)
+        if size:
+            self.dist.recv(message, self._before, group=self.group)
+        if self.link.shaped:
+            self.clock = max(self.clock, arrives)
+            time.sleep(max(0.0, by_the_wall - time.perf_counter()))
+        found: Bytes = message.numpy()
+        self._mark = time.thread_time()
+        return found
+
+    def flush(self) -> None:
+        """Wait until all that was sent has left."""
+        self.now()
+        while self._leaving:
+            self._leaving.popleft()[0].wait()
+        self._mark = time.thread_time()
+
+    def gather(self, mine: Bytes) -> list[Bytes]:
+        """Everybody's message, from whoever is first in the ring on."""
+        found = {self.index: mine}
+        passed = mine
+        for step in range(1, self.size):
+            self.send(passed)
+            passed = self.recv()
+            found[(self.index - step) % self.size] = passed
+        self.flush()
+        return [found[k] for k in range(self.size)]
+
+
+def probed(dist: Any, group: Any = None, rounds: int = 5) -> Link:
+    """The link as it is found: bytes a second of a plain all-reduce, seconds of a message, the same on every rank.
+
+    Each is the quickest of a few, of the slowest rank.
+    """
+    import torch
+
+    ranks, x = dist.get_world_size(group), torch.zeros(1 << 18)
+    port, message = Port(dist, Link(1e12), group=group), np.zeros(1 << 16, np.uint8)
+    if ranks == 1:
+        return port.link
+
+    def round_trip() -> None:
+        port.send(message)
+        port.recv()
+
+    found = []
+    for job in (lambda: dist.all_reduce(x, group=group), round_trip):
+        times = []
+        for _ in range(rounds):
+            dist.barrier(group=group)
+            began = time.perf_counter()
+            job()
+            times.append(time.perf_counter() - began)
+        port.flush()
+        found.append(min(times))
+    slowest = torch.tensor(found, dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
+    plain, hop = slowest.tolist()
+    return Link(2 * (ranks - 1) / ranks * 4 * len(x) / max(plain, 1e-9), hop)

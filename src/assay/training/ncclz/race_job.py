@@ -1,0 +1,183 @@
+"""What the ranks of a comparison do: the same sums by every method over the same shaped links, one after another."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.record.timing import Gauge
+from assay.sim import gloo_ranks
+from assay.sim.ranks import Rank, Ranks
+from assay.sim.scratch import scratch
+from assay.training.ncclz import fields, rivals
+from assay.training.ncclz.collectives import Choices, Report, all_reduce, all_reduce_levels, plain
+from assay.training.ncclz.links import Link, Port, probed
+
+PATIENCE = 240.0
+IMPORTS = ("torch", "numba")
+WARM = 1 << 15  # numbers of the first sum, which loads what is compiled
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Race:
+    """One field on one kind of link: a generated one, or where `kind` is empty what the caller put there."""
+
+    kind: str
+    eps: float
+    link: Link
+    methods: tuple[str, ...]
+    count: int
+    seed: int = 0
+    gather: bool = False
+
+
+def raced(races: Sequence[Race], ranks: int, data: NDArray[np.float32] | None = None) -> list[dict[str, Row]]:
+    """Seconds, bytes and the worst error of every method in every race.
+
+    `seconds` are the ring's own (processor time and modelled wire), `wall` the clock's, of the slowest rank.
+    """
+    room = np.zeros((ranks, max(race.count for race in races)), np.float32) if data is None else data
+    with Gauge() as gauge:
+        found = _on_ranks(ranks, _races, list(races), arrays={"data": room})
+    return [
+        {name: _row(race, [one[k][name] for one in found], gauge.free) for name in race.methods}
+        for k, race in enumerate(races)
+    ]
+
+
+def _on_ranks(ranks: int, job: Callable[..., Any], *arguments: Any, arrays: Any = None) -> list[Any]:
+    with scratch() as where, Ranks(ranks, job, str(where), *arguments, arrays=arrays, imports=IMPORTS) as running:
+        return running.wait(PATIENCE)
+
+
+def _row(race: Race, found: Sequence[Row], free: float) -> Row:
+    report, n = found[0]["report"], len(found)
+    moved = (n - 1) * 4 * race.count * (n if race.gather else 2)
+    return {key: max(one[key] for one in found) for key in ("seconds", "wall", "computed", "error")} | {
+        "ratio": moved / max(1, sum(one["sent"] for one in found)), "bound": race.eps * (1 if race.gather else n),
+        "same": len({one["digest"] for one in found}) == 1, "digest": found[0]["digest"], "coded": report.coded,
+        "predict": report.predict, "raw": report.frames[0], "fixed": report.frames[1], "huffman": report.frames[2],
+        "outliers": report.outliers, "free_cores": free,
+    }  # fmt: skip
+
+
+def _races(rank: Rank, where: str, races: Sequence[Race]) -> list[dict[str, Row]]:
+    with gloo_ranks.joined(rank, where, patience=PATIENCE) as dist:
+        return [_race(rank, dist, race) for race in races]
+
+
+def _race(rank: Rank, dist: Any, race: Race) -> dict[str, Row]:
+    data = rank.array("data")[:, : race.count]
+    if race.kind:
+        data[rank.index] = fields.field(race.kind, race.count, race.seed, rank.index)
+    rank.meet(PATIENCE)
+    mine, known = data[rank.index].copy(), data.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        exact = known.reshape(-1) if race.gather else known.sum(axis=0)
+    found = {}
+    for name in race.methods:
+        port = Port(dist, race.link, order=range(rank.size)[::-1] if name.endswith("reversed") else None)
+        for x in (mine[:WARM], mine):
+            rank.meet(PATIENCE)
+            port.start()
+            out, report = _performed(name.removesuffix(" reversed"), port, x, race)
+            seconds, wall = port.now(), port.wall()
+        with np.errstate(invalid="ignore"):
+            wrong = np.abs(out - exact)
+        found[name] = {
+            "seconds": seconds, "wall": wall, "sent": port.sent, "computed": port.spent, "report": report,
+            "digest": zlib.crc32(out.tobytes()), "error": float(np.max(wrong[np.isfinite(exact)], initial=0.0)),
+        }  # fmt: skip
+    rank.meet(PATIENCE)  # before anyone writes the next field
+    return found
+
+
+def _performed(name: str, port: Port, x: NDArray[np.float32], race: Race) -> tuple[Any, Report]:
+    if race.gather:
+        return rivals.gathered(port, x, race.eps if name == rivals.NCCLZ else None)
+    return rivals.METHODS[name](port, x, race.eps)
+
+
+# ------------------------------------------------------------------------------------------------------ gradients
+
+
+def gradients(ranks: int, width: int, bits: int, on: Link, seeds: Sequence[int]) -> list[dict[str, Row]]:
+    """Real gradients, summed plainly, by QSGD's levels through NCCLZ, and by the same levels only packed."""
+    found = _on_ranks(ranks, _gradients, width, bits, on, list(seeds))
+    keys = "seconds", "wall", "sent", "error", "bytes"
+    return [
+        {name: {key: max(one[k][name][key] for one in found) for key in keys} for name in found[0][k]}
+        for k in range(len(seeds))
+    ]
+
+
+def _gradients(rank: Rank, where: str, width: int, bits: int, on: Link, seeds: Sequence[int]) -> list[dict[str, Row]]:
+    with gloo_ranks.joined(rank, where, patience=PATIENCE) as dist:
+        return [_gradient(rank, Port(dist, on), width, bits, seed) for seed in seeds]
+
+
+def _gradient(rank: Rank, port: Port, width: int, bits: int, seed: int) -> dict[str, Row]:
+    whole, key = fields.gradient(seed, rank.index, width), 2 * (rank.index + 64 * seed) + 1
+    jobs = {
+        "plain": lambda x: plain(port, x),
+        "qsgd": lambda x: all_reduce_levels(port, x, bits, key, Choices(always=True))[0],
+        "qsgd packed": lambda x: all_reduce_levels(port, x, bits, key, Choices(coder=1, always=True))[0],
+    }
+    found: dict[str, Row] = {}
+    exact = whole
+    for name, job in jobs.items():
+        for x in (whole[:WARM], whole):
+            rank.meet(PATIENCE)
+            port.start()
+            out = job(x)
+            found[name] = {"seconds": port.now(), "wall": port.wall(), "sent": port.sent, "bytes": x.nbytes}
+        exact = out if name == "plain" else exact
+        found[name]["error"] = float(np.linalg.norm(out - exact) / np.linalg.norm(exact))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------- loopback
+
+
+def unshaped(count: int, eps: float, rounds: int, seed: int) -> dict[str, Row]:
+    """gloo as it is on this machine: its own all-reduce, NCCLZ left to choose, and NCCLZ made to code."""
+    with Gauge() as gauge:
+        found = _on_ranks(2, _unshaped, count, eps, rounds, seed)
+    return {
+        name: {
+            "wall": float(np.median(np.max([one[name]["wall"] for one in found], axis=0))),
+            "coded": any(one[name]["coded"] for one in found), "probed": found[0][name]["probed"],
+            "free_cores": gauge.free,
+        }
+        for name in found[0]
+    }  # fmt: skip
+
+
+def _unshaped(rank: Rank, where: str, count: int, eps: float, rounds: int, seed: int) -> dict[str, Row]:
+    mine = fields.field("smooth", count, seed, rank.index)
+    with gloo_ranks.joined(rank, where, patience=PATIENCE) as dist:
+        port = Port(dist, probed(dist))
+        jobs = {
+            "plain": lambda x: (plain(port, x), Report(False)),
+            "ncclz": lambda x: all_reduce(port, x, eps),
+            "always": lambda x: all_reduce(port, x, eps, Choices(always=True)),
+        }
+        found: dict[str, Row] = {
+            name: {"wall": [], "coded": False, "probed": port.link.bandwidth} for name in jobs
+        }  # fmt: skip
+        names = list(jobs)
+        for turn in range(-1, rounds):
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                rank.meet(PATIENCE)
+                port.start()
+                _, report = jobs[name](mine)
+                if turn >= 0:
+                    found[name]["wall"].append(port.wall())
+                    found[name]["coded"] |= report.coded
+    return found

@@ -1,0 +1,208 @@
+"""Rings: within n eps whatever the order, the same bits everywhere, and plain where coding does not pay."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.record.errors import BadInput
+from assay.training.ncclz import coders, collectives, fields, quantise
+from assay.training.ncclz.arbiter import Speeds
+from assay.training.ncclz.collectives import Choices, all_gather, all_reduce, all_reduce_levels, cut, plain
+from assay.training.ncclz.floats import Smallest
+from assay.training.ncclz.links import Link, link
+from assay.training.ncclz.rivals import Recompressing, _hops
+from tests.oracles.coded_frames import ring
+
+SPEEDS = Speeds(1e-10, 2e-9, 4e-9, 2e-9)
+CODE = Choices(always=True, speeds=SPEEDS)
+SLOW, QUICK = Link(1.25e8, shaped=True), Link(5e9, shaped=True)
+
+
+def summed(parts: list[Any], eps: float | None, choices: Choices = CODE, on: Link = SLOW) -> list[Any]:
+    return ring(parts, lambda port, x: all_reduce(port, x, eps, choices), on)
+
+
+def exact(parts: list[Any]) -> Any:
+    with np.errstate(invalid="ignore"):
+        return np.sum([np.asarray(part, np.float64) for part in parts], axis=0)
+
+
+@given(
+    st.integers(2, 5), st.integers(0, 700), st.sampled_from([1e-5, 1e-3, 0.7]), st.integers(0, 2**32),
+    st.sampled_from([None, 0, 1, 2]), st.sampled_from([None, False, True]),
+)  # fmt: skip
+def test_sums_are_within_n_eps_and_the_same_bits_on_all_ranks(
+    n: int, count: int, eps: float, seed: int, coder: int | None, predict: bool | None
+) -> None:
+    random = np.random.default_rng(seed)
+    parts = [random.normal(0, 10 ** random.uniform(-3, 2), count).astype(np.float32) for _ in range(n)]
+    found = summed(parts, eps, Choices(coder, predict, True, SPEEDS))
+    assert (np.abs(found[0][0] - exact(parts)) <= n * eps).all()
+    assert all(np.array_equal(out, found[0][0]) for out, _ in found)
+
+
+def test_every_order_of_ranks_gives_the_same_bits_where_recompressing_does_not() -> None:
+    parts = [fields.field("rough", 20_000, 3, rank) for rank in range(4)]
+    parts[2][7], parts[1][7], parts[3][9] = np.float32(1e9), np.float32(-3e8), np.inf
+    ours, theirs = set(), set()
+    for order in list(permutations(range(4)))[::5]:
+        some = [parts[k] for k in order]
+        ours.add(summed(some, 1e-3)[0][0].tobytes())
+        hops = ring(some, lambda port, x: _hops(port, x, Recompressing(1e-3, Smallest()))[0], SLOW)
+        theirs.add(hops[0].tobytes())
+    assert len(ours) == 1
+    assert len(theirs) > 1
+
+
+def test_what_is_not_finite_or_too_large_arrives_as_it_should() -> None:
+    parts = [np.linspace(-1, 1, 30_000, dtype=np.float32) * (k + 1) for k in range(3)]
+    parts[0][[5, 6, 7]] = np.nan, np.inf, 3e38
+    parts[1][[6, 7, 8]] = -np.inf, 3e38, -1e20
+    parts[2][29_999] = np.inf
+    found, report = summed(parts, 1e-4)[0]
+    assert (report.coded, report.outliers) == (True, 3)
+    assert np.isnan(found[[5, 6]]).all()
+    assert np.isinf(found[[7, 29_999]]).all()
+    assert found[8] == np.float32(-1e20)
+    rest = np.setdiff1d(np.arange(30_000), [5, 6, 7, 8, 29_999])
+    assert (np.abs(found[rest] - exact(parts)[rest]) <= 3e-4).all()
+
+
+@pytest.mark.parametrize("value", [0.0, 1 / 3, float(np.float32(1e-42)), 3e38, np.nan, np.inf])
+@pytest.mark.parametrize("count", [0, 1, 2, 5000])
+def test_constants_of_every_kind(value: float, count: int) -> None:
+    parts = [np.full(count, value, np.float32)] * 3
+    with np.errstate(all="ignore"):
+        found = summed(parts, 1e-6)[0][0]
+        assert np.allclose(found, np.float32(3 * value), rtol=1e-6, atol=3e-6, equal_nan=True)
+
+
+def test_alternating_extremes_fall_back_to_the_plain_ring() -> None:
+    parts = [np.tile(np.array([3e38, -3e38], np.float32), 20_000) * s for s in (1, -1)]
+    found, report = summed(parts, 1e-4)[0]
+    assert not report.coded
+    assert (found == 0).all()
+
+
+def test_without_a_bound_the_sum_is_the_plain_rings_to_the_bit() -> None:
+    parts = [fields.field("noise", 40_000, 1, rank) for rank in range(3)]
+    off, _ = summed(parts, None)[0]
+    assert off.tobytes() == ring(parts, plain, SLOW)[0].tobytes()
+
+
+def test_small_messages_and_quick_links_are_left_alone_and_slow_links_coded() -> None:
+    choices = Choices(speeds=SPEEDS)
+    small = [fields.field("smooth", 1 << 14, 0, rank) for rank in range(2)]
+    large = [fields.field("smooth", 1 << 17, 0, rank) for rank in range(2)]
+    coded = [
+        summed(parts, 1e-3, choices, on)[0][1].coded for parts, on in ((small, SLOW), (large, QUICK), (large, SLOW))
+    ]
+    assert coded == [False, False, True]
+    noise = [np.random.default_rng(k).normal(size=1 << 17).astype(np.float32) for k in range(2)]
+    assert not summed(noise, 1e-6, choices, Link(4e8, shaped=True))[0][1].coded  # 22 bits: not worth it
+
+
+@pytest.mark.parametrize("slow", [1e-9, 1e-6])
+def test_ranks_whose_own_speeds_differ_decide_alike(slow: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each measures its coders for itself; going different ways would leave them waiting for ever."""
+    speeds = iter([SPEEDS, Speeds(slow, slow, slow, slow), SPEEDS])
+    monkeypatch.setattr(collectives, "measured", lambda: next(speeds))
+    parts = [fields.field("smooth", 1 << 15, 0, rank) for rank in range(3)]
+    found = ring(parts, lambda port, x: all_reduce(port, x, 1e-3), SLOW)
+    assert [report.coded for _, report in found] == [slow < 1e-8] * 3
+
+
+def test_ranks_that_disagree_are_told() -> None:
+    with pytest.raises(ValueError, match="differ in size and eps"):
+        ring([1e-3, 1e-4], lambda port, eps: all_reduce(port, np.ones(40_000, np.float32), eps, CODE), SLOW)
+    with pytest.raises(ValueError, match="positive number"):
+        summed([np.ones(4, np.float32)] * 2, -1.0)
+
+
+def test_gathered_numbers_are_within_eps_in_ring_order_and_may_differ_in_number() -> None:
+    parts = [fields.field("smooth", 30_000 + 50_000 * rank, 0, rank) for rank in range(3)]
+    for found, report in ring(parts, lambda port, x: all_gather(port, x, 1e-3, CODE), SLOW):
+        assert report.coded
+        assert all(np.abs(a - b).max() <= 1e-3 for a, b in zip(found, parts, strict=True))
+    for found, _ in ring(parts, lambda port, x: all_gather(port, x, None), SLOW):
+        assert all(np.array_equal(a, b) for a, b in zip(found, parts, strict=True))
+
+
+# -------------------------------------------------------------------------------------------------------------- QSGD
+
+
+@given(st.integers(2, 4), st.integers(1, 3000), st.integers(2, 8), st.integers(0, 2**32))
+def test_levels_are_within_a_step_of_each_ranks_number(n: int, count: int, bits: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    parts = [random.normal(size=count).astype(np.float32) for _ in range(n)]
+    found = ring(parts, lambda port, x: all_reduce_levels(port, x, bits, port.index + 1, CODE)[0], SLOW)
+    scale = np.max([quantise.scales(part) for part in parts], axis=0)
+    step = np.repeat(scale, quantise.BUCKET)[:count] / (2 ** (bits - 1) - 1)
+    assert (np.abs(found[0] - exact(parts)) <= n * step * (1 + 1e-5)).all()
+    assert all(np.array_equal(out, found[0]) for out in found)
+
+
+def test_levels_are_right_in_the_mean() -> None:
+    x = np.full(400_000, 0.3, np.float32)
+    scale = np.ones(-(-len(x) // quantise.BUCKET), np.float32)
+    for bits, key in ((2, 1), (4, 99)):
+        levels = 2 ** (bits - 1) - 1
+        codes = quantise.levelled(x, 0, scale, levels, key)
+        assert abs(codes.mean() / levels - 0.3) < 5 * 0.5 / levels / len(x) ** 0.5
+        assert set(np.unique(codes)) <= {int(0.3 * levels), int(0.3 * levels) + 1}
+
+
+def test_levels_do_not_depend_on_where_frames_begin() -> None:
+    x = np.random.default_rng(0).normal(size=5000).astype(np.float32)
+    scale = quantise.scales(x)
+    whole = quantise.levelled(x, 0, scale, 7, 5)
+    cuts = [quantise.levelled(x[a:b], a, scale, 7, 5) for a, b in ((0, 777), (777, 778), (778, 5000))]
+    assert np.array_equal(np.concatenate(cuts), whole)
+
+
+def test_a_bucket_with_nan_is_nan_and_its_neighbours_are_not() -> None:
+    parts = [np.ones(2000, np.float32) for _ in range(2)]
+    parts[1][600] = np.nan
+    found = ring(parts, lambda port, x: all_reduce_levels(port, x, 8, 1, CODE)[0], SLOW)[0]
+    assert np.isnan(found[512:1024]).all()
+    assert np.isfinite(np.delete(found, range(512, 1024))).all()
+
+
+# ------------------------------------------------------------------------------------------------------------- links
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9))
+def test_frames_cover_everything_once(count: int, parts: int) -> None:
+    spans = [span for part in cut(count, parts) for span in part]
+    assert [a for a, _ in spans] + [count] == [0] + [b for _, b in spans] or count == 0
+
+
+@pytest.mark.parametrize("name", ["", "fast", "0gbit", "1gb", "-1gbit", "1e9"])
+def test_what_is_no_link_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match="1gbit"):
+        link(name)
+
+
+def test_the_grid_keeps_the_bound_with_the_rounding_to_float32() -> None:
+    """The trap: 2 eps wide steps overstep by the last bit of a float32."""
+    random = np.random.default_rng(0)
+    for peak, eps in ((1.0, 2.0**-20), (1e30, 1e24), (5.0, 1e-3)):
+        x = (random.uniform(-1, 1, 50_000) * peak).astype(np.float32)
+        found, count = quantise.surveyed(x, eps)
+        assert count == 0
+        on, out = quantise.grid(eps, found), np.empty_like(x)
+        quantise.restored(quantise.quantised(x, on, True), on.step, True, out)
+        assert np.abs(out.astype(np.float64) - x).max() <= eps
+
+
+def test_coders_of_frames_are_counted() -> None:
+    parts = [fields.field("smooth", 1 << 16, 0, rank) for rank in range(2)]
+    for coder in (coders.FIXED, coders.HUFFMAN):
+        _, report = summed(parts, 1e-3, Choices(coder, None, True, SPEEDS))[0]
+        assert report.frames[coder] == sum(report.frames) == 2
