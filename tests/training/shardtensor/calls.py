@@ -210,7 +210,7 @@ CALLS: dict[str, Case] = {
     "broadcast": on(TOKENS, 1, lambda x, w, b: x * w + b, (N, 1), (8,)),
     "more dimensions": on((N, 8), 0, lambda x, w: x + w, (3, 1, 8)),
     "triangle": on((2, N, N), 1, lambda x: x.tril() + x.mT.triu(1).mT),
-    "in place": on(TOKENS, 1, lambda x: F.leaky_relu(x * 2, inplace=True).add_(x).clamp_(min=0.5)),
+    "in place": on(TOKENS, 1, lambda x: F.relu((x * 2).add_(x).mul_(3).sub_(0.5), inplace=True)),
     "losses": two(TOKENS, 1, lambda x, y: (F.mse_loss(x, y), F.l1_loss(x, y, reduction="sum"), F.smooth_l1_loss(x, y))),
     "classes": on((2, 5, N), 2, lambda x: F.cross_entropy(x, torch.arange(2 * N).reshape(2, N) % 5)),
     "activations": on(TOKENS, 1, lambda x: F.gelu(x) + F.softplus(x) + torch.where(x > 0, x, x.exp()) - x.clamp(-1, 1)),

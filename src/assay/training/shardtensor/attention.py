@@ -10,6 +10,7 @@ kernel, which lays out no scores; elsewhere it is written out, so many queries a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import torch
@@ -75,14 +76,20 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Any) -> Tensor:
         causal, scale, sizes, domain = plan
-        out, lse = q.new_zeros((*q.shape[:3], v.shape[-1])), q.new_full(q.shape[:3], -torch.inf)
+        out: Any = None
+        lse: Any = None
         for whose, (keys, values) in Rounds([k, v], (2, 2), sizes, domain):
             if not _meets(q, whose, plan):
                 continue
             part, weight = seen(q, keys, values, causal and whose == domain.rank, scale)
+            if out is None:
+                out, lse = part, weight
+                continue
             both = torch.logaddexp(lse, weight)
             out.mul_((lse - both).exp_()[..., None]).addcmul_(part, (weight - both).exp_()[..., None])
             lse = both
+        if out is None:  # no queries here, or no keys at all
+            out, lse = q.new_zeros((*q.shape[:3], v.shape[-1])), q.new_full(q.shape[:3], -torch.inf)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, out, lse)
         return out
@@ -92,19 +99,21 @@ class _Ring(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         q, k, v, out, lse = ctx.saved_tensors
         causal, scale, sizes, domain = ctx.plan
-        dq, debts = torch.zeros_like(q), [torch.zeros_like(k), torch.zeros_like(v)]
+        sums: list[Any] = [None, None, None]  # of queries, and what is owed to the block at hand
         rounds = Rounds([k, v], (2, 2), sizes, domain)
         for whose, (keys, values) in rounds:
             if _meets(q, whose, ctx.plan):
                 changes = owed(gradient, q, keys, values, out, lse, causal and whose == domain.rank, scale)
-                for total, change in zip((dq, *debts), changes, strict=True):
-                    total.add_(change)
+                sums = [c if s is None else s.add_(c) for s, c in zip(sums, changes, strict=True)]
+                del changes
             if domain.size > 1:
-                debts, works, kept = rounds.begin(debts, whose)
+                owing = [torch.zeros_like(t) if s is None else s for s, t in zip(sums[1:], (keys, values), strict=True)]
+                sums[1:], works, kept = rounds.begin(owing, whose)
                 for work in works:
                     work.wait()
-                del kept
-        return dq, *debts, None
+                del kept, owing
+        found = [torch.zeros_like(t) if s is None else s for s, t in zip(sums, (q, k, v), strict=True)]
+        return *found, None
 
 
 def _meets(q: Tensor, whose: int, plan: Any) -> bool:
@@ -115,11 +124,11 @@ def _meets(q: Tensor, whose: int, plan: Any) -> bool:
 def ring_attention(q: ShardTensor, k: ShardTensor, v: ShardTensor, causal: bool, scale: float | None) -> ShardTensor:
     """Attention of all queries to all keys (causal: to those before); all three are cut along their tokens."""
     plan = causal, q.shape[-1] ** -0.5 if scale is None else scale, k.sizes, q.domain
+    rows = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    heads = rows[-1] if rows else 1
     fours = []
     for x in (q, k, v):
-        rows = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
         whole = x.local.expand(*rows, *x.local.shape[-2:])
-        fours.append(whole.reshape(-1, rows[-1] if rows else 1, *whole.shape[-2:]))
+        fours.append(whole.reshape(prod(rows) // max(heads, 1), heads, *whole.shape[-2:]))
     found = _Ring.apply(*fours, plan)
-    rows = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     return like(q, found.reshape(*rows, *found.shape[-2:]), axis=len(rows))

@@ -12,7 +12,7 @@ from assay.record.errors import BadInput
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 
-IMPORTS = ("torch", "torch._dynamo.external_utils", "assay.training.shardtensor")
+IMPORTS = ("torch", "assay.training.shardtensor.dispatch")
 PATIENCE = 240.0
 
 
@@ -82,7 +82,7 @@ def settle(found: list[Any], sizes: tuple[int, ...]) -> Checked:
 
 
 def _checked(model: Any, inputs: Any, dim: int, sizes: Sequence[int]) -> Any:
-    from assay.training.shardtensor.shards import Domain, Unsupported
+    from assay.training.shardtensor.dispatch import Domain, Unsupported
 
     try:
         return compared(model, inputs, dim, sizes, Domain())

@@ -34,14 +34,14 @@ class Unsupported(BadInput, NotImplementedError):  # noqa: N818 - what is lackin
 class Domain:
     """The ranks that share one sample: those of a process group, all there are unless one is given.
 
-    `sent` counts the bytes that this rank handed to others.
+    `sent` counts the bytes that this rank handed to others, `halo` those of others' rows that it kept for a backward pass.
     """
 
     def __init__(self, group: Any = None) -> None:
         alone = not dist.is_initialized()
         self.group = group
         self.rank, self.size = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
-        self.sent = 0
+        self.sent = self.halo = 0
 
     def all_reduce(self, values: Tensor, how: str = "sum") -> Tensor:
         """A new tensor: sum, max or min over the ranks."""
@@ -255,18 +255,18 @@ def pull(local: Tensor, dim: int, have: Sequence[Range], want: Sequence[Range], 
 
 
 def push(gradient: Tensor, dim: int, have: Sequence[Range], want: Sequence[Range], domain: Domain) -> Tensor:
-    """The way back of `pull`: gradients of what a rank wanted are added where it lies."""
+    """The way back of `pull`: gradients of what a rank wanted are added where it lies; `gradient` may change."""
     here = domain.rank
     got = pull(gradient, dim, want, have, domain)
     shape = list(gradient.shape)
     shape[dim] = have[here][1] - have[here][0]
     a, b = overlap(have[here], want[here])
-    inside = gradient.narrow(dim, a - want[here][0], b - a) if a < b else None
-    if inside is not None and b - a == shape[dim] and not got:
-        return inside
-    found = gradient.new_zeros(shape)
-    if inside is not None:
-        found.narrow(dim, a - have[here][0], b - a).add_(inside)
+    if a < b and b - a == shape[dim]:  # all of it is at hand: add the others' where it lies
+        found = gradient.narrow(dim, a - want[here][0], b - a)
+    else:
+        found = gradient.new_zeros(shape)
+        if a < b:
+            found.narrow(dim, a - have[here][0], b - a).add_(gradient.narrow(dim, a - want[here][0], b - a))
     for other, piece in got.items():
         a, b = overlap(have[here], want[other])
         found.narrow(dim, a - have[here][0], b - a).add_(piece)
@@ -296,7 +296,7 @@ class _Fetched(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         dim, have, want, domain = ctx.plan
-        return push(gradient.contiguous(), dim, have, want, domain), None, None, None, None
+        return push(gradient.clone(), dim, have, want, domain), None, None, None, None
 
 
 def fetched(x: ShardTensor, want: Sequence[Range]) -> Tensor:

@@ -71,7 +71,11 @@ def spread(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     if "unbiased" in options:
         correction = int(options["unbiased"])
     if x.axis not in dims:
-        found = getattr(torch, name)(x.local, dims, correction=correction, keepdim=keepdim)
+        if x.local.numel():
+            found = getattr(torch, name)(x.local, dims, correction=correction, keepdim=keepdim)
+        else:  # torch would warn of too few elements
+            found = x.local.sum(dims, keepdim=keepdim)
+            found = (found, found) if name.endswith("mean") else found
         at = _kept(x, dims, keepdim)
         return tuple(like(x, part, at) for part in found) if isinstance(found, tuple) else like(x, found, at)
     centre = x.mean(dims, keepdim=True)
@@ -356,22 +360,71 @@ def rms_norm(func: Any, x: ShardTensor, normalized_shape: Any, weight: Any = Non
     return found if weight is None else found * weight
 
 
+class _ChannelNorm(torch.autograd.Function):
+    """Normalised over positions and a fold of channels or samples; values are `[batch, channel, position]`.
+
+    `fold` averages `[batch, channel]` over what shares its statistics. One tensor is made in either direction.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Any, bias: Any, fold: Any, share: float, eps: float, domain: Domain) -> Any:
+        if x.shape[2]:
+            variance, mean = torch.var_mean(x, 2, correction=0)
+        else:
+            variance = mean = x.new_zeros(x.shape[:2])
+        whole = domain.all_reduce(fold(mean) * share)
+        spread = domain.all_reduce(fold(variance + (mean - whole).square()) * share)
+        scale = (spread + eps).rsqrt()
+        slope = scale if weight is None else scale * weight
+        level = -whole * slope if bias is None else bias - whole * slope
+        ctx.plan = fold, share, domain, bias is not None
+        ctx.save_for_backward(x, weight, whole, scale)
+        ctx.mark_non_differentiable(whole, spread)
+        return torch.addcmul(level[..., None], x, slope[..., None]), whole, spread
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight, mean, scale = ctx.saved_tensors
+        fold, share, domain, biased = ctx.plan
+        batch, channels, here = x.shape
+        flat = batch * channels
+        product = torch.bmm(gradient.reshape(flat, 1, here), x.reshape(flat, here, 1)).view(batch, channels)
+        plain = gradient.sum(2)
+        product = (product - mean * plain) * scale  # sums of gradient times normalised value
+        by_weight = None if weight is None else product.sum(0)
+        by_bias = plain.sum(0) if biased else None
+        factor = 1.0 if weight is None else weight
+        per = share / max(here, 1)
+        level, slope = domain.all_reduce(torch.stack([fold(plain * factor), fold(product * factor)])) * per
+        found = x * (-scale.square() * slope)[..., None]
+        found.addcmul_(gradient, (scale * factor).expand(batch, channels)[..., None])
+        found += (scale.square() * slope * mean - scale * level)[..., None]
+        return found, by_weight, by_bias, None, None, None, None
+
+
+def _channel_norm(x: ShardTensor, weight: Any, bias: Any, fold: Any, eps: float) -> tuple[ShardTensor, Tensor, Tensor]:
+    flat = x.local.reshape(*x.local.shape[:2], prod(x.local.shape[2:]))
+    affine = [None if v is None else replicated(v, x.domain) for v in (weight, bias)]
+    found, mean, variance = _ChannelNorm.apply(flat, *affine, fold, flat.shape[2] / prod(x.shape[2:]), eps, x.domain)
+    return like(x, found.view(x.local.shape)), mean, variance
+
+
 @handles("group_norm")
 def group_norm(
     func: Any, x: ShardTensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> ShardTensor:
     if x.axis == 1:
         raise refusal("group_norm", [x], "its channels are cut")
-    batch, channels, *rest = x.local.shape
     if x.axis == 0:
         weight, bias = (None if v is None else replicated(v, x.domain) for v in (weight, bias))
         return like(x, func(x.local, num_groups, weight, bias, eps))
-    each = channels // num_groups
-    grouped = x.local.reshape(batch, num_groups, each, *rest)
-    affine = [_placed(x, v, [1, num_groups, each, *[1] * len(rest)]) for v in (weight, bias)]
-    count = each * prod(x.shape[2:])
-    found = _Normalised.apply(grouped, *affine, list(range(2, grouped.ndim)), count, eps, x.domain)[0]
-    return like(x, found.reshape(x.local.shape))
+    each = x.shape[1] // num_groups
+
+    def fold(values: Tensor) -> Tensor:
+        return values.reshape(-1, num_groups, each).mean(2).repeat_interleave(each, 1)
+
+    return _channel_norm(x, weight, bias, fold, eps)[0]
 
 
 @handles("batch_norm", "instance_norm")
@@ -383,21 +436,26 @@ def batch_norm(
     training = kwargs.get("use_input_stats", training) or (alone and running_mean is None)
     if x.axis == 1:
         raise refusal(func.__name__, [x], "its channels are cut")
+    affine = [None if v is None else replicated(v, x.domain) for v in (weight, bias)]
     if not training:
-        weight, bias = (None if v is None else replicated(v, x.domain) for v in (weight, bias))
-        return like(x, torch.nn.functional.batch_norm(x.local, running_mean, running_var, weight, bias, False, 0.0, eps))
+        return like(x, torch.nn.functional.batch_norm(x.local, running_mean, running_var, *affine, False, 0.0, eps))
     if alone and running_mean is not None:
         raise refusal("instance_norm", [x], "with running statistics")
     if alone and x.axis == 0:  # every rank has whole instances
-        weight, bias = (None if v is None else replicated(v, x.domain) for v in (weight, bias))
-        return like(x, torch.nn.functional.instance_norm(x.local, None, None, weight, bias, True, momentum, eps))
-    dims = [d for d in range(x.ndim) if d != 1 and not (alone and d == 0)]
-    shape = [1, x.shape[1], *[1] * (x.ndim - 2)]
-    affine = [_placed(x, v, shape) for v in (weight, bias)]
-    count = prod(x.shape[d] for d in dims)
-    found, mean, variance = _Normalised.apply(x.local, *affine, dims, count, eps, x.domain)
+        return like(x, torch.nn.functional.instance_norm(x.local, None, None, *affine, True, momentum, eps))
+    if alone:
+        return _channel_norm(x, weight, bias, lambda values: values, eps)[0]
+    if x.axis == 0:  # samples are cut: as if they were positions
+        back = batch_norm(func, x.transpose(0, 1)[None], running_mean, running_var, weight, bias, True, momentum, eps)
+        return back.squeeze(0).transpose(0, 1)  # type: ignore[return-value]
+
+    def fold(values: Tensor) -> Tensor:
+        return values.mean(0, keepdim=True).expand_as(values)
+
+    found, mean, variance = _channel_norm(x, weight, bias, fold, eps)
     if running_mean is not None:
+        count = x.shape[0] * prod(x.shape[2:])
         with torch.no_grad():
-            running_mean.lerp_(mean.reshape(-1).to(running_mean.dtype), momentum)
-            running_var.lerp_(variance.reshape(-1).to(running_var.dtype) * (count / max(count - 1, 1)), momentum)
-    return like(x, found)
+            running_mean.lerp_(mean[0].to(running_mean.dtype), momentum)
+            running_var.lerp_(variance[0].to(running_var.dtype) * (count / max(count - 1, 1)), momentum)
+    return found

@@ -17,9 +17,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from assay.training.shardtensor.shards import (
-    Range, ShardTensor, everywhere, fetched, handles, joined, like, pull, push, ranges, refusal, replicated,
+    Range, ShardTensor, everywhere, fetched, handles, joined, like, overlap, pull, push, ranges, refusal, replicated,
 )  # fmt: skip
 from assay.training.shardtensor.views import joined_along
+
+
+STRIPS = 16  # into how many strips a convolution is cut at most
+STRIP, ROWS = 1 << 16, 8  # bytes of input and outputs that a strip has at least
 
 
 def _each(value: Any, n: int) -> list[int]:
@@ -36,24 +40,54 @@ class Window:
     """One dimension of a convolution: which outputs each rank computes, and which inputs they need."""
 
     def __init__(self, sizes: Sequence[int], kernel: int, stride: int, padding: Range, dilation: int) -> None:
-        length, reach = sum(sizes), dilation * (kernel - 1)
-        self.length = length
-        self.outputs = max(0, (length + sum(padding) - reach - 1) // stride + 1)
+        self.length, self.stride, self.before, self.span = sum(sizes), stride, padding[0], dilation * (kernel - 1)
+        self.outputs = max(0, (self.length + sum(padding) - self.span - 1) // stride + 1)
         starts = [min(-(-a // stride), self.outputs) for a, _ in ranges(sizes)]
         self.out = list(zip([0, *starts[1:]], [*starts[1:], self.outputs], strict=True))
-        self.reach = [(a * stride - padding[0], (b - 1) * stride - padding[0] + reach + 1) for a, b in self.out]
-        self.want = [_inside(low, high, length) if a < b else (0, 0)
-                     for (low, high), (a, b) in zip(self.reach, self.out, strict=True)]  # fmt: skip
+        self.want = [_inside(*self.reach(*some), self.length) for some in self.out]
+
+    def reach(self, a: int, b: int) -> Range:
+        """The inputs of some outputs, those before and behind the whole among them."""
+        return (a * self.stride - self.before, (b - 1) * self.stride - self.before + self.span + 1) if a < b else (0, 0)
+
+    def crop(self, a: int, b: int) -> Range:
+        """What is to be added to (or cut off) both ends of the result of `reach`: nothing."""
+        return 0, 0
 
     def missing(self, rank: int) -> Range:
         """How far this rank's windows reach over both ends of the whole."""
-        (low, high), (a, b) = self.reach[rank], self.out[rank]
-        return (min(max(0, -low), high - low), min(max(0, high - self.length), high - low)) if a < b else (0, 0)
+        low, high = self.reach(*self.out[rank])
+        return min(max(0, -low), high - low), min(max(0, high - self.length), high - low)
 
     @property
     def sizes(self) -> list[int]:
         """Of the outputs."""
         return [b - a for a, b in self.out]
+
+
+class Spread(Window):
+    """One dimension of a transposed convolution: an input reaches into several outputs."""
+
+    def __init__(
+        self, sizes: Sequence[int], kernel: int, stride: int, padding: int, dilation: int, extra: int
+    ) -> None:
+        self.length, self.stride, self.before, self.span = sum(sizes), stride, padding, dilation * (kernel - 1)
+        self.outputs = (self.length - 1) * stride - 2 * padding + self.span + extra + 1
+        starts = [min(a * stride, self.outputs) for a, _ in ranges(sizes)]
+        self.out = list(zip([0, *starts[1:]], [*starts[1:], self.outputs], strict=True))
+        self.want = [self.reach(*some) for some in self.out]
+
+    def reach(self, a: int, b: int) -> Range:
+        if a >= b:
+            return 0, 0
+        low, high = -((self.span - a - self.before) // self.stride), (b - 1 + self.before) // self.stride + 1
+        return _inside(low, high, self.length)
+
+    def crop(self, a: int, b: int) -> Range:
+        first, last = self.reach(a, b)
+        if first == last:
+            return 0, b - a
+        return first * self.stride - self.before - a, b - (last - 1) * self.stride - self.span - 1 + self.before
 
 
 def _inside(low: int, high: int, length: int) -> Range:
@@ -62,48 +96,133 @@ def _inside(low: int, high: int, length: int) -> Range:
 
 
 class _Conv(torch.autograd.Function):
-    """A convolution over own rows and halo: `before` widens what was fetched, `after` widens or cuts the result."""
+    """A convolution over own rows and halo, strip by strip, so that the copy that joins them stays small."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, weight: Tensor, bias: Any, plan: Any) -> Tensor:
-        dim, have, want, domain, before, after, options = plan
-        halo = pull(local, dim, have, want, domain)
-        ctx.plan, ctx.whose, ctx.biased = plan, list(halo), None if bias is None else list(bias.shape)
+        halo = pull(local, plan.dim, plan.have, plan.want, plan.domain)
+        ctx.plan, ctx.whose, ctx.biased = plan, list(halo), bias is not None
         ctx.save_for_backward(local, weight, *halo.values())
-        wide = functional.pad(joined(local, halo, dim, have, want[domain.rank], domain.rank), before)
-        del halo
-        empty = want[domain.rank][0] == want[domain.rank][1] and not any(before)
-        found = _nothing(wide, weight, dim, options) if empty else torch.ops.aten.convolution(wide, weight, None, *options)
-        found = functional.pad(found, after)
-        return found if bias is None else found.add_(bias.reshape(-1, *[1] * (found.ndim - 2)))
+        plan.domain.halo += sum(piece.nbytes for piece in halo.values())
+        found = None
+        for start, stop in plan.strips(local):
+            part = plan.compute(plan.laid(local, halo, start, stop), weight, start, stop)
+            if bias is not None:
+                part = part.add_(bias.reshape(-1, *[1] * (part.ndim - 2)))
+            if (start, stop) == plan.mine:
+                return part
+            if found is None:
+                shape = list(part.shape)
+                shape[plan.dim] = plan.mine[1] - plan.mine[0]
+                found = part.new_empty(shape)
+            found.narrow(plan.dim, start - plan.mine[0], stop - start).copy_(part)
+        assert found is not None
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         local, weight, *pieces = ctx.saved_tensors
-        dim, have, want, domain, before, after, options = ctx.plan
-        halo = dict(zip(ctx.whose, pieces, strict=True))
-        by_bias = None if ctx.biased is None else gradient.sum([d for d in range(gradient.ndim) if d != 1])
-        inner = functional.pad(gradient, [-n for n in after])
-        wide = functional.pad(joined(local, halo, dim, have, want[domain.rank], domain.rank), before)
-        if want[domain.rank][0] == want[domain.rank][1] and not any(before):
-            by_wide, by_weight = torch.zeros_like(wide), torch.zeros_like(weight)
-        else:
-            asked = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False]
-            by_wide, by_weight, _ = torch.ops.aten.convolution_backward(inner, wide, weight, None, *options, asked)
-        del wide, inner
+        plan, halo = ctx.plan, dict(zip(ctx.whose, pieces, strict=True))
+        by_bias = gradient.sum([d for d in range(gradient.ndim) if d != 1]) if ctx.biased else None
+        by_weight, by_want, asked = torch.zeros_like(weight), None, [*ctx.needs_input_grad[:2], False]
+        low, high = plan.want[plan.domain.rank]
+        for start, stop in plan.strips(local):
+            part = gradient.narrow(plan.dim, start - plan.mine[0], stop - start)
+            wide = plan.laid(local, halo, start, stop)
+            by_wide, change = plan.differentiate(part, wide, weight, start, stop, asked)
+            del wide
+            if change is not None:
+                by_weight += change
+            if by_wide is None:
+                continue
+            a, b = plan.reach(start, stop)
+            if by_want is None and (a, b) == (low, high):
+                by_want = by_wide
+                continue
+            if by_want is None:
+                shape = list(local.shape)
+                shape[plan.dim] = high - low
+                by_want = local.new_zeros(shape)
+            c, d = overlap((a, b), (low, high))
+            if c < d:
+                by_want.narrow(plan.dim, c - low, d - c).add_(by_wide.narrow(plan.dim, c - a, d - c))
         by_local = None
         if ctx.needs_input_grad[0]:
-            narrowed = functional.pad(by_wide, [-n for n in before])
-            del by_wide
-            by_local = push(narrowed, dim, have, want, domain)
+            assert by_want is not None
+            by_local = push(by_want, plan.dim, plan.have, plan.want, plan.domain)
         return by_local, by_weight, by_bias, None
+
+
+class Plan:
+    """A convolution on this rank: where rows lie, which it needs, and the options of torch's kernel."""
+
+    def __init__(self, x: ShardTensor, window: Window | None, margins: list[int], options: Any) -> None:
+        self.dim, self.have, self.domain = x.axis, ranges(x.sizes), x.domain
+        self.window, self.margins, self.options = window, margins, options
+        self.out = window.out if window else self.have
+        self.want = window.want if window else self.have
+        self.mine = self.out[x.domain.rank]
+
+    def strips(self, local: Tensor) -> list[Range]:
+        """This rank's outputs, some at a time."""
+        start, stop = self.mine
+        many = 1 if self.window is None else max(1, min(STRIPS, (stop - start) // ROWS, local.nbytes // STRIP))
+        ends = [start + (stop - start) * n // many for n in range(many + 1)]
+        return list(zip(ends[:-1], ends[1:], strict=True))
+
+    def reach(self, start: int, stop: int) -> Range:
+        """The inputs of some outputs."""
+        return self.window.reach(start, stop) if self.window else self.have[self.domain.rank]
+
+    def laid(self, local: Tensor, halo: dict[int, Tensor], start: int, stop: int) -> Tensor:
+        """Inputs from own rows and halo, in one copy; zeros where they leave the whole."""
+        here, (low, high) = self.domain.rank, self.reach(start, stop)
+        first, last = self.have[here]
+        if first <= low and high <= last:
+            return functional.pad(local.narrow(self.dim, low - first, high - low), self.margins) \
+                if any(self.margins) else local.narrow(self.dim, low - first, high - low)  # fmt: skip
+        shape = list(local.shape)
+        shape[self.dim] = high - low
+        found = local.new_zeros(shape)
+        for rank, piece in {here: local, **halo}.items():
+            begin = first if rank == here else overlap(self.have[rank], self.want[here])[0]
+            a, b = overlap((begin, begin + piece.shape[self.dim]), (low, high))
+            if a < b:
+                found.narrow(self.dim, a - low, b - a).copy_(piece.narrow(self.dim, a - begin, b - a))
+        return functional.pad(found, self.margins) if any(self.margins) else found
+
+    def crop(self, start: int, stop: int, ndim: int) -> list[int]:
+        """What F.pad takes to bring the kernel's result to these outputs."""
+        return _margins(ndim, self.dim, *self.window.crop(start, stop)) if self.window else [0, 0]
+
+    def compute(self, wide: Tensor, weight: Tensor, start: int, stop: int) -> Tensor:
+        """These outputs."""
+        crop = self.crop(start, stop, wide.ndim)
+        if not wide.shape[self.dim]:
+            found = _nothing(wide, weight, self.dim, self.options)
+        else:
+            found = torch.ops.aten.convolution(wide, weight, None, *self.options)
+        return functional.pad(found, crop) if any(crop) else found
+
+    def differentiate(
+        self, gradient: Tensor, wide: Tensor, weight: Tensor, start: int, stop: int, asked: list[bool]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients of inputs and weights by these outputs."""
+        if not wide.shape[self.dim]:
+            return torch.zeros_like(wide), None
+        crop = self.crop(start, stop, wide.ndim)
+        inner = functional.pad(gradient, [-n for n in crop]) if any(crop) else gradient
+        by_wide, by_weight, _ = torch.ops.aten.convolution_backward(inner, wide, weight, None, *self.options, asked)
+        if by_wide is not None and any(self.margins):
+            by_wide = functional.pad(by_wide, [-n for n in self.margins])
+        return by_wide, by_weight
 
 
 def _nothing(wide: Tensor, weight: Tensor, dim: int, options: Any) -> Tensor:
     """The result of no rows: its other dimensions are those of one row."""
     shape = list(wide.shape)
-    shape[dim] = max(weight.shape[dim] * options[2][dim - 2], 1)
+    shape[dim] = max(weight.shape[dim] * options[2][dim - 2], 1) if dim > 1 else 1
     found = torch.ops.aten.convolution(wide.new_zeros(shape), weight, None, *options)
     return found.narrow(dim, 0, 0)
 
@@ -123,22 +242,17 @@ def convolution(
         sides = [(p, p) for p in _each(padding, n)]
     at = x.axis - 2
     margins: list[int] = []
-    padded = [p[0] if p[0] == p[1] else 0 for p in sides]
     for d in reversed(range(n)):
         margins += list(sides[d]) if d != at and sides[d][0] != sides[d][1] else [0, 0]
-    if at < 0:  # whole samples
-        window, missing = None, (0, 0)
-        have = want = ranges(x.sizes)
-        sizes: Sequence[int] = x.sizes
-    else:
-        window = Window(x.sizes, kernel[at], stride[at], sides[at], dilation[at])
-        have, want, sizes, missing = ranges(x.sizes), window.want, window.sizes, window.missing(x.domain.rank)
-        margins[2 * (n - 1 - at) : 2 * (n - at)] = missing
-        padded[at] = 0
-    options = stride, padded, dilation, False, [0] * n, groups
+    padded = [p[0] if p[0] == p[1] and d != at else 0 for d, p in enumerate(sides)]
+    window = Window(x.sizes, kernel[at], stride[at], sides[at], dilation[at]) if at >= 0 else None
+    return _run(x, weight, bias, window, margins, (stride, padded, dilation, False, [0] * n, groups), lone)
+
+
+def _run(x: ShardTensor, weight: Tensor, bias: Any, window: Any, margins: list[int], options: Any, lone: bool) -> Any:
     affine = [None if v is None else replicated(v, x.domain) for v in (weight, bias)]
-    plan = max(x.axis, 0), have, want, x.domain, margins, [0] * 2 * n, options
-    found = like(x, _Conv.apply(x.local, *affine, plan), sizes=sizes)
+    local = _Conv.apply(x.local, *affine, Plan(x, window, margins, options))
+    found = like(x, local, sizes=window.sizes if window else x.sizes)
     return found.squeeze(0) if lone else found
 
 
@@ -160,26 +274,12 @@ def transposed(
     n = weight.ndim - 2
     x, lone = _batched(func, x, weight, n)
     stride, padding, extra, dilation = (_each(v, n) for v in (stride, padding, output_padding, dilation))
-    at, rank = x.axis - 2, x.domain.rank
-    have = want = ranges(x.sizes)
-    sizes: Sequence[int] = x.sizes
-    after = [0] * 2 * n
+    at = x.axis - 2
+    window = None
     if at >= 0:
-        s, p, reach, length = stride[at], padding[at], dilation[at] * (weight.shape[2 + at] - 1), x.shape[x.axis]
-        outputs = (length - 1) * s - 2 * p + reach + extra[at] + 1
-        starts = [min(a * s, outputs) for a, _ in have]
-        out = list(zip([0, *starts[1:]], [*starts[1:], outputs], strict=True))
-        want = [_inside(-((reach - a - p) // s), (b - 1 + p) // s + 1, length) if a < b else (0, 0) for a, b in out]
-        first, last = want[rank]
-        a, b = out[rank]
-        ends = (a, a) if first == last else (first * s - p, (last - 1) * s + reach + 1 - p)
-        after[2 * (n - 1 - at) : 2 * (n - at)] = [ends[0] - a, b - ends[1]]
-        sizes, padding[at], extra[at] = [b - a for a, b in out], 0, 0
-    options = stride, padding, dilation, True, extra, groups
-    affine = [None if v is None else replicated(v, x.domain) for v in (weight, bias)]
-    plan = max(x.axis, 0), have, want, x.domain, [0] * 2 * n, after, options
-    found = like(x, _Conv.apply(x.local, *affine, plan), sizes=sizes)
-    return found.squeeze(0) if lone else found
+        window = Spread(x.sizes, weight.shape[x.axis], stride[at], padding[at], dilation[at], extra[at])
+        padding[at] = extra[at] = 0
+    return _run(x, weight, bias, window, [0] * 2 * n, (stride, padding, dilation, True, extra, groups), lone)
 
 
 class _Windowed(torch.autograd.Function):
@@ -191,6 +291,7 @@ class _Windowed(torch.autograd.Function):
         halo = pull(local, dim, have, want, domain)
         ctx.plan, ctx.call, ctx.whose = plan, call, list(halo)
         ctx.save_for_backward(local, *halo.values())
+        domain.halo += sum(piece.nbytes for piece in halo.values())
         return call(joined(local, halo, dim, have, want[domain.rank], domain.rank))
 
     @staticmethod
