@@ -22,10 +22,10 @@ from assay.training.interface import Plan as Plan
 from assay.training.interface import Schedule as Schedule
 from assay.training.interface import Shares as Shares
 from assay.training.shardtensor import check as check_shards
-from assay.training.shardtensor.dispatch import Domain as Domain
-from assay.training.shardtensor.dispatch import redistributed as redistributed
-from assay.training.shardtensor.dispatch import shard as shard
-from assay.training.shardtensor.dispatch import ShardTensor as ShardTensor
+from assay.training.shardtensor import Domain as Domain
+from assay.training.shardtensor import redistributed as redistributed
+from assay.training.shardtensor import shard as shard
+from assay.training.shardtensor import ShardTensor as ShardTensor
 from assay.training.tons import synthesise as wire_pod
 from assay.training.ultraep import balanced_experts as balanced_experts
 from assay.training.ultraep import UltraEP as UltraEP

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812 - as everybody writes it
 
 from assay.training.shardtensor import models
+from assay.training.shardtensor.dispatch import Domain, shard
 from assay.training.shardtensor.job import compared
-from assay.training.shardtensor.shards import Domain
 
 
 class Call(nn.Module):
@@ -242,3 +244,45 @@ def all_of(names: list[str], seeds: list[int]) -> dict[tuple[str, int], tuple[fl
             except Exception as error:
                 found[name, seed] = f"{sizes}: {type(error).__name__}: {error}"
     return found
+
+
+class Sorts(nn.Module):
+    """Calls what has no version across ranks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sort(dim=1).values
+
+
+def on_a_grid() -> float:
+    """Two samples on two pairs of ranks: each pair shares a sample, DDP averages over the pairs."""
+    torch.set_default_dtype(torch.float64)
+    rank = dist.get_rank()
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    domain = Domain(pairs[rank // 2])
+    torch.manual_seed(0)
+    model, x = models.UNet(), torch.randn(2, 2, 20, 8)
+    truth = copy.deepcopy(model)
+    truth(x).square().mean().backward()
+    together = nn.parallel.DistributedDataParallel(model, process_group=across[rank % 2])
+    together(shard(x[rank // 2 : rank // 2 + 1], 2, domain, [13, 7])).square().mean().backward()
+    pairs_of = zip(model.parameters(), truth.parameters(), strict=True)
+    return max(float((a.grad - b.grad).abs().max()) for a, b in pairs_of)
+
+
+def running() -> float:
+    """How far the running statistics of a batch norm are from those of one process."""
+    torch.manual_seed(0)
+    whole, cut, x = nn.BatchNorm2d(3).double(), nn.BatchNorm2d(3).double(), torch.randn(2, 3, 9, 4).double()
+    whole(x)
+    cut(shard(x, 2, Domain(), [2, 7]))
+    return max(float((a - b).abs().max()) for a, b in zip(whole.buffers(), cut.buffers(), strict=True))
+
+
+def sent_by_a_convolution() -> int:
+    """Bytes that this rank sends, forward and backward."""
+    domain = Domain()
+    model = nn.Conv2d(2, 2, 3, padding=1, bias=False)
+    x = shard(torch.randn(1, 2, 30, 64), 2, domain, [7, 12, 11]).requires_grad_()
+    model(x).local.sum().backward()
+    return domain.sent

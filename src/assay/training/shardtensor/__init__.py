@@ -56,7 +56,7 @@ avoid_when = (
     "waits for its neighbours."
 )
 trust = (
-    "Numbers, memory and bytes are of real processes over gloo; seconds on GPUs are a model, in which calls of the host "
+    "Numbers, memory and bytes are of real processes over gloo; seconds on GPUs are a model, in which the host's calls "
     "are assumed. " + sentence("roofline")
 )
 own_input = "assay compare shardtensor --model examples/field_model.py:job --shares 37,27,36"
@@ -151,7 +151,7 @@ def paced(tokens: int, gpus: int, seed: int) -> dict[str, float]:
 
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
-    """Parity in drawn stretches, memory beside three rivals, a small training, seconds on two ranks, a model of GPUs."""
+    """Parity in drawn stretches, memory beside three rivals, a small training, seconds on two ranks, GPUs modelled."""
     once = replace(lab, seeds=lab.seeds[:1])
     ranks = lab.pick(quick=2, full=4)
     grids = {"unet": (32 * ranks, 32, 64), "vit": (32 * ranks, 32, 64), "points": (256 * ranks, 1, 64)}

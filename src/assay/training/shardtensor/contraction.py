@@ -15,14 +15,23 @@ from torch.nn import functional
 from assay.training.shardtensor.attention import ring_attention
 from assay.training.shardtensor.ring import around
 from assay.training.shardtensor.shards import (
-    ShardTensor, handles, like, mine, ranges, redistributed, refusal, replicated, resized, summed,
+    ShardTensor,
+    handles,
+    like,
+    mine,
+    ranges,
+    redistributed,
+    refusal,
+    replicated,
+    resized,
+    summed,
 )  # fmt: skip
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @handles("einsum")
-def einsum(func: Any, equation: str, *operands: Any) -> Any:
+def _einsum(func: Any, equation: str, *operands: Any) -> Any:
     given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], list | tuple) else list(operands)
     left, arrow, out = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -91,7 +100,7 @@ def _all_pairs(terms: list[str], out: str, operands: list[Any]) -> Any:
 
 
 @handles("matmul", "bmm", "mm", "mv", "dot", "rmatmul")
-def matmul(func: Any, a: Any, b: Any, **kwargs: Any) -> Any:
+def _matmul(func: Any, a: Any, b: Any, **kwargs: Any) -> Any:
     if func.__name__ == "__rmatmul__":
         a, b = b, a
     batch = max(a.ndim, b.ndim) - 2
@@ -106,22 +115,24 @@ def matmul(func: Any, a: Any, b: Any, **kwargs: Any) -> Any:
 
 
 @handles("addmm", "baddbmm", "addbmm")
-def addmm(func: Any, x: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+def _addmm(func: Any, x: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     return beta * x + alpha * torch.matmul(a, b)
 
 
 @handles("linear")
-def linear(func: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(func: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     if isinstance(weight, ShardTensor) or not isinstance(x, ShardTensor):
         raise refusal("linear", [x, weight], "its weights are cut")
     if x.axis != x.ndim - 1:
-        return like(x, func(x.local, replicated(weight, x.domain), None if bias is None else replicated(bias, x.domain)))
+        return like(
+            x, func(x.local, replicated(weight, x.domain), None if bias is None else replicated(bias, x.domain))
+        )
     found = summed(func(x.local, mine(replicated(weight, x.domain), 1, x.domain, x.sizes)), x.domain)
     return found if bias is None else found + bias
 
 
 @handles("cdist")
-def cdist(func: Any, a: Any, b: Any, p: float = 2.0, compute_mode: str | None = None) -> Any:
+def _cdist(func: Any, a: Any, b: Any, p: float = 2.0, compute_mode: str | None = None) -> Any:
     # By its own choice torch takes another formula for 25 rows and fewer: let the whole decide, not the stretch.
     by_products = max(a.shape[-2], b.shape[-2]) > 25
     mode = compute_mode or ("" if by_products else "donot_") + "use_mm_for_euclid_dist"
@@ -146,7 +157,7 @@ def cdist(func: Any, a: Any, b: Any, p: float = 2.0, compute_mode: str | None = 
 
 
 @handles("scaled_dot_product_attention")
-def attention(
+def _attention(
     func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
@@ -193,6 +204,11 @@ def by_scores(
     return torch.matmul(functional.dropout(weights, dropout_p) if dropout_p else weights, value), weights
 
 
+def _additive(mask: Any, dtype: torch.dtype) -> Any:
+    """A mask that is added: minus infinity where a boolean one is true."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else mask
+
+
 @handles("multi_head_attention_forward")
 def multi_head(
     func: Any, query: Any, key: Any, value: Any, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any,
@@ -213,17 +229,14 @@ def multi_head(
     for x, weight, bias in zip(inputs, weights, biases, strict=True):
         y = functional.linear(x, weight, bias)
         apart.append(y.reshape(*y.shape[:2], num_heads, -1).permute(1, 2, 0, 3))
-    mask = None if attn_mask is None or is_causal and not need_weights else attn_mask
+    mask = None if attn_mask is None or (is_causal and not need_weights) else attn_mask
     if mask is not None and mask.ndim == 3:
         mask = mask.reshape(-1, num_heads, *mask.shape[1:])
     if key_padding_mask is not None:
         padded = key_padding_mask[None] if alone else key_padding_mask
-        padded = torch.zeros_like(padded, dtype=apart[0].dtype).masked_fill(padded, -torch.inf) \
-            if padded.dtype == torch.bool else padded  # fmt: skip
-        padded = (padded.full_tensor() if isinstance(padded, ShardTensor) else padded)[:, None, None]  # a bit a token
-        mask = padded if mask is None else padded + (
-            torch.zeros_like(mask, dtype=padded.dtype).masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else mask
-        )  # fmt: skip
+        padded = padded.full_tensor() if isinstance(padded, ShardTensor) else padded  # a number a token
+        padded = _additive(padded, query.dtype)[:, None, None]
+        mask = padded if mask is None else padded + _additive(mask, query.dtype)
     dropped = dropout_p if training else 0.0
     if need_weights:
         mixed, seen = by_scores(*apart, mask, dropped, False, None)

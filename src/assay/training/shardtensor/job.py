@@ -18,7 +18,10 @@ PATIENCE = 240.0
 
 def on_ranks(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What every rank of a process group returns; `work(*arguments)` is a top-level function."""
-    with scratch() as folder, Ranks(ranks, partial(_join, folder=str(folder), work=work), *arguments, imports=IMPORTS) as r:
+    with (
+        scratch() as folder,
+        Ranks(ranks, partial(_join, folder=str(folder), work=work), *arguments, imports=IMPORTS) as r,
+    ):
         return r.wait(timeout=PATIENCE)
 
 
@@ -108,11 +111,17 @@ def compared(model: Any, inputs: Sequence[Any], dim: int, sizes: Sequence[int], 
     sum((y * p).sum() for y, p in zip(truth, probes, strict=True)).backward()  # type: ignore[union-attr]
     sum((y * p).sum() for y, p in zip(found, probes, strict=True)).backward()  # type: ignore[union-attr]
     sent = domain.sent - before
-    results = [mine(y, f.axis, domain, f.sizes) if isinstance(f, ShardTensor) else y for y, f in zip(truth, found, strict=True)]
+    results = [
+        mine(y, f.axis, domain, f.sizes) if isinstance(f, ShardTensor) else y for y, f in zip(truth, found, strict=True)
+    ]
     out = apart([f.local if isinstance(f, ShardTensor) else f for f in found], results)
     weights = [(a.grad, b.grad) for a, b in zip(cut.parameters(), whole.parameters(), strict=True)]
     by_weights = apart([a for a, b in weights if b is not None], [b for _, b in weights if b is not None])
-    back = [(p.local.grad, mine(x.grad, dim, domain, sizes)) for p, x in zip(parts, given, strict=True) if x.grad is not None]
+    back = [
+        (p.local.grad, mine(x.grad, dim, domain, sizes))
+        for p, x in zip(parts, given, strict=True)
+        if x.grad is not None
+    ]
     return out, by_weights, apart([a for a, _ in back], [b for _, b in back]), sent
 
 
@@ -124,11 +133,5 @@ def outputs(found: Any) -> list[Any]:
 def apart(found: Sequence[Any], truth: Sequence[Any]) -> float:
     """The largest difference, of the largest value there is (1 where all are smaller); not a number counts as 1."""
     scale = max([1.0, *(float(b.detach().abs().max()) for b in truth if b.numel())])
-    gaps = [float((a.detach() - b.detach()).abs().nan_to_num(torch_max(b)).max()) for a, b in zip(found, truth, strict=True)
-            if b.numel()]  # fmt: skip
-    return max([0.0, *gaps]) / scale
-
-
-def torch_max(x: Any) -> float:
-    """What stands for not a number: as far apart as can be."""
-    return float(x.detach().abs().nan_to_num().max()) + 1.0
+    pairs = [(a.detach(), b.detach()) for a, b in zip(found, truth, strict=True) if b.numel()]
+    return max([0.0, *(float((a - b).abs().nan_to_num(scale).max()) for a, b in pairs)]) / scale

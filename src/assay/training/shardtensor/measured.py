@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from assay.record.timing import granted
 from assay.sim.random import stream
 from assay.training.shardtensor import models
-from assay.training.shardtensor.job import compared, outputs, sizes_of
 from assay.training.shardtensor.dispatch import Domain, Unsupported, shard
+from assay.training.shardtensor.job import compared, outputs, sizes_of
 
 SYSTEMS = ("single", "data parallel", "dtensor", "shardtensor")
 KINDS = ("vit", "unet", "points")
@@ -154,7 +154,7 @@ def training(rows: int, columns: int, steps: int, seed: int, whole: bool) -> dic
 
 
 def timed(kind: str, rows: int, columns: int, width: int, rounds: int, seed: int) -> dict[str, Any]:
-    """On this rank: seconds of inference on rank 0 alone and on all ranks, taking turns; and what ranks were granted."""
+    """On this rank: seconds of inference on rank 0 alone and on all ranks, in turns; and what ranks were granted."""
     domain = Domain()
     model, x, dim = made(kind, seed, rows, columns, width)
     model.eval()
@@ -196,4 +196,3 @@ def own(build: Callable[[], Any], shares: list[float], dim: int) -> dict[str, An
         "output": out, "gradients": max(gradients, inputs), "sent": sent, "rows": sizes[domain.rank], "alone": alone,
         "peak": peak, "halo": (domain.halo - kept) // 2, "weights": weights,
     }  # fmt: skip
-

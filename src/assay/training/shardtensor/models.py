@@ -44,7 +44,7 @@ class ViT(nn.Module):
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """A picture of the same size, and three numbers from the class token."""
         x = self.embed(image)
-        batch, width, rows, columns = x.shape
+        batch, _width, rows, columns = x.shape
         x = x.flatten(2).transpose(1, 2) + self.position
         x = torch.cat([self.token.expand(batch, -1, -1), x], dim=1)
         x = self.norm(self.layers(x))

@@ -1,9 +1,9 @@
 """What inference of a large vision transformer would take on many GPUs: a model, no group of GPUs was at hand.
 
-Products run at the roofline's rates (`assay.sim.roofline`: data sheets times assumed efficiencies). Attention is a ring:
-at every step a block of keys and values is computed with while the next comes over the slowest link of the ring. Torch
-calls cost the host some microseconds each, more where shards are dispatched in Python; a GPU that is faster than its
-host waits for it.
+Products run at the roofline's rates (`assay.sim.roofline`: data sheets times assumed efficiencies). Attention is a
+ring: at every step a block of keys and values is computed with while the next comes over the slowest link of the
+ring. Torch calls cost the host some microseconds each, more where shards are dispatched in Python; a GPU that is
+faster than its host waits for it.
 """
 
 from __future__ import annotations

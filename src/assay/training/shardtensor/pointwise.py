@@ -10,19 +10,28 @@ from torch import Tensor
 
 from assay.training.shardtensor.ring import around
 from assay.training.shardtensor.shards import (
-    ShardTensor, handles, like, mine, redistributed, refusal, replicated, resized,
+    ShardTensor,
+    handles,
+    like,
+    mine,
+    redistributed,
+    refusal,
+    replicated,
+    resized,
 )  # fmt: skip
 
-ELEMENTWISE = """add sub subtract mul multiply div divide true_divide truediv floordiv floor_divide remainder fmod mod pow
-rpow radd rsub rmul rdiv rtruediv rfloordiv rmod iadd isub imul itruediv ipow idiv neg negative positive pos abs absolute
-exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan atan2 arctan2 asinh acosh atanh
+ELEMENTWISE = """
+add sub subtract mul multiply div divide true_divide truediv floordiv floor_divide remainder fmod mod pow rpow radd
+rsub rmul rdiv rtruediv rfloordiv rmod iadd isub imul itruediv ipow idiv neg negative positive pos abs absolute exp
+exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan atan2 arctan2 asinh acosh atanh
 sigmoid relu relu6 leaky_relu elu selu celu gelu silu mish softplus softsign hardtanh hardsigmoid hardswish hardshrink
 softshrink tanhshrink logsigmoid threshold clamp clamp_min clamp_max clip minimum maximum fmin fmax where lerp addcmul
 addcdiv masked_fill sign sgn floor ceil round trunc frac reciprocal square erf erfc erfinv sinc xlogy hypot copysign
 logaddexp lgamma digamma eq ne lt le gt ge not_equal greater less greater_equal less_equal logical_and logical_or
 logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not and or xor invert rand ror isnan isinf isfinite
 nan_to_num clone contiguous detach to float double half bfloat16 long int bool type type_as zeros_like ones_like
-empty_like full_like zero fill alias""".split()
+empty_like full_like zero fill alias
+""".split()
 
 
 def aligned(x: ShardTensor, other: Any, name: str = "this call", ndim: int | None = None) -> Any:
@@ -55,7 +64,7 @@ def lead(args: Any) -> ShardTensor:
 
 
 @handles(*ELEMENTWISE)
-def pointwise(func: Any, *args: Any, **kwargs: Any) -> Any:
+def _pointwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     name = func.__name__
     operands = [*args, *kwargs.values()]
     if name in ("to", "type_as"):
@@ -64,7 +73,7 @@ def pointwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     x = lead(operands)
     if "out" in kwargs:
         raise refusal(f"{name} with out=", [x])
-    changes = (name.endswith("_") and not name.startswith("__")) or name.startswith("__i") and name != "__invert__"
+    changes = (name.endswith("_") and not name.startswith("__")) or (name.startswith("__i") and name != "__invert__")
     if changes and not isinstance(args[0], ShardTensor):
         raise refusal(f"{name} into a plain tensor", operands)
     across = _across(x, args)
@@ -112,24 +121,24 @@ def _all_pairs(func: Any, x: ShardTensor, other: ShardTensor, args: Any) -> Shar
 
 @handles("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "element_size", "len",
          "is_contiguous", "get_device", "hash", "is_signed", "is_same_size", "dim_order", "is_inference")  # fmt: skip
-def of_the_whole(func: Any, *args: Any, **kwargs: Any) -> Any:
+def _of_the_whole(func: Any, *args: Any, **kwargs: Any) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
 
 
 @handles("requires_grad", "retain_grad", "register_hook", "is_pinned")
-def of_the_local(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+def _of_the_local(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     found = func(x.local, *args, **kwargs)
     return x if isinstance(found, Tensor) else found
 
 
 @handles("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "new")
-def plain_anew(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+def _plain_anew(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     return func(x.local, *args, **kwargs)
 
 
 @handles("dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d")
-def dropout(func: Any, x: ShardTensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> ShardTensor:
+def _dropout(func: Any, x: ShardTensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> ShardTensor:
     if not training or p == 0.0:
         return x
     if func.__name__.strip("_") != "dropout":
@@ -142,14 +151,14 @@ def dropout(func: Any, x: ShardTensor, p: float = 0.5, training: bool = True, in
 
 
 @handles("prelu")
-def prelu(func: Any, x: ShardTensor, weight: Tensor) -> ShardTensor:
+def _prelu(func: Any, x: ShardTensor, weight: Tensor) -> ShardTensor:
     if weight.numel() > 1 and x.axis == 1:
         raise refusal("prelu", [x, weight], "its channels are cut")
     return like(x, func(x.local, replicated(weight, x.domain)))
 
 
 @handles("embedding")
-def embedding(func: Any, x: ShardTensor, weight: Tensor, *args: Any, **kwargs: Any) -> ShardTensor:
+def _embedding(func: Any, x: ShardTensor, weight: Tensor, *args: Any, **kwargs: Any) -> ShardTensor:
     if isinstance(weight, ShardTensor) or not isinstance(x, ShardTensor):
         raise refusal("embedding", [x, weight])
     return like(x, func(x.local, replicated(weight, x.domain), *args, **kwargs))
@@ -157,7 +166,7 @@ def embedding(func: Any, x: ShardTensor, weight: Tensor, *args: Any, **kwargs: A
 
 @handles("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
          "binary_cross_entropy_with_logits", "kl_div", "soft_margin_loss")  # fmt: skip
-def elementwise_loss(func: Any, x: Any, target: Any, *args: Any, reduction: str = "mean", **kwargs: Any) -> Any:
+def _elementwise_loss(func: Any, x: Any, target: Any, *args: Any, reduction: str = "mean", **kwargs: Any) -> Any:
     if args:
         raise refusal(func.__name__, [x, target], "give its options by name")
     size_average, reduce = kwargs.pop("size_average", None), kwargs.pop("reduce", None)
@@ -165,7 +174,7 @@ def elementwise_loss(func: Any, x: Any, target: Any, *args: Any, reduction: str 
         raise refusal(func.__name__, [x, target], "reduction is mean, sum or none")
     if x.shape != target.shape:
         raise refusal(func.__name__, [x, target], "input and target have different shapes")
-    each = pointwise(partial_named(func, reduction="none"), x, target, **kwargs)
+    each = _pointwise(partial_named(func, reduction="none"), x, target, **kwargs)
     return each if reduction == "none" else getattr(each, reduction)()
 
 
@@ -177,7 +186,7 @@ def partial_named(func: Any, **fixed: Any) -> Any:
 
 
 @handles("nll_loss", "nll_loss_nd", "cross_entropy", "cross_entropy_loss")
-def class_loss(
+def _class_loss(
     func: Any, x: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", **kwargs: Any,
 ) -> Any:  # fmt: skip
@@ -204,9 +213,8 @@ def class_loss(
     return each.sum() / counted.sum() if reduction == "mean" else each.sum()
 
 
-
 @handles("backward")
-def backward(func: Any, x: ShardTensor, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
+def _backward(func: Any, x: ShardTensor, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
     if gradient is None:
         raise refusal("backward without a gradient", [x])
     func(x.local, aligned(x, gradient, "backward"), *args, **kwargs)

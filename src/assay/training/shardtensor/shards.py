@@ -34,7 +34,7 @@ class Unsupported(BadInput, NotImplementedError):  # noqa: N818 - what is lackin
 class Domain:
     """The ranks that share one sample: those of a process group, all there are unless one is given.
 
-    `sent` counts the bytes that this rank handed to others, `halo` those of others' rows that it kept for a backward pass.
+    `sent` counts the bytes that this rank handed to others, `halo` those of others' rows that it keeps to go back.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -82,6 +82,7 @@ class ShardTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, local: Tensor, domain: Domain, axis: int, sizes: Sequence[int]) -> ShardTensor:
+        """Wrap what this rank holds."""
         shape = list(local.shape)
         if shape[axis] != sizes[domain.rank]:
             raise Unsupported(f"rank {domain.rank} holds {shape[axis]} along dimension {axis}, of sizes {tuple(sizes)}")
@@ -273,9 +274,7 @@ def push(gradient: Tensor, dim: int, have: Sequence[Range], want: Sequence[Range
     return found
 
 
-def joined(
-    local: Tensor, got: dict[int, Tensor], dim: int, have: Sequence[Range], want: Range, here: int
-) -> Tensor:
+def joined(local: Tensor, got: dict[int, Tensor], dim: int, have: Sequence[Range], want: Range, here: int) -> Tensor:
     """Own and others' pieces in their order."""
     a, b = overlap(have[here], want)
     parts = dict(got)

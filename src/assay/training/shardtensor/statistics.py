@@ -14,7 +14,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.training.shardtensor.shards import (
-    Domain, ShardTensor, handles, like, mine, ranges, refusal, replicated, summed,
+    Domain,
+    ShardTensor,
+    handles,
+    like,
+    mine,
+    ranges,
+    refusal,
+    replicated,
+    summed,
 )  # fmt: skip
 
 
@@ -35,7 +43,7 @@ def _aliases(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 @handles("sum", "mean", "count_nonzero", "any", "all")
-def total(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+def _total(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     name, options = func.__name__, _aliases(kwargs)
     dim = args[0] if args else options.get("dim")
     keepdim = args[1] if len(args) > 1 else options.get("keepdim", False)
@@ -43,7 +51,9 @@ def total(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     if x.axis not in dims:
         return like(x, func(x.local, *args, **kwargs), _kept(x, dims, keepdim))
     if name in ("any", "all"):
-        found = x.domain.all_reduce(_folded(func, x.local, dims, keepdim).to(torch.int8), "max" if name == "any" else "min")
+        found = x.domain.all_reduce(
+            _folded(func, x.local, dims, keepdim).to(torch.int8), "max" if name == "any" else "min"
+        )
         return found.bool()
     if name == "count_nonzero":
         return x.domain.all_reduce(torch.count_nonzero(x.local, dims))
@@ -59,7 +69,7 @@ def _folded(func: Any, local: Tensor, dims: list[int], keepdim: bool) -> Tensor:
 
 
 @handles("var", "std", "var_mean", "std_mean")
-def spread(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+def _spread(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     name, options = func.__name__, _aliases(kwargs)
     plain = [a for a in args if not isinstance(a, bool)]
     flags = [a for a in args if isinstance(a, bool)]
@@ -86,7 +96,7 @@ def spread(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
 
 
 @handles("norm", "vector_norm", "linalg_vector_norm", "linalg_norm")
-def norm(func: Any, x: ShardTensor, p: Any = 2, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+def _norm(func: Any, x: ShardTensor, p: Any = 2, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
     p = kwargs.pop("ord", p)
     p = 2 if p in (None, "fro") else p
     if kwargs.get("dtype") is not None or kwargs.get("out") is not None or isinstance(p, str):
@@ -176,7 +186,7 @@ class _Winner(torch.autograd.Function):
 
 
 @handles("amax", "amin", "max", "min", "argmax", "argmin")
-def extreme(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+def _extreme(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     name, options = func.__name__, _aliases(kwargs)
     other = args[0] if args else options.get("other", options.get("dim"))
     if isinstance(other, Tensor):
@@ -187,7 +197,7 @@ def extreme(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         found = func(x.local, *args, **kwargs)
         at = _kept(x, dims, keepdim)
         return type(found)([like(x, part, at) for part in found]) if isinstance(found, tuple) else like(x, found, at)
-    if name.startswith("arg") or name in ("max", "min") and other is not None:
+    if name.startswith("arg") or (name in ("max", "min") and other is not None):
         if other is None:
             raise refusal(name, [x], "without dim=")
         value, at = _Winner.apply(x.local, x.axis, which, ranges(x.sizes)[x.domain.rank][0], x.domain)
@@ -225,7 +235,7 @@ class _Softmax(torch.autograd.Function):
 
 
 @handles("softmax", "log_softmax", "softmin")
-def softmax(func: Any, x: ShardTensor, dim: Any = None, *args: Any, **kwargs: Any) -> ShardTensor:
+def _softmax(func: Any, x: ShardTensor, dim: Any = None, *args: Any, **kwargs: Any) -> ShardTensor:
     if dim is None:
         raise refusal(func.__name__, [x], "without dim=")
     if dim % x.ndim != x.axis:
@@ -238,7 +248,7 @@ def softmax(func: Any, x: ShardTensor, dim: Any = None, *args: Any, **kwargs: An
 
 
 @handles("logsumexp")
-def logsumexp(func: Any, x: ShardTensor, dim: Any, keepdim: bool = False) -> Any:
+def _logsumexp(func: Any, x: ShardTensor, dim: Any, keepdim: bool = False) -> Any:
     dims = _dims(x, dim)
     if x.axis not in dims:
         return like(x, func(x.local, dims, keepdim), _kept(x, dims, keepdim))
@@ -248,7 +258,7 @@ def logsumexp(func: Any, x: ShardTensor, dim: Any, keepdim: bool = False) -> Any
 
 
 @handles("cumsum")
-def cumsum(func: Any, x: ShardTensor, dim: int, **kwargs: Any) -> ShardTensor:
+def _cumsum(func: Any, x: ShardTensor, dim: int, **kwargs: Any) -> ShardTensor:
     here = like(x, x.local.cumsum(dim, **kwargs))
     if dim % x.ndim != x.axis:
         return here
@@ -266,7 +276,11 @@ def along_another(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     place = {"glu": 0, "normalize": 1, "cosine_similarity": 1, "topk": 1, "kthvalue": 1}.get(name, 0)
     dim = kwargs.get("dim", args[place] if len(args) > place and isinstance(args[place], int) else default)
     others = [a for a in args if isinstance(a, Tensor)]
-    if not isinstance(dim, int) or dim % x.ndim == x.axis or (name in ("median", "kthvalue") and not args and not kwargs):
+    if (
+        not isinstance(dim, int)
+        or dim % x.ndim == x.axis
+        or (name in ("median", "kthvalue") and not args and not kwargs)
+    ):
         raise refusal(name, [x], "along the cut dimension")
     if any(not isinstance(y, ShardTensor) or y.axis != x.axis or y.sizes != x.sizes for y in others):
         raise refusal(name, [x, *others])
@@ -337,7 +351,7 @@ def _placed(x: ShardTensor, value: Any, shape: list[int], at: int | None = None)
 
 
 @handles("layer_norm")
-def layer_norm(
+def _layer_norm(
     func: Any, x: ShardTensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> ShardTensor:
     first = x.ndim - len(normalized_shape)
@@ -351,7 +365,7 @@ def layer_norm(
 
 
 @handles("rms_norm")
-def rms_norm(func: Any, x: ShardTensor, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+def _rms_norm(func: Any, x: ShardTensor, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
     first = x.ndim - len(normalized_shape)
     if x.axis < first:
         return like(x, func(x.local, normalized_shape, None if weight is None else replicated(weight, x.domain), eps))
@@ -367,7 +381,9 @@ class _ChannelNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Any, bias: Any, fold: Any, share: float, eps: float, domain: Domain) -> Any:
+    def forward(
+        ctx: Any, x: Tensor, weight: Any, bias: Any, fold: Any, share: float, eps: float, domain: Domain
+    ) -> Any:
         if x.shape[2]:
             variance, mean = torch.var_mean(x, 2, correction=0)
         else:
@@ -411,7 +427,7 @@ def _channel_norm(x: ShardTensor, weight: Any, bias: Any, fold: Any, eps: float)
 
 
 @handles("group_norm")
-def group_norm(
+def _group_norm(
     func: Any, x: ShardTensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> ShardTensor:
     if x.axis == 1:
@@ -428,7 +444,7 @@ def group_norm(
 
 
 @handles("batch_norm", "instance_norm")
-def batch_norm(
+def _batch_norm(
     func: Any, x: ShardTensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     training: bool = False, momentum: float = 0.1, eps: float = 1e-5, *_: Any, **kwargs: Any,
 ) -> ShardTensor:  # fmt: skip
@@ -446,7 +462,7 @@ def batch_norm(
     if alone:
         return _channel_norm(x, weight, bias, lambda values: values, eps)[0]
     if x.axis == 0:  # samples are cut: as if they were positions
-        back = batch_norm(func, x.transpose(0, 1)[None], running_mean, running_var, weight, bias, True, momentum, eps)
+        back = _batch_norm(func, x.transpose(0, 1)[None], running_mean, running_var, weight, bias, True, momentum, eps)
         return back.squeeze(0).transpose(0, 1)  # type: ignore[return-value]
 
     def fold(values: Tensor) -> Tensor:

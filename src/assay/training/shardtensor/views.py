@@ -11,8 +11,18 @@ from torch import Tensor
 from assay.training.shardtensor.pointwise import aligned, lead
 from assay.training.shardtensor.ring import around
 from assay.training.shardtensor.shards import (
-    ShardTensor, everywhere, fetched, handles, like, overlap, ranges, redistributed, refusal, replicated,
-    resized, summed,
+    ShardTensor,
+    everywhere,
+    fetched,
+    handles,
+    like,
+    overlap,
+    ranges,
+    redistributed,
+    refusal,
+    replicated,
+    resized,
+    summed,
 )  # fmt: skip
 
 
@@ -21,31 +31,31 @@ def _listed(values: Any) -> list[int]:
 
 
 @handles("permute")
-def permute(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
+def _permute(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
     order = [d % x.ndim for d in _listed(dims or (kwargs["dims"],))]
     return like(x, x.local.permute(order), order.index(x.axis))
 
 
 @handles("transpose", "swapaxes", "swapdims")
-def transpose(func: Any, x: ShardTensor, dim0: int, dim1: int) -> ShardTensor:
+def _transpose(func: Any, x: ShardTensor, dim0: int, dim1: int) -> ShardTensor:
     order = list(range(x.ndim))
     order[dim0], order[dim1] = order[dim1], order[dim0]
-    return permute(func, x, order)
+    return _permute(func, x, order)
 
 
 @handles("t")
-def t(func: Any, x: ShardTensor) -> ShardTensor:
-    return transpose(func, x, 0, 1) if x.ndim == 2 else x
+def _t(func: Any, x: ShardTensor) -> ShardTensor:
+    return _transpose(func, x, 0, 1) if x.ndim == 2 else x
 
 
 @handles("movedim", "moveaxis")
-def movedim(func: Any, x: ShardTensor, source: Any, destination: Any) -> ShardTensor:
+def _movedim(func: Any, x: ShardTensor, source: Any, destination: Any) -> ShardTensor:
     order = torch.empty(tuple(range(1, x.ndim + 1)), device="meta").movedim(source, destination).shape
-    return permute(func, x, [n - 1 for n in order])
+    return _permute(func, x, [n - 1 for n in order])
 
 
 @handles("reshape", "view", "_unsafe_view", "flatten", "unflatten", "view_as", "reshape_as")
-def reshape(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> ShardTensor:
+def _reshape(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> ShardTensor:
     name = func.__name__
     if args and isinstance(args[0], torch.dtype):
         raise refusal("view as another dtype", [x])
@@ -80,13 +90,13 @@ def reshaped(x: ShardTensor, shape: list[int], name: str) -> ShardTensor:
 
 
 @handles("unsqueeze")
-def unsqueeze(func: Any, x: ShardTensor, dim: int) -> ShardTensor:
+def _unsqueeze(func: Any, x: ShardTensor, dim: int) -> ShardTensor:
     dim %= x.ndim + 1
     return like(x, x.local.unsqueeze(dim), x.axis + (dim <= x.axis))
 
 
 @handles("squeeze")
-def squeeze(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
+def _squeeze(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
     given = _listed(dims or tuple(kwargs.values())) if dims or kwargs else range(x.ndim)
     gone = [d % x.ndim for d in given if x.shape[d] == 1 and d % x.ndim != x.axis]
     if x.shape[x.axis] == 1 and (x.axis in [d % x.ndim for d in given]):
@@ -95,7 +105,7 @@ def squeeze(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor
 
 
 @handles("expand", "expand_as", "broadcast_to")
-def expand(func: Any, x: ShardTensor, *sizes: Any, **kwargs: Any) -> ShardTensor:
+def _expand(func: Any, x: ShardTensor, *sizes: Any, **kwargs: Any) -> ShardTensor:
     shape = list(sizes[0].shape) if func.__name__ == "expand_as" else _listed(sizes or tuple(kwargs.values()))
     at = len(shape) - x.ndim + x.axis
     if shape[at] not in (-1, x.shape[x.axis]):
@@ -105,7 +115,7 @@ def expand(func: Any, x: ShardTensor, *sizes: Any, **kwargs: Any) -> ShardTensor
 
 
 @handles("repeat", "tile")
-def repeat(func: Any, x: ShardTensor, *times: Any) -> ShardTensor:
+def _repeat(func: Any, x: ShardTensor, *times: Any) -> ShardTensor:
     counts = _listed(times)
     if len(counts) < x.ndim:
         counts = [1] * (x.ndim - len(counts)) + counts
@@ -116,7 +126,7 @@ def repeat(func: Any, x: ShardTensor, *times: Any) -> ShardTensor:
 
 
 @handles("repeat_interleave")
-def repeat_interleave(func: Any, x: ShardTensor, repeats: Any, dim: int | None = None, **kwargs: Any) -> ShardTensor:
+def _repeat_interleave(func: Any, x: ShardTensor, repeats: Any, dim: int | None = None, **kwargs: Any) -> ShardTensor:
     if dim is None or not isinstance(repeats, int):
         raise refusal("repeat_interleave", [x], "without dim=, or with unequal repeats")
     times = repeats if dim % x.ndim == x.axis else 1
@@ -124,7 +134,7 @@ def repeat_interleave(func: Any, x: ShardTensor, repeats: Any, dim: int | None =
 
 
 @handles("flip")
-def flip(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
+def _flip(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
     given = [d % x.ndim for d in _listed(dims or tuple(kwargs.values()))]
     if x.axis not in given:
         return like(x, x.local.flip(given))
@@ -134,7 +144,7 @@ def flip(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
 
 
 @handles("roll")
-def roll(func: Any, x: ShardTensor, shifts: Any, dims: Any = None) -> ShardTensor:
+def _roll(func: Any, x: ShardTensor, shifts: Any, dims: Any = None) -> ShardTensor:
     if dims is None:
         raise refusal("roll", [x], "without dims=")
     pairs = [(shifts, dims)] if isinstance(dims, int) else list(zip(shifts, dims, strict=True))
@@ -163,19 +173,19 @@ def sliced(x: ShardTensor, start: int | None, stop: int | None, step: int = 1) -
 
 
 @handles("narrow")
-def narrow(func: Any, x: ShardTensor, dim: int, start: int, length: int) -> ShardTensor:
+def _narrow(func: Any, x: ShardTensor, dim: int, start: int, length: int) -> ShardTensor:
     if dim % x.ndim == x.axis:
         return sliced(x, int(start), int(start) + length)
     return like(x, x.local.narrow(dim, start, length))
 
 
 @handles("select")
-def select(func: Any, x: ShardTensor, dim: int, index: int) -> Any:
+def _select(func: Any, x: ShardTensor, dim: int, index: int) -> Any:
     return x[(slice(None),) * (dim % x.ndim) + (index,)]
 
 
 @handles("split", "split_with_sizes", "chunk", "tensor_split", "unbind")
-def split(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+def _split(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     name = func.__name__
     dim = kwargs.get("dim", args[-1] if name == "unbind" and args else args[1] if len(args) > 1 else 0)
     pieces = func(torch.empty(x.shape, device="meta"), *args, **kwargs)
@@ -183,13 +193,13 @@ def split(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
         shift = name == "unbind" and dim % x.ndim < x.axis
         return tuple(like(x, part, x.axis - shift) for part in func(x.local, *args, **kwargs))
     if name == "unbind":
-        return tuple(select(func, x, dim, i) for i in range(x.shape[x.axis]))
+        return tuple(_select(func, x, dim, i) for i in range(x.shape[x.axis]))
     ends = ranges(piece.shape[dim] for piece in pieces)
     return tuple(sliced(x, a, b) for a, b in ends)
 
 
 @handles("cat", "concat", "concatenate")
-def cat(func: Any, tensors: Any, dim: int = 0, **kwargs: Any) -> ShardTensor:
+def _cat(func: Any, tensors: Any, dim: int = 0, **kwargs: Any) -> ShardTensor:
     tensors = [x for x in tensors if x.ndim > 1 or x.numel()]
     x = next(y for y in tensors if isinstance(y, ShardTensor))
     dim = kwargs.get("axis", dim) % x.ndim
@@ -223,7 +233,7 @@ def joined_along(tensors: Any, dim: int, sizes: Any) -> ShardTensor:
 
 
 @handles("stack")
-def stack(func: Any, tensors: Any, dim: int = 0) -> ShardTensor:
+def _stack(func: Any, tensors: Any, dim: int = 0) -> ShardTensor:
     x = lead(tensors)
     dim %= x.ndim + 1
     local = torch.stack([x.local if y is x else aligned(x, y, "stack") for y in tensors], dim)
@@ -231,7 +241,7 @@ def stack(func: Any, tensors: Any, dim: int = 0) -> ShardTensor:
 
 
 @handles("getitem")
-def getitem(func: Any, x: Any, index: Any) -> Any:
+def _getitem(func: Any, x: Any, index: Any) -> Any:
     index = list(index) if isinstance(index, tuple) else [index]
     tensors = [i for i in index if isinstance(i, Tensor | list)]
     if any(isinstance(i, Tensor) and i.dtype == torch.bool for i in tensors):
@@ -277,7 +287,7 @@ def _advanced(x: Any, index: list[Any]) -> Any:
         if guide is not None or index[x.axis] != slice(None):
             raise refusal("indexing", [x, *asked], "by shards or slices beside the cut dimension")
         behind = sum(n < x.axis for n in spots)
-        at = x.axis - behind + (len(shape) if place < x.axis or place == 0 and spots[0] != 0 else 0)
+        at = x.axis - behind + (len(shape) if place < x.axis or (place == 0 and spots[0] != 0) else 0)
         chosen = iter(asked)
         return like(x, x.local[tuple(next(chosen) if n in spots else i for n, i in enumerate(index))], at)
     length = x.shape[x.axis]
@@ -312,12 +322,12 @@ def _picked_shape(x: ShardTensor, index: list[Any], shape: Any, place: int, spot
 
 
 @handles("index_select")
-def index_select(func: Any, x: Any, dim: int, index: Tensor) -> Any:
-    return getitem(func, x, (slice(None),) * (dim % x.ndim) + (index,))
+def _index_select(func: Any, x: Any, dim: int, index: Tensor) -> Any:
+    return _getitem(func, x, (slice(None),) * (dim % x.ndim) + (index,))
 
 
 @handles("gather", "take_along_dim")
-def gather(func: Any, x: Any, dim: Any, index: Any, **kwargs: Any) -> Any:
+def _gather(func: Any, x: Any, dim: Any, index: Any, **kwargs: Any) -> Any:
     if func.__name__ == "take_along_dim":
         dim, index = index, dim
     if not isinstance(x, ShardTensor) or not isinstance(index, ShardTensor) or index.axis != x.axis:
@@ -336,19 +346,19 @@ def gather(func: Any, x: Any, dim: Any, index: Any, **kwargs: Any) -> Any:
 
 
 @handles("tril", "triu")
-def triangle(func: Any, x: ShardTensor, diagonal: int = 0) -> ShardTensor:
+def _triangle(func: Any, x: ShardTensor, diagonal: int = 0) -> ShardTensor:
     start = ranges(x.sizes)[x.domain.rank][0]
     shift = start if x.axis == x.ndim - 2 else -start if x.axis == x.ndim - 1 else 0
     return like(x, func(x.local, diagonal + shift))
 
 
 @handles("iter")
-def iterate(func: Any, x: ShardTensor) -> Any:
-    return iter(split(torch.Tensor.unbind, x, 0))
+def _iterate(func: Any, x: ShardTensor) -> Any:
+    return iter(_split(torch.Tensor.unbind, x, 0))
 
 
 @handles("pixel_shuffle")
-def pixel_shuffle(func: Any, x: ShardTensor, upscale_factor: int) -> Any:
+def _pixel_shuffle(func: Any, x: ShardTensor, upscale_factor: int) -> Any:
     r = upscale_factor
     *batch, c, h, w = x.shape
     k = len(batch)
@@ -357,10 +367,9 @@ def pixel_shuffle(func: Any, x: ShardTensor, upscale_factor: int) -> Any:
 
 
 @handles("pixel_unshuffle")
-def pixel_unshuffle(func: Any, x: ShardTensor, downscale_factor: int) -> Any:
+def _pixel_unshuffle(func: Any, x: ShardTensor, downscale_factor: int) -> Any:
     r = downscale_factor
     *batch, c, h, w = x.shape
     k = len(batch)
     apart = x.reshape(*batch, c, h // r, r, w // r, r)
     return apart.permute(*range(k), k, k + 2, k + 4, k + 1, k + 3).reshape(*batch, c * r**2, h // r, w // r)
-

@@ -8,6 +8,7 @@ the input, which torch would keep too; the two are joined again when their gradi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,10 +18,21 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from assay.training.shardtensor.shards import (
-    Range, ShardTensor, everywhere, fetched, handles, joined, like, overlap, pull, push, ranges, refusal, replicated,
+    Range,
+    ShardTensor,
+    everywhere,
+    fetched,
+    handles,
+    joined,
+    like,
+    overlap,
+    pull,
+    push,
+    ranges,
+    refusal,
+    replicated,
 )  # fmt: skip
 from assay.training.shardtensor.views import joined_along
-
 
 STRIPS = 16  # into how many strips a convolution is cut at most
 STRIP, ROWS = 1 << 16, 8  # bytes of input and outputs that a strip has at least
@@ -68,9 +80,7 @@ class Window:
 class Spread(Window):
     """One dimension of a transposed convolution: an input reaches into several outputs."""
 
-    def __init__(
-        self, sizes: Sequence[int], kernel: int, stride: int, padding: int, dilation: int, extra: int
-    ) -> None:
+    def __init__(self, sizes: Sequence[int], kernel: int, stride: int, padding: int, dilation: int, extra: int) -> None:
         self.length, self.stride, self.before, self.span = sum(sizes), stride, padding, dilation * (kernel - 1)
         self.outputs = (self.length - 1) * stride - 2 * padding + self.span + extra + 1
         starts = [min(a * stride, self.outputs) for a, _ in ranges(sizes)]
@@ -78,12 +88,14 @@ class Spread(Window):
         self.want = [self.reach(*some) for some in self.out]
 
     def reach(self, a: int, b: int) -> Range:
+        """The inputs that reach into some outputs."""
         if a >= b:
             return 0, 0
         low, high = -((self.span - a - self.before) // self.stride), (b - 1 + self.before) // self.stride + 1
         return _inside(low, high, self.length)
 
     def crop(self, a: int, b: int) -> Range:
+        """What is to be added to (or cut off) both ends of what those inputs give."""
         first, last = self.reach(a, b)
         if first == last:
             return 0, b - a
@@ -169,7 +181,7 @@ class Plan:
         start, stop = self.mine
         many = 1 if self.window is None else max(1, min(STRIPS, (stop - start) // ROWS, local.nbytes // STRIP))
         ends = [start + (stop - start) * n // many for n in range(many + 1)]
-        return list(zip(ends[:-1], ends[1:], strict=True))
+        return list(itertools.pairwise(ends))
 
     def reach(self, start: int, stop: int) -> Range:
         """The inputs of some outputs."""
@@ -228,7 +240,7 @@ def _nothing(wide: Tensor, weight: Tensor, dim: int, options: Any) -> Tensor:
 
 
 @handles("conv1d", "conv2d", "conv3d")
-def convolution(
+def _convolution(
     func: Any, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> Any:  # fmt: skip
@@ -267,7 +279,7 @@ def _batched(func: Any, x: Any, weight: Any, n: int) -> tuple[ShardTensor, bool]
 
 
 @handles("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def transposed(
+def _transposed(
     func: Any, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
     groups: int = 1, dilation: Any = 1,
 ) -> Any:  # fmt: skip
@@ -341,7 +353,7 @@ def _at_least(wide: Tensor, kernel: list[int], dilation: list[int], at: int) -> 
 
 
 @handles("max_pool1d", "max_pool2d", "max_pool3d")
-def max_pool(
+def _max_pool(
     func: Any, x: ShardTensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
@@ -358,7 +370,7 @@ def max_pool(
 
 
 @handles("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def avg_pool(
+def _avg_pool(
     func: Any, x: ShardTensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Any:  # fmt: skip
@@ -375,7 +387,7 @@ def avg_pool(
 
 @handles("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
          "adaptive_max_pool2d", "adaptive_max_pool3d")  # fmt: skip
-def adaptive(func: Any, x: ShardTensor, output_size: Any, return_indices: bool = False) -> Any:
+def _adaptive(func: Any, x: ShardTensor, output_size: Any, return_indices: bool = False) -> Any:
     name = func.__name__
     n, average = int(name[-2]), "avg" in name
     asked = [x.shape[d - n] if size is None else size for d, size in enumerate(_each(output_size, n))]
@@ -389,7 +401,7 @@ def adaptive(func: Any, x: ShardTensor, output_size: Any, return_indices: bool =
 
 
 @handles("pad")
-def pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: float | None = None) -> ShardTensor:
+def _pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: float | None = None) -> ShardTensor:
     sides = list(pad)
     behind = x.ndim - 1 - x.axis
     low, high = (sides[2 * behind], sides[2 * behind + 1]) if 2 * behind < len(sides) else (0, 0)
@@ -398,8 +410,10 @@ def pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: floa
     length = x.shape[x.axis]
     parts: list[Any] = [x[(slice(None),) * x.axis + (slice(max(-low, 0), length - max(-high, 0)),)]]
     if mode in ("reflect", "replicate", "circular") and min(low, high) >= 0:
-        near = {"reflect": (1, low + 1), "replicate": (0, 1), "circular": (length - low, length)}[mode]
-        far = {"reflect": (length - 1 - high, length - 1), "replicate": (length - 1, length), "circular": (0, high)}[mode]
+        near, far = {
+            "reflect": ((1, low + 1), (length - 1 - high, length - 1)), "replicate": ((0, 1), (length - 1, length)),
+            "circular": ((length - low, length), (0, high)),
+        }[mode]  # fmt: skip
         edges = [everywhere(x, *stretch) for stretch in (near, far)]  # as wide as a halo
         if mode == "reflect":
             edges = [edge.flip(x.axis) for edge in edges]
@@ -416,7 +430,7 @@ def pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: floa
         raise refusal(f"pad with mode {mode}", [x])
     whole = parts[0]
     if len(parts) > 1:
-        shards = [p for p in parts if isinstance(p, ShardTensor)][0]
+        shards = next(p for p in parts if isinstance(p, ShardTensor))
         sizes = list(shards.sizes)
         sizes[0] += parts[0].shape[x.axis] if parts[0] is not shards else 0
         sizes[-1] += parts[-1].shape[x.axis] if parts[-1] is not shards else 0
@@ -429,7 +443,7 @@ def _repeated(edge: Tensor, dim: int, times: int) -> Tensor:
 
 
 @handles("interpolate", "upsample")
-def interpolate(
+def _interpolate(
     func: Any, x: ShardTensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
 ) -> ShardTensor:  # fmt: skip
@@ -494,4 +508,3 @@ def halo(sizes: Sequence[int], kernel: int, stride: int = 1, padding: int = 0, d
     want = Window(sizes, kernel, stride, (padding, padding), dilation).want
     inside = zip(ranges(sizes), want, strict=True)
     return [b - a - max(0, min(d, b) - max(c, a)) for (c, d), (a, b) in inside]
-
