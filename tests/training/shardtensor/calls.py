@@ -85,6 +85,18 @@ def multi_head(**options: Any) -> nn.Module:
     return call
 
 
+def dgcnn(x: Tensor) -> Tensor:
+    """Edges to the nearest points, written with products (Wang et al., 2019)."""
+    square = torch.sum(x**2, dim=1, keepdim=True)
+    nearness = -square - -2 * torch.matmul(x.transpose(2, 1), x) - square.transpose(2, 1)
+    near = nearness.topk(k=4, dim=-1)[1]
+    batch, width, points = x.shape
+    rows = x.transpose(2, 1).contiguous().view(batch * points, width)
+    around = rows[near.view(-1), :].view(batch, points, 4, width)
+    here = rows.view(batch, points, 1, width).repeat(1, 1, 4, 1)
+    return torch.cat([around - here, here], dim=3).permute(0, 3, 1, 2).max(dim=-1)[0] + nearness.mean(-1)[:, None]
+
+
 N = 23  # elements along the cut dimension
 IMAGE, TOKENS, POINTS = (2, 4, N, 10), (2, N, 8), (2, N, 3)
 Case = tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...], int]
@@ -196,6 +208,7 @@ CALLS: dict[str, Case] = {
     "distances": on(POINTS, 1, lambda x: torch.cdist(x, 2 * x)),
     "distances to anchors": on(POINTS, 1, lambda x, w: (torch.cdist(x, w), torch.cdist(w, x)), (1, 4, 3)),
     "pairwise differences": on(POINTS, 1, lambda x: (x[:, :, None] - x[:, None].tanh()).square().sum(-1).exp()),
+    "neighbours as DGCNN finds them": on((1, 3, N), 2, dgcnn),
     "gather": on(TOKENS, 1, lambda x: x.gather(1, x.detach().argsort(dim=2).clamp(max=N - 1) * 3 % N)),
     "by numbers": on(TOKENS, 1, lambda x: x[:, torch.tensor([0, N - 1, 5, 5])]),
     "by numbers, another dimension": on(TOKENS, 1, lambda x: x[:, :, torch.tensor([1, 1, 7])]),

@@ -30,7 +30,7 @@ addcdiv masked_fill sign sgn floor ceil round trunc frac reciprocal square erf e
 logaddexp lgamma digamma eq ne lt le gt ge not_equal greater less greater_equal less_equal logical_and logical_or
 logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not and or xor invert rand ror isnan isinf isfinite
 nan_to_num clone contiguous detach to float double half bfloat16 long int bool type type_as zeros_like ones_like
-empty_like full_like zero fill alias
+empty_like full_like zero fill cpu cuda alias
 """.split()
 
 
@@ -58,9 +58,9 @@ def aligned(x: ShardTensor, other: Any, name: str = "this call", ndim: int | Non
 
 
 def lead(args: Any) -> ShardTensor:
-    """The shard that says how the others are cut: the one with most dimensions, the first of these."""
+    """The shard that says how the others are cut: the one with most dimensions, the largest, the first of these."""
     shards = [x for x in args if isinstance(x, ShardTensor)]
-    return max(shards, key=lambda x: x.ndim)
+    return max(shards, key=lambda x: (x.ndim, x.numel()))
 
 
 @handles(*ELEMENTWISE)
@@ -98,21 +98,25 @@ def _stretches(x: ShardTensor, y: Tensor) -> bool:
 
 
 def _across(x: ShardTensor, args: Any) -> ShardTensor | None:
-    """The other of two shards of which one varies along rows and one along columns: all pairs of them."""
+    """The other of two shards that is cut along columns and the same for all rows, where the first is cut along rows."""
     if len(args) != 2 or not all(isinstance(y, ShardTensor) for y in args):
         return None
     other: ShardTensor = args[1] if args[0] is x else args[0]
     rows, columns = x.axis - x.ndim, other.axis - other.ndim
     crossed = rows != columns and (other.ndim + rows < 0 or other.shape[other.ndim + rows] == 1)
-    crossed = crossed and (x.ndim + columns < 0 or x.shape[x.ndim + columns] == 1)
+    at = x.ndim + columns
+    crossed = crossed and (at < 0 or x.shape[at] in (1, other.shape[other.axis]))
     return other if crossed else None
 
 
 def _all_pairs(func: Any, x: ShardTensor, other: ShardTensor, args: Any) -> ShardTensor:
     ndim = max(x.ndim, other.ndim)
     first = args[0] is x
+    beside = x.ndim + other.axis - other.ndim
+    varies = beside >= 0 and x.shape[beside] != 1
 
     def pair(at: Any, rows: Tensor, columns: Tensor) -> Tensor:
+        rows = rows.narrow(beside, at[0], at[1] - at[0]) if varies else rows
         return func(rows, columns) if first else func(columns, rows)  # type: ignore[no-any-return]
 
     found = around(pair, [x.local], [other], into=ndim + other.axis - other.ndim)
@@ -120,7 +124,7 @@ def _all_pairs(func: Any, x: ShardTensor, other: ShardTensor, args: Any) -> Shar
 
 
 @handles("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "element_size", "len",
-         "is_contiguous", "get_device", "hash", "is_signed", "is_same_size", "dim_order", "is_inference")  # fmt: skip
+         "is_contiguous", "get_device", "stride", "hash", "is_signed", "is_same_size", "dim_order", "is_inference")  # fmt: skip
 def _of_the_whole(func: Any, *args: Any, **kwargs: Any) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
@@ -141,8 +145,11 @@ def _plain_anew(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
 def _dropout(func: Any, x: ShardTensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> ShardTensor:
     if not training or p == 0.0:
         return x
-    if func.__name__.strip("_") != "dropout":
-        raise refusal(func.__name__, [x], "whole channels would have to be dropped alike on all ranks")
+    if func.__name__ != "dropout" and x.axis > 1:  # whole channels, the same on all ranks: by their common stream
+        kept = torch.empty([*x.shape[:2], *[1] * (x.ndim - 2)], dtype=x.dtype, device=x.device)
+        return like(x, x.local * kept.bernoulli_(1 - p).div_(1 - p if p < 1 else 1))
+    if func.__name__ != "dropout":
+        raise refusal(func.__name__, [x], "samples or channels are cut")
     # Ranks keep their common stream in step, and draw from streams of their own: neither alike nor out of step.
     seed = int(torch.randint(2**62, ()))
     stream = torch.Generator(x.local.device).manual_seed((seed + 0x9E3779B97F4A7C15 * (x.domain.rank + 1)) % 2**63)
@@ -218,3 +225,13 @@ def _backward(func: Any, x: ShardTensor, gradient: Any = None, *args: Any, **kwa
     if gradient is None:
         raise refusal("backward without a gradient", [x])
     func(x.local, aligned(x, gradient, "backward"), *args, **kwargs)
+
+
+@handles("grad")
+def _grad(func: Any, outputs: Any, inputs: Any, grad_outputs: Any = None, **kwargs: Any) -> Any:
+    """torch.autograd.grad: shards among its inputs and outputs stand for what they hold here."""
+    listed = [[x] if isinstance(x, Tensor) else x for x in (outputs, inputs, grad_outputs)]
+    local = [None if some is None else [y.local if isinstance(y, ShardTensor) else y for y in some] for some in listed]
+    found = func(*local, **kwargs)
+    pairs = zip(found, listed[1], strict=True)
+    return tuple(like(x, g) if g is not None and isinstance(x, ShardTensor) else g for g, x in pairs)

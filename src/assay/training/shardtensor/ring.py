@@ -56,19 +56,22 @@ class _Around(torch.autograd.Function):
     def forward(ctx: Any, meet: Meeting, plan: Any, own: int, *tensors: Tensor) -> Tensor:
         axes, sizes, into, domain = plan
         have = ranges(sizes)
-        found: Any = [None] * domain.size
+        found: Any = None
         for whose, blocks in Rounds(tensors[own:], axes, sizes, domain):
             if not sizes[whose]:
                 continue
             part = meet(have[whose], *tensors[:own], *blocks)
-            if into is not None:
-                found[whose] = part
-            else:
-                found[0] = part if found[0] is None else found[0] + part
+            if into is None:
+                found = part if found is None else found.add_(part)
+                continue
+            if found is None:
+                shape = list(part.shape)
+                shape[into] = sum(sizes)
+                found = part.new_empty(shape)
+            found.narrow(into, have[whose][0], sizes[whose]).copy_(part)
         ctx.meet, ctx.plan, ctx.own = meet, plan, own
         ctx.save_for_backward(*tensors)
-        parts = [part for part in found if part is not None]
-        return torch.cat(parts, into) if into is not None else parts[0]
+        return found  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable

@@ -290,7 +290,21 @@ def _advanced(x: Any, index: list[Any]) -> Any:
         at = x.axis - behind + (len(shape) if place < x.axis or (place == 0 and spots[0] != 0) else 0)
         chosen = iter(asked)
         return like(x, x.local[tuple(next(chosen) if n in spots else i for n, i in enumerate(index))], at)
-    length = x.shape[x.axis]
+    _check(asked[spots.index(x.axis)], x.shape[x.axis])
+    pick = _picker(index, spots, x, place)
+    if guide is not None:
+        return like(guide, around(pick, asked, [x]), place + guide.axis)
+    here = pick(ranges(x.sizes)[x.domain.rank], *asked, x.local)
+    return summed(here.broadcast_to(_picked_shape(x, index, shape, place, spots)), x.domain)
+
+
+def _check(numbers: Tensor, length: int) -> None:
+    if numbers.numel() and not -length <= int(numbers.min()) <= int(numbers.max()) < length:
+        raise IndexError(f"index out of range of the cut dimension, which has {length}")
+
+
+def _picker(index: list[Any], spots: list[int], x: ShardTensor, place: int) -> Any:
+    """What a rank picks from a block: the rows it asked for that are in it, and zeros."""
 
     def pick(at: Any, *tensors: Tensor) -> Tensor:
         *numbers, block = tensors
@@ -299,7 +313,7 @@ def _advanced(x: Any, index: list[Any]) -> Any:
         for n, i in enumerate(index):
             number = next(given) if n in spots else i
             if n == x.axis:
-                number = torch.where(number < 0, number + length, number)
+                number = torch.where(number < 0, number + x.shape[x.axis], number)
                 inside = (number >= at[0]) & (number < at[1])
                 number = (number - at[0]).clamp(0, max(at[1] - at[0] - 1, 0))
             chosen.append(number)
@@ -308,12 +322,9 @@ def _advanced(x: Any, index: list[Any]) -> Any:
         inside = inside.broadcast_to(torch.broadcast_shapes(*(i.shape for i in numbers)))
         found = block[tuple(chosen)]
         after = found.ndim - place - inside.ndim
-        return torch.where(inside.reshape(inside.shape + (1,) * after), found, 0)
+        return found.masked_fill_(~inside.reshape(inside.shape + (1,) * after), 0)
 
-    if guide is not None:
-        return like(guide, around(pick, asked, [x]), place + guide.axis)
-    here = pick(ranges(x.sizes)[x.domain.rank], *asked, x.local)
-    return summed(here.broadcast_to(_picked_shape(x, index, shape, place, spots)), x.domain)
+    return pick
 
 
 def _picked_shape(x: ShardTensor, index: list[Any], shape: Any, place: int, spots: list[int]) -> list[int]:
@@ -336,11 +347,13 @@ def _gather(func: Any, x: Any, dim: Any, index: Any, **kwargs: Any) -> Any:
     if dim != x.axis:
         return like(x, x.local.gather(dim, resized(index, x.sizes).local))
 
+    _check(index.local, x.shape[x.axis])
+
     def pick(at: Any, numbers: Tensor, block: Tensor) -> Tensor:
         inside = (numbers >= at[0]) & (numbers < at[1])
         if at[0] == at[1]:
             return block.new_zeros(numbers.shape) + block.sum() * 0
-        return torch.where(inside, block.gather(dim, (numbers - at[0]).clamp(0, at[1] - at[0] - 1)), 0)
+        return block.gather(dim, (numbers - at[0]).clamp(0, at[1] - at[0] - 1)).masked_fill_(~inside, 0)
 
     return like(index, around(pick, [index.local], [x]))
 
