@@ -91,27 +91,29 @@ def _parity(seed: int, shares: list[list[float]]) -> Any:
     return measured.parity(seed, shares)
 
 
-def memory(model: str, ranks: int, grid: Sequence[int], seed: int) -> dict[str, dict[str, Any]]:
-    """The memory of one step by each system; the fullest rank counts."""
-    found = on_ranks(ranks, _memory, model, *grid, seed)
-    whole = found[0]["single"]["peak"]
+def memory(ranks: int, grids: dict[str, Sequence[int]], seed: int) -> dict[str, dict[str, Any]]:
+    """The memory of one step of each model by each system; the fullest rank counts."""
+    found = on_ranks(ranks, _memory, grids, seed)
     table = {}
-    for system in found[0]:
-        parts = [part[system] for part in found]
-        peak, halo = max(p["peak"] for p in parts), max(p["halo"] for p in parts)
-        refused = parts[0]["refused"]
-        table[system] = {
-            "peak": None if refused else peak, "of_single": None if refused else peak / whole, "halo": halo,
-            "bound": whole / ranks + halo + parts[0]["weights"], "weights": parts[0]["weights"],
-            "sent_step": max(p["sent"] for p in parts), "runs": not refused, "refused": refused or None,
-        }  # fmt: skip
+    for model in grids:
+        whole = found[0][model]["single"]["peak"]
+        for system in found[0][model]:
+            parts = [part[model][system] for part in found]
+            peak, halo = max(p["peak"] for p in parts), max(p["halo"] for p in parts)
+            refused = parts[0]["refused"]
+            table[f"{model}, {system}"] = {
+                "model": model, "system": system, "peak": None if refused else peak,
+                "of_single": None if refused else peak / whole, "halo": halo,
+                "bound": whole / ranks + halo + parts[0]["weights"], "weights": parts[0]["weights"],
+                "sent_step": max(p["sent"] for p in parts), "runs": not refused, "refused": refused or None,
+            }  # fmt: skip
     return table
 
 
-def _memory(kind: str, rows: int, columns: int, width: int, seed: int) -> Any:
+def _memory(grids: dict[str, Sequence[int]], seed: int) -> Any:
     from assay.training.shardtensor import measured
 
-    return measured.memory(kind, rows, columns, width, seed)
+    return {kind: measured.memory(kind, *grid, seed) for kind, grid in grids.items()}
 
 
 def training(ranks: int, grid: Sequence[int], steps: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -155,11 +157,10 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     once = replace(lab, seeds=lab.seeds[:1])
     ranks = lab.pick(quick=2, full=4)
     grids = {"unet": (32 * ranks, 32, 64), "vit": (32 * ranks, 32, 64), "points": (256 * ranks, 1, 64)}
-    sizes = [{"model": model, "ranks": ranks, "grid": grid} for model, grid in grids.items()]
     days = [{"ranks": ranks, "grid": (16 * ranks, 32), "steps": lab.pick(quick=24, full=200)}]
     return {
         "parity": replace(lab.with_seeds(quick=2, full=10), workers=0).run(parity, [{"ranks": 3}], per="model"),
-        "memory": replace(once, workers=0).run(memory, sizes, per="system"),
+        "memory": replace(once, workers=0).run(memory, [{"ranks": ranks, "grids": grids}], per="step"),
         "training": replace(lab.with_seeds(quick=3, full=5), workers=0).run(training, days, per="system"),
         "clock": replace(lab.with_seeds(quick=2, full=5), workers=0).run(
             clocked, [{"size": size, "rounds": lab.pick(quick=5, full=21)} for size in STEPS], per="system"

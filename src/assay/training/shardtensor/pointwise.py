@@ -98,7 +98,7 @@ def _stretches(x: ShardTensor, y: Tensor) -> bool:
 
 
 def _across(x: ShardTensor, args: Any) -> ShardTensor | None:
-    """The other of two shards that is cut along columns and the same for all rows, where the first is cut along rows."""
+    """The other of two shards, cut along columns and the same for all rows, where the first is cut along rows."""
     if len(args) != 2 or not all(isinstance(y, ShardTensor) for y in args):
         return None
     other: ShardTensor = args[1] if args[0] is x else args[0]
@@ -124,7 +124,8 @@ def _all_pairs(func: Any, x: ShardTensor, other: ShardTensor, args: Any) -> Shar
 
 
 @handles("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "element_size", "len",
-         "is_contiguous", "get_device", "stride", "hash", "is_signed", "is_same_size", "dim_order", "is_inference")  # fmt: skip
+         "is_contiguous", "get_device", "stride", "hash", "is_signed", "is_same_size", "dim_order",
+         "is_inference")  # fmt: skip
 def _of_the_whole(func: Any, *args: Any, **kwargs: Any) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
