@@ -21,6 +21,11 @@ from assay.training.interface import Layout as Layout
 from assay.training.interface import Plan as Plan
 from assay.training.interface import Schedule as Schedule
 from assay.training.interface import Shares as Shares
+from assay.training.shardtensor import check as check_shards
+from assay.training.shardtensor import Domain as Domain
+from assay.training.shardtensor import redistributed as redistributed
+from assay.training.shardtensor import shard as shard
+from assay.training.shardtensor import ShardTensor as ShardTensor
 from assay.training.tons import synthesise as wire_pod
 from assay.training.ultraep import balanced_experts as balanced_experts
 from assay.training.ultraep import UltraEP as UltraEP
@@ -28,6 +33,7 @@ from assay.training.ultraep import UltraEP as UltraEP
 __all__ = [
     "Cluster",
     "CollectiveModel",
+    "Domain",
     "Efficiency",
     "ExpertBalancer",
     "Hosts",
@@ -37,19 +43,23 @@ __all__ = [
     "Outcome",
     "Plan",
     "Schedule",
+    "ShardTensor",
     "Shares",
     "Topology",
     "UltraEP",
     "Unequal",
     "balanced_experts",
     "best_plans",
+    "check_shards",
     "deal_samples",
     "mixed_machines",
     "plan_blocks",
     "plan_uneven",
     "read_cluster",
     "read_topology",
+    "redistributed",
     "schedule",
+    "shard",
     "simulate",
     "wire_pod",
 ]

@@ -1,0 +1,277 @@
+"""ShardTensor: spread one sample over ranks, in unequal stretches if need be; plain torch calls fetch what they lack.
+
+Data parallelism ends at one sample per device. Here a tensor is cut along one dimension, space or sequence, into
+stretches of any sizes. It is a `torch.Tensor`, so models need not know: convolutions fetch halos from whoever has them,
+attention lets keys and values go round, norms and sums add up over the ranks, reshapes follow the cut to where it goes.
+Gradients return the same ways. A call without a distributed version is refused by name; nothing is gathered in secret.
+
+The study is real: a vision transformer, a U-Net and a point transformer on gloo processes, in drawn stretches, give the
+outputs and gradients of one process, in its share of the memory. Beside it stand one device, data parallelism, which
+cannot cut a sample, and torch's DTensor, which cuts evenly. How fast 16 GPUs would be is a model.
+
+arXiv:2605.11111; PhysicsNeMo has the authors' own.
+
+>>> import torch
+>>> from torch import nn
+>>> from assay.training import Domain, check_shards, shard
+>>> model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GELU(), nn.Conv2d(8, 1, 3, stride=2, padding=1))
+>>> picture = torch.randn(1, 3, 33, 16)
+>>> rows = shard(picture, dim=2, domain=Domain())  # this rank's rows; one process alone has them all
+>>> tuple(model(rows).shape)
+(1, 1, 17, 8)
+>>> found = check_shards(model, picture, dim=2, shares=[0.37, 0.27, 0.36])  # on three processes, beside one
+>>> found.sizes, found.apart < 1e-5
+((12, 9, 12), True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from assay.record.measures import Measure, change, counted, ratio, rows, share, slope
+from assay.record.timing import too_busy
+from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
+from assay.sim.random import stream
+from assay.sim.trust import sentence
+from assay.training.shardtensor import pace
+from assay.training.shardtensor.job import Checked as Checked
+from assay.training.shardtensor.job import check as check
+from assay.training.shardtensor.job import on_ranks
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from assay.record.lab import Lab
+
+evidence = Evidence.REAL
+needs = ("torch",)
+use_when = "One sample (a large grid, mesh or sequence) does not fit a device, and the model is plain torch."
+avoid_when = (
+    "Samples fit: data parallelism moves gradients only; or inputs are small, as each call is dispatched in Python and "
+    "waits for its neighbours."
+)
+trust = (
+    "Numbers, memory and bytes are of real processes over gloo; seconds on GPUs are a model, in which the host's calls "
+    "are assumed. " + sentence("roofline")
+)
+own_input = "assay compare shardtensor --model examples/field_model.py:job --shares 37,27,36"
+references = (
+    "PhysicsNeMo: https://github.com/NVIDIA/physicsnemo, physicsnemo.domain_parallel.",
+    "Ring Attention: Liu, Zaharia, Abbeel, ICLR 2024. f and g: Shoeybi et al., Megatron-LM, 2019.",
+    "Halo exchange for convolutions: Dryden et al., IPDPS 2019. DTensor: torch.distributed.tensor.",
+)
+
+QUIET = 0.8  # of a processor that each rank must be granted for its seconds to count
+TOKENS = tuple(4**n for n in range(6, 11))
+GPUS = (1, 2, 4, 8, 16, 32)
+STEPS = {"small": (16, 16, 32), "large": (128, 64, 64)}  # rows, columns, width
+
+
+def parity(ranks: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Three models in drawn stretches beside themselves in one piece."""
+    random = stream(seed, "shardtensor", "shares")
+    shares = [[float(n) for n in random.dirichlet([4.0] * ranks)] for _ in range(3)]
+    found = on_ranks(ranks, _parity, seed, shares)
+    worst: dict[str, dict[str, Any]] = {}
+    for kind in found[0]:
+        parts = [part[kind] for part in found]
+        worst[kind] = {key: max(part[key] for part in parts) for key in parts[0]}
+        worst[kind]["sent"] = sum(part["sent"] for part in parts)
+    return worst
+
+
+def _parity(seed: int, shares: list[list[float]]) -> Any:
+    from assay.training.shardtensor import measured
+
+    return measured.parity(seed, shares)
+
+
+def memory(ranks: int, grids: dict[str, Sequence[int]], seed: int) -> dict[str, dict[str, Any]]:
+    """The memory of one step of each model by each system; the fullest rank counts."""
+    found = on_ranks(ranks, _memory, grids, seed)
+    table = {}
+    for model in grids:
+        whole = found[0][model]["single"]["peak"]
+        for system in found[0][model]:
+            parts = [part[model][system] for part in found]
+            peak, halo = max(p["peak"] for p in parts), max(p["halo"] for p in parts)
+            refused = parts[0]["refused"]
+            table[f"{model}, {system}"] = {
+                "model": model, "system": system, "peak": None if refused else peak,
+                "of_single": None if refused else peak / whole, "halo": halo,
+                "bound": whole / ranks + halo + parts[0]["weights"], "weights": parts[0]["weights"],
+                "sent_step": max(p["sent"] for p in parts), "runs": not refused, "refused": refused or None,
+            }  # fmt: skip
+    return table
+
+
+def _memory(grids: dict[str, Sequence[int]], seed: int) -> Any:
+    from assay.training.shardtensor import measured
+
+    return {kind: measured.memory(kind, *grid, seed) for kind, grid in grids.items()}
+
+
+def training(ranks: int, grid: Sequence[int], steps: int, seed: int) -> dict[str, dict[str, Any]]:
+    """A small weather model, trained whole and in stretches on the same days."""
+    found = on_ranks(ranks, _training, *grid, steps, seed)
+    return dict(found[0])
+
+
+def _training(rows: int, columns: int, steps: int, seed: int) -> Any:
+    from assay.training.shardtensor import measured
+
+    ways = {"single": True, "shardtensor": False}
+    return {system: measured.training(rows, columns, steps, seed, whole) for system, whole in ways.items()}
+
+
+def clocked(size: str, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Seconds of inference on one process and on two."""
+    found = on_ranks(2, _timed, *STEPS[size], rounds, seed)
+    quiet = min(part["granted"] for part in found)
+    return {system: {"seconds": found[0][system], "granted": quiet} for system in ("single", "shardtensor")}
+
+
+def _timed(rows: int, columns: int, width: int, rounds: int, seed: int) -> Any:
+    from assay.training.shardtensor import measured
+
+    return measured.timed("vit", rows, columns, width, rounds, seed)
+
+
+def paced(tokens: int, gpus: int, seed: int) -> dict[str, float]:
+    """The model of a large transformer on GPUs; nothing is drawn."""
+    shape = pace.Shape()
+    found, one = (pace.seconds(shape, tokens, n) for n in (gpus, 1))
+    return found | {
+        "speedup": one["seconds"] / found["seconds"], "attention_speedup": one["attention"] / found["attention"],
+        "fits": float(shape.fits(tokens)),
+    }  # fmt: skip
+
+
+def study(lab: Lab) -> dict[str, pl.DataFrame]:
+    """Parity in drawn stretches, memory beside three rivals, a small training, seconds on two ranks, GPUs modelled."""
+    lab.cases.update(("model", "system"))
+    once = replace(lab, seeds=lab.seeds[:1])
+    ranks = lab.pick(quick=2, full=4)
+    grids = {"unet": (32 * ranks, 32, 64), "vit": (32 * ranks, 32, 64), "points": (256 * ranks, 1, 64)}
+    days = [{"ranks": ranks, "grid": (16 * ranks, 32), "steps": lab.pick(quick=24, full=200)}]
+    return {
+        "parity": replace(lab.with_seeds(quick=2, full=10), workers=0).run(parity, [{"ranks": 3}], per="model"),
+        "memory": replace(once, workers=0).run(memory, [{"ranks": ranks, "grids": grids}], per="step"),
+        "training": replace(lab.with_seeds(quick=3, full=5), workers=0).run(training, days, per="system"),
+        "clock": replace(lab.with_seeds(quick=2, full=5), workers=0).run(
+            clocked, [{"size": size, "rounds": lab.pick(quick=5, full=21)} for size in STEPS], per="system"
+        ),
+        "pace": once.run(paced, [{"tokens": tokens, "gpus": gpus} for tokens in TOKENS for gpus in GPUS]),
+    }
+
+
+def _largest(table: pl.DataFrame) -> int:
+    """The longest of the sequences that one GPU has room for."""
+    found = rows(table, {"experiment": "pace", "gpus": 1})
+    return int(found.filter(pl.col("fits") == 1.0)["tokens"].max())  # type: ignore[arg-type]
+
+
+def _sixteen(table: pl.DataFrame) -> Estimate:
+    """A formula's value, without a spread."""
+    return counted(float(rows(table, {"experiment": "pace", "gpus": 16, "tokens": _largest(table)})["speedup"][0]))
+
+
+def _ring(table: pl.DataFrame) -> Estimate:
+    return slope("gpus", "attention_speedup", experiment="pace", tokens=_largest(table))(table)
+
+
+def _quiet(size: str, of: str, to: str) -> Measure:
+    """A ratio of seconds; no answer where ranks did not get their processors."""
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        where = {"experiment": "clock", "size": size}
+        least = float(rows(table, where)["granted"].to_numpy().min())
+        if least < QUIET:
+            raise too_busy(f"a rank was granted {least:.0%} of a processor")
+        return ratio("seconds", of={"system": of}, to={"system": to}, **where)(table)
+
+    return measure
+
+
+def _apart(table: pl.DataFrame) -> Estimate:
+    """The largest difference in any run: arithmetic, not a sample."""
+    found = rows(table, {"experiment": "parity"})["apart"]
+    return counted(max(found), len(found))
+
+
+def _fullest(table: pl.DataFrame) -> Estimate:
+    """The worst of all models: what a rank took, of its share of one device's, its halos and the weights."""
+    found = rows(table, {"experiment": "memory", "system": "shardtensor"})
+    return counted(float(np.max(found["peak"].to_numpy() / found["bound"].to_numpy())), len(found))
+
+
+def _beside_whole(table: pl.DataFrame) -> Estimate:
+    found = rows(table, {"experiment": "memory", "system": "data parallel"})["peak"].to_numpy()
+    ours = rows(table, {"experiment": "memory", "system": "shardtensor"})["peak"].to_numpy()
+    if not len(found):
+        raise NotMeasured("no step was measured")
+    return counted(float(np.min(found / ours)), len(found))
+
+
+claims = [
+    Claim("vit", _sixteen, evidence=Evidence.MODEL),
+    Claim("ring", _ring, evidence=Evidence.MODEL),
+    Claim(
+        "weather",
+        change("loss", new={"system": "shardtensor"}, old={"system": "single"}, experiment="training"),
+    ),
+    Claim("small", _quiet("small", "shardtensor", "single")),
+    Claim(
+        "same", _apart, kind=Kind.AT_MOST, value=1e-5, unit="share",
+        asks="Outputs and all gradients of three models in drawn stretches are those of one process, to 1e-5 of the "
+        "largest.",
+    ),
+    Claim(
+        "room", _fullest, kind=Kind.AT_MOST, value=1.0, unit="ratio",
+        asks="No rank takes more memory for a step than its share of one device's, its halos and the weights.",
+    ),
+    Claim(
+        "whole-samples", _beside_whole, kind=Kind.AT_LEAST, value=1.5, unit="ratio",
+        asks="Data parallelism takes at least 1.5 times the memory a rank, for every model.",
+    ),
+    Claim(
+        "dtensor", share("runs", experiment="memory", system="dtensor"), kind=Kind.EVERY,
+        asks="torch's DTensor runs the same unmodified vision transformer and U-Net.",
+    ),
+    Claim(
+        "large", _quiet("large", "single", "shardtensor"), kind=Kind.RATIO, toward="up",
+        asks="On a large input two processes are faster than one.",
+    ),
+]  # fmt: skip
+
+
+def plot(table: pl.DataFrame) -> alt.Chart:
+    """Memory of a step, of that on one device."""
+    import altair as alt
+
+    found = table.filter((pl.col("experiment") == "memory") & pl.col("of_single").is_not_null())
+    chart: alt.Chart = (
+        alt.Chart(found.select("system", "model", "of_single"))
+        .mark_bar()
+        .encode(
+            y=alt.Y("system:N", title=None, sort=["single", "data parallel", "shardtensor"]),
+            x=alt.X("of_single:Q", title="memory of a step on the fullest rank, of that on one device"),
+            row=alt.Row("model:N", title=None),
+        )
+        .properties(width=420, height=70, title="One sample on several ranks")
+    )
+    return chart
+
+
+def __getattr__(name: str) -> Any:
+    """Names that need torch, when they are asked for."""
+    if name in ("ShardTensor", "Domain", "Unsupported", "shard", "redistributed"):
+        from assay.training.shardtensor import dispatch
+
+        return getattr(dispatch, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

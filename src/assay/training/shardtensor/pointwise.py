@@ -1,0 +1,238 @@
+"""Calls that act on each element alone: computed where the elements lie, after operands are cut alike."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.training.shardtensor.ring import around
+from assay.training.shardtensor.shards import (
+    ShardTensor,
+    handles,
+    like,
+    mine,
+    redistributed,
+    refusal,
+    replicated,
+    resized,
+)  # fmt: skip
+
+ELEMENTWISE = """
+add sub subtract mul multiply div divide true_divide truediv floordiv floor_divide remainder fmod mod pow rpow radd
+rsub rmul rdiv rtruediv rfloordiv rmod iadd isub imul itruediv ipow idiv neg negative positive pos abs absolute exp
+exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan atan2 arctan2 asinh acosh atanh
+sigmoid relu relu6 leaky_relu elu selu celu gelu silu mish softplus softsign hardtanh hardsigmoid hardswish hardshrink
+softshrink tanhshrink logsigmoid threshold clamp clamp_min clamp_max clip minimum maximum fmin fmax where lerp addcmul
+addcdiv masked_fill sign sgn floor ceil round trunc frac reciprocal square erf erfc erfinv sinc xlogy hypot copysign
+logaddexp lgamma digamma eq ne lt le gt ge not_equal greater less greater_equal less_equal logical_and logical_or
+logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not and or xor invert rand ror isnan isinf isfinite
+nan_to_num clone contiguous detach to float double half bfloat16 long int bool type type_as zeros_like ones_like
+empty_like full_like zero fill cpu cuda alias
+""".split()
+
+
+def aligned(x: ShardTensor, other: Any, name: str = "this call", ndim: int | None = None) -> Any:
+    """An operand as `x` meets it: its stretch where it has the cut dimension, else itself, replicated.
+
+    Dimensions are counted from the last, as broadcasting does, after `ndim` dimensions of the result.
+    """
+    if not isinstance(other, Tensor):
+        return other
+    behind = x.axis - (x.ndim if ndim is None else ndim)  # the cut dimension, from the last
+    at = other.ndim + behind
+    if isinstance(other, ShardTensor):
+        if other.axis != at:
+            if at < 0 or other.shape[at] != x.shape[x.axis]:
+                raise refusal(name, [x, other], "they are cut along different dimensions")
+            other = redistributed(other, at, x.sizes)
+        if other.shape[at] != x.shape[x.axis]:
+            raise refusal(name, [x, other], "the cut dimension cannot be stretched")
+        return resized(other, x.sizes).local
+    whole = replicated(other, x.domain)
+    if at < 0 or whole.shape[at] == 1:
+        return whole
+    return mine(whole, at, x.domain, x.sizes)
+
+
+def lead(args: Any) -> ShardTensor:
+    """The shard that says how the others are cut: the one with most dimensions, the largest, the first of these."""
+    shards = [x for x in args if isinstance(x, ShardTensor)]
+    return max(shards, key=lambda x: (x.ndim, x.numel()))
+
+
+@handles(*ELEMENTWISE)
+def _pointwise(func: Any, *args: Any, **kwargs: Any) -> Any:
+    name = func.__name__
+    operands = [*args, *kwargs.values()]
+    if name in ("to", "type_as"):
+        args = tuple(x.local if isinstance(x, ShardTensor) else x for x in args)
+        return like(lead(operands), func(*args, **kwargs))
+    x = lead(operands)
+    if "out" in kwargs:
+        raise refusal(f"{name} with out=", [x])
+    changes = (name.endswith("_") and not name.startswith("__")) or (name.startswith("__i") and name != "__invert__")
+    if changes and not isinstance(args[0], ShardTensor):
+        raise refusal(f"{name} into a plain tensor", operands)
+    across = _across(x, args)
+    if across is not None and not changes and not kwargs:
+        return _all_pairs(func, x, across, args)
+    if x.shape[x.axis] == 1 and any(isinstance(y, Tensor) and _stretches(x, y) for y in operands):
+        raise refusal(name, operands, "the cut dimension cannot be stretched")
+    ndim = max(x.ndim, *(y.ndim for y in operands if isinstance(y, Tensor)))
+    behind = x.axis - x.ndim
+    local = func(
+        *(y.local if y is x else aligned(x, y, name) for y in args),
+        **{key: y.local if y is x else aligned(x, y, name) for key, y in kwargs.items()},
+    )
+    if changes:
+        return args[0]
+    return like(x, local, axis=ndim + behind)
+
+
+def _stretches(x: ShardTensor, y: Tensor) -> bool:
+    at = y.ndim + x.axis - x.ndim
+    return at >= 0 and y.shape[at] != 1
+
+
+def _across(x: ShardTensor, args: Any) -> ShardTensor | None:
+    """The other of two shards, cut along columns and the same for all rows, where the first is cut along rows."""
+    if len(args) != 2 or not all(isinstance(y, ShardTensor) for y in args):
+        return None
+    other: ShardTensor = args[1] if args[0] is x else args[0]
+    rows, columns = x.axis - x.ndim, other.axis - other.ndim
+    crossed = rows != columns and (other.ndim + rows < 0 or other.shape[other.ndim + rows] == 1)
+    at = x.ndim + columns
+    crossed = crossed and (at < 0 or x.shape[at] in (1, other.shape[other.axis]))
+    return other if crossed else None
+
+
+def _all_pairs(func: Any, x: ShardTensor, other: ShardTensor, args: Any) -> ShardTensor:
+    ndim = max(x.ndim, other.ndim)
+    first = args[0] is x
+    beside = x.ndim + other.axis - other.ndim
+    varies = beside >= 0 and x.shape[beside] != 1
+
+    def pair(at: Any, rows: Tensor, columns: Tensor) -> Tensor:
+        rows = rows.narrow(beside, at[0], at[1] - at[0]) if varies else rows
+        return func(rows, columns) if first else func(columns, rows)  # type: ignore[no-any-return]
+
+    found = around(pair, [x.local], [other], into=ndim + other.axis - other.ndim)
+    return like(x, found, axis=ndim + x.axis - x.ndim)
+
+
+@handles("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "element_size", "len",
+         "is_contiguous", "get_device", "stride", "hash", "is_signed", "is_same_size", "dim_order",
+         "is_inference")  # fmt: skip
+def _of_the_whole(func: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
+@handles("requires_grad", "retain_grad", "register_hook", "is_pinned")
+def _of_the_local(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+    found = func(x.local, *args, **kwargs)
+    return x if isinstance(found, Tensor) else found
+
+
+@handles("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "new")
+def _plain_anew(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+    return func(x.local, *args, **kwargs)
+
+
+@handles("dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d")
+def _dropout(func: Any, x: ShardTensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> ShardTensor:
+    if not training or p == 0.0:
+        return x
+    if func.__name__ != "dropout" and x.axis > 1:  # whole channels, the same on all ranks: by their common stream
+        kept = torch.empty([*x.shape[:2], *[1] * (x.ndim - 2)], dtype=x.dtype, device=x.device)
+        return like(x, x.local * kept.bernoulli_(1 - p).div_(1 - p if p < 1 else 1))
+    if func.__name__ != "dropout":
+        raise refusal(func.__name__, [x], "samples or channels are cut")
+    # Ranks keep their common stream in step, and draw from streams of their own: neither alike nor out of step.
+    seed = int(torch.randint(2**62, ()))
+    stream = torch.Generator(x.local.device).manual_seed((seed + 0x9E3779B97F4A7C15 * (x.domain.rank + 1)) % 2**63)
+    kept = torch.empty_like(x.local).bernoulli_(1 - p, generator=stream).div_(1 - p if p < 1 else 1)
+    return like(x, x.local.mul_(kept) if inplace else x.local * kept)
+
+
+@handles("prelu")
+def _prelu(func: Any, x: ShardTensor, weight: Tensor) -> ShardTensor:
+    if weight.numel() > 1 and x.axis == 1:
+        raise refusal("prelu", [x, weight], "its channels are cut")
+    return like(x, func(x.local, replicated(weight, x.domain)))
+
+
+@handles("embedding")
+def _embedding(func: Any, x: ShardTensor, weight: Tensor, *args: Any, **kwargs: Any) -> ShardTensor:
+    if isinstance(weight, ShardTensor) or not isinstance(x, ShardTensor):
+        raise refusal("embedding", [x, weight])
+    return like(x, func(x.local, replicated(weight, x.domain), *args, **kwargs))
+
+
+@handles("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+         "binary_cross_entropy_with_logits", "kl_div", "soft_margin_loss")  # fmt: skip
+def _elementwise_loss(func: Any, x: Any, target: Any, *args: Any, reduction: str = "mean", **kwargs: Any) -> Any:
+    if args:
+        raise refusal(func.__name__, [x, target], "give its options by name")
+    size_average, reduce = kwargs.pop("size_average", None), kwargs.pop("reduce", None)
+    if size_average is not None or reduce is not None or reduction == "batchmean":
+        raise refusal(func.__name__, [x, target], "reduction is mean, sum or none")
+    if x.shape != target.shape:
+        raise refusal(func.__name__, [x, target], "input and target have different shapes")
+    each = _pointwise(partial_named(func, reduction="none"), x, target, **kwargs)
+    return each if reduction == "none" else getattr(each, reduction)()
+
+
+def partial_named(func: Any, **fixed: Any) -> Any:
+    """A function with some arguments fixed, by its own name."""
+    made: Any = partial(func, **fixed)
+    made.__name__ = func.__name__
+    return made
+
+
+@handles("nll_loss", "nll_loss_nd", "cross_entropy", "cross_entropy_loss")
+def _class_loss(
+    func: Any, x: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean", **kwargs: Any,
+) -> Any:  # fmt: skip
+    name = func.__name__
+    classes = 0 if x.ndim == 1 else 1
+    if kwargs.pop("label_smoothing", 0.0) or weight is not None or target.dtype.is_floating_point:
+        raise refusal(name, [x, target], "class indices without weights or smoothing are")
+    if isinstance(x, ShardTensor):
+        if x.axis == classes:
+            raise refusal(name, [x, target], "its classes are cut")
+        at = x.axis - (x.axis > classes)
+        whose, sizes, logits = x, x.sizes, x.local
+    else:
+        at, whose, sizes = target.axis, target, target.sizes
+        logits = mine(replicated(x, target.domain), at + (at >= classes), target.domain, sizes)
+    if isinstance(target, ShardTensor):
+        wanted = redistributed(target, at, sizes).local
+    else:
+        wanted = mine(target, at, whose.domain, sizes)
+    each = ShardTensor(func(logits, wanted, ignore_index=ignore_index, reduction="none"), whose.domain, at, sizes)
+    if reduction == "none":
+        return each
+    counted = ShardTensor((wanted != ignore_index).to(logits.dtype), whose.domain, at, sizes)
+    return each.sum() / counted.sum() if reduction == "mean" else each.sum()
+
+
+@handles("backward")
+def _backward(func: Any, x: ShardTensor, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
+    if gradient is None:
+        raise refusal("backward without a gradient", [x])
+    func(x.local, aligned(x, gradient, "backward"), *args, **kwargs)
+
+
+@handles("grad")
+def _grad(func: Any, outputs: Any, inputs: Any, grad_outputs: Any = None, **kwargs: Any) -> Any:
+    """torch.autograd.grad: shards among its inputs and outputs stand for what they hold here."""
+    listed = [[x] if isinstance(x, Tensor) else x for x in (outputs, inputs, grad_outputs)]
+    local = [None if some is None else [y.local if isinstance(y, ShardTensor) else y for y in some] for some in listed]
+    found = func(*local, **kwargs)
+    pairs = zip(found, listed[1], strict=True)
+    return tuple(like(x, g) if g is not None and isinstance(x, ShardTensor) else g for g, x in pairs)

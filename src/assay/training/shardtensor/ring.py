@@ -1,0 +1,120 @@
+"""Blocks that go round: every rank meets every other's block, one at a time, and none ever holds them all.
+
+`around` takes any local function of a rank's own tensors and one block. Its results are added up, or laid side by side.
+While a block is computed with, the next is on its way. In the backward pass blocks go round again; the function is
+differentiated block by block, and what is owed to a block travels with it and ends where it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from assay.training.shardtensor.shards import Domain, Range, ShardTensor, ranges
+
+Meeting = Callable[..., Tensor]  # (range of the block in the whole, own tensors..., block's tensors...)
+
+
+class Rounds:
+    """Blocks of every rank in turn, own first: whose they are, and they themselves."""
+
+    def __init__(self, blocks: Sequence[Tensor], axes: Sequence[int], sizes: Sequence[int], domain: Domain) -> None:
+        self.axes, self.sizes, self.domain = axes, sizes, domain
+        self.blocks, self.whose = list(blocks), domain.rank
+
+    def begin(self, blocks: Sequence[Tensor], whose: int) -> tuple[list[Tensor], list[Any], list[Tensor]]:
+        """Send blocks on; those of the rank before `whose` begin to come."""
+        domain = self.domain
+        after, before = (domain.rank + 1) % domain.size, (domain.rank - 1) % domain.size
+        coming, works, kept = [], [], []
+        for block, axis in zip(blocks, self.axes, strict=True):
+            shape = list(block.shape)
+            shape[axis] = self.sizes[(whose - 1) % domain.size]
+            coming.append(block.new_empty(shape))
+            kept.append(block.contiguous())
+            works += [domain.send(kept[-1], after)] if block.numel() else []
+            works += [domain.receive(coming[-1], before)] if coming[-1].numel() else []
+        return coming, works, kept
+
+    def __iter__(self) -> Any:
+        for step in range(self.domain.size):
+            last = step == self.domain.size - 1
+            coming, works, kept = ([], [], []) if last else self.begin(self.blocks, self.whose)
+            yield self.whose, self.blocks
+            for work in works:
+                work.wait()
+            del kept
+            self.blocks, self.whose = coming, (self.whose - 1) % self.domain.size
+
+
+class _Around(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, meet: Meeting, plan: Any, own: int, *tensors: Tensor) -> Tensor:
+        axes, sizes, into, domain = plan
+        have = ranges(sizes)
+        found: Any = None
+        for whose, blocks in Rounds(tensors[own:], axes, sizes, domain):
+            if not sizes[whose]:
+                continue
+            part = meet(have[whose], *tensors[:own], *blocks)
+            if into is None:
+                found = part if found is None else found.add_(part)
+                continue
+            if found is None:
+                shape = list(part.shape)
+                shape[into] = sum(sizes)
+                found = part.new_empty(shape)
+            found.narrow(into, have[whose][0], sizes[whose]).copy_(part)
+        ctx.meet, ctx.plan, ctx.own = meet, plan, own
+        ctx.save_for_backward(*tensors)
+        return found  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        tensors, own = ctx.saved_tensors, ctx.own
+        axes, sizes, into, domain = ctx.plan
+        have: list[Range] = ranges(sizes)
+        differs = [t.is_floating_point() for t in tensors]
+        sums = [torch.zeros_like(t) for t in tensors[:own]]
+        owed = [torch.zeros_like(t) for t in tensors[own:]]
+        rounds = Rounds(tensors[own:], axes, sizes, domain)
+        for whose, blocks in rounds:
+            if sizes[whose]:
+                start, stop = have[whose]
+                part = gradient if into is None else gradient.narrow(into, start, stop - start)
+                _differentiate(ctx.meet, have[whose], (*tensors[:own], *blocks), part, (*sums, *owed))
+            if domain.size > 1:  # what is owed goes on with the block, and after the last step home
+                owed, works, kept = rounds.begin(owed, whose)
+                for work in works:
+                    work.wait()
+                del kept
+        found_all = [s if d else None for s, d in zip((*sums, *owed), differs, strict=True)]
+        return (None, None, None, *found_all)
+
+
+def _differentiate(
+    meet: Meeting, at: Range, tensors: Sequence[Tensor], gradient: Tensor, totals: Sequence[Tensor]
+) -> None:
+    """Add the gradients of one meeting."""
+    with torch.enable_grad():
+        leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
+        found = meet(at, *leaves)
+    if found.requires_grad:
+        asked = [leaf for leaf in leaves if leaf.requires_grad]
+        got = iter(torch.autograd.grad(found, asked, gradient, allow_unused=True))
+        for leaf, total in zip(leaves, totals, strict=True):
+            change = next(got) if leaf.requires_grad else None
+            if change is not None:
+                total.add_(change)
+
+
+def around(meet: Meeting, own: Sequence[Tensor], blocks: Sequence[ShardTensor], into: int | None = None) -> Tensor:
+    """Meet all ranks' blocks (cut into the same sizes); results are added, or side by side along `into`."""
+    first = blocks[0]
+    plan = [b.axis for b in blocks], first.sizes, into, first.domain
+    return _Around.apply(meet, plan, len(own), *own, *(b.local for b in blocks))  # type: ignore[no-any-return]

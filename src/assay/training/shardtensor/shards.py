@@ -1,0 +1,356 @@
+"""A tensor of which every rank holds a stretch along one dimension, and torch calls that know what to do with it.
+
+`ShardTensor` is a `torch.Tensor` whose shape is that of the whole. Any torch function or method called on one comes to
+`__torch_function__`, which looks its name up among the handlers; what has none is refused by name, in one line, and is
+never gathered in secret. Autograd runs on the local tensors. Plain tensors beside shards count as replicated: the same
+on every rank, with the same, complete gradient on every rank. Two operations keep that true (Megatron's f and g):
+`replicated`, whose gradient is the sum over the ranks, and `summed`, whose gradient goes back as it is. The graph is
+built alike on all ranks, also where a rank holds nothing, so that their communication in the backward pass meets.
+
+Needs the extra `torch`, and a process group unless a rank is alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from assay.record.errors import BadInput
+
+Range = tuple[int, int]
+HANDLERS: dict[str, Callable[..., Any]] = {}
+
+
+class Unsupported(BadInput, NotImplementedError):  # noqa: N818 - what is lacking, not an error of ours
+    """A torch call that has no distributed version."""
+
+
+class Domain:
+    """The ranks that share one sample: those of a process group, all there are unless one is given.
+
+    `sent` counts the bytes that this rank handed to others, `halo` those of others' rows that it keeps to go back.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        alone = not dist.is_initialized()
+        self.group = group
+        self.rank, self.size = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
+        self.sent = self.halo = 0
+
+    def all_reduce(self, values: Tensor, how: str = "sum") -> Tensor:
+        """A new tensor: sum, max or min over the ranks."""
+        found = values.detach().clone(memory_format=torch.contiguous_format)
+        if self.size > 1 and found.numel():
+            dist.all_reduce(found, getattr(dist.ReduceOp, how.upper()), group=self.group)
+            self.sent += 2 * (self.size - 1) * found.nbytes // self.size
+        return found
+
+    def send(self, values: Tensor, to: int) -> Any:
+        """Begin to send; keep `values` until it is done."""
+        self.sent += values.nbytes
+        return dist.isend(values, group=self.group, group_dst=to)
+
+    def receive(self, values: Tensor, of: int) -> Any:
+        """Begin to receive."""
+        return dist.irecv(values, group=self.group, group_src=of)
+
+
+def ranges(sizes: Iterable[int]) -> list[Range]:
+    """Where each rank's stretch begins and ends."""
+    ends = list(accumulate(sizes))
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def near_equal(length: int, parts: int) -> tuple[int, ...]:
+    """Sizes that differ by one at most, the larger first."""
+    return tuple(length // parts + (at < length % parts) for at in range(parts))
+
+
+class ShardTensor(torch.Tensor):
+    """One rank's stretch of a tensor: `local`, cut along dimension `axis` into stretches of `sizes`."""
+
+    local: Tensor
+    domain: Domain
+    axis: int
+    sizes: tuple[int, ...]
+
+    @staticmethod
+    def __new__(cls, local: Tensor, domain: Domain, axis: int, sizes: Sequence[int]) -> ShardTensor:
+        """Wrap what this rank holds."""
+        shape = list(local.shape)
+        if shape[axis] != sizes[domain.rank]:
+            raise Unsupported(f"rank {domain.rank} holds {shape[axis]} along dimension {axis}, of sizes {tuple(sizes)}")
+        shape[axis] = sum(sizes)
+        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=local.dtype, device=local.device)  # type: ignore
+        self.local, self.domain, self.axis, self.sizes = local, domain, axis % len(shape), tuple(sizes)
+        return self  # type: ignore[no-any-return]
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"ShardTensor({tuple(self.shape)}, dimension {self.axis} in {self.sizes}, here {self.local!r})"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__
+        if name in ("__get__", "__set__"):
+            return _attribute(func.__self__.__name__, name, *args)
+        handler = HANDLERS.get(name.strip("_")) or HANDLERS.get(name)
+        if handler is None:
+            raise refusal(name, [*args, *(kwargs or {}).values()])
+        return handler(func, *args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise refusal(str(func), args)
+
+    def full_tensor(self) -> Tensor:
+        """The whole on every rank: the only way to gather, and only when asked."""
+        return everywhere(self, 0, self.shape[self.axis])
+
+
+def refusal(name: str, args: Iterable[Any], why: str = "") -> Unsupported:
+    """That a call is not supported, in one line, with the shards it was called on."""
+    shown = [
+        f"{tuple(x.shape)} cut along {x.axis}" if isinstance(x, ShardTensor) else f"{tuple(x.shape)}"
+        for x in args
+        if isinstance(x, Tensor)
+    ]
+    told = f"ShardTensor does not support {name.strip('_')} of {' and '.join(shown) or 'shards'}"
+    return Unsupported(f"{told}{': ' + why if why else ''}; use another operation, or x.full_tensor() to gather it")
+
+
+LOCAL = {"requires_grad", "is_leaf", "grad_fn", "retains_grad"}
+GLOBAL = {
+    "shape", "dtype", "device", "ndim", "layout", "is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "is_sparse",
+    "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "is_vulkan", "is_ipu", "is_xla", "is_hpu", "is_maia",
+    "is_mtia", "itemsize", "nbytes", "names", "_backward_hooks", "is_complex", "output_nr",
+}  # fmt: skip
+
+
+def _attribute(name: str, which: str, x: ShardTensor, *value: Any) -> Any:
+    if which == "__set__":
+        if name not in ("requires_grad", "grad"):
+            raise refusal(f"setting {name}", [x])
+        given = value[0].local if isinstance(value[0], ShardTensor) else value[0]
+        return setattr(x.local, name, given)
+    if name == "grad":
+        return None if x.local.grad is None else like(x, x.local.grad)
+    if name in LOCAL:
+        return getattr(x.local, name)
+    if name in ("T", "mT"):
+        return x.transpose(-2, -1)
+    if name == "data":
+        return like(x, x.local.data)
+    if name not in GLOBAL:
+        raise refusal(name, [x])
+    with torch._C.DisableTorchFunctionSubclass():
+        return getattr(x, name)
+
+
+def handles(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Name the torch functions that a handler stands for; it is called with the function and its arguments."""
+
+    def named(handler: Callable[..., Any]) -> Callable[..., Any]:
+        HANDLERS.update(dict.fromkeys(names, handler))
+        return handler
+
+    return named
+
+
+def like(x: ShardTensor, local: Tensor, axis: int | None = None, sizes: Sequence[int] | None = None) -> ShardTensor:
+    """A result on the same ranks, cut as `x` is unless said otherwise."""
+    return ShardTensor(local, x.domain, x.axis if axis is None else axis, x.sizes if sizes is None else sizes)
+
+
+def shard(x: Tensor, dim: int, domain: Domain, sizes: Sequence[int] | None = None) -> ShardTensor:
+    """This rank's stretch of a tensor that all ranks have; near-equal stretches unless sizes are given.
+
+    Raises:
+        BadInput: the sizes are not one for each rank, or do not add up.
+    """
+    length = x.shape[dim]
+    sizes = near_equal(length, domain.size) if sizes is None else tuple(sizes)
+    if len(sizes) != domain.size or sum(sizes) != length or min(sizes) < 0:
+        raise BadInput(f"sizes {sizes} of dimension {dim}; {domain.size} that add up to {length} expected")
+    return ShardTensor(mine(x, dim, domain, sizes).clone(), domain, dim % x.ndim, sizes)
+
+
+def mine(x: Tensor, dim: int, domain: Domain, sizes: Sequence[int]) -> Tensor:
+    """This rank's stretch of a plain tensor, as a view."""
+    start, stop = ranges(sizes)[domain.rank]
+    return x.narrow(dim, start, stop - start)
+
+
+class _Replicated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, domain: Domain) -> Tensor:
+        ctx.domain = domain
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return ctx.domain.all_reduce(gradient), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, domain: Domain) -> Tensor:
+        return domain.all_reduce(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return gradient, None
+
+
+def replicated(x: Tensor, domain: Domain) -> Tensor:
+    """A plain tensor about to be used with shards: its gradient is the sum of what the ranks find."""
+    return _Replicated.apply(x, domain) if x.requires_grad and torch.is_grad_enabled() else x  # type: ignore
+
+
+def summed(x: Tensor, domain: Domain) -> Tensor:
+    """The sum over the ranks, a plain tensor."""
+    return _Summed.apply(x, domain)  # type: ignore[no-any-return]
+
+
+def everywhere(x: ShardTensor, start: int, stop: int) -> Tensor:
+    """A stretch of the whole on every rank: what is elsewhere is zero here, and all is summed."""
+    first, last = ranges(x.sizes)[x.domain.rank]
+    a, b = max(start, first), min(stop, last)
+    part = x.local.narrow(x.axis, min(max(a - first, 0), last - first), max(b - a, 0))
+    before = a - start if a < b else 0
+    margins = [0, 0] * (x.ndim - 1 - x.axis) + [before, stop - start - before - part.shape[x.axis]]
+    return summed(torch.nn.functional.pad(part, margins), x.domain)
+
+
+def overlap(a: Range, b: Range) -> Range:
+    """What two stretches share; empty where the end is not behind the start."""
+    return max(a[0], b[0]), min(a[1], b[1])
+
+
+def pull(local: Tensor, dim: int, have: Sequence[Range], want: Sequence[Range], domain: Domain) -> dict[int, Tensor]:
+    """By their rank, the pieces of others that this rank wants; every rank sends only what is wanted of it."""
+    here, works, kept, got = domain.rank, [], [], {}
+    for other in range(domain.size):
+        if other == here:
+            continue
+        a, b = overlap(have[here], want[other])
+        if a < b:
+            kept.append(local.narrow(dim, a - have[here][0], b - a).contiguous())
+            works.append(domain.send(kept[-1], other))
+        a, b = overlap(have[other], want[here])
+        if a < b:
+            shape = list(local.shape)
+            shape[dim] = b - a
+            got[other] = local.new_empty(shape)
+            works.append(domain.receive(got[other], other))
+    for work in works:
+        work.wait()
+    return got
+
+
+def push(gradient: Tensor, dim: int, have: Sequence[Range], want: Sequence[Range], domain: Domain) -> Tensor:
+    """The way back of `pull`: gradients of what a rank wanted are added where it lies; `gradient` may change."""
+    here = domain.rank
+    got = pull(gradient, dim, want, have, domain)
+    shape = list(gradient.shape)
+    shape[dim] = have[here][1] - have[here][0]
+    a, b = overlap(have[here], want[here])
+    if a < b and b - a == shape[dim]:  # all of it is at hand: add the others' where it lies
+        found = gradient.narrow(dim, a - want[here][0], b - a)
+    else:
+        found = gradient.new_zeros(shape)
+        if a < b:
+            found.narrow(dim, a - have[here][0], b - a).add_(gradient.narrow(dim, a - want[here][0], b - a))
+    for other, piece in got.items():
+        a, b = overlap(have[here], want[other])
+        found.narrow(dim, a - have[here][0], b - a).add_(piece)
+    return found
+
+
+def joined(local: Tensor, got: dict[int, Tensor], dim: int, have: Sequence[Range], want: Range, here: int) -> Tensor:
+    """Own and others' pieces in their order."""
+    a, b = overlap(have[here], want)
+    parts = dict(got)
+    if a < b or not got:
+        parts[here] = local.narrow(dim, min(max(a - have[here][0], 0), local.shape[dim]), max(b - a, 0))
+    ordered = [parts[rank] for rank in sorted(parts, key=lambda rank: have[rank])]
+    return ordered[0] if len(ordered) == 1 else torch.cat(ordered, dim)
+
+
+class _Fetched(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, dim: int, have: Any, want: Any, domain: Domain) -> Tensor:
+        ctx.plan = dim, have, want, domain
+        got = pull(local, dim, have, want, domain)
+        return joined(local, got, dim, have, want[domain.rank], domain.rank).clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        dim, have, want, domain = ctx.plan
+        return push(gradient.clone(), dim, have, want, domain), None, None, None, None
+
+
+def fetched(x: ShardTensor, want: Sequence[Range]) -> Tensor:
+    """The stretch of the whole that each rank wants, wherever its parts lie; `want` is known to all."""
+    have = ranges(x.sizes)
+    if list(want) == have:
+        return x.local
+    return _Fetched.apply(x.local, x.axis, have, list(want), x.domain)  # type: ignore[no-any-return]
+
+
+def resized(x: ShardTensor, sizes: Sequence[int]) -> ShardTensor:
+    """The same tensor in stretches of other sizes."""
+    return x if tuple(sizes) == x.sizes else like(x, fetched(x, ranges(sizes)), sizes=sizes)
+
+
+class _Turned(torch.autograd.Function):
+    """From a cut along one dimension to a cut along another, by a ragged all-to-all."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, old: int, olds: Any, new: int, news: Any, domain: Domain) -> Tensor:
+        ctx.plan = old, olds, new, news, domain
+        return _turn(local, old, olds, new, news, domain)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        old, olds, new, news, domain = ctx.plan
+        return _turn(gradient, new, news, old, olds, domain), None, None, None, None, None
+
+
+def _turn(local: Tensor, old: int, olds: Any, new: int, news: Any, domain: Domain) -> Tensor:
+    leaving = [part.contiguous() for part in local.split(list(news), new)]
+    parts, works = {domain.rank: leaving[domain.rank]}, []
+    for other in range(domain.size):
+        if other == domain.rank:
+            continue
+        shape = list(local.shape)
+        shape[old], shape[new] = olds[other], news[domain.rank]
+        parts[other] = local.new_empty(shape)
+        works += [domain.send(leaving[other], other)] if leaving[other].numel() else []
+        works += [domain.receive(parts[other], other)] if parts[other].numel() else []
+    for work in works:
+        work.wait()
+    return torch.cat([parts[rank] for rank in range(domain.size)], old)
+
+
+def redistributed(x: ShardTensor, axis: int, sizes: Sequence[int] | None = None) -> ShardTensor:
+    """Cut along another dimension; bytes move, no rank ever holds the whole.
+
+    >>> x = shard(torch.arange(6.0).reshape(2, 3), 0, Domain())
+    >>> redistributed(x, 1).axis
+    1
+    """
+    axis %= x.ndim
+    sizes = near_equal(x.shape[axis], x.domain.size) if sizes is None else tuple(sizes)
+    if axis == x.axis:
+        return resized(x, sizes)
+    return like(x, _Turned.apply(x.local, x.axis, x.sizes, axis, sizes, x.domain), axis, sizes)

@@ -1,0 +1,477 @@
+"""Calls over the cut dimension: sums, extremes, norms and softmax, each by as little as the ranks must tell each other.
+
+Where a call does not touch the cut dimension it stays local. Normalisation keeps what torch's own kernels keep, its
+input and two numbers a group, and computes the rest again.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from assay.training.shardtensor.shards import (
+    Domain,
+    ShardTensor,
+    handles,
+    like,
+    mine,
+    ranges,
+    refusal,
+    replicated,
+    summed,
+)  # fmt: skip
+
+
+def _dims(x: ShardTensor, dim: Any) -> list[int]:
+    if dim is None or dim in ((), []):
+        return list(range(x.ndim))
+    return [d % x.ndim for d in ([dim] if isinstance(dim, int) else dim)]
+
+
+def _kept(x: ShardTensor, dims: list[int], keepdim: bool) -> int:
+    """Where the cut dimension is once others are gone."""
+    return x.axis if keepdim else x.axis - sum(d < x.axis for d in dims)
+
+
+def _aliases(kwargs: dict[str, Any]) -> dict[str, Any]:
+    named = {"axis": "dim", "keepdims": "keepdim"}
+    return {named.get(key, key): value for key, value in kwargs.items()}
+
+
+@handles("sum", "mean", "count_nonzero", "any", "all")
+def _total(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+    name, options = func.__name__, _aliases(kwargs)
+    dim = args[0] if args else options.get("dim")
+    keepdim = args[1] if len(args) > 1 else options.get("keepdim", False)
+    dims = _dims(x, dim)
+    if x.axis not in dims:
+        return like(x, func(x.local, *args, **kwargs), _kept(x, dims, keepdim))
+    if name in ("any", "all"):
+        found = x.domain.all_reduce(
+            _folded(func, x.local, dims, keepdim).to(torch.int8), "max" if name == "any" else "min"
+        )
+        return found.bool()
+    if name == "count_nonzero":
+        return x.domain.all_reduce(torch.count_nonzero(x.local, dims))
+    value = x.local if options.get("dtype") is None else x.local.to(options["dtype"])
+    found = summed(value.sum(dims, keepdim=keepdim), x.domain)
+    return found / prod(x.shape[d] for d in dims) if name == "mean" else found
+
+
+def _folded(func: Any, local: Tensor, dims: list[int], keepdim: bool) -> Tensor:
+    for d in sorted(dims, reverse=True):
+        local = func(local, dim=d, keepdim=keepdim)
+    return local
+
+
+@handles("var", "std", "var_mean", "std_mean")
+def _spread(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+    name, options = func.__name__, _aliases(kwargs)
+    plain = [a for a in args if not isinstance(a, bool)]
+    flags = [a for a in args if isinstance(a, bool)]
+    if flags:
+        raise refusal(name, [x], "give unbiased= and keepdim= by name")
+    dim = plain[0] if plain else options.get("dim")
+    keepdim, dims = options.get("keepdim", False), _dims(x, dim)
+    correction = options.get("correction", 1)
+    if "unbiased" in options:
+        correction = int(options["unbiased"])
+    if x.axis not in dims:
+        if x.local.numel():
+            found = getattr(torch, name)(x.local, dims, correction=correction, keepdim=keepdim)
+        else:  # torch would warn of too few elements
+            found = x.local.sum(dims, keepdim=keepdim)
+            found = (found, found) if name.endswith("mean") else found
+        at = _kept(x, dims, keepdim)
+        return tuple(like(x, part, at) for part in found) if isinstance(found, tuple) else like(x, found, at)
+    centre = x.mean(dims, keepdim=True)
+    count = prod(x.shape[d] for d in dims)
+    found = (x - centre).square().sum(dims, keepdim=keepdim) / max(count - correction, 0)
+    found = found.sqrt() if name.startswith("std") else found
+    return (found, centre if keepdim else x.mean(dims)) if name.endswith("mean") else found
+
+
+@handles("norm", "vector_norm", "linalg_vector_norm", "linalg_norm")
+def _norm(func: Any, x: ShardTensor, p: Any = 2, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+    p = kwargs.pop("ord", p)
+    p = 2 if p in (None, "fro") else p
+    if kwargs.get("dtype") is not None or kwargs.get("out") is not None or isinstance(p, str):
+        raise refusal(func.__name__, [x])
+    if func.__name__ == "linalg_norm" and dim is None and x.ndim == 2 and p != 2:
+        raise refusal(func.__name__, [x], "of a matrix")
+    dims = _dims(x, dim)
+    if x.axis not in dims:
+        local = torch.linalg.vector_norm(x.local, p, dims, keepdim)
+        return like(x, local, _kept(x, dims, keepdim))
+    if p == float("inf"):
+        return x.abs().amax(dims, keepdim=keepdim)
+    if p == 2:  # the root has no slope at nothing, where torch's own norm has nought
+        return _Root.apply(summed(x.local.square().sum(dims, keepdim=keepdim), x.domain))
+    return x.abs().pow(p).sum(dims, keepdim=keepdim) ** (1 / p)
+
+
+class _Root(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        root = x.sqrt()
+        ctx.save_for_backward(root)
+        return root
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        (root,) = ctx.saved_tensors
+        return torch.where(root > 0, gradient / (2 * root), 0)
+
+
+class _Extreme(torch.autograd.Function):
+    """The largest (or smallest) over the ranks; its gradient is shared by all that are as large, as torch does."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, dims: list[int], which: str, domain: Domain) -> Tensor:
+        worst = torch.finfo(local.dtype).min if local.is_floating_point() else torch.iinfo(local.dtype).min
+        worst = -worst - (not local.is_floating_point()) if which == "min" else worst
+        shape = [1 if d in dims else n for d, n in enumerate(local.shape)]
+        found = getattr(local, f"a{which}")(dims, keepdim=True) if local.numel() else local.new_full(shape, worst)
+        found = domain.all_reduce(found, which)
+        ctx.plan = dims, domain
+        ctx.save_for_backward(local, found)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        local, found = ctx.saved_tensors
+        dims, domain = ctx.plan
+        here = (local == found).to(gradient.dtype)
+        return here * (gradient / domain.all_reduce(here.sum(dims, keepdim=True))), None, None, None
+
+
+class _Winner(torch.autograd.Function):
+    """Largest (or smallest) along the cut dimension and where: the first of them in the whole, and its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, dim: int, which: str, start: int, domain: Domain) -> tuple[Tensor, Tensor]:
+        shape = list(local.shape)
+        shape[dim] = 1
+        if local.shape[dim]:
+            value, at = getattr(torch, which)(local, dim, keepdim=True)
+        else:
+            value = local.new_full(shape, float("-inf") if which == "max" else float("inf"))
+            at = value.to(torch.long).fill_(0)
+        best = domain.all_reduce(value, which)
+        none = torch.iinfo(torch.long).max
+        first = domain.all_reduce(torch.where(value == best, at + start, none), "min")
+        ctx.plan = dim, start, local.shape[dim]
+        ctx.save_for_backward(first)
+        ctx.mark_non_differentiable(first)
+        return best, first
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (first,) = ctx.saved_tensors
+        dim, start, here = ctx.plan
+        shape = list(gradient.shape)
+        shape[dim] = here
+        found = gradient.new_zeros(shape)
+        if here:
+            inside = (first >= start) & (first < start + here)
+            found.scatter_(dim, (first - start).clamp(0, here - 1), torch.where(inside, gradient, 0))
+        return found, None, None, None, None
+
+
+@handles("amax", "amin", "max", "min", "argmax", "argmin")
+def _extreme(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    name, options = func.__name__, _aliases(kwargs)
+    other = args[0] if args else options.get("other", options.get("dim"))
+    if isinstance(other, Tensor):
+        return torch.maximum(x, other) if name == "max" else torch.minimum(x, other)
+    keepdim = args[1] if len(args) > 1 else options.get("keepdim", False)
+    dims, which = _dims(x, other), name[-3:]
+    if x.axis not in dims:
+        found = func(x.local, *args, **kwargs)
+        at = _kept(x, dims, keepdim)
+        return type(found)([like(x, part, at) for part in found]) if isinstance(found, tuple) else like(x, found, at)
+    if name.startswith("arg") or (name in ("max", "min") and other is not None):
+        if other is None:
+            raise refusal(name, [x], "without dim=")
+        value, at = _Winner.apply(x.local, x.axis, which, ranges(x.sizes)[x.domain.rank][0], x.domain)
+        value, at = (value, at) if keepdim else (value.squeeze(x.axis), at.squeeze(x.axis))
+        return at if name.startswith("arg") else getattr(torch.return_types, name)((value, at))
+    found = _Extreme.apply(x.local, dims, which, x.domain)
+    return found if keepdim else found.squeeze(dims)
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, dim: int, logarithm: bool, domain: Domain) -> Tensor:
+        shape = list(local.shape)
+        shape[dim] = 1
+        top = local.amax(dim, keepdim=True) if local.shape[dim] else local.new_full(shape, -torch.inf)
+        shifted = local - domain.all_reduce(top, "max")
+        if logarithm:
+            found = shifted - domain.all_reduce(shifted.exp().sum(dim, keepdim=True)).log_()
+        else:
+            found = shifted.exp_()
+            found /= domain.all_reduce(found.sum(dim, keepdim=True))
+        ctx.plan = dim, logarithm, domain
+        ctx.save_for_backward(found)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (found,) = ctx.saved_tensors
+        dim, logarithm, domain = ctx.plan
+        if logarithm:
+            return gradient - found.exp() * domain.all_reduce(gradient.sum(dim, keepdim=True)), None, None, None
+        inner = domain.all_reduce((gradient * found).sum(dim, keepdim=True))
+        return found * (gradient - inner), None, None, None
+
+
+@handles("softmax", "log_softmax", "softmin")
+def _softmax(func: Any, x: ShardTensor, dim: Any = None, *args: Any, **kwargs: Any) -> ShardTensor:
+    if dim is None:
+        raise refusal(func.__name__, [x], "without dim=")
+    if dim % x.ndim != x.axis:
+        kwargs = {"dtype": next((a for a in args if isinstance(a, torch.dtype)), kwargs.get("dtype"))}
+        return like(x, getattr(torch.nn.functional, func.__name__)(x.local, dim, **kwargs))
+    if func.__name__ == "softmin":
+        raise refusal("softmin", [x])
+    value = x.local if kwargs.get("dtype") is None else x.local.to(kwargs["dtype"])
+    return like(x, _Softmax.apply(value, x.axis, func.__name__ == "log_softmax", x.domain))
+
+
+@handles("logsumexp")
+def _logsumexp(func: Any, x: ShardTensor, dim: Any, keepdim: bool = False) -> Any:
+    dims = _dims(x, dim)
+    if x.axis not in dims:
+        return like(x, func(x.local, dims, keepdim), _kept(x, dims, keepdim))
+    top = x.detach().amax(dims, keepdim=True)
+    found = (x - top).exp().sum(dims, keepdim=True).log() + top
+    return found if keepdim else found.squeeze(dims)
+
+
+@handles("cumsum")
+def _cumsum(func: Any, x: ShardTensor, dim: int, **kwargs: Any) -> ShardTensor:
+    here = like(x, x.local.cumsum(dim, **kwargs))
+    if dim % x.ndim != x.axis:
+        return here
+    rank = x.domain.rank
+    sums = [x.local.sum(x.axis, keepdim=True) * int(rank == r) for r in range(x.domain.size)]
+    every = replicated(summed(torch.cat(sums, x.axis), x.domain), x.domain)
+    return like(x, here.local + every.narrow(x.axis, 0, rank).sum(x.axis, keepdim=True))
+
+
+@handles("glu", "normalize", "cosine_similarity", "sort", "argsort", "topk", "cumprod", "median", "kthvalue")
+def along_another(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+    """Calls along one dimension that have no version across ranks."""
+    name = func.__name__
+    default = {"glu": -1, "normalize": 1, "cosine_similarity": 1}.get(name, -1)
+    place = {"glu": 0, "normalize": 1, "cosine_similarity": 1, "topk": 1, "kthvalue": 1}.get(name, 0)
+    dim = kwargs.get("dim", args[place] if len(args) > place and isinstance(args[place], int) else default)
+    others = [a for a in args if isinstance(a, Tensor)]
+    if (
+        not isinstance(dim, int)
+        or dim % x.ndim == x.axis
+        or (name in ("median", "kthvalue") and not args and not kwargs)
+    ):
+        raise refusal(name, [x], "along the cut dimension")
+    if any(not isinstance(y, ShardTensor) or y.axis != x.axis or y.sizes != x.sizes for y in others):
+        raise refusal(name, [x, *others])
+    found = func(x.local, *(y.local if isinstance(y, ShardTensor) else y for y in args), **kwargs)
+    drops = name in ("cosine_similarity", "median", "kthvalue") and dim % x.ndim < x.axis and not kwargs.get("keepdim")
+    if isinstance(found, tuple):
+        return type(found)([like(x, part, x.axis - drops) for part in found])
+    return like(x, found, x.axis - drops)
+
+
+def _sum_to(x: Tensor, shape: Any) -> Tensor:
+    dims = [d for d, n in enumerate(shape) if n == 1 and x.shape[d] != 1]
+    return x.sum(dims, keepdim=True) if dims else x
+
+
+class _Normalised(torch.autograd.Function):
+    """(x - mean) / sqrt(variance + eps) * weight + bias over `dims`, of `count` elements in all ranks."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Any, bias: Any, dims: Any, count: int, eps: float, domain: Domain
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        here = prod(x.shape[d] for d in dims)
+        if here:
+            variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+        else:
+            mean = x.new_zeros([1 if d in dims else n for d, n in enumerate(x.shape)])
+            variance = mean
+        whole = domain.all_reduce(mean * (here / count))
+        spread = domain.all_reduce((variance + (mean - whole).square_()) * (here / count))
+        scale = (spread + eps).rsqrt()
+        found = (x - whole).mul_(scale)
+        if weight is not None:
+            found.mul_(weight)
+        if bias is not None:
+            found.add_(bias)
+        ctx.plan = dims, count, domain, None if bias is None else bias.shape
+        ctx.save_for_backward(x, weight, whole, scale)
+        ctx.mark_non_differentiable(whole, spread)
+        return found, whole, spread
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight, mean, scale = ctx.saved_tensors
+        dims, count, domain, biased = ctx.plan
+        by_bias = None if biased is None else _sum_to(gradient, biased)
+        value = (x - mean).mul_(scale)
+        product = gradient * value
+        by_weight = None
+        if weight is not None:
+            by_weight = _sum_to(product, weight.shape)
+            product.mul_(weight)
+            gradient = gradient * weight
+        both = torch.stack([gradient.sum(dims, keepdim=True), product.sum(dims, keepdim=True)])
+        del product
+        level, slope = domain.all_reduce(both) / count
+        found = value.mul_(slope).add_(level).neg_().add_(gradient).mul_(scale)
+        return found, by_weight, by_bias, None, None, None, None
+
+
+def _placed(x: ShardTensor, value: Any, shape: list[int], at: int | None = None) -> Any:
+    """A weight as it meets this rank's values: its stretch where it varies along the cut dimension."""
+    if value is None:
+        return None
+    whole = replicated(value, x.domain)
+    return (whole if at is None else mine(whole, at, x.domain, x.sizes)).reshape(shape)
+
+
+@handles("layer_norm")
+def _layer_norm(
+    func: Any, x: ShardTensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+) -> ShardTensor:
+    first = x.ndim - len(normalized_shape)
+    if x.axis < first:
+        weight, bias = (None if v is None else replicated(v, x.domain) for v in (weight, bias))
+        return like(x, func(x.local, normalized_shape, weight, bias, eps))
+    shape = [1] * first + list(x.local.shape[first:])
+    affine = [_placed(x, v, shape, x.axis - first) for v in (weight, bias)]
+    dims = list(range(first, x.ndim))
+    return like(x, _Normalised.apply(x.local, *affine, dims, prod(x.shape[first:]), eps, x.domain)[0])
+
+
+@handles("rms_norm")
+def _rms_norm(func: Any, x: ShardTensor, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    first = x.ndim - len(normalized_shape)
+    if x.axis < first:
+        return like(x, func(x.local, normalized_shape, None if weight is None else replicated(weight, x.domain), eps))
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    found = x * torch.rsqrt(x.square().mean(tuple(range(first, x.ndim)), keepdim=True) + eps)
+    return found if weight is None else found * weight
+
+
+class _ChannelNorm(torch.autograd.Function):
+    """Normalised over positions and a fold of channels or samples; values are `[batch, channel, position]`.
+
+    `fold` averages `[batch, channel]` over what shares its statistics. One tensor is made in either direction.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Any, bias: Any, fold: Any, share: float, eps: float, domain: Domain
+    ) -> Any:
+        if x.shape[2]:
+            variance, mean = torch.var_mean(x, 2, correction=0)
+        else:
+            variance = mean = x.new_zeros(x.shape[:2])
+        whole = domain.all_reduce(fold(mean) * share)
+        spread = domain.all_reduce(fold(variance + (mean - whole).square()) * share)
+        scale = (spread + eps).rsqrt()
+        slope = scale if weight is None else scale * weight
+        level = -whole * slope if bias is None else bias - whole * slope
+        ctx.plan = fold, share, domain, bias is not None
+        ctx.save_for_backward(x, weight, whole, scale)
+        ctx.mark_non_differentiable(whole, spread)
+        return torch.addcmul(level[..., None], x, slope[..., None]), whole, spread
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight, mean, scale = ctx.saved_tensors
+        fold, share, domain, biased = ctx.plan
+        batch, channels, here = x.shape
+        flat = batch * channels
+        product = torch.bmm(gradient.reshape(flat, 1, here), x.reshape(flat, here, 1)).view(batch, channels)
+        plain = gradient.sum(2)
+        product = (product - mean * plain) * scale  # sums of gradient times normalised value
+        by_weight = None if weight is None else product.sum(0)
+        by_bias = plain.sum(0) if biased else None
+        factor = 1.0 if weight is None else weight
+        per = share / max(here, 1)
+        level, slope = domain.all_reduce(torch.stack([fold(plain * factor), fold(product * factor)])) * per
+        found = x * (-scale.square() * slope)[..., None]
+        found.addcmul_(gradient, (scale * factor).expand(batch, channels)[..., None])
+        found += (scale.square() * slope * mean - scale * level)[..., None]
+        return found, by_weight, by_bias, None, None, None, None
+
+
+def _channel_norm(x: ShardTensor, weight: Any, bias: Any, fold: Any, eps: float) -> tuple[ShardTensor, Tensor, Tensor]:
+    flat = x.local.reshape(*x.local.shape[:2], prod(x.local.shape[2:]))
+    affine = [None if v is None else replicated(v, x.domain) for v in (weight, bias)]
+    found, mean, variance = _ChannelNorm.apply(flat, *affine, fold, flat.shape[2] / prod(x.shape[2:]), eps, x.domain)
+    return like(x, found.view(x.local.shape)), mean, variance
+
+
+@handles("group_norm")
+def _group_norm(
+    func: Any, x: ShardTensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+) -> ShardTensor:
+    if x.axis == 1:
+        raise refusal("group_norm", [x], "its channels are cut")
+    if x.axis == 0:
+        weight, bias = (None if v is None else replicated(v, x.domain) for v in (weight, bias))
+        return like(x, func(x.local, num_groups, weight, bias, eps))
+    each = x.shape[1] // num_groups
+
+    def fold(values: Tensor) -> Tensor:
+        return values.reshape(-1, num_groups, each).mean(2).repeat_interleave(each, 1)
+
+    return _channel_norm(x, weight, bias, fold, eps)[0]
+
+
+@handles("batch_norm", "instance_norm")
+def _batch_norm(
+    func: Any, x: ShardTensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5, *_: Any, **kwargs: Any,
+) -> ShardTensor:  # fmt: skip
+    alone = func.__name__ == "instance_norm"
+    training = kwargs.get("use_input_stats", training) or (alone and running_mean is None)
+    if x.axis == 1:
+        raise refusal(func.__name__, [x], "its channels are cut")
+    affine = [None if v is None else replicated(v, x.domain) for v in (weight, bias)]
+    if not training:
+        return like(x, torch.nn.functional.batch_norm(x.local, running_mean, running_var, *affine, False, 0.0, eps))
+    if alone and running_mean is not None:
+        raise refusal("instance_norm", [x], "with running statistics")
+    if alone and x.axis == 0:  # every rank has whole instances
+        return like(x, torch.nn.functional.instance_norm(x.local, None, None, *affine, True, momentum, eps))
+    if alone:
+        return _channel_norm(x, weight, bias, lambda values: values, eps)[0]
+    if x.axis == 0:  # samples are cut: as if they were positions
+        back = _batch_norm(func, x.transpose(0, 1)[None], running_mean, running_var, weight, bias, True, momentum, eps)
+        return back.squeeze(0).transpose(0, 1)  # type: ignore[return-value]
+
+    def fold(values: Tensor) -> Tensor:
+        return values.mean(0, keepdim=True).expand_as(values)
+
+    found, mean, variance = _channel_norm(x, weight, bias, fold, eps)
+    if running_mean is not None:
+        count = x.shape[0] * prod(x.shape[2:])
+        with torch.no_grad():
+            running_mean.lerp_(mean[0].to(running_mean.dtype), momentum)
+            running_var.lerp_(variance[0].to(running_var.dtype) * (count / max(count - 1, 1)), momentum)
+    return found

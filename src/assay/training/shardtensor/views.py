@@ -1,0 +1,388 @@
+"""Calls that move, cut and join: the cut dimension is followed to where it goes, and what must cross ranks crosses."""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.training.shardtensor.pointwise import aligned, lead
+from assay.training.shardtensor.ring import around
+from assay.training.shardtensor.shards import (
+    ShardTensor,
+    everywhere,
+    fetched,
+    handles,
+    like,
+    overlap,
+    ranges,
+    redistributed,
+    refusal,
+    replicated,
+    resized,
+    summed,
+)  # fmt: skip
+
+
+def _listed(values: Any) -> list[int]:
+    return list(values[0]) if len(values) == 1 and not isinstance(values[0], int) else list(values)
+
+
+@handles("permute")
+def _permute(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
+    order = [d % x.ndim for d in _listed(dims or (kwargs["dims"],))]
+    return like(x, x.local.permute(order), order.index(x.axis))
+
+
+@handles("transpose", "swapaxes", "swapdims")
+def _transpose(func: Any, x: ShardTensor, dim0: int, dim1: int) -> ShardTensor:
+    order = list(range(x.ndim))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return _permute(func, x, order)
+
+
+@handles("t")
+def _t(func: Any, x: ShardTensor) -> ShardTensor:
+    return _transpose(func, x, 0, 1) if x.ndim == 2 else x
+
+
+@handles("movedim", "moveaxis")
+def _movedim(func: Any, x: ShardTensor, source: Any, destination: Any) -> ShardTensor:
+    order = torch.empty(tuple(range(1, x.ndim + 1)), device="meta").movedim(source, destination).shape
+    return _permute(func, x, [n - 1 for n in order])
+
+
+@handles("reshape", "view", "_unsafe_view", "flatten", "unflatten", "view_as", "reshape_as")
+def _reshape(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> ShardTensor:
+    name = func.__name__
+    if args and isinstance(args[0], torch.dtype):
+        raise refusal("view as another dtype", [x])
+    if name.endswith("_as"):
+        shape = list(args[0].shape)
+    elif name in ("flatten", "unflatten"):
+        shape = list(func(torch.empty(x.shape, device="meta"), *args, **kwargs).shape)
+    else:
+        shape = list(torch.empty(x.shape, device="meta").reshape(_listed(args or tuple(kwargs.values()))).shape)
+    return reshaped(x, shape, name)
+
+
+def reshaped(x: ShardTensor, shape: list[int], name: str) -> ShardTensor:
+    """The cut must stay outermost among what it is merged with; a split moves its borders to whole rows."""
+    outer, inner = prod(x.shape[: x.axis]), prod(x.shape[x.axis + 1 :])
+    fitting = [j for j in range(len(shape)) if prod(shape[:j]) == outer]
+    fitting = [j for j in fitting if shape[j] > 1] or fitting[-1:]
+    if not fitting:  # merged behind others: cut along the outermost of them first, if all ranks get a share of it
+        first = max(d for d in range(x.axis) if any(prod(shape[:j]) == prod(x.shape[:d]) for j in range(len(shape))))
+        if x.shape[first] < x.domain.size:
+            raise refusal(name, [x], f"in {tuple(shape)} the stretches of ranks would be interleaved")
+        return reshaped(redistributed(x, first), shape, name)
+    at = fitting[0]
+    behind = prod(shape[at + 1 :])
+    whole = behind // gcd(behind, inner) if inner and behind else 1  # elements of the cut that make whole new rows
+    if any(stop % whole for _, stop in ranges(x.sizes)):
+        ends = [whole * round(stop / whole) for _, stop in ranges(x.sizes)]
+        x = resized(x, [b - a for a, b in zip([0, *ends[:-1]], ends, strict=True)])
+    sizes = [n * inner // behind for n in x.sizes] if behind else x.sizes
+    shape[at] = sizes[x.domain.rank]
+    return like(x, x.local.reshape(shape), at, sizes)
+
+
+@handles("unsqueeze")
+def _unsqueeze(func: Any, x: ShardTensor, dim: int) -> ShardTensor:
+    dim %= x.ndim + 1
+    return like(x, x.local.unsqueeze(dim), x.axis + (dim <= x.axis))
+
+
+@handles("squeeze")
+def _squeeze(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
+    given = _listed(dims or tuple(kwargs.values())) if dims or kwargs else range(x.ndim)
+    gone = [d % x.ndim for d in given if x.shape[d] == 1 and d % x.ndim != x.axis]
+    if x.shape[x.axis] == 1 and (x.axis in [d % x.ndim for d in given]):
+        raise refusal("squeeze", [x], "of the cut dimension")
+    return like(x, x.local.squeeze(gone), x.axis - sum(d < x.axis for d in gone))
+
+
+@handles("expand", "expand_as", "broadcast_to")
+def _expand(func: Any, x: ShardTensor, *sizes: Any, **kwargs: Any) -> ShardTensor:
+    shape = list(sizes[0].shape) if func.__name__ == "expand_as" else _listed(sizes or tuple(kwargs.values()))
+    at = len(shape) - x.ndim + x.axis
+    if shape[at] not in (-1, x.shape[x.axis]):
+        raise refusal("expand", [x], "of the cut dimension")
+    shape[at] = x.sizes[x.domain.rank]
+    return like(x, x.local.expand(shape), at)
+
+
+@handles("repeat", "tile")
+def _repeat(func: Any, x: ShardTensor, *times: Any) -> ShardTensor:
+    counts = _listed(times)
+    if len(counts) < x.ndim:
+        counts = [1] * (x.ndim - len(counts)) + counts
+    at = len(counts) - x.ndim + x.axis
+    if counts[at] != 1:
+        raise refusal(func.__name__, [x], "of the cut dimension")
+    return like(x, x.local.repeat(counts), at)
+
+
+@handles("repeat_interleave")
+def _repeat_interleave(func: Any, x: ShardTensor, repeats: Any, dim: int | None = None, **kwargs: Any) -> ShardTensor:
+    if dim is None or not isinstance(repeats, int):
+        raise refusal("repeat_interleave", [x], "without dim=, or with unequal repeats")
+    times = repeats if dim % x.ndim == x.axis else 1
+    return like(x, x.local.repeat_interleave(repeats, dim), sizes=[times * n for n in x.sizes])
+
+
+@handles("flip")
+def _flip(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
+    given = [d % x.ndim for d in _listed(dims or tuple(kwargs.values()))]
+    if x.axis not in given:
+        return like(x, x.local.flip(given))
+    length = x.shape[x.axis]
+    want = [(length - stop, length - start) for start, stop in ranges(x.sizes)]
+    return like(x, fetched(x, want).flip(given))
+
+
+@handles("roll")
+def _roll(func: Any, x: ShardTensor, shifts: Any, dims: Any = None) -> ShardTensor:
+    if dims is None:
+        raise refusal("roll", [x], "without dims=")
+    pairs = [(shifts, dims)] if isinstance(dims, int) else list(zip(shifts, dims, strict=True))
+    for by, dim in pairs:
+        if dim % x.ndim != x.axis:
+            x = like(x, x.local.roll(by, dim))
+            continue
+        cut = -by % x.shape[x.axis]
+        if cut:
+            x = joined_along([sliced(x, cut, None), sliced(x, 0, cut)], x.axis, x.sizes)
+    return x
+
+
+def sliced(x: ShardTensor, start: int | None, stop: int | None, step: int = 1) -> ShardTensor:
+    """A stretch of the cut dimension: every rank keeps what it has of it."""
+    first, last, step = slice(start, stop, step).indices(x.shape[x.axis])
+    keeps = []
+    for a, b in ranges(x.sizes):
+        low = first + -(-max(a - first, 0) // step) * step  # the first one at or behind a
+        high = min(b, last)
+        keeps.append((low - a, max(0, -(-(high - low) // step)), b - a))
+    begin, count, here = keeps[x.domain.rank]
+    index: list[Any] = [slice(None)] * x.ndim
+    index[x.axis] = slice(min(begin, here), min(begin, here) + count * step, step) if count else slice(0, 0)
+    return like(x, x.local[tuple(index)], sizes=[n for _, n, _ in keeps])
+
+
+@handles("narrow")
+def _narrow(func: Any, x: ShardTensor, dim: int, start: int, length: int) -> ShardTensor:
+    if dim % x.ndim == x.axis:
+        return sliced(x, int(start), int(start) + length)
+    return like(x, x.local.narrow(dim, start, length))
+
+
+@handles("select")
+def _select(func: Any, x: ShardTensor, dim: int, index: int) -> Any:
+    return x[(slice(None),) * (dim % x.ndim) + (index,)]
+
+
+@handles("split", "split_with_sizes", "chunk", "tensor_split", "unbind")
+def _split(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+    name = func.__name__
+    dim = kwargs.get("dim", args[-1] if name == "unbind" and args else args[1] if len(args) > 1 else 0)
+    pieces = func(torch.empty(x.shape, device="meta"), *args, **kwargs)
+    if dim % x.ndim != x.axis:
+        shift = name == "unbind" and dim % x.ndim < x.axis
+        return tuple(like(x, part, x.axis - shift) for part in func(x.local, *args, **kwargs))
+    if name == "unbind":
+        return tuple(_select(func, x, dim, i) for i in range(x.shape[x.axis]))
+    ends = ranges(piece.shape[dim] for piece in pieces)
+    return tuple(sliced(x, a, b) for a, b in ends)
+
+
+@handles("cat", "concat", "concatenate")
+def _cat(func: Any, tensors: Any, dim: int = 0, **kwargs: Any) -> ShardTensor:
+    tensors = [x for x in tensors if x.ndim > 1 or x.numel()]
+    x = next(y for y in tensors if isinstance(y, ShardTensor))
+    dim = kwargs.get("axis", dim) % x.ndim
+    if dim != x.axis:
+        return like(x, torch.cat([x.local if y is x else aligned(x, y, "cat") for y in tensors], dim))
+    shards = [y for y in tensors if isinstance(y, ShardTensor)]
+    if any(y.axis != dim for y in shards):
+        raise refusal("cat", tensors, "they are cut along different dimensions")
+    sizes = [sum(n) for n in zip(*(y.sizes for y in shards), strict=True)]
+    at = [isinstance(y, ShardTensor) for y in tensors].index(True)
+    sizes[0] += sum(y.shape[dim] for y in tensors[:at])
+    sizes[-1] += sum(y.shape[dim] for y in tensors[at:] if not isinstance(y, ShardTensor))
+    return joined_along(tensors, dim, sizes)
+
+
+def joined_along(tensors: Any, dim: int, sizes: Any) -> ShardTensor:
+    """One after the other along the cut dimension, in stretches of the sizes given."""
+    x = next(y for y in tensors if isinstance(y, ShardTensor))
+    target, parts = ranges(sizes), []
+    for y, (start, stop) in zip(tensors, ranges(y.shape[dim] for y in tensors), strict=True):
+        want = []
+        for stretch in target:
+            a, b = overlap(stretch, (start, stop))
+            want.append((a - start, b - start) if a < b else (0, 0))
+        if isinstance(y, ShardTensor):
+            parts.append(fetched(y, want))
+        else:  # on ranks that keep none of it, too: its gradient is summed over all
+            a, b = want[x.domain.rank]
+            parts.append(replicated(y, x.domain).narrow(dim, a, b - a))
+    return like(x, torch.cat(parts, dim), dim, sizes)
+
+
+@handles("stack")
+def _stack(func: Any, tensors: Any, dim: int = 0) -> ShardTensor:
+    x = lead(tensors)
+    dim %= x.ndim + 1
+    local = torch.stack([x.local if y is x else aligned(x, y, "stack") for y in tensors], dim)
+    return like(x, local, x.axis + (dim <= x.axis))
+
+
+@handles("getitem")
+def _getitem(func: Any, x: Any, index: Any) -> Any:
+    index = list(index) if isinstance(index, tuple) else [index]
+    tensors = [i for i in index if isinstance(i, Tensor | list)]
+    if any(isinstance(i, Tensor) and i.dtype == torch.bool for i in tensors):
+        raise refusal("indexing by a mask", [x, *tensors], "how many are left is not known")
+    if any(i is Ellipsis for i in index):
+        at = next(n for n, i in enumerate(index) if i is Ellipsis)
+        index[at : at + 1] = [slice(None)] * (x.ndim - sum(i is not None and i is not Ellipsis for i in index))
+    index += [slice(None)] * (x.ndim - sum(i is not None for i in index))
+    if tensors:
+        return _advanced(x, index)
+    at = [n for n, i in enumerate(index) if i is not None][x.axis]
+    chosen, index[at] = index[at], slice(None)
+    if isinstance(chosen, slice):
+        x = x if chosen == slice(None) else sliced(x, chosen.start, chosen.stop, chosen.step or 1)
+        local = x.local[tuple(index)]
+        return like(x, local, sum(not isinstance(i, int) for i in index[:at]))
+    one = int(chosen) % x.shape[x.axis]
+    index[at] = 0
+    return everywhere(x, one, one + 1)[tuple(index)]
+
+
+def _advanced(x: Any, index: list[Any]) -> Any:
+    """Rows by their numbers in the whole: blocks go round, each rank picks from them what it asked for."""
+    whose = x if isinstance(x, ShardTensor) else next(i for i in index if isinstance(i, ShardTensor))
+    if any(i is None or isinstance(i, int) for i in index):
+        raise refusal("indexing", [x, *index], "numbers or None beside tensors")
+    index = [torch.tensor(i, device=whose.local.device) if isinstance(i, list) else i for i in index]
+    spots = [n for n, i in enumerate(index) if isinstance(i, Tensor)]
+    asked = [i for i in index if isinstance(i, Tensor)]
+    guide = lead(asked) if any(isinstance(i, ShardTensor) for i in asked) else None
+    shape = torch.broadcast_shapes(*(i.shape for i in asked))
+    if guide is not None:
+        if len(shape) != guide.ndim:
+            raise refusal("indexing", [x, *asked])
+        asked = [guide.local if i is guide else aligned(guide, i, "indexing") for i in asked]
+    place = spots[0] if spots == list(range(spots[0], spots[-1] + 1)) else 0
+    if not isinstance(x, ShardTensor):
+        assert guide is not None
+        chosen = iter(asked)
+        local = replicated(x, guide.domain)[tuple(next(chosen) if n in spots else i for n, i in enumerate(index))]
+        return like(guide, local, place + guide.axis)
+    if x.axis not in spots:
+        if guide is not None or index[x.axis] != slice(None):
+            raise refusal("indexing", [x, *asked], "by shards or slices beside the cut dimension")
+        behind = sum(n < x.axis for n in spots)
+        at = x.axis - behind + (len(shape) if place < x.axis or (place == 0 and spots[0] != 0) else 0)
+        chosen = iter(asked)
+        return like(x, x.local[tuple(next(chosen) if n in spots else i for n, i in enumerate(index))], at)
+    _check(asked[spots.index(x.axis)], x.shape[x.axis])
+    pick = _picker(index, spots, x, place)
+    if guide is not None:
+        return like(guide, around(pick, asked, [x]), place + guide.axis)
+    here = pick(ranges(x.sizes)[x.domain.rank], *asked, x.local)
+    return summed(here.broadcast_to(_picked_shape(x, index, shape, place, spots)), x.domain)
+
+
+def _check(numbers: Tensor, length: int) -> None:
+    if numbers.numel() and not -length <= int(numbers.min()) <= int(numbers.max()) < length:
+        raise IndexError(f"index out of range of the cut dimension, which has {length}")
+
+
+def _picker(index: list[Any], spots: list[int], x: ShardTensor, place: int) -> Any:
+    """What a rank picks from a block: the rows it asked for that are in it, and zeros."""
+
+    def pick(at: Any, *tensors: Tensor) -> Tensor:
+        *numbers, block = tensors
+        chosen, given = [], iter(numbers)
+        inside: Any = None
+        for n, i in enumerate(index):
+            number = next(given) if n in spots else i
+            if n == x.axis:
+                number = torch.where(number < 0, number + x.shape[x.axis], number)
+                inside = (number >= at[0]) & (number < at[1])
+                number = (number - at[0]).clamp(0, max(at[1] - at[0] - 1, 0))
+            chosen.append(number)
+        if at[0] == at[1]:
+            return block.new_zeros(()) + block.sum() * 0  # nobody's: nothing to pick from
+        inside = inside.broadcast_to(torch.broadcast_shapes(*(i.shape for i in numbers)))
+        found = block[tuple(chosen)]
+        after = found.ndim - place - inside.ndim
+        return found.masked_fill_(~inside.reshape(inside.shape + (1,) * after), 0)
+
+    return pick
+
+
+def _picked_shape(x: ShardTensor, index: list[Any], shape: Any, place: int, spots: list[int]) -> list[int]:
+    free = [len(range(*i.indices(x.shape[n]))) for n, i in enumerate(index) if n not in spots]
+    return [*free[:place], *shape, *free[place:]]
+
+
+@handles("index_select")
+def _index_select(func: Any, x: Any, dim: int, index: Tensor) -> Any:
+    return _getitem(func, x, (slice(None),) * (dim % x.ndim) + (index,))
+
+
+@handles("gather", "take_along_dim")
+def _gather(func: Any, x: Any, dim: Any, index: Any, **kwargs: Any) -> Any:
+    if func.__name__ == "take_along_dim":
+        dim, index = index, dim
+    if not isinstance(x, ShardTensor) or not isinstance(index, ShardTensor) or index.axis != x.axis:
+        raise refusal("gather", [x, index], "both must be cut along one dimension")
+    dim %= x.ndim
+    if dim != x.axis:
+        return like(x, x.local.gather(dim, resized(index, x.sizes).local))
+
+    _check(index.local, x.shape[x.axis])
+
+    def pick(at: Any, numbers: Tensor, block: Tensor) -> Tensor:
+        inside = (numbers >= at[0]) & (numbers < at[1])
+        if at[0] == at[1]:
+            return block.new_zeros(numbers.shape) + block.sum() * 0
+        return block.gather(dim, (numbers - at[0]).clamp(0, at[1] - at[0] - 1)).masked_fill_(~inside, 0)
+
+    return like(index, around(pick, [index.local], [x]))
+
+
+@handles("tril", "triu")
+def _triangle(func: Any, x: ShardTensor, diagonal: int = 0) -> ShardTensor:
+    start = ranges(x.sizes)[x.domain.rank][0]
+    shift = start if x.axis == x.ndim - 2 else -start if x.axis == x.ndim - 1 else 0
+    return like(x, func(x.local, diagonal + shift))
+
+
+@handles("iter")
+def _iterate(func: Any, x: ShardTensor) -> Any:
+    return iter(_split(torch.Tensor.unbind, x, 0))
+
+
+@handles("pixel_shuffle")
+def _pixel_shuffle(func: Any, x: ShardTensor, upscale_factor: int) -> Any:
+    r = upscale_factor
+    *batch, c, h, w = x.shape
+    k = len(batch)
+    apart = x.reshape(*batch, c // r**2, r, r, h, w)
+    return apart.permute(*range(k), k, k + 3, k + 1, k + 4, k + 2).reshape(*batch, c // r**2, h * r, w * r)
+
+
+@handles("pixel_unshuffle")
+def _pixel_unshuffle(func: Any, x: ShardTensor, downscale_factor: int) -> Any:
+    r = downscale_factor
+    *batch, c, h, w = x.shape
+    k = len(batch)
+    apart = x.reshape(*batch, c, h // r, r, w // r, r)
+    return apart.permute(*range(k), k, k + 2, k + 4, k + 1, k + 3).reshape(*batch, c * r**2, h // r, w // r)

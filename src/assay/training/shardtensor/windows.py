@@ -1,0 +1,510 @@
+"""Convolutions, pooling, padding and interpolation: every rank fetches the rows its windows reach into, and no more.
+
+Which outputs a rank computes follows from where its inputs lie, so stretches stay in place. From stride, padding,
+dilation and kernel follows the stretch of inputs that those outputs need. What of it lies elsewhere is the halo, of one
+neighbour or, where stretches are shorter than the halo, of several. Only the halo is kept for the backward pass beside
+the input, which torch would keep too; the two are joined again when their gradients are due.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from assay.training.shardtensor.shards import (
+    Range,
+    ShardTensor,
+    everywhere,
+    fetched,
+    handles,
+    joined,
+    like,
+    overlap,
+    pull,
+    push,
+    ranges,
+    refusal,
+    replicated,
+)  # fmt: skip
+from assay.training.shardtensor.views import joined_along
+
+STRIPS = 16  # into how many strips a convolution is cut at most
+STRIP, ROWS = 1 << 16, 8  # bytes of input and outputs that a strip has at least
+
+
+def _each(value: Any, n: int) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values * n if len(values) == 1 else values
+
+
+def _margins(ndim: int, dim: int, low: int, high: int) -> list[int]:
+    """What F.pad takes, to widen one dimension."""
+    return [0, 0] * (ndim - 1 - dim) + [low, high]
+
+
+class Window:
+    """One dimension of a convolution: which outputs each rank computes, and which inputs they need."""
+
+    def __init__(self, sizes: Sequence[int], kernel: int, stride: int, padding: Range, dilation: int) -> None:
+        self.length, self.stride, self.before, self.span = sum(sizes), stride, padding[0], dilation * (kernel - 1)
+        self.outputs = max(0, (self.length + sum(padding) - self.span - 1) // stride + 1)
+        starts = [min(-(-a // stride), self.outputs) for a, _ in ranges(sizes)]
+        self.out = list(zip([0, *starts[1:]], [*starts[1:], self.outputs], strict=True))
+        self.want = [_inside(*self.reach(*some), self.length) for some in self.out]
+
+    def reach(self, a: int, b: int) -> Range:
+        """The inputs of some outputs, those before and behind the whole among them."""
+        return (a * self.stride - self.before, (b - 1) * self.stride - self.before + self.span + 1) if a < b else (0, 0)
+
+    def crop(self, a: int, b: int) -> Range:
+        """What is to be added to (or cut off) both ends of the result of `reach`: nothing."""
+        return 0, 0
+
+    def missing(self, rank: int) -> Range:
+        """How far this rank's windows reach over both ends of the whole."""
+        low, high = self.reach(*self.out[rank])
+        return min(max(0, -low), high - low), min(max(0, high - self.length), high - low)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of the outputs."""
+        return [b - a for a, b in self.out]
+
+
+class Spread(Window):
+    """One dimension of a transposed convolution: an input reaches into several outputs."""
+
+    def __init__(self, sizes: Sequence[int], kernel: int, stride: int, padding: int, dilation: int, extra: int) -> None:
+        self.length, self.stride, self.before, self.span = sum(sizes), stride, padding, dilation * (kernel - 1)
+        self.outputs = (self.length - 1) * stride - 2 * padding + self.span + extra + 1
+        starts = [min(a * stride, self.outputs) for a, _ in ranges(sizes)]
+        self.out = list(zip([0, *starts[1:]], [*starts[1:], self.outputs], strict=True))
+        self.want = [self.reach(*some) for some in self.out]
+
+    def reach(self, a: int, b: int) -> Range:
+        """The inputs that reach into some outputs."""
+        if a >= b:
+            return 0, 0
+        low, high = -((self.span - a - self.before) // self.stride), (b - 1 + self.before) // self.stride + 1
+        return _inside(low, high, self.length)
+
+    def crop(self, a: int, b: int) -> Range:
+        """What is to be added to (or cut off) both ends of what those inputs give."""
+        first, last = self.reach(a, b)
+        if first == last:
+            return 0, b - a
+        return first * self.stride - self.before - a, b - (last - 1) * self.stride - self.span - 1 + self.before
+
+
+def _inside(low: int, high: int, length: int) -> Range:
+    a, b = max(0, low), min(high, length)
+    return (a, b) if a < b else (0, 0)
+
+
+class _Conv(torch.autograd.Function):
+    """A convolution over own rows and halo, strip by strip, so that the copy that joins them stays small."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, weight: Tensor, bias: Any, plan: Any) -> Tensor:
+        halo = pull(local, plan.dim, plan.have, plan.want, plan.domain)
+        ctx.plan, ctx.whose, ctx.biased = plan, list(halo), bias is not None
+        ctx.save_for_backward(local, weight, *halo.values())
+        plan.domain.halo += sum(piece.nbytes for piece in halo.values())
+        found = None
+        for start, stop in plan.strips(local):
+            part = plan.compute(plan.laid(local, halo, start, stop), weight, start, stop)
+            if bias is not None:
+                part = part.add_(bias.reshape(-1, *[1] * (part.ndim - 2)))
+            if (start, stop) == plan.mine:
+                return part
+            if found is None:
+                shape = list(part.shape)
+                shape[plan.dim] = plan.mine[1] - plan.mine[0]
+                found = part.new_empty(shape)
+            found.narrow(plan.dim, start - plan.mine[0], stop - start).copy_(part)
+        assert found is not None
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        local, weight, *pieces = ctx.saved_tensors
+        plan, halo = ctx.plan, dict(zip(ctx.whose, pieces, strict=True))
+        by_bias = gradient.sum([d for d in range(gradient.ndim) if d != 1]) if ctx.biased else None
+        by_weight, by_want, asked = torch.zeros_like(weight), None, [*ctx.needs_input_grad[:2], False]
+        low, high = plan.want[plan.domain.rank]
+        for start, stop in plan.strips(local):
+            part = gradient.narrow(plan.dim, start - plan.mine[0], stop - start)
+            wide = plan.laid(local, halo, start, stop)
+            by_wide, change = plan.differentiate(part, wide, weight, start, stop, asked)
+            del wide
+            if change is not None:
+                by_weight += change
+            if by_wide is None:
+                continue
+            a, b = plan.reach(start, stop)
+            if by_want is None and (a, b) == (low, high):
+                by_want = by_wide
+                continue
+            if by_want is None:
+                shape = list(local.shape)
+                shape[plan.dim] = high - low
+                by_want = local.new_zeros(shape)
+            c, d = overlap((a, b), (low, high))
+            if c < d:
+                by_want.narrow(plan.dim, c - low, d - c).add_(by_wide.narrow(plan.dim, c - a, d - c))
+        by_local = None
+        if ctx.needs_input_grad[0]:
+            assert by_want is not None
+            by_local = push(by_want, plan.dim, plan.have, plan.want, plan.domain)
+        return by_local, by_weight, by_bias, None
+
+
+class Plan:
+    """A convolution on this rank: where rows lie, which it needs, and the options of torch's kernel."""
+
+    def __init__(self, x: ShardTensor, window: Window | None, margins: list[int], options: Any) -> None:
+        self.dim, self.have, self.domain = x.axis, ranges(x.sizes), x.domain
+        self.window, self.margins, self.options = window, margins, options
+        self.out = window.out if window else self.have
+        self.want = window.want if window else self.have
+        self.mine = self.out[x.domain.rank]
+
+    def strips(self, local: Tensor) -> list[Range]:
+        """This rank's outputs, some at a time."""
+        start, stop = self.mine
+        many = 1 if self.window is None else max(1, min(STRIPS, (stop - start) // ROWS, local.nbytes // STRIP))
+        ends = [start + (stop - start) * n // many for n in range(many + 1)]
+        return list(itertools.pairwise(ends))
+
+    def reach(self, start: int, stop: int) -> Range:
+        """The inputs of some outputs."""
+        return self.window.reach(start, stop) if self.window else self.have[self.domain.rank]
+
+    def laid(self, local: Tensor, halo: dict[int, Tensor], start: int, stop: int) -> Tensor:
+        """Inputs from own rows and halo, in one copy; zeros where they leave the whole."""
+        here, (low, high) = self.domain.rank, self.reach(start, stop)
+        first, last = self.have[here]
+        if first <= low and high <= last:
+            return functional.pad(local.narrow(self.dim, low - first, high - low), self.margins) \
+                if any(self.margins) else local.narrow(self.dim, low - first, high - low)  # fmt: skip
+        shape = list(local.shape)
+        shape[self.dim] = high - low
+        found = local.new_zeros(shape)
+        for rank, piece in {here: local, **halo}.items():
+            begin = first if rank == here else overlap(self.have[rank], self.want[here])[0]
+            a, b = overlap((begin, begin + piece.shape[self.dim]), (low, high))
+            if a < b:
+                found.narrow(self.dim, a - low, b - a).copy_(piece.narrow(self.dim, a - begin, b - a))
+        return functional.pad(found, self.margins) if any(self.margins) else found
+
+    def crop(self, start: int, stop: int, ndim: int) -> list[int]:
+        """What F.pad takes to bring the kernel's result to these outputs."""
+        return _margins(ndim, self.dim, *self.window.crop(start, stop)) if self.window else [0, 0]
+
+    def compute(self, wide: Tensor, weight: Tensor, start: int, stop: int) -> Tensor:
+        """These outputs."""
+        crop = self.crop(start, stop, wide.ndim)
+        if not wide.shape[self.dim]:
+            found = _nothing(wide, weight, self.dim, self.options)
+        else:
+            found = torch.ops.aten.convolution(wide, weight, None, *self.options)
+        return functional.pad(found, crop) if any(crop) else found
+
+    def differentiate(
+        self, gradient: Tensor, wide: Tensor, weight: Tensor, start: int, stop: int, asked: list[bool]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients of inputs and weights by these outputs."""
+        if not wide.shape[self.dim]:
+            return torch.zeros_like(wide), None
+        crop = self.crop(start, stop, wide.ndim)
+        inner = functional.pad(gradient, [-n for n in crop]) if any(crop) else gradient
+        by_wide, by_weight, _ = torch.ops.aten.convolution_backward(inner, wide, weight, None, *self.options, asked)
+        if by_wide is not None and any(self.margins):
+            by_wide = functional.pad(by_wide, [-n for n in self.margins])
+        return by_wide, by_weight
+
+
+def _nothing(wide: Tensor, weight: Tensor, dim: int, options: Any) -> Tensor:
+    """The result of no rows: its other dimensions are those of one row."""
+    shape = list(wide.shape)
+    shape[dim] = max(weight.shape[dim] * options[2][dim - 2], 1) if dim > 1 else 1
+    found = torch.ops.aten.convolution(wide.new_zeros(shape), weight, None, *options)
+    return found.narrow(dim, 0, 0)
+
+
+@handles("conv1d", "conv2d", "conv3d")
+def _convolution(
+    func: Any, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Any:  # fmt: skip
+    n = weight.ndim - 2
+    x, lone = _batched(func, x, weight, n)
+    kernel, stride, dilation = list(weight.shape[2:]), _each(stride, n), _each(dilation, n)
+    if isinstance(padding, str):
+        reach = [d * (k - 1) if padding == "same" else 0 for k, d in zip(kernel, dilation, strict=True)]
+        sides = [(r // 2, r - r // 2) for r in reach]
+    else:
+        sides = [(p, p) for p in _each(padding, n)]
+    at = x.axis - 2
+    margins: list[int] = []
+    for d in reversed(range(n)):
+        margins += list(sides[d]) if d != at and sides[d][0] != sides[d][1] else [0, 0]
+    padded = [p[0] if p[0] == p[1] and d != at else 0 for d, p in enumerate(sides)]
+    window = Window(x.sizes, kernel[at], stride[at], sides[at], dilation[at]) if at >= 0 else None
+    return _run(x, weight, bias, window, margins, (stride, padded, dilation, False, [0] * n, groups), lone)
+
+
+def _run(x: ShardTensor, weight: Tensor, bias: Any, window: Any, margins: list[int], options: Any, lone: bool) -> Any:
+    affine = [None if v is None else replicated(v, x.domain) for v in (weight, bias)]
+    local = _Conv.apply(x.local, *affine, Plan(x, window, margins, options))
+    found = like(x, local, sizes=window.sizes if window else x.sizes)
+    return found.squeeze(0) if lone else found
+
+
+def _batched(func: Any, x: Any, weight: Any, n: int) -> tuple[ShardTensor, bool]:
+    if not isinstance(x, ShardTensor) or isinstance(weight, ShardTensor):
+        raise refusal(func.__name__, [x, weight], "its weights are cut")
+    lone = x.ndim == n + 1
+    x = x.unsqueeze(0) if lone else x  # type: ignore[assignment]
+    if x.axis == 1:
+        raise refusal(func.__name__, [x, weight], "its channels are cut")
+    return x, lone
+
+
+@handles("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _transposed(
+    func: Any, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+    groups: int = 1, dilation: Any = 1,
+) -> Any:  # fmt: skip
+    n = weight.ndim - 2
+    x, lone = _batched(func, x, weight, n)
+    stride, padding, extra, dilation = (_each(v, n) for v in (stride, padding, output_padding, dilation))
+    at = x.axis - 2
+    window = None
+    if at >= 0:
+        window = Spread(x.sizes, weight.shape[x.axis], stride[at], padding[at], dilation[at], extra[at])
+        padding[at] = extra[at] = 0
+    return _run(x, weight, bias, window, [0] * 2 * n, (stride, padding, dilation, True, extra, groups), lone)
+
+
+class _Windowed(torch.autograd.Function):
+    """Any cheap local function of own rows and halo: computed again when its gradient is due."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, call: Callable[[Tensor], Tensor], plan: Any) -> Tensor:
+        dim, have, want, domain = plan
+        halo = pull(local, dim, have, want, domain)
+        ctx.plan, ctx.call, ctx.whose = plan, call, list(halo)
+        ctx.save_for_backward(local, *halo.values())
+        domain.halo += sum(piece.nbytes for piece in halo.values())
+        return call(joined(local, halo, dim, have, want[domain.rank], domain.rank))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        local, *pieces = ctx.saved_tensors
+        dim, have, want, domain = ctx.plan
+        halo = dict(zip(ctx.whose, pieces, strict=True))
+        wide = joined(local, halo, dim, have, want[domain.rank], domain.rank).detach()
+        with torch.enable_grad():
+            wide.requires_grad_()
+            found = ctx.call(wide)
+        (by_wide,) = torch.autograd.grad(found, wide, gradient)
+        return push(by_wide.contiguous(), dim, have, want, domain), None, None
+
+
+def _pool(func: Any, x: ShardTensor, n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, fill: float) -> Any:
+    lone = x.ndim == n + 1
+    x = x.unsqueeze(0) if lone else x  # type: ignore[assignment]
+    kernel = _each(kernel, n)
+    stride = _each(stride, n) if stride not in (None, [], ()) else kernel
+    padding, dilation = _each(padding, n), _each(dilation, n)
+    at = x.axis - 2
+    if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
+        raise refusal(func.__name__, [x], "padding is at most half of the kernel")
+    if at < 0:
+        raise refusal(func.__name__, [x], "samples or channels are cut")
+    window = Window(x.sizes, kernel[at], stride[at], (padding[at], padding[at]), dilation[at])
+    low, high = window.missing(x.domain.rank)
+    margins = _margins(x.ndim, x.axis, low, high)
+    padding[at] = 0
+    here = window.sizes[x.domain.rank]
+
+    def call(wide: Tensor) -> Tensor:
+        if not here:
+            rest = func(wide.new_zeros((*wide.shape[:2], *_at_least(wide, kernel, dilation, at))), padding)
+            return rest.narrow(x.axis, 0, 0) + wide.sum() * 0  # type: ignore[no-any-return]
+        return func(functional.pad(wide, margins, value=fill), padding)  # type: ignore[no-any-return]
+
+    plan = x.axis, ranges(x.sizes), window.want, x.domain
+    found = like(x, _Windowed.apply(x.local, call, plan), sizes=window.sizes)
+    return found.squeeze(0) if lone else found
+
+
+def _at_least(wide: Tensor, kernel: list[int], dilation: list[int], at: int) -> list[int]:
+    return [kernel[d] * dilation[d] if d == at else n for d, n in enumerate(wide.shape[2:])]
+
+
+@handles("max_pool1d", "max_pool2d", "max_pool3d")
+def _max_pool(
+    func: Any, x: ShardTensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Any:  # fmt: skip
+    n = int(func.__name__[8])
+    if ceil_mode or return_indices:
+        raise refusal(func.__name__, [x], "with ceil_mode or return_indices")
+    pool = getattr(functional, func.__name__)
+
+    def local(wide: Tensor, pads: list[int]) -> Tensor:
+        return pool(wide, kernel_size, stride or None, pads, dilation)  # type: ignore[no-any-return]
+
+    local.__name__ = func.__name__
+    return _pool(local, x, n, kernel_size, stride, padding, dilation, -torch.inf)
+
+
+@handles("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _avg_pool(
+    func: Any, x: ShardTensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: Any = None,
+) -> Any:  # fmt: skip
+    n = int(func.__name__[8])
+    if ceil_mode or divisor_override or (not count_include_pad and any(_each(padding, n))):
+        raise refusal(func.__name__, [x], "with ceil_mode, divisor_override or padding that does not count")
+
+    def local(wide: Tensor, pads: list[int]) -> Tensor:
+        return func(wide, kernel_size, stride or None, pads)  # type: ignore[no-any-return]
+
+    local.__name__ = func.__name__
+    return _pool(local, x, n, kernel_size, stride, padding, 1, 0.0)
+
+
+@handles("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+         "adaptive_max_pool2d", "adaptive_max_pool3d")  # fmt: skip
+def _adaptive(func: Any, x: ShardTensor, output_size: Any, return_indices: bool = False) -> Any:
+    name = func.__name__
+    n, average = int(name[-2]), "avg" in name
+    asked = [x.shape[d - n] if size is None else size for d, size in enumerate(_each(output_size, n))]
+    dims = list(range(x.ndim - n, x.ndim))
+    if all(size == 1 for size in asked) and not return_indices:
+        return x.mean(dims, keepdim=True) if average else x.amax(dims, keepdim=True)
+    kernel = [x.shape[d] // size for d, size in zip(dims, asked, strict=True)]
+    if return_indices or any(k * size != x.shape[d] for k, d, size in zip(kernel, dims, asked, strict=True)):
+        raise refusal(name, [x], "windows of unequal sizes")
+    return getattr(functional, f"{'avg' if average else 'max'}_pool{n}d")(x, kernel)
+
+
+@handles("pad")
+def _pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: float | None = None) -> ShardTensor:
+    sides = list(pad)
+    behind = x.ndim - 1 - x.axis
+    low, high = (sides[2 * behind], sides[2 * behind + 1]) if 2 * behind < len(sides) else (0, 0)
+    if 2 * behind < len(sides):
+        sides[2 * behind : 2 * behind + 2] = [0, 0]
+    length = x.shape[x.axis]
+    parts: list[Any] = [x[(slice(None),) * x.axis + (slice(max(-low, 0), length - max(-high, 0)),)]]
+    if mode in ("reflect", "replicate", "circular") and min(low, high) >= 0:
+        near, far = {
+            "reflect": ((1, low + 1), (length - 1 - high, length - 1)), "replicate": ((0, 1), (length - 1, length)),
+            "circular": ((length - low, length), (0, high)),
+        }[mode]  # fmt: skip
+        edges = [everywhere(x, *stretch) for stretch in (near, far)]  # as wide as a halo
+        if mode == "reflect":
+            edges = [edge.flip(x.axis) for edge in edges]
+        if mode == "replicate":
+            edges = [_repeated(edge, x.axis, times) for edge, times in zip(edges, (low, high), strict=True)]
+        parts = [edges[0], *parts, edges[1]]
+    elif mode == "constant":
+        for many, first in ((max(low, 0), True), (max(high, 0), False)):
+            shape = list(x.shape)
+            shape[x.axis] = many
+            edge = x.local.new_full(shape, value or 0.0) if many else None
+            parts = parts if edge is None else [edge, *parts] if first else [*parts, edge]
+    else:
+        raise refusal(f"pad with mode {mode}", [x])
+    whole = parts[0]
+    if len(parts) > 1:
+        shards = next(p for p in parts if isinstance(p, ShardTensor))
+        sizes = list(shards.sizes)
+        sizes[0] += parts[0].shape[x.axis] if parts[0] is not shards else 0
+        sizes[-1] += parts[-1].shape[x.axis] if parts[-1] is not shards else 0
+        whole = joined_along(parts, x.axis, sizes)
+    return like(whole, func(whole.local, sides, mode, value)) if any(sides) else whole
+
+
+def _repeated(edge: Tensor, dim: int, times: int) -> Tensor:
+    return edge.repeat_interleave(times, dim)
+
+
+@handles("interpolate", "upsample")
+def _interpolate(
+    func: Any, x: ShardTensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
+) -> ShardTensor:  # fmt: skip
+    n = x.ndim - 2
+    if mode not in ("nearest", "linear", "bilinear", "trilinear") or antialias or x.axis < 2:
+        raise refusal(f"interpolate by {mode}", [x])
+    scales: list[Any] = [None] * n
+    if size is None:
+        scales = [float(s) for s in ([scale_factor] * n if isinstance(scale_factor, int | float) else scale_factor)]
+        asked = [int(x.shape[2 + d] * s) for d, s in enumerate(scales)]
+        scales = [None] * n if recompute_scale_factor else scales
+    else:
+        asked = _each(size, n)
+    at, here = x.axis - 2, list(asked)
+    old, new = x.shape[x.axis], asked[at]
+    step = 1 / scales[at] if scales[at] else old / new
+    starts = [-(-a * new // old) for a, _ in ranges(x.sizes)]
+    out = list(zip([0, *starts[1:]], [*starts[1:], new], strict=True))
+    sources = [_sources(torch.arange(a, b), old, new, step, mode, bool(align_corners)) for a, b in out]
+    want = [(int(low.min()), int(high.max()) + 1) if len(low) else (0, 0) for low, high, _ in sources]
+    wide = fetched(x, want)
+    low, high, part = sources[x.domain.rank]
+    first = want[x.domain.rank][0]
+    found = wide.index_select(x.axis, low - first)
+    if mode != "nearest":
+        share = part.to(found.dtype).reshape([-1] + [1] * (x.ndim - 1 - x.axis))
+        found = found + (wide.index_select(x.axis, high - first) - found) * share
+    here[at] = found.shape[x.axis]
+    if n > 1 and any(asked[d] != x.shape[2 + d] for d in range(n) if d != at):
+        corners = align_corners if mode != "nearest" else None
+        found = _others(func, found, here, [None if d == at else s for d, s in enumerate(scales)], mode, corners)
+    return like(x, found, sizes=[b - a for a, b in out])
+
+
+def _others(func: Any, x: Tensor, size: list[int], scales: list[Any], mode: str, corners: bool | None) -> Tensor:
+    """The dimensions that are not cut, by torch; the cut one has its size already."""
+    if not x.numel():
+        return x.new_zeros((*x.shape[:2], *size)) + x.sum() * 0
+    if all(s is None for s in scales):
+        return func(x, size=size, mode=mode, align_corners=corners)  # type: ignore[no-any-return]
+    factors = [1.0 if s is None else s for s in scales]
+    return func(x, scale_factor=factors, mode=mode, align_corners=corners)  # type: ignore[no-any-return]
+
+
+def _sources(j: Tensor, old: int, new: int, step: float, mode: str, corners: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """For outputs, the two inputs each lies between, and how far towards the second."""
+    if mode == "nearest":
+        low = (j.to(torch.float32) * torch.tensor(step, dtype=torch.float32)).floor().long().clamp(max=old - 1)
+        return low, low, torch.zeros(len(j))
+    place = j * ((old - 1) / (new - 1) if new > 1 else 0.0) if corners else ((j + 0.5) * step - 0.5).clamp(min=0)
+    place = place.to(torch.float64)
+    low = place.floor().long().clamp(max=old - 1)
+    return low, (low + 1).clamp(max=old - 1), place - low
+
+
+def halo(sizes: Sequence[int], kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1) -> list[int]:
+    """Rows of others that each rank's windows need.
+
+    >>> halo([10, 7, 9], kernel=3, padding=1)
+    [1, 2, 1]
+    """
+    want = Window(sizes, kernel, stride, (padding, padding), dilation).want
+    inside = zip(ranges(sizes), want, strict=True)
+    return [b - a - max(0, min(d, b) - max(c, a)) for (c, d), (a, b) in inside]

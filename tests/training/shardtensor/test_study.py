@@ -1,0 +1,67 @@
+"""The study's pieces at small size, and the user's own model by the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from assay.cli.compare import command
+from assay.training import shardtensor
+from assay.training.shardtensor import pace
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "field_model.py"
+
+
+def test_a_rank_takes_its_share_of_memory_its_halos_and_the_weights() -> None:
+    found = shardtensor.memory(2, {"unet": (64, 32, 64)}, seed=5)
+    ours, single, data = (found[f"unet, {name}"] for name in ("shardtensor", "single", "data parallel"))
+    assert ours["peak"] <= ours["bound"]
+    assert 0 < ours["halo"] < 0.05 * single["peak"]
+    assert data["peak"] >= single["peak"]
+    theirs = found["unet, dtensor"]
+    assert theirs["runs"] or "\n" not in theirs["refused"]
+
+
+def test_training_in_stretches_is_training_in_one_piece() -> None:
+    found = shardtensor.training(2, (24, 16), steps=6, seed=1)
+    assert found["shardtensor"]["loss"] == pytest.approx(found["single"]["loss"], rel=1e-3)
+    assert found["single"]["loss"] < found["single"]["first"]
+
+
+def test_the_users_own_model_runs_unmodified_and_the_answer_says_so() -> None:
+    asked = ["shardtensor", "--model", f"{EXAMPLE}:job", "--shares", "37,27,36", "--json"]
+    found = CliRunner().invoke(command, asked)
+    assert found.exit_code == 0, found.output
+    answer = json.loads(found.stdout)
+    assert answer["model"]["sizes"] == [37, 27, 36]
+    assert answer["apart"] < 1e-5
+    assert [row["rows"] for row in answer["table"]] == [37, 27, 36]
+    assert all(row["sent"] > 0 for row in answer["table"])
+
+
+def test_what_the_users_model_lacks_is_named_in_one_line(refused: Any, tmp_path: Path) -> None:
+    asked = "compare", "shardtensor", "--model"
+    assert "does not support fft_rfft2" in refused(*asked, f"{EXAMPLE}:spectral")
+    assert "2 to 8 expected" in refused(*asked, f"{EXAMPLE}:job", "--shares", "1")
+    assert "has 4 dimensions" in refused(*asked, f"{EXAMPLE}:job", "--dim", "7")
+    assert "37,27,36 expected" in refused(*asked, f"{EXAMPLE}:job", "--shares", "a,b")
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("def job():\n    return 3\n")
+    assert "should give (nn.Module, a tensor)" in refused(*asked, f"{wrong}:job")
+
+
+def test_the_model_of_gpus_keeps_its_bounds() -> None:
+    shape = pace.Shape()
+    for tokens in shardtensor.TOKENS:
+        one = pace.seconds(shape, tokens, 1)
+        assert one["waits"] == 0.0
+        for gpus in shardtensor.GPUS[1:]:
+            found = pace.seconds(shape, tokens, gpus)
+            assert one["attention"] / found["attention"] <= gpus + 1e-9
+            assert found["seconds"] >= found["attention"] >= found["waits"]
