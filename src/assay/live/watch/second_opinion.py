@@ -1,0 +1,68 @@
+"""A second opinion on suspects: is the rank slow, or did it get the longer sequences? ResiHP's time model decides.
+
+A job logs which sequences every rank got in every step (CSV with step, rank, lengths); `assay watch --lengths FILE`
+reads it. Each suspect's time in the stage it is blamed for is held against what the other ranks took for theirs.
+
+>>> from assay.live.watch.second_opinion import SecondOpinion
+>>> SecondOpinion.__doc__[:34]
+'Says of each suspect whether its se'[:34]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from assay.live.watch.gather import Gathering
+from assay.live.watch.summary import WAITING, Named, Summary
+
+if TYPE_CHECKING:
+    from assay.training.resihp import Iterations
+
+SEQUENCES, SLOW = "long sequences", "slow"
+
+
+class SecondOpinion:
+    """Says of each suspect whether its sequences explain its time; the file is read again when it has grown."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._size = -1
+        self._read: Iterations | None = None
+        self._known()
+
+    def __call__(self, seen: Summary, watched: Gathering) -> Summary:
+        """The same summary with what was found in each suspect's `workload`."""
+        if not seen.suspects or seen.hang or seen.last_step < 0:
+            return seen
+        return replace(seen, suspects=[self._judged(one, seen, watched) for one in seen.suspects])
+
+    def _judged(self, one: Named, seen: Summary, watched: Gathering) -> Named:
+        from assay.training.resihp import explain
+
+        known, ranks = self._known(), [row.rank for row in seen.ranks if row.stages]
+        if one.stage not in watched.stages or one.rank not in ranks or (one.stage in WAITING and one.stage != "backward"):
+            return one
+        block = watched.block(ranks, seen.first_step, seen.last_step)
+        place = {step: at for at, step in enumerate(known.steps)}
+        both = [at for at, step in enumerate(block.steps.tolist()) if step in place]
+        if not both or max(ranks) >= len(known.tokens):
+            return one
+        theirs = np.ix_(ranks, [place[int(block.steps[at])] for at in both])
+        took = np.where(block.valid[both], block.durations[both, :, block.stages.index(one.stage)], 0).T / 1e9
+        found = explain(known.tokens[theirs], known.squares[theirs], took, ranks.index(one.rank))
+        if found is None:
+            return one
+        told = SLOW if found.slow else SEQUENCES
+        return replace(one, workload=told, workload_ratio=found.ratio)
+
+    def _known(self) -> Iterations:
+        from assay.training.resihp import read_iterations
+
+        size = self.path.stat().st_size if self.path.exists() else -1
+        if self._read is None or size != self._size:
+            self._read, self._size = read_iterations(self.path, timed=False), size
+        return self._read
