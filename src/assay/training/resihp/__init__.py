@@ -77,7 +77,7 @@ references = (
 )
 
 KINDS = tuple(MEANT)
-COUNTS = {"small": (1, 2, 4), "large": (4,)}
+COUNTS = {"small": (1, 4), "large": (4,)}
 
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:

@@ -61,18 +61,21 @@ def read(path: Path, timed: bool = True) -> Iterations:
             raise BadInput(f"{where}: step {at} of rank {who} is there twice")
         lengths = _lengths(row[cells], where)
         found[who, at] = (sum(lengths), sum(one * one for one in lengths), _seconds(row, took, where) if timed else 0.0)
-    return _laid_out(path, found)
+    return _laid_out(path, found, whole=timed)
 
 
-def _laid_out(path: Path, found: dict[tuple[int, int], tuple[float, float, float]]) -> Iterations:
+def _laid_out(path: Path, found: dict[tuple[int, int], tuple[float, float, float]], whole: bool) -> Iterations:
+    """A file that a job still writes (not `whole`) may lack steps of some ranks: those are left out."""
     ranks, steps = sorted({who for who, _ in found}), sorted({at for _, at in found})
+    if not whole:
+        steps = [at for at in steps if all((who, at) in found for who in ranks)]
     if ranks != list(range(len(ranks))):
         raise BadInput(f"{path}: ranks should be 0 to {len(ranks) - 1}; there are {', '.join(map(str, ranks[:5]))}")
     for who in ranks:
         for at in steps:
             if (who, at) not in found:
                 raise BadInput(f"{path}: rank {who} has no row for step {at}; every rank needs every step")
-    table = np.array([[found[who, at] for at in steps] for who in ranks])
+    table = np.array([[found[who, at] for at in steps] for who in ranks]).reshape(len(ranks), len(steps), 3)
     return Iterations(tuple(steps), table[..., 0], table[..., 1], table[..., 2])
 
 
