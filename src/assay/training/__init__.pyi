@@ -21,6 +21,9 @@ from assay.training.interface import Layout as Layout
 from assay.training.interface import Plan as Plan
 from assay.training.interface import Schedule as Schedule
 from assay.training.interface import Shares as Shares
+from assay.training.resihp import Detector as WorkloadDetector
+from assay.training.resihp import repair as repair_plan
+from assay.training.resihp import Training as HybridTraining
 from assay.training.tons import synthesise as wire_pod
 from assay.training.ultraep import balanced_experts as balanced_experts
 from assay.training.ultraep import UltraEP as UltraEP
@@ -31,6 +34,7 @@ __all__ = [
     "Efficiency",
     "ExpertBalancer",
     "Hosts",
+    "HybridTraining",
     "Job",
     "Layout",
     "NcclModel",
@@ -41,6 +45,7 @@ __all__ = [
     "Topology",
     "UltraEP",
     "Unequal",
+    "WorkloadDetector",
     "balanced_experts",
     "best_plans",
     "deal_samples",
@@ -49,6 +54,7 @@ __all__ = [
     "plan_uneven",
     "read_cluster",
     "read_topology",
+    "repair_plan",
     "schedule",
     "simulate",
     "wire_pod",
