@@ -13,3 +13,12 @@ def slowest(unit: list[float], more: list[float], layers: int, most: list[int]) 
         for way in ways if sum(way) == layers
     ]  # fmt: skip
     return min(ends, default=None)
+
+
+def least_end(seconds: list[list[float]]) -> float:
+    """Of items dealt to places in all ways, `seconds[place][item]`: when the last place ends at the soonest."""
+    places, items = range(len(seconds)), range(len(seconds[0]))
+    return min(
+        max(sum(seconds[place][item] for item in items if way[item] == place) for place in places)
+        for way in product(places, repeat=len(items))
+    )

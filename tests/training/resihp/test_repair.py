@@ -36,7 +36,8 @@ def test_layers_and_microbatches_are_conserved_memory_is_kept_and_no_level_makes
     for count in range(len(LEVELS) + 1):
         found = repair(SMALL, speed, SQUARES, levels=LEVELS[:count])
         if found is None:
-            assert before == 0.0 and not (speed.max(axis=2) > 0).all(axis=1).any() or count == 0
+            assert before == 0.0
+            assert count == 0 or not (speed.max(axis=2) > 0).all(axis=1).any()
             continue
         assert conserved(found) and fits(SMALL, found.plan, SQUARES)
         used = found.plan.members[found.plan.alive]
@@ -87,15 +88,17 @@ def test_layers_are_dealt_as_well_as_by_trying_all_ways(stages: list[tuple[float
     assert float((found * unit + more).max()) == pytest.approx(best, rel=1e-9)
 
 
-@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 12))
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 6))
 @settings(max_examples=30, deadline=None)
-def test_microbatches_dealt_longest_first_end_within_twice_the_least_possible(seed: int, places: int, items: int) -> None:
+def test_microbatches_dealt_longest_first_end_within_twice_the_least_possible(
+    seed: int, places: int, items: int
+) -> None:
     random = np.random.default_rng(seed)
     seconds = random.uniform(1, 3, items) * random.uniform(1, 2, (places, 1))
     found = longest_first(seconds, np.zeros(places))
+    best = layer_moves.least_end(seconds.tolist())
     ends = [seconds[place, found == place].sum() for place in range(places)]
-    least = max(seconds.min(axis=0).max(), 1 / (1 / seconds.sum(axis=1)).sum())
-    assert len(found) == items and max(ends) <= 2 * least + 1e-9
+    assert len(found) == items and max(ends) <= 2 * best + 1e-9
 
 
 def test_a_replica_that_leaves_hands_all_its_microbatches_on() -> None:
@@ -110,7 +113,9 @@ def test_many_iterations_at_once_are_those_solved_one_by_one() -> None:
     said, together = profile.predicted(squares), profile.iterations(squares)
     for replica in range(2):
         for at in range(3):
-            one = [each[:, replica : replica + 1, :, at] for each in (said.forward, said.inputs, said.weights, said.sent)]
+            one = [
+                each[:, replica : replica + 1, :, at] for each in (said.forward, said.inputs, said.weights, said.sent)
+            ]
             alone = pipeline(OneFOneB(), type(said)(*one[:3], 0 * one[0], one[3], said.passing), SMALL.section.ends())
             assert together[replica, at] == pytest.approx(alone.step, rel=1e-12)
     assert iterations(SMALL, squares, 1).shape == (2, 3)

@@ -220,7 +220,7 @@ def _suspect(place: int, one: Named, width: int) -> list[Text]:
     lines = [line, Text(f"   → {where}{one.next}", style="dim")]
     if one.workload and one.workload_ratio is not None:
         said = "it is slow itself" if one.workload == "slow" else "its sequences explain it"
-        lines.append(Text(f"   → {said}: {one.workload_ratio:.2f} times what the others take for the like", style="dim"))
+        lines.append(Text(f"   → {said}: {one.workload_ratio:.2f} times what others take for such", style="dim"))
     return lines
 
 

@@ -6,11 +6,11 @@ a spare core (in the paper also on the network card), gathers rows by destinatio
 full, when nothing came for a while, or at a barrier, and deals out what arrives. Handlers take batches. A barrier ends
 when two successive sums over all ranks agree that as many rows were handled as sent.
 
-It pays where the host is the bottleneck, and costs where the agent is: the ratio of memory traffic to communicated bytes
-is meant to tell. Five applications really compute and communicate: histogram, sparse transpose, Monte Carlo transport,
-connected components, index gather. Beside the proxy: the same router inside the application (inline), buffers that leave
-only at barriers (bulk), and inline with the spare core given to the application. There is no DPU here: what its cores
-or its missing cache access do is not measured.
+It pays where the host is the bottleneck, and costs where the agent is: the ratio of memory traffic to bytes that are
+communicated is meant to tell. Five applications really compute and communicate: histogram, sparse transpose, Monte
+Carlo transport, connected components, index gather. Beside the proxy: the same router inside the application (inline),
+buffers that leave only at barriers (bulk), and inline with the spare core given to the application. There is no DPU
+here: what its cores or its missing cache access do is not measured.
 
 arXiv:2605.04842.
 
@@ -158,7 +158,7 @@ def plot(table: pl.DataFrame) -> alt.Chart:
         .mark_point(filled=True, size=80)
         .encode(
             x=alt.X("ratio:Q", title="bytes of memory touched for a byte communicated", scale=alt.Scale(type="log")),
-            y=alt.Y("saves:Q", title="processor time of the bottleneck, inline over proxy", scale=alt.Scale(zero=False)),
+            y=alt.Y("saves:Q", title="time of the bottleneck, inline over proxy", scale=alt.Scale(zero=False)),
             color=alt.Color("case:N", title=None),
         )
     )

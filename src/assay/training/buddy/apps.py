@@ -93,9 +93,7 @@ def _mixed(number: Ints, step: Ints) -> Ints:
     return np.asarray((bits ^ (bits >> np.uint64(29))) >> np.uint64(1)).astype(np.int64)
 
 
-def _track(
-    bank: Ints, lower: int, upper: int, table: Ints, tally: Ints, touch: Callable[[int], None]
-) -> Ints:
+def _track(bank: Ints, lower: int, upper: int, table: Ints, tally: Ints, touch: Callable[[int], None]) -> Ints:
     """Particles (number, cell, step) until each is absorbed or outside lower ... upper; those outside."""
     gone = []
     while len(bank):

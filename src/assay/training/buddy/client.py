@@ -69,10 +69,7 @@ class Comm:
         while len(rows):
             count = self._out.put(rows)
             rows = rows[count:]
-            if count:
-                last = time.monotonic()
-            else:
-                last = self._look(last)
+            last = time.monotonic() if count else self._look(last)
 
     def poll(self) -> int:
         """Run the handlers of what arrived; how many rows that were."""
@@ -114,7 +111,7 @@ class Comm:
         self._hurry[self.rank] = 0
 
     def _look(self, last: float) -> float:
-        """Set aside what came, or nap; when something last came. What looking in vain costs is not the application's."""
+        """Set aside what came, or nap; when something last came. Looking in vain is not the application's time."""
         began = time.thread_time()
         if self._drain():
             return time.monotonic()

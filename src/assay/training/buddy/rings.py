@@ -52,7 +52,6 @@ class Ring:
         self.counts[READ] = written
         return found
 
-
     def take_all(self) -> list[Ints]:
         """The same as a list of batches, empty where nothing is there."""
         rows = self.take()

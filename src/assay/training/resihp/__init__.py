@@ -114,7 +114,7 @@ def _against(kinds: tuple[str, ...], rivals: dict[str, tuple[str, ...]]) -> dict
     }  # fmt: skip
 
 
-STRONG: dict[str, tuple[str, ...]] = {kind: ("recycle+", "oobleck+") for kind in KINDS}
+STRONG: dict[str, tuple[str, ...]] = dict.fromkeys(KINDS, ("recycle+", "oobleck+"))
 
 
 def _off(column: str) -> Measure:
@@ -196,4 +196,3 @@ def plot(table: pl.DataFrame) -> alt.Chart:
         .properties(width=180, height=220, title="64 and 256 GPUs, one to four of them gone or slow")
     )
     return chart
-

@@ -95,6 +95,4 @@ def stops(ranks: int, faults: int, seed: int) -> dict[str, Any]:
                 break
             time.sleep(EVERY)
         running.array("leave")[0] = 1
-    return {
-        "found": len(late), "faults": faults, "accused": len(accused), "looks": max(late.values(), default=LONGEST)
-    }
+    return {"found": len(late), "faults": faults, "accused": len(accused), "looks": max(late.values(), default=LONGEST)}

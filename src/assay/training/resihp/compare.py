@@ -58,7 +58,7 @@ def compare(given: Iterations, warm_up: int) -> dict[str, Any]:
             "base": models[0].base, "token": models[0].token, "square": models[0].square,
         },
         "table": table, "units": UNITS, "why": _why(given, predicted, warm_up),
-        "trust": f"Thresholds were sought on your first {warm_up} iterations, with slowdowns of 20 % planted into them.",
+        "trust": f"Thresholds were sought on the first {warm_up} iterations, with slowdowns of 20 % planted there.",
     }  # fmt: skip
 
 

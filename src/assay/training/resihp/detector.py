@@ -126,7 +126,7 @@ def greyhound(seconds: Floats, tokens: Floats, warm_up: int) -> Floats:
 Score = Callable[[Floats, Floats, int], Floats]
 RIVALS: dict[str, Score] = {"fixed": fixed, "moving-average": moving, "per-token": per_token, "greyhound": greyhound}
 ABOVE = tuple(round(0.01 * step, 2) for step in (*range(1, 20), *range(20, 62, 4)))
-GRIDS: dict[str, tuple[float, ...]] = {name: ABOVE for name in ("fixed", "moving-average", "per-token")} | {
+GRIDS: dict[str, tuple[float, ...]] = dict.fromkeys(("fixed", "moving-average", "per-token"), ABOVE) | {
     "resihp": (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0),
     "greyhound": (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99),
 }
@@ -172,9 +172,7 @@ class Tuned:
     false_alarms: int
 
 
-def tuned(
-    name: str, healthy: Floats, episodes: Sequence[Floats], onset: int, warm_up: int, within: int = 5
-) -> Tuned:
+def tuned(name: str, healthy: Floats, episodes: Sequence[Floats], onset: int, warm_up: int, within: int = 5) -> Tuned:
     """The threshold with the fewest alarms in healthy scores of those that find enough planted slowdowns in time.
 
     Where none does, the one that finds the most. Of equally good ones that in the middle, so that neither side is near.

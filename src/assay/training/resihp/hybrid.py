@@ -73,7 +73,12 @@ class Eager(OneFOneB):
         return np.array(rows + [(B, 0, i, 0) for i in range(m - warm, m)], np.int64)
 
 
-ORDERS: dict[str, Schedule] = {"1f1b": OneFOneB(), "zb-h1": ZeroBubbleH1(), "eager-2": Eager(extra=2), "eager-6": Eager(extra=6)}
+ORDERS: dict[str, Schedule] = {
+    "1f1b": OneFOneB(),
+    "zb-h1": ZeroBubbleH1(),
+    "eager-2": Eager(extra=2),
+    "eager-6": Eager(extra=6),
+}
 FLYING = {"1f1b": 0, "zb-h1": 0, "eager-2": 2, "eager-6": 6}  # microbatches in flight beside 1F1B's
 
 
@@ -106,7 +111,7 @@ def table(training: Training, degree: int, squares: Floats) -> Table:
 
 
 def per_stage(values: Floats, layers: Ints) -> Floats:
-    """A replica's stages, [stages, ...]: so many layers each, the embedding and the head where its first and last are."""
+    """A replica's stages, [stages, ...]: so many layers each, embedding and head with its first and last layers."""
     found = layers.reshape(-1, *(1,) * (values.ndim - 1)) * values[MIDDLE]
     there = np.flatnonzero(layers)
     if len(there):

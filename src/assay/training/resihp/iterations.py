@@ -9,7 +9,7 @@ Lengths and jitters are assumed. Iterations are solved many at once, as columns 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Training:
 
     name: str = "llama-2-70b"
     cluster: str = "256xa100:ib200"
-    layout: Layout = Layout(tp=4, pp=16, dp=4)
+    layout: Layout = field(default_factory=lambda: Layout(tp=4, pp=16, dp=4))
     microbatches: int = 16
     tokens: int = 16384
 
@@ -66,7 +66,7 @@ def lengths(training: Training, count: int, seed: int, *names: object) -> Floats
 def passes(
     training: Training, squares: Floats, seed: int, slow: Floats | None = None, *names: object, jitter: float = JITTER
 ) -> Passes:
-    """What every pass of these iterations really takes; `slow` is how many times as long, [stages, replicas, iterations]."""
+    """What every pass really takes; `slow` is how many times as long, [stages, replicas, iterations]."""
     random = stream(seed, "resihp", "jitter", *names)
     found = training.section.passes(np.full(squares.shape, float(training.tokens)), squares / 2)
     factor = np.exp(jitter * random.standard_normal(found.forward.shape, np.float32))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -133,7 +133,9 @@ def _watch(live: Live, running: Ranks, kill: int | None, kill_at: int) -> Seen:
     return seen
 
 
-def _judge(live: Live, running: Ranks, detectors: list[Detector], seen: Seen, given: Floats, took: Floats, at: int) -> None:
+def _judge(
+    live: Live, running: Ranks, detectors: list[Detector], seen: Seen, given: Floats, took: Floats, at: int
+) -> None:
     for rank, detector in enumerate(detectors):
         before = len(detector.alarms)
         detector.see(float(given[rank].sum()), float((given[rank] ** 2).sum()), float(took[rank]))
@@ -180,10 +182,8 @@ def _work(rank: Rank, folder: str, live: Live) -> None:
     leave = rank.array("leave")
     with joined(rank, folder, leave=False) as dist:
         thread = beating(rank.array("counts"), rank.index, over)
-        try:
+        with suppress(RuntimeError):  # a peer is gone: live on until the watcher has seen who
             _train(rank, dist, live)
-        except RuntimeError:  # a peer is gone: live on until the watcher has seen who
-            pass
         while not leave[0]:
             time.sleep(EVERY)
     over.set()

@@ -68,9 +68,7 @@ def repair(
     stand = [(without(plan, _broken(plan, speed)), taken) for plan, taken in tried if plan is not None]
     plans = [(plan, taken) for plan, taken in stand if plan is not None and fits(training, plan, squares)]
     if "layers" in levels:
-        moved = [
-            (one, (*taken, "layers")) for plan, taken in plans for one in _layers(training, plan, speed, squares)
-        ]
+        moved = [(one, (*taken, "layers")) for plan, taken in plans for one in _layers(training, plan, speed, squares)]
         plans += [(plan, taken) for plan, taken in moved if fits(training, plan, squares)]
     if "microbatches" in levels:
         plans += [

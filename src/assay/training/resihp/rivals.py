@@ -6,8 +6,8 @@
 - Oobleck: a replica that lost groups goes on as a pipeline with fewer stages; microbatches are dealt by pace.
 
 ReCycle and Oobleck do not know slow devices, and Oobleck gives a whole node up. `recycle+` deals a stage's passes by
-speed as well; `oobleck+` gives up groups alone, and slow ones where that is faster. Idealised in their favour: passes done elsewhere cost no transfer, gradients of
-pipelines cut otherwise no more than others.
+speed as well; `oobleck+` gives up groups alone, and slow ones where that is faster. Idealised in their
+favour: passes done elsewhere cost no transfer, gradients of pipelines cut otherwise no more than others.
 """
 
 from __future__ import annotations

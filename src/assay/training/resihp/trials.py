@@ -1,4 +1,4 @@
-"""What the study asks: who notices, what a repaired plan is worth, and whether real processes are seen to slow and stop."""
+"""What the study asks: who notices, what a repaired plan is worth, and whether real processes are seen to stop."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _stretch(
     each = BEFORE + AFTER
     squares = lengths(training, healthy + faults * each, seed, name)
     slow = [np.ones((training.layout.pp, training.layout.dp, healthy))] + [
-        slowed(training, each, BEFORE, int(random.integers(training.layout.pp)), int(random.integers(training.layout.dp)),
-               float(1.2 * (most / 1.2) ** random.random()))
+        slowed(training, each, BEFORE, int(random.integers(training.layout.pp)),
+               int(random.integers(training.layout.dp)), float(1.2 * (most / 1.2) ** random.random()))
         for _ in range(faults)
     ]  # fmt: skip
     seconds = iterations(training, squares, seed, np.concatenate(slow, axis=2), name)
