@@ -13,7 +13,7 @@ from assay.training.interface import Layout
 from assay.training.resihp import Repaired, Training, repair, trials
 from assay.training.resihp.hybrid import fits, step, whole, without
 from assay.training.resihp.iterations import Profile, iterations, lengths
-from assay.training.resihp.repair import LEVELS, longest_first, partition
+from assay.training.resihp.mending import LEVELS, longest_first, partition
 from assay.training.resihp.rivals import RIVALS
 from tests.oracles import layer_moves
 

@@ -100,7 +100,7 @@ def _track(bank: Ints, lower: int, upper: int, table: Ints, tally: Ints, touch: 
         drawn = _mixed(bank[:, 0], bank[:, 2])
         section = table[drawn % TABLE] + table[(drawn >> 20) % TABLE] + table[(drawn >> 37) % TABLE]
         touch(4 * bank.nbytes + 3 * 64 * len(bank))  # a gathered word brings a cache line
-        absorbed = section % 64 == 0
+        absorbed = section % 32 == 0
         tally += np.bincount(bank[absorbed, 1] - lower, minlength=len(tally))
         moved = bank[~absorbed]
         moved[:, 1] += np.where(section[~absorbed] & 1, 1, -1)

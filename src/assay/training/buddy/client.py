@@ -44,6 +44,7 @@ class Comm:
         self.sent = self.handled = self.rounds = 0
         self.touched = 0  # bytes that the application says it read and wrote
         self.idle = 0.0  # seconds of a processor that went into looking in vain
+        self._waited = 0.0
         self._out, self._into, self._sums, self._hurry, self._router = out, into, sums, hurry, router
         self._pause = pause
         self._handlers: dict[int, Handler] = {}
@@ -65,11 +66,13 @@ class Comm:
                 self._router.route(rows)
             self._router.turn()
             return
-        last = time.monotonic()
         while len(rows):
             count = self._out.put(rows)
             rows = rows[count:]
-            last = time.monotonic() if count else self._look(last)
+            if count:
+                self._waited = 0.0
+            else:
+                self._look()
 
     def poll(self) -> int:
         """Run the handlers of what arrived; how many rows that were."""
@@ -94,32 +97,35 @@ class Comm:
         """
         self._hurry[self.rank] = 1
         before: tuple[int, ...] | None = None
-        last = time.monotonic()
         while True:
             while self.poll():
-                last = time.monotonic()
+                self._waited = 0.0
             self._sums.give(self.sent, self.handled)
             self.rounds += 1
             while not self._sums.ready():
-                last = self._look(last)
+                self._look()
             sums = self._sums.total()
             if sums[0] == sums[1] and sums == before:
                 break
             if sums == before:
-                last = self._look(last)
+                self._look()
             before = sums
         self._hurry[self.rank] = 0
 
-    def _look(self, last: float) -> float:
-        """Set aside what came, or nap; when something last came. Looking in vain is not the application's time."""
-        began = time.thread_time()
+    def _look(self) -> None:
+        """Set aside what came, or nap; looking in vain is not the application's time.
+
+        Of a nap that a paused machine made long, no more than a tenth of a second counts towards the time-out.
+        """
+        began, now = time.thread_time(), time.monotonic()
         if self._drain():
-            return time.monotonic()
-        if time.monotonic() - last > TIMEOUT:
+            self._waited = 0.0
+            return
+        if self._waited > TIMEOUT:
             raise TimeoutError(f"nothing moved for {TIMEOUT:g} s: a rank or an agent is gone")
         time.sleep(NAP)
+        self._waited += min(time.monotonic() - now, 0.1)
         self.idle += time.thread_time() - began
-        return last
 
     def _drain(self) -> bool:
         """Rows from the ring to the inbox."""

@@ -75,7 +75,7 @@ class Ran:
         return np.concatenate(self.results)
 
 
-def run(mode: str, tasks: Sequence[Task], machine: Machine, seed: int, timeout: float = 240.0) -> list[Ran]:
+def run(mode: str, tasks: Sequence[Task], machine: Machine, seed: int, timeout: float = 900.0) -> list[Ran]:
     """Some applications, one after the other, by one set of processes."""
     agents = machine.nodes if mode == "proxy" else 0
     size, widest = machine.size, 1 + max(words(task) for task in tasks)
@@ -121,9 +121,9 @@ def _process(
     # A node is what has a router: without a proxy that is every rank.
     node = rank.index - machine.size if agent else rank.index
     nodes, per = (machine.nodes, machine.per_node) if mode == "proxy" else (machine.size, 1)
-    peers = connected(folder, node, nodes, partial(rank.meet, 120.0)) if agent or mode != "proxy" else None
+    peers = connected(folder, node, nodes, partial(rank.meet, 600.0)) if agent or mode != "proxy" else None
     if peers is None:
-        rank.meet(120.0)
+        rank.meet(600.0)
     bucket(np.zeros((1, 2), np.int64), 1, 1)  # compiled, or loaded, on nobody's time
     full = NEVER if mode == "bulk" else machine.full
     quiet = float(NEVER) if mode == "bulk" else machine.quiet
@@ -135,13 +135,13 @@ def _process(
             router = Router(node, per, 1 + words(task), out, into, peers or {}, full, quiet, pause)
         elif peers is not None:
             router = Router(node, 1, 1 + words(task), (), (Direct(),), peers, full, quiet, pause)
-        rank.meet(120.0)  # nobody's rows reach a ring before it is empty and known
+        rank.meet(600.0)  # nobody's rows reach a ring before it is empty and known
         found.append(
             _serve(rank, router, at, node, per)
             if agent and router
             else _apply(rank, router, at, task, machine, seed, pause)
         )
-        rank.meet(240.0)
+        rank.meet(600.0)
     for peer in (peers or {}).values():
         peer.close()
     return found

@@ -49,9 +49,9 @@ from assay.training.resihp.files import Iterations as Iterations
 from assay.training.resihp.files import read as read_iterations  # noqa: F401 - for assay.live
 from assay.training.resihp.hybrid import Hybrid as Hybrid
 from assay.training.resihp.iterations import Training as Training
-from assay.training.resihp.repair import LEVELS
-from assay.training.resihp.repair import Repaired as Repaired
-from assay.training.resihp.repair import repair as repair
+from assay.training.resihp.mending import LEVELS
+from assay.training.resihp.mending import Repaired as Repaired
+from assay.training.resihp.mending import repair as repair
 from assay.training.resihp.rivals import MEANT
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
             [one.run(trials.noticed, [case], per="detector") for one, case in zip((lab, few), detect, strict=True)]
         ),
         "repair": lab.with_seeds(quick=3, full=10).run(trials.repaired, mend, per="system"),
-        "stops": here.run(trials.stops, [{"ranks": 16, "faults": 14}]),
+        "stops": here.with_seeds(quick=3, full=10).run(trials.stops, [{"ranks": 26, "faults": 24}]),
         "live": here.with_seeds(quick=1, full=5).run(trials.lived, live),
     }
 

@@ -60,7 +60,7 @@ def beating(counts: Any, index: int, over: threading.Event) -> threading.Thread:
 def _idle(rank: Rank) -> None:
     """A rank that does nothing but live."""
     counts, leave = rank.array("counts"), rank.array("leave")
-    rank.meet(120.0)
+    rank.meet(600.0)
     over = threading.Event()
     thread = beating(counts, rank.index, over)
     while not leave[0]:
@@ -73,7 +73,7 @@ def stops(ranks: int, faults: int, seed: int) -> dict[str, Any]:
     """Real processes, some of them killed or frozen at drawn moments: who was found, and who was accused in vain."""
     random = stream(seed, "resihp", "stops", ranks)
     hit = random.permutation(ranks)[:faults].tolist()
-    when = dict(zip(hit, np.sort(random.integers(PATIENCE, 2 * PATIENCE, faults)).tolist(), strict=True))
+    when = dict(zip(hit, np.sort(random.integers(10, 10 + PATIENCE, faults)).tolist(), strict=True))
     frozen = {rank for rank in hit if random.random() < 0.5}
     accused: set[int] = set()
     late: dict[int, int] = {}

@@ -97,7 +97,7 @@ def run(live: Live, kill: int | None = None, kill_at: int = 0) -> Seen:
             seen.seconds, seen.losses = running.array("seconds").copy(), running.array("losses").copy()
             seen.lengths = arrays["lengths"]
             if kill is None:
-                running.wait(timeout=240)
+                running.wait(timeout=900)
     seen.free = gauge.free
     return seen
 

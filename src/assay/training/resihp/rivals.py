@@ -21,7 +21,7 @@ from assay.training.engine.costs import parts
 from assay.training.interface import Floats, Ints
 from assay.training.resihp.hybrid import ORDERS, Hybrid, fits, step, whole, without
 from assay.training.resihp.iterations import Training
-from assay.training.resihp.repair import COSTS, Repaired, deal
+from assay.training.resihp.mending import COSTS, Repaired, deal
 
 SLOW = 0.95  # of its speed, below which a group counts as slow
 

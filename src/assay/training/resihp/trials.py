@@ -14,7 +14,7 @@ from assay.training.resihp import job
 from assay.training.resihp.beats import stops as stops
 from assay.training.resihp.hybrid import step, whole
 from assay.training.resihp.iterations import Profile, Training, iterations, lengths, passes, slowed
-from assay.training.resihp.repair import HORIZON, LEVELS, Repaired, repair
+from assay.training.resihp.mending import HORIZON, LEVELS, Repaired, repair
 from assay.training.resihp.rivals import RIVALS
 
 SETTINGS = {
