@@ -7,7 +7,6 @@ floats that are only moved. `scale` multiplies the work, `passes` how often the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -251,8 +250,3 @@ APPS: dict[str, tuple[App, Callable[[int, int, int], Ints], int]] = {
     "components": (components, components_alone, 2),
     "gather": (gather, gather_alone, 3),
 }  # what it runs, what one process finds, words of a payload
-
-
-def named(name: str) -> Any:
-    """An application by its name."""
-    return APPS[name]

@@ -13,6 +13,7 @@ import numpy as np
 from assay.training.engine.costs import USABLE
 from assay.training.interface import Floats, Ints
 from assay.training.resihp.hybrid import (
+    Bools,
     Hybrid,
     fits,
     held,
@@ -82,7 +83,7 @@ def repair(
     return max(done, key=lambda one: one.throughput(one.step, horizon), default=None)
 
 
-def _broken(plan: Hybrid, speed: Floats) -> np.ndarray:
+def _broken(plan: Hybrid, speed: Floats) -> Bools:
     pace = paces(plan, speed)
     return np.asarray((~np.isfinite(pace) & (plan.layers > 0)).any(axis=1))
 

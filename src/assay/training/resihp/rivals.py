@@ -19,14 +19,14 @@ import numpy as np
 
 from assay.training.engine.costs import parts
 from assay.training.interface import Floats, Ints
-from assay.training.resihp.hybrid import ORDERS, Hybrid, fits, step, whole, without
+from assay.training.resihp.hybrid import ORDERS, Bools, Hybrid, fits, step, whole, without
 from assay.training.resihp.iterations import Training
 from assay.training.resihp.mending import COSTS, Repaired, deal
 
 SLOW = 0.95  # of its speed, below which a group counts as slow
 
 
-def _gone(speed: Floats) -> np.ndarray:
+def _gone(speed: Floats) -> Bools:
     """Groups that lost a member, [replica, stage]."""
     return np.asarray((speed <= 0).any(axis=2))
 
@@ -101,7 +101,7 @@ def oobleck(training: Training, speed: Floats, squares: Floats, known: bool = Fa
     return _ready(training, best, speed, squares, COSTS["groups"] if gone.any() else COSTS["layers"])
 
 
-def _nodes(training: Training, gone: np.ndarray) -> np.ndarray:
+def _nodes(training: Training, gone: Bools) -> Bools:
     """All groups of the nodes that lost one: neighbours in the order tp, replica, stage."""
     each = max(1, training.on.per_node // training.layout.tp)
     flat = gone.T.ravel()
@@ -109,7 +109,7 @@ def _nodes(training: Training, gone: np.ndarray) -> np.ndarray:
     return np.asarray(np.isin(np.arange(len(flat)) // each, hit).reshape(gone.T.shape).T)
 
 
-def _cut(training: Training, out: np.ndarray, speed: Floats, squares: Floats) -> Hybrid | None:
+def _cut(training: Training, out: Bools, speed: Floats, squares: Floats) -> Hybrid | None:
     """Every replica as a pipeline of the groups that are not left out, layers alike, microbatches by pace."""
     plan, layers = whole(training), np.zeros_like(whole(training).layers)
     for replica, left in enumerate(~out):
