@@ -284,6 +284,19 @@ def lengths(random: Random) -> str:
     return lines([{"tokens": min(65_536, max(16, int(random.lognormvariate(6.3, 1.3))))} for _ in range(400)])
 
 
+@makes("iterations.csv")
+def iterations(random: Random) -> str:
+    """Steps of two ranks with sequences of all lengths; from step 150 on rank 1 takes a fifth longer."""
+    rows: Rows = [["step", "rank", "lengths", "seconds"]]
+    for step in range(200):
+        for rank in range(2):
+            some = [min(8192, max(64, int(random.lognormvariate(6.8, 0.9)))) for _ in range(random.randint(2, 5))]
+            took = 0.02 + 4e-5 * sum(some) + 9e-9 * sum(one * one for one in some)
+            took *= random.gauss(1.0, 0.01) * (1.2 if rank == 1 and step >= 150 else 1.0)
+            rows.append([step, rank, " ".join(map(str, some)), round(took, 5)])
+    return table(rows)
+
+
 @makes("multimodal.jsonl")
 def multimodal(random: Random) -> str:
     """Tokens of samples: photographs with questions, charts with tables, and some texts alone."""

@@ -32,11 +32,15 @@ if TYPE_CHECKING:
     "--reference", type=int, default=0, metavar="STEPS",
     help="Compare with the first STEPS of the job, taken for healthy, instead of ranks with one another.",
 )  # fmt: skip
+@click.option(
+    "--lengths", type=click.Path(path_type=Path), metavar="CSV",
+    help="Which sequences each rank got (step, rank, lengths): suspects are asked whether these explain their time.",
+)  # fmt: skip
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on this loopback port.")
 @json_option
 def command(
     where: tuple[str, ...], port: int, host: str, once: bool, seconds: float | None, window: int, reference: int,
-    metrics_port: int | None, as_json: bool,
+    lengths: Path | None, metrics_port: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Show where a job's steps go and which rank holds the others up.
 
@@ -50,14 +54,16 @@ def command(
     from assay.live.watch.gather import SILENCE, Gathering
     from assay.live.watch.metrics import MetricsPage
     from assay.live.watch.rounds import Watch
+    from assay.live.watch.second_opinion import SecondOpinion
     from assay.live.watch.sources import Folder, Port, Source
 
+    second = None if lengths is None else SecondOpinion(lengths)
     job = where[1:] if where[:1] == ("run",) else ()
     if where and not job and (len(where) > 1 or where == ("run",)):
         raise BadInput("one folder, or 'run -- COMMAND', would be right; for a folder named run write ./run")
     source: Source = Folder(Path(where[0])) if where and not job else Port(0 if job and port == 9099 else port, host)
     # Files on a shared file system may come into sight half a minute late.
-    watch = Watch(source, Gathering(window, reference, SILENCE if isinstance(source, Port) else 6 * SILENCE))
+    watch = Watch(source, Gathering(window, reference, SILENCE if isinstance(source, Port) else 6 * SILENCE), second)
     page = None if metrics_port is None else MetricsPage(metrics_port, lambda: watch.latest)
     if page is not None:
         click.echo(f"metrics: http://127.0.0.1:{page.port}/metrics", err=True)

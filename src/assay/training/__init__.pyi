@@ -26,6 +26,9 @@ from assay.training.shardtensor import Domain as Domain
 from assay.training.shardtensor import redistributed as redistributed
 from assay.training.shardtensor import shard as shard
 from assay.training.shardtensor import ShardTensor as ShardTensor
+from assay.training.resihp import Detector as WorkloadDetector
+from assay.training.resihp import repair as repair_plan
+from assay.training.resihp import Training as HybridTraining
 from assay.training.tons import synthesise as wire_pod
 from assay.training.ultraep import balanced_experts as balanced_experts
 from assay.training.ultraep import UltraEP as UltraEP
@@ -37,6 +40,7 @@ __all__ = [
     "Efficiency",
     "ExpertBalancer",
     "Hosts",
+    "HybridTraining",
     "Job",
     "Layout",
     "NcclModel",
@@ -48,6 +52,7 @@ __all__ = [
     "Topology",
     "UltraEP",
     "Unequal",
+    "WorkloadDetector",
     "balanced_experts",
     "best_plans",
     "check_shards",
@@ -58,6 +63,7 @@ __all__ = [
     "read_cluster",
     "read_topology",
     "redistributed",
+    "repair_plan",
     "schedule",
     "shard",
     "simulate",

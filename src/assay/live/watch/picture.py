@@ -217,7 +217,11 @@ def _suspect(place: int, one: Named, width: int) -> list[Text]:
     if width >= WIDE and one.label in LABELS:
         line.append(f": {LABELS[one.label]}", style="dim")
     where = f"{one.host}, process {one.pid}: " if one.host and one.label != "shared" else ""
-    return [line, Text(f"   → {where}{one.next}", style="dim")]
+    lines = [line, Text(f"   → {where}{one.next}", style="dim")]
+    if one.workload and one.workload_ratio is not None:
+        said = "it is slow itself" if one.workload == "slow" else "its sequences explain it"
+        lines.append(Text(f"   → {said}: {one.workload_ratio:.2f} times what others take for such", style="dim"))
+    return lines
 
 
 # ---------------------------------------------------------------------------------------------------- the ranks

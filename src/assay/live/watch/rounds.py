@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EVERY = 1.0  # seconds between summaries
 
 Over = Callable[[Summary], bool]
+Second = Callable[[Summary, Gathering], Summary]
 
 
 def endless(_: Summary) -> bool:
@@ -34,8 +35,8 @@ def at_the_end(seen: Summary) -> bool:
 class Watch:
     """A source, what was gathered from it, and the latest summary."""
 
-    def __init__(self, source: Source, watched: Gathering) -> None:
-        self.source, self.watched = source, watched
+    def __init__(self, source: Source, watched: Gathering, second: Second | None = None) -> None:
+        self.source, self.watched, self._second = source, watched, second
         self.latest = Summary(expected=0, reporting=0, ranks=[])
         self._window = -1  # the last one that was told
         self._restarts = 0
@@ -52,16 +53,20 @@ class Watch:
             if left <= 0.0:
                 break
             self.source.wait(left)
-        self.latest = summarise(self.watched, monotonic(), self.source.refused)
+        self.latest = self._summary()
         if self.latest.hang:
             self._hung = self.latest
         elif self._hung is not None and _farthest(self.latest) > _farthest(self._hung):
             self._hung = None  # it went on
         return self.latest
 
+    def _summary(self, **which: int) -> Summary:
+        found = summarise(self.watched, monotonic(), self.source.refused, **which)
+        return found if self._second is None else self._second(found, self.watched)
+
     def whole(self) -> Summary:
         """All steps that are still known, at the end of a job; of one that ended while it hung, the hang."""
-        found = summarise(self.watched, monotonic(), self.source.refused, window=KEPT)
+        found = self._summary(window=KEPT)
         hung = self._hung
         if hung is None or found.hang:
             return found
@@ -85,7 +90,7 @@ class Watch:
             self._restarts, self._window = restarts, min(self._window, newest)
         told = False
         for window in range(max(self._window + 1, newest - KEPT // size + 2), newest + 1):
-            one = summarise(self.watched, monotonic(), self.source.refused, last=(window + 1) * size - 1)
+            one = self._summary(last=(window + 1) * size - 1)
             if one.steps:
                 told = True
                 yield one

@@ -50,6 +50,10 @@ class Named(msgspec.Struct, frozen=True):
     next: str
     host: str = ""
     pid: int = 0
+    workload: str = ""
+    """Where the sequences of every rank are known: slow, or long sequences, which explain its time."""
+    workload_ratio: float | None = None
+    """Its time over what the other ranks' pace says for its sequences."""
 
 
 class RankRow(msgspec.Struct, frozen=True):

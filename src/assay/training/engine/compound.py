@@ -221,15 +221,34 @@ def pipeline(order: Schedule, passes: Passes, ends: Ends) -> Solved:
     return Solved(float(graph.dag.ends(seconds).max()), busy)
 
 
+def steps(order: Schedule, passes: Passes, ends: Ends) -> Floats:
+    """Seconds of many steps at once: `passes` are [parts, copies, microbatches, steps], solved over one graph.
+
+    >>> from assay.training.engine.schedules import OneFOneB
+    >>> each, still = np.ones((2, 1, 4, 3)), np.zeros(2)
+    >>> each[:, :, :, 1] = 2.0
+    >>> plain = Passes(each, each, 0 * each, 0 * each, 0 * each, still)
+    >>> steps(OneFOneB(), plain, Ends(still, still, still, still + 1)).tolist()
+    [10.0, 20.0, 10.0]
+    """
+    count, copies, m, _ = passes.forward.shape
+    graph = step_graph(order, count // order.chunks, m, tuple(range(copies)), (0,) * copies)
+    return graph.dag.last_of_columns(np.ascontiguousarray(_seconds(graph, passes, ends)))
+
+
 def _seconds(graph: StepGraph, passes: Passes, ends: Ends) -> Floats:
-    """Every operation's: the graph's shares of a pass (all of it, its first or its last layer) times the pass."""
+    """Every operation's: the graph's shares of a pass (all of it, its first or its last layer) times the pass.
+
+    Of one step, or of as many as `passes` has; then a column for each.
+    """
     one, none = np.ones(len(passes.forward)), np.zeros(len(passes.forward))
     prices = price_vector(
         graph.prices, forward=one, inputs=one, weights=one if graph.schedule.split else none, wires_forward=none,
         wires_backward=none, gather=ends.gather, reduce=ends.reduce, update=ends.update, send=1.0, layers=ends.layers,
         split=graph.schedule.split,
     )  # fmt: skip
-    seconds = prices[graph.price]
+    many = passes.forward.shape[3:]
+    seconds = np.tile(prices[graph.price].reshape(-1, *(1 for _ in many)), (1, *many)) if many else prices[graph.price]
     what, part, column, mb = graph.what, graph.part, graph.column, graph.mb
     tables = {F: passes.forward, B: passes.inputs if graph.schedule.split else passes.backward, W: passes.weights}
     for kind, table in tables.items():

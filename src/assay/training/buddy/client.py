@@ -1,0 +1,136 @@
+"""What an application calls: send and forget, poll for what came, and a barrier that knows when nothing is under way.
+
+`quiet` ends when two successive sums over all ranks say the same: as many rows handled as sent. One sum is not enough:
+ranks give their counts at different moments, and a row may pass behind the counting. While it waits, rows that arrive
+are set aside unhandled, so that no handler runs for a rank that has already left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from assay.training.buddy.rings import Ints, Ring, Sums
+from assay.training.buddy.router import Direct, Router
+
+Handler = Callable[[Ints], None]  # of the payloads of many rows at once
+TIMEOUT = 120.0  # seconds without any progress
+NAP = 2e-5
+
+
+class Comm:
+    """A rank's connection to its agent; inline, the agent is a router of its own.
+
+    Args:
+        rank: who this is, of `size`.
+        size: how many ranks there are.
+        words: of a payload.
+        out: the ring to the agent.
+        into: the ring from it.
+        sums: over all ranks.
+        hurry: where a rank says that it waits, so that buffers leave.
+        router: of this process, where there is no agent.
+    """
+
+    def __init__(
+        self, rank: int, size: int, words: int, out: Ring, into: Ring | Direct, sums: Sums, hurry: Any,
+        router: Router | None = None, pause: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.rank, self.size, self.words = rank, size, words
+        self.sent = self.handled = self.rounds = 0
+        self.touched = 0  # bytes that the application says it read and wrote
+        self.idle = 0.0  # seconds of a processor that went into looking in vain
+        self._waited = 0.0
+        self._out, self._into, self._sums, self._hurry, self._router = out, into, sums, hurry, router
+        self._pause = pause
+        self._handlers: dict[int, Handler] = {}
+        self._inbox: list[Ints] = []
+
+    def on(self, tag: int, handler: Handler) -> None:
+        """Run `handler` on payloads, [rows, words], that were sent with this tag."""
+        self._handlers[tag] = handler
+
+    def send(self, dest: ArrayLike, payload: ArrayLike, tag: int = 0) -> None:
+        """Rows to the ranks in `dest`, one each; returns when they are in the ring, not when they arrived."""
+        to = np.asarray(dest, np.int64)
+        rows = np.empty((len(to), 1 + self.words), np.int64)
+        rows[:, 0] = to | (tag << 32)
+        rows[:, 1:] = np.asarray(payload, np.int64).reshape(len(to), -1)
+        self.sent += len(rows)
+        if self._router is not None:
+            if len(rows):
+                self._router.route(rows)
+            self._router.turn()
+            return
+        while len(rows):
+            count = self._out.put(rows)
+            rows = rows[count:]
+            if count:
+                self._waited = 0.0
+            else:
+                self._look()
+
+    def poll(self) -> int:
+        """Run the handlers of what arrived; how many rows that were."""
+        self._pause()
+        self._drain()
+        inbox, self._inbox = self._inbox, []
+        count = 0
+        for rows in inbox:
+            tags = rows[:, 0] >> 32
+            for tag in np.unique(tags).tolist():
+                mine = rows[tags == tag]
+                self._handlers[tag](mine[:, 1:])
+                self.handled += len(mine)  # after its handler, whose own rows are counted as sent by then
+                count += len(mine)
+        return count
+
+    def quiet(self) -> None:
+        """Wait until every row of every rank was handled, those that handlers sent included.
+
+        Raises:
+            TimeoutError: nothing moved for two minutes.
+        """
+        self._hurry[self.rank] = 1
+        before: tuple[int, ...] | None = None
+        while True:
+            while self.poll():
+                self._waited = 0.0
+            self._sums.give(self.sent, self.handled)
+            self.rounds += 1
+            while not self._sums.ready():
+                self._look()
+            sums = self._sums.total()
+            if sums[0] == sums[1] and sums == before:
+                break
+            if sums == before:
+                self._look()
+            before = sums
+        self._hurry[self.rank] = 0
+
+    def _look(self) -> None:
+        """Set aside what came, or nap; looking in vain is not the application's time.
+
+        Of a nap that a paused machine made long, no more than a tenth of a second counts towards the time-out.
+        """
+        began, now = time.thread_time(), time.monotonic()
+        if self._drain():
+            self._waited = 0.0
+            return
+        if self._waited > TIMEOUT:
+            raise TimeoutError(f"nothing moved for {TIMEOUT:g} s: a rank or an agent is gone")
+        time.sleep(NAP)
+        self._waited += min(time.monotonic() - now, 0.1)
+        self.idle += time.thread_time() - began
+
+    def _drain(self) -> bool:
+        """Rows from the ring to the inbox."""
+        if self._router is not None:
+            self._router.turn(bool(self._hurry[self.rank]))
+        batches = self._into.take_all()
+        self._inbox += batches
+        return bool(batches)

@@ -1,0 +1,223 @@
+"""The agent of a node: takes rows off its ranks, gathers them by destination, sends packets, deals out what arrives.
+
+The same router runs in a process of its own (the proxy) or inside the application's (inline): only who spends the time
+differs. A packet leaves when a buffer is full, when no row came for `quiet` seconds, or when a rank waits in a barrier.
+It never waits: what a ring or a socket has no room for stays in its lists.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from assay.sim.compiled import njit
+from assay.training.buddy.rings import Ints, Ring
+
+DEST = (1 << 32) - 1  # of a row's first word; the handler's number lies above
+FULL = 4096  # rows of a buffer
+QUIET = 2e-4  # seconds
+CHUNK = 1 << 20  # bytes asked of a socket at once
+
+
+class Direct:
+    """In place of a ring where the router lies in the rank's own process: nothing is copied."""
+
+    def __init__(self) -> None:
+        self.batches: list[Ints] = []
+
+    def put(self, rows: Ints) -> int:
+        """All of them."""
+        self.batches.append(rows)
+        return len(rows)
+
+    def take_all(self) -> list[Ints]:
+        """What was put."""
+        found, self.batches = self.batches, []
+        return found
+
+
+@dataclass
+class Router:
+    """One node's: rings from and to its ranks, and a socket to every other node."""
+
+    node: int
+    per_node: int
+    words: int
+    outgoing: Sequence[Ring]
+    incoming: Sequence[Ring | Direct]
+    peers: dict[int, socket.socket]
+    full: int = FULL
+    quiet: float = QUIET
+    pause: Callable[[], None] = lambda: None  # where tests delay it
+    packets: int = 0
+    routed: int = 0
+    _buffers: dict[int, list[Ints]] = field(default_factory=dict)
+    _held: dict[int, int] = field(default_factory=dict)
+    _unsent: dict[int, deque[memoryview]] = field(default_factory=dict)
+    _read: dict[int, bytearray] = field(default_factory=dict)
+    _waiting: list[deque[Ints]] = field(default_factory=list)
+    _last: float = 0.0
+
+    def __post_init__(self) -> None:
+        nodes = [self.node, *self.peers]
+        self._buffers, self._held = {node: [] for node in nodes}, dict.fromkeys(nodes, 0)
+        self._unsent = {node: deque() for node in self.peers}
+        self._read = {node: bytearray() for node in self.peers}
+        self._waiting = [deque() for _ in self.incoming]
+
+    def turn(self, hurry: bool = False) -> bool:
+        """Do what there is to do; whether there was anything."""
+        self.pause()
+        worked = False
+        for ring in self.outgoing:
+            rows = ring.take()
+            if len(rows):
+                worked = True
+                self.route(rows)
+        if any(self._held.values()) and (hurry or time.perf_counter() - self._last > self.quiet):
+            worked = True
+            for node, held in self._held.items():
+                if held:
+                    self._flush(node)
+        worked |= self._exchange()
+        return self._deliver() or worked
+
+    def route(self, rows: Ints) -> None:
+        """Rows into the buffers of their nodes; full ones leave."""
+        self.routed += len(rows)
+        self._last = time.perf_counter()
+        nodes = 1 + max(self._held)
+        dealt, ends = bucket(rows, self.per_node, nodes)
+        first = 0
+        for node in range(nodes):
+            part = dealt[first : ends[node]]
+            first = ends[node]
+            if not len(part):
+                continue
+            if node == self.node:
+                self._local(part)
+                continue
+            self._buffers[node].append(part)
+            self._held[node] += len(part)
+            if self._held[node] >= self.full:
+                self._flush(node)
+
+    def _flush(self, node: int) -> None:
+        rows = np.concatenate(self._buffers[node])
+        self._buffers[node], self._held[node] = [], 0
+        head = np.array([len(rows)], np.int64)
+        self._unsent[node].append(memoryview(head.tobytes() + rows.tobytes()))
+        self.packets += 1
+
+    def _exchange(self) -> bool:
+        worked = False
+        for node, peer in self.peers.items():
+            unsent = self._unsent[node]
+            while unsent:
+                try:
+                    sent = peer.send(unsent[0])
+                except BlockingIOError:
+                    break
+                worked = True
+                if sent == len(unsent[0]):
+                    unsent.popleft()
+                else:
+                    unsent[0] = unsent[0][sent:]
+            worked |= self._receive(node, peer)
+        return worked
+
+    def _receive(self, node: int, peer: socket.socket) -> bool:
+        read, worked = self._read[node], False
+        while True:
+            try:
+                data = peer.recv(CHUNK)
+            except (BlockingIOError, ConnectionResetError):
+                break
+            if not data:
+                break  # the other node has ended
+            read += data
+            worked = True
+        width = 8 * self.words
+        while len(read) >= 8:
+            count = int.from_bytes(read[:8], "little")
+            if len(read) < 8 + count * width:
+                break
+            rows = np.frombuffer(bytes(read[8 : 8 + count * width]), np.int64).reshape(count, self.words)
+            del read[: 8 + count * width]
+            self._local(rows)
+        return worked
+
+    def _local(self, rows: Ints) -> None:
+        """Rows for the ranks of this node."""
+        if self.per_node == 1:
+            self._waiting[0].append(rows)
+            return
+        dealt, ends = bucket(rows, 1, (self.node + 1) * self.per_node)
+        first = int(ends[self.node * self.per_node - 1]) if self.node else 0
+        for place in range(self.per_node):
+            last = int(ends[self.node * self.per_node + place])
+            if last > first:
+                self._waiting[place].append(dealt[first:last])
+            first = last
+
+    def _deliver(self) -> bool:
+        worked = False
+        for ring, waiting in zip(self.incoming, self._waiting, strict=True):
+            while waiting:
+                count = ring.put(waiting[0])
+                worked |= count > 0
+                if count < len(waiting[0]):
+                    waiting[0] = waiting[0][count:]
+                    break
+                waiting.popleft()
+        return worked
+
+
+@njit(cache=True)
+def bucket(rows: Any, per: int, buckets: int) -> Any:
+    """Rows by destination // per, in their order within each bucket; and where every bucket ends (a counting sort)."""
+    ends = np.zeros(buckets, np.int64)
+    for i in range(len(rows)):
+        ends[(rows[i, 0] & DEST) // per] += 1
+    for b in range(1, buckets):
+        ends[b] += ends[b - 1]
+    place = np.zeros(buckets, np.int64)
+    for b in range(1, buckets):
+        place[b] = ends[b - 1]
+    out = np.empty_like(rows)
+    for i in range(len(rows)):
+        b = (rows[i, 0] & DEST) // per
+        for w in range(rows.shape[1]):
+            out[place[b], w] = rows[i, w]
+        place[b] += 1
+    return out, ends
+
+
+def connected(folder: str, node: int, nodes: int, meet: Callable[[], None]) -> dict[int, socket.socket]:
+    """A socket to every other node: the lower one listens, the higher one calls; `meet` waits for all of them."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(str(Path(folder, f"node-{node}")))
+    listening.listen(nodes)
+    meet()
+    found: dict[int, socket.socket] = {}
+    for other in range(node):
+        call = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        call.connect(str(Path(folder, f"node-{other}")))
+        call.sendall(node.to_bytes(4, "little"))
+        found[other] = call
+    for _ in range(node + 1, nodes):
+        caller, _ = listening.accept()
+        found[int.from_bytes(caller.recv(4, socket.MSG_WAITALL), "little")] = caller
+    listening.close()
+    for one in found.values():
+        one.setblocking(False)
+        for side in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            one.setsockopt(socket.SOL_SOCKET, side, 1 << 20)
+    return dict(sorted(found.items()))
