@@ -75,8 +75,9 @@ class Oracle:
         return next((at for at, limit in enumerate(self.rule.limits[:-1]) if tokens <= limit), len(self.rule.limits) - 1)
 
     def least(self, level: int) -> int:
-        inside = [w for w, place in enumerate(self.places) if place.bucket == level] or range(len(self.places))
-        return min(inside, key=lambda w: (self.places[w].load, w))
+        every = range(len(self.places))
+        inside = [w for w in every if self.places[w].bucket == level and self.places[w].load < self.rule.full]
+        return min(inside or every, key=lambda w: (self.places[w].load, w))
 
     def learnt(self, job: Job) -> int:
         found: list[int] = []

@@ -117,7 +117,7 @@ def draw(
     """Rollouts of coding agents: most end after a few short turns, `hard` ones go on for long.
 
     What a tool returns depends on whether the task is hard (failing tests, large outputs), by `informative`: at 0 it
-    says nothing, at 1 a failure is eight times as likely where the task is hard. `stretch` makes all turns longer, as
+    says nothing, at 1 a failure is thirty times as likely where the task is hard. `stretch` makes all turns longer, as
     drift does; `env` is the median seconds that a tool takes. Medians and shares are assumed, none was fitted.
 
     >>> draw(3, seed=1).turns.min() >= 1
@@ -125,15 +125,15 @@ def draw(
     """
     random = stream(seed, "trajectories", step)
     is_hard = random.random(count) < hard
-    turns = np.where(is_hard, 6 + random.geometric(0.14, count), random.geometric(0.45, count)).clip(1, 40)
+    turns = np.where(is_hard, 5 + random.geometric(0.25, count), random.geometric(0.4, count)).clip(1, 16)
     first = np.concatenate([[0], np.cumsum(turns)])
     total, of = int(first[-1]), np.repeat(is_hard, turns)
-    scale = np.repeat(np.exp(0.35 * random.standard_normal(count)), turns)
-    output = np.where(of, 900.0, 260.0) * scale * stretch * np.exp(0.6 * random.standard_normal(total))
+    scale = np.repeat(np.exp(0.25 * random.standard_normal(count)), turns)
+    output = np.where(of, 900.0, 400.0) * scale * stretch * np.exp(0.5 * random.standard_normal(total))
     prompt = 350.0 * np.exp(0.7 * random.standard_normal(total))
     prompt[first[:-1]] = 900.0 * np.exp(0.4 * random.standard_normal(count))
-    seconds = env * np.exp(0.9 * random.standard_normal(total))
-    fails = np.where(of & (random.random(total) < informative), 0.64, 0.08)
+    seconds = env * np.exp(0.7 * random.standard_normal(total))
+    fails = np.where(of & (random.random(total) < informative), 0.9, 0.03)
     status = (random.random(total) < fails) * (1 + (random.random(total) < 0.2))
     large = np.where(of & (random.random(total) < informative), 0.6, 0.2)
     size = (random.random(total) < large) * (1 + (random.random(total) < 0.4))

@@ -16,7 +16,7 @@ from assay.training.engine import rollout_events as events
 from assay.training.engine.rollout import RULES, Pool, Rollout, Rule, play, steps
 from assay.workloads.trajectories import Trajectories, draw
 
-RULE = Rule(limits=(200, 10_000), chunk=64, most=6, rebuild=5, recent=20, visits=2)
+RULE = Rule(limits=(200, 10_000), chunk=64, most=6, rebuild=5, recent=20, visits=2, full=5)
 
 
 def small(count: int, seed: int) -> Trajectories:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from assay.sim.layouts import read_layout
 from assay.sim.llm_cost import StepCost
 from assay.sim.step_times import step_time
 from assay.training.engine import rollout_events as events
-from assay.workloads.trajectories import Trajectories
+from assay.workloads.trajectories import Trajectories, joined
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -100,6 +100,7 @@ class Rule:
     rebuild: int = 50  # trajectories done between two trees
     recent: int = 5000  # trajectories that a tree is built from
     visits: int = 8  # a node of the tree that fewer came by says nothing
+    full: int = 64  # trajectories a GPU, from which on an instance is left out of its bucket
     per_task: float = 0.0  # seconds that an iteration takes for every distinct task in it
 
     def __post_init__(self) -> None:
@@ -185,13 +186,26 @@ class Rollout:
         return Outcome(last, done.copy(), written, used, *counts)
 
 
-def play(work: Trajectories, pool: Pool, rule: Rule | None = None, *, hint: ArrayLike | None = None) -> Outcome:
-    """All of them from the beginning, until the last is done."""
-    run = Rollout(work, pool, rule, hint=hint)
-    run.submit(np.arange(len(work)), 0.0)
-    while run.until():
-        pass
-    return run.outcome()
+def play(
+    work: Trajectories, pool: Pool, rule: Rule | None = None, *, hint: ArrayLike | None = None,
+    past: Trajectories | None = None,
+) -> Outcome:  # fmt: skip
+    """All of them from the beginning, until the last is done; a rule that learns has seen `past` before."""
+    if past is None or rule is None or rule.name != "learnt":
+        run = Rollout(work, pool, rule, hint=hint)
+        run.submit(np.arange(len(work)), 0.0)
+        run.until()
+        return run.outcome()
+    known = len(past)
+    run = Rollout(joined([past, work]), pool, rule, group=np.repeat([1, 0], [known, len(work)]))
+    for at in range(max(0, known - rule.recent), known):
+        run.state.recent[at % rule.recent] = at
+    run.state.counter[events.SEEN] = known
+    events.learn(run.state)
+    run.submit(np.arange(known, known + len(work)), 0.0)
+    run.until()
+    found = run.outcome()
+    return replace(found, done=found.done[known:])
 
 
 def steps(
@@ -204,8 +218,6 @@ def steps(
     >>> [one.finished for one in steps(parts, Pool.of("h200:llama-3-8b", 2), Rule("learnt"))]
     [50, 50, 50]
     """
-    from assay.workloads.trajectories import joined
-
     work = joined(list(parts))
     group = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     hint = None if hints is None else np.concatenate([np.asarray(one) for one in hints])
@@ -266,7 +278,8 @@ def _state(work: Trajectories, pool: Pool, rule: Rule, task: Ints, group: Ints, 
     queue = ints(size, tasks, 4)
     queue[:, :, :2] = -1
     nodes, states = (NODES, work.states) if rule.name == "learnt" else (1, 1)
-    settings = [RULES.index(rule.name), rule.chunk, len(rule.limits), rule.quantum, rule.rebuild, rule.visits]
+    settings = [RULES.index(rule.name), rule.chunk, len(rule.limits), rule.quantum, rule.rebuild, rule.visits,
+                rule.full]  # fmt: skip
     return events.State(
         turns=np.stack([work.prompt, work.output, work.state, after], axis=1), env=work.env, traj=traj,
         done=np.full(count, math.inf), left=np.bincount(group, minlength=1).astype(np.int64),

@@ -43,7 +43,7 @@ HEAD, TAIL, DEFICIT, RUNS = range(4)
 VISITED, TOTAL, P90 = range(3)
 SEEN, NODES, ENDED, MIGRATIONS, REREAD, EVICTIONS, AWAY = range(7)
 CLOCK, PER_TASK = range(2)
-RULE, CHUNK, LEVELS, QUANTUM, REBUILD, VISITS, LIMITS = range(7)
+RULE, CHUNK, LEVELS, QUANTUM, REBUILD, VISITS, FULL, LIMITS = range(8)
 
 
 class State(NamedTuple):
@@ -115,14 +115,14 @@ def _pop(heap, size):
 
 @njit(forceinline=True)
 def _least(s, level):
-    """The instance of a bucket (-1: of any) with the fewest trajectories a GPU; of any where the bucket has none."""
+    """The instance of a bucket (-1: of any) with the fewest trajectories a GPU; of any where all of those are full."""
     found, anywhere, lowest, lowest_anywhere = -1, -1, NEVER, NEVER
     for w in range(len(s.due)):
         if s.inst[w, OPEN]:
             load = s.inst[w, LOAD] / s.inst[w, GPUS]
             if load < lowest_anywhere:
                 anywhere, lowest_anywhere = w, load
-            if s.inst[w, BUCKET] == level and load < lowest:
+            if s.inst[w, BUCKET] == level and load < min(lowest, s.rule[FULL]):
                 found, lowest = w, load
     return found if found >= 0 else anywhere
 
