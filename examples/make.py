@@ -782,8 +782,14 @@ def trajectories(random: Random) -> str:
             row["gen_tokens"] = int((900 if hard else 400) * random.lognormvariate(0, 0.4)) + 8
             if turn < turns - 1:
                 fails = random.random() < (0.9 if hard else 0.03)
-                row |= {"tool": random.choice(("search", "shell", "tests")), "status": "failure" if fails else "success"}
-                row |= {"payload_bytes": random.choice((120, 900, 9000)), "env_seconds": round(random.expovariate(0.2), 2)}
+                row |= {
+                    "tool": random.choice(("search", "shell", "tests")),
+                    "status": "failure" if fails else "success",
+                }
+                row |= {
+                    "payload_bytes": random.choice((120, 900, 9000)),
+                    "env_seconds": round(random.expovariate(0.2), 2),
+                }
             rows.append(row)
     return lines(rows)
 

@@ -72,7 +72,9 @@ class Oracle:
         self.tree: dict[tuple[int, ...], list[int]] = {}
 
     def bucket(self, tokens: float) -> int:
-        return next((at for at, limit in enumerate(self.rule.limits[:-1]) if tokens <= limit), len(self.rule.limits) - 1)
+        return next(
+            (at for at, limit in enumerate(self.rule.limits[:-1]) if tokens <= limit), len(self.rule.limits) - 1
+        )
 
     def least(self, level: int) -> int:
         every = range(len(self.places))

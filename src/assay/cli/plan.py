@@ -1,7 +1,7 @@
 """`assay plan ROOM`: what to set before anything runs, for the user's own model and machines.
 
-The command is `command` in the room's `commands/plan.py`; its answer is printed as a comparison's is. A paper that plans
-something of its own brings `commands/plan_NAME.py`, which is `assay plan NAME`.
+The command is `command` in the room's `commands/plan.py`; its answer is printed as a comparison's is. A paper that
+plans something of its own brings `commands/plan_NAME.py`, which is `assay plan NAME`.
 """
 
 from __future__ import annotations

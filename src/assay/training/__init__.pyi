@@ -5,6 +5,9 @@ from assay.training.engine.cluster import Cluster as Cluster
 from assay.training.engine.cluster import Efficiency as Efficiency
 from assay.training.engine.cluster import read as read_cluster
 from assay.training.engine.planning import best as best_plans
+from assay.training.engine.rollout import play as roll_out
+from assay.training.engine.rollout import Pool as RolloutPool
+from assay.training.engine.rollout import Rule as RolloutRule
 from assay.training.engine.schedules import named as schedule
 from assay.training.engine.step import Outcome as Outcome
 from assay.training.engine.step import simulate as simulate
@@ -21,6 +24,7 @@ from assay.training.interface import Layout as Layout
 from assay.training.interface import Plan as Plan
 from assay.training.interface import Schedule as Schedule
 from assay.training.interface import Shares as Shares
+from assay.training.marlaas import train as train_tenants
 from assay.training.tons import synthesise as wire_pod
 from assay.training.ultraep import balanced_experts as balanced_experts
 from assay.training.ultraep import UltraEP as UltraEP
@@ -36,6 +40,8 @@ __all__ = [
     "NcclModel",
     "Outcome",
     "Plan",
+    "RolloutPool",
+    "RolloutRule",
     "Schedule",
     "Shares",
     "Topology",
@@ -49,7 +55,9 @@ __all__ = [
     "plan_uneven",
     "read_cluster",
     "read_topology",
+    "roll_out",
     "schedule",
     "simulate",
+    "train_tenants",
     "wire_pod",
 ]

@@ -38,7 +38,7 @@ FIELDS = ("trajectory", "turn", "prompt_tokens", "gen_tokens")
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Turns of trajectory i are `first[i] : first[i + 1]`; `state` is what the tool returned, -1 after the last turn."""
+    """Turns of trajectory i are `first[i] : first[i + 1]`; `state` is what a tool returned, -1 after the last."""
 
     first: Ints
     prompt: Ints

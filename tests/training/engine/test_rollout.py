@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracles.rollout import Oracle
 
 from assay.record.errors import BadInput
 from assay.sim.llm_cost import StepCost
 from assay.training.engine import rollout_events as events
 from assay.training.engine.rollout import RULES, Pool, Rollout, Rule, play, steps
 from assay.workloads.trajectories import Trajectories, draw
+from tests.oracles.rollout import Oracle
 
 RULE = Rule(limits=(200, 10_000), chunk=64, most=6, rebuild=5, recent=20, visits=2, full=5)
 

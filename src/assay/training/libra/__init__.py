@@ -31,7 +31,7 @@ from assay.sim.step_times import trust_of
 from assay.training.engine.rollout import Rule, play
 from assay.training.libra import loop, planner
 from assay.training.libra.planner import Machine, Split
-from assay.workloads.trajectories import Trajectories, draw
+from assay.workloads.trajectories import Trajectories, draw, joined
 
 if TYPE_CHECKING:
     import altair as alt
@@ -39,14 +39,16 @@ if TYPE_CHECKING:
     from assay.record.lab import Lab
 
 evidence = Evidence.MODEL
-use_when = "Rollouts are the longer side, their lengths drift over a run, and tools' answers say how much is still to come."
+use_when = (
+    "Rollouts are the longer side, their lengths drift over a run, and tools' answers say how much is still to come."
+)
 avoid_when = (
-    "Large instances alone roll out faster than any mix (fast links between GPUs, a long tail): then there is nothing to "
-    "route, and only the split is worth planning."
+    "Large instances alone roll out faster than any mix (fast links between GPUs, a long tail): then there is nothing "
+    "to route, and only the split is worth planning."
 )
 trust = (
-    f"Step times: {trust_of('a800:qwen3-8b')} Trajectories are generated with assumed lengths; a user's own file is read "
-    "by `assay plan rl`."
+    f"Step times: {trust_of('a800:qwen3-8b')} Trajectories are generated with assumed lengths; a user's own file is "
+    "read by `assay plan rl`."
 )
 own_input = "assay plan rl --trajectories examples/trajectories.jsonl --model qwen3-8b --device a800 --gpus 48"
 references = (
@@ -55,6 +57,8 @@ references = (
 )
 
 MACHINE = Machine("qwen3-8b", "a800", 48)
+SMALL = 16  # GPUs of quick runs, with as many trajectories a GPU
+KNOWN = 4  # steps that routers may learn from
 POOL = Split(24, (16, 0, 0, 1))  # small and large instances beside each other, for the routing experiment
 LIMITS = (1000, 2000, 5000, 10_000)  # of a bucket, among which the rivals' is tuned
 DRIFTS = ("steady", "growing", "shifting")
@@ -86,10 +90,10 @@ def course(drift: str, steps: int, count: int, seed: int) -> list[Trajectories]:
     return parts
 
 
-def trained(drift: str, steps: int, count: int, seed: int) -> dict[str, dict[str, Any]]:
+def trained(drift: str, gpus: int, steps: int, count: int, seed: int) -> dict[str, dict[str, Any]]:
     """The same steps with Libra, without its parts, and with the best static split of the first step."""
-    parts = course(drift, steps, count, seed)
-    static, mixed = planner.homogeneous(MACHINE, parts[0])[0].split, planner.best(MACHINE, parts[0])[0].split
+    parts, machine = course(drift, steps, count, seed), replace(MACHINE, gpus=gpus)
+    static, mixed = planner.homogeneous(machine, parts[0])[0].split, planner.best(machine, parts[0])[0].split
     manners = {
         "static": (static, loop.Manner(Rule(), replan=False, elastic=False)),
         "planner": (static, loop.Manner(Rule(), elastic=False)),
@@ -98,7 +102,7 @@ def trained(drift: str, steps: int, count: int, seed: int) -> dict[str, dict[str
     }
     found = {}
     for name, (first, manner) in manners.items():
-        one = loop.run(MACHINE, parts, first, manner)
+        one = loop.run(machine, parts, first, manner)
         found[name] = {
             "throughput": one.throughput, "seconds": one.seconds, "replans": one.replans, "lent": one.lent,
             "migrations": one.migrations, "finished": one.finished, "split": one.splits[-1].name,
@@ -106,20 +110,21 @@ def trained(drift: str, steps: int, count: int, seed: int) -> dict[str, dict[str
     return found
 
 
-def hindsight(drift: str, steps: int, count: int, seed: int) -> dict[str, dict[str, Any]]:
+def hindsight(drift: str, gpus: int, steps: int, count: int, seed: int) -> dict[str, dict[str, Any]]:
     """Libra beside a split that is the best of every step, known before it begins, and costs nothing to change."""
-    parts = course(drift, steps, count, seed)
-    first = planner.best(MACHINE, parts[0])[0].split
-    libra = loop.run(MACHINE, parts, first, loop.Manner()).seconds
-    oracle = sum(planner.best(MACHINE, part)[0].step for part in parts)
-    static = loop.run(MACHINE, parts, planner.homogeneous(MACHINE, parts[0])[0].split,
+    parts, machine = course(drift, steps, count, seed), replace(MACHINE, gpus=gpus)
+    first = planner.best(machine, parts[0])[0].split
+    libra = loop.run(machine, parts, first, loop.Manner()).seconds
+    oracle = sum(planner.best(machine, part)[0].step for part in parts)
+    static = loop.run(machine, parts, planner.homogeneous(machine, parts[0])[0].split,
                       loop.Manner(Rule(), replan=False, elastic=False)).seconds  # fmt: skip
     return {"libra": {"seconds": libra}, "oracle": {"seconds": oracle}, "static": {"seconds": static}}
 
 
 def routed(informative: float, count: int, seed: int) -> dict[str, dict[str, Any]]:
-    """One step on a pool of small and large instances, after one like it that everybody may learn from."""
-    past, work = (draw(count, seed, step=step, informative=informative) for step in (0, 1))
+    """One step on a pool of small and large instances, after some like it that everybody may learn from."""
+    steps = [draw(count, seed, step=step, informative=informative) for step in range(KNOWN + 1)]
+    history, past, work = joined(steps[:-1]), steps[-2], steps[-1]
     pool = planner.pool(MACHINE, POOL)
     noise = np.exp(0.8 * stream(seed, "predicted lengths").standard_normal(count))
 
@@ -132,14 +137,14 @@ def routed(informative: float, count: int, seed: int) -> dict[str, dict[str, Any
 
     predicted, known, aged = tuned("hinted", noise), tuned("hinted"), tuned("aged")
     alike = min(
-        (planner.pool(MACHINE, Split(24, counts)) for counts in planner.alike(MACHINE, 24, [1, 2, 4, 8])),
+        (planner.pool(MACHINE, Split(24, counts)) for counts in planner.alike(24, [1, 2, 4, 8])),
         key=lambda places: play(past, places, Rule()).makespan,
     )
     found = {
         "least-connections": play(work, pool, Rule()),
         "predicted": play(work, pool, predicted, hint=hint(work, predicted.limits[0], noise)),
         "la-mlfq": play(work, pool, aged),
-        "c-mlfq": play(work, pool, Rule("learnt"), past=past),
+        "c-mlfq": play(work, pool, Rule("learnt"), past=history),
         "true-lengths": play(work, pool, known, hint=hint(work, known.limits[0], 1.0)),
         "one-size": play(work, alike, Rule()),
     }
@@ -151,12 +156,13 @@ def routed(informative: float, count: int, seed: int) -> dict[str, dict[str, Any
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Whole runs under drift beside the best static split; Libra beside hindsight; and routing on a mixed pool."""
-    size = {"steps": lab.pick(quick=18, full=60), "count": lab.pick(quick=768, full=2048)}
+    gpus = lab.pick(quick=SMALL, full=MACHINE.gpus)
+    size = {"gpus": gpus, "steps": lab.pick(quick=14, full=60), "count": 48 * gpus}
     runs = [{"drift": drift, **size} for drift in DRIFTS]
-    few = [{"drift": "growing", "steps": lab.pick(quick=10, full=30), "count": lab.pick(quick=512, full=2048)}]
+    few = [{"drift": "growing", "gpus": gpus, "steps": lab.pick(quick=8, full=30), "count": 48 * gpus}]
     routes = [{"informative": x, "count": 512} for x in (1.0, 0.0)]
     return {
-        "runs": lab.with_seeds(quick=3, full=5).run(trained, runs, per="system"),
+        "runs": lab.with_seeds(quick=2, full=5).run(trained, runs, per="system"),
         "hindsight": lab.with_seeds(quick=2, full=5).run(hindsight, few, per="system"),
         "routing": lab.run(routed, routes, per="router"),
     }
@@ -176,7 +182,7 @@ claims = [
     Claim("reward", not_here(NO_FLEET)),
     Claim(
         "planning", _faster("planner", "static", "growing"), kind=Kind.RATIO, toward="up",
-        asks="Where lengths grow, replanning alone exceeds the throughput of the split that was best on the first step.",
+        asks="Where lengths grow, replanning alone exceeds the throughput of the split that was best at first.",
     ),
     Claim(
         "hindsight", change("seconds", new={"system": "libra"}, old={"system": "oracle"}, experiment="hindsight"),
@@ -238,14 +244,16 @@ def answer(work: Trajectories, machine: Machine, top: int) -> dict[str, Any]:
     side = "rollout" if first["rollout"] > first["training"] else "training"
     hand = by_hand[0]
     gain = hand.step / first["step"] - 1
+    lead = "ties with it" if gain < 0.02 else f"takes {gain:.0%} longer".replace("%", " %")
+    large = planner.sizes(machine, int(latest.length.max()))[-1]
     return {
         "job": {"model": machine.model, "device": machine.device, "gpus": machine.gpus, "trajectories": len(latest),
                 "turns": int(latest.turns.sum()), "written_p50": float(np.median(latest.written)),
                 "written_max": int(latest.written.max())},
         "table": rows[:top],
-        "why": f"{first['split']} takes {first['step']:.0f} s a step; {side} is the longer side. The best split by hand "
-        f"({hand.split.name}, least connections) " + ("ties with it." if gain < 0.02 else f"takes {gain:.0%} longer."),
-        "trust": trust_of(f"{machine.device}:{machine.model}:tp8") + " Tools take what the file says.",
+        "why": f"{first['split']} takes {first['step']:.0f} s a step; {side} is the longer side. The best split by "
+        f"hand ({hand.split.name}, least connections) {lead}.",
+        "trust": trust_of(f"{machine.device}:{machine.model}:tp{large}") + " Tools take what the file says.",
         "units": {"step": "s", "training": "s", "rollout": "s", "tokens_per_second": "tokens/s"},
     }  # fmt: skip
 

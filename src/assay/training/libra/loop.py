@@ -16,13 +16,14 @@ from assay.training.engine import cluster as clusters
 from assay.training.engine.rollout import Rule, play
 from assay.training.libra import planner
 from assay.training.libra.planner import SIZES, Judged, Machine, Split
-from assay.workloads.trajectories import Trajectories
+from assay.workloads.trajectories import Trajectories, joined
 
 INTERVAL = 10  # steps between two plans
 OBSERVED = 8  # trajectories without which nothing is planned
 GAIN = 0.05  # that a plan has to promise
 COST = 15.0  # seconds that applying one takes
 UNEVEN = 1.25  # one side over the other, at which it plans before its time
+KNOWN = 4  # steps whose returns the queue has learnt from
 BORROW, RELEASE, PRESSURE = 1.15, 0.90, 0.80
 
 
@@ -79,11 +80,13 @@ def training(machine: Machine, split: Split, borrowed: int, work: Trajectories) 
 
 def run(machine: Machine, parts: Sequence[Trajectories], first: Split, manner: Manner) -> Course:
     """All steps, from a first split; nothing is known of a step before it is done."""
-    split, borrowed, course, since, before = first, 0, Course(), 0, None
+    split, borrowed, course, since = first, 0, Course(), 0
+    before: Trajectories | None = None
     for at, part in enumerate(parts):
         instances = sum(split.counts)
         places = planner.pool(machine, split, min(borrowed, instances - 1))
-        rollout = play(part, places, manner.rule, past=before)
+        past = joined(list(parts[max(0, at - KNOWN) : at])) if at else None
+        rollout = play(part, places, manner.rule, past=past)
         train = training(machine, split, borrowed, before) if before is not None else 0.0
         course.seconds += max(rollout.makespan, train)
         course.tokens, course.finished = course.tokens + rollout.tokens, course.finished + rollout.finished

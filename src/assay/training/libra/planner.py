@@ -49,8 +49,8 @@ class Machine:
 
     @property
     def unit(self) -> int:
-        """GPUs by which splits differ: a node, or less where there are few."""
-        return max(1, min(8, self.gpus // 4))
+        """GPUs by which splits differ: a node, less where there are few, more where there are many."""
+        return max(1, min(8, self.gpus // 4)) if self.gpus <= 128 else 8 * -(-self.gpus // 128)
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ def sizes(machine: Machine, longest: int) -> list[int]:
             found.append(size)
     if not found:
         raise BadInput(
-            f"the longest trajectory has {longest} tokens: no instance of up to 8 {machine.device} holds {machine.model} "
-            "and that; take larger devices, or leave the trajectory out"
+            f"the longest trajectory has {longest} tokens: no instance of up to 8 {machine.device} holds "
+            f"{machine.model} and that; take larger devices, or leave the trajectory out"
         )
     return found
 
@@ -202,6 +202,18 @@ def partitions(gpus: int, allowed: list[int]) -> Iterator[tuple[int, int, int, i
                     yield c1, c2, c4, c8
 
 
+def coarse(gpus: int, allowed: list[int], most: int = 64) -> Iterator[tuple[int, int, int, int]]:
+    """All ways, or where they are too many those that cut so many equal parts alike.
+
+    >>> len(list(coarse(64, [1, 2, 4, 8]))), len(list(coarse(128, [1, 2, 4, 8])))
+    (969, 969)
+    """
+    parts = next(n for n in range(min(most, gpus), 0, -1) if gpus % n == 0)
+    for counts in partitions(parts, allowed):
+        c1, c2, c4, c8 = (count * (gpus // parts) for count in counts)
+        yield c1, c2, c4, c8
+
+
 def estimate(needs: Demand, counts: tuple[int, ...]) -> float:
     """Seconds of a rollout on a partition, by allotment."""
     kind = np.repeat(np.arange(len(SIZES)), counts)
@@ -216,7 +228,7 @@ def splits(machine: Machine) -> list[int]:
     return list(range(machine.unit, machine.gpus, machine.unit))
 
 
-def alike(machine: Machine, rest: int, allowed: list[int]) -> list[tuple[int, int, int, int]]:
+def alike(rest: int, allowed: list[int]) -> list[tuple[int, int, int, int]]:
     """The partitions into instances of one size."""
     return [
         (rest // size if size == 1 else 0, rest // size if size == 2 else 0, rest // size if size == 4 else 0,
@@ -240,10 +252,11 @@ def candidates(machine: Machine, work: Trajectories) -> list[Judged]:
         rest = machine.gpus - gpus
         needs = demand(machine, work, rest)
         judged = [
-            Judged(Split(gpus, counts), train, estimate(needs, counts), plan) for counts in partitions(rest, allowed)
+            Judged(Split(gpus, counts), train, estimate(needs, counts), plan)
+            for counts in {*coarse(rest, allowed), *alike(rest, allowed)}
         ]
         mixed = sorted(judged, key=lambda one: (one.step, one.rollout))[:MIXED]
-        found += mixed + [one for one in judged if one.split.counts in alike(machine, rest, allowed) and one not in mixed]
+        found += mixed + [one for one in judged if one.split.counts in alike(rest, allowed) and one not in mixed]
     if not found:
         have = clusters.read(f"1x{machine.device}").device.mem_bytes * USABLE / 1e9
         raise BadInput(
@@ -281,7 +294,7 @@ def homogeneous(machine: Machine, work: Trajectories, rule: Rule | None = None) 
     for gpus in splits(machine):
         train, plan = training(machine, gpus, work)
         if not math.isinf(train):
-            for counts in alike(machine, machine.gpus - gpus, allowed):
+            for counts in alike(machine.gpus - gpus, allowed):
                 one = Judged(Split(gpus, counts), train, math.nan, plan)
                 found.append(played(machine, one, work, rule or Rule()))
     return sorted(found, key=lambda one: (one.step, one.rollout))

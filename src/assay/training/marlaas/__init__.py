@@ -13,8 +13,8 @@ its own for each. Only the paper's abstract was at hand: queues and fairness are
 Huawei Canada, arXiv:2605.08527.
 
 >>> found = train(TASKS[:2], steps=2, seed=0)
->>> sorted(found), found["first-two"].lag <= 1
-(['first-two', 'last-two'], True)
+>>> sorted(found), found["odd"].lag <= 1
+(['odd', 'twice'], True)
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ needs = ("torch",)
 use_when = "Several RL jobs fine-tune one base model by adapters, and their environments take as long as generation."
 avoid_when = "There is one job, or environments answer at once: then there is nothing to overlap."
 trust = (
-    f"Step times: {trust_of('a800:qwen3-8b')} What an adapter adds to an iteration is assumed (60 µs). The policy that is "
-    "really trained is tiny, and its tasks are two digits long."
+    f"Step times: {trust_of('a800:qwen3-8b')} What an adapter adds to an iteration is assumed (60 µs). The policy that "
+    "is really trained is tiny, and its tasks are two digits long."
 )
 own_input = "assay compare marlaas --task examples/tenant.py:Task"
-references = ("S-LoRA: Sheng et al., MLSys 2024. GRPO: Shao et al., 2024. Deficit round robin: Shreedhar, Varghese, 1995.",)
+references = (
+    "S-LoRA: Sheng et al., MLSys 2024. GRPO: Shao et al., 2024. Deficit round robin: Shreedhar, Varghese, 1995.",
+)
 
 SIZES = (1, 2, 4, 8, 16, 32)
 WAITS = (12.0, 1.0)  # median seconds of an environment's answer
@@ -95,10 +97,10 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Fleets by the number of tenants and by what environments take; and real tenants."""
     cases = [{"tasks": tasks, "env": env} for tasks in SIZES for env in WAITS if tasks in (1, 8, 32) or env == WAITS[0]]
     size = {"steps": lab.pick(quick=4, full=10), "batch": lab.pick(quick=16, full=64)}
-    real = [{"steps": lab.pick(quick=60, full=200), "tasks": lab.pick(quick=6, full=8)}]
+    real = [{"steps": lab.pick(quick=80, full=300), "tasks": lab.pick(quick=4, full=8)}]
     return {
         "fleet": lab.with_seeds(quick=3, full=5).run(shared, [case | size for case in cases], per="system"),
-        "policy": lab.run(learnt, real, per="task"),
+        "policy": lab.with_seeds(quick=3, full=10).run(learnt, real, per="task"),
     }
 
 
@@ -145,7 +147,7 @@ claims = [
     Claim(
         "starved", mean("least", experiment="fleet", system="marlaas", tasks=32, env=WAITS[0]), kind=Kind.AT_LEAST,
         value=0.5, unit="share",
-        asks="When the first of 32 tenants is done, every other has done at least half of its steps.",
+        asks="When the first of 32 tenants is done, every other has got at least half of an equal share of tokens.",
     ),
 ]  # fmt: skip
 

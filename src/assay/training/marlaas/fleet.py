@@ -34,7 +34,7 @@ class Fleet:
     used: float
     ends: list[float]
     lag: int
-    shares: list[float]  # of each tenant's steps that were done when the first tenant ended
+    shares: list[float]  # tokens each tenant got until the first one ended, of an equal share or of all it needs
 
 
 def tenants(count: int, steps: int, batch: int, env: float, seed: int) -> list[list[Trajectories]]:
@@ -90,7 +90,7 @@ def asynchronous(
             trained[training] += 1
             if trained[training] == steps:
                 ends[training] = until
-                shares = shares or [one / steps for one in trained]
+                shares = shares or _shares(run, work)
             ask(training, until)
             training, until = -1, math.inf
         if training < 0 and waiting:
@@ -142,6 +142,12 @@ def partition(work: Sequence[Sequence[Trajectories]], staleness: int = 1) -> Fle
         total += seconds
         ends += [total] * len(wave)
     return Fleet(total, used / ((ROLLOUT + TRAINING) * total), ends, staleness, [1.0] * len(work))
+
+
+def _shares(run: Rollout, work: Sequence[Sequence[Trajectories]]) -> list[float]:
+    served = run.state.served.astype(float)
+    total = np.array([sum(int(part.length.sum()) for part in one) for one in work], dtype=float)
+    return [float(x) for x in served / np.minimum(total, served.mean())]
 
 
 def _engine(work: Sequence[Sequence[Trajectories]], gpus: int) -> tuple[Rollout, np.ndarray]:

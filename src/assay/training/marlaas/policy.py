@@ -57,14 +57,14 @@ class Puzzle:
 
 
 TASKS = (
+    Puzzle("twice", lambda p: (p[0], p[0])),
+    Puzzle("odd", lambda p: (p[0] % 2, p[1] % 2)),
+    Puzzle("seven", lambda p: (7, 7)),
+    Puzzle("large", lambda p: (int(p[0] > 4), int(p[2] > 4))),
     Puzzle("first-two", lambda p: (p[0], p[1])),
     Puzzle("last-two", lambda p: (p[1], p[2])),
     Puzzle("swap", lambda p: (p[2], p[0])),
-    Puzzle("seven", lambda p: (7, 7)),
     Puzzle("one-more", lambda p: ((p[0] + 1) % 10, p[1])),
-    Puzzle("twice", lambda p: (p[0], p[0])),
-    Puzzle("odd", lambda p: (p[0] % 2, p[1] % 2)),
-    Puzzle("large", lambda p: (int(p[0] > 4), int(p[2] > 4))),
 )
 
 
@@ -148,9 +148,7 @@ def prompts(name: str, step: int, seed: int) -> Ints:
     return np.repeat(drawn, GROUP, axis=0)
 
 
-def roll(
-    shared: dict[str, Any], tenants: Sequence[tuple[str, int, dict[str, Any], int]], seed: int
-) -> list[Batch]:
+def roll(shared: dict[str, Any], tenants: Sequence[tuple[str, int, dict[str, Any], int]], seed: int) -> list[Batch]:
     """Write a step for several tenants at once: (name, step, adapter weights, their version) of each.
 
     What is drawn depends on the tenant and its step alone.

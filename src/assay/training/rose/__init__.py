@@ -7,8 +7,8 @@ where their keys and values lie, to dedicated GPUs, then to serving ones. New we
 changed, where little did.
 
 Here: serving and rollouts tick by tick on modelled GPUs, requests from Azure's trace (or generated in its format with
-its burstiness); rivals are fixed GPUs, synchronous (ROLL) or asynchronous with the split tuned (AReaL). The codec runs on
-successive checkpoints of a small policy that is really trained. Spot and serverless rivals are not here.
+its burstiness); rivals are fixed GPUs, synchronous (ROLL) or asynchronous with the split tuned (AReaL). The codec runs
+on successive checkpoints of a small policy that is really trained. Spot and serverless rivals are not here.
 
 HKUST and Alibaba, arXiv:2605.06534.
 
@@ -19,6 +19,7 @@ HKUST and Alibaba, arXiv:2605.06534.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from assay.sim.random import stream
 from assay.sim.step_times import step_time, trust_of
 from assay.training.engine import post_training
 from assay.training.rose import codec
-from assay.training.rose.executor import Cluster, Policy, p99
+from assay.training.rose.executor import LANES, Cluster, Policy, p99
 from assay.training.rose.executor import share as run_beside
 from assay.workloads.requests import Requests
 from assay.workloads.trajectories import Trajectories, draw
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
 evidence = Evidence.MODEL
 needs = ("torch",)
 use_when = "Serving GPUs idle between bursts, rollouts are the longer side, and both clusters are joined by a network."
-avoid_when = "Serving is near its capacity: nothing is to spare. Or weights are sent in float32: then all of them change."
+avoid_when = (
+    "Serving is near its capacity: nothing is to spare. Or weights are sent in float32: then all of them change."
+)
 trust = (
     f"Step times: {trust_of('h100:qwen3-8b')} Two models on one GPU are taken to compute one after the other without a "
     "price for switching, and to be activated before a step begins."
@@ -122,11 +125,11 @@ def trained(name: str, rate: float, count: int, trace: str, seed: int) -> dict[s
     train, _ = post_training.seconds(name, DEVICE, TRAIN * gpus, work)
     fixed = cluster(name, serving=0)
     none = Requests.of([], [], [])
-    alone = run_beside(work, none, fixed, Policy())
+    alone = run_beside(work, none, fixed, Policy(places=LANES))
     both = cluster(name)
     manners = {
         "rose": Policy(ttft=ttft, tpot=tpot),
-        "no-guard": Policy(guard=False, ttft=ttft, tpot=tpot),
+        "no-guard": Policy(guard=False, ttft=ttft, tpot=tpot, places=LANES),
         "no-affinity": Policy(affine=False, ttft=ttft, tpot=tpot),
     }
     found = {"roll": _row(alone, alone.makespan + train, work)}
@@ -148,7 +151,7 @@ def _areal(name: str, work: Trajectories) -> float:
     gpus, steps = MODELS[name], []
     for dedicated in range(2, TRAIN + DEDICATED - 1, 2):
         train, _ = post_training.seconds(name, DEVICE, (TRAIN + DEDICATED - dedicated) * gpus, work)
-        rolled = run_beside(work, Requests.of([], [], []), cluster(name, dedicated, 0), Policy())
+        rolled = run_beside(work, Requests.of([], [], []), cluster(name, dedicated, 0), Policy(places=LANES))
         steps.append(max(train, rolled.makespan))
     return min(steps)
 
@@ -167,7 +170,7 @@ def synced(rate: float, bf16: bool, steps: int, seed: int) -> dict[str, Any]:
     kept = codec.checkpoints(steps, rate, seed, bf16)
     sent = whole = changed = total = 0
     same = True
-    for old, new in zip(kept[:-1], kept[1:], strict=True):
+    for old, new in pairwise(kept):
         packets = codec.encode(old, new, shards=4)
         again = codec.decode(old, packets)
         same &= all(np.array_equal(again[name], new[name]) for name in new)
@@ -188,7 +191,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     trace = str(found) if found else ""
     loads = [("qwen3-8b", rate) for rate in lab.pick(quick=(0.5, 1.5, 6.0), full=(0.25, 0.5, 1.0, 1.5, 3.0, 6.0))]
     loads += [("qwen3-32b", rate) for rate in lab.pick(quick=(0.5,), full=(0.25, 0.5, 1.0))]
-    cases = [{"name": name, "rate": rate, "count": lab.pick(quick=192, full=512), "trace": trace}
+    cases = [{"name": name, "rate": rate, "count": lab.pick(quick=768, full=1536), "trace": trace}
              for name, rate in loads]  # fmt: skip
     sends = [{"rate": 1e-6, "bf16": True}, {"rate": 1e-3, "bf16": True}, {"rate": 1e-6, "bf16": False}]
     steps = {"steps": lab.pick(quick=4, full=20)}
@@ -283,11 +286,13 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 def beside(asked: Requests, work: Trajectories, name: str, serving: int, dedicated: int) -> dict[str, Any]:
     """The user's requests and trajectories on shared GPUs: what `assay compare rose` prints."""
     ttft, tpot = targets(name)
-    alone = run_beside(work, Requests.of([], [], []), cluster(name, dedicated, 0), Policy())
-    table = [{"system": "dedicated GPUs only", "rollout": alone.makespan, "finished": int(np.isfinite(alone.done).sum())}]
+    alone = run_beside(work, Requests.of([], [], []), cluster(name, dedicated, 0), Policy(places=LANES))
+    table = [
+        {"system": "dedicated GPUs only", "rollout": alone.makespan, "finished": int(np.isfinite(alone.done).sum())}
+    ]
     quiet = run_beside(NOBODY, asked, cluster(name, dedicated, serving), Policy(), seconds=max(asked.seconds, 1.0))
     table.append({"system": "serving only", "ttft_p99": p99(quiet.ttft), "tpot_p99": p99(quiet.tpot)})
-    for system, policy in {"rose": Policy(ttft=ttft, tpot=tpot), "no guard": Policy(guard=False)}.items():
+    for system, policy in {"rose": Policy(ttft=ttft, tpot=tpot), "no guard": Policy(guard=False, places=LANES)}.items():
         one = run_beside(work, asked, cluster(name, dedicated, serving), policy)
         table.append({
             "system": system, "rollout": one.makespan, "finished": int(np.isfinite(one.done).sum()),
@@ -296,12 +301,15 @@ def beside(asked: Requests, work: Trajectories, name: str, serving: int, dedicat
     gain = alone.makespan / table[2]["rollout"]
     kept = table[2]["ttft_p99"] <= ttft and table[2]["tpot_p99"] <= tpot
     met = table[1]["ttft_p99"] <= ttft and table[1]["tpot_p99"] <= tpot
-    serving_told = "keeps its targets" if kept else (
-        "misses its targets" if met else "misses its targets, as it does alone: use more serving GPUs")
+    serving_told = (
+        "keeps its targets"
+        if kept
+        else ("misses its targets" if met else "misses its targets, as it does alone: use more serving GPUs")
+    )
     return {
         "job": {"model": name, "device": DEVICE, "serving": serving, "dedicated": dedicated, "requests": len(asked),
                 "trajectories": len(work), "ttft_target": ttft, "tpot_target": tpot},
-        "table": table, "units": {"rollout": "s", "ttft_p99": "s", "tpot_p99": "s", "ttft_target": "s", "tpot_target": "s"},
+        "table": table, "units": dict.fromkeys(("rollout", "ttft_p99", "tpot_p99", "ttft_target", "tpot_target"), "s"),
         "why": f"With serving GPUs lent, rollouts end {gain:.2f} times as soon, and serving {serving_told}.",
         "trust": trust,
     }  # fmt: skip

@@ -57,7 +57,9 @@ def encode(old: Mapping[str, Bits], new: Mapping[str, Bits], shards: int = 1) ->
             before, after = (x.reshape(len(now) if now.ndim else 1, -1)[first:last].ravel() for x in (old[name], now))
             at = np.flatnonzero(before != after).astype(np.uint32)
             sparse = at.nbytes + at.size * after.itemsize < after.nbytes
-            packets.append(Packet((name, first, last), at if sparse else at[:0], after[at] if sparse else after.copy(), sparse))
+            packets.append(
+                Packet((name, first, last), at if sparse else at[:0], after[at] if sparse else after.copy(), sparse)
+            )
     return packets
 
 

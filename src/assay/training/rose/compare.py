@@ -14,16 +14,23 @@ from assay.workloads.trajectories import read
 MOST = 1 << 15  # trajectories of a step
 
 
-@click.command(epilog="Example:  assay compare rose --trace examples/azure.csv --trajectories examples/trajectories.jsonl")
+@click.command(
+    epilog="Example:  assay compare rose --trace examples/azure.csv --trajectories examples/trajectories.jsonl"
+)
 @click.option(
-    "--trace", required=True, type=click.Path(path_type=Path), help="Requests to serve, in any format of `assay traces`."
+    "--trace",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Requests to serve, in any format of `assay traces`.",
 )
 @click.option(
     "--trajectories", "path", required=True, type=click.Path(path_type=Path),
     help="Rollouts of a step: JSON lines, a turn a line (see `assay plan rl`).",
 )  # fmt: skip
 @click.option("--model", "name", type=click.Choice(list(rose.MODELS)), default="qwen3-8b", show_default=True)
-@click.option("--serving", type=click.IntRange(1, 256), default=8, show_default=True, help="GPUs (or groups) that serve.")
+@click.option(
+    "--serving", type=click.IntRange(1, 256), default=8, show_default=True, help="GPUs (or groups) that serve."
+)
 @click.option("--dedicated", type=click.IntRange(1, 256), default=2, show_default=True, help="That only roll out.")
 def command(trace: Path, path: Path, name: str, serving: int, dedicated: int) -> dict[str, Any]:
     """Roll out on serving GPUs: how much sooner rollouts end, and whether requests stay in time."""

@@ -6,10 +6,10 @@ after it: for those that wait, arrival + TTFT - now - prefill > tick; for those 
 iteration > tick; prompts of rollouts are read 512 tokens a tick. Keys and values share one pool. When both together
 come into the reserved headroom, the rollouts' budget is halved, the newest are put out (to be routed anew), and it
 does not grow until the next RL step. Without the guard ticks take turns, prompts are read in large pieces, and rollouts
-take what memory there is.
+take what memory there is, however many they are.
 
-Turns are routed one by one: to the GPU that has the keys and values, if it has a place; to a dedicated GPU; to a serving
-GPU that is eligible; or into the queue.
+Turns are routed one by one: to the GPU that has the keys and values, if it has a place; to a dedicated GPU; to a
+serving GPU that is eligible; or into the queue.
 """
 
 # Compiled functions take whatever types Numba infers.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,13 +34,43 @@ Ints = NDArray[np.int64]
 NEVER = math.inf
 LANES = 256  # requests that a GPU serves at once
 
-# columns: serving lanes, rollout places, GPUs, settings
+# columns: lanes of requests and places of rollouts, GPUs, trajectories, settings, targets, counts
 ARRIVED, LASTED = range(2)
 WHO, LEFT, SEEN, TO_READ = range(4)
-SERVING, ROLLING, USED_S, USED_R, BUDGET, FROZEN, TURN_OF = range(7)
-GUARD, AFFINE, PLACES, CHUNK_S, CHUNK_R, DEDICATED, ROOM, HEADROOM_ROOM, RULED = range(9)
-CLOCK, TTFT, TPOT, UNTIL = range(4)
-ABORTS, REREAD, TICKS, HALVED, BORROWED, DONE = range(6)
+SERVING, ROLLING, USED_S, USED_R, BUDGET, FROZEN, TURN_OF, COME, LISTED, IDLE = range(10)
+FIRST, TURN, CONTEXT, HOME, STATE = range(5)
+AWAY, QUEUED, RUNNING, DONE = range(4)
+GUARD, AFFINE, PLACES, CHUNK_S, CHUNK_R, DEDICATED, ROOM, HELD_BACK = range(8)
+CLOCK, TTFT, TPOT, UNTIL, NEXT_READY = range(5)
+ABORTS, REREAD, TICKS, HALVED, BORROWED, FINISHED, QUEUE = range(7)
+
+
+class State(NamedTuple):
+    """Everything: trajectories by i and their turns by k, requests by r, GPUs by g."""
+
+    turns: Ints  # prompt, output
+    env: Floats
+    traj: Ints
+    ready: Floats  # when the next turn may begin
+    done: Floats
+    queue: Ints  # turns that have no place
+    arrival: Floats
+    asked: Ints  # prompt, reply
+    lists: Ints  # requests of each GPU
+    ttft: Floats
+    tpot: Floats
+    serve: Floats  # seconds by tokens of an iteration
+    serve_coef: Floats
+    roll: Floats
+    roll_coef: Floats
+    gpu: Ints
+    free: Floats  # when each GPU's tick ends
+    lane: Ints  # requests on each GPU
+    stamp: Floats
+    spot: Ints  # rollouts on each GPU
+    rule: Ints
+    target: Floats
+    counts: Ints
 
 
 @njit(cache=True)
@@ -54,260 +84,246 @@ def _iteration(tokens, coef, b, seen, chunk, before):
 
 
 @njit(cache=True)
-def _prefill(tokens, coef, prompt, piece):
-    """Seconds that reading a prompt takes when nothing else runs."""
-    total, read = 0.0, 0
-    while read < prompt:
-        chunk = min(piece, prompt - read)
-        total += _iteration(tokens, coef, 0, 0, chunk, read)
-        read += chunk
-    return total
+def _mix(table, count, piece):
+    """What the next iteration of some lanes is: decodes, the tokens they see, who is read, and how much of it."""
+    b, seen, reading, chunk, before = 0, 0, -1, 0, 0
+    for j in range(count):
+        if table[j, TO_READ] == 0:
+            b, seen = b + 1, seen + table[j, SEEN]
+        elif reading < 0:
+            reading, chunk, before = j, min(piece, table[j, TO_READ]), table[j, SEEN]
+    return b, seen, reading, chunk, before
 
 
 @njit(cache=True)
-def _in_time(g, now, tick, n, lane, stamp, cost_s, coef_s, gpu, wait, rule, target):
+def _in_time(s, g, now, tick):
     """Whether every serving request of a GPU could still be in time after a rollout tick."""
-    queued = 0.0
-    seen, decoding = 0, 0
-    for j in range(n):
-        if lane[g, j, TO_READ] > 0:
-            queued += _prefill(cost_s, coef_s, lane[g, j, TO_READ], rule[CHUNK_S])
-            if stamp[g, j, ARRIVED] + target[TTFT] - now - queued <= tick:
-                return False
-        else:
-            decoding += 1
-            seen += lane[g, j, SEEN]
-    step = _iteration(cost_s, coef_s, decoding, seen, 0, 0)
-    for j in range(n):
-        if lane[g, j, TO_READ] == 0 and stamp[g, j, LASTED] + target[TPOT] - now - step - queued <= tick:
+    queued, seen, decoding = 0.0, 0, 0
+    for j in range(s.gpu[g, SERVING]):
+        if s.lane[g, j, TO_READ] == 0:
+            decoding, seen = decoding + 1, seen + s.lane[g, j, SEEN]
+            continue
+        read, left = s.lane[g, j, SEEN], s.lane[g, j, TO_READ]
+        while left > 0:
+            chunk = min(s.rule[CHUNK_S], left)
+            queued += _iteration(s.serve, s.serve_coef, 0, 0, chunk, read)
+            read, left = read + chunk, left - chunk
+        if s.stamp[g, j, ARRIVED] + s.target[TTFT] - now - queued <= tick:
+            return False
+    step = _iteration(s.serve, s.serve_coef, decoding, seen, 0, 0) if decoding else 0.0
+    for j in range(s.gpu[g, SERVING]):
+        if s.lane[g, j, TO_READ] == 0 and s.stamp[g, j, LASTED] + s.target[TPOT] - now - queued - step <= tick:
             return False
     return True
 
 
+# -------------------------------------------------------------------------------------------------- turns of rollouts
+
+
 @njit(cache=True)
-def _place(i, home, gpu, rule, loads, need):
+def _wake(s, now):
+    """Turns whose tools are done queue for a place."""
+    if s.target[NEXT_READY] > now:
+        return
+    s.target[NEXT_READY] = NEVER
+    for i in range(len(s.ready)):
+        if s.traj[i, STATE] == AWAY:
+            if s.ready[i] <= now:
+                s.traj[i, STATE] = QUEUED
+                s.queue[s.counts[QUEUE]] = i
+                s.counts[QUEUE] += 1
+            else:
+                s.target[NEXT_READY] = min(s.target[NEXT_READY], s.ready[i])
+
+
+@njit(cache=True)
+def _where(s, i, need):
     """Where the next turn of a trajectory goes, -1 where nobody has a place."""
-    dedicated, count = rule[DEDICATED], len(loads)
-    if rule[AFFINE] and home[i] >= 0 and loads[home[i]] < rule[PLACES]:
-        h = home[i]
-        if h < dedicated or gpu[h, USED_R] + need <= gpu[h, BUDGET]:
-            return h
-    best, least = -1, rule[PLACES]
-    for g in range(dedicated):
-        if loads[g] < least:
-            best, least = g, loads[g]
-    if best >= 0:
-        return best
-    for g in range(dedicated, count):
-        fits = gpu[g, USED_R] + need <= gpu[g, BUDGET]
-        if loads[g] < least and fits and (rule[GUARD] == 0 or gpu[g, SERVING] < LANES // 2):
-            best, least = g, loads[g]
+    h = s.traj[i, HOME]
+    fits = h >= 0 and s.gpu[h, ROLLING] < s.rule[PLACES] and s.gpu[h, USED_R] + need <= s.gpu[h, BUDGET]
+    if s.rule[AFFINE] and fits:
+        return h
+    best, least = -1, s.rule[PLACES]
+    for g in range(len(s.gpu)):
+        if g == s.rule[DEDICATED] and best >= 0:
+            break  # dedicated ones first
+        eligible = s.rule[GUARD] == 0 or s.gpu[g, SERVING] < LANES // 2
+        if eligible and s.gpu[g, ROLLING] < least and s.gpu[g, USED_R] + need <= s.gpu[g, BUDGET]:
+            best, least = g, s.gpu[g, ROLLING]
     return best
 
 
 @njit(cache=True)
-def _put_out(g, keep, gpu, spot, turn, first, prompt, output, context, home, queue, counts):
-    """Put the newest rollouts of a GPU out until the rest fits into `keep`; they are read anew elsewhere."""
-    while gpu[g, ROLLING] > 0 and gpu[g, USED_R] > keep:
-        j = gpu[g, ROLLING] - 1
-        i = spot[g, j, WHO]
-        k = first[i] + turn[i]
-        gpu[g, USED_R] -= context[i] + prompt[k] + output[k]
-        gpu[g, ROLLING] -= 1
-        home[i] = -1
-        queue[counts[DONE + 1]] = i
-        counts[DONE + 1] += 1
-        counts[ABORTS] += 1
+def _seat(s, now):
+    """Give queued turns their places, first come first served; who finds none stays queued."""
+    left = 0
+    for q in range(s.counts[QUEUE]):
+        i = s.queue[q]
+        k = s.traj[i, FIRST] + s.traj[i, TURN]
+        need = s.traj[i, CONTEXT] + s.turns[k, 0] + s.turns[k, 1]
+        g = _where(s, i, need)
+        if g < 0:
+            s.queue[left] = i
+            left += 1
+            continue
+        kept = s.traj[i, CONTEXT] if g == s.traj[i, HOME] else 0
+        s.counts[REREAD] += s.traj[i, CONTEXT] - kept
+        s.counts[BORROWED] += g >= s.rule[DEDICATED]
+        j = s.gpu[g, ROLLING]
+        s.spot[g, j, WHO], s.spot[g, j, LEFT], s.spot[g, j, SEEN] = i, s.turns[k, 1], kept
+        s.spot[g, j, TO_READ] = s.traj[i, CONTEXT] + s.turns[k, 0] - kept
+        s.gpu[g, ROLLING] += 1
+        s.gpu[g, USED_R] += need
+        s.traj[i, HOME], s.traj[i, STATE] = g, RUNNING
+        if s.gpu[g, IDLE]:
+            s.free[g], s.gpu[g, IDLE] = now, 0
+    s.counts[QUEUE] = left
 
 
 @njit(cache=True)
-def play(
-    first, prompt, output, env, arrival, ask, reply, at_gpu, cost_s, coef_s, cost_r, coef_r, rule, target, gpu, lane,
-    stamp, spot, ttft, tpot, done, counts, progress,
-):  # fmt: skip
-    """One RL step's trajectories, and serving beside them, until the last trajectory is done (or `until`)."""
-    trajectories, gpus = len(first) - 1, len(gpu)
-    turn, context = np.zeros(trajectories, np.int64), np.zeros(trajectories, np.int64)
-    home = np.full(trajectories, -1, np.int64)
-    ready = np.zeros(trajectories)  # when the next turn may begin
-    state = np.zeros(trajectories, np.int64)  # 0 away, 1 queued, 2 on a GPU, 3 done
-    queue = np.zeros(trajectories + 1, np.int64)
-    free, loads = np.full(gpus, target[CLOCK]), np.zeros(gpus, np.int64)
-    upto = np.zeros(gpus, np.int64)  # requests of each GPU's list that have come
-    waits = np.zeros((gpus, 4096), np.int64)
-    waiting = np.zeros(gpus, np.int64)
-    finished, now = 0, target[CLOCK]
-    for i in range(trajectories):
-        ready[i] = now
-    next_ready = now
-    heads, idle = np.zeros(gpus, np.int64), np.zeros(gpus, np.int64)
-    while (finished < trajectories or target[UNTIL] < NEVER) and now < target[UNTIL]:
-        g = int(np.argmin(free))
-        now = free[g]
-        if now == NEVER or now >= target[UNTIL]:
+def _put_out(s, g, keep):
+    """Put the newest rollouts of a GPU out until the rest fits into `keep`; they are read anew wherever they go."""
+    while s.gpu[g, ROLLING] > 0 and s.gpu[g, USED_R] > keep:
+        s.gpu[g, ROLLING] -= 1
+        i = s.spot[g, s.gpu[g, ROLLING], WHO]
+        k = s.traj[i, FIRST] + s.traj[i, TURN]
+        s.gpu[g, USED_R] -= s.traj[i, CONTEXT] + s.turns[k, 0] + s.turns[k, 1]
+        s.traj[i, HOME], s.traj[i, STATE] = -1, QUEUED
+        s.queue[s.counts[QUEUE]] = i
+        s.counts[QUEUE] += 1
+        s.counts[ABORTS] += 1
+
+
+@njit(cache=True)
+def _rollout_tick(s, g, now):
+    """One iteration of rollouts, if it may be; whether it was."""
+    m, n = s.gpu[g, ROLLING], s.gpu[g, SERVING]
+    if m == 0 or (n > 0 and s.rule[GUARD] == 0 and s.gpu[g, TURN_OF] == 1):
+        return False
+    b, seen, reading, chunk, before = _mix(s.spot[g], m, s.rule[CHUNK_R])
+    tick = _iteration(s.roll, s.roll_coef, b, seen, chunk, before)
+    if n > 0 and s.rule[GUARD] and not _in_time(s, g, now, tick):
+        return False
+    s.free[g], s.gpu[g, TURN_OF] = now + tick, 1
+    s.counts[TICKS] += 1
+    for j in range(m - 1, -1, -1):
+        if j == reading:
+            s.spot[g, j, TO_READ] -= chunk
+            s.spot[g, j, SEEN] += chunk
+        if s.spot[g, j, TO_READ] > 0:
+            continue
+        s.spot[g, j, LEFT] -= 1
+        s.spot[g, j, SEEN] += 1
+        if s.spot[g, j, LEFT] == 0:
+            i = s.spot[g, j, WHO]
+            last = s.gpu[g, ROLLING] - 1
+            s.spot[g, j] = s.spot[g, last]
+            s.gpu[g, ROLLING] = last
+            _turn_done(s, i, g, now + tick)
+    return True
+
+
+@njit(cache=True)
+def _turn_done(s, i, g, end):
+    k = s.traj[i, FIRST] + s.traj[i, TURN]
+    s.traj[i, CONTEXT] += s.turns[k, 0] + s.turns[k, 1]
+    s.gpu[g, USED_R] -= s.traj[i, CONTEXT]
+    s.traj[i, TURN] += 1
+    if k + 1 == s.traj[i + 1, FIRST]:
+        s.traj[i, STATE], s.done[i] = DONE, end
+        s.counts[FINISHED] += 1
+    else:
+        s.traj[i, STATE], s.ready[i] = AWAY, end + s.env[k]
+        s.target[NEXT_READY] = min(s.target[NEXT_READY], s.ready[i])
+
+
+# ------------------------------------------------------------------------------------------------------------ serving
+
+
+@njit(cache=True)
+def _admit(s, g, now):
+    """Take in requests that have come, if there is memory; rollouts give way."""
+    while s.gpu[g, COME] < s.gpu[g, LISTED] and s.gpu[g, SERVING] < LANES:
+        r = s.lists[g, s.gpu[g, COME]]
+        if s.arrival[r] > now:
             break
-        if next_ready <= now:  # turns whose tools are done look for a place
-            next_ready = NEVER
-            for i in range(trajectories):
-                if state[i] == 0:
-                    if ready[i] <= now:
-                        state[i] = 1
-                        queue[counts[DONE + 1]] = i
-                        counts[DONE + 1] += 1
-                    else:
-                        next_ready = min(next_ready, ready[i])
-        left = 0
-        for q in range(counts[DONE + 1]):
-            i = queue[q]
-            k = first[i] + turn[i]
-            need = context[i] + prompt[k] + output[k]
-            w = _place(i, home, gpu, rule, loads, need)
-            if w < 0:
-                queue[left] = i
-                left += 1
+        need = s.asked[r, 0] + s.asked[r, 1]
+        if s.rule[GUARD] and s.gpu[g, USED_R] > 0:
+            if s.gpu[g, USED_S] + s.gpu[g, USED_R] + need > s.rule[HELD_BACK] and s.gpu[g, FROZEN] == 0:
+                s.gpu[g, FROZEN], s.gpu[g, BUDGET] = 1, s.gpu[g, USED_R] // 2  # until the next RL step
+                s.counts[HALVED] += 1
+                _put_out(s, g, s.gpu[g, BUDGET])
+            if s.gpu[g, USED_S] + s.gpu[g, USED_R] + need > s.rule[ROOM]:  # the headroom is gone, too
+                _put_out(s, g, max(0, s.rule[ROOM] - s.gpu[g, USED_S] - need))
+        if s.gpu[g, USED_S] + s.gpu[g, USED_R] + need > s.rule[ROOM] and s.gpu[g, USED_S] + s.gpu[g, USED_R] > 0:
+            break
+        j = s.gpu[g, SERVING]
+        s.lane[g, j, WHO], s.lane[g, j, LEFT], s.lane[g, j, SEEN], s.lane[g, j, TO_READ] = (
+            r,
+            s.asked[r, 1],
+            0,
+            s.asked[r, 0],
+        )
+        s.stamp[g, j, ARRIVED], s.stamp[g, j, LASTED] = s.arrival[r], s.arrival[r]
+        s.gpu[g, SERVING] += 1
+        s.gpu[g, USED_S] += need
+        s.gpu[g, COME] += 1
+
+
+@njit(cache=True)
+def _serving_tick(s, g, now):
+    """One iteration of serving: a prompt alone, for the first token is what is tight, or all decodes."""
+    n = s.gpu[g, SERVING]
+    b, seen, reading, chunk, before = _mix(s.lane[g], n, s.rule[CHUNK_S])
+    if reading >= 0:
+        b, seen = 0, 0
+    end = now + _iteration(s.serve, s.serve_coef, b, seen, chunk, before)
+    s.free[g], s.gpu[g, TURN_OF] = end, 0
+    for j in range(n - 1, -1, -1):
+        r = s.lane[g, j, WHO]
+        if reading >= 0:
+            if j != reading:
                 continue
-            j = gpu[w, ROLLING]
-            fresh = w != home[i]
-            spot[w, j, WHO], spot[w, j, LEFT], spot[w, j, SEEN] = i, output[k], 0 if fresh else context[i]
-            spot[w, j, TO_READ] = prompt[k] + (context[i] if fresh else 0)
-            counts[REREAD] += context[i] if fresh else 0
-            counts[BORROWED] += w >= rule[DEDICATED]
-            gpu[w, ROLLING] += 1
-            gpu[w, USED_R] += need
-            loads[w] += 1
-            home[i], state[i] = w, 2
-            if idle[w]:
-                free[w], idle[w] = now, 0
-        counts[DONE + 1] = left
-        # serving requests that have come since
-        while upto[g] < progress[g, 1] and arrival[at_gpu[g, upto[g]]] <= now:
-            waits[g, (heads[g] + waiting[g]) % 4096] = at_gpu[g, upto[g]]
-            waiting[g] += 1
-            upto[g] += 1
-        while waiting[g] > 0 and gpu[g, SERVING] < LANES:
-            r = waits[g, heads[g]]
-            need = ask[r] + reply[r]
-            over = gpu[g, USED_S] + gpu[g, USED_R] + need - (rule[HEADROOM_ROOM] if rule[GUARD] else rule[ROOM])
-            if over > 0 and rule[GUARD] and gpu[g, FROZEN] == 0 and gpu[g, USED_R] > 0:
-                gpu[g, FROZEN], gpu[g, BUDGET] = 1, gpu[g, USED_R] // 2
-                counts[HALVED] += 1
-                before = gpu[g, ROLLING]
-                _put_out(g, gpu[g, BUDGET], gpu, spot, turn, first, prompt, output, context, home, queue, counts)
-                loads[g] -= before - gpu[g, ROLLING]
-                for q in range(counts[DONE + 1]):
-                    state[queue[q]] = 1
-            if gpu[g, USED_S] + gpu[g, USED_R] + need > rule[ROOM]:
-                if rule[GUARD] == 0 or gpu[g, USED_R] == 0:
-                    break
-                before = gpu[g, ROLLING]  # the headroom is gone, too: serving first
-                keep = max(0, gpu[g, USED_R] - need)
-                _put_out(g, keep, gpu, spot, turn, first, prompt, output, context, home, queue, counts)
-                loads[g] -= before - gpu[g, ROLLING]
-                for q in range(counts[DONE + 1]):
-                    state[queue[q]] = 1
-            j = gpu[g, SERVING]
-            lane[g, j, WHO], lane[g, j, LEFT], lane[g, j, SEEN], lane[g, j, TO_READ] = r, reply[r], 0, ask[r]
-            stamp[g, j, ARRIVED], stamp[g, j, LASTED] = arrival[r], arrival[r]
-            gpu[g, SERVING] += 1
-            gpu[g, USED_S] += need
-            heads[g], waiting[g] = (heads[g] + 1) % 4096, waiting[g] - 1
-        # one tick
-        idle[g] = 0
-        n, m = gpu[g, SERVING], gpu[g, ROLLING]
-        seconds = 0.0
-        if m > 0:
-            b, seen, chunk, reading = 0, 0, 0, -1
-            for j in range(m):
-                if spot[g, j, TO_READ] == 0:
-                    b, seen = b + 1, seen + spot[g, j, SEEN]
-                elif reading < 0:
-                    reading, chunk = j, min(rule[CHUNK_R], spot[g, j, TO_READ])
-            tick = _iteration(cost_r, coef_r, b, seen, chunk, spot[g, reading, SEEN] if reading >= 0 else 0)
-            if n == 0:
-                seconds = tick
-            elif rule[GUARD]:
-                if _in_time(g, now, tick, n, lane, stamp, cost_s, coef_s, gpu, waiting, rule, target):
-                    seconds = tick
-            elif gpu[g, TURN_OF] == 0:
-                seconds = tick
-        if seconds > 0.0:
-            end = now + seconds
-            gpu[g, TURN_OF] = 1
-            counts[TICKS] += 1
-            for j in range(m - 1, -1, -1):
-                if j == reading:
-                    spot[g, j, TO_READ] -= chunk
-                    spot[g, j, SEEN] += chunk
-                    if spot[g, j, TO_READ] > 0:
-                        continue
-                elif spot[g, j, TO_READ] > 0:
-                    continue
-                spot[g, j, LEFT] -= 1
-                spot[g, j, SEEN] += 1
-                if spot[g, j, LEFT] > 0:
-                    continue
-                i = spot[g, j, WHO]
-                k = first[i] + turn[i]
-                context[i] += prompt[k] + output[k]
-                gpu[g, USED_R] -= context[i]
-                loads[g] -= 1
-                last = gpu[g, ROLLING] - 1
-                for c in range(4):
-                    spot[g, j, c] = spot[g, last, c]
-                gpu[g, ROLLING] = last
-                turn[i] += 1
-                if k + 1 == first[i + 1]:
-                    state[i], done[i] = 3, end
-                    finished += 1
-                else:
-                    state[i], ready[i] = 0, end + env[k]
-                    next_ready = min(next_ready, ready[i])
-            free[g] = end
-        elif n > 0:
-            b, seen, chunk, reading = 0, 0, 0, -1
-            for j in range(n):
-                if lane[g, j, TO_READ] == 0:
-                    b, seen = b + 1, seen + lane[g, j, SEEN]
-                elif reading < 0:
-                    reading, chunk = j, min(rule[CHUNK_S], lane[g, j, TO_READ])
-            if reading >= 0:  # prompts first, alone: the time to the first token is what is tight
-                b, seen = 0, 0
-            end = now + _iteration(cost_s, coef_s, b, seen, chunk, lane[g, reading, SEEN] if reading >= 0 else 0)
-            gpu[g, TURN_OF] = 0
-            for j in range(n - 1, -1, -1):
-                r = lane[g, j, WHO]
-                if reading >= 0:
-                    if j != reading:
-                        continue
-                    lane[g, j, TO_READ] -= chunk
-                    lane[g, j, SEEN] += chunk
-                    if lane[g, j, TO_READ] > 0:
-                        continue
-                    ttft[r] = end - arrival[r]
-                else:
-                    tpot[r] = max(tpot[r], end - stamp[g, j, LASTED])
-                stamp[g, j, LASTED] = end
-                lane[g, j, LEFT] -= 1
-                lane[g, j, SEEN] += 1
-                if lane[g, j, LEFT] <= 0:
-                    gpu[g, USED_S] -= ask[r] + reply[r]
-                    last = gpu[g, SERVING] - 1
-                    for c in range(4):
-                        lane[g, j, c] = lane[g, last, c]
-                    stamp[g, j, ARRIVED], stamp[g, j, LASTED] = stamp[g, last, ARRIVED], stamp[g, last, LASTED]
-                    gpu[g, SERVING] = last
-            free[g] = end
-        else:  # idle until somebody comes
-            idle[g] = 1
-            free[g] = arrival[at_gpu[g, upto[g]]] if upto[g] < progress[g, 1] else NEVER
-            # turns come back to whichever GPU: look again when the next tool is done
-            if next_ready < free[g] and next_ready > now:
-                free[g] = next_ready
-            elif counts[DONE + 1] > 0 and free[g] == NEVER and finished < trajectories:
-                free[g] = now + 0.01
-    for g in range(gpus):
-        progress[g, 0] = upto[g]
-    counts[DONE] = finished
+            s.lane[g, j, TO_READ] -= chunk
+            s.lane[g, j, SEEN] += chunk
+            if s.lane[g, j, TO_READ] > 0:
+                continue
+            s.ttft[r] = end - s.arrival[r]
+        else:
+            s.tpot[r] += (end - s.stamp[g, j, LASTED]) / (s.asked[r, 1] - 1)  # in the end, the mean
+        s.stamp[g, j, LASTED] = end
+        s.lane[g, j, LEFT] -= 1
+        s.lane[g, j, SEEN] += 1
+        if s.lane[g, j, LEFT] <= 0:
+            s.gpu[g, USED_S] -= s.asked[r, 0] + s.asked[r, 1]
+            last = s.gpu[g, SERVING] - 1
+            s.lane[g, j], s.stamp[g, j] = s.lane[g, last], s.stamp[g, last]
+            s.gpu[g, SERVING] = last
+
+
+@njit(cache=True)
+def play(s):
+    """Until the last trajectory is done, or until the time that was given; the clock then."""
+    total = len(s.ready)
+    now = s.target[CLOCK]
+    while s.counts[FINISHED] < total or s.target[UNTIL] < NEVER:
+        g = int(np.argmin(s.free))
+        now = s.free[g]
+        if now >= s.target[UNTIL]:
+            return min(now, s.target[UNTIL])
+        _wake(s, now)
+        _seat(s, now)
+        _admit(s, g, now)
+        s.gpu[g, IDLE] = 0
+        if _rollout_tick(s, g, now):
+            continue
+        if s.gpu[g, SERVING] > 0:
+            _serving_tick(s, g, now)
+            continue
+        s.gpu[g, IDLE] = 1  # until a request comes, or a tool is done and somebody has to look for a place
+        s.free[g] = s.target[NEXT_READY] if s.target[NEXT_READY] > now else NEVER
+        if s.gpu[g, COME] < s.gpu[g, LISTED]:
+            s.free[g] = min(s.free[g], max(now, s.arrival[s.lists[g, s.gpu[g, COME]]]))
     return now
 
 
@@ -328,10 +344,11 @@ class Policy:
 
     guard: bool = True
     affine: bool = True
-    places: int = 16  # trajectories a GPU
+    places: int = 64  # trajectories a GPU; the paper has 16, with longer contexts
     headroom: float = 0.2
     ttft: float = 0.150
     tpot: float = 0.500
+    margin: float = 0.1  # of both targets, which rollouts leave: for requests that come during a tick
 
 
 @dataclass(frozen=True)
@@ -352,28 +369,33 @@ def share(
     work: Trajectories, requests: Requests, cluster: Cluster, policy: Policy, seconds: float = math.inf
 ) -> Shared:
     """Roll out beside serving; without trajectories serving goes on for `seconds`."""
-    gpus = cluster.dedicated + cluster.serving
-    gpu = np.zeros((gpus, 7), dtype=np.int64)
-    rollouts = cluster.room if not policy.guard else int((1 - policy.headroom) * cluster.room)
-    gpu[:, BUDGET] = rollouts
-    lists = [np.arange(len(requests))[at :: max(1, cluster.serving)] for at in range(cluster.serving)]
-    most = max([len(one) for one in lists], default=0)
-    at_gpu, progress = np.zeros((gpus, most + 1), dtype=np.int64), np.zeros((gpus, 2), dtype=np.int64)
-    for at, one in enumerate(lists):
-        at_gpu[cluster.dedicated + at, : len(one)] = one
-        progress[cluster.dedicated + at, 1] = len(one)
-    rule = np.array([policy.guard, policy.affine, policy.places, 8192, 512 if policy.guard else 8192, cluster.dedicated,
-                     cluster.room, rollouts, 0], dtype=np.int64)  # fmt: skip
-    target = np.array([0.0, policy.ttft, policy.tpot, seconds])
+    gpus, count = cluster.dedicated + cluster.serving, len(work)
+    gpu, lists = np.zeros((gpus, 10), dtype=np.int64), np.zeros((gpus, len(requests) + 1), dtype=np.int64)
+    held_back = int((1 - policy.headroom) * cluster.room)
+    gpu[:, BUDGET] = cluster.room
+    if policy.guard:
+        gpu[cluster.dedicated :, BUDGET] = held_back
+    for at in range(cluster.serving):
+        mine = np.arange(len(requests))[at :: cluster.serving]
+        lists[cluster.dedicated + at, : len(mine)] = mine
+        gpu[cluster.dedicated + at, LISTED] = len(mine)
+    traj = np.zeros((count + 1, 5), dtype=np.int64)
+    traj[:, FIRST], traj[:, HOME] = work.first, -1
+    chunk = 512 if policy.guard else 8192
+    rule = [policy.guard, policy.affine, policy.places, 8192, chunk, cluster.dedicated, cluster.room, held_back]
+    left = 1 - policy.margin
     ttft, tpot = np.full(len(requests), np.nan), np.zeros(len(requests))
-    done, counts = np.full(len(work), np.inf), np.zeros(8, dtype=np.int64)
-    end = play(
-        work.first, work.prompt, work.output, work.env, requests.arrival, requests.prompt.astype(np.int64),
-        requests.output.astype(np.int64), at_gpu, cluster.serve.tokens, cluster.serve.packed(), cluster.roll.tokens,
-        cluster.roll.packed(), rule, target, gpu, np.zeros((gpus, LANES, 4), dtype=np.int64),
-        np.zeros((gpus, LANES, 2)), np.zeros((gpus, policy.places + 1, 4), dtype=np.int64), ttft, tpot, done, counts,
-        progress,
-    )  # fmt: skip
+    done, counts = np.full(count, np.inf), np.zeros(7, dtype=np.int64)
+    end = play(State(
+        turns=np.stack([work.prompt, work.output], axis=1), env=work.env, traj=traj, ready=np.zeros(count), done=done,
+        queue=np.zeros(count + 1, dtype=np.int64), arrival=requests.arrival,
+        asked=np.stack([requests.prompt, requests.output], axis=1).astype(np.int64), lists=lists, ttft=ttft, tpot=tpot,
+        serve=cluster.serve.tokens, serve_coef=cluster.serve.packed(), roll=cluster.roll.tokens,
+        roll_coef=cluster.roll.packed(), gpu=gpu, free=np.zeros(gpus),
+        lane=np.zeros((gpus, LANES, 4), dtype=np.int64), stamp=np.zeros((gpus, LANES, 2)),
+        spot=np.zeros((gpus, policy.places + 1, 4), dtype=np.int64), rule=np.array(rule, dtype=np.int64),
+        target=np.array([0.0, left * policy.ttft, left * policy.tpot, seconds, 0.0]), counts=counts,
+    ))  # fmt: skip
     late = np.isnan(ttft) & (requests.arrival + policy.ttft < end)  # not answered at all, and too late already
     ttft[late] = end - requests.arrival[late]
     answered = ~np.isnan(ttft)

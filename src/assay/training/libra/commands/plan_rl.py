@@ -14,13 +14,13 @@ from assay.training import libra
 from assay.training.libra.planner import Machine
 from assay.workloads.trajectories import read
 
-MOST = 1024  # GPUs
+MOST = 512  # GPUs
 ROLLOUTS = 1 << 17
 
 
 @click.command(
     name="rl",
-    epilog="Example:  assay plan rl --trajectories examples/trajectories.jsonl --model qwen3-8b --device a800 --gpus 48",
+    epilog="Example:  assay plan rl --trajectories examples/trajectories.jsonl --device a800 --gpus 48",
 )
 @click.option(
     "--trajectories", "path", required=True, type=click.Path(path_type=Path),
@@ -36,9 +36,7 @@ ROLLOUTS = 1 << 17
 )  # fmt: skip
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="Splits to show.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the trajectories drawn.")
-def command(
-    path: Path, gpus: int, name: str, on: str, batch: int | None, top: int, seed: int
-) -> dict[str, Any]:
+def command(path: Path, gpus: int, name: str, on: str, batch: int | None, top: int, seed: int) -> dict[str, Any]:
     """Split GPUs between rollout and training: seconds of a step, who waits for whom, sizes of instances."""
     work = read(path)
     work = work if batch is None else libra.scaled(work, batch, seed)
