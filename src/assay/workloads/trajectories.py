@@ -151,7 +151,8 @@ def draw(
 
 def as_lines(work: Trajectories) -> str:
     """The file that `read` reads; sizes of answers come out as one of each class."""
-    sizes, rows = (200, 2000, 20_000), []
+    sizes = (200, 2000, 20_000)
+    rows: list[str] = []
     for i in range(len(work)):
         for turn, at in enumerate(range(work.first[i], work.first[i + 1])):
             row: dict[str, Any] = {"trajectory": i, "turn": turn, "step": int(work.step[i])}
@@ -227,7 +228,8 @@ def _laid_out(rows: dict[str, dict[int, tuple[Any, ...]]], path: Path) -> Trajec
     if len(tools) > 256:
         raise BadInput(f"{path}: {len(tools)} kinds of tool; name at most 256")
     flat: list[tuple[Any, ...]] = []
-    counts, steps = [], []
+    counts: list[int] = []
+    steps: list[int] = []
     for name, turns in rows.items():
         if sorted(turns) != list(range(len(turns))):
             raise BadInput(f"{path}: trajectory {name} has turns {sorted(turns)[:6]}; 0, 1, 2, … expected")

@@ -222,7 +222,8 @@ def steps(
     group = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     hint = None if hints is None else np.concatenate([np.asarray(one) for one in hints])
     run = Rollout(work, pool, rule, group=group, hint=hint)
-    found, start, first = [], 0.0, 0
+    found: list[Outcome] = []
+    start, first = 0.0, 0
     busy, before = np.zeros(len(pool)), np.zeros(3, dtype=np.int64)
     for at, part in enumerate(parts):
         run.submit(np.arange(first, first + len(part)), start)
@@ -264,7 +265,7 @@ def _state(work: Trajectories, pool: Pool, rule: Rule, task: Ints, group: Ints, 
         return np.full(shape, full, dtype=np.int64)
 
     traj = ints(count, 13, full=-1)
-    columns = {events.FIRST: work.first[:-1], events.LAST: work.first[1:], events.TASK: task, events.GROUP: group,
+    columns: dict[int, Any] = {events.FIRST: work.first[:-1], events.LAST: work.first[1:], events.TASK: task, events.GROUP: group,
                events.HINT: hint, events.TURN: 0, events.CONTEXT: 0, events.LEVEL: 0, events.HELD: 0}  # fmt: skip
     for column, values in columns.items():
         traj[:, column] = values

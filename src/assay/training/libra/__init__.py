@@ -232,7 +232,8 @@ def answer(work: Trajectories, machine: Machine, top: int) -> dict[str, Any]:
     """What `assay plan rl` prints: the best splits for the latest step of the user's trajectories."""
     latest = work.of_step(int(work.step.max()))
     planned, by_hand = planner.best(machine, latest), planner.homogeneous(machine, latest)
-    rows, seen = [], set()
+    rows: list[dict[str, Any]] = []
+    seen: set[tuple[Split, str]] = set()
     for judged, router in sorted(
         [(one, "c-mlfq") for one in planned] + [(one, "least-connections") for one in by_hand],
         key=lambda pair: (pair[0].step, pair[0].rollout),

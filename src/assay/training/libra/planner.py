@@ -244,7 +244,8 @@ def candidates(machine: Machine, work: Trajectories) -> list[Judged]:
     Raises:
         BadInput: on no number of GPUs does the model train, or none of the instances holds the longest trajectory.
     """
-    allowed, found = sizes(machine, int(work.length.max())), []
+    allowed = sizes(machine, int(work.length.max()))
+    found: list[Judged] = []
     for gpus in splits(machine):
         train, plan = training(machine, gpus, work)
         if math.isinf(train):
@@ -255,7 +256,7 @@ def candidates(machine: Machine, work: Trajectories) -> list[Judged]:
             Judged(Split(gpus, counts), train, estimate(needs, counts), plan)
             for counts in {*coarse(rest, allowed), *alike(rest, allowed)}
         ]
-        mixed = sorted(judged, key=lambda one: (one.step, one.rollout))[:MIXED]
+        mixed = sorted(judged, key=lambda one: (one.step, one.rollout, one.split.counts))[:MIXED]
         found += mixed + [one for one in judged if one.split.counts in alike(rest, allowed) and one not in mixed]
     if not found:
         have = clusters.read(f"1x{machine.device}").device.mem_bytes * USABLE / 1e9
@@ -290,7 +291,8 @@ def best(machine: Machine, work: Trajectories, rule: Rule | None = None) -> list
 
 def homogeneous(machine: Machine, work: Trajectories, rule: Rule | None = None) -> list[Judged]:
     """Every split with instances of one size, played through: what one would set by hand, tuned."""
-    allowed, found = sizes(machine, int(work.length.max())), []
+    allowed = sizes(machine, int(work.length.max()))
+    found: list[Judged] = []
     for gpus in splits(machine):
         train, plan = training(machine, gpus, work)
         if not math.isinf(train):

@@ -132,7 +132,8 @@ def lockstep(work: Sequence[Sequence[Trajectories]]) -> Fleet:
 
 def partition(work: Sequence[Sequence[Trajectories]], staleness: int = 1) -> Fleet:
     """An engine of one GPU and an equal share of training for each, as many at once as there are rollout GPUs."""
-    total, ends, used = 0.0, [], 0.0
+    total, used = 0.0, 0.0
+    ends: list[float] = []
     for at in range(0, len(work), ROLLOUT):
         wave = [asynchronous([one], staleness, gpus=1) for one in work[at : at + ROLLOUT]]
         # updates of tenants that run beside each other queue at one trainer: at least their sum

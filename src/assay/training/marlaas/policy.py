@@ -32,7 +32,10 @@ Ints = NDArray[np.int64]
 class Task(Protocol):
     """What a tenant brings: prompts of three digits, and how good two digits are as an answer."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Of the tenant; no two have the same."""
+        ...
 
     def reward(self, prompt: Sequence[int], output: Sequence[int]) -> float:
         """From 0 to 1."""

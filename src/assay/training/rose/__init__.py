@@ -112,8 +112,8 @@ def cluster(name: str, dedicated: int = DEDICATED, serving: int = SERVING) -> Cl
     return Cluster(dedicated, serving, cost, cost, room)
 
 
-NOBODY = Trajectories(np.zeros(1, np.int64), *(np.zeros(0, np.int64) for _ in range(2)), np.zeros(0),
-                      *(np.zeros(0, np.int64) for _ in range(2)))  # fmt: skip
+_NO_INTS, _NO_FLOATS = np.zeros(0, dtype=np.int64), np.zeros(0)
+NOBODY = Trajectories(np.zeros(1, dtype=np.int64), _NO_INTS, _NO_INTS, _NO_FLOATS, _NO_INTS, _NO_INTS)
 
 
 def trained(name: str, rate: float, count: int, trace: str, seed: int) -> dict[str, dict[str, Any]]:
@@ -148,7 +148,8 @@ def trained(name: str, rate: float, count: int, trace: str, seed: int) -> dict[s
 
 def _areal(name: str, work: Trajectories) -> float:
     """Seconds of a step where rollout and training overlap, with the best split of the same GPUs."""
-    gpus, steps = MODELS[name], []
+    gpus = MODELS[name]
+    steps: list[float] = []
     for dedicated in range(2, TRAIN + DEDICATED - 1, 2):
         train, _ = post_training.seconds(name, DEVICE, (TRAIN + DEDICATED - dedicated) * gpus, work)
         rolled = run_beside(work, Requests.of([], [], []), cluster(name, dedicated, 0), Policy(places=LANES))
