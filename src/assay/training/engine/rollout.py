@@ -265,8 +265,9 @@ def _state(work: Trajectories, pool: Pool, rule: Rule, task: Ints, group: Ints, 
         return np.full(shape, full, dtype=np.int64)
 
     traj = ints(count, 13, full=-1)
-    columns: dict[int, Any] = {events.FIRST: work.first[:-1], events.LAST: work.first[1:], events.TASK: task, events.GROUP: group,
-               events.HINT: hint, events.TURN: 0, events.CONTEXT: 0, events.LEVEL: 0, events.HELD: 0}  # fmt: skip
+    columns: dict[int, Any] = dict.fromkeys((events.TURN, events.CONTEXT, events.LEVEL, events.HELD), 0)
+    columns |= {events.FIRST: work.first[:-1], events.LAST: work.first[1:]}
+    columns |= {events.TASK: task, events.GROUP: group, events.HINT: hint}
     for column, values in columns.items():
         traj[:, column] = values
     inst = ints(size, 22)
