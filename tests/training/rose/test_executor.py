@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 @cache
 def step(rate: float, seed: int) -> dict[str, dict[str, Any]]:
-    return rose.trained("qwen3-8b", rate, 384, "", seed)
+    return rose.trained("qwen3-8b", rate, 512, "", seed)
 
 
 @pytest.mark.parametrize("seed", [5, 6])
@@ -32,8 +32,7 @@ def test_serving_is_in_time_with_the_guard_and_late_without(seed: int) -> None:
     found = step(1.0, seed)
     assert found["rose"]["alone_kept"] and found["rose"]["kept"]
     assert found["rose"]["borrowed"] > 100  # and serving GPUs really rolled out
-    crowded = rose.trained("qwen3-8b", 1.0, 1536, "", seed)["no-guard"]
-    assert crowded["alone_kept"] and not crowded["kept"]
+    assert not found["no-guard"]["kept"]
 
 
 def test_rollouts_gain_and_affinity_saves_reading() -> None:
@@ -54,8 +53,13 @@ def toy(room: int) -> Cluster:
 
 
 @settings(deadline=None, max_examples=15)
-@given(seed=st.integers(0, 10_000), guard=st.booleans(), affine=st.booleans(), rate=st.floats(0.5, 30))
-def test_every_trajectory_is_done_exactly_once(seed: int, guard: bool, affine: bool, rate: float) -> None:
+@given(
+    seed=st.integers(0, 10_000),
+    guard=st.sampled_from(["slack", "turns", "none"]),
+    affine=st.booleans(),
+    rate=st.floats(0.5, 30),
+)
+def test_every_trajectory_is_done_exactly_once(seed: int, guard: str, affine: bool, rate: float) -> None:
     work = draw(40, seed)
     work = replace(work, prompt=work.prompt // 8 + 1, output=work.output // 20 + 1, env=work.env / 10)
     random = np.random.default_rng(seed)

@@ -5,8 +5,8 @@ a time. Serving goes first. With the guard, a rollout tick is taken only if ever
 after it: for those that wait, arrival + TTFT - now - prefill > tick; for those that decode, last token + TPOT - now -
 iteration > tick; prompts of rollouts are read 512 tokens a tick. Keys and values share one pool. When both together
 come into the reserved headroom, the rollouts' budget is halved, the newest are put out (to be routed anew), and it
-does not grow until the next RL step. Without the guard ticks take turns, prompts are read in large pieces, and rollouts
-take what memory there is, however many they are.
+does not grow until the next RL step. Two other ways, for comparison: ticks that take turns, and a rollout tick whenever there is
+one (no guard); prompts are then read in large pieces, and rollouts take what memory there is.
 
 Turns are routed one by one: to the GPU that has the keys and values, if it has a place; to a dedicated GPU; to a
 serving GPU that is eligible; or into the queue.
@@ -42,6 +42,7 @@ FIRST, TURN, CONTEXT, HOME, STATE = range(5)
 AWAY, QUEUED, RUNNING, DONE = range(4)
 GUARD, AFFINE, PLACES, CHUNK_S, CHUNK_R, DEDICATED, ROOM, HELD_BACK = range(8)
 CLOCK, TTFT, TPOT, UNTIL, NEXT_READY = range(5)
+NONE, SLACK, TURNS = range(3)  # kinds of guard
 ABORTS, REREAD, TICKS, HALVED, BORROWED, FINISHED, QUEUE = range(7)
 
 
@@ -147,7 +148,7 @@ def _where(s, i, need):
     for g in range(len(s.gpu)):
         if g == s.rule[DEDICATED] and best >= 0:
             break  # dedicated ones first
-        eligible = s.rule[GUARD] == 0 or s.gpu[g, SERVING] < LANES // 2
+        eligible = s.rule[GUARD] != SLACK or s.gpu[g, SERVING] < LANES // 2
         if eligible and s.gpu[g, ROLLING] < least and s.gpu[g, USED_R] + need <= s.gpu[g, BUDGET]:
             best, least = g, s.gpu[g, ROLLING]
     return best
@@ -198,11 +199,11 @@ def _put_out(s, g, keep):
 def _rollout_tick(s, g, now):
     """One iteration of rollouts, if it may be; whether it was."""
     m, n = s.gpu[g, ROLLING], s.gpu[g, SERVING]
-    if m == 0 or (n > 0 and s.rule[GUARD] == 0 and s.gpu[g, TURN_OF] == 1):
+    if m == 0 or (n > 0 and s.rule[GUARD] == TURNS and s.gpu[g, TURN_OF] == 1):
         return False
     b, seen, reading, chunk, before = _mix(s.spot[g], m, s.rule[CHUNK_R])
     tick = _iteration(s.roll, s.roll_coef, b, seen, chunk, before)
-    if n > 0 and s.rule[GUARD] and not _in_time(s, g, now, tick):
+    if n > 0 and s.rule[GUARD] == SLACK and not _in_time(s, g, now, tick):
         return False
     s.free[g], s.gpu[g, TURN_OF] = now + tick, 1
     s.counts[TICKS] += 1
@@ -248,7 +249,7 @@ def _admit(s, g, now):
         if s.arrival[r] > now:
             break
         need = s.asked[r, 0] + s.asked[r, 1]
-        if s.rule[GUARD] and s.gpu[g, USED_R] > 0:
+        if s.rule[GUARD] == SLACK and s.gpu[g, USED_R] > 0:
             if s.gpu[g, USED_S] + s.gpu[g, USED_R] + need > s.rule[HELD_BACK] and s.gpu[g, FROZEN] == 0:
                 s.gpu[g, FROZEN], s.gpu[g, BUDGET] = 1, s.gpu[g, USED_R] // 2  # until the next RL step
                 s.counts[HALVED] += 1
@@ -342,7 +343,7 @@ class Cluster:
 class Policy:
     """How far rollouts may go on serving GPUs."""
 
-    guard: bool = True
+    guard: str = "slack"  # or "turns": ticks take turns; or "none": a rollout tick whenever there is one
     affine: bool = True
     places: int = 64  # trajectories a GPU; the paper has 16, with longer contexts
     headroom: float = 0.2
@@ -373,7 +374,7 @@ def share(
     gpu, lists = np.zeros((gpus, 10), dtype=np.int64), np.zeros((gpus, len(requests) + 1), dtype=np.int64)
     held_back = int((1 - policy.headroom) * cluster.room)
     gpu[:, BUDGET] = cluster.room
-    if policy.guard:
+    if policy.guard == "slack":
         gpu[cluster.dedicated :, BUDGET] = held_back
     for at in range(cluster.serving):
         mine = np.arange(len(requests))[at :: cluster.serving]
@@ -381,8 +382,9 @@ def share(
         gpu[cluster.dedicated + at, LISTED] = len(mine)
     traj = np.zeros((count + 1, 5), dtype=np.int64)
     traj[:, FIRST], traj[:, HOME] = work.first, -1
-    chunk = 512 if policy.guard else 8192
-    rule = [policy.guard, policy.affine, policy.places, 8192, chunk, cluster.dedicated, cluster.room, held_back]
+    chunk = 512 if policy.guard == "slack" else 8192
+    guard = ("none", "slack", "turns").index(policy.guard)
+    rule = [guard, policy.affine, policy.places, 8192, chunk, cluster.dedicated, cluster.room, held_back]
     left = 1 - policy.margin
     ttft, tpot = np.full(len(requests), np.nan), np.zeros(len(requests))
     done, counts = np.full(count, np.inf), np.zeros(7, dtype=np.int64)
