@@ -234,7 +234,7 @@ claims = [
     Claim("allocation", not_here(NO_GPUS)),
     Claim(
         "guard", _kept("no-guard"), kind=Kind.AT_MOST, value=0.5, unit="share",
-        asks="Without the test for slack, targets are kept in at most half of the runs in which serving alone keeps them.",
+        asks="Without the test for slack, at most half of the runs in which serving alone keeps its targets keep them.",
     ),
     Claim(
         "turns", ratio("throughput", of={"system": "rose"}, to={"system": "turns"}, experiment="steps", name="qwen3-8b",

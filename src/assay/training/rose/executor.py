@@ -5,8 +5,10 @@ a time. Serving goes first. With the guard, a rollout tick is taken only if ever
 after it: for those that wait, arrival + TTFT - now - prefill > tick; for those that decode, last token + TPOT - now -
 iteration > tick; prompts of rollouts are read 512 tokens a tick. Keys and values share one pool. When both together
 come into the reserved headroom, the rollouts' budget is halved, the newest are put out (to be routed anew), and it
-does not grow until the next RL step. Two other ways, for comparison: ticks that take turns, and a rollout tick whenever there is
-one (no guard); prompts are then read in large pieces, and rollouts take what memory there is.
+does not grow until the next RL step.
+
+Two other ways, for comparison: ticks that take turns, and a rollout tick whenever there is one (no guard). Prompts are
+then read in large pieces, and rollouts take what memory there is.
 
 Turns are routed one by one: to the GPU that has the keys and values, if it has a place; to a dedicated GPU; to a
 serving GPU that is eligible; or into the queue.
