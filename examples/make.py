@@ -800,6 +800,31 @@ def listing(_: Random) -> str:
     )
 
 
+@makes("trajectories.jsonl")
+def trajectories(random: Random) -> str:
+    """Two RL steps of a coding agent's rollouts, a turn a line: most end soon, a few go on while their tests fail."""
+    rows = []
+    for name in range(120):
+        hard, turn = random.random() < 0.15, 0
+        turns = random.randint(6, 14) if hard else 1 + min(6, int(random.expovariate(0.6)))
+        for turn in range(turns):
+            row: dict[str, Any] = {"trajectory": f"t{name:03d}", "step": name // 60, "turn": turn}
+            row["prompt_tokens"] = int((900 if turn == 0 else 350) * random.lognormvariate(0, 0.5)) + 16
+            row["gen_tokens"] = int((900 if hard else 400) * random.lognormvariate(0, 0.4)) + 8
+            if turn < turns - 1:
+                fails = random.random() < (0.9 if hard else 0.03)
+                row |= {
+                    "tool": random.choice(("search", "shell", "tests")),
+                    "status": "failure" if fails else "success",
+                }
+                row |= {
+                    "payload_bytes": random.choice((120, 900, 9000)),
+                    "env_seconds": round(random.expovariate(0.2), 2),
+                }
+            rows.append(row)
+    return lines(rows)
+
+
 @makes("visits.jsonl")
 def visits(random: Random) -> str:
     """A site's log: who looked at which page, a few people more often than all the others."""

@@ -5,6 +5,9 @@ from assay.training.engine.cluster import Cluster as Cluster
 from assay.training.engine.cluster import Efficiency as Efficiency
 from assay.training.engine.cluster import read as read_cluster
 from assay.training.engine.planning import best as best_plans
+from assay.training.engine.rollout import play as roll_out
+from assay.training.engine.rollout import Pool as RolloutPool
+from assay.training.engine.rollout import Rule as RolloutRule
 from assay.training.engine.schedules import named as schedule
 from assay.training.engine.step import Outcome as Outcome
 from assay.training.engine.step import simulate as simulate
@@ -29,6 +32,7 @@ from assay.training.shardtensor import ShardTensor as ShardTensor
 from assay.training.resihp import Detector as WorkloadDetector
 from assay.training.resihp import repair as repair_plan
 from assay.training.resihp import Training as HybridTraining
+from assay.training.marlaas import train as train_tenants
 from assay.training.tons import synthesise as wire_pod
 from assay.training.ultraep import balanced_experts as balanced_experts
 from assay.training.ultraep import UltraEP as UltraEP
@@ -46,6 +50,8 @@ __all__ = [
     "NcclModel",
     "Outcome",
     "Plan",
+    "RolloutPool",
+    "RolloutRule",
     "Schedule",
     "ShardTensor",
     "Shares",
@@ -64,8 +70,10 @@ __all__ = [
     "read_topology",
     "redistributed",
     "repair_plan",
+    "roll_out",
     "schedule",
     "shard",
     "simulate",
+    "train_tenants",
     "wire_pod",
 ]
