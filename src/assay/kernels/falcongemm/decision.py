@@ -9,10 +9,11 @@ The form of the model is reconstructed: the paper says that it weighs arithmetic
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,36 +30,45 @@ class Work(NamedTuple):
     added: float  # entries added up on the way, in cache or registers
 
 
-def blocks(shape: tuple[int, int, int], scheme: Scheme) -> tuple[int, int, int]:
-    """The size of a scheme's products, filled up where it does not divide.
+def blocks(shape: tuple[int, int, int], scheme: Scheme, align: int = 1) -> tuple[int, int, int]:
+    """The size of a scheme's products, filled up where it does not divide, and to multiples of `align`.
 
     >>> from assay.kernels.falcongemm.schemes import named
     >>> blocks((5, 4, 4), named("strassen"))
     (3, 2, 2)
     """
-    m, k, n = shape
-    return -(-m // scheme.m), -(-k // scheme.k), -(-n // scheme.n)
+    cut = (scheme.m, scheme.k, scheme.n)
+    high, deep, wide = (-(-size // (parts * align)) * align for size, parts in zip(shape, cut, strict=True))
+    return high, deep, wide
 
 
-def work(shape: tuple[int, int, int], scheme: Scheme, static: bool = False, copies: bool = False) -> Work:
-    """Entries that the passes move and add. Single blocks stay where they are, unless the machine `copies` them.
+def work(shape: tuple[int, int, int], scheme: Scheme, static: bool = False, align: int = 1) -> Work:
+    """Entries that the passes move and add. Single blocks stay where they are, unless blocks are aligned: then copied.
 
     >>> from assay.kernels.falcongemm.schemes import named
     >>> work((4, 4, 4), named("strassen"))  # reads of a, b, products; writes of 5 + 5 sums, and of the result
     Work(moved=116, added=144)
     """
-    (m, k, n), (high, deep, wide) = shape, blocks(shape, scheme)
+    (m, k, n), (high, deep, wide) = shape, blocks(shape, scheme, align)
     moved = added = 0
     for table, whole, block in ((scheme.u, m * k, high * deep), (scheme.v, k * n, deep * wide)):
         if table is scheme.v and static:
             continue
         terms = np.count_nonzero(table, axis=1)
-        written = terms >= 1 if copies else terms > 1
+        written = terms >= 1 if align > 1 else terms > 1
         moved += whole + int(written.sum()) * block
         added += int(terms[written].sum()) * block
     moved += scheme.rank * high * wide + m * n
     added += int(np.count_nonzero(scheme.w)) * high * wide
     return Work(moved, added)
+
+
+def _between(size: int, sizes: tuple[int, ...]) -> tuple[tuple[int, float], tuple[int, float]]:
+    """The grid's sizes on both sides of one, with the weight of each."""
+    inside = min(max(size, sizes[0]), sizes[-1])
+    low = min(bisect_right(sizes, inside) - 1, len(sizes) - 2)
+    share = math.log(inside / sizes[low]) / math.log(sizes[low + 1] / sizes[low])
+    return (low, 1 - share), (low + 1, share)
 
 
 @dataclass(frozen=True)
@@ -74,30 +84,30 @@ class Profile:
     adding: float  # seconds a byte
     start: float  # seconds that a product or a pass takes even if it is empty
     off: float = 0.0  # what predicted ratios of times were off, held out
-    copies: bool = False
+    align: int = 1  # entries that blocks are filled up to: more than one on a GPU
     threads: int = 1
     measured: str = ""
 
-    @cached_property
-    def _grid(self) -> Any:
-        from scipy.interpolate import RegularGridInterpolator
-
-        axis = np.log2(self.sizes)
-        values = np.log(np.reshape(self.rates, (len(self.sizes),) * 3))
-        return RegularGridInterpolator((axis, axis, axis), values)
+    def rate(self, shape: tuple[int, int, int]) -> float:
+        """FLOP/s of the vendor's product: between the grid's sizes by their logarithms, beyond it those of its rim."""
+        near = [_between(size, self.sizes) for size in shape]
+        count, total = len(self.sizes), 0.0
+        for i, p in near[0]:
+            for j, q in near[1]:
+                for k, r in near[2]:
+                    total += p * q * r * math.log(self.rates[(i * count + j) * count + k])
+        return math.exp(total)
 
     def product(self, shape: tuple[int, int, int]) -> float:
-        """Seconds of one product by the vendor; beyond the grid at the rate of its rim."""
-        inside = np.clip(shape, self.sizes[0], self.sizes[-1])
-        rate = float(np.exp(self._grid(np.log2(inside))[0]))
-        return 2.0 * shape[0] * shape[1] * shape[2] / rate
+        """Seconds of one product by the vendor."""
+        return 2.0 * shape[0] * shape[1] * shape[2] / self.rate(shape)
 
     def seconds(self, shape: tuple[int, int, int], scheme: Scheme | None, static: bool = False) -> float:
         """Seconds by a scheme, or by the vendor."""
         if scheme is None:
             return self.product(shape)
-        passes = work(shape, scheme, static, self.copies)
-        products = scheme.rank * self.product(blocks(shape, scheme))
+        passes = work(shape, scheme, static, self.align)
+        products = scheme.rank * self.product(blocks(shape, scheme, self.align))
         own = self.itemsize * (passes.moved * self.moving + passes.added * self.adding)
         return products + own + (2 if static else 3) * self.start
 
@@ -161,4 +171,4 @@ def roofline(machine: str, dtype: str, itemsize: int, peak: float, bandwidth: fl
         min(reached * peak, 2 * m * k * n / (itemsize * (m * k + k * n + m * n) * moving))
         for m in sizes for k in sizes for n in sizes
     )  # fmt: skip
-    return Profile(machine, dtype, itemsize, sizes, rates, moving, 0.0, 5e-6, 0.0, True, measured="data sheet")
+    return Profile(machine, dtype, itemsize, sizes, rates, moving, 0.0, 5e-6, 0.0, 16, measured="data sheet")

@@ -51,7 +51,7 @@ def _shape(a: Any, b: Any) -> tuple[int, int, int]:
     return a.shape[0], a.shape[1], b.shape[1]
 
 
-def _needed(shape: tuple[int, int, int], scheme: Scheme, size: int) -> int:
+def needed(shape: tuple[int, int, int], scheme: Scheme, size: int) -> int:
     """Bytes that a scheme's sums and products take beside operands and result."""
     high, deep, wide = blocks(shape, scheme)
     return size * scheme.rank * (high * deep + deep * wide + high * wide)
@@ -70,7 +70,7 @@ def decide(shape: tuple[int, int, int], dtype: str = "f32", static: bool = False
     return choose(here(dtype), shape, static=static)
 
 
-def _free() -> float:
+def free_bytes() -> float:
     """Bytes of memory that nobody uses, where the system tells."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -81,10 +81,10 @@ def _free() -> float:
 
 def _fitting(shape: tuple[int, int, int], size: int, scheme: Scheme | None) -> Scheme | None:
     """The scheme if its room is free, else the vendor; one line where not even the result would fit."""
-    free = _free()
+    free = free_bytes()
     if (result := shape[0] * shape[2] * size) > free:
         raise BadInput(f"the product takes {result / 1e9:.1f} GB and {free / 1e9:.1f} are free: multiply a part at once")
-    return scheme if scheme and result + _needed(shape, scheme, size) <= 0.8 * free else None
+    return scheme if scheme and result + needed(shape, scheme, size) <= 0.8 * free else None
 
 
 def gemm(a: Any, b: Any, scheme: str = "auto") -> Any:
