@@ -235,7 +235,7 @@ def decisions(every: int, seed: int) -> dict[str, dict[str, Any]]:
 def study(lab: Lab) -> Tables:
     """Every scheme exactly; products on one thread of this processor; errors; where schemes pay, machine by machine."""
     some = lab.with_seeds(quick=2, full=3)
-    squares = lab.pick(quick=((1024, True), (2048, True), (3072, False)),
+    squares = lab.pick(quick=((2048, True), (3072, False)),
                        full=((1024, True), (2048, True), (3072, True), (4096, True), (8192, False)))  # fmt: skip
     cases = [{"m": n, "k": n, "n": n, "dtype": "float32", "wide": wide} for n, wide in squares]
     layers = lab.pick(quick=(), full=((512, 4096, 6144), (1024, 4096, 4096), (2048, 3072, 3072), (2048, 4096, 4096)))
@@ -391,7 +391,9 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     """Throughput over the vendor's, size by size, on this processor; and on an H200 where that is on record."""
     import altair as alt
 
-    speeds = table.filter((pl.col("experiment") == "speed") & (pl.col("m") == pl.col("n")) & (pl.col("k") == pl.col("n")))
+    speeds = table.filter(
+        (pl.col("experiment") == "speed") & (pl.col("m") == pl.col("n")) & (pl.col("k") == pl.col("n"))
+    )
     rows = [
         {"n": row["n"], "gain": row["gain"], "method": row["method"], "machine": "this processor, f32"}
         for row in speeds.iter_rows(named=True)
@@ -399,7 +401,9 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     ]
     for row in elsewhere.rows("h200", "falcongemm-squares"):
         if row["method"] != "vendor":
-            rows.append({"n": row["n"], "gain": row["gain"], "method": row["method"], "machine": f"H200, {row['dtype']}"})
+            rows.append(
+                {"n": row["n"], "gain": row["gain"], "method": row["method"], "machine": f"H200, {row['dtype']}"}
+            )
     title = alt.Title("Throughput over the vendor's", subtitle="square products; zero: as fast as the vendor")
     chart: alt.Chart = (
         alt.Chart(pl.DataFrame(rows), title=title)

@@ -194,8 +194,12 @@ def multiply(a: Any, b: Any, scheme: Scheme, out: Any, space: Workspace, weights
 def unfused(a: Any, b: Any, scheme: Scheme) -> Any:
     """The textbook way, a baseline: every sum is an array of its own, every product a call, one after the other."""
     high, deep, wide = a.shape[0] // scheme.m, a.shape[1] // scheme.k, b.shape[1] // scheme.n
-    blocks_a = [a[i * high : (i + 1) * high, j * deep : (j + 1) * deep] for i in range(scheme.m) for j in range(scheme.k)]
-    blocks_b = [b[i * deep : (i + 1) * deep, j * wide : (j + 1) * wide] for i in range(scheme.k) for j in range(scheme.n)]
+    blocks_a = [
+        a[i * high : (i + 1) * high, j * deep : (j + 1) * deep] for i in range(scheme.m) for j in range(scheme.k)
+    ]
+    blocks_b = [
+        b[i * deep : (i + 1) * deep, j * wide : (j + 1) * wide] for i in range(scheme.k) for j in range(scheme.n)
+    ]
 
     def total(row: Any, blocks: list[Any]) -> Any:
         first, *rest = np.flatnonzero(row)

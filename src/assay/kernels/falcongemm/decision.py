@@ -2,7 +2,8 @@
 
 A scheme trades multiplications for passes over memory. Its seconds are those of its products, at the rate that the
 vendor reaches at *their* size, and of its passes: bytes moved, and terms added on the way. It is taken where that is
-less than the vendor's own time by more than two parts in a hundred and what the model was off on shapes held out.
+less than the vendor's own time by more than two parts in a hundred and what the model hoped too much on shapes held
+out.
 
 The form of the model is reconstructed: the paper says that it weighs arithmetic against bandwidth.
 """
@@ -83,7 +84,7 @@ class Profile:
     moving: float  # seconds a byte
     adding: float  # seconds a byte
     start: float  # seconds that a product or a pass takes even if it is empty
-    off: float = 0.0  # what predicted ratios of times were off, held out
+    off: float = 0.0  # how much too well it thinks of schemes, on shapes held out
     align: int = 1  # entries that blocks are filled up to: more than one on a GPU
     threads: int = 1
     measured: str = ""
@@ -110,6 +111,15 @@ class Profile:
         products = scheme.rank * self.product(blocks(shape, scheme, self.align))
         own = self.itemsize * (passes.moved * self.moving + passes.added * self.adding)
         return products + own + (2 if static else 3) * self.start
+
+
+def hope(logs: list[float]) -> float:
+    """How much too well a model thinks of schemes: the upper quartile over shapes of predicted over measured gain.
+
+    >>> hope([-0.05, -0.01]), hope([0.0, 0.04])
+    (0.0, 0.03)
+    """
+    return max(0.0, float(np.percentile(logs, 75)))
 
 
 class Choice(NamedTuple):

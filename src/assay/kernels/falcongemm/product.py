@@ -83,7 +83,9 @@ def _fitting(shape: tuple[int, int, int], size: int, scheme: Scheme | None) -> S
     """The scheme if its room is free, else the vendor; one line where not even the result would fit."""
     free = free_bytes()
     if (result := shape[0] * shape[2] * size) > free:
-        raise BadInput(f"the product takes {result / 1e9:.1f} GB and {free / 1e9:.1f} are free: multiply a part at once")
+        raise BadInput(
+            f"the product takes {result / 1e9:.1f} GB and {free / 1e9:.1f} are free: multiply a part at once"
+        )
     return scheme if scheme and result + needed(shape, scheme, size) <= 0.8 * free else None
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from assay.kernels.engine import elsewhere, machine
 from assay.kernels.falcongemm import cpu
-from assay.kernels.falcongemm.decision import Profile, work
+from assay.kernels.falcongemm.decision import Profile, hope, work
 from assay.kernels.falcongemm.schemes import named
 from assay.record import machine as facts
 from assay.record.errors import BadInput
@@ -92,7 +92,7 @@ def measure(dtype: str, sizes: tuple[int, ...] = SIZES) -> Profile:
 
 
 def _checked(profile: Profile, large: Any) -> Profile:
-    """The same with what its ratios of times are off on shapes that it was not fitted to."""
+    """The same with how much too well it thought of a scheme on shapes that it was not fitted to."""
     off, space, scheme = [], cpu.Workspace(), named("winograd")
     for m, k, n in HELD_OUT:
         m, k, n = (min(size, profile.sizes[-1]) for size in (m, k, n))
@@ -101,8 +101,8 @@ def _checked(profile: Profile, large: Any) -> Profile:
         ours = _fastest(lambda x=x, y=y, out=out: cpu.multiply(x, y, scheme, out, space))  # type: ignore[misc]
         theirs = _fastest(lambda x=x, y=y, out=out: np.matmul(x, y, out=out))  # type: ignore[misc]
         told = profile.seconds((m, k, n), None) / profile.seconds((m, k, n), scheme)
-        off.append(abs(math.log(theirs / ours / told)))
-    return replace(profile, off=float(np.median(off)))
+        off.append(math.log(told * ours / theirs))
+    return replace(profile, off=hope(off))
 
 
 _HERE: dict[tuple[str, int], Profile] = {}

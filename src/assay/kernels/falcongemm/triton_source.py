@@ -18,7 +18,7 @@ import numpy as np
 from assay.kernels.falcongemm.schemes import Scheme
 
 HEAD = "import triton\nimport triton.language as tl\n\n"
-SPREAD = '''
+SPREAD = """
 @triton.jit
 def {name}(x, out, rows, cols, high, wide, step, WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
     i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -27,8 +27,8 @@ def {name}(x, out, rows, cols, high, wide, step, WIDE: tl.constexpr, ROWS: tl.co
     put = i.to(tl.int64) * wide + j
     gap = high.to(tl.int64) * wide
 {body}
-'''
-COLLECT = '''
+"""
+COLLECT = """
 @triton.jit
 def collect(products, out, flag, rows, cols, high, wide, step, WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
     i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -40,8 +40,8 @@ def collect(products, out, flag, rows, cols, high, wide, step, WIDE: tl.constexp
 {body}
     if tl.max(tl.max(odd, 1), 0) > 0:
         tl.store(flag, 1)
-'''
-FUSED = '''
+"""
+FUSED = """
 @triton.jit
 def {name}(a, b, out, flag, rows, deep, cols, high, inner, wide, a_step, c_step, PRECISION: tl.constexpr,
           BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
@@ -63,8 +63,8 @@ def {name}(a, b, out, flag, rows, deep, cols, high, inner, wide, a_step, c_step,
 {stores}
     if tl.max(tl.max(odd, 1), 0) > 0:
         tl.store(flag, 1)
-'''
-REPAIR = '''
+"""
+REPAIR = """
 @triton.jit
 def repair(a, b, out, flag, rows, deep, cols, am, ak, bk, bn, c_step, PRECISION: tl.constexpr, BM: tl.constexpr,
            BN: tl.constexpr, BK: tl.constexpr):
@@ -83,7 +83,7 @@ def repair(a, b, out, flag, rows, deep, cols, am, ak, bk, bn, c_step, PRECISION:
             put = i.to(tl.int64) * c_step + j
             tl.store(out + put, total.to(out.dtype.element_ty), mask=(i < rows) & (j < cols))
             tile += tl.num_programs(0)
-'''
+"""
 
 
 def _sum(row: Any, name: str) -> str:
@@ -122,9 +122,7 @@ def _put(c: int, across: int, value: str, where: str) -> list[str]:
 
 
 def _collect(scheme: Scheme) -> str:
-    lines = [
-        f"h{r} = tl.load(products + {r} * gap + get, mask=inside, other=0.0).to(WIDE)" for r in range(scheme.rank)
-    ]
+    lines = [f"h{r} = tl.load(products + {r} * gap + get, mask=inside, other=0.0).to(WIDE)" for r in range(scheme.rank)]
     for c, row in enumerate(scheme.w):
         lines += _put(c, scheme.n, _sum(row, "h"), "step")
     return COLLECT.format(body="\n".join("    " + line for line in lines))
