@@ -175,7 +175,7 @@ def unfused(a, b, scheme):
             made = made + blocks[index] if row[index] == 1 else made - blocks[index]
         return made
 
-    products = [total(u, blocks_a) @ total(v, blocks_b) for u, v in zip(scheme.u, scheme.v)]
+    products = [total(u, blocks_a) @ total(v, blocks_b) for u, v in zip(scheme.u, scheme.v, strict=True)]
     return torch.cat([torch.cat([total(scheme.w[i * n + j], products) for j in range(n)], 1) for i in range(m)], 0)
 
 
@@ -194,7 +194,7 @@ def squares(kinds=("bf16", "f32", "tf32", "f16")):
             weights = gpu.sums(b, SCHEMES[0], "b")
             runs["winograd, weights before"] = lambda: gpu.multiply(a, b, SCHEMES[0], weights=weights)
             runs["winograd, unfused"] = lambda: unfused(a, b, SCHEMES[0])
-            for name, run in runs.items():
+            for run in runs.values():
                 run()
             seconds = medians(gpu.timed(runs, 3 if kind == "f32" else 5))
             for name, value in seconds.items():
@@ -220,10 +220,7 @@ def one_shape(kind, dtype, m, k, n, rounds):
     runs |= {one.name: lambda one=one: gpu.multiply(a, b, one) for one in ranked[:2]}
     runs["static"] = lambda: gpu.multiply(a, b, kept, weights=weights)
     runs["unfused"] = lambda: unfused(a, b, SCHEMES[0])
-    if (m // 512) % 8 == 1:
-        run_all = runs
-    else:
-        run_all = {name: run for name, run in runs.items() if name != "unfused"}
+    run_all = {name: run for name, run in runs.items() if name != "unfused" or (m // 512) % 8 == 1}
     for run in run_all.values():
         run()
     seconds = gpu.timed(run_all, rounds + 1)

@@ -181,7 +181,7 @@ class Workspace:
 
 
 def multiply(a: Any, b: Any, scheme: Scheme, out: Any, space: Workspace, weights: list[Any] | None = None) -> bool:
-    """The product by a scheme into `out`; whether every entry is finite. `weights` are B's combinations, made before."""
+    """The product by a scheme into `out`; whether every entry is finite. `weights` are B's sums, made before."""
     left = combined(a, scheme.u, scheme.m, scheme.k, space.room("a", a.dtype))
     right = weights or combined(b, scheme.v, scheme.k, scheme.n, space.room("b", b.dtype))
     size = left[0].shape[0], right[0].shape[1]

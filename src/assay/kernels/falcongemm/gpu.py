@@ -1,8 +1,8 @@
 """Schemes on a GPU: Triton kernels that combine, the vendor's products between them, or one kernel that does both.
 
-Ways: `staged` hands the sums to the vendor product by product, `batched` in one call, `grouped` multiplies in a kernel of
-ours that keeps the result's blocks on the chip, `fused` also forms A's sums while it loads. The study's script tries all
-of them on an H200; `gemm` takes the first for few products and the second for many.
+Ways: `staged` hands the sums to the vendor product by product, `batched` in one call, `grouped` multiplies in a kernel
+of ours that keeps the result's blocks on the chip, `fused` also forms A's sums while it loads. The study's script tries
+all of them on an H200; `gemm` takes the first for few products and the second for many.
 
 Nothing here imports the rest of assay beside schemes and the decision, so the script runs where assay is not installed.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -115,10 +116,8 @@ def here(dtype: str, again: bool = False) -> Profile:
     if again or key not in _HERE:
         found = None
         if path.exists() and not again:
-            try:
+            with suppress(msgspec.DecodeError):  # of another version, or cut off: measure anew
                 found = msgspec.json.decode(path.read_bytes(), type=Profile)
-            except msgspec.DecodeError:
-                pass  # of another version, or cut off: measure anew
         if found is None:
             found = measure(dtype)
             if key[1] == 1 or granted() >= QUIET:

@@ -1,7 +1,7 @@
 """Products of language models' layers: the grid of shapes that decisions are tried on.
 
-Widths and depths are those of public model descriptions (DeepSeek-R1's dense layers and projections, Qwen3's 8B, 32B and
-30B-A3B, HunyuanVideo's blocks); tokens go from 512 to 20,480 by 512: forty times 24 layers are 960 shapes.
+Widths and depths are those of public model descriptions (DeepSeek-R1's projections, dense layers and experts; Qwen3's
+8B, 32B and 30B-A3B; HunyuanVideo's blocks); tokens go from 512 to 20,480 by 512: forty times 24 layers are 960 shapes.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ def {name}(x, out, rows, cols, high, wide, step, WIDE: tl.constexpr, ROWS: tl.co
 """
 COLLECT = """
 @triton.jit
-def collect(products, out, flag, rows, cols, high, wide, step, WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+def collect(products, out, flag, rows, cols, high, wide, step, WIDE: tl.constexpr, ROWS: tl.constexpr,
+            COLS: tl.constexpr):
     i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.program_id(0) * COLS + tl.arange(0, COLS)[None, :]
     inside = (i < high) & (j < wide)
@@ -77,8 +78,9 @@ def repair(a, b, out, flag, rows, deep, cols, am, ak, bk, bn, c_step, PRECISION:
             total = tl.zeros((BM, BN), tl.float32)
             for first in range(0, deep, BK):
                 l = first + tl.arange(0, BK)
-                x = tl.load(a + i.to(tl.int64) * am + l[None, :].to(tl.int64) * ak, mask=(i < rows) & (l[None, :] < deep), other=0.0)
-                y = tl.load(b + l[:, None].to(tl.int64) * bk + j.to(tl.int64) * bn, mask=(l[:, None] < deep) & (j < cols), other=0.0)
+                d, e = l[None, :], l[:, None]
+                x = tl.load(a + i.to(tl.int64) * am + d.to(tl.int64) * ak, mask=(i < rows) & (d < deep), other=0.0)
+                y = tl.load(b + e.to(tl.int64) * bk + j.to(tl.int64) * bn, mask=(e < deep) & (j < cols), other=0.0)
                 total = tl.dot(x, y, total, input_precision=PRECISION)
             put = i.to(tl.int64) * c_step + j
             tl.store(out + put, total.to(out.dtype.element_ty), mask=(i < rows) & (j < cols))
