@@ -1,7 +1,7 @@
 """Schemes with fewer multiplications on one GPU, checked and beside cuBLAS: where do they pay?
 
     python3 benchmarks/h200_falcongemm.py              # NVIDIA GPU with NumPy, torch and Triton; no assay
-    python3 benchmarks/h200_falcongemm.py shapes       # one part: check, profile, squares, shapes, onchip, prefill
+    python3 benchmarks/h200_falcongemm.py shapes       # one part: tune, check, profile, squares, shapes, onchip, prefill
 
 Schemes, decision and kernels are the package's own files. Writes h200_falcongemm.jsonl to $OUT, or here: a line a
 measurement, as it comes. Times are CUDA events, interleaved over rounds, the L2 cache overwritten before each. Ends
@@ -117,6 +117,26 @@ def check():
         ours, theirs = gpu.multiply(a, b, SCHEMES[0]), a @ b
         same = bool((torch.isfinite(ours) == torch.isfinite(theirs)).all() and (ours.isnan() == theirs.isnan()).all())
         tell("falcongemm-check", dtype=kind, scheme=SCHEMES[0].name, way="not finite", right=same)
+
+
+def tune():
+    """The tile of the passes that is fastest, for all of what follows."""
+    dtype, n = use("bf16"), 8192
+    a, out = drawn(n, n, dtype), torch.empty((n, n), dtype=dtype, device="cuda")
+    flag = torch.zeros(1, dtype=torch.int32, device="cuda")
+    products, found = torch.zeros((7, n // 2, n // 2), dtype=dtype, device="cuda"), {}
+    for tile in ((4, 256, 4), (1, 1024, 4), (8, 128, 4), (2, 512, 4), (4, 512, 8)):
+        gpu.PASS = tile
+
+        def go():
+            gpu.sums(a, SCHEMES[0], "a")
+            gpu.collect(products, SCHEMES[0], out, flag)
+
+        go()
+        found[tile] = medians(gpu.timed({"": go}, 5))[""]
+        moved = decision.work((n, n, n), SCHEMES[0], True, gpu.ALIGN).moved * 2
+        tell("falcongemm-tune", tile=list(tile), seconds=found[tile], bandwidth=moved / found[tile])
+    gpu.PASS = min(found, key=found.get)
 
 
 # ------------------------------------------------------------------------------------------------- the profile
@@ -331,6 +351,7 @@ def prefill():
 
 
 PARTS = {
+    "tune": tune,
     "check": check,
     "profile": profiles,
     "squares": squares,

@@ -291,6 +291,12 @@ def _over_unfused_here(table: pl.DataFrame) -> Estimate:
     return _gains((ours["seconds_rival"] / ours["seconds"]).to_list())
 
 
+def _ours(row: dict[str, Any], by: str = "confirmed") -> float:
+    """Seconds with the decision on; `gemm` on a GPU tries what the model chose once beside the vendor, and keeps it if
+    it was faster."""
+    return float(row["seconds_of"][row[by]])
+
+
 def _on_h200(dtype: str, rival: str) -> measures.Measure:
     """Ours as the decision has it, over a rival, geometric mean over shapes."""
 
@@ -298,7 +304,7 @@ def _on_h200(dtype: str, rival: str) -> measures.Measure:
         rows = [row for row in _there(dtype) if rival in row["seconds_of"]]
         if not rows:
             raise NotMeasured(NO_ROWS)
-        return _gains([row["seconds_of"][rival] / row["seconds_of"][row["chosen"]] for row in rows])
+        return _gains([row["seconds_of"][rival] / _ours(row) for row in rows])
 
     return measure
 
@@ -333,16 +339,19 @@ def _right(table: pl.DataFrame) -> Estimate:
     return measures.counted(sum(held) / len(held), len(held))
 
 
-def _slowest(table: pl.DataFrame) -> Estimate:
+def _slowest(by: str) -> measures.Measure:
     """The most that the decision made a product slower on an H200."""
-    rows = _there()
-    lost = max(row["seconds_of"][row["chosen"]] / row["seconds_of"][VENDOR] - 1 for row in rows)
-    return measures.counted(lost, len(rows))
+
+    def measure(table: pl.DataFrame) -> Estimate:
+        rows = _there()
+        return measures.counted(max(_ours(row, by) / row["seconds_of"][VENDOR] - 1 for row in rows), len(rows))
+
+    return measure
 
 
 def _where_chosen(table: pl.DataFrame) -> Estimate:
     rows = _there()
-    taken = [row["seconds_of"][VENDOR] / row["seconds_of"][row["chosen"]] for row in rows if row["chosen"] != VENDOR]
+    taken = [row["seconds_of"][VENDOR] / _ours(row) for row in rows if row["confirmed"] != VENDOR]
     if not taken:
         raise NotMeasured(f"the decision left all {len(rows)} shapes to the vendor: none is predicted to gain there")
     return _gains(taken)
@@ -351,7 +360,7 @@ def _where_chosen(table: pl.DataFrame) -> Estimate:
 def _regret_there(table: pl.DataFrame) -> Estimate:
     rows = _there()
     dynamic = [{name: s for name, s in row["seconds_of"].items() if name not in ("static", "unfused")} for row in rows]
-    return bootstrap([of[row["chosen"]] / min(of.values()) - 1 for row, of in zip(rows, dynamic, strict=True)])
+    return bootstrap([_ours(row) / min(of.values()) - 1 for row, of in zip(rows, dynamic, strict=True)])
 
 
 def _regret_here(table: pl.DataFrame) -> Estimate:
@@ -376,11 +385,12 @@ claims = [
           "gains at least 5 % over OpenBLAS.", kind=Kind.AT_LEAST, value=0.05, unit="change"),
     Claim("regret-here", _regret_here, asks="On this processor the decision is at most 3 % slower than the best of "
           "what was tried, on average.", kind=Kind.AT_MOST, value=0.03, unit="change"),
-    Claim("slowest", _slowest, asks="On an H200 no product is more than 2 % slower than cuBLAS with the decision on.",
-          kind=Kind.AT_MOST, value=0.02, unit="change"),
+    Claim("slowest", _slowest("confirmed"), asks="On an H200 no product is more than 2 % slower than cuBLAS with the "
+          "decision on.", kind=Kind.AT_MOST, value=0.02, unit="change"),
+    Claim("model-alone", _slowest("chosen"), asks="On an H200 no product is more than 2 % slower than cuBLAS if the "
+          "model decides alone.", kind=Kind.AT_MOST, value=0.02, unit="change"),
     Claim("where-chosen", _where_chosen, asks="On an H200 products given to a scheme gain at least 5 %, geometric "
-          "mean.",
-          kind=Kind.AT_LEAST, value=0.05, unit="change"),
+          "mean.", kind=Kind.AT_LEAST, value=0.05, unit="change"),
     Claim("regret-h200", _regret_there, asks="On an H200 the decision is at most 3 % slower than the best of what was "
           "tried, on average.", kind=Kind.AT_MOST, value=0.03, unit="change"),
     Claim("growth", _growth, asks="One level of Strassen has at most 10 times the vendor's largest error.",
