@@ -17,8 +17,8 @@ import numpy as np
 TARGET = Path(__file__).parents[1] / "src/assay/kernels/engine/h200.json"
 KEPT = ("facts", "machine", "goldbach-tune", "goldbach-check", "goldbach-rival", "goldbach", "radius-check",
         "radius-fps", "cusparse", "merbit", "pagerank")  # fmt: skip
-KEPT += ("falcongemm-tune", "falcongemm-check", "falcongemm-profile", "falcongemm-frontier", "falcongemm-squares", "falcongemm",
-         "falcongemm-onchip", "falcongemm-prefill")  # fmt: skip
+KEPT += ("falcongemm-tune", "falcongemm-check", "falcongemm-profile", "falcongemm-frontier", "falcongemm-squares",
+         "falcongemm", "falcongemm-onchip", "falcongemm-prefill")  # fmt: skip
 
 
 def short(row: dict[str, Any]) -> dict[str, Any]:
