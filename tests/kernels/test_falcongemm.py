@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +85,8 @@ def test_schemes_are_read_from_files_of_both_forms(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text(json.dumps(told))
     assert read_scheme(tmp_path / "mine.json").size == "<2,2,2;7>"
     by_columns = strassen.w.reshape(2, 2, 7).transpose(1, 0, 2).reshape(4, 7)  # as AlphaTensor numbers the result
-    np.savez(tmp_path / "theirs.npz", **{"2,2,2": np.array([strassen.u.T, strassen.v.T, by_columns], np.int32)})
+    tables: Any = {"2,2,2": np.array([strassen.u.T, strassen.v.T, by_columns], np.int32)}
+    np.savez(tmp_path / "theirs.npz", **tables)
     assert brent(read_scheme(tmp_path / "theirs.npz"))
     told["u"][0][0] = 5
     (tmp_path / "broken.json").write_text(json.dumps(told))
@@ -115,7 +117,7 @@ def test_products_of_whole_numbers_are_exact_whatever_the_size_and_the_layout(
     assert got.tolist() == product(a.astype(int).tolist(), b.astype(int).tolist())
 
 
-def _laid(x: np.ndarray, how: str) -> np.ndarray:
+def _laid(x: Any, how: Any) -> Any:
     """The same matrix by rows, by columns, or as every second entry of a larger one."""
     if how == "S":
         wide = np.zeros((2 * x.shape[0], 3 * x.shape[1]), x.dtype)

@@ -31,7 +31,7 @@ import polars as pl
 from assay.kernels.engine import elsewhere, runner
 from assay.kernels.falcongemm import cpu, profiles
 from assay.kernels.falcongemm.decision import VENDOR, Profile, choose, frontier, roofline
-from assay.kernels.falcongemm.product import decide, gemm, weights
+from assay.kernels.falcongemm.product import decide_gemm, gemm, gemm_weights
 from assay.kernels.falcongemm.schemes import Scheme, brent, library, named, nested, read_scheme
 from assay.kernels.falcongemm.shapes import shapes
 from assay.kernels.interface import Cost, Implementation, Kernel, Match
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from assay.record.lab import Lab
 
-__all__ = ["Scheme", "brent", "decide", "gemm", "read_scheme", "weights"]
+__all__ = ["Scheme", "brent", "decide_gemm", "gemm", "gemm_weights", "read_scheme"]
 
 evidence = Evidence.REAL
 use_when = "Matrices of several thousand rows are multiplied in float32 on a processor, or on a GPU without TF32."
@@ -123,7 +123,7 @@ def contenders(shape: tuple[int, int, int]) -> list[Implementation]:
     ]
     ways += [Implementation(name, "numba", same, partial(_forced, name), threads=count) for name in PEERS]
     if all(size % 2 == 0 for size in shape):
-        ways.append(Implementation("winograd, unfused", "numpy", same, lambda p: cpu.unfused(*p, named("winograd")),
+        ways.append(Implementation("winograd, unfused", "numpy", same, lambda p: cpu.unfused(p[0], p[1], named("winograd")),
                                    threads=count))  # fmt: skip
     lacks = "" if find_spec("torch") else "torch is not installed"
     ways.append(Implementation("torch", "torch", same, _torch, lambda: lacks, threads=count))
@@ -271,7 +271,8 @@ def _there(dtype: str = "") -> tuple[dict[str, Any], ...]:
 def _gains(values: list[float]) -> Estimate:
     """The geometric mean of ratios of throughput, as a change."""
     found = bootstrap(np.log(values))
-    return Estimate(*(float(np.expm1(value)) for value in (found.value, found.low, found.high)), found.n)
+    value, low, high = (float(np.expm1(value)) for value in (found.value, found.low, found.high))
+    return Estimate(value, low, high, found.n)
 
 
 def _here(table: pl.DataFrame, method: str, largest: bool = True) -> pl.DataFrame:

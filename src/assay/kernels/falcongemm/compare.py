@@ -12,7 +12,7 @@ import numpy as np
 from assay.kernels.engine import asking, machine, runner
 from assay.kernels.falcongemm import KERNEL, OURS, VENDOR_HERE, contenders, cost, drawn, h200_rows
 from assay.kernels.falcongemm.decision import VENDOR, choose, frontier
-from assay.kernels.falcongemm.product import decide, free_bytes, needed
+from assay.kernels.falcongemm.product import decide_gemm, free_bytes, needed
 from assay.kernels.falcongemm.profiles import there
 from assay.kernels.falcongemm.schemes import library, named
 from assay.record.errors import BadInput, unreadable
@@ -56,11 +56,11 @@ def read_shapes(path: Path) -> list[Asked]:
             found: dict[Asked, None] = {}
             for row in rows:
                 where = f"{path}, line {rows.line_num}"
-                sizes = [_size(row[names[name]], name, where) for name in "mkn"]
+                m, k, n = (_size(row[names[name]], name, where) for name in "mkn")
                 told = (row[names["dtype"]] or "f32").strip().lower() if "dtype" in names else "f32"
                 if told not in DTYPES:
                     raise BadInput(f"{where}: dtype '{told}' is unknown; f32, f64, tf32, bf16 or f16")
-                found[Asked(*sizes, DTYPES[told])] = None
+                found[Asked(m, k, n, DTYPES[told])] = None
                 if len(found) > MOST:
                     raise BadInput(f"{path}: more than {MOST} shapes: cut the file")
     except OSError as error:
@@ -145,7 +145,7 @@ def command(path: Path, longest: float, rounds: int, where: str, plot: Path | No
         if one.dtype not in ("f32", "f64"):
             skipped.append(f"{one} (a processor has no such product: --machine h200 predicts)")
             continue
-        choice = decide(one.shape, one.dtype)
+        choice = decide_gemm(one.shape, one.dtype)
         size = 4 if one.dtype == "f32" else 8
         room = size * (3 * one.m * one.n + 2 * one.m * one.k + 2 * one.k * one.n)
         room += needed(one.shape, named("winograd of winograd"), size)
@@ -158,7 +158,7 @@ def command(path: Path, longest: float, rounds: int, where: str, plot: Path | No
         else:
             rows, outcome = _measured(one, rounds, here)
             table += rows
-            said.append(_verdict(one, rows, outcome, choice.why))
+            said.append(_verdict(one, outcome, choice.why))
             if drawn_plot is not None:
                 asking.write_plot(outcome, here, cost((np.empty((one.m, one.k)), np.empty((one.k, one.n)))), drawn_plot)
                 drawn_plot = None
@@ -167,11 +167,11 @@ def command(path: Path, longest: float, rounds: int, where: str, plot: Path | No
     why = " ".join(said[:12]) + (f" Not run: {'; '.join(skipped[:8])}." if skipped else "")
     facts = {"file": str(path), "shapes": len(asked), "run": len(asked) - len(skipped), "schemes": len(library())}
     wide = max(here.bandwidth)
-    told = {"name": here.name, "bandwidth": here.bandwidth[wide], "measured": here.measured}
-    return {"input": facts, "machine": told, "table": table, "why": why, "shown": SHOWN, "units": UNITS}
+    about = {"name": here.name, "bandwidth": here.bandwidth[wide], "measured": here.measured}
+    return {"input": facts, "machine": about, "table": table, "why": why, "shown": SHOWN, "units": UNITS}
 
 
-def _verdict(asked: Asked, rows: list[dict[str, Any]], outcome: Any, reason: str) -> str:
+def _verdict(asked: Asked, outcome: Any, reason: str) -> str:
     """Who wins a shape, by how much, and what the decision was."""
     right = [record for record in outcome.records if record.match.right]
     wrong = [record.implementation for record in outcome.records if not record.match.right]

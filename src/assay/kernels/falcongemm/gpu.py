@@ -32,7 +32,7 @@ MOST = 0.8  # of the free memory that a scheme may take
 
 def _wide(dtype: Any) -> Any:
     import torch
-    import triton.language as tl
+    import triton.language as tl  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
     return tl.float64 if dtype == torch.float64 else tl.float32
 

@@ -57,10 +57,10 @@ def needed(shape: tuple[int, int, int], scheme: Scheme, size: int) -> int:
     return size * scheme.rank * (high * deep + deep * wide + high * wide)
 
 
-def decide(shape: tuple[int, int, int], dtype: str = "f32", static: bool = False) -> Choice:
+def decide_gemm(shape: tuple[int, int, int], dtype: str = "f32", static: bool = False) -> Choice:
     """What `gemm` would do on this machine's processor with a shape (m, k, n), and why.
 
-    >>> decide((64, 64, 64)).why
+    >>> decide_gemm((64, 64, 64)).why
     'a side of 64 is short of 512: no scheme can pay'
     """
     if min(shape) < SMALL:
@@ -113,7 +113,7 @@ def gemm(a: Any, b: Any, scheme: str = "auto") -> Any:
         _shape(a, b.b)
         return _by(a, b.b, b.scheme, b.combined)
     shape = _shape(a, b)
-    wanted = decide(shape, KINDS[a.dtype.name]).scheme if scheme == "auto" else None
+    wanted = decide_gemm(shape, KINDS[a.dtype.name]).scheme if scheme == "auto" else None
     if scheme not in ("auto", VENDOR):
         wanted = named(scheme)
     return _by(a, b, _fitting(shape, a.itemsize, wanted), None)
@@ -139,15 +139,15 @@ def _by(a: Any, b: Any, scheme: Scheme | None, weights: list[Any] | None) -> Any
     return out if finite else np.matmul(a, b, out=out)
 
 
-def weights(b: Any, rows: int, scheme: str = "auto") -> Weights:
+def gemm_weights(b: Any, rows: int, scheme: str = "auto") -> Weights:
     """A right operand for many products with about `rows` rows on the left: combined once, where a scheme pays.
 
-    >>> gemm(np.eye(3), weights(np.ones((3, 3)), rows=3)).sum()
+    >>> gemm(np.eye(3), gemm_weights(np.ones((3, 3)), rows=3)).sum()
     np.float64(9.0)
     """
     _shape(b.T[:1] if isinstance(b, np.ndarray) and b.ndim == 2 else b, b)
     shape = (rows, *b.shape)
-    choice = decide(shape, KINDS[b.dtype.name], static=True) if scheme == "auto" else None
+    choice = decide_gemm(shape, KINDS[b.dtype.name], static=True) if scheme == "auto" else None
     wanted = choice.scheme if choice else None if scheme == VENDOR else named(scheme)
     fits = _fitting(shape, b.itemsize, wanted)
     made = cpu.combined(b, fits.v, fits.k, fits.n, lambda size: np.empty(size, b.dtype)) if fits else None

@@ -131,7 +131,7 @@ def there(where: str, dtype: str) -> Profile:
     """A machine's that is not at hand, from what was measured there."""
     for row in elsewhere.rows(where, "falcongemm-profile"):
         if row["dtype"] == dtype:
-            told = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+            told: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in row.items()}
             told.pop("part")
             return Profile(**told)
     raise BadInput(
