@@ -106,7 +106,7 @@ def test_schemes_are_read_from_files_of_both_forms(tmp_path: Path) -> None:
     st.sampled_from(NAMES), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.sampled_from(["f4", "f8"]),
     st.sampled_from("CFS"), st.sampled_from("CFS"), st.integers(0, 10**6),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_products_of_whole_numbers_are_exact_whatever_the_size_and_the_layout(
     name: str, m: int, k: int, n: int, kind: str, left: str, right: str, seed: int
 ) -> None:

@@ -123,11 +123,15 @@ def contenders(shape: tuple[int, int, int]) -> list[Implementation]:
     ]
     ways += [Implementation(name, "numba", same, partial(_forced, name), threads=count) for name in PEERS]
     if all(size % 2 == 0 for size in shape):
-        ways.append(Implementation("winograd, unfused", "numpy", same, lambda p: cpu.unfused(p[0], p[1], named("winograd")),
-                                   threads=count))  # fmt: skip
+        textbook = partial(_unfused, named("winograd"))
+        ways.append(Implementation("winograd, unfused", "numpy", same, textbook, threads=count))
     lacks = "" if find_spec("torch") else "torch is not installed"
     ways.append(Implementation("torch", "torch", same, _torch, lambda: lacks, threads=count))
     return ways
+
+
+def _unfused(scheme: Scheme, p: Pair) -> Any:
+    return cpu.unfused(p[0], p[1], scheme)
 
 
 def _forced(name: str, p: Pair) -> Any:
