@@ -1,4 +1,4 @@
-"""Put what `h200_kernels.py` wrote into the package: medians and spreads, and where they come from.
+"""Put what `h200_kernels.py` and its like wrote into the package: medians and spreads, and where they come from.
 
     python benchmarks/h200_store.py DATE FIRST.jsonl [SECOND.jsonl ...]
 
@@ -17,6 +17,8 @@ import numpy as np
 TARGET = Path(__file__).parents[1] / "src/assay/kernels/engine/h200.json"
 KEPT = ("facts", "machine", "goldbach-tune", "goldbach-check", "goldbach-rival", "goldbach", "radius-check",
         "radius-fps", "cusparse", "merbit", "pagerank")  # fmt: skip
+KEPT += ("falcongemm-tune", "falcongemm-check", "falcongemm-profile", "falcongemm-frontier", "falcongemm-squares",
+         "falcongemm", "falcongemm-onchip", "falcongemm-prefill")  # fmt: skip
 
 
 def short(row: dict[str, Any]) -> dict[str, Any]:
@@ -31,6 +33,8 @@ def short(row: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     date, *files = sys.argv[1:]
     parts: dict[str, list[dict[str, Any]]] = {}
+    for row in json.loads(TARGET.read_text())["rows"]:  # what no file has anew stays as it is
+        parts.setdefault(row["part"], []).append(row)
     for file in files:
         found: dict[str, list[dict[str, Any]]] = {}
         for line in Path(file).read_text().splitlines():
@@ -38,8 +42,8 @@ def main() -> None:
             if row["part"] in KEPT:
                 found.setdefault(row["part"], []).append(short(row))
         parts |= found
-    rows = [row for part in KEPT for row in parts.get(part, [])]
-    source = f"measured on one NVIDIA H200 on {date} by benchmarks/h200_kernels.py"
+    rows = [row for part in dict.fromkeys([*KEPT, *parts]) for row in parts.get(part, [])]
+    source = f"measured on one NVIDIA H200 on {date} by benchmarks/h200_*.py"
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     TARGET.write_text(f'{{"source": {json.dumps(source)}, "rows": [\n{lines}\n]}}\n')
 

@@ -610,6 +610,13 @@ def matrix(random: Random) -> str:
     return "\n".join([*head, *lines]) + "\n"
 
 
+@makes("shapes.csv")
+def shapes(_: Random) -> str:
+    """Matrix products: rows, depth, columns and dtype of a few layers."""
+    sizes = ((512, 768, 3072), (512, 3072, 768), (1024, 1024, 1024), (1000, 1111, 777))
+    return table([["m", "k", "n", "dtype"], *([*size, "f32"] for size in sizes), [640, 640, 640, "f64"]])
+
+
 @makes("routing.npy")
 def routing(random: Random) -> bytes:
     """Tokens that a gate sent from 16 ranks to 64 experts in 8 microbatches; which experts are hot drifts."""

@@ -5,3 +5,6 @@ from assay.kernels.fractalsort.sorting import sort_file as sort_file
 from assay.kernels.merbit import pagerank as pagerank
 from assay.kernels.merbit.spmv import spmv as spmv
 from assay.kernels.goldbach.checking import goldbach as goldbach_up_to  # noqa: F401
+from assay.kernels.falcongemm.product import decide_gemm as decide_gemm
+from assay.kernels.falcongemm.product import gemm as gemm
+from assay.kernels.falcongemm.product import gemm_weights as gemm_weights

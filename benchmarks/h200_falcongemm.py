@@ -1,0 +1,378 @@
+"""Schemes with fewer multiplications on one GPU, checked and beside cuBLAS: where do they pay?
+
+    python3 benchmarks/h200_falcongemm.py              # NVIDIA GPU with NumPy, torch and Triton; no assay
+    python3 benchmarks/h200_falcongemm.py shapes       # one part: tune, check, profile, squares, shapes, onchip, prefill
+
+Schemes, decision and kernels are the package's own files. Writes h200_falcongemm.jsonl to $OUT, or here: a line a
+measurement, as it comes. Times are CUDA events, interleaved over rounds, the L2 cache overwritten before each. Ends
+itself after LIMIT seconds; what comes first matters most.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: B023, E501
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import time
+import traceback
+import types
+from pathlib import Path
+
+import numpy as np
+import torch
+
+SOURCE = Path(__file__).parents[1] / "src/assay"
+OUT = Path(os.environ.get("OUT", "."), "h200_falcongemm.jsonl")
+STARTED, LIMIT = time.monotonic(), float(os.environ.get("LIMIT", 165))
+for name in ("assay", "assay.kernels", "assay.kernels.falcongemm", "assay.record"):  # packages without their __init__
+    package = types.ModuleType(name)
+    package.__path__ = [str(SOURCE.joinpath(*name.split(".")[1:]))]
+    sys.modules[name] = package
+
+from assay.kernels.falcongemm import decision, gpu  # noqa: E402
+from assay.kernels.falcongemm.schemes import named  # noqa: E402
+from assay.kernels.falcongemm.shapes import shapes as llm_shapes  # noqa: E402
+
+KINDS = {"bf16": torch.bfloat16, "f32": torch.float32, "tf32": torch.float32, "f16": torch.float16}
+SCHEMES = [named(name) for name in gpu.SCHEMES]
+PROFILES = {}
+
+
+def tell(part, **row):
+    """One line of the answer, at once."""
+    row = {"part": part, **row}
+    with OUT.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row)[:300], flush=True)
+
+
+def left():
+    return LIMIT - (time.monotonic() - STARTED)
+
+
+def use(kind):
+    torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+    return KINDS[kind]
+
+
+def drawn(rows, cols, dtype):
+    return (torch.rand((rows, cols), device="cuda", dtype=torch.float32) - 0.5).to(dtype)
+
+
+def medians(seconds):
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def off(out, right):
+    """The largest difference over the largest entry."""
+    return float((out.double() - right).abs().max() / right.abs().max())
+
+
+# ------------------------------------------------------------------------------------------------- is it right
+
+
+def check():
+    """Every scheme and way on shapes that divide and that do not, beside a product in double precision."""
+    for kind in ("bf16", "f32"):
+        dtype = use(kind)
+        for m, k, n in ((1024, 1024, 1024), (1000, 1111, 777)):
+            a, b = drawn(m, k, dtype), drawn(k, n, dtype)
+            right = a.double() @ b.double()
+            vendor = off(a @ b, right)
+            for scheme in SCHEMES if m == 1024 else SCHEMES[:3]:
+                found = off(gpu.multiply(a, b, scheme), right)
+                tell(
+                    "falcongemm-check",
+                    dtype=kind,
+                    m=m,
+                    k=k,
+                    n=n,
+                    scheme=scheme.name,
+                    way="passes",
+                    error=found,
+                    vendor=vendor,
+                    right=found < 40 * vendor,
+                )
+            turned = b.T.contiguous().T
+            found = off(gpu.multiply(a, turned, SCHEMES[0]), right)
+            tell(
+                "falcongemm-check",
+                dtype=kind,
+                m=m,
+                k=k,
+                n=n,
+                scheme=SCHEMES[0].name,
+                way="by columns",
+                error=found,
+                vendor=vendor,
+                right=found < 40 * vendor,
+            )
+        a[3, 5] = float("nan")
+        b[7, 2] = float("inf")
+        ours, theirs = gpu.multiply(a, b, SCHEMES[0]), a @ b
+        same = bool((torch.isfinite(ours) == torch.isfinite(theirs)).all() and (ours.isnan() == theirs.isnan()).all())
+        tell("falcongemm-check", dtype=kind, scheme=SCHEMES[0].name, way="not finite", right=same)
+
+
+def tune():
+    """The tile of the passes that is fastest, for all of what follows."""
+    dtype, n = use("bf16"), 8192
+    a, out = drawn(n, n, dtype), torch.empty((n, n), dtype=dtype, device="cuda")
+    flag = torch.zeros(1, dtype=torch.int32, device="cuda")
+    products, found = torch.zeros((7, n // 2, n // 2), dtype=dtype, device="cuda"), {}
+    for tile in ((4, 256, 4), (1, 1024, 4), (8, 128, 4), (2, 512, 4), (4, 512, 8)):
+        gpu.PASS = tile
+
+        def go():
+            gpu.sums(a, SCHEMES[0], "a")
+            gpu.collect(products, SCHEMES[0], out, flag)
+
+        go()
+        found[tile] = medians(gpu.timed({"": go}, 5))[""]
+        moved = decision.work((n, n, n), SCHEMES[0], True, gpu.ALIGN).moved * 2
+        tell("falcongemm-tune", tile=list(tile), seconds=found[tile], bandwidth=moved / found[tile])
+    gpu.PASS = min(found, key=found.get)
+
+
+# ------------------------------------------------------------------------------------------------- the profile
+
+
+def profile(kind):
+    """The machine's profile, and how much too well it thinks of schemes on shapes held out."""
+    if kind in PROFILES:
+        return PROFILES[kind]
+    dtype = use(kind)
+    found = gpu.measure(dtype, 16384 if kind != "f32" else 8192)
+    random, ratios = np.random.default_rng(0), []
+    every = [shape for shape in llm_shapes() if shape[0] * shape[1] * shape[2] < (6e11 if kind == "f32" else 3e12)]
+    for m, k, n in random.permutation(every)[:8].tolist():
+        a, b = drawn(m, k, dtype), drawn(k, n, dtype)
+        runs = {"vendor": lambda: a @ b, "ours": lambda: gpu.multiply(a, b, SCHEMES[0])}
+        for run in runs.values():
+            run()
+        seconds = medians(gpu.timed(runs, 3))
+        predicted = found.seconds((m, k, n), None) / found.seconds((m, k, n), SCHEMES[0])
+        ratios.append(float(np.log(predicted * seconds["ours"] / seconds["vendor"])))
+    found = dataclasses.replace(found, off=decision.hope(ratios), measured="on one NVIDIA H200")
+    rounded = tuple(float(f"{rate:.4g}") for rate in found.rates)
+    tell("falcongemm-profile", **dataclasses.asdict(dataclasses.replace(found, rates=rounded)))
+    tell(
+        "falcongemm-frontier",
+        dtype=kind,
+        size=decision.frontier(found),
+        static=decision.frontier(found, True),
+        off=found.off,
+        bias=float(np.median(ratios)),
+    )
+    PROFILES[kind] = found
+    return found
+
+
+def profiles():
+    for kind in ("bf16", "f32", "tf32", "f16"):
+        if left() > 60 or kind in ("bf16", "f32"):
+            profile(kind)
+
+
+# ----------------------------------------------------------------------------------------------- where it pays
+
+
+def unfused(a, b, scheme):
+    """The textbook way: every sum a tensor of its own, one after the other."""
+    m, k, n = scheme.m, scheme.k, scheme.n
+    blocks_a = [x for row in a.chunk(m, 0) for x in row.chunk(k, 1)]
+    blocks_b = [x for row in b.chunk(k, 0) for x in row.chunk(n, 1)]
+
+    def total(row, blocks):
+        first, *rest = np.flatnonzero(row)
+        made = blocks[first] if row[first] == 1 else -blocks[first]
+        for index in rest:
+            made = made + blocks[index] if row[index] == 1 else made - blocks[index]
+        return made
+
+    products = [total(u, blocks_a) @ total(v, blocks_b) for u, v in zip(scheme.u, scheme.v, strict=True)]
+    return torch.cat([torch.cat([total(scheme.w[i * n + j], products) for j in range(n)], 1) for i in range(m)], 0)
+
+
+def squares(kinds=("bf16", "f32", "tf32", "f16")):
+    """Every scheme and way on square products: the frontier as it is measured."""
+    for kind in kinds:
+        dtype = use(kind)
+        for n in (2048, 4096, 8192, 12288, 16384, 20480):
+            if left() < 75 or (kind == "f32" and n > 12288) or (kind == "f16" and n != 16384):
+                continue
+            a, b = drawn(n, n, dtype), drawn(n, n, dtype)
+            runs = {"vendor": lambda: a @ b}
+            for scheme in SCHEMES[: 2 if kind == "f16" else 5]:
+                for way in ("staged", "batched") if "winograd" in scheme.name else ("batched",):
+                    runs[f"{scheme.name}, {way}"] = lambda scheme=scheme, way=way: gpu.multiply(a, b, scheme, way)
+            weights = gpu.sums(b, SCHEMES[0], "b")
+            runs["winograd, weights before"] = lambda: gpu.multiply(a, b, SCHEMES[0], weights=weights)
+            runs["winograd, unfused"] = lambda: unfused(a, b, SCHEMES[0])
+            for run in runs.values():
+                run()
+            seconds = medians(gpu.timed(runs, 3 if kind == "f32" else 5))
+            for name, value in seconds.items():
+                tell(
+                    "falcongemm-squares",
+                    dtype=kind,
+                    n=n,
+                    method=name,
+                    seconds=value,
+                    gain=seconds["vendor"] / value - 1,
+                )
+
+
+def one_shape(kind, dtype, m, k, n, rounds):
+    """The vendor, the schemes predicted best, one with weights combined before, the textbook way; who was chosen."""
+    told = profile(kind)
+    choice, still = decision.choose(told, (m, k, n), SCHEMES), decision.choose(told, (m, k, n), SCHEMES, static=True)
+    ranked = sorted(SCHEMES, key=lambda one: choice.seconds[one.name])
+    kept = min(SCHEMES, key=lambda one: still.seconds[one.name])
+    a, b = drawn(m, k, dtype), drawn(k, n, dtype)
+    weights = gpu.sums(b, kept, "b")
+    runs = {"vendor": lambda: a @ b}
+    runs |= {one.name: lambda one=one: gpu.multiply(a, b, one) for one in ranked[:2]}
+    runs["static"] = lambda: gpu.multiply(a, b, kept, weights=weights)
+    runs["unfused"] = lambda: unfused(a, b, SCHEMES[0])
+    run_all = {name: run for name, run in runs.items() if name != "unfused" or (m // 512) % 8 == 1}
+    for run in run_all.values():
+        run()
+    seconds = gpu.timed(run_all, rounds + 1)
+    first, rest = {x: v[0] for x, v in seconds.items()}, {x: statistics.median(v[1:]) for x, v in seconds.items()}
+    confirmed = choice.name if first[choice.name] <= first["vendor"] else "vendor"
+    confirmed_static = "static" if still.scheme and first["static"] < first["vendor"] else "vendor"
+    tell("falcongemm", dtype=kind, m=m, k=k, n=n, chosen=choice.name, confirmed=confirmed, gain=choice.gain,
+         static=kept.name, static_chosen=bool(still.scheme), static_confirmed=confirmed_static != "vendor",
+         seconds_of={name: float(f"{value:.5g}") for name, value in rest.items()})  # fmt: skip
+
+
+def shapes():
+    """The 960 shapes of language models' layers in bf16; every tenth in the other dtypes, by turns."""
+    every = llm_shapes()
+    random = np.random.default_rng(1)
+    order = random.permutation(len(every)).tolist()
+    for kind, count, until, rounds in (
+        ("bf16", 960, 66, 3),
+        ("f32", 60, 40, 2),
+        ("tf32", 96, 32, 3),
+        ("f16", 96, 27, 3),
+    ):
+        dtype = use(kind)
+        profile(kind)
+        for index in order[:count]:
+            if left() < until:
+                break
+            m, k, n = every[index]
+            one_shape(kind, dtype, m, k, n, rounds)
+
+
+def onchip():
+    """Kernels of our own that keep the result's blocks on the chip, with the tile that is fastest."""
+    for kind in ("bf16", "f32"):
+        dtype = use(kind)
+        for n in (8192, 16384) if kind == "bf16" else (8192,):
+            a, b = drawn(n, n, dtype), drawn(n, n, dtype)
+            right, weights = a @ b, gpu.sums(b, SCHEMES[0], "b")
+            for way in ("grouped", "fused"):
+                for tile in (gpu.TILES[0], gpu.TILES[2]) if kind == "bf16" else (gpu.TILES[4],):
+                    if left() < 12:
+                        return
+                    try:
+                        out = gpu.multiply(a, b, SCHEMES[0], way, weights, tile)
+                        error = float((out.float() - right.float()).abs().max() / right.float().abs().max())
+                        runs = {
+                            "vendor": lambda: a @ b,
+                            way: lambda: gpu.multiply(a, b, SCHEMES[0], way, weights, tile),
+                        }
+                        seconds = medians(gpu.timed(runs, 3))
+                        tell(
+                            "falcongemm-onchip",
+                            dtype=kind,
+                            n=n,
+                            way=way,
+                            tile=list(tile),
+                            seconds=seconds[way],
+                            vendor=seconds["vendor"],
+                            gain=seconds["vendor"] / seconds[way] - 1,
+                            error=error,
+                        )
+                    except Exception as problem:
+                        tell("error", what=f"onchip {kind} {way} {tile}", why=str(problem)[:300])
+
+
+def prefill():
+    """Two layers of Qwen3-32B's size over 16,384 tokens, and of Qwen3-8B's in float32: all of a layer, both ways."""
+    for kind, hidden, heads, inner, tokens in (("bf16", 5120, 64, 25600, 16384), ("f32", 4096, 32, 12288, 8192)):
+        if left() < 8:
+            return
+        dtype, told = use(kind), profile(kind)
+        sizes = {
+            "qkv": (hidden, (heads + 16) * 128),
+            "out": (heads * 128, hidden),
+            "up": (hidden, 2 * inner),
+            "down": (inner, hidden),
+        }
+        matrices = {name: drawn(*size, dtype) * (2 / size[0] ** 0.5) for name, size in sizes.items()}
+        chosen = {
+            name: decision.choose(told, (tokens, *size), SCHEMES, static=True).scheme for name, size in sizes.items()
+        }
+        kept = {name: gpu.sums(matrices[name], scheme, "b") for name, scheme in chosen.items() if scheme}
+
+        def vendor(x, name):
+            return x @ matrices[name]
+
+        def ours(x, name):
+            scheme = chosen[name]
+            return gpu.multiply(x, matrices[name], scheme, weights=kept[name]) if scheme else x @ matrices[name]
+
+        def layer(x, linear):
+            q, keys, values = linear(x, "qkv").split((heads * 128, 1024, 1024), 1)
+            q, keys, values = (part.view(1, tokens, -1, 128).transpose(1, 2) for part in (q, keys, values))
+            mixed = torch.nn.functional.scaled_dot_product_attention(q, keys, values, is_causal=True, enable_gqa=True)
+            x = x + linear(mixed.transpose(1, 2).reshape(tokens, -1), "out")
+            gate, up = linear(x, "up").chunk(2, 1)
+            return x + linear(torch.nn.functional.silu(gate) * up, "down")
+
+        x = drawn(tokens, hidden, dtype)
+        runs = {"vendor": lambda: layer(layer(x, vendor), vendor), "ours": lambda: layer(layer(x, ours), ours)}
+        results = {name: run() for name, run in runs.items()}
+        error = float(
+            (results["ours"].float() - results["vendor"].float()).abs().max() / results["vendor"].float().abs().max()
+        )
+        seconds = gpu.timed(runs, 5)
+        tell("falcongemm-prefill", dtype=kind, tokens=tokens, schemes={name: scheme.name if scheme else "vendor" for name, scheme in chosen.items()},
+             ours=seconds["ours"], vendor=seconds["vendor"], error=error)  # fmt: skip
+
+
+PARTS = {
+    "tune": tune,
+    "check": check,
+    "profile": profiles,
+    "squares": squares,
+    "shapes": shapes,
+    "prefill": prefill,
+    "onchip": onchip,
+}
+
+
+def main():
+    for part in sys.argv[1:] or PARTS:
+        begun = time.monotonic()
+        try:
+            if left() > 8:
+                PARTS[part]()
+        except Exception as problem:
+            traceback.print_exc()
+            tell("error", what=part, why=str(problem)[:300])
+        tell("took", what=part, seconds=time.monotonic() - begun)
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

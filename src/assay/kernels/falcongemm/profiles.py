@@ -1,0 +1,139 @@
+"""Profiles of machines: this one's processor, measured once and kept; an H200's, as it was measured there."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numba
+import numpy as np
+
+from assay.kernels.engine import elsewhere, machine
+from assay.kernels.falcongemm import cpu
+from assay.kernels.falcongemm.decision import Profile, hope, work
+from assay.kernels.falcongemm.schemes import named
+from assay.record import machine as facts
+from assay.record.errors import BadInput
+from assay.record.store import home, write_whole
+from assay.record.timing import granted
+
+SIZES = (192, 640, 1920)
+HELD_OUT = ((1280, 1280, 1280), (768, 1920, 1024))
+QUIET = 0.8  # of a core: what was measured with less is used, and not kept
+DTYPES = {"f32": np.float32, "f64": np.float64}
+
+
+def clock() -> Callable[[], float]:
+    """What seconds are read from: with one thread the processor's own, which leaves out what others compute."""
+    return time.process_time if cpu.threads() == 1 else time.perf_counter
+
+
+def _fastest(run: Callable[[], object], rounds: int = 2) -> float:
+    now, taken = clock(), []
+    for _ in range(rounds):
+        begin = now()
+        run()
+        taken.append(now() - begin)
+    return max(min(taken), 1e-9)
+
+
+def _passes(dtype: Any, n: int) -> tuple[float, float]:
+    """Seconds a byte moved and a byte added: from two schemes that differ in how much they add for what they move."""
+    a, out, space = np.ones((n, n), dtype), np.empty((n, n), dtype), cpu.Workspace()
+    rows, taken = [], []
+    for name in ("winograd", "winograd of winograd"):
+        scheme = named(name)
+
+        size = -(-n // scheme.m), -(-n // scheme.n)
+        products, gap, _ = cpu.room_for(scheme.rank, *size, dtype, space.room("products", dtype))
+        products[:] = 1
+
+        def go(scheme: Any = scheme, products: Any = products, gap: int = gap, size: Any = size) -> None:
+            cpu.combined(a, scheme.u, scheme.m, scheme.k, space.room("a", dtype))
+            cpu.collect(products, gap, size, scheme, out)
+
+        go()
+        taken.append(_fastest(go))
+        rows.append([a.itemsize * count for count in work((n, n, n), scheme, static=True)])
+    (moving, adding) = np.linalg.solve(np.array(rows, float), np.array(taken))
+    if adding < 0 or moving < 0:  # noise: charge all to what is moved
+        moving, adding = max(t / r[0] for t, r in zip(taken, rows, strict=True)), 0.0
+    return float(moving), float(adding)
+
+
+def measure(dtype: str, sizes: tuple[int, ...] = SIZES) -> Profile:
+    """Measure this machine's processor with as many threads as its BLAS uses: a few seconds."""
+    kind, before = DTYPES[dtype], numba.get_num_threads()
+    numba.set_num_threads(cpu.threads())
+    try:
+        large = np.random.default_rng(0).random((2, sizes[-1], sizes[-1])).astype(kind) - kind(0.5)
+        rates = []
+        for m in sizes:
+            for k in sizes:
+                for n in sizes:
+                    x, y, out = large[0, :m, :k], large[1, :k, :n], np.empty((m, n), kind)
+                    rates.append(2.0 * m * k * n / _fastest(lambda x=x, y=y, out=out: np.matmul(x, y, out=out)))  # type: ignore[misc]
+        table = np.reshape(rates, (len(sizes),) * 3)
+        for axis in range(3):  # a larger product reaches no lower a rate; what says otherwise was disturbed
+            table = np.maximum.accumulate(table, axis)
+        moving, adding = _passes(kind, sizes[-1])
+        when = datetime.now(UTC).strftime("%Y-%m-%d")
+        found = Profile(facts.facts()["cpu"], dtype, np.dtype(kind).itemsize, sizes, tuple(table.ravel().tolist()),
+                        moving, adding, 2e-5,
+                        threads=cpu.threads(), measured=f"{when}, on this machine")  # fmt: skip
+        return _checked(found, large)
+    finally:
+        numba.set_num_threads(before)
+
+
+def _checked(profile: Profile, large: Any) -> Profile:
+    """The same with how much too well it thought of a scheme on shapes that it was not fitted to."""
+    off, space, scheme = [], cpu.Workspace(), named("winograd")
+    for m, k, n in HELD_OUT:
+        m, k, n = (min(size, profile.sizes[-1]) for size in (m, k, n))
+        x, y, out = large[0, :m, :k], large[1, :k, :n], np.empty((m, n), large.dtype)
+        cpu.multiply(x, y, scheme, out, space)
+        ours = _fastest(lambda x=x, y=y, out=out: cpu.multiply(x, y, scheme, out, space))  # type: ignore[misc]
+        theirs = _fastest(lambda x=x, y=y, out=out: np.matmul(x, y, out=out))  # type: ignore[misc]
+        told = profile.seconds((m, k, n), None) / profile.seconds((m, k, n), scheme)
+        off.append(math.log(told * ours / theirs))
+    return replace(profile, off=hope(off))
+
+
+_HERE: dict[tuple[str, int], Profile] = {}
+
+
+def here(dtype: str, again: bool = False) -> Profile:
+    """This machine's profile as it was measured before; measured now if it never was, or `again`."""
+    key = (dtype, cpu.threads())
+    path = home() / "machines" / f"gemm-{machine.fingerprint()}-{dtype}-{key[1]}.json"
+    if again or key not in _HERE:
+        found = None
+        if path.exists() and not again:
+            with suppress(msgspec.DecodeError):  # of another version, or cut off: measure anew
+                found = msgspec.json.decode(path.read_bytes(), type=Profile)
+        if found is None:
+            found = measure(dtype)
+            if key[1] == 1 or granted() >= QUIET:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, msgspec.json.encode(asdict(found)))
+        _HERE[key] = found
+    return _HERE[key]
+
+
+def there(where: str, dtype: str) -> Profile:
+    """A machine's that is not at hand, from what was measured there."""
+    for row in elsewhere.rows(where, "falcongemm-profile"):
+        if row["dtype"] == dtype:
+            told: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in row.items()}
+            told.pop("part")
+            return Profile(**told)
+    raise BadInput(
+        f"no profile of {dtype} products on {where}: benchmarks/h200_falcongemm.py measures one; --machine here works"
+    )
