@@ -1,8 +1,8 @@
-"""Put what `h200_kernels.py` wrote into the package: medians and spreads, and where they come from.
+"""Put what `h200_kernels.py`, `h200_etap_mla.py` and the like wrote into the package: medians, spreads, their source.
 
     python benchmarks/h200_store.py DATE FIRST.jsonl [SECOND.jsonl ...]
 
-A part that several files have is taken from the last of them.
+A part that several files have is taken from the last of them; one that none has stays as it was stored before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 TARGET = Path(__file__).parents[1] / "src/assay/kernels/engine/h200.json"
 KEPT = ("facts", "machine", "goldbach-tune", "goldbach-check", "goldbach-rival", "goldbach", "radius-check",
-        "radius-fps", "cusparse", "merbit", "pagerank")  # fmt: skip
+        "radius-fps", "cusparse", "merbit", "pagerank", "etap-mla")  # fmt: skip
 
 
 def short(row: dict[str, Any]) -> dict[str, Any]:
@@ -31,6 +31,8 @@ def short(row: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     date, *files = sys.argv[1:]
     parts: dict[str, list[dict[str, Any]]] = {}
+    for row in json.loads(TARGET.read_text())["rows"] if TARGET.exists() else []:
+        parts.setdefault(row["part"], []).append(row)
     for file in files:
         found: dict[str, list[dict[str, Any]]] = {}
         for line in Path(file).read_text().splitlines():
@@ -39,7 +41,7 @@ def main() -> None:
                 found.setdefault(row["part"], []).append(short(row))
         parts |= found
     rows = [row for part in KEPT for row in parts.get(part, [])]
-    source = f"measured on one NVIDIA H200 on {date} by benchmarks/h200_kernels.py"
+    source = f"measured on one NVIDIA H200 on {date} by benchmarks/h200_*.py"
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     TARGET.write_text(f'{{"source": {json.dumps(source)}, "rows": [\n{lines}\n]}}\n')
 

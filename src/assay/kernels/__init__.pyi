@@ -5,3 +5,4 @@ from assay.kernels.fractalsort.sorting import sort_file as sort_file
 from assay.kernels.merbit import pagerank as pagerank
 from assay.kernels.merbit.spmv import spmv as spmv
 from assay.kernels.goldbach.checking import goldbach as goldbach_up_to  # noqa: F401
+from assay.kernels.etap_mla.cpu import mla_decode as mla_decode

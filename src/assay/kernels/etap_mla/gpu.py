@@ -123,7 +123,7 @@ def _walk(
     return top, total, out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride", "heads"])
 def transposed(
     query, cache, latents, turned, table, lengths, workers, pieces, partial, weight, scale, stride, heads,
     HEADS: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr, LOADS: tl.constexpr, STAGES: tl.constexpr,
@@ -150,7 +150,7 @@ def transposed(
         tl.store(weight + piece * heads + head, top + tl.log2(total), mask=head < heads)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride", "heads"])
 def upright(
     query, cache, latents, turned, table, lengths, workers, pieces, partial, weight, scale, stride, heads,
     HEADS: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr, LOADS: tl.constexpr, STAGES: tl.constexpr,
@@ -177,7 +177,7 @@ def upright(
         tl.store(weight + piece * heads + head, top + tl.log2(total), mask=head < heads)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["heads"])
 def combine(partial, weight, sequences, result, heads, SPLITS: tl.constexpr, SLICE: tl.constexpr):
     """A head's pieces, weighed by their shares of the softmax; zeros for a sequence without tokens."""
     sequence, head, entry = tl.program_id(0), tl.program_id(1), tl.program_id(2) * SLICE + tl.arange(0, SLICE)
@@ -206,10 +206,12 @@ class Setting:
     stages: int = 1
     on_each: int = 1
     registers: int | None = None  # at most so many a thread, where two workers share a multiprocessor
+    columns: int = 8  # the least heads of a transposed tile; Triton's compiler takes WGMMA from 16 on
 
     def __str__(self) -> str:
         limit = f" r{self.registers}" if self.registers else ""
-        return f"{self.loads} b{self.block} w{self.warps} s{self.stages} x{self.on_each}{limit}"
+        wide = f" c{self.columns}" if self.columns > 8 else ""
+        return f"{self.loads} b{self.block} w{self.warps} s{self.stages} x{self.on_each}{limit}{wide}"
 
 
 def _some(loads: str, blocks: Any, warps: Any, stages: Any = (1,), on_each: Any = (1,)) -> list[Setting]:
@@ -249,13 +251,13 @@ FIRST = {"transposed": Setting(64, 8, "bulk", 1, 2, 128), "padded": Setting(64, 
          "narrow": Setting(32, 4, "async", 3, 2)}  # fmt: skip
 
 
-def tile_heads(form: str, heads: int) -> int:
+def tile_heads(form: str, heads: int, columns: int = 8) -> int:
     """How many heads a tile holds, with those that are only there to fill it.
 
     >>> [tile_heads("transposed", h) for h in (5, 8, 16, 128)], tile_heads("padded", 16), tile_heads("narrow", 8)
     ([8, 8, 16, 64], 64, 16)
     """
-    least = {"transposed": 8, "padded": 64, "narrow": 16}[form]
+    least = {"transposed": columns, "padded": 64, "narrow": 16}[form]
     return min(64, max(least, triton.next_power_of_2(heads)))
 
 
@@ -285,7 +287,7 @@ class Decoder:
         def there(array: Any) -> Any:
             return torch.from_numpy(np.ascontiguousarray(array, np.int32)).to(device)
 
-        wide = tile_heads(form, heads)
+        wide = tile_heads(form, heads, setting.columns)
         self.kernel = transposed if form == "transposed" else upright
         self.grid = (len(plan.workers) - 1, triton.cdiv(heads, wide))
         self.partial = torch.empty(count, heads, LATENT, dtype=torch.float32, device=device)
