@@ -46,7 +46,9 @@ __all__ = ["mla_decode"]
 
 evidence = Evidence.REAL
 use_when = "A GPU with few FLOP a byte (H20) decodes MLA with fewer than 64 heads; or half its registers are wanted."
-avoid_when = "A GPU has FLOP to spare (H100, H200), or holds 64 heads and more: then nothing is padded, or nothing lost."
+avoid_when = (
+    "A GPU has FLOP to spare (H100, H200), or holds 64 heads and more: then nothing is padded, or nothing lost."
+)
 own_input = "assay compare kernels --mla examples/latents.npz"
 references = (
     "FlashMLA, DeepSeek's kernel: heads as rows, filled up to 64, V from K's tile, split over multiprocessors.",
@@ -233,7 +235,7 @@ def study(lab: Lab) -> Tables:
         "cpu": some.run(decoded, cases, per="method", alone=True),
         "awkward": lab.run(awkward, poisons),
         "macs": one.run(multiplied, [{"lengths": [1, 65]}], per="form"),
-        "error": some.run(error, [{"context": lab.pick(quick=16384, full=65536), "heads": 16}]),
+        "error": some.run(error, [{"context": 65536, "heads": lab.pick(quick=4, full=16)}]),
         "roofs": one.run(
             roofs, [{"device": d, "heads": h} for d in ("h20", "h200", "a100") for h in (8, 16, 32, 64)], per="form"
         ),
@@ -260,7 +262,9 @@ def _pairs(*whats: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
             if row["heads"] < 64:
                 case = "/".join(str(row.get(key)) for key in ("what", "context", "heads", "batch", "lengths", "sms"))
                 pairs.setdefault(case, {})[row["form"]] = row
-    return [(forms["transposed"], forms["padded"]) for forms in pairs.values() if {"transposed", "padded"} <= set(forms)]
+    return [
+        (forms["transposed"], forms["padded"]) for forms in pairs.values() if {"transposed", "padded"} <= set(forms)
+    ]
 
 
 def _over(slow: dict[str, Any], fast: dict[str, Any], told: str = "") -> Estimate:
@@ -293,7 +297,9 @@ def _bandwidth(table: pl.DataFrame) -> Estimate:
         raise NotMeasured(ABSENT)
     worst = min(rows, key=fraction)
     scale = fraction(worst) * worst["seconds"]
-    return Estimate(fraction(worst), scale / worst["high"], scale / worst["low"], len(rows), f"{worst['context']} tokens")
+    return Estimate(
+        fraction(worst), scale / worst["high"], scale / worst["low"], len(rows), f"{worst['context']} tokens"
+    )
 
 
 def _never_slower(table: pl.DataFrame) -> Estimate:
@@ -364,7 +370,7 @@ def _here(rival: str) -> measures.Measure:
     return measure
 
 
-NONE = "{} was not on the H200 that was measured; with it installed benchmarks/h200_etap_mla.py could time it"
+NONE = "{} is not installed on the H200 that measures; where it is, add it to rivals() of benchmarks/h200_etap_mla.py"
 claims = [
     Claim("flashmla", _longest("padded")),
     Claim("fa3", _longest("fa3", NONE.format("FlashAttention-3"))),

@@ -34,7 +34,9 @@ def read_dump(path: Path) -> Problem:
     if scale is not None and scale.size != 1:
         raise BadInput(f"{path}: 'scale' should be one number")
     try:
-        return problem(arrays["query"], arrays["latent"], arrays.get("lengths"), None if scale is None else scale.item())
+        return problem(
+            arrays["query"], arrays["latent"], arrays.get("lengths"), None if scale is None else scale.item()
+        )
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
 
@@ -62,5 +64,7 @@ def command(path: Path, rounds: int, where: str, plot: Path | None) -> dict[str,
          "source": "measured" if on.name == "h200" else on.source}
         for on in roofs
     ]  # fmt: skip
-    told["why"] += f" With {heads} heads in half precision, " + "; ".join(bounds.reason(heads, on) for on in roofs[:2]) + "."
+    told["why"] += (
+        f" With {heads} heads in half precision, " + "; ".join(bounds.reason(heads, on) for on in roofs[:2]) + "."
+    )
     return told

@@ -86,7 +86,9 @@ def _softmax(score, count, top, total, out, rounded):
             score[h, i] = np.exp2(score[h, i] - new)
             added += score[h, i]
             if rounded:
-                bits[h, i] = (bits[h, i] + np.uint32(0x7FFF) + ((bits[h, i] >> 16) & np.uint32(1))) & np.uint32(0xFFFF0000)
+                bits[h, i] = (bits[h, i] + np.uint32(0x7FFF) + ((bits[h, i] >> 16) & np.uint32(1))) & np.uint32(
+                    0xFFFF0000
+                )
         top[h], total[h] = new, total[h] * fade + added
         for j in range(512):
             out[h, j] *= fade
