@@ -4,13 +4,14 @@
     python3 benchmarks/h200_etap_mla.py contexts few    # some parts: machine, contexts, accuracy, heads, few, ragged
 
 Kernels and plans are read from the package's files. First every setting of every form is compiled and tried on a small
-poisoned problem, in processes of their own, so that one that crashes or never ends takes nothing with it. What was right
-there is tuned; each form then goes with its fastest settings, anew for every case. Writes h200_etap_mla.jsonl to $OUT,
-or here: a line a measurement, as it comes. Times are CUDA events around a replayed graph (both kernels), interleaved
-over rounds, with the L2 cache overwritten before each. Ends by itself within three minutes.
+poisoned problem, in processes of their own, so that one that crashes or never ends takes nothing with it. What was
+right there is tuned; each form then goes with its fastest settings, anew for every case. Writes h200_etap_mla.jsonl to
+$OUT, or here: a line a measurement, as it comes. Times are CUDA events around a replayed graph (both kernels),
+interleaved over rounds, with the L2 cache overwritten before each. Ends by itself within three minutes.
 """
 
 # mypy: ignore-errors
+# ruff: noqa: B023, D102
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_every_way_of_loading_in_every_form(form: str) -> None:
 
 
 HOPPER = """
-import re, sys, json, torch, types
+import re, json, torch, types
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import MockTensor as M
@@ -179,8 +179,8 @@ f, i = torch.float32, torch.int32
 for form, kernel in (("transposed", gpu.transposed), ("padded", gpu.upright), ("narrow", gpu.upright)):
     done = kernel.warmup(M(torch.bfloat16), M(torch.bfloat16), None, None, *[M(i)] * 4, M(f), M(f), 1.0, 64, 16,
         HEADS=gpu.tile_heads(form, 16), BLOCK=64, PAGE=64, LOADS="async", STAGES=2, num_warps=8, grid=(1,))
-    print(json.dumps([form, sorted(set(re.findall(r"(?:wgmma.mma_async|mma).sync.aligned.(m[0-9]+)n", done.asm["ptx"]))),
-        done.metadata.shared]))
+    tiles = set(re.findall(r"(?:wgmma.mma_async|mma).sync.aligned.(m[0-9]+)n", done.asm["ptx"]))
+    print(json.dumps([form, sorted(tiles), done.metadata.shared]))
 """
 
 

@@ -4,8 +4,8 @@ A decode step multiplies a long cache of latents with the 16 heads that tensor p
 tensor cores take tiles of at least 64 rows, so 16 heads are filled up with 48 rows of zeros, and three quarters of the
 products are wasted. Transposed, the tokens are the rows and the heads the columns, which come by the eight.
 
-Whether that is faster is a matter of two bounds (`bounds.py`). An H20 has 37 FLOP for each byte it reads, and the padded
-form needs 121: it waits for its products. An H200 has 175: it waits for its memory in both forms.
+Whether that is faster is a matter of two bounds (`bounds.py`). An H20 has 37 FLOP for each byte it reads, and the
+padded form needs 121: it waits for its products. An H200 has 175: it waits for its memory in both forms.
 
 arXiv:2506.01969. Read in the paper's code; kernels here are our own, in Triton, one source for all loads and tiles.
 
@@ -377,20 +377,34 @@ claims = [
     Claim("flashinfer", _longest("flashinfer", NONE.format("FlashInfer"))),
     Claim("rmse-ratio", measures.not_here(NONE.format("FlashAttention-3"))),
     Claim("rmse", _rmse),
-    Claim("right", _right, asks="Every result is within 2e-5 of the exact one (cosine distance a head; on the CPU also "
-          "every entry), with lengths around a block's end and NaN or infinity in every unused entry.", kind=Kind.EVERY),
-    Claim("macs", _macs, asks="The padded form executes 4 times the multiply-adds of the transposed one with 16 heads, 8 "
-          "times with 8, counted in the interpreter.", kind=Kind.EVERY),
-    Claim("bandwidth", _bandwidth, asks="The transposed form attains 0.65 of an H200's measured bandwidth at 16 K tokens "
-          "and more, in the worst case.", kind=Kind.AT_LEAST, value=0.65, unit="share"),
-    Claim("never-slower", _never_slower, asks="On an H200 the transposed form is never slower than the padded one beyond "
-          "the spread of the rounds: 512 to 64 K tokens, 8 to 32 heads, ragged lengths.", kind=Kind.EVERY),
-    Claim("few", _few, asks="On few of the H200's multiprocessors, which leaves each more bandwidth, the padded form takes "
-          "longer, in the best case.", kind=Kind.RATIO, toward="up"),
-    Claim("h20", _h20, Evidence.MODEL, "two bounds with an H20's data sheet", asks="On an H20 two bounds let the padded "
-          "form take longer with 16 heads.", kind=Kind.RATIO, toward="up"),
-    Claim("torch", _here("torch"), asks="torch's matrix products take longer on this machine's cores.", kind=Kind.RATIO,
-          toward="up"),
+    Claim(
+        "right", _right, asks="Every result is within 2e-5 of the exact one (cosine distance a head; on the CPU also "
+        "every entry), with lengths around a block's end and NaN or infinity in every unused entry.", kind=Kind.EVERY,
+    ),
+    Claim(
+        "macs", _macs, asks="The padded form executes 4 times the multiply-adds of the transposed one with 16 heads, "
+        "8 times with 8, counted in the interpreter.", kind=Kind.EVERY,
+    ),
+    Claim(
+        "bandwidth", _bandwidth, asks="The transposed form attains 0.65 of an H200's measured bandwidth at 16 K tokens "
+        "and more, in the worst case.", kind=Kind.AT_LEAST, value=0.65, unit="share",
+    ),
+    Claim(
+        "never-slower", _never_slower, asks="On an H200 the transposed form is never slower than the padded one beyond "
+        "the spread of the rounds: 512 to 64 K tokens, 8 to 32 heads, ragged lengths.", kind=Kind.EVERY,
+    ),
+    Claim(
+        "few", _few, asks="On few of the H200's multiprocessors, which leaves each more bandwidth, the padded form "
+        "takes longer, in the best case.", kind=Kind.RATIO, toward="up",
+    ),
+    Claim(
+        "h20", _h20, Evidence.MODEL, "two bounds with an H20's data sheet", asks="On an H20 two bounds let the padded "
+        "form take longer with 16 heads.", kind=Kind.RATIO, toward="up",
+    ),
+    Claim(
+        "torch", _here("torch"), asks="torch's matrix products take longer on this machine's cores.", kind=Kind.RATIO,
+        toward="up",
+    ),
 ]  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def reason(heads: int, on: Roof) -> str:
     >>> reason(16, roof("h20"))
     'H20: 121 FLOP a byte padded and 30 transposed, 37 at its ridge: products bound the padded form, 3.3 times at most'
     """
-    padded, by = seconds("padded", heads, on)
+    by = seconds("padded", heads, on)[1]
     told = f"{on.name.upper()}: {intensity('padded', heads):.0f} FLOP a byte padded and "
     told += f"{intensity('transposed', heads):.0f} transposed, {on.ridge:.0f} at its ridge: "
     if by == "memory":

@@ -154,7 +154,7 @@ def _combine(partial, weight, sequences, result):
 
 
 def decode(problem: Problem, made: Plan, rounded: bool = False) -> Any:
-    """What attention gives for every sequence and head: float32 [batch, heads, 512]; zeros where there are no tokens."""
+    """What attention gives for each sequence and head, float32 [batch, heads, 512]; zeros where there are no tokens."""
     batch, heads, _ = problem.query.shape
     partial = np.empty((len(made.pieces), heads, LATENT), np.float32)
     weight, result = np.empty((len(made.pieces), heads), np.float32), np.zeros((batch, heads, LATENT), np.float32)

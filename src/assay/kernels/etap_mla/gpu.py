@@ -12,7 +12,6 @@ without a GPU.
 
 # Triton's functions take whatever types it infers; only Python-facing ones are annotated.
 # mypy: ignore-errors
-# ruff: noqa: D103, E741
 
 from __future__ import annotations
 
