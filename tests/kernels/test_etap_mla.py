@@ -49,7 +49,7 @@ def test_shares_are_equal_and_cover_every_block_once(lengths: list[int], workers
 
 
 @given(st.integers(0, 70), st.integers(1, 3), st.integers(0, 10**6))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_the_reference_is_plain_attention(length: int, heads: int, seed: int) -> None:
     p = interpreted.poisoned([length], heads, math.nan, seed)
     right = [mla.attention(q.astype(float), p.latents(0).astype(float), p.scale) for q in p.query[0]]
@@ -64,7 +64,7 @@ def test_the_reference_is_plain_attention(length: int, heads: int, seed: int) ->
     st.integers(1, 9),
     st.sampled_from([16, 64, 100]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_every_entry_is_within_2e_5_whatever_lies_behind_the_end(
     lengths: list[int], heads: int, poison: float, seed: int, workers: int, page: int
 ) -> None:
@@ -134,12 +134,12 @@ def test_dumps(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- the GPU's source, interpreted
 
 CASES: list[dict[str, Any]] = [
-    {"form": "transposed", "heads": 16, "lengths": [1, 65], "seed": 0},
-    {"form": "padded", "heads": 16, "lengths": [1, 65], "seed": 0},
-    {"form": "transposed", "heads": 8, "lengths": [63, 64], "seed": 1, "loads": "bulk", "poison": "inf"},
-    {"form": "padded", "heads": 8, "lengths": [63, 64], "seed": 1, "loads": "ahead", "poison": "inf"},
-    {"form": "transposed", "heads": 5, "lengths": [130, 0], "seed": 2, "loads": "ahead", "dtype": "float32"},
-    {"form": "narrow", "heads": 16, "lengths": [70], "seed": 3, "block": 32, "workers": 1},
+    {"form": "transposed", "heads": 16, "lengths": [65], "seed": 0},
+    {"form": "padded", "heads": 16, "lengths": [65], "seed": 0},
+    {"form": "transposed", "heads": 8, "lengths": [63], "seed": 1, "loads": "bulk", "poison": "inf"},
+    {"form": "padded", "heads": 8, "lengths": [63], "seed": 1, "loads": "ahead", "poison": "inf"},
+    {"form": "transposed", "heads": 5, "lengths": [64, 1, 0], "seed": 2, "loads": "ahead", "dtype": "float32"},
+    {"form": "narrow", "heads": 16, "lengths": [40], "seed": 3, "block": 32, "workers": 1},
 ]
 triton = pytest.mark.skipif(bool(interpreted.missing()), reason=interpreted.ABSENT)
 

@@ -234,7 +234,7 @@ def study(lab: Lab) -> Tables:
     return {
         "cpu": some.run(decoded, cases, per="method", alone=True),
         "awkward": lab.run(awkward, poisons),
-        "macs": one.run(multiplied, [{"lengths": [1, 65]}], per="form"),
+        "macs": one.run(multiplied, [{"lengths": [65]}], per="form"),
         "error": some.run(error, [{"context": 65536, "heads": lab.pick(quick=4, full=16)}]),
         "roofs": one.run(
             roofs, [{"device": d, "heads": h} for d in ("h20", "h200", "a100") for h in (8, 16, 32, 64)], per="form"
