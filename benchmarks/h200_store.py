@@ -1,8 +1,9 @@
 """Put what `h200_kernels.py` and its like wrote into the package: medians and spreads, and where they come from.
+"""Put what `h200_kernels.py`, `h200_etap_mla.py` and the like wrote into the package: medians, spreads, their source.
 
     python benchmarks/h200_store.py DATE FIRST.jsonl [SECOND.jsonl ...]
 
-A part that several files have is taken from the last of them.
+A part that several files have is taken from the last of them; one that none has stays as it was stored before.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ KEPT = ("facts", "machine", "goldbach-tune", "goldbach-check", "goldbach-rival",
         "radius-fps", "cusparse", "merbit", "pagerank")  # fmt: skip
 KEPT += ("falcongemm-tune", "falcongemm-check", "falcongemm-profile", "falcongemm-frontier", "falcongemm-squares",
          "falcongemm", "falcongemm-onchip", "falcongemm-prefill")  # fmt: skip
+        "radius-fps", "cusparse", "merbit", "pagerank", "etap-mla")  # fmt: skip
 
 
 def short(row: dict[str, Any]) -> dict[str, Any]:
@@ -34,6 +36,7 @@ def main() -> None:
     date, *files = sys.argv[1:]
     parts: dict[str, list[dict[str, Any]]] = {}
     for row in json.loads(TARGET.read_text())["rows"]:  # what no file has anew stays as it is
+    for row in json.loads(TARGET.read_text())["rows"] if TARGET.exists() else []:
         parts.setdefault(row["part"], []).append(row)
     for file in files:
         found: dict[str, list[dict[str, Any]]] = {}
@@ -43,6 +46,7 @@ def main() -> None:
                 found.setdefault(row["part"], []).append(short(row))
         parts |= found
     rows = [row for part in dict.fromkeys([*KEPT, *parts]) for row in parts.get(part, [])]
+    rows = [row for part in KEPT for row in parts.get(part, [])]
     source = f"measured on one NVIDIA H200 on {date} by benchmarks/h200_*.py"
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     TARGET.write_text(f'{{"source": {json.dumps(source)}, "rows": [\n{lines}\n]}}\n')

@@ -669,6 +669,28 @@ def scan(random: Random) -> bytes:
     return (head + "".join(f"property float {axis}\n" for axis in "xyz") + "end_header\n").encode() + b"".join(cloud)
 
 
+@makes("latents.npz")
+def latents(random: Random) -> bytes:
+    """Two sequences of an MLA cache in half precision, the second shorter with nothing (NaN) after it, and 16 heads."""
+    lengths, longest, heads = (40, 33), 40, 16
+    cache = [random.gauss(0, 1) if token < length else math.nan
+             for length in lengths for token in range(longest) for _ in range(576)]  # fmt: skip
+    arrays = {
+        "latent": ("<f2", "e", (2, longest, 576), cache),
+        "query": ("<f2", "e", (2, heads, 576), [random.gauss(0, 1) for _ in range(2 * heads * 576)]),
+        "lengths": ("<i4", "i", (2,), list(lengths)),
+    }
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, (kind, code, shape, flat) in arrays.items():
+            head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
+            head = head.ljust(-(10 + len(head) + 1) % 64 + len(head)) + "\n"
+            body = struct.pack(f"<{len(flat)}{code}", *flat)
+            whole = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + body
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), whole)
+    return out.getvalue()
+
+
 # -------------------------------------------------------------------------------------------------------------- observe
 
 

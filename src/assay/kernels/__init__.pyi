@@ -8,3 +8,4 @@ from assay.kernels.goldbach.checking import goldbach as goldbach_up_to  # noqa: 
 from assay.kernels.falcongemm.product import decide_gemm as decide_gemm
 from assay.kernels.falcongemm.product import gemm as gemm
 from assay.kernels.falcongemm.product import gemm_weights as gemm_weights
+from assay.kernels.etap_mla.cpu import mla_decode as mla_decode
