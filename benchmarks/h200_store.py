@@ -1,9 +1,9 @@
-"""Put what `h200_kernels.py` and its like wrote into the package: medians and spreads, and where they come from.
-"""Put what `h200_kernels.py`, `h200_etap_mla.py` and the like wrote into the package: medians, spreads, their source.
+"""Put what the scripts `h200_*.py` of kernels wrote into the package: medians and spreads, and where they come from.
 
     python benchmarks/h200_store.py DATE FIRST.jsonl [SECOND.jsonl ...]
 
-A part that several files have is taken from the last of them; one that none has stays as it was stored before.
+A part that several files have is taken from the last of them; one that none has stays as it was. How a run went (parts
+that took so long, failed, or were tried) is not kept.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from typing import Any
 import numpy as np
 
 TARGET = Path(__file__).parents[1] / "src/assay/kernels/engine/h200.json"
-KEPT = ("facts", "machine", "goldbach-tune", "goldbach-check", "goldbach-rival", "goldbach", "radius-check",
-        "radius-fps", "cusparse", "merbit", "pagerank")  # fmt: skip
-KEPT += ("falcongemm-tune", "falcongemm-check", "falcongemm-profile", "falcongemm-frontier", "falcongemm-squares",
-         "falcongemm", "falcongemm-onchip", "falcongemm-prefill")  # fmt: skip
-        "radius-fps", "cusparse", "merbit", "pagerank", "etap-mla")  # fmt: skip
+PASSING = ("took", "done", "error", "failed")
 
 
 def short(row: dict[str, Any]) -> dict[str, Any]:
@@ -35,18 +31,16 @@ def short(row: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     date, *files = sys.argv[1:]
     parts: dict[str, list[dict[str, Any]]] = {}
-    for row in json.loads(TARGET.read_text())["rows"]:  # what no file has anew stays as it is
-    for row in json.loads(TARGET.read_text())["rows"] if TARGET.exists() else []:
+    for row in json.loads(TARGET.read_text())["rows"]:
         parts.setdefault(row["part"], []).append(row)
     for file in files:
         found: dict[str, list[dict[str, Any]]] = {}
         for line in Path(file).read_text().splitlines():
             row = json.loads(line)
-            if row["part"] in KEPT:
+            if row["part"].rpartition("-")[2] not in PASSING and row.get("what") not in PASSING:
                 found.setdefault(row["part"], []).append(short(row))
         parts |= found
-    rows = [row for part in dict.fromkeys([*KEPT, *parts]) for row in parts.get(part, [])]
-    rows = [row for part in KEPT for row in parts.get(part, [])]
+    rows = [row for part in parts.values() for row in part]
     source = f"measured on one NVIDIA H200 on {date} by benchmarks/h200_*.py"
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     TARGET.write_text(f'{{"source": {json.dumps(source)}, "rows": [\n{lines}\n]}}\n')
