@@ -5,3 +5,6 @@ from assay.kernels.fractalsort.sorting import sort_file as sort_file
 from assay.kernels.merbit import pagerank as pagerank
 from assay.kernels.merbit.spmv import spmv as spmv
 from assay.kernels.goldbach.checking import goldbach as goldbach_up_to  # noqa: F401
+from assay.kernels.ab_sparse.allocation import allocate as allocate
+from assay.kernels.ab_sparse.ragged import decode as sparse_decode  # noqa: F401
+from assay.kernels.ab_sparse.ragged import prepare as summarise_kv  # noqa: F401

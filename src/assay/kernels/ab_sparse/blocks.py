@@ -13,6 +13,9 @@ bits a number with one scale and zero for each channel of a head; they only rank
 reads.
 """
 
+# Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -22,6 +25,7 @@ from numpy.typing import NDArray
 
 from assay.kernels.ab_sparse.allocation import SIZES
 from assay.record.errors import BadInput
+from assay.sim.compiled import njit
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -139,8 +143,9 @@ def best(scored: Floats, count: int) -> Ints:
     >>> best(np.array([[1.0, 3.0, 3.0, 2.0]], np.float32), 2).tolist()
     [[1, 2]]
     """
-    order = np.argsort(-scored, axis=1, kind="stable")[:, :count]
-    return np.sort(order, axis=1)
+    chosen = np.empty((len(scored), count), np.int64)
+    choose(np.ascontiguousarray(scored), np.array([0, scored.shape[1]]), np.array([0, count]), chosen)
+    return chosen
 
 
 def picks(queries: Floats, corners: Corners, count: int, group: int = 1) -> Ints:
@@ -186,6 +191,52 @@ def budget(where: Frame, share: float, largest: int = SIZES[-1]) -> int:
     """
     always = where.tokens - where.body
     return min(where.body, max(largest, int(share * where.tokens - always) // largest * largest))
+
+
+@njit(cache=True)
+def _kth(values, k):
+    """The k-th largest, by partitioning in place."""
+    left, right, want = 0, len(values) - 1, k - 1
+    while left < right:
+        pivot = values[(left + right) // 2]
+        i, j = left, right
+        while i <= j:
+            while values[i] > pivot:
+                i += 1
+            while values[j] < pivot:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if want <= j:
+            right = j
+        elif want >= i:
+            left = i
+        else:
+            break
+    return values[want]
+
+
+@njit(cache=True)
+def choose(scored, first, begin, chosen):
+    """The best blocks of each head, in the order they lie; of equal ones the first."""
+    for cache in range(len(scored)):
+        for head in range(len(first) - 1):
+            count = begin[head + 1] - begin[head]
+            if count == 0:
+                continue
+            row = scored[cache, first[head] : first[head + 1]]
+            bound = _kth(row.copy(), count)
+            above = 0
+            for x in row:
+                above += x > bound
+            equal, at = count - above, begin[head]
+            for block in range(len(row)):
+                if row[block] > bound or (row[block] == bound and equal > 0):
+                    equal -= row[block] == bound
+                    chosen[cache, at] = block
+                    at += 1
 
 
 def checked(keys: Any, values: Any, queries: Any) -> tuple[Floats, Floats, Floats]:

@@ -99,7 +99,7 @@ def choose(cache: Ragged, q: Floats, counts: Ints) -> tuple[Ints, Ints]:
     begin = np.concatenate([[0], np.cumsum(counts)])
     chosen = np.empty((len(q), int(begin[-1])), np.int64)
     scored = estimate(cache, q)
-    _choose(scored, cache.first, begin, chosen)
+    blocks.choose(scored, cache.first, begin, chosen)
     return chosen, begin
 
 
@@ -174,52 +174,6 @@ def _estimate_corners(q, corners, fold, first, scored):
                         total += max(x[c] * lower[c], x[c] * upper[c])
                     most = max(most, total)
                 scored[cache, block] = most
-
-
-@njit(cache=True)
-def _kth(values, k):
-    """The k-th largest, by partitioning in place."""
-    left, right, want = 0, len(values) - 1, k - 1
-    while left < right:
-        pivot = values[(left + right) // 2]
-        i, j = left, right
-        while i <= j:
-            while values[i] > pivot:
-                i += 1
-            while values[j] < pivot:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if want <= j:
-            right = j
-        elif want >= i:
-            left = i
-        else:
-            break
-    return values[want]
-
-
-@njit(cache=True)
-def _choose(scored, first, begin, chosen):
-    """The best blocks of each head, in the order they lie; of equal ones the first."""
-    for cache in range(len(scored)):
-        for head in range(len(first) - 1):
-            count = begin[head + 1] - begin[head]
-            if count == 0:
-                continue
-            row = scored[cache, first[head] : first[head + 1]]
-            bound = _kth(row.copy(), count)
-            above = 0
-            for x in row:
-                above += x > bound
-            equal, at = count - above, begin[head]
-            for block in range(len(row)):
-                if row[block] > bound or (row[block] == bound and equal > 0):
-                    equal -= row[block] == bound
-                    chosen[cache, at] = block
-                    at += 1
 
 
 @njit(cache=True, fastmath=True)
