@@ -11,7 +11,7 @@ SECONDS (170 unless told otherwise).
 """
 
 # mypy: ignore-errors
-# ruff: noqa: B023, D103
+# ruff: noqa: D102
 
 from __future__ import annotations
 
@@ -183,6 +183,7 @@ def tuned(caches, sizes, bits):
     step = caches.step(sizes, bits, gpu.Setting())
     q = caches.q
     if step.blocks:
+
         def estimating(one):
             step.set(replace(step.setting, tile=one[0], tile_warps=one[1]))
             return lambda: step.estimate(q)

@@ -532,7 +532,9 @@ def npy(rows: list[list[float]] | list[float], shape: tuple[int, ...] = (), kind
     shape = shape or ((len(rows), len(rows[0])) if isinstance(rows[0], list) else (len(rows),))
     head = f"{{'descr': '<f{struct.calcsize(kind)}', 'fortran_order': False, 'shape': {shape}, }}"
     head = head.ljust(-(10 + len(head) + 1) % 64 + len(head)) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack(f"<{len(flat)}{kind}", *flat)
+    return (
+        b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack(f"<{len(flat)}{kind}", *flat)
+    )
 
 
 @makes("web.txt")
@@ -625,7 +627,7 @@ def gcn(random: Random) -> bytes:
 
 @makes("kv.npz")
 def kv(random: Random) -> bytes:
-    """A layer's KV cache of 672 tokens and queries of 12 steps: two heads look up scattered tokens, six read passages."""
+    """A layer's KV cache and queries of 12 steps: two heads look up scattered tokens, six read passages."""
     tokens, width, arrays = 672, 8, {"keys": [], "values": [], "queries": []}  # type: ignore[var-annotated]
     meant: list[list[list[float]]] = []
     for head in range(8):

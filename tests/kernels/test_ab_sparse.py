@@ -56,7 +56,12 @@ def test_greedy_can_miss_the_best() -> None:
 
 @pytest.mark.parametrize(
     ("recall", "words"),
-    [([[0.5] * 4], "5 sizes"), ([[2.0] * 5], "between 0 and 1"), ([[float("nan")] * 5], "between 0 and 1"), ([], "5 sizes")],
+    [
+        ([[0.5] * 4], "5 sizes"),
+        ([[2.0] * 5], "between 0 and 1"),
+        ([[float("nan")] * 5], "between 0 and 1"),
+        ([], "5 sizes"),
+    ],
 )
 def test_recalls_that_are_none_get_one_line(recall: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
@@ -172,15 +177,15 @@ def test_reading_everything_gives_the_models_own_answers() -> None:
 
     torch.set_num_threads(1)
     context = retrieval_lm.context(400, stream(3, "test"))
-    book = reading.read(ab_sparse._model(), context)
-    said, _ = reading.ask(ab_sparse._model(), book, reading.Way(()), 0)
+    book = reading.read(ab_sparse.trained("roles"), context)
+    said, _ = reading.ask(ab_sparse.trained("roles"), book, reading.Way(()), 0)
     ids = np.column_stack([np.tile(context.ids, (len(context.questions), 1)), context.questions])
     with torch.no_grad():
-        logits, _ = tiny_lm.forward(ab_sparse._model(), ids)
+        logits, _ = tiny_lm.forward(ab_sparse.trained("roles"), ids)
     assert said.tolist() == logits[:, -1].argmax(1).tolist()
     heads = book.heads
     for way in (reading.Way((8,) * heads), reading.Way((64,) * heads, "ball", 4)):  # a budget of all blocks
-        again, _ = reading.ask(ab_sparse._model(), book, way, book.where.body)
+        again, _ = reading.ask(ab_sparse.trained("roles"), book, way, book.where.body)
         assert again.tolist() == said.tolist()
 
 
@@ -188,11 +193,12 @@ def test_reading_everything_gives_the_models_own_answers() -> None:
 def test_the_stored_model_says_where_it_comes_from_and_answers_unseen_questions() -> None:
     from assay.sim import tiny_lm
 
-    _, provenance = tiny_lm.load(retrieval_lm.WEIGHTS)
-    assert provenance["stages"] == [list(vars(stage).values()) for stage in retrieval_lm.STAGES]
+    models, provenance = tiny_lm.load(retrieval_lm.WEIGHTS)
+    assert sorted(models) == ["alike", "roles"]
+    assert provenance["roles"]["stages"] == [list(vars(stage).values()) for stage in retrieval_lm.STAGES]
     context = retrieval_lm.context(1024, stream(9, "unseen"))
-    book = reading.read(ab_sparse._model(), context)
-    found = reading.right(book, reading.ask(ab_sparse._model(), book, reading.Way(()), 0)[0])
+    book = reading.read(ab_sparse.trained("roles"), context)
+    found = reading.right(book, reading.ask(ab_sparse.trained("roles"), book, reading.Way(()), 0)[0])
     assert found["accuracy"] > 0.8
 
 

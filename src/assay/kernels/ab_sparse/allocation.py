@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 
 def allocate(recall: ArrayLike, sizes: Sequence[int] = SIZES, mean: int = MEAN) -> Ints:
-    """The block size of each head that makes the sum of `recall[head, size]` largest with at most H/mean blocks a token.
+    """Each head's block size that makes the sum of `recall[head, size]` largest, with at most H/mean blocks a token.
 
     Of several best answers the one with fewest blocks; of those the one with larger blocks in earlier heads.
 
@@ -44,6 +44,8 @@ def allocate(recall: ArrayLike, sizes: Sequence[int] = SIZES, mean: int = MEAN) 
     best[:heads] = -1
     for head in range(heads - 1, -1, -1):
         for gain, cost in zip(gains[head], costs, strict=True):
+            if cost > room:
+                continue
             after = best[head + 1, : room + 1 - cost]
             fits = np.where(after < 0, -1, after + gain)
             best[head, cost:] = np.maximum(best[head, cost:], fits)
@@ -52,10 +54,10 @@ def allocate(recall: ArrayLike, sizes: Sequence[int] = SIZES, mean: int = MEAN) 
     for head in range(heads):
         for choice in range(len(sizes) - 1, -1, -1):  # larger blocks first
             rest = left - int(costs[choice])
-            if rest >= 0 and best[head + 1, rest] >= 0:
-                if best[head + 1, rest] + gains[head, choice] == best[head, left]:
-                    chosen[head], left = sizes[choice], rest
-                    break
+            reached = best[head + 1, rest] if rest >= 0 else -1
+            if reached >= 0 and reached + gains[head, choice] == best[head, left]:
+                chosen[head], left = sizes[choice], rest
+                break
     return chosen
 
 

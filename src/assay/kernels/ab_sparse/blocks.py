@@ -119,8 +119,7 @@ def to_bfloat16(x: Floats) -> Floats:
     [1.0, 3.0]
     """
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    found = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
-    return found
+    return np.asarray(((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32))
 
 
 def scores(queries: Floats, corners: Corners) -> Floats:

@@ -70,7 +70,7 @@ def _counts(dump: Dump, cache: Ragged) -> Ints:
 
 
 def _caches(dump: Dump, mean: int) -> tuple[dict[str, Ragged], Any]:
-    """Every way's summaries; ours with sizes chosen on the first half of the steps. And the recalls they were chosen by."""
+    """Every way's summaries, ours with sizes chosen on the first half of the steps; and the recalls there."""
     keys, values, heads = dump.keys[None], dump.values[None], len(dump.keys)
     found = {f"quest-{size}": prepare(keys, values, [size] * heads, bits=32) for size in SIZES}
     first = slice(0, len(dump.queries) // 2)
@@ -139,7 +139,9 @@ def _full(dump: Dump) -> Any:
 
 
 @click.command(epilog="Example:  assay compare kernels --kv dump.npz --budget 0.04 --mean 32")
-@click.option("--kv", "path", required=True, type=click.Path(path_type=Path), help="NumPy's .npz: keys, values, queries.")
+@click.option(
+    "--kv", "path", required=True, type=click.Path(path_type=Path), help="NumPy's .npz: keys, values, queries."
+)
 @click.option("--budget", "share", type=click.FloatRange(0, 1, min_open=True), default=0.04, show_default=True,
               help="Share of the tokens that a head reads.")  # fmt: skip
 @click.option("--mean", type=click.Choice([str(size) for size in SIZES]), default=str(MEAN), show_default=True,
@@ -152,7 +154,7 @@ def command(path: Path, share: float, mean: str, rounds: int, where: str, plot: 
     are chosen on the first half of the steps; recall is measured on the second.
     """
     dump = read_kv(path, share)
-    caches, calibrated = _caches(dump, int(mean))
+    caches, _ = _caches(dump, int(mean))
     ways = [Implementation(name, "numba", lambda p: None, _sparse(one, dump)) for name, one in caches.items()]
     has_torch = importlib.util.find_spec("torch") is not None
     ways.append(

@@ -5,7 +5,7 @@ Only torch and Triton are imported, so that `benchmarks/h200_ab_sparse.py` can l
 - *estimate*: programs share out tiles of the flat list of all heads' blocks; which head a tile belongs to is looked up.
   A byte holds both corners of a channel. Scales are folded into the queries, codes are exact in half precision, so the
   product runs on tensor cores.
-- *choose*: one program a head and cache; the bound above which exactly so many blocks lie is found by bisection over the
+- *choose*: one program a head and cache; the bound above which so many blocks lie is found by bisection over the
   bits of the scores, stopping as soon as the count fits; equal scores go by place.
 - *attend*: the tokens of a head's chosen blocks, behind sink and window, are one list that splits share out; a token's
   place is its block's, and its row is where the page table says (pages of 16 tokens, laid out page, head, token).
@@ -13,6 +13,7 @@ Only torch and Triton are imported, so that `benchmarks/h200_ab_sparse.py` can l
 """
 
 # mypy: ignore-errors
+# ruff: noqa: D102, D103
 
 from __future__ import annotations
 

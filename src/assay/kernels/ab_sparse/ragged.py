@@ -110,9 +110,7 @@ def estimate(cache: Ragged, q: Floats) -> Floats:
     return scored
 
 
-def attend(
-    cache: Ragged, q: Floats, which: Ints, chosen: Ints, begin: Ints
-) -> tuple[Floats, Floats, Floats]:
+def attend(cache: Ragged, q: Floats, which: Ints, chosen: Ints, begin: Ints) -> tuple[Floats, Floats, Floats]:
     """Attention of each row of queries on cache `which[row]` over what was chosen, with maxima and sums for merging."""
     out = np.empty_like(q)
     most, total = np.empty(q.shape[:2], np.float32), np.empty(q.shape[:2], np.float32)

@@ -21,7 +21,7 @@ from assay.sim import tiny_lm
 
 @dataclass(frozen=True)
 class Way:
-    """How attention is thinned: the block size of every head (layer by layer), the summary and its bits."""
+    """How attention is thinned: the block size of every head, layer by layer, the summary and its bits."""
 
     sizes: tuple[int, ...]  # empty: nothing is left out
     kind: str = "cuboid"
@@ -42,6 +42,11 @@ class Book:
     def heads(self) -> int:
         """KV heads of all layers."""
         return self.keys.shape[0] * self.keys.shape[1]
+
+    def sizes(self, way: Way, layer: int) -> tuple[int, ...]:
+        """The block sizes of a layer's heads."""
+        heads = self.keys.shape[1]
+        return way.sizes[layer * heads : (layer + 1) * heads]
 
     def corners(self, layer: int, head: int, size: int, kind: str, bits: int) -> Corners:
         """What ranks the blocks of a head; made once."""
@@ -67,11 +72,9 @@ def read(params: tiny_lm.Params, context: retrieval_lm.Context) -> Book:
 
 def chosen(book: Book, way: Way, layer: int, queries: Floats, tokens: int) -> list[Ints]:
     """The blocks that each head of a layer reads for queries [questions, heads, width]."""
-    heads = queries.shape[1]
-    sizes = way.sizes[layer * heads : (layer + 1) * heads]
     return [
         blocks.picks(queries[:, h], book.corners(layer, h, size, way.kind, way.bits), tokens // size)
-        for h, size in enumerate(sizes)
+        for h, size in enumerate(book.sizes(way, layer))
     ]
 
 
@@ -105,7 +108,7 @@ def _attended(book: Book, way: Way, layer: int, q: Floats, tokens: int) -> tuple
     heads, n = q.shape[1], book.where.tokens
     if way.sizes:
         each = chosen(book, way, layer, q, tokens)
-        sizes, where = np.array(way.sizes[layer * heads : (layer + 1) * heads]), book.where
+        sizes, where = np.array(book.sizes(way, layer)), book.where
     else:
         each, sizes, where = [np.empty((len(q), 0), np.int64)] * heads, np.ones(heads, np.int64), Frame(n, 0, 0)
     begin = np.concatenate([[0], np.cumsum([one.shape[1] for one in each])])
@@ -140,28 +143,31 @@ class Weights:
 
     def __init__(self, book: Book, asked: Sequence[Floats]) -> None:
         self.book, self.asked = book, asked
-        self.by_head = [
-            [blocks.attention(q[:, h], book.keys[layer, h]) for h in range(q.shape[1])] for layer, q in enumerate(asked)
-        ]
+        self.by_head = {
+            (layer, h): blocks.attention(asked[layer][:, h], book.keys[layer, h])
+            for layer in range(len(asked))
+            for h in range(book.keys.shape[1])
+        }
 
     def recall(self, way: Way, tokens: int) -> NDArray[np.float64]:
-        """The share of its attention that each head [heads of all layers] reads, over all questions."""
+        """The share of its attention that each head reads, over all questions."""
         found = []
-        for layer, q in enumerate(self.asked):
-            sizes = way.sizes[layer * q.shape[1] :]
-            for h, picked in enumerate(chosen(self.book, way, layer, q, tokens)):
-                found.append(blocks.recall(self.by_head[layer][h], picked, self.book.where, sizes[h]).mean())
+        for layer in range(len(self.asked)):
+            sizes = self.book.sizes(way, layer)
+            for h, picked in enumerate(chosen(self.book, way, layer, self.asked[layer], tokens)):
+                found.append(blocks.recall(self.by_head[layer, h], picked, self.book.where, sizes[h]).mean())
         return np.array(found, np.float64)
 
     def overlap(self, way: Way, other: Way, tokens: int) -> float:
         """Of the attention on blocks that `other` reads, the share that `way` reads, too; sizes are the same."""
         both = alone = 0.0
         where = self.book.where
-        for layer, q in enumerate(self.asked):
+        for layer in range(len(self.asked)):
+            q = self.asked[layer]
             pair = [chosen(self.book, one, layer, q, tokens) for one in (way, other)]
             for h, (mine, theirs) in enumerate(zip(*pair, strict=True)):
-                size = way.sizes[layer * q.shape[1] + h]
-                body = self.by_head[layer][h][:, where.sink : where.end].reshape(len(q), -1, size).sum(2)
+                size = self.book.sizes(way, layer)[h]
+                body = self.by_head[layer, h][:, where.sink : where.end].reshape(len(q), -1, size).sum(2)
                 read = np.zeros_like(body, bool)
                 np.put_along_axis(read, mine, True, 1)
                 weights = np.take_along_axis(body, theirs, 1)
@@ -172,11 +178,10 @@ class Weights:
 
 def metadata(book: Book, way: Way) -> float:
     """Bytes of the summaries of all heads, for each token of the body."""
-    layers, heads = book.keys.shape[:2]
     spent = [
-        book.corners(layer, h, way.sizes[layer * heads + h], way.kind, way.bits).nbytes
-        for layer in range(layers)
-        for h in range(heads)
+        book.corners(layer, h, size, way.kind, way.bits).nbytes
+        for layer in range(len(book.keys))
+        for h, size in enumerate(book.sizes(way, layer))
     ]
     return sum(spent) / book.where.body
 
