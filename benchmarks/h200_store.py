@@ -1,4 +1,4 @@
-"""Put what `h200_kernels.py` and `h200_ab_sparse.py` wrote into the package: medians and spreads, and where they come from.
+"""Put what the scripts beside this one wrote on an H200 into the package: medians and spreads, and the source.
 
     python benchmarks/h200_store.py DATE FIRST.jsonl [SECOND.jsonl ...]
 

@@ -48,8 +48,8 @@ def test_sizes_are_the_best_of_all_combinations(heads: int, sizes: tuple[int, ..
 
 
 def test_greedy_can_miss_the_best() -> None:
-    # One step down in head 0 looks best for its blocks; head 1's large one brings more with the blocks there are.
-    recall = [[0.5, 0.5, 0.30, 0.0], [0.9, 0.0, 0.0, 0.0]] + [[0.1, 0.1, 0.1, 0.1]] * 6
+    # Head 0 gains most for its blocks; head 1 gains more, but then no longer has the blocks it takes.
+    recall = [[0.5, 0.5, 0.0, 0.0], [0.9, 0.0, 0.0, 0.0]] + [[0.1, 0.1, 0.1, 0.1]] * 6
     sizes = (8, 16, 32, 64)
     assert total(recall, allocate(recall, sizes, 32), sizes) > total(recall, greedy(recall, sizes, 32), sizes)
 
@@ -177,15 +177,15 @@ def test_reading_everything_gives_the_models_own_answers() -> None:
 
     torch.set_num_threads(1)
     context = retrieval_lm.context(400, stream(3, "test"))
-    book = reading.read(ab_sparse.trained("roles"), context)
-    said, _ = reading.ask(ab_sparse.trained("roles"), book, reading.Way(()), 0)
+    book = reading.read(ab_sparse.trained(), context)
+    said, _ = reading.ask(ab_sparse.trained(), book, reading.Way(()), 0)
     ids = np.column_stack([np.tile(context.ids, (len(context.questions), 1)), context.questions])
     with torch.no_grad():
-        logits, _ = tiny_lm.forward(ab_sparse.trained("roles"), ids)
+        logits, _ = tiny_lm.forward(ab_sparse.trained(), ids)
     assert said.tolist() == logits[:, -1].argmax(1).tolist()
     heads = book.heads
     for way in (reading.Way((8,) * heads), reading.Way((64,) * heads, "ball", 4)):  # a budget of all blocks
-        again, _ = reading.ask(ab_sparse.trained("roles"), book, way, book.where.body)
+        again, _ = reading.ask(ab_sparse.trained(), book, way, book.where.body)
         assert again.tolist() == said.tolist()
 
 
@@ -193,13 +193,12 @@ def test_reading_everything_gives_the_models_own_answers() -> None:
 def test_the_stored_model_says_where_it_comes_from_and_answers_unseen_questions() -> None:
     from assay.sim import tiny_lm
 
-    models, provenance = tiny_lm.load(retrieval_lm.WEIGHTS)
-    assert sorted(models) == ["alike", "roles"]
-    assert provenance["roles"]["stages"] == [list(vars(stage).values()) for stage in retrieval_lm.STAGES]
-    context = retrieval_lm.context(1024, stream(9, "unseen"))
-    book = reading.read(ab_sparse.trained("roles"), context)
-    found = reading.right(book, reading.ask(ab_sparse.trained("roles"), book, reading.Way(()), 0)[0])
-    assert found["accuracy"] > 0.8
+    _, provenance = tiny_lm.load(retrieval_lm.WEIGHTS)
+    assert [stage["steps"] for stage in provenance["stages"]] == [stage.steps for stage in retrieval_lm.STAGES]
+    context = retrieval_lm.context(4000, stream(9, "unseen"))
+    book = reading.read(ab_sparse.trained(), context)
+    found = reading.right(book, reading.ask(ab_sparse.trained(), book, reading.Way(()), 0)[0])
+    assert found["accuracy"] > 0.5  # guessing gives one in eight
 
 
 def test_contexts_hold_what_is_asked() -> None:

@@ -29,11 +29,11 @@ def allocate(recall: ArrayLike, sizes: Sequence[int] = SIZES, mean: int = MEAN) 
     Of several best answers the one with fewest blocks; of those the one with larger blocks in earlier heads.
 
     >>> allocate([[0.9, 0.2, 0.1], [0.9, 0.9, 0.9]], sizes=(8, 16, 32), mean=16).tolist()
-    [16, 16]
+    [16, 32]
     >>> allocate([[0.9, 0.2, 0.1], [0.9, 0.9, 0.9]], sizes=(8, 16, 32), mean=12).tolist()
     Traceback (most recent call last):
     assay.record.errors.BadInput: mean 12 is none of the sizes 8, 16, 32
-    >>> allocate([[0.9, 0.2, 0.1, 0.1], [0.9, 0.9, 0.9, 0.9]], sizes=(8, 16, 32, 64), mean=12 + 4).tolist()
+    >>> allocate([[0.9, 0.2, 0.1, 0.1], [0.9, 0.9, 0.9, 0.9]], sizes=(8, 16, 32, 64), mean=16).tolist()
     [16, 64]
     """
     gains, costs, room = _problem(recall, sizes, mean)

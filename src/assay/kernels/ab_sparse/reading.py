@@ -150,12 +150,13 @@ class Weights:
         }
 
     def recall(self, way: Way, tokens: int) -> NDArray[np.float64]:
-        """The share of its attention that each head reads, over all questions."""
-        found = []
+        """The share of its attention that each head reads, every task counting alike."""
+        found, tasks = [], self.book.context.tasks
         for layer in range(len(self.asked)):
             sizes = self.book.sizes(way, layer)
             for h, picked in enumerate(chosen(self.book, way, layer, self.asked[layer], tokens)):
-                found.append(blocks.recall(self.by_head[layer, h], picked, self.book.where, sizes[h]).mean())
+                each = blocks.recall(self.by_head[layer, h], picked, self.book.where, sizes[h])
+                found.append(np.mean([each[tasks == task].mean() for task in np.unique(tasks)]))
         return np.array(found, np.float64)
 
     def overlap(self, way: Way, other: Way, tokens: int) -> float:
