@@ -23,12 +23,9 @@ zero for each channel of a head, the largest score over a group's queries, 16 to
 >>> import numpy as np
 >>> from assay.kernels import allocate, sparse_decode, summarise_kv
 >>> recall = [[0.95, 0.90, 0.40, 0.30, 0.20], [0.99, 0.99, 0.98, 0.98, 0.97]]  # head 0 needs small blocks
->>> sizes = allocate(recall, sizes=(8, 16, 32, 64, 128), mean=32)  # as many blocks as with 32 for all
+>>> sizes = allocate(recall * 4, sizes=(8, 16, 32, 64, 128), mean=32)  # as many blocks as with 32 for all
 >>> sizes.tolist()
-[32, 32]
->>> sizes = allocate(recall * 4, mean=32)
->>> sizes.tolist()
-[16, 128, 16, 128, 16, 64, 64, 128]
+[32, 128, 16, 128, 16, 128, 16, 128]
 >>> random = np.random.default_rng(0)
 >>> keys, values = random.normal(size=(2, 1, 8, 4096, 64))  # caches, heads, tokens, width
 >>> cache = summarise_kv(keys, values, sizes)

@@ -186,7 +186,7 @@ def budget(where: Frame, share: float, largest: int = SIZES[-1]) -> int:
     At least one largest block, so that every size reads equally many.
 
     >>> budget(frame(8192), 0.04), budget(frame(1024), 0.04)
-    (256, 128)
+    (128, 128)
     """
     always = where.tokens - where.body
     return min(where.body, max(largest, int(share * where.tokens - always) // largest * largest))
