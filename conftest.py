@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import os
 from collections.abc import Generator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from assay.record.extras import EXTRAS
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parent / ".cache" / "numba"))
 
 pytest_plugins = ["tests.ledger"]
+
+# Triton has no wheel for every machine, and its sources cannot be imported without it.
+collect_ignore_glob = [] if find_spec("triton") else ["src/assay/kernels/*/gpu.py"]
 
 OPTIONAL = {module: extra.name for extra in EXTRAS for module in extra.modules}
 

@@ -539,13 +539,15 @@ def surface(random: Random, points: int = 6000) -> Iterator[tuple[float, float, 
         yield x, y, z
 
 
-def npy(rows: list[list[float]] | list[float], shape: tuple[int, ...] = ()) -> bytes:
-    """NumPy's format, single precision; `shape` where it is not that of the rows."""
+def npy(rows: list[list[float]] | list[float], shape: tuple[int, ...] = (), kind: str = "f") -> bytes:
+    """NumPy's format, single precision (half: kind "e"); `shape` where it is not that of the rows."""
     flat = [value for row in rows for value in (row if isinstance(row, list) else [row])]
     shape = shape or ((len(rows), len(rows[0])) if isinstance(rows[0], list) else (len(rows),))
-    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+    head = f"{{'descr': '<f{struct.calcsize(kind)}', 'fortran_order': False, 'shape': {shape}, }}"
     head = head.ljust(-(10 + len(head) + 1) % 64 + len(head)) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack(f"<{len(flat)}f", *flat)
+    return (
+        b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack(f"<{len(flat)}{kind}", *flat)
+    )
 
 
 @makes("web.txt")
@@ -658,6 +660,36 @@ def gcn(random: Random) -> bytes:
             weight = [[random.gauss(0, into**-0.5) for _ in range(into)] for _ in range(width)]
             for name, rows in ((f"convs.{layer}.lin.weight", weight), (f"convs.{layer}.bias", [0.0] * width)):
                 archive.writestr(zipfile.ZipInfo(f"{name}.npy"), npy(rows))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+@makes("kv.npz")
+def kv(random: Random) -> bytes:
+    """A layer's KV cache and queries of 12 steps: two heads look up scattered tokens, six read passages."""
+    tokens, width, arrays = 672, 8, {"keys": [], "values": [], "queries": []}  # type: ignore[var-annotated]
+    meant: list[list[list[float]]] = []
+    for head in range(8):
+        about = [[random.gauss(0, 1) for _ in range(width)] for _ in range(10)]
+        about = [[x / math.hypot(*one) for x in one] for one in about]
+        meant.append(about)
+        if head in (2, 5):
+            topic = [token % 10 if token < 120 else -1 for token in range(tokens)]
+            random.shuffle(topic)
+        else:
+            topic = [token // 48 if token < 480 else -1 for token in range(tokens)]
+        for one in topic:
+            arrays["keys"] += [3 * (about[one][c] if one >= 0 else 0) + random.gauss(0, 0.5) for c in range(width)]
+            arrays["values"] += [random.gauss(0, 1) for _ in range(width)]
+    for _ in range(12):
+        for about in meant:
+            for _ in range(2):  # queries that share a head
+                asked = random.choice(about)
+                arrays["queries"] += [8 * x + random.gauss(0, 0.3) for x in asked]
+    shapes = {"keys": (8, tokens, width), "values": (8, tokens, width), "queries": (12, 16, width)}
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, flat in arrays.items():
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), npy(flat, shapes[name], "e"))
     return out.getvalue()
 
 

@@ -9,3 +9,6 @@ from assay.kernels.falcongemm.product import decide_gemm as decide_gemm
 from assay.kernels.falcongemm.product import gemm as gemm
 from assay.kernels.falcongemm.product import gemm_weights as gemm_weights
 from assay.kernels.etap_mla.cpu import mla_decode as mla_decode
+from assay.kernels.ab_sparse.allocation import allocate as allocate
+from assay.kernels.ab_sparse.ragged import decode as sparse_decode  # noqa: F401
+from assay.kernels.ab_sparse.ragged import prepare as summarise_kv  # noqa: F401

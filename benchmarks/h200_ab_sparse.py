@@ -1,0 +1,405 @@
+"""Sparse decode attention with a block size per head on one GPU, checked, beside uniform blocks and full attention.
+
+    python3 benchmarks/h200_ab_sparse.py                # NVIDIA GPU with torch and Triton; no assay
+    python3 benchmarks/h200_ab_sparse.py check steps    # some parts: check, steps, kernels, tuning
+
+The kernels are read from the package (`src/assay/kernels/ab_sparse/gpu.py`). Writes h200_ab_sparse.jsonl to $OUT, or
+here: a line a measurement, as it comes. A step (estimate, choose, attend, merge) is captured as one CUDA graph, as
+serving engines replay decode steps; times are CUDA events around a replay, interleaved over rounds, with the L2 cache
+overwritten before each. Settings are tuned for each method and shape alike, by the same list. Stops by itself after
+SECONDS (170 unless told otherwise).
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: D102
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+import traceback
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+SOURCE = Path(__file__).parents[1] / "src/assay/kernels/ab_sparse/gpu.py"
+OUT = Path(os.environ.get("OUT", "."), "h200_ab_sparse.jsonl")
+STARTED = time.monotonic()
+SECONDS = float(os.environ.get("SECONDS", "170"))
+DEVICE = os.environ.get("DEVICE", "cuda")  # "cpu" with TRITON_INTERPRET=1: the same code, tiny and slow
+CUDA = DEVICE == "cuda"
+KIND = torch.bfloat16 if CUDA else torch.float16
+ROUNDS = 15
+SHARE = 0.04  # of the tokens that a head reads
+MODELS = {"llama-3-8b": (8, 4), "qwen3-32b": (8, 8)}  # KV heads, query heads each; width 128
+WIDTH = 128
+MIXES = {"one fine head": (8, 32, 32, 64, 64, 64, 128, 128), "two finer heads": (16, 16, 32, 32, 64, 64, 64, 64)}
+# The most telling shapes first: time may run out.
+SHAPES = (
+    ("llama-3-8b", 131_072, 4), ("llama-3-8b", 131_072, 1), ("qwen3-32b", 131_072, 4), ("llama-3-8b", 32_768, 4),
+    ("llama-3-8b", 32_768, 1), ("qwen3-32b", 32_768, 1), ("llama-3-8b", 131_072, 16), ("qwen3-32b", 32_768, 16),
+    ("qwen3-32b", 131_072, 1), ("llama-3-8b", 262_144, 4),
+)  # fmt: skip
+
+
+def load(path):
+    """A file of the package as a module, without assay."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+gpu = load(SOURCE)
+
+
+def tell(part, **row):
+    """One line of the answer, at once."""
+    row = {"part": part, **row}
+    with OUT.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row)[:400], flush=True)
+
+
+def left():
+    return SECONDS - (time.monotonic() - STARTED)
+
+
+def synchronize():
+    if CUDA:
+        torch.cuda.synchronize()
+
+
+class Caches:
+    """Random paged caches of one shape and their queries."""
+
+    def __init__(self, heads, group, tokens, batch, width=WIDTH, seed=0):
+        self.heads, self.group, self.tokens, self.batch = heads, group, tokens, batch
+        torch.manual_seed(seed)
+        each = -(-tokens // gpu.PAGE)
+        self.pages = torch.randperm(each * batch, device=DEVICE).to(torch.int32).reshape(batch, each)
+        self.keys, self.values = (
+            torch.randn(each * batch, heads, gpu.PAGE, width, device=DEVICE, dtype=torch.float32).to(KIND)
+            if each * batch * heads < 1 << 17
+            else torch.empty(each * batch, heads, gpu.PAGE, width, device=DEVICE, dtype=KIND).normal_()
+            for _ in range(2)
+        )
+        self.q = torch.randn(batch, heads * group, width, device=DEVICE).to(KIND)
+        self.budget = max(gpu.LARGEST, int(SHARE * tokens) // gpu.LARGEST * gpu.LARGEST)
+
+    def step(self, sizes, bits, setting):
+        return gpu.Step(self.keys, self.values, self.pages, self.tokens, self.group, self.budget, sizes, bits, setting)
+
+
+# ---------------------------------------------------------------------------------------------- timing
+
+
+FLUSH = None
+
+
+def timed(runs, rounds=ROUNDS):
+    """Seconds of each run in each round, all once a round, the L2 cache overwritten before each."""
+    global FLUSH
+    names, marks = list(runs), {name: [] for name in runs}
+    for name in names:
+        runs[name]()
+    synchronize()
+    if not CUDA:
+        for name in names:
+            begin = time.perf_counter()
+            runs[name]()
+            marks[name].append(time.perf_counter() - begin)
+        return marks
+    if FLUSH is None:
+        FLUSH = torch.empty(256 << 20, dtype=torch.uint8, device=DEVICE)
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            FLUSH.fill_(turn)
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            runs[name]()
+            end.record()
+            marks[name].append((begin, end))
+    synchronize()
+    return {name: [a.elapsed_time(b) / 1e3 for a, b in pairs] for name, pairs in marks.items()}
+
+
+def captured(run):
+    """A run as one CUDA graph, launched by one call; as it is where that fails."""
+    run()
+    synchronize()
+    if not CUDA:
+        return run
+    try:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        return graph.replay
+    except Exception as error:
+        tell("ab-sparse-error", what="capture", error=str(error)[:300])
+        synchronize()
+        return run
+
+
+def fastest(candidates, make, rounds=5):
+    """The candidate whose run takes least, those that fail left out; and what each took."""
+    runs = {}
+    for one in candidates:
+        if left() < 20:
+            break
+        try:
+            runs[one] = captured(make(one))
+        except Exception as error:
+            tell("ab-sparse-error", what=str(one), error=str(error)[:300])
+    if not runs:
+        return candidates[0], {}
+    found = {one: statistics.median(values) for one, values in timed(runs, rounds).items()}
+    return min(found, key=found.get), found
+
+
+# ---------------------------------------------------------------------------------------------- settings
+
+ESTIMATES = ((32, 4), (64, 4), (128, 4), (128, 8))  # tile, warps
+READS = ((32, 2, 3), (64, 4, 2), (64, 4, 3), (128, 8, 2))  # tokens, warps, stages
+SPLITS = (4, 8, 16, 32, 64, 128)
+if not CUDA:
+    ESTIMATES, READS, SPLITS = ((32, 4),), ((32, 2, 3),), (4, 8)
+
+
+def tuned(caches, sizes, bits):
+    """A step with the best setting of each of its kernels for this shape."""
+    step = caches.step(sizes, bits, gpu.Setting())
+    q = caches.q
+    if step.blocks:
+
+        def estimating(one):
+            step.set(replace(step.setting, tile=one[0], tile_warps=one[1]))
+            return lambda: step.estimate(q)
+
+        # A capture keeps the pointers of its buffers: each candidate is timed apart.
+        took = {}
+        for one in ESTIMATES:
+            if left() > 20:
+                took |= fastest([one], estimating)[1]
+        best = min(took, key=took.get) if took else ESTIMATES[0]
+        step.set(replace(step.setting, tile=best[0], tile_warps=best[1]))
+        step.estimate(q)
+
+        def choosing(warps):
+            step.setting = replace(step.setting, choose_warps=warps)
+            return step.choose
+
+        took, least = {}, min(32, max(4, step.most_blocks // 1024))  # at most 32 scores a thread, where that goes
+        for one in sorted({least, min(32, 2 * least)}):
+            if left() > 20:
+                took |= fastest([one], choosing)[1]
+        best = min(took, key=took.get) if took else 32
+        step.setting = replace(step.setting, choose_warps=best)
+        step.choose()
+
+    def attending(one):
+        step.set(replace(step.setting, read=one[0], read_warps=one[1], stages=one[2], splits=one[3]))
+        return lambda: step.attend(q)
+
+    # The splits that fill the GPU two to eight times over, with each way to read; then nothing is guessed.
+    programs = caches.batch * caches.heads
+    some = [s for s in SPLITS if not CUDA or 100 <= s * programs <= 2200] or [SPLITS[0]]
+    took = {}
+    for read, splits in itertools.product(READS, some):
+        if left() > 20:
+            took |= fastest([(*read, splits)], attending)[1]
+    best = min(took, key=took.get) if took else (*READS[0], some[0])
+    return step.set(replace(step.setting, read=best[0], read_warps=best[1], stages=best[2], splits=best[3]))
+
+
+def checked(step, q, pairs=3):
+    """Whether scores, choice and attention are right on some heads; and the largest errors."""
+    step(q)
+    synchronize()
+    off_scores = off_out = 0.0
+    right = True
+    begin = step.begin.tolist()
+    for i in range(pairs):
+        cache, head = i % step.caches, (i * 3) % step.heads
+        if step.blocks:
+            wanted = step.right_scores(q, cache, head)
+            got = step.scored[cache, step.starts[head] : step.starts[head + 1]]
+            off = float((wanted - got).abs().max() / wanted.abs().max())
+            off_scores = max(off_scores, off)
+            picked = step.chosen[cache, begin[head] : begin[head + 1]].long()
+            count = begin[head + 1] - begin[head]
+            bound = got.topk(count).values[-1]
+            right &= off < 0.02 and len(set(picked.tolist())) == count and bool((got[picked] >= bound).all())
+        wanted = step.right(q, cache, head)
+        got = step.out[cache, head * step.group : (head + 1) * step.group].float()
+        off = float((wanted - got).abs().max() / wanted.abs().max())
+        off_out = max(off_out, off)
+        right &= off < 0.02
+    return bool(right), off_scores, off_out
+
+
+# ---------------------------------------------------------------------------------------------- the parts
+
+
+def check():
+    """Small shapes with odd lengths, each method: right or not, before anything is timed."""
+    for tokens, batch, group, sizes, bits in (
+        (1000, 2, 4, MIXES["one fine head"], 4), (5001, 3, 8, MIXES["two finer heads"], 4), (777, 1, 1, (32,) * 8, 16),
+        (3000, 2, 8, (8, 128), 16), (500, 2, 4, (), 16),
+    )[: 5 if CUDA else 2]:  # fmt: skip
+        caches = Caches(len(sizes) or 2, group, tokens, batch)
+        step = caches.step(sizes, bits, gpu.Setting())
+        right, scores, out = checked(step, caches.q, pairs=8)
+        tell("ab-sparse-check", tokens=tokens, batch=batch, group=group, sizes=sizes, bits=bits, right=right,
+             scores=scores, out=out)  # fmt: skip
+
+
+METHODS = {f"ab-sparse, {name}": (sizes, 4) for name, sizes in MIXES.items()}
+METHODS |= {"quest-32": ((32,) * 8, 16), "quest-32 int4": ((32,) * 8, 4), "full": ((), 16)}
+METHODS |= {"quest-16": ((16,) * 8, 16), "quest-8 int4": ((8,) * 8, 4)}
+
+
+def steps(shapes=SHAPES):
+    """Every method on every shape, best settings, interleaved."""
+    for model, tokens, batch in shapes:
+        if left() < 25:
+            tell("ab-sparse-skipped", model=model, tokens=tokens, batch=batch)
+            continue
+        try:
+            one_shape(model, tokens, batch)
+        except Exception:
+            tell("ab-sparse-error", what=f"{model} {tokens} {batch}", error=traceback.format_exc()[-800:])
+        if CUDA:
+            torch.cuda.empty_cache()
+
+
+KNOWN = {}  # settings by (method, tokens x batch class): shapes of like size share them
+
+
+def one_shape(model, tokens, batch):
+    heads, group = MODELS[model]
+    caches = Caches(heads, group, tokens, batch)
+    ready, runs = {}, {}
+    for name, (sizes, bits) in METHODS.items():
+        if left() < 20:
+            break
+        key = (name, tokens, batch)
+        if key in KNOWN:
+            step = caches.step(sizes, bits, KNOWN[key])
+        else:
+            step = tuned(caches, sizes, bits)
+            KNOWN[key] = step.setting
+        right = checked(step, caches.q)
+        ready[name] = step, right
+        runs[name] = captured(lambda step=step: step(caches.q))
+    seconds = timed(runs)
+    for name, values in seconds.items():
+        step, (right, scores, out) = ready[name]
+        tell("ab-sparse", model=model, tokens=tokens, batch=batch, method=name, seconds=values, right=right,
+             scores_off=scores, out_off=out, bytes=step.nbytes, blocks=step.blocks, budget=caches.budget,
+             settings=asdict(step.setting))  # fmt: skip
+    pieces = {}
+    for name in (f"ab-sparse, {next(iter(MIXES))}", "quest-32", "quest-32 int4"):
+        if name in ready:
+            step = ready[name][0]
+            for piece, run in (
+                ("estimate", lambda s=step: s.estimate(caches.q)),
+                ("choose", step.choose),
+                ("attend", lambda s=step: s.attend(caches.q)),
+            ):
+                pieces[name, piece] = captured(run)
+    for (name, piece), values in timed(pieces, 7).items():
+        tell("ab-sparse-piece", model=model, tokens=tokens, batch=batch, method=name, piece=piece, seconds=values)
+
+
+def kernels():
+    """Each kernel beside what one writes without it: heads padded to the smallest block, by torch's own operations."""
+    model, tokens, batch = ("llama-3-8b", 131_072, 4) if CUDA else ("llama-3-8b", 700, 1)
+    heads, group = MODELS[model]
+    caches = Caches(heads, group, tokens, batch)
+    sizes = MIXES["one fine head"]
+    key = (f"ab-sparse, {next(iter(MIXES))}", tokens, batch)
+    step = caches.step(sizes, 4, KNOWN[key]) if key in KNOWN else tuned(caches, sizes, 4)
+    q = caches.q
+    step(q)
+    counts = [step.starts[h + 1] - step.starts[h] for h in range(heads)]
+    most, begin = max(counts), step.begin.tolist()
+    padded = torch.zeros(batch, heads, most, WIDTH, dtype=torch.uint8, device=DEVICE)
+    valid = torch.zeros(heads, most, dtype=torch.bool, device=DEVICE)
+    for h in range(heads):
+        padded[:, h, : counts[h]] = step.summaries[:, step.starts[h] : step.starts[h + 1]]
+        valid[h, : counts[h]] = True
+    fold, grouped = step.fold[:, :, :, None], q.reshape(batch, heads, group, WIDTH).float()
+
+    def estimate():
+        lower = (padded & 15).float() * fold[:, :, 0] + fold[:, :, 1]
+        upper = (padded >> 4).float() * fold[:, :, 2] + fold[:, :, 3]
+        scores = grouped.clamp_min(0) @ upper.transpose(2, 3) + grouped.clamp_max(0) @ lower.transpose(2, 3)
+        return scores.amax(2).masked_fill(~valid, float("-inf"))
+
+    scored = estimate()
+    wanted = [begin[h + 1] - begin[h] for h in range(heads)]
+
+    def choose():
+        return scored.topk(max(wanted), dim=2).indices
+
+    picked = choose()
+    token_of = torch.zeros(batch, heads, caches.budget, dtype=torch.long, device=DEVICE)
+    for h, size in enumerate(sizes):
+        block = picked[:, h, : wanted[h], None] * size + torch.arange(size, device=DEVICE)
+        token_of[:, h] = block.reshape(batch, -1) + step.sink
+    page, inside = token_of // gpu.PAGE, token_of % gpu.PAGE
+    physical = caches.pages.long().gather(1, page.reshape(batch, -1)).reshape_as(page)
+    head_of = torch.arange(heads, device=DEVICE)[None, :, None]
+
+    def attend():
+        k, v = (x[physical, head_of, inside] for x in (step.keys, step.values))
+        return torch.nn.functional.scaled_dot_product_attention(q.reshape(batch, heads, group, WIDTH), k, v)
+
+    runs = {}
+    for piece, naive, ours in (
+        ("estimate", estimate, lambda: step.estimate(q)), ("choose", choose, step.choose),
+        ("attend", attend, lambda: step.attend(q)),
+    ):  # fmt: skip
+        runs[piece, "padded"], runs[piece, "ours"] = captured(naive), captured(ours)
+    dense = [x[caches.pages.long()].transpose(1, 2).reshape(batch, heads, -1, WIDTH) for x in (step.keys, step.values)]
+    runs["full", "sdpa"] = captured(
+        lambda: torch.nn.functional.scaled_dot_product_attention(q.reshape(batch, heads, group, WIDTH), *dense)
+    )
+    for (piece, method), values in timed(runs).items():
+        tell("ab-sparse-kernel", model=model, tokens=tokens, batch=batch, piece=piece, method=method, seconds=values)
+
+
+def main():
+    if CUDA:
+        facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": gpu.triton.__version__}
+        tell("ab-sparse-facts", **facts)
+    for part in sys.argv[1:] or ("check", "first", "kernels", "rest"):
+        begun = time.monotonic()
+        try:
+            if part == "first":
+                steps(SHAPES[:3])
+            elif part == "rest":
+                steps(SHAPES[3:])
+            else:
+                globals()[part]()
+        except Exception:
+            tell("ab-sparse-error", what=part, error=traceback.format_exc()[-1500:])
+        tell("done", name=part, seconds=time.monotonic() - begun, all=time.monotonic() - STARTED)
+
+
+if __name__ == "__main__":
+    OUT.unlink(missing_ok=True)
+    main()

@@ -1,0 +1,325 @@
+"""One decode step on a GPU over heads of different block sizes, in Triton: estimate, choose, attend, merge.
+
+Only torch and Triton are imported, so that `benchmarks/h200_ab_sparse.py` can load this file without assay.
+
+- *estimate*: programs share out tiles of the flat list of all heads' blocks; which head a tile belongs to is looked up.
+  A byte holds both corners of a channel. Scales are folded into the queries, codes are exact in half precision, so the
+  product runs on tensor cores.
+- *choose*: one program a head and cache; the bound above which so many blocks lie is found by bisection over the
+  bits of the scores, stopping as soon as the count fits; equal scores go by place.
+- *attend*: the tokens of a head's chosen blocks, behind sink and window, are one list that splits share out; a token's
+  place is its block's, and its row is where the page table says (pages of 16 tokens, laid out page, head, token).
+- *merge*: splits by their maxima and sums.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: D102, D103
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import triton
+import triton.language as tl
+
+PAGE = 16  # tokens of a physical page
+ROWS = 16  # queries of a group, padded to what tensor cores take
+SINK, WINDOW, LARGEST = 16, 16, 128
+
+
+@triton.jit
+def estimate_codes(
+    q, codes, fold, tile_head, tile_first, first, scored, blocks, heads, group,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    tile, cache = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    head = tl.load(tile_head + tile)
+    begin, end = tl.load(tile_first + tile), tl.load(first + head + 1)
+    row, c, at = tl.arange(0, ROWS), tl.arange(0, WIDTH), begin + tl.arange(0, TILE)
+    pair = cache * heads + head
+    x = tl.load(q + (pair * group + row[:, None]) * WIDTH + c[None, :], mask=row[:, None] < group, other=0.0)
+    x = x.to(tl.float32)
+    down, up = tl.minimum(x, 0.0), tl.maximum(x, 0.0)
+    scale = fold + pair * 4 * WIDTH + c
+    low = tl.load(scale)[None, :] * down
+    high = tl.load(scale + 2 * WIDTH)[None, :] * up
+    base = tl.sum(tl.load(scale + WIDTH)[None, :] * down + tl.load(scale + 3 * WIDTH)[None, :] * up, 1)
+    code = tl.load(codes + (cache * blocks + at[:, None]) * WIDTH + c[None, :], mask=at[:, None] < end, other=0)
+    scores = tl.dot((code & 15).to(tl.float16), tl.trans(low.to(tl.float16)))
+    scores += tl.dot((code >> 4).to(tl.float16), tl.trans(high.to(tl.float16)))
+    scores = tl.where(row[None, :] < group, scores + base[None, :], float("-inf"))
+    tl.store(scored + cache * blocks + at, tl.max(scores, 1), mask=at < end)
+
+
+@triton.jit
+def estimate_corners(
+    q, corners, fold, tile_head, tile_first, first, scored, blocks, heads, group,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    tile, cache = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    head = tl.load(tile_head + tile)
+    begin, end = tl.load(tile_first + tile), tl.load(first + head + 1)
+    row, c, at = tl.arange(0, ROWS), tl.arange(0, WIDTH), begin + tl.arange(0, TILE)
+    pair = cache * heads + head
+    x = tl.load(q + (pair * group + row[:, None]) * WIDTH + c[None, :], mask=row[:, None] < group, other=0.0)
+    x = x.to(tl.float32)
+    place = corners + (cache * blocks + at[:, None]) * 2 * WIDTH + c[None, :]
+    lower = tl.load(place, mask=at[:, None] < end, other=0.0)
+    upper = tl.load(place + WIDTH, mask=at[:, None] < end, other=0.0)
+    scores = tl.dot(lower, tl.trans(tl.minimum(x, 0.0).to(lower.dtype)))
+    scores += tl.dot(upper, tl.trans(tl.maximum(x, 0.0).to(lower.dtype)))
+    scores = tl.where(row[None, :] < group, scores, float("-inf"))
+    tl.store(scored + cache * blocks + at, tl.max(scores, 1), mask=at < end)
+
+
+@triton.jit
+def choose(scored, first, begin, chosen, blocks, picks, MOST: tl.constexpr):
+    head, cache = tl.program_id(0), tl.program_id(1)
+    start, out = tl.load(first + head), tl.load(begin + head)
+    size, want = tl.load(first + head + 1) - start, tl.load(begin + head + 1) - out
+    i = tl.arange(0, MOST)
+    real = i < size
+    x = tl.load(scored + cache * blocks + start + i, mask=real, other=float("-inf"))
+    bits = x.to(tl.int32, bitcast=True)
+    key = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # whole numbers in the order of the scores
+    lo = tl.min(tl.where(real, key, 2147483647), 0)  # at least `want` keys are >= lo
+    hi = tl.max(tl.where(real, key, -2147483648), 0) + 1  # fewer are >= hi
+    at_lo, at_hi = size, size * 0
+    middle = (lo & hi) + ((lo ^ hi) >> 1)  # the mean, rounded down, without overflow
+    while (middle != lo) & (at_lo != want):
+        count = tl.sum((real & (key >= middle)).to(tl.int32), 0)
+        enough = count >= want
+        lo, at_lo = tl.where(enough, middle, lo), tl.where(enough, count, at_lo)
+        hi, at_hi = tl.where(enough, hi, middle), tl.where(enough, at_hi, count)
+        middle = (lo & hi) + ((lo ^ hi) >> 1)
+    sure = real & (key >= hi)
+    perhaps = real & (key >= lo) & (key < hi)
+    take = sure | (perhaps & (tl.cumsum(perhaps.to(tl.int32), 0) <= want - at_hi))
+    place = tl.cumsum(take.to(tl.int32), 0) - 1
+    tl.store(chosen + cache * picks + out + place, i, mask=take & (place < want))
+
+
+@triton.jit
+def attend(
+    q, keys, values, pages, chosen, begin, shift, parts, most, total, tokens, sink, end, picks, heads, group, scale,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, PAGE: tl.constexpr,
+):  # fmt: skip
+    split, head, cache = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    splits = tl.num_programs(0)
+    at, bits = tl.load(begin + head), tl.load(shift + head)
+    always = sink + tokens - end
+    length = always + ((tl.load(begin + head + 1) - at) << bits)
+    each = tl.cdiv(tl.cdiv(length, splits), TILE) * TILE
+    lo = split * each
+    hi = tl.minimum(lo + each, length)
+    row, c = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    pair = cache.to(tl.int64) * heads + head
+    x = tl.load(q + (pair * group + row[:, None]) * WIDTH + c[None, :], mask=row[:, None] < group, other=0.0)
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    sums = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, WIDTH], tl.float32)
+    for first in range(lo, hi, TILE):
+        t = first + tl.arange(0, TILE)
+        real = t < hi
+        inside = tl.maximum(t - always, 0)
+        block = tl.load(chosen + cache * picks + at + (inside >> bits), mask=real & (t >= always), other=0)
+        token = sink + (block << bits) + (inside & ((1 << bits) - 1))
+        token = tl.where(t < always, end + t - sink, token)
+        token = tl.where(t < sink, t, token)
+        page = tl.load(pages + cache * tl.cdiv(tokens, PAGE) + token // PAGE, mask=real, other=0).to(tl.int64)
+        place = ((page * heads + head) * PAGE + token % PAGE)[:, None] * WIDTH + c[None, :]
+        k = tl.load(keys + place, mask=real[:, None], other=0.0)
+        s = tl.dot(x, tl.trans(k)) * scale
+        s = tl.where(real[None, :], s, float("-inf"))
+        higher = tl.maximum(top, tl.max(s, 1))
+        shrink, p = tl.exp2(top - higher), tl.exp2(s - higher[:, None])
+        sums = sums * shrink + tl.sum(p, 1)
+        v = tl.load(values + place, mask=real[:, None], other=0.0)
+        acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v)
+        top = higher
+    where = (pair * splits + split) * group + row
+    tl.store(most + where, top, mask=row < group)
+    tl.store(total + where, sums, mask=row < group)
+    tl.store(parts + where[:, None] * WIDTH + c[None, :], acc, mask=row[:, None] < group)
+
+
+@triton.jit
+def merge(parts, most, total, out, splits, group, WIDTH: tl.constexpr, SPLITS: tl.constexpr):
+    pair, g = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    s, c = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
+    where = (pair * splits + s) * group + g
+    top = tl.load(most + where, mask=s < splits, other=float("-inf"))
+    weight = tl.exp2(top - tl.max(top, 0))
+    sums = tl.sum(weight * tl.load(total + where, mask=s < splits, other=0.0), 0)
+    acc = tl.load(parts + where[:, None] * WIDTH + c[None, :], mask=s[:, None] < splits, other=0.0)
+    mixed = tl.sum(acc * weight[:, None], 0) / sums
+    tl.store(out + (pair * group + g) * WIDTH + c, mixed.to(out.dtype.element_ty))
+
+
+# ---------------------------------------------------------------------------------------------- the step
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What can be chosen about the kernels: tiles, warps and splits."""
+
+    tile: int = 64  # blocks that an estimating program has
+    tile_warps: int = 4
+    choose_warps: int = 16
+    read: int = 64  # tokens that an attending program reads at once
+    read_warps: int = 4
+    stages: int = 2
+    splits: int = 16
+
+
+@dataclass
+class Step:
+    """Paged caches of equal length on a GPU, their summaries, and the buffers of a decode step.
+
+    keys, values [pages, heads, 16, width]; pages [caches, tokens / 16]. `sizes` are the heads' block sizes, `bits` 4 or
+    16. Without sizes every token is read: full attention by the same kernel.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    pages: torch.Tensor
+    tokens: int
+    group: int
+    budget: int
+    sizes: tuple[int, ...] = ()
+    bits: int = 4
+    setting: Setting = field(default_factory=Setting)
+
+    def __post_init__(self):
+        self.caches, self.heads, self.width = len(self.pages), self.keys.shape[1], self.keys.shape[3]
+        self.device = self.keys.device
+        body = max(0, self.tokens - SINK - WINDOW) // LARGEST * LARGEST if self.sizes else 0
+        self.sink, self.end = (SINK, SINK + body) if body else (0, 0)
+        sizes = self.sizes or (LARGEST,) * self.heads
+        self.shift = self.ints([size.bit_length() - 1 for size in sizes])
+        counts = [body // size for size in sizes]
+        wanted = [min(self.budget, body) // size for size in sizes]
+        self.starts = [sum(counts[:h]) for h in range(self.heads + 1)]
+        self.first = self.ints(self.starts)
+        self.begin = self.ints([sum(wanted[:h]) for h in range(self.heads + 1)])
+        self.blocks, self.picks = sum(counts), sum(wanted)
+        self.most_blocks = triton.next_power_of_2(max(*counts, 16))
+        self.summaries, self.fold = self.summarise() if body else (None, None)
+        self.scored = torch.empty(self.caches, max(1, self.blocks), device=self.device)
+        self.chosen = torch.zeros(self.caches, max(1, self.picks), dtype=torch.int32, device=self.device)
+        self.out = torch.empty(self.caches, self.heads * self.group, self.width, dtype=self.keys.dtype,
+                               device=self.device)  # fmt: skip
+        self.set(self.setting)
+
+    def ints(self, values):
+        return torch.tensor(values, dtype=torch.int32, device=self.device)
+
+    def set(self, setting):
+        """Take another setting; buffers follow."""
+        self.setting = setting
+        tiles = [(h, at) for h in range(self.heads) for at in range(self.starts[h], self.starts[h + 1], setting.tile)]
+        self.tiles = len(tiles)
+        self.tile_head, self.tile_first = (self.ints([one[i] for one in tiles]) for i in (0, 1))
+        rows = self.caches * self.heads * setting.splits * self.group
+        self.parts = torch.empty(rows * self.width, device=self.device)
+        self.most, self.total = (torch.empty(rows, device=self.device) for _ in range(2))
+        return self
+
+    def head(self, cache, head):
+        """The keys of one head in the order of tokens [tokens, width]."""
+        return self.keys[self.pages[cache].long(), head].reshape(-1, self.width)[: self.tokens]
+
+    def summarise(self):
+        """Corners of every block, flat over heads: bytes of two codes with scales and zeros, or 16-bit numbers."""
+        shape = (self.caches, self.blocks, self.width)
+        kind = self.keys.dtype
+        stored = torch.empty(shape if self.bits == 4 else (*shape[:2], 2, self.width),
+                             dtype=torch.uint8 if self.bits == 4 else kind, device=self.device)  # fmt: skip
+        fold = torch.zeros(self.caches, self.heads, 4, self.width, device=self.device)
+        for cache in range(self.caches):
+            for h, size in enumerate(self.sizes):
+                cut = self.head(cache, h)[self.sink : self.end].float().reshape(-1, size, self.width)
+                rows = slice(self.starts[h], self.starts[h + 1])
+                both = cut.amin(1), cut.amax(1)
+                if self.bits == 16:
+                    stored[cache, rows, 0], stored[cache, rows, 1] = both
+                    continue
+                codes = []
+                for i, corner in enumerate(both):
+                    zero = corner.amin(0)
+                    scale = (corner.amax(0) - zero) / 15
+                    codes.append(((corner - zero) / scale.clamp_min(1e-20)).round().clamp(0, 15).to(torch.uint8))
+                    fold[cache, h, 2 * i], fold[cache, h, 2 * i + 1] = scale, zero
+                stored[cache, rows] = codes[0] | (codes[1] << 4)
+        return stored, fold
+
+    @property
+    def nbytes(self):
+        """What a step must read at least: summaries, keys and values of what is read, queries; the result written."""
+        read = self.caches * self.heads * (self.tokens - self.end + self.sink)
+        read += self.caches * sum(min(self.budget, self.end - self.sink) for _ in self.sizes)
+        seen = 0 if self.summaries is None else self.summaries.numel() * self.summaries.element_size()
+        return seen + 2 * read * self.width * self.keys.element_size() + 2 * self.out.numel() * self.out.element_size()
+
+    def estimate(self, q):
+        kernel = estimate_codes if self.bits == 4 else estimate_corners
+        kernel[(self.tiles, self.caches)](
+            q, self.summaries, self.fold, self.tile_head, self.tile_first, self.first, self.scored, self.blocks,
+            self.heads, self.group, WIDTH=self.width, TILE=self.setting.tile, ROWS=ROWS,
+            num_warps=self.setting.tile_warps,
+        )  # fmt: skip
+
+    def choose(self):
+        choose[(self.heads, self.caches)](
+            self.scored, self.first, self.begin, self.chosen, self.blocks, self.picks, MOST=self.most_blocks,
+            num_warps=self.setting.choose_warps,
+        )  # fmt: skip
+
+    def attend(self, q):
+        s = self.setting
+        attend[(s.splits, self.heads, self.caches)](
+            q, self.keys, self.values, self.pages, self.chosen, self.begin, self.shift, self.parts, self.most,
+            self.total, self.tokens, self.sink, self.end, self.picks, self.heads, self.group,
+            self.width**-0.5 * 1.4426950408889634, WIDTH=self.width, TILE=s.read, ROWS=ROWS, PAGE=PAGE,
+            num_warps=s.read_warps, num_stages=s.stages,
+        )  # fmt: skip
+        merge[(self.caches * self.heads, self.group)](
+            self.parts, self.most, self.total, self.out, s.splits, self.group, WIDTH=self.width,
+            SPLITS=triton.next_power_of_2(s.splits), num_warps=4,
+        )  # fmt: skip
+
+    def __call__(self, q):
+        """Attention of queries [caches, query heads, width]."""
+        if self.blocks:
+            self.estimate(q)
+            self.choose()
+        self.attend(q)
+        return self.out
+
+    # ------------------------------------------------------------------------------------------ what is right
+
+    def right_scores(self, q, cache, head):
+        """Scores of a head's blocks by plain tensor operations on what the summaries hold."""
+        x = q[cache, head * self.group : (head + 1) * self.group].float()
+        rows = slice(self.starts[head], self.starts[head + 1])
+        if self.bits == 16:
+            lower, upper = self.summaries[cache, rows].float().unbind(1)
+        else:
+            code, fold = self.summaries[cache, rows], self.fold[cache, head]
+            lower = (code & 15).float() * fold[0] + fold[1]
+            upper = (code >> 4).float() * fold[2] + fold[3]
+        return (x.clamp_min(0) @ upper.T + x.clamp_max(0) @ lower.T).amax(0)
+
+    def right(self, q, cache, head):
+        """Attention of a head's queries over the blocks in `chosen`, as a masked softmax."""
+        x = q[cache, head * self.group : (head + 1) * self.group].float()
+        keep = torch.ones(self.tokens, dtype=torch.bool, device=self.device)
+        if self.blocks:
+            keep[self.sink : self.end] = False
+            begin, size = self.begin.tolist(), self.sizes[head]
+            for block in self.chosen[cache, begin[head] : begin[head + 1]].tolist():
+                keep[self.sink + block * size : self.sink + (block + 1) * size] = True
+        values = self.values[self.pages[cache].long(), head].reshape(-1, self.width)[: self.tokens].float()
+        logits = x @ self.head(cache, head).float().T * self.width**-0.5
+        return logits.masked_fill(~keep, float("-inf")).softmax(1) @ values

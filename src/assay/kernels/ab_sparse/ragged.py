@@ -1,0 +1,221 @@
+"""One decode step on the CPU over heads of different block sizes: estimate, choose, attend, without padding.
+
+The summaries of all heads lie one after the other, with prefix sums saying where a head begins: a head of many small
+blocks just has more of them. A byte holds both corners of a channel, four bits each. Scales and zeros go into the query
+once, so estimating is one product a channel and corner. What was chosen is read block by block where it lies; the
+partial results carry their maximum and their sum, so that parts of a cache can be merged.
+"""
+
+# Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from assay.kernels.ab_sparse import blocks
+from assay.kernels.ab_sparse.blocks import Floats, Frame, Ints
+from assay.record.errors import BadInput
+from assay.sim.compiled import njit
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Caches of equal length [caches, heads, tokens, width], summarised in blocks of each head's size, ready to decode.
+
+    `summaries` are bytes of two codes [caches, blocks of all heads, width], or corners [.., 2, width] in single
+    precision where `bits` is 32. `fold` holds scale and zero of both corners [caches, heads, 4, width].
+    """
+
+    keys: Floats
+    values: Floats
+    sizes: Ints
+    first: Ints  # the first block of each head, and behind the last
+    where: Frame
+    bits: int
+    summaries: NDArray[np.uint8] | Floats
+    fold: Floats
+
+    @property
+    def nbytes(self) -> int:
+        """What the summaries take."""
+        return self.summaries.nbytes + (self.fold.nbytes if self.bits == 4 else 0)
+
+
+def prepare(keys: ArrayLike, values: ArrayLike, sizes: ArrayLike, bits: int = 4) -> Ragged:
+    """Summarise caches [caches, heads, tokens, width] in blocks of `sizes` [heads]; 4 bits a number, or 32.
+
+    >>> k = np.random.default_rng(0).normal(size=(1, 2, 512, 16))
+    >>> prepare(k, k, [8, 128]).summaries.shape
+    (1, 51, 16)
+    """
+    k, v = (np.ascontiguousarray(x, np.float32) for x in (keys, values))
+    each = np.asarray(sizes, np.int64)
+    if k.ndim != 4 or k.shape != v.shape or each.shape != (k.shape[1],):
+        raise BadInput(f"keys {list(k.shape)}, values {list(v.shape)} and {each.size} sizes do not go together")
+    if bits not in (4, 32):
+        raise BadInput(f"summaries here have 4 or 32 bits a number, not {bits}")
+    where = blocks.frame(k.shape[2], max(int(each.max()), blocks.SIZES[-1]))
+    first = np.concatenate([[0], np.cumsum(where.body // each)])
+    shape = (len(k), int(first[-1]), k.shape[3])
+    fold = np.zeros((len(k), k.shape[1], 4, k.shape[3]), np.float32)
+    stored = np.empty(shape, np.uint8) if bits == 4 else np.empty((*shape[:2], 2, shape[2]), np.float32)
+    for cache in range(len(k)):
+        for head, size in enumerate(each):
+            cut = k[cache, head, where.sink : where.end].reshape(-1, size, shape[2])
+            rows = slice(first[head], first[head + 1])
+            if bits == 32:
+                stored[cache, rows, 0], stored[cache, rows, 1] = cut.min(1), cut.max(1)
+            elif where.body:
+                low, fold[cache, head, 0], fold[cache, head, 1] = blocks.codes(cut.min(1), 4)
+                high, fold[cache, head, 2], fold[cache, head, 3] = blocks.codes(cut.max(1), 4)
+                stored[cache, rows] = low | high << 4
+    return Ragged(k, v, each, first, where, bits, stored, fold)
+
+
+def decode(cache: Ragged, queries: ArrayLike, budget: int) -> Floats:
+    """Attention of queries [caches, query heads, width] over sink, window and `budget` tokens of the best blocks.
+
+    >>> random = np.random.default_rng(0)
+    >>> k, v = random.normal(size=(2, 1, 2, 600, 16))
+    >>> out = decode(prepare(k, v, [8, 64]), random.normal(size=(1, 4, 16)), budget=128)
+    >>> out.shape
+    (1, 4, 16)
+    """
+    q = np.ascontiguousarray(queries, np.float32)
+    heads, width = cache.keys.shape[1], cache.keys.shape[3]
+    if q.ndim != 3 or len(q) != len(cache.keys) or q.shape[1] % heads or q.shape[2] != width:
+        raise BadInput(f"queries must be [{len(cache.keys)}, a multiple of {heads}, {width}], got {list(q.shape)}")
+    counts = np.minimum(budget, cache.where.body) // cache.sizes
+    chosen, begin = choose(cache, q, counts)
+    return attend(cache, q, np.arange(len(q)), chosen, begin)[0]
+
+
+def choose(cache: Ragged, q: Floats, counts: Ints) -> tuple[Ints, Ints]:
+    """The `counts` best blocks of each head, for every cache, one head behind the other; and where a head's begin."""
+    begin = np.concatenate([[0], np.cumsum(counts)])
+    chosen = np.empty((len(q), int(begin[-1])), np.int64)
+    scored = estimate(cache, q)
+    blocks.choose(scored, cache.first, begin, chosen)
+    return chosen, begin
+
+
+def estimate(cache: Ragged, q: Floats) -> Floats:
+    """The score of every block [caches, blocks of all heads]: the largest over the queries that share its head."""
+    scored = np.empty((len(q), int(cache.first[-1])), np.float32)
+    (_estimate_codes if cache.bits == 4 else _estimate_corners)(q, cache.summaries, cache.fold, cache.first, scored)
+    return scored
+
+
+def attend(cache: Ragged, q: Floats, which: Ints, chosen: Ints, begin: Ints) -> tuple[Floats, Floats, Floats]:
+    """Attention of each row of queries on cache `which[row]` over what was chosen, with maxima and sums for merging."""
+    out = np.empty_like(q)
+    most, total = np.empty(q.shape[:2], np.float32), np.empty(q.shape[:2], np.float32)
+    where = cache.where
+    _attend(
+        q, cache.keys, cache.values, which, chosen, begin, cache.sizes, where.sink, where.end, where.tokens, out,
+        most, total,
+    )  # fmt: skip
+    return out, most, total
+
+
+# ------------------------------------------------------------------------------------------ compiled
+
+
+@njit(cache=True, fastmath=True)
+def _estimate_codes(q, codes, fold, first, scored):
+    width, heads = q.shape[2], len(first) - 1
+    group = q.shape[1] // heads
+    low, high = np.empty((group, width), np.float32), np.empty((group, width), np.float32)
+    base = np.empty(group, np.float32)
+    lower, upper = np.empty(width, np.float32), np.empty(width, np.float32)
+    for cache in range(len(q)):
+        for head in range(heads):
+            scale = fold[cache, head]
+            for g in range(group):
+                base[g] = np.float32(0)
+                for c in range(width):
+                    x = q[cache, head * group + g, c]
+                    down, up = min(x, np.float32(0)), max(x, np.float32(0))
+                    low[g, c], high[g, c] = down * scale[0, c], up * scale[2, c]
+                    base[g] += down * scale[1, c] + up * scale[3, c]
+            for block in range(first[head], first[head + 1]):
+                row = codes[cache, block]
+                for c in range(width):
+                    lower[c] = np.float32(row[c] & np.uint8(15))
+                    upper[c] = np.float32(row[c] >> np.uint8(4))
+                most = np.float32(-np.inf)
+                for g in range(group):
+                    total = base[g]
+                    for c in range(width):
+                        total += low[g, c] * lower[c] + high[g, c] * upper[c]
+                    most = max(most, total)
+                scored[cache, block] = most
+
+
+@njit(cache=True, fastmath=True)
+def _estimate_corners(q, corners, fold, first, scored):
+    width, heads = q.shape[2], len(first) - 1
+    group = q.shape[1] // heads
+    for cache in range(len(q)):
+        for head in range(heads):
+            for block in range(first[head], first[head + 1]):
+                lower, upper = corners[cache, block, 0], corners[cache, block, 1]
+                most = np.float32(-np.inf)
+                for g in range(group):
+                    x = q[cache, head * group + g]
+                    total = np.float32(0)
+                    for c in range(width):
+                        total += max(x[c] * lower[c], x[c] * upper[c])
+                    most = max(most, total)
+                scored[cache, block] = most
+
+
+@njit(cache=True, fastmath=True)
+def _some(q, keys, values, begin, end, scale, logits, out, most, total):
+    """Tokens begin..end of one head into the running results of a group of queries."""
+    group, width = q.shape
+    for g in range(group):
+        top = most[g]
+        for t in range(begin, end):
+            dot = np.float32(0)
+            for c in range(width):
+                dot += q[g, c] * keys[t, c]
+            logits[t - begin] = dot * scale
+            top = max(top, logits[t - begin])
+        shrink = np.exp(most[g] - top) if total[g] > 0 else np.float32(0)
+        total[g] *= shrink
+        for c in range(width):
+            out[g, c] *= shrink
+        for t in range(begin, end):
+            weight = np.exp(logits[t - begin] - top)
+            total[g] += weight
+            for c in range(width):
+                out[g, c] += weight * values[t, c]
+        most[g] = top
+
+
+@njit(cache=True)
+def _attend(q, keys, values, which, chosen, begin, sizes, sink, end, tokens, out, most, total):
+    heads = len(sizes)
+    group, width = q.shape[1] // heads, q.shape[2]
+    scale = np.float32(1 / np.sqrt(width))
+    logits = np.empty(max(sink, tokens - end, sizes.max()), np.float32)
+    for row in range(len(q)):
+        for head in range(heads):
+            k, v = keys[which[row], head], values[which[row], head]
+            mine = slice(head * group, (head + 1) * group)
+            x, o, m, s = q[row, mine], out[row, mine], most[row, mine], total[row, mine]
+            o[:], m[:], s[:] = 0, np.float32(-1e30), 0
+            if sink:
+                _some(x, k, v, 0, sink, scale, logits, o, m, s)
+            for at in range(begin[head], begin[head + 1]):
+                start = sink + chosen[row, at] * sizes[head]
+                _some(x, k, v, start, start + sizes[head], scale, logits, o, m, s)
+            _some(x, k, v, end, tokens, scale, logits, o, m, s)
+            for g in range(group):
+                for c in range(width):
+                    o[g, c] /= s[g]

@@ -1,0 +1,271 @@
+"""AB-Sparse: sizes by head are the best there are, kernels are exact on what they read, a trained model answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.kernels import ab_sparse, allocate, sparse_decode, summarise_kv
+from assay.kernels.ab_sparse import blocks, compare, ragged, reading, retrieval_lm
+from assay.kernels.ab_sparse.allocation import SIZES, greedy, total
+from assay.kernels.engine import elsewhere
+from assay.record.errors import BadInput
+from assay.record.types import NotMeasured
+from assay.sim.random import stream
+from tests.oracles import sparse_attention as oracle
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="pip install 'assay[torch]'")
+
+# ------------------------------------------------------------------------------------------ allocation
+
+
+@given(st.integers(1, 5), st.sampled_from([(8, 16, 32, 64, 128), (4, 16, 64), (8, 32)]), st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_sizes_are_the_best_of_all_combinations(heads: int, sizes: tuple[int, ...], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    recall = random.random((heads, len(sizes)))
+    if seed % 2:  # as recall mostly is: falling with the size, and with ties
+        recall = np.round(np.sort(recall, 1)[:, ::-1], 1)
+    mean = int(random.choice(sizes))
+    found = allocate(recall, sizes, mean)
+    value, _ = oracle.best_sizes(recall, sizes, mean)
+    assert abs(total(recall, found, sizes) * heads - float(value)) < 1e-12
+    assert sum(Fraction(1, int(size)) for size in found) <= Fraction(heads, mean)
+    assert total(recall, found, sizes) >= total(recall, [mean] * heads, sizes) - 1e-12
+    assert total(recall, found, sizes) >= total(recall, greedy(recall, sizes, mean), sizes) - 1e-12
+
+
+def test_greedy_can_miss_the_best() -> None:
+    # Head 0 gains most for its blocks; head 1 gains more, but then no longer has the blocks it takes.
+    recall = [[0.5, 0.5, 0.0, 0.0], [0.9, 0.0, 0.0, 0.0]] + [[0.1, 0.1, 0.1, 0.1]] * 6
+    sizes = (8, 16, 32, 64)
+    assert total(recall, allocate(recall, sizes, 32), sizes) > total(recall, greedy(recall, sizes, 32), sizes)
+
+
+@pytest.mark.parametrize(
+    ("recall", "words"),
+    [
+        ([[0.5] * 4], "5 sizes"),
+        ([[2.0] * 5], "between 0 and 1"),
+        ([[float("nan")] * 5], "between 0 and 1"),
+        ([], "5 sizes"),
+    ],
+)
+def test_recalls_that_are_none_get_one_line(recall: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        allocate(recall)
+
+
+# ------------------------------------------------------------------------------------------ blocks and kernels
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(300, 700), st.integers(0, 10**6))
+@settings(max_examples=12, deadline=None)
+def test_a_decode_step_is_what_the_obvious_way_gives(heads: int, group: int, tokens: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    keys, values = random.normal(size=(2, 1, heads, tokens, 8)).astype(np.float32)
+    q = random.normal(size=(1, heads * group, 8)).astype(np.float32)
+    sizes = random.choice(SIZES, heads)
+    cache = summarise_kv(keys, values, sizes, bits=32)
+    out = sparse_decode(cache, q, budget=128)
+    for h in range(heads):
+        mine = slice(h * group, (h + 1) * group)
+        wanted, _ = oracle.decode(
+            keys[0, h], values[0, h], q[0, mine], int(sizes[h]), 128, cache.where.sink, cache.where.end
+        )
+        assert np.abs(out[0, mine] - wanted).max() < 1e-4
+
+
+@given(st.integers(1, 40), st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_the_best_blocks_are_those_of_a_stable_sort(count: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scored = random.integers(0, 9, (3, 40)).astype(np.float32)  # many are equal
+    wanted = np.sort(np.argsort(-scored, axis=1, kind="stable")[:, :count], axis=1)
+    assert (blocks.best(scored, count) == wanted).all()
+
+
+@given(st.sampled_from(SIZES), st.sampled_from(["cuboid", "ball"]), st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_a_score_is_never_below_any_product_in_the_block(size: int, kind: str, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    keys, q = random.normal(size=(256, 8)).astype(np.float32), random.normal(size=(3, 8)).astype(np.float32)
+    scored = blocks.scores(q, blocks.summarise(keys, size, kind, bits=32))
+    products = (q @ keys.T).reshape(3, -1, size).max(2)
+    assert (scored >= products - 1e-4).all()
+
+
+def test_estimates_from_bytes_are_those_of_the_numbers_they_stand_for() -> None:
+    random = np.random.default_rng(1)
+    keys = random.normal(size=(2, 2, 600, 16)).astype(np.float32)
+    q = random.normal(size=(2, 6, 16)).astype(np.float32)
+    cache = summarise_kv(keys, keys, [8, 64])
+    scored = ragged.estimate(cache, q)
+    for c in range(2):
+        for h, size in enumerate((8, 64)):
+            corners = blocks.summarise(keys[c, h, cache.where.sink : cache.where.end], size, bits=4)
+            wanted = blocks.scores(q[c, 3 * h : 3 * h + 3], corners).max(0)
+            assert np.abs(scored[c, cache.first[h] : cache.first[h + 1]] - wanted).max() < 1e-3
+
+
+def test_four_bits_take_a_quarter_of_sixteen_and_blocks_of_a_kind_never_more_than_uniform_ones() -> None:
+    keys = np.random.default_rng(0).normal(size=(1, 8, 4128, 64)).astype(np.float32)
+    ours, uniform = (summarise_kv(keys, keys, sizes) for sizes in (ab_sparse.MIXES["one fine head"], [32] * 8))
+    assert ours.nbytes == uniform.nbytes
+    body = keys[0, 0, 16:4112]
+    four, sixteen = (blocks.summarise(body, 32, bits=bits).nbytes for bits in (4, 16))
+    assert four - 2 * 8 * 64 == sixteen / 4  # and a scale and a zero for each channel of both corners
+
+
+def test_what_is_kept_is_sink_window_and_the_chosen_blocks() -> None:
+    where = blocks.frame(500)
+    assert (where.sink, where.end) == (16, 400)
+    mask = blocks.kept(where, np.array([[1, 5]]), 64)[0]
+    assert np.flatnonzero(~mask).tolist() == [*range(16, 80), *range(144, 336)]
+    weights = np.random.default_rng(0).random((1, 500)).astype(np.float32)
+    assert abs(float(blocks.recall(weights, np.array([[1, 5]]), where, 64)[0]) - weights[0, mask].sum()) < 1e-3
+
+
+@pytest.mark.parametrize("sizes", [[8], [8, 16, 32]])
+def test_caches_and_sizes_that_do_not_go_together_get_one_line(sizes: list[int]) -> None:
+    with pytest.raises(BadInput, match="do not go together"):
+        summarise_kv(np.ones((1, 2, 300, 8)), np.ones((1, 2, 300, 8)), sizes)
+
+
+# ------------------------------------------------------------------------------------------ the GPU's source
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None or importlib.util.find_spec("torch") is None,
+    reason="pip install triton torch",
+)
+def test_triton_kernels_are_right_in_the_interpreter() -> None:
+    script = Path(__file__).with_name("triton_interpreted.py")
+    done = subprocess.run(
+        [sys.executable, str(script)], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
+        timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = json.loads(done.stdout)
+    assert len(rows) == 11
+    for row in rows:
+        assert row["same"]
+        assert row["scores"] < 0.02  # products in half precision
+        assert row["out"] < 2e-3
+
+
+# ------------------------------------------------------------------------------------------ the trained model
+
+
+@needs_torch
+def test_reading_everything_gives_the_models_own_answers() -> None:
+    import torch
+
+    from assay.sim import tiny_lm
+
+    torch.set_num_threads(1)
+    context = retrieval_lm.context(400, stream(3, "test"))
+    book = reading.read(ab_sparse.trained(), context)
+    said, _ = reading.ask(ab_sparse.trained(), book, reading.Way(()), 0)
+    ids = np.column_stack([np.tile(context.ids, (len(context.questions), 1)), context.questions])
+    with torch.no_grad():
+        logits, _ = tiny_lm.forward(ab_sparse.trained(), ids)
+    assert said.tolist() == logits[:, -1].argmax(1).tolist()
+    heads = book.heads
+    for way in (reading.Way((8,) * heads), reading.Way((64,) * heads, "ball", 4)):  # a budget of all blocks
+        again, _ = reading.ask(ab_sparse.trained(), book, way, book.where.body)
+        assert again.tolist() == said.tolist()
+
+
+@needs_torch
+def test_the_stored_model_says_where_it_comes_from_and_answers_unseen_questions() -> None:
+    from assay.sim import tiny_lm
+
+    _, provenance = tiny_lm.load(retrieval_lm.WEIGHTS)
+    assert [stage["steps"] for stage in provenance["stages"]] == [stage.steps for stage in retrieval_lm.STAGES]
+    context = retrieval_lm.context(4000, stream(9, "unseen"))
+    book = reading.read(ab_sparse.trained(), context)
+    found = reading.right(book, reading.ask(ab_sparse.trained(), book, reading.Way(()), 0)[0])
+    assert found["accuracy"] > 0.5  # guessing gives one in eight
+
+
+def test_contexts_hold_what_is_asked() -> None:
+    made = retrieval_lm.context(2048, stream(0, "test"))
+    assert len(made.ids) == 2048
+    for question, answer, task in zip(made.questions, made.answers, made.tasks, strict=True):
+        subject = question - retrieval_lm._ASK
+        told = made.ids[(made.ids >= retrieval_lm._FACT) & (made.ids < retrieval_lm._NOISE)] - retrieval_lm._FACT
+        values = told[told // retrieval_lm.VALUES == subject] % retrieval_lm.VALUES
+        counts = np.bincount(values, minlength=retrieval_lm.VALUES)
+        assert (len(values) == 1) == (task == 0)
+        assert counts.argmax() == answer
+
+
+# ------------------------------------------------------------------------------------------ claims and commands
+
+
+def test_claims_about_the_gpu_wait_for_its_rows_and_are_judged_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[dict[str, Any]] = []
+    monkeypatch.setattr(elsewhere, "rows", lambda name, part: tuple(rows) if part == "ab-sparse" else ())
+    ab_sparse.on_h200.cache_clear()
+    try:
+        decode = next(claim for claim in ab_sparse.claims if claim.id == "decode")
+        with pytest.raises(NotMeasured, match="h200_ab_sparse"):
+            decode.measure(pl.DataFrame())
+        for model in ("a", "b"):
+            for method, seconds in (("quest-32", 3e-5), *((f"ab-sparse, {mix}", 2e-5) for mix in ab_sparse.MIXES)):
+                rows.append(
+                    {"model": model, "tokens": 1, "batch": 4, "method": method, "seconds": seconds, "right": True}
+                )
+        ab_sparse.on_h200.cache_clear()
+        assert decode.measure(pl.DataFrame()).value == pytest.approx(1.5)
+        rows[0]["right"] = False  # a wrong result wins nothing
+        ab_sparse.on_h200.cache_clear()
+        assert decode.measure(pl.DataFrame()).n == 2
+    finally:
+        ab_sparse.on_h200.cache_clear()
+
+
+def test_a_users_dump_is_read_and_bad_ones_get_one_line(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    keys, q = random.normal(size=(2, 600, 8)), random.normal(size=(4, 4, 8))
+    good, path = {"keys": keys, "values": keys, "queries": q}, tmp_path / "kv.npz"
+    np.savez(path, **good)
+    dump = compare.read_kv(path, 0.04)
+    caches, calibrated = compare._caches(dump, 32)
+    assert calibrated.shape == (2, 5)
+    for name, cache in caches.items():
+        got = compare._sparse(cache, dump)(None)
+        assert compare._check(dump, got, None).right, name
+    oracle_kept, ours = (
+        compare.recalls(dump, caches[name], slice(2, None)).mean() for name in ("oracle top tokens", "ab-sparse")
+    )
+    assert 0 < ours <= 1
+    assert oracle_kept <= 1
+    bad: dict[str, dict[str, Any]] = {
+        "no array": {"keys": keys, "values": keys},
+        "same shape": good | {"values": keys[:, 1:]},
+        "not finite": good | {"keys": np.full_like(keys, np.nan)},
+        "do not go with": good | {"queries": random.normal(size=(4, 3, 8))},
+        "at least 288": {"keys": keys[:, :100], "values": keys[:, :100], "queries": q},
+        "must be numbers": good | {"queries": np.array([[["a"]]])},
+    }
+    for words, arrays in bad.items():
+        np.savez(path, **arrays)
+        with pytest.raises(BadInput, match=words):
+            compare.read_kv(path, 0.04)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(BadInput, match="npz"):
+        compare.read_kv(path, 0.04)
