@@ -12,10 +12,13 @@ struct alignas(16) Z { double re, im; };
 struct alignas(16) Four { u32 x, y, z, w; };
 struct alignas(16) Pair { i64 re, im; };  // a point of a transform after rounding
 #define FULL 0xffffffffu
+#ifndef BLOCKS
+#define BLOCKS 1  // of a multiprocessor at least: what registers are given by
+#endif
 #define SPILL 16  // limbs by which a product may be longer than its transform
 
 #ifdef ASSAY_ON_CPU
-static Z z[LIMBS + LIMBS / 8 + 64];
+static Z z[LIMBS + LIMBS / 8 + CLASSICAL / 2 + 64];
 #else
 extern __shared__ Z z[];
 #endif
@@ -48,6 +51,7 @@ template <class Value> __device__ __forceinline__ void settle(Value value, u32* 
     const int each = (length + THREADS - 1) / THREADS, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int begin = min(length, (int)threadIdx.x * each), end = min(length, begin + each);
     i64 c0 = -1, c1 = 0, c2 = 1, c3 = 2;
+#pragma unroll 1
     for (int k = begin; k < end; k++) {
         const i64 v = value(k);
         c0 = (v + c0) >> 32, c1 = (v + c1) >> 32, c2 = (v + c2) >> 32, c3 = (v + c3) >> 32;
@@ -65,6 +69,7 @@ template <class Value> __device__ __forceinline__ void settle(Value value, u32* 
     for (int w = 0; w < warp; w++) state = totals[w] >> (2 * state) & 3;
     if (lane) state = before >> (2 * state) & 3;
     i64 carry = (i64)state - 1;
+#pragma unroll 1
     for (int k = begin; k < end; k++) {
         const i64 v = value(k) + carry;
         out[k] = (u32)v;
@@ -144,6 +149,7 @@ template <int R, bool FORWARD, bool BACK, class Get, class Turn, class Put>
 __device__ __forceinline__ void levels(int bits, int at, const Z* roots, Get get, Turn turn, Put put)
 {
     const int apart = bits - at - R, groups = 1 << (bits - R);
+#pragma unroll 1
     for (int g = threadIdx.x; g < groups; g += THREADS) {
         const int b = g >> apart, base = (b << (apart + R)) | (g & ((1 << apart) - 1));
         Z x[1 << R];
@@ -191,6 +197,7 @@ __device__ void transformed(Scratch& own, int bits, const u32* a, int na, const 
     auto shared = [&](int i) { return z[AT(i)]; };
     auto keep = [&](int i, Z x) { z[AT(i)] = x; };
     auto as_is = [](Z&, int) {};
+#pragma unroll 1
     for (int factor = 0; factor < 2; factor++) {
         const u32* from = factor ? b : a;
         const int length = factor ? nb : na;
@@ -253,13 +260,17 @@ __device__ void classical(Scratch& own, u32* out, int length, const u32* a, int 
                           const Minuend& from, u32* spare)
 {
     u32* left = (u32*)z;
+    const bool negative = b_signed && b[nb - 1] >> 31;
+    na = min(na, length), nb = min(nb, length);
     const int a_room = (na + 7) & ~3, b_room = (nb + 15) & ~3, tiles = (length + 3) / 4;
     u32* right = left + a_room + 4;
     for (int k = threadIdx.x; k < a_room; k += THREADS) left[k] = k < na ? a[k] : 0;
     for (int k = (int)threadIdx.x - 4; k < b_room; k += THREADS) right[k] = k >= 0 && k < nb ? b[k] : 0;
     __syncthreads();
     u64 macs = 0;
+#pragma unroll 1
     for (int t = threadIdx.x; t < (tiles + 1) / 2; t += THREADS)
+#pragma unroll 1
         for (int turn = 0; turn < 2; turn++) {  // a long column and a short one: all threads have the same work
             const int tile = turn ? tiles - 1 - t : t, c = 4 * tile;
             if (turn && tile == t) break;
@@ -267,6 +278,7 @@ __device__ void classical(Scratch& own, u32* out, int length, const u32* a, int 
             const int first = max(0, c - nb + 1) & ~3, end = min(c + 4, na);
             if (first < end) {
                 Four high = *(Four*)(right + c - first);
+#pragma unroll 2
                 for (int i = first; i < end; i += 4) {
                     const Four x = *(Four*)(left + i), under = *(Four*)(right + c - i - 4);
                     const u32 xs[4] = {x.x, x.y, x.z, x.w};
@@ -289,7 +301,6 @@ __device__ void classical(Scratch& own, u32* out, int length, const u32* a, int 
         }
     own.macs += macs;  // of this thread: added up when the pair is done
     __syncthreads();
-    const bool negative = b_signed && b[nb - 1] >> 31;
     auto column = [&](int k) {
         i64 v = own.columns[k];
         if (k > 0) v += own.columns[own.room + k - 1];
@@ -322,6 +333,7 @@ __device__ void lowest(u32* lows, int count, const u32* a, int na, const u32* b,
         u64 carry = 0;
         u32 pending = 0;
         i64 borrow = 0;
+#pragma unroll 1
         for (int k = 0; k < count; k++) {
             const u64 total = carry + sums[k].low;
             carry = (total >> 32) + sums[k].middle + pending;
@@ -362,6 +374,7 @@ __device__ __noinline__ void residue(Scratch& own, u32* out, int length, const u
         if (!minus) return s;
         s = -s;
         if (from.number)
+#pragma unroll 1
             for (int j = k, sign = 1; j < from.length; j += n, sign = -sign) s += sign * (i64)from.number[j];
         else if ((from.power & (n - 1)) == k)
             s += from.power >> bits & 1 ? -1 : 1;
@@ -369,6 +382,7 @@ __device__ __noinline__ void residue(Scratch& own, u32* out, int length, const u
     };
     if (threadIdx.x == 0) {  // by what multiple of B^N + 1 the sums miss the number whose low limbs are known
         i64 carry = 0, borrow = 0;
+#pragma unroll 1
         for (int k = 0; k < e; k++) {
             const i64 v = sum(k) + carry;
             carry = v >> 32;
@@ -406,6 +420,7 @@ __device__ int inverse(Scratch& own, const u32* v, int k, int wanted, u32* one, 
         const u64 top = (u64)v[k] << 32 | (k > 0 ? v[k - 1] : 0);
         const u64 d = shift ? top << shift | (k > 1 ? v[k - 2] : 0) >> (32 - shift) : top;
         u64 rest = ~d, q = 0;
+#pragma unroll 1
         for (int i = 0; i < 64; i++) {
             const bool beyond = rest >> 63;
             rest = rest << 1 | 1;
@@ -516,7 +531,7 @@ __device__ void tell(Scratch& own, u64* counts)
 
 // Pairs of nu and nv limbs each, one after the other; q has nu limbs, r has nv. fixes: the least and the largest
 // correction of a pair's quotient. counts (zeroed before): products, limbs of transforms, products of limbs of a pair.
-extern "C" __global__ void __launch_bounds__(THREADS) divide(const u32* us, int nu, const u32* vs, int nv, u32* qs, u32* rs, int pairs, const Z* roots,
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) divide(const u32* us, int nu, const u32* vs, int nv, u32* qs, u32* rs, int pairs, const Z* roots,
     Z* saved, u32* work, int room, int most, int* fixes, u64* counts)
 {
     Scratch own = scratch(roots, saved, work, room);
@@ -528,7 +543,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) divide(const u32* us, int 
 }
 
 // Products of pairs of na and nb limbs: outs has na + nb limbs each.
-extern "C" __global__ void __launch_bounds__(THREADS) multiply(const u32* as, int na, const u32* bs, int nb, u32* outs, int pairs, const Z* roots,
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) multiply(const u32* as, int na, const u32* bs, int nb, u32* outs, int pairs, const Z* roots,
     Z* saved, u32* work, int room, u64* counts)
 {
     Scratch own = scratch(roots, saved, work, room);

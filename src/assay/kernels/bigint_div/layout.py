@@ -15,6 +15,7 @@ Limbs = NDArray[np.uint32]  # a number a row, the least limb first
 
 SPILL = 16  # limbs by which a product may be longer than its transform, as in divide.cu
 PLANES = 10  # numbers that a block works on, as in divide.cu
+BLOCK = 512  # limbs of the quotient of a short divisor that are found at a time, as in divide.cu
 SHORT = 8192  # limbs of the longest transform with digits of 16 bits whose rounding is proven exact
 
 
@@ -26,7 +27,7 @@ def limbs_of(numbers: Sequence[int]) -> Limbs:
     """
     width = max(1, *((number.bit_length() + 31) // 32 for number in numbers)) if numbers else 1
     joined = b"".join(number.to_bytes(4 * width, "little") for number in numbers)
-    return np.frombuffer(joined, "<u4").reshape(-1, width).astype(np.uint32, copy=False)
+    return np.frombuffer(joined, "<u4").reshape(-1, width).astype(np.uint32)
 
 
 def numbers_of(limbs: Limbs) -> list[int]:
@@ -88,20 +89,53 @@ class Room(NamedTuple):
 
     words: int  # of a plane of a block's work
     most: int  # limbs of the quotient a block finds at a time
-    longest: int  # limbs of a transform
+    longest: int  # limbs of a transform: LIMBS of divide.cu
 
 
 def room(nu: int, nv: int) -> Room:
-    """For dividends of `nu` limbs and divisors of `nv`; `longest` is what LIMBS must be at least.
+    """For dividends of `nu` limbs and divisors of `nv`.
 
     >>> room(2048, 1024)
     Room(words=5184, most=1029, longest=2048)
     """
-    quotient = min(nu, max(nu - nv + 1, min(nu, max(nv + 1, 512))))
-    longest = 64
-    while longest < SHORT and longest + SPILL < max(2 * min(quotient, max(nv + 1, 512)) + 6, nv + 2):
-        longest *= 2
+    longest = transform(max(2 * min(nu, max(nv + 1, BLOCK)) + 6, nv + 2), SHORT)
     return Room(2 * nu + nv + 64, longest // 2 + 5, longest)
+
+
+def transform(limbs: int, most: int = 1 << 40) -> int:
+    """The shortest transform for a product of so many limbs.
+
+    >>> transform(1030), transform(1041)
+    (1024, 2048)
+    """
+    points = 64
+    while points < most and points + SPILL < limbs:
+        points *= 2
+    return points
+
+
+class Setting(NamedTuple):
+    """How divide.cu is compiled: its THREADS, CLASSICAL, RADIX and BLOCKS."""
+
+    threads: int
+    classical: int = 64
+    radix: int = 3
+    blocks: int = 1
+
+    def defines(self, at: Room) -> dict[str, int]:
+        """What the source is compiled with."""
+        return {"THREADS": self.threads, "CLASSICAL": self.classical, "RADIX": self.radix, "BLOCKS": self.blocks,
+                "LIMBS": at.longest}  # fmt: skip
+
+    def shared(self, at: Room) -> int:
+        """Bytes of shared memory: a transform with one point in nine left free, or the factors of a classical product."""
+        return max(18 * at.longest, 8 * min(self.classical, at.words) + 512)
+
+
+def usual(at: Room) -> Setting:
+    """A setting for a transform of that length: eight points a thread, and as many blocks as their registers allow."""
+    threads = min(1024, max(64, at.longest // 8))
+    return Setting(threads, 64, 3, max(1, min(65536 // (96 * threads), 220_000 // (18 * at.longest + 2048), 16)))
 
 
 def arguments(arrays: Any, at: Room, grid: int) -> tuple[Any, Any, Any]:
