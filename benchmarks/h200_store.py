@@ -1,8 +1,8 @@
-"""Put what `h200_kernels.py` wrote into the package: medians and spreads, and where they come from.
+"""Put what `h200_kernels.py` and `h200_bigint_div.py` wrote into the package: medians and spreads, and where they come from.
 
     python benchmarks/h200_store.py DATE FIRST.jsonl [SECOND.jsonl ...]
 
-A part that several files have is taken from the last of them.
+A part that several files have is taken from the last of them; one that none has stays as it was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 TARGET = Path(__file__).parents[1] / "src/assay/kernels/engine/h200.json"
 KEPT = ("facts", "machine", "goldbach-tune", "goldbach-check", "goldbach-rival", "goldbach", "radius-check",
-        "radius-fps", "cusparse", "merbit", "pagerank")  # fmt: skip
+        "radius-fps", "cusparse", "merbit", "pagerank", "bigint-tune", "bigint-div")  # fmt: skip
 
 
 def short(row: dict[str, Any]) -> dict[str, Any]:
@@ -31,6 +31,8 @@ def short(row: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     date, *files = sys.argv[1:]
     parts: dict[str, list[dict[str, Any]]] = {}
+    for row in json.loads(TARGET.read_text())["rows"]:
+        parts.setdefault(row["part"], []).append(row)
     for file in files:
         found: dict[str, list[dict[str, Any]]] = {}
         for line in Path(file).read_text().splitlines():

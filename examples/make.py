@@ -597,6 +597,17 @@ def matrix(random: Random) -> str:
     return "\n".join([*head, *lines]) + "\n"
 
 
+@makes("pairs.csv")
+def pairs(random: Random) -> str:
+    """Sixty pairs of whole numbers to divide, decimal and hexadecimal, of 60 to 20,000 bits, a few below zero."""
+    rows: Rows = [["u", "v"]]
+    for _ in range(60):
+        bits = int(2 ** random.uniform(6, 14.3))
+        u, v = random.getrandbits(bits) * random.choice((1, 1, 1, -1)), random.getrandbits(bits // 2) + 1
+        rows.append([hex(u), hex(v)] if bits > 500 else [u, v])
+    return table(rows)
+
+
 @makes("routing.npy")
 def routing(random: Random) -> bytes:
     """Tokens that a gate sent from 16 ranks to 64 experts in 8 microbatches; which experts are hot drifts."""

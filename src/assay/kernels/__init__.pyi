@@ -5,3 +5,7 @@ from assay.kernels.fractalsort.sorting import sort_file as sort_file
 from assay.kernels.merbit import pagerank as pagerank
 from assay.kernels.merbit.spmv import spmv as spmv
 from assay.kernels.goldbach.checking import goldbach as goldbach_up_to  # noqa: F401
+from assay.kernels.bigint_div.dividing import divide as divide
+from assay.kernels.bigint_div.dividing import divide_limbs as divide_limbs
+from assay.kernels.bigint_div.dividing import gcd as gcd
+from assay.kernels.bigint_div.dividing import mulmod as mulmod
