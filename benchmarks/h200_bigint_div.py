@@ -159,7 +159,9 @@ def check():
             return
         random = np.random.default_rng(bits)
         count = 4_000_000 // bits * 2
-        made = pairs.adversarial(random, bits, count) + pairs.anyhow(random, bits, count) + pairs.halves(random, bits, 16)
+        made = (
+            pairs.adversarial(random, bits, count) + pairs.anyhow(random, bits, count) + pairs.halves(random, bits, 16)
+        )
         u, v = layout.limbs_of([a for a, _ in made]), layout.limbs_of([b for _, b in made])
         divider = Divider(u.shape[1], v.shape[1], layout.usual(layout.room(u.shape[1], v.shape[1])))
         q, r, fixes, counts = divider.whole(u, v)
@@ -176,7 +178,11 @@ def one_size(bits, settings, names=("division", "product"), count=PAIRS):
     w = rows(2, bits, count)[1]
     gu, gv, gw = (cp.asarray(part) for part in (u, v, w))
     gq, gr, out = cp.empty_like(gu), cp.empty_like(gv), cp.empty((count, 2 * v.shape[1]), cp.uint32)
-    fixes, counts, other = cp.zeros((count, 2), cp.int32), cp.zeros((count, 3), cp.uint64), cp.zeros((count, 3), cp.uint64)
+    fixes, counts, other = (
+        cp.zeros((count, 2), cp.int32),
+        cp.zeros((count, 3), cp.uint64),
+        cp.zeros((count, 3), cp.uint64),
+    )
     tried = {}
     for setting in settings:
         if tried and left() < 25:
@@ -186,7 +192,16 @@ def one_size(bits, settings, names=("division", "product"), count=PAIRS):
             divider = Divider(u.shape[1], v.shape[1], setting)
             compiled = time.monotonic() - began
             seconds = timed({"d": lambda d=divider: d.divide(gu, gv, gq, gr, fixes, counts)}, 3)["d"]
-            tell("bigint-tune", method=names[0], bits=bits, pairs=count, seconds=seconds, setting=list(setting), grid=divider.grid, compiled=compiled)
+            tell(
+                "bigint-tune",
+                method=names[0],
+                bits=bits,
+                pairs=count,
+                seconds=seconds,
+                setting=list(setting),
+                grid=divider.grid,
+                compiled=compiled,
+            )
             tried[min(seconds)] = divider
         except Exception as error:
             tell("bigint-tune", bits=bits, setting=list(setting), error=str(error)[:300])
@@ -198,7 +213,10 @@ def one_size(bits, settings, names=("division", "product"), count=PAIRS):
     which = slice(None, None, max(1, bits // (1 << 15)))
     checked = len(u[which])
     good = right(u, v, q, r, which)
-    ways = {names[0]: lambda: divider.divide(gu, gv, gq, gr, fixes, counts), names[1]: lambda: divider.multiply(gv, gw, out, other)}
+    ways = {
+        names[0]: lambda: divider.divide(gu, gv, gq, gr, fixes, counts),
+        names[1]: lambda: divider.multiply(gv, gw, out, other),
+    }
 
     def with_copies():
         divider.divide(cp.asarray(u), cp.asarray(v), gq, gr, fixes, counts)
@@ -207,7 +225,9 @@ def one_size(bits, settings, names=("division", "product"), count=PAIRS):
     if names[0] == "division":
         ways["division with copies"] = with_copies
     seconds = timed(ways, 5 if names[0] != "division" else ROUNDS)
-    product = layout.numbers_of(cp.asnumpy(out[:64])) == [a * b for a, b in zip(layout.numbers_of(v[:64]), layout.numbers_of(w[:64]), strict=True)]
+    product = layout.numbers_of(cp.asnumpy(out[:64])) == [
+        a * b for a, b in zip(layout.numbers_of(v[:64]), layout.numbers_of(w[:64]), strict=True)
+    ]
     for name, taken in seconds.items():
         row = {"method": name, "bits": bits, "pairs": count, "seconds": taken, "setting": list(divider.setting)}
         if name == names[1]:
@@ -243,11 +263,18 @@ def divider_here():
     try:
         import gmpy2
 
-        return f"gmpy2 {gmpy2.version()}, GMP {gmpy2.mp_version()}", lambda made: [(gmpy2.mpz(a), gmpy2.mpz(b)) for a, b in made], gmpy2.t_divmod
+        return (
+            f"gmpy2 {gmpy2.version()}, GMP {gmpy2.mp_version()}",
+            lambda made: [(gmpy2.mpz(a), gmpy2.mpz(b)) for a, b in made],
+            gmpy2.t_divmod,
+        )
     except ImportError:
         pass
     folders = ["/usr/lib*", "/usr/lib/*", "/usr/local/lib", f"{sys.prefix}/lib", str(ROOT / ".gmp" / "**")]
-    names = [ctypes.util.find_library("gmp"), *(f for folder in folders for f in glob.glob(f"{folder}/libgmp*.so*", recursive=True))]
+    names = [
+        ctypes.util.find_library("gmp"),
+        *(f for folder in folders for f in glob.glob(f"{folder}/libgmp*.so*", recursive=True)),
+    ]
     for name in filter(None, names):
         try:
             library = ctypes.CDLL(name)
@@ -299,7 +326,12 @@ def gmp():
         share = PAIRS // len(cores)
         command = [sys.executable, __file__, "--worker", str(bits), str(share)]
         team = [
-            subprocess.Popen([*command, str(10 + i), str(repeat), str(core)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [*command, str(10 + i), str(repeat), str(core)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
             for i, core in enumerate(cores)
         ]
         try:
@@ -311,7 +343,16 @@ def gmp():
                     one.stdin.flush()
                 marks = [tuple(map(float, one.stdout.readline().split())) for one in team]
                 seconds.append((max(m[1] for m in marks) - min(m[0] for m in marks)) / repeat)
-            tell("bigint-div", method="gmp", bits=bits, pairs=share * len(cores), seconds=seconds, cores=len(cores), by=name, processor=processor())
+            tell(
+                "bigint-div",
+                method="gmp",
+                bits=bits,
+                pairs=share * len(cores),
+                seconds=seconds,
+                cores=len(cores),
+                by=name,
+                processor=processor(),
+            )
         finally:
             for one in team:
                 one.kill()

@@ -24,7 +24,10 @@ from assay.record.types import NotMeasured
 from tests.oracles import shifted_inverse
 
 NUMBERS = st.integers(0, 700).flatmap(lambda bits: st.integers(-(1 << bits), 1 << bits)) | st.builds(
-    lambda power, by, sign: sign * ((1 << power) + by), st.integers(0, 20_000), st.integers(-2, 2), st.sampled_from((1, -1))
+    lambda power, by, sign: sign * ((1 << power) + by),
+    st.integers(0, 20_000),
+    st.integers(-2, 2),
+    st.sampled_from((1, -1)),
 )
 
 
@@ -73,8 +76,8 @@ def test_a_hundred_thousand_pairs_are_exact() -> None:
 
 def test_a_quotient_that_is_too_large_is_taken_back() -> None:
     """A first inverse errs upward, by the limbs of the divisor it does not see: just below a multiple that shows."""
-    v = (1 << 127) + (1 << 63) - 1
-    assert check([(v * q - 1, v) for q in range((1 << 32) - 40, 1 << 32)])[-1]
+    v = (1 << 96) + (1 << 33) - 1
+    assert check([(v * q - 1, v) for q in range((1 << 31) + 1, (1 << 31) + 9)]) == {-1: 8}
 
 
 def test_the_papers_text_on_pythons_integers_is_off_by_two_at_most() -> None:
@@ -99,7 +102,7 @@ def test_rounding_is_proven_exact_for_every_transform() -> None:
         points, digit = (1 << bits, 16) if 1 << bits <= layout.SHORT else (2 << bits, 8)
         assert layout.proven(points, digit) < 0.5
     roots = layout.roots(1 << 10)
-    assert np.abs(roots[2:] ** 2 - np.repeat(roots[1:512], 2)[: 1022] * np.tile([1, -1], 511)).max() < 4e-16
+    assert np.abs(roots[2:] ** 2 - np.repeat(roots[1:512], 2)[:1022] * np.tile([1, -1], 511)).max() < 4e-16
 
 
 # ------------------------------------------------------------------------------------------------ the face
@@ -128,7 +131,9 @@ def test_what_is_made_of_divisions() -> None:
     a, b = ([pairs.bits_of(random, 900) for _ in range(5)] for _ in range(2))
     assert multiply(a, b) == [x * y for x, y in zip(a, b, strict=True)]
     assert mulmod(a, b, b[::-1]) == [x * y % m for x, y, m in zip(a, b, b[::-1], strict=True)]
-    assert gcd([x * 12 for x in a], [y * 18 for y in b]) == [math.gcd(x * 12, y * 18) for x, y in zip(a, b, strict=True)]
+    assert gcd([x * 12 for x in a], [y * 18 for y in b]) == [
+        math.gcd(x * 12, y * 18) for x, y in zip(a, b, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("bad", [([1, 2], [1]), ([1.5], [2]), (["7"], [2]), ([True], [1]), ([1], [None])])
@@ -163,7 +168,9 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
 def on_fibres(made: pairs.Pairs, setting: layout.Setting) -> Counter[int]:
     u, v = split(made)
     found = dividing.on_device(layout.limbs_of(u), layout.limbs_of(v), OnCpu, setting, grid=2)
-    assert list(zip(layout.numbers_of(found.q), layout.numbers_of(found.r), strict=True)) == [divmod(*pair) for pair in made]
+    assert list(zip(layout.numbers_of(found.q), layout.numbers_of(found.r), strict=True)) == [
+        divmod(*pair) for pair in made
+    ]
     return Counter(found.fixes.sum(1).tolist())
 
 
@@ -179,7 +186,9 @@ def test_the_cuda_source_divides_exactly() -> None:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", [layout.Setting(32, 24, 3), layout.Setting(128, 64, 3), layout.Setting(32, 1 << 12, 4)])
+@pytest.mark.parametrize(
+    "setting", [layout.Setting(32, 24, 3), layout.Setting(128, 64, 3), layout.Setting(32, 1 << 12, 4)]
+)
 def test_the_cuda_source_divides_long_numbers_exactly(setting: layout.Setting) -> None:
     random = np.random.default_rng(8)
     made = pairs.adversarial(random, 36_000, 120) + pairs.anyhow(random, 36_000, 30) + pairs.halves(random, 1 << 15, 10)
@@ -193,7 +202,9 @@ def test_the_cuda_source_counts_and_multiplies() -> None:
     at = layout.room(u.shape[1], v.shape[1])
     device = OnCpu(dividing.SOURCE, **setting.defines(at))
     out, counts = np.zeros((3, 2 * v.shape[1]), np.uint32), np.zeros((3, 3), np.uint64)
-    device.launch("multiply", 2, 64, v, v.shape[1], v, v.shape[1], out, 3, *layout.arguments(np, at, 2), at.words, counts)
+    device.launch(
+        "multiply", 2, 64, v, v.shape[1], v, v.shape[1], out, 3, *layout.arguments(np, at, 2), at.words, counts
+    )
     assert layout.numbers_of(out) == [x * x for x in layout.numbers_of(v)]
     assert counts.tolist() == [[1, 128, 0]] * 3
     found = dividing.on_device(u, v, OnCpu, setting, grid=2)
@@ -225,8 +236,16 @@ def test_the_claims_judge_what_the_gpu_gave_and_wait_for_it(monkeypatch: pytest.
     taken = {"division": 4.0, "product": 1.0, "gmp": 24.0, "classical division": 8.0, "check": 0.0}
     rows = [stored(bits, method, taken[method]) for bits in bigint_div.BITS for method in taken]
     monkeypatch.setattr(elsewhere, "rows", lambda name, part: rows)
-    values = {name: named[name](nothing).value for name in ("multiplications", "sizes", "optimum", "batches", "classical")}
-    assert values == {"multiplications": 4.0, "sizes": 1.0, "optimum": pytest.approx(1 / 3), "batches": 1.0, "classical": 2.0}
+    values = {
+        name: named[name](nothing).value for name in ("multiplications", "sizes", "optimum", "batches", "classical")
+    }
+    assert values == {
+        "multiplications": 4.0,
+        "sizes": 1.0,
+        "optimum": pytest.approx(1 / 3),
+        "batches": 1.0,
+        "classical": 2.0,
+    }
     rows[0] = stored(1 << 15, "division", 5.0)
     assert named["batches"](nothing).value < 1
 
@@ -234,16 +253,25 @@ def test_the_claims_judge_what_the_gpu_gave_and_wait_for_it(monkeypatch: pytest.
 @pytest.mark.parametrize("name", ["p.csv", "p.txt", "p.jsonl"])
 def test_pairs_are_read_from_text(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
-    lines = {"p.csv": "u,v\n0xff,16\n-5,2\n", "p.txt": "# two\n0xff 16\n\n-5 2\n", "p.jsonl": '["0xff", 16]\n{"u": -5, "v": "2"}\n'}
+    lines = {
+        "p.csv": "u,v\n0xff,16\n-5,2\n",
+        "p.txt": "# two\n0xff 16\n\n-5 2\n",
+        "p.jsonl": '["0xff", 16]\n{"u": -5, "v": "2"}\n',
+    }
     file.write_text(lines[name])
     assert compare.read_pairs(file) == ([255, -5], [16, 2])
-    file.write_text(("9" * 5000 + " 7\n") if name != "p.jsonl" else f'[{"9" * 5000}, 7]\n')
+    file.write_text(("9" * 5000 + " 7\n") if name != "p.jsonl" else f"[{'9' * 5000}, 7]\n")
     assert compare.read_pairs(file)[0][0] == 10**5000 - 1
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("1 2\n3 0\n", ":2: the divisor is zero"), ("1 2\n1 2 3\n", ":2: two whole"), ("x y\n", ":1: two whole"), ("", "no pair in it")],
+    [
+        ("1 2\n3 0\n", ":2: the divisor is zero"),
+        ("1 2\n1 2 3\n", ":2: two whole"),
+        ("x y\n", ":1: two whole"),
+        ("", "no pair in it"),
+    ],
 )
 def test_what_is_no_file_of_pairs_gets_one_line(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "p.txt"

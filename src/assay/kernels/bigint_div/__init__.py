@@ -140,9 +140,7 @@ def _h200(method: str) -> dict[int, dict[str, Any]]:
     """What was measured on the GPU, by bits of the dividend; the fastest setting of each."""
     found: dict[int, dict[str, Any]] = {}
     for row in elsewhere.rows("h200", "bigint-div"):
-        if row["method"] == method and (
-            row["bits"] not in found or row["seconds"] < found[row["bits"]]["seconds"]
-        ):
+        if row["method"] == method and (row["bits"] not in found or row["seconds"] < found[row["bits"]]["seconds"]):
             found[row["bits"]] = row
     if not found:
         raise NotMeasured("not here: benchmarks/h200_bigint_div.py measures it on an H200")
@@ -249,7 +247,9 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     rows = [{"way": f"{method}, one core here", "bits": bits, "seconds": s} for method, bits, s in here.rows()]
     for row in elsewhere.rows("h200", "bigint-div"):
         if row["method"] in ("division", "product"):
-            rows.append({"way": f"{row['method']}, H200", "bits": row["bits"], "seconds": row["seconds"] / row["pairs"]})
+            rows.append(
+                {"way": f"{row['method']}, H200", "bits": row["bits"], "seconds": row["seconds"] / row["pairs"]}
+            )
     chart: alt.Chart = (
         alt.Chart(pl.DataFrame(rows), title="A dividend of so many bits by a divisor of half as many")
         .mark_line(point=True)

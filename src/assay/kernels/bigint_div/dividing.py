@@ -59,7 +59,9 @@ def on_cpu(u: Limbs, v: Limbs) -> Divided:
     return found
 
 
-def on_device(u: Limbs, v: Limbs, make: Callable[..., Any], setting: layout.Setting | None = None, grid: int = 0) -> Divided:
+def on_device(
+    u: Limbs, v: Limbs, make: Callable[..., Any], setting: layout.Setting | None = None, grid: int = 0
+) -> Divided:
     """Divide rows of limbs by divide.cu: `make` is `cuda.Gpu`, or `cuda.OnCpu` without one."""
     at = layout.room(u.shape[1], v.shape[1])
     chosen = setting or layout.usual(at)
