@@ -10,7 +10,7 @@ libgmp by ctypes, else Python's integers: each row says which. One process a cor
 """
 
 # mypy: ignore-errors
-# ruff: noqa: D103, E501
+# ruff: noqa: D102, E501, PTH123, PTH207, RET503, SIM105
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def check():
         )
         u, v = layout.limbs_of([a for a, _ in made]), layout.limbs_of([b for _, b in made])
         divider = Divider(u.shape[1], v.shape[1], layout.usual(layout.room(u.shape[1], v.shape[1])))
-        q, r, fixes, counts = divider.whole(u, v)
+        q, r, fixes, _ = divider.whole(u, v)
         found = list(zip(layout.numbers_of(q), layout.numbers_of(r), strict=True))
         good = sum(got == divmod(*pair) for got, pair in zip(found, made, strict=True))
         off = np.bincount(np.where(fixes[:, 0] < 0, fixes[:, 0], fixes[:, 1]) + 8, minlength=17)
@@ -335,7 +335,7 @@ def gmp():
             for i, core in enumerate(cores)
         ]
         try:
-            name = [one.stdout.readline().strip() for one in team][0]
+            names = [one.stdout.readline().strip() for one in team]
             seconds = []
             for _ in range(5):
                 for one in team:

@@ -1,4 +1,4 @@
-"""Put what `h200_kernels.py` and `h200_bigint_div.py` wrote into the package: medians and spreads, and where they come from.
+"""Put what `h200_kernels.py` and `h200_bigint_div.py` wrote into the package: medians, spreads, and where from.
 
     python benchmarks/h200_store.py DATE FIRST.jsonl [SECOND.jsonl ...]
 

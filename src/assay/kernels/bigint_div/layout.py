@@ -62,7 +62,7 @@ def roots(points: int) -> NDArray[np.complex128]:
     angle = np.where(flipped, 0.5 - rest, rest) * (4 * np.arctan(np.longdouble(1)))
     small, large = np.sin(angle), np.cos(angle)
     re, im = np.where(flipped, small, large), np.where(flipped, large, small)
-    found = re.astype(np.float64) + 1j * im.astype(np.float64)
+    found: NDArray[np.complex128] = re.astype(np.float64) + 1j * im.astype(np.float64)
     found[quarter.astype(np.int64) % 2 == 1] *= 1j
     found[0] = 1
     return found
@@ -128,7 +128,7 @@ class Setting(NamedTuple):
                 "LIMBS": at.longest}  # fmt: skip
 
     def shared(self, at: Room) -> int:
-        """Bytes of shared memory: a transform with one point in nine left free, or the factors of a classical product."""
+        """Bytes of shared memory: a transform with one point in nine left free, or a classical product's factors."""
         return max(18 * at.longest, 8 * min(self.classical, at.words) + 512)
 
 
