@@ -350,7 +350,7 @@ def gmp():
                 pairs=share * len(cores),
                 seconds=seconds,
                 cores=len(cores),
-                by=name,
+                by=names[0],
                 processor=processor(),
             )
         finally:

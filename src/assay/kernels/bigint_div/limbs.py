@@ -37,7 +37,7 @@ def _odd(points):
 
 @njit(cache=True)
 def down(re, im, rr, ri):
-    """From digits to values, two levels at a time: node n's root is rr[n] + i ri[n], a right child's i times its twin's."""
+    """From digits to values, two levels at a time: node n's root is rr[n] + i ri[n], a right child's i times that."""
     points, node = len(re), 1
     if _odd(points):
         half = points // 2
