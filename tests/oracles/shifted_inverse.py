@@ -9,7 +9,7 @@ def digits(x: int, width: int) -> int:
 
 
 def shinv(v: int, h: int, width: int, guard: int = 2) -> int:
-    """About B^h / v for B = 2^width, B^2 <= v < B^h and v no power of B: two digits, then one less than twice as many."""
+    """About B^h / v for B = 2^width, B^2 <= v < B^h, v no power of B: two digits, then one less than twice as many."""
     base, k = 1 << width, digits(v, width) - 1
     top, length = v >> (width * (k - 2)), 2
     w = (base**4 - top) // (top + 1) + 1  # without the last 1 errors grow from step to step

@@ -61,7 +61,7 @@ def _fields(line: str, suffix: str) -> Any:
 
 
 def read_pairs(path: Path) -> Pairs:
-    """Pairs from .csv or .txt (two numbers a line; a .csv may begin with names) or .jsonl (a list or u and v a line)."""
+    """Pairs from .csv or .txt (two numbers a line; a .csv may begin with names) or .jsonl (a list, or u and v)."""
     if path.suffix not in (".csv", ".txt", ".jsonl"):
         raise BadInput(f"{path}: give pairs as .csv, .txt or .jsonl")
     try:
