@@ -617,6 +617,15 @@ def shapes(_: Random) -> str:
     """Matrix products: rows, depth, columns and dtype of a few layers."""
     sizes = ((512, 768, 3072), (512, 3072, 768), (1024, 1024, 1024), (1000, 1111, 777))
     return table([["m", "k", "n", "dtype"], *([*size, "f32"] for size in sizes), [640, 640, 640, "f64"]])
+@makes("pairs.csv")
+def pairs(random: Random) -> str:
+    """Sixty pairs of whole numbers to divide, decimal and hexadecimal, of 60 to 20,000 bits, a few below zero."""
+    rows: Rows = [["u", "v"]]
+    for _ in range(60):
+        bits = int(2 ** random.uniform(6, 14.3))
+        u, v = random.getrandbits(bits) * random.choice((1, 1, 1, -1)), random.getrandbits(bits // 2) + 1
+        rows.append([hex(u), hex(v)] if bits > 500 else [u, v])
+    return table(rows)
 
 
 @makes("routing.npy")

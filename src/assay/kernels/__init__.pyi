@@ -12,3 +12,7 @@ from assay.kernels.etap_mla.cpu import mla_decode as mla_decode
 from assay.kernels.ab_sparse.allocation import allocate as allocate
 from assay.kernels.ab_sparse.ragged import decode as sparse_decode  # noqa: F401
 from assay.kernels.ab_sparse.ragged import prepare as summarise_kv  # noqa: F401
+from assay.kernels.bigint_div.dividing import divide as divide
+from assay.kernels.bigint_div.dividing import divide_limbs as divide_limbs
+from assay.kernels.bigint_div.dividing import gcd as gcd
+from assay.kernels.bigint_div.dividing import mulmod as mulmod

@@ -25,7 +25,7 @@ from assay.record.errors import BadInput
 from assay.sim.compiled import root
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
-KERNEL = re.compile(r'extern "C" __global__ void(?:\s+__launch_bounds__\(\d+\))?\s+(\w+)\(([^)]*)\)')
+KERNEL = re.compile(r'extern "C" __global__ void(?:\s+__launch_bounds__\([\w, ]+\))?\s+(\w+)\(([^)]*)\)')
 
 
 @cache

@@ -15,10 +15,13 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
+#define __noinline__
 #define __shared__ static
 #define __restrict__
 #define __launch_bounds__(...)
 
+using std::max;
+using std::min;
 struct Place { unsigned x, y, z; };
 static Place threadIdx, blockIdx, blockDim, gridDim;
 
@@ -141,6 +144,7 @@ inline unsigned __reduce_add_sync(unsigned, unsigned value)
     return sum;
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by)
 {
