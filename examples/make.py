@@ -617,6 +617,8 @@ def shapes(_: Random) -> str:
     """Matrix products: rows, depth, columns and dtype of a few layers."""
     sizes = ((512, 768, 3072), (512, 3072, 768), (1024, 1024, 1024), (1000, 1111, 777))
     return table([["m", "k", "n", "dtype"], *([*size, "f32"] for size in sizes), [640, 640, 640, "f64"]])
+
+
 @makes("pairs.csv")
 def pairs(random: Random) -> str:
     """Sixty pairs of whole numbers to divide, decimal and hexadecimal, of 60 to 20,000 bits, a few below zero."""
