@@ -2,8 +2,8 @@
 
     python benchmarks/h200_store.py DATE FIRST.jsonl [SECOND.jsonl ...]
 
-A part that several files have is taken from the last of them; one that none has stays as it was. How a run went (parts
-that took so long, failed, or were tried) is not kept.
+A part that several files have is taken from the last of them; one that none has stays as it was. How a run went (what
+took how long, what failed) is not kept.
 """
 
 from __future__ import annotations
