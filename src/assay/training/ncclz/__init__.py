@@ -82,7 +82,7 @@ def by_link(ranks: int, count: int, seeds: Sequence[int], seed: int) -> dict[str
     slow, quick = link("1gbit", shaped=True), link("10gbit", shaped=True)
     races = []
     for one in seeds:
-        common = {"count": count, "seed": one}
+        common: dict[str, Any] = {"count": count, "seed": one}
         if ranks > 2:
             races.append(Race("smooth", 1e-3, slow, FOUR, **common))
             continue
@@ -241,7 +241,8 @@ def _untouched(table: pl.DataFrame) -> Estimate:
 
 def _near(table: pl.DataFrame) -> Estimate:
     found = rows(table, {"experiment": "choices"})
-    return counted(float(found["near"].sum() / found["frames"].sum()), int(found["frames"].sum()))
+    near, frames = (int(found[name].sum()) for name in ("near", "frames"))
+    return counted(near / frames, frames)
 
 
 _small = {"experiment": "links", "size": "small", "ranks": 2, "collective": "all-reduce"}

@@ -82,9 +82,9 @@ def read(path: Path) -> NDArray[np.float32]:
         raise BadInput(f"{path}: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
         raise BadInput(f"{path}: no array: {error}; give .npy, or float32 as {', '.join(RAW)}") from error
-    if not isinstance(found, np.ndarray) or found.dtype.kind != "f":
-        kind = getattr(found, "dtype", type(found).__name__)
-        raise BadInput(f"{path}: holds {kind}, should be an array of floats")
+    kind = getattr(found, "dtype", None)  # an archive of several arrays has none
+    if kind is None or kind.kind != "f":
+        raise BadInput(f"{path}: holds {kind or 'no single array'}, should be an array of floats")
     if not 0 < found.size <= MOST:
         raise BadInput(f"{path}: {found.size} numbers, should be 1 to {MOST}")
     with np.errstate(over="ignore"):

@@ -69,6 +69,6 @@ def hook(state, bucket):  # type: ignore[no-untyped-def]
     state.coded += report.coded
     state.sent += port.sent
     tensor.copy_(torch.from_numpy(total).div_(port.size).view_as(tensor))
-    found = torch.futures.Future()
+    found: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     found.set_result(tensor)
     return found
