@@ -46,7 +46,7 @@ from assay.training.resihp.detector import explain as explain
 from assay.training.resihp.detector import fit as fit
 from assay.training.resihp.detector import validate as validate
 from assay.training.resihp.files import Iterations as Iterations
-from assay.training.resihp.files import read as read_iterations  # noqa: F401 - for assay.live
+from assay.training.resihp.files import read_iterations as read_iterations
 from assay.training.resihp.hybrid import Hybrid as Hybrid
 from assay.training.resihp.iterations import Training as Training
 from assay.training.resihp.mending import LEVELS

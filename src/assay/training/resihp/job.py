@@ -95,7 +95,7 @@ def run(live: Live, kill: int | None = None, kill_at: int = 0) -> Seen:
             seen = _watch(live, running, kill, kill_at)
             running.array("leave")[0] = 1
             seen.seconds, seen.losses = running.array("seconds").copy(), running.array("losses").copy()
-            seen.lengths = arrays["lengths"]
+            seen.lengths = lengths(live)
             if kill is None:
                 running.wait(timeout=900)
     seen.free = gauge.free
