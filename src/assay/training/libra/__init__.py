@@ -115,7 +115,8 @@ def hindsight(drift: str, gpus: int, steps: int, count: int, seed: int) -> dict[
     parts, machine = course(drift, steps, count, seed), replace(MACHINE, gpus=gpus)
     first = planner.best(machine, parts[0])[0].split
     libra = loop.run(machine, parts, first, loop.Manner()).seconds
-    oracle = sum(planner.best(machine, part)[0].step for part in parts)
+    each = [planner.best(machine, part)[0] for part in parts]
+    oracle = sum(one.step for one in each) + each[-1].train  # the last step's trajectories are trained on, too
     static = loop.run(machine, parts, planner.homogeneous(machine, parts[0])[0].split,
                       loop.Manner(Rule(), replan=False, elastic=False)).seconds  # fmt: skip
     return {"libra": {"seconds": libra}, "oracle": {"seconds": oracle}, "static": {"seconds": static}}

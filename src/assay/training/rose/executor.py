@@ -42,7 +42,7 @@ WHO, LEFT, SEEN, TO_READ = range(4)
 SERVING, ROLLING, USED_S, USED_R, BUDGET, FROZEN, TURN_OF, COME, LISTED, IDLE = range(10)
 FIRST, TURN, CONTEXT, HOME, STATE = range(5)
 AWAY, QUEUED, RUNNING, DONE = range(4)
-GUARD, AFFINE, PLACES, CHUNK_S, CHUNK_R, DEDICATED, ROOM, HELD_BACK = range(8)
+GUARD, AFFINE, PLACES, CHUNK_S, CHUNK_R, DEDICATED, ROOM, HELD_BACK, PROMPTS_FIRST = range(9)
 CLOCK, TTFT, TPOT, UNTIL, NEXT_READY = range(5)
 NONE, SLACK, TURNS = range(3)  # kinds of guard
 ABORTS, REREAD, TICKS, HALVED, BORROWED, FINISHED, QUEUE = range(7)
@@ -106,6 +106,8 @@ def _in_time(s, g, now, tick):
         if s.lane[g, j, TO_READ] == 0:
             decoding, seen = decoding + 1, seen + s.lane[g, j, SEEN]
             continue
+        if s.rule[PROMPTS_FIRST]:
+            return False
         read, left = s.lane[g, j, SEEN], s.lane[g, j, TO_READ]
         while left > 0:
             chunk = min(s.rule[CHUNK_S], left)
@@ -351,6 +353,7 @@ class Policy:
     headroom: float = 0.2
     ttft: float = 0.150
     tpot: float = 0.500
+    prompts_first: bool = True  # no rollout tick while a request waits for its first token, whatever its slack: bursts
     margin: float = 0.1  # of both targets, which rollouts leave: for requests that come during a tick
 
 
@@ -386,7 +389,8 @@ def share(
     traj[:, FIRST], traj[:, HOME] = work.first, -1
     chunk = 512 if policy.guard == "slack" else 8192
     guard = ("none", "slack", "turns").index(policy.guard)
-    rule = [guard, policy.affine, policy.places, 8192, chunk, cluster.dedicated, cluster.room, held_back]
+    rule = [guard, policy.affine, policy.places, 8192, chunk, cluster.dedicated, cluster.room, held_back,
+            policy.prompts_first]  # fmt: skip
     left = 1 - policy.margin
     ttft, tpot = np.full(len(requests), np.nan), np.zeros(len(requests))
     done, counts = np.full(count, np.inf), np.zeros(7, dtype=np.int64)
