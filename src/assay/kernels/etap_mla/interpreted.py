@@ -34,7 +34,7 @@ def poisoned(lengths: list[int], heads: int, poison: float, seed: int, page: int
     random = stream(seed, "etap-mla", *lengths, heads)
     each = max(1, -(-max(lengths) // page))
     order = random.permutation(len(lengths) * each + 2)[: len(lengths) * each].astype(np.int32)
-    cache = np.full((len(lengths) * each + 2, page, WIDTH), poison, np.float32)
+    cache: Any = np.full((len(lengths) * each + 2, page, WIDTH), poison, np.float32)
     table = order.reshape(len(lengths), each)
     for row, length in zip(table, lengths, strict=True):
         tokens = random.standard_normal((length, WIDTH), np.float32)
@@ -83,7 +83,7 @@ _macs = [0]
 
 def _count() -> None:
     """Let the interpreter count multiply-adds of its products."""
-    from triton.runtime.interpreter import InterpreterBuilder  # type: ignore[import-untyped]
+    from triton.runtime.interpreter import InterpreterBuilder
 
     plain = InterpreterBuilder.create_dot
 

@@ -40,7 +40,7 @@ def plan(lengths: Any, workers: int, block: int) -> Plan:
     ends = np.concatenate([[0], np.cumsum(-(-np.asarray(lengths, np.int64) // block))])
     total = int(ends[-1])
     count = max(1, min(workers, total))
-    cuts = total * np.arange(count + 1) // count
+    cuts: Any = total * np.arange(count + 1) // count
     bounds = np.unique(np.concatenate([ends, cuts]))
     begin, end = bounds[:-1], bounds[1:]
     of = np.searchsorted(ends, begin, side="right") - 1
