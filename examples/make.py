@@ -676,7 +676,7 @@ def gcn(random: Random) -> bytes:
 
 @makes("kv.npz")
 def kv(random: Random) -> bytes:
-    """A layer's KV cache and queries of 12 steps: two heads look up scattered tokens, six read passages."""
+    """A layer's KV cache and queries of 48 steps: two heads look up scattered tokens, six read passages."""
     tokens, width, arrays = 672, 8, {"keys": [], "values": [], "queries": []}  # type: ignore[var-annotated]
     meant: list[list[list[float]]] = []
     for head in range(8):
@@ -691,12 +691,12 @@ def kv(random: Random) -> bytes:
         for one in topic:
             arrays["keys"] += [3 * (about[one][c] if one >= 0 else 0) + random.gauss(0, 0.5) for c in range(width)]
             arrays["values"] += [random.gauss(0, 1) for _ in range(width)]
-    for _ in range(12):
+    for _ in range(48):
         for about in meant:
-            for _ in range(2):  # queries that share a head
-                asked = random.choice(about)
+            asked = random.choice(about)
+            for _ in range(2):  # queries that share a head look for the same
                 arrays["queries"] += [8 * x + random.gauss(0, 0.3) for x in asked]
-    shapes = {"keys": (8, tokens, width), "values": (8, tokens, width), "queries": (12, 16, width)}
+    shapes = {"keys": (8, tokens, width), "values": (8, tokens, width), "queries": (48, 16, width)}
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name, flat in arrays.items():

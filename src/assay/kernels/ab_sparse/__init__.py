@@ -10,8 +10,8 @@ choice a head, solved exactly. Summaries in four bits a number take a quarter of
 
 The study asks a small language model, trained here to look things up in long contexts (needles, votes, topics); its
 attention goes through these kernels in every layer, and sizes come from other texts than those asked about. Its heads
-share all tasks, and their attention is spread widely: sizes by head gain little there. A model of which public weights
-would be needed has heads that differ more.
+share all tasks, and their attention is spread widely: sizes by head keep a little more of it, and answer fewer
+questions, for recall does not know which layer does the looking up. Heads of models with public weights differ more.
 
 Kernels for heads of different sizes need no padding: all heads' summaries lie in one list, and a head's tokens are
 counted through. On a GPU they are Triton's (`gpu.py`), measured on an H200 with random caches of Llama's and Qwen's
