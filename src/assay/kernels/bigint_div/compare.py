@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from assay.kernels.bigint_div import divide
-from assay.kernels.engine import asking, cuda, machine, runner
+from assay.kernels.engine import asking, machine, runner
 from assay.kernels.interface import Cost, Implementation, Kernel, Match
 from assay.record.errors import BadInput, unreadable
 
@@ -108,7 +108,7 @@ def ways() -> list[Implementation]:
     """Ours on the CPU and, where there is one, on the GPU; Python's integers; GMP's."""
     return [
         Implementation("bigint-div", "numba", lambda p: p, lambda p: divide(*p, "cpu")),
-        Implementation("bigint-div gpu", "cuda", lambda p: p, lambda p: divide(*p, "gpu"), cuda.missing),
+        Implementation("bigint-div gpu", "cuda", lambda p: p, lambda p: divide(*p, "gpu")),
         Implementation(
             "python", "python", lambda p: p, lambda p: tuple(zip(*map(divmod, *p), strict=True))
         ),
