@@ -107,8 +107,8 @@ def _gmp_run(pairs: Any) -> Any:
 def ways() -> list[Implementation]:
     """Ours on the CPU and, where there is one, on the GPU; Python's integers; GMP's."""
     return [
-        Implementation("bigint-div", "numba", lambda p: p, lambda p: divide(*p, "cpu")),
-        Implementation("bigint-div gpu", "cuda", lambda p: p, lambda p: divide(*p, "gpu")),
+        Implementation("bigint-div", "numba", lambda p: p, lambda p: divide(p[0], p[1], "cpu")),
+        Implementation("bigint-div gpu", "cuda", lambda p: p, lambda p: divide(p[0], p[1], "gpu")),
         Implementation(
             "python", "python", lambda p: p, lambda p: tuple(zip(*map(divmod, *p), strict=True))
         ),
