@@ -98,7 +98,7 @@ def cost(bits: int, count: int, rounds: int, seed: int) -> dict[str, dict[str, A
         "python": lambda: [divmod(a, b) for a, b in made],
     }
     if find_spec("gmpy2"):
-        import gmpy2
+        import gmpy2  # type: ignore[import-not-found]
 
         great = [(gmpy2.mpz(a), gmpy2.mpz(b)) for a, b in made]
         ways["gmp"] = lambda: [gmpy2.f_divmod(a, b) for a, b in great]
@@ -110,7 +110,9 @@ def cost(bits: int, count: int, rounds: int, seed: int) -> dict[str, dict[str, A
         seconds = interleave(ways, rounds, time.process_time)
     finally:
         numba.set_num_threads(threads)
-    same = list(zip(layout.numbers_of(found.q), layout.numbers_of(found.r), strict=True)) == [divmod(*p) for p in made]
+    same = list(zip(layout.numbers_of(found.q), layout.numbers_of(found.r), strict=True)) == [
+        divmod(a, b) for a, b in made
+    ]
     rows = {name: {"seconds": median(taken) / count, "multiplications": 1.0} for name, taken in seconds.items()}
     rows["division"]["multiplications"] = counted(found.counts.mean(0), bits)
     times = rows["division"]["seconds"] / rows["product"]["seconds"]

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from assay.kernels.bigint_div import divide
-from assay.kernels.engine import asking, cuda, machine, runner
+from assay.kernels.engine import asking, machine, runner
 from assay.kernels.interface import Cost, Implementation, Kernel, Match
 from assay.record.errors import BadInput, unreadable
 
@@ -93,7 +93,7 @@ def read_pairs(path: Path) -> Pairs:
 
 
 def _gmp(pairs: Pairs) -> Any:
-    import gmpy2
+    import gmpy2  # type: ignore[import-not-found]
 
     return [gmpy2.mpz(u) for u in pairs[0]], [gmpy2.mpz(v) for v in pairs[1]]
 
@@ -107,8 +107,8 @@ def _gmp_run(pairs: Any) -> Any:
 def ways() -> list[Implementation]:
     """Ours on the CPU and, where there is one, on the GPU; Python's integers; GMP's."""
     return [
-        Implementation("bigint-div", "numba", lambda p: p, lambda p: divide(*p, "cpu")),
-        Implementation("bigint-div gpu", "cuda", lambda p: p, lambda p: divide(*p, "gpu"), cuda.missing),
+        Implementation("bigint-div", "numba", lambda p: p, lambda p: divide(p[0], p[1], "cpu")),
+        Implementation("bigint-div gpu", "cuda", lambda p: p, lambda p: divide(p[0], p[1], "gpu")),
         Implementation(
             "python", "python", lambda p: p, lambda p: tuple(zip(*map(divmod, *p), strict=True))
         ),

@@ -112,7 +112,7 @@ def divide_limbs(u: Limbs, v: Limbs, device: str = "auto") -> Divided:
     return found
 
 
-def _rows(a: Limbs, name: str) -> Limbs:
+def _rows(a: Any, name: str) -> Limbs:
     if not isinstance(a, np.ndarray) or a.ndim != 2 or a.dtype != np.uint32 or not a.shape[1]:
         raise BadInput(f"{name} is no array of 32-bit limbs: give uint32, a number a row, the least limb first")
     return np.array(a, order="C") if not (a.flags.c_contiguous and a.flags.writeable) else a

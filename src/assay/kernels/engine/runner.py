@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from assay.kernels.engine import cuda
 from assay.kernels.interface import Implementation, Kernel, Machine, Problem, Record
 from assay.record import intervals
 from assay.record.errors import BadInput
@@ -59,7 +60,7 @@ def measure(
     >>> outcome["numpy"].match.right, outcome.skipped
     (True, {'never': 'no GPU'})
     """
-    skipped = {one.name: why for one in implementations if (why := one.missing())}
+    skipped = {one.name: why for one in implementations if (why := _missing(one))}
     able = [one for one in implementations if one.name not in skipped]
     if not able:
         raise BadInput(f"no implementation of {kernel.name} can run here: {'; '.join(map(': '.join, skipped.items()))}")
@@ -90,6 +91,11 @@ def measure(
                    float(high), tuple(seconds[one.name]), limit, by, match)
         )  # fmt: skip
     return Outcome(kernel.name, tuple(sorted(records, key=lambda record: record.run)), skipped)
+
+
+def _missing(one: Implementation) -> str:
+    """Why an implementation cannot run here: what it says itself, or that there is no GPU for CUDA."""
+    return one.missing() or (cuda.missing() if one.backend == "cuda" else "")
 
 
 def speedup(fast: Record, slow: Record) -> Estimate | None:
