@@ -162,7 +162,7 @@ def study(lab: Lab) -> Tables:
         return {"graph": graph, "n": n, "span": span, "rule": rule, "replicas": replicas}
 
     top = lab.pick(quick=12, full=14)
-    sizes = [case("random-regular:8", 2**p, replicas=max(1, 2**16 >> p)) for p in range(top, 6, -1)]
+    sizes = [case("random-regular:8", 2**p, replicas=3 * 2**14 >> p) for p in range(top, 6, -1)]
     spans = [case("random-regular:8", 64, span=4**p) for p in range(4, lab.pick(quick=8, full=10))]
     side = lab.pick(quick=(8, 12, 16, 24, 32), full=(8, 12, 16, 24, 32, 48))
     mixing = [
