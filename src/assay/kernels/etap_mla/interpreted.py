@@ -83,7 +83,7 @@ _macs = [0]
 
 def _count() -> None:
     """Let the interpreter count multiply-adds of its products."""
-    from triton.runtime.interpreter import InterpreterBuilder  # type: ignore[import-untyped]
+    from triton.runtime.interpreter import InterpreterBuilder
 
     plain = InterpreterBuilder.create_dot
 
