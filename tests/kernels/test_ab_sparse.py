@@ -152,7 +152,7 @@ def test_caches_and_sizes_that_do_not_go_together_get_one_line(sizes: list[int])
     reason="pip install triton torch",
 )
 @pytest.mark.parametrize(
-    ("cases", "count"), [(["1", "3"], 5), pytest.param(["0", "1", "2", "3"], 11, marks=pytest.mark.slow)]
+    ("cases", "count"), [(["1"], 3), pytest.param(["0", "1", "2", "3"], 11, marks=pytest.mark.slow)]
 )
 def test_triton_kernels_are_right_in_the_interpreter(cases: list[str], count: int) -> None:
     script = Path(__file__).with_name("triton_interpreted.py")
