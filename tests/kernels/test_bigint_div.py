@@ -129,7 +129,12 @@ def test_batches_lists_and_limbs() -> None:
 def test_short_pairs_are_left_to_python_unless_a_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     limbs = dividing.divide_limbs
-    monkeypatch.setattr(dividing, "divide_limbs", lambda u, v, device: asked.append(len(u)) or limbs(u, v, device))
+
+    def watched(u: Any, v: Any, device: str) -> Any:
+        asked.append(len(u))
+        return limbs(u, v, device)
+
+    monkeypatch.setattr(dividing, "divide_limbs", watched)
     short, long = (2**14_000 + 1, 2**7_000 - 1), (2**33_000 + 1, 2**16_500 - 1)
     made = [short, long, (-short[0], short[1])]
     assert list(zip(*divide(*split(made)), strict=True)) == [divmod(*pair) for pair in made]
