@@ -126,6 +126,23 @@ def test_batches_lists_and_limbs() -> None:
     assert divide(empty, empty)[0].shape == (0, 4)
 
 
+def test_short_pairs_are_left_to_python_unless_a_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    limbs = dividing.divide_limbs
+
+    def watched(u: Any, v: Any, device: str) -> Any:
+        asked.append(len(u))
+        return limbs(u, v, device)
+
+    monkeypatch.setattr(dividing, "divide_limbs", watched)
+    short, long = (2**14_000 + 1, 2**7_000 - 1), (2**33_000 + 1, 2**16_500 - 1)
+    made = [short, long, (-short[0], short[1])]
+    assert list(zip(*divide(*split(made)), strict=True)) == [divmod(*pair) for pair in made]
+    assert asked == [1]
+    assert divide(*short, "cpu") == divmod(*short)
+    assert asked == [1, 1]
+
+
 def test_what_is_made_of_divisions() -> None:
     random = np.random.default_rng(5)
     a, b = ([pairs.bits_of(random, 900) for _ in range(5)] for _ in range(2))
@@ -230,21 +247,23 @@ def stored(bits: int, method: str, seconds: float, **more: Any) -> dict[str, Any
 def test_the_claims_judge_what_the_gpu_gave_and_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     named, nothing = {claim.id: claim.measure for claim in bigint_div.claims}, pl.DataFrame()
     monkeypatch.setattr(elsewhere, "rows", lambda name, part: ())
-    for name in ("multiplications", "sizes", "optimum", "batches", "classical"):
+    names = ("multiplications", "sizes", "optimum", "batches", "classical", "copies", "classical-products")
+    for name in names:
         with pytest.raises(NotMeasured, match="h200_bigint_div"):
             named[name](nothing)
-    taken = {"division": 4.0, "product": 1.0, "gmp": 24.0, "classical division": 8.0, "check": 0.0}
+    taken = {"division": 4.0, "product": 1.0, "gmp": 24.0, "classical division": 8.0, "check": 0.0,
+             "division with copies": 8.0, "classical product": 2.0}  # fmt: skip
     rows = [stored(bits, method, taken[method]) for bits in bigint_div.BITS for method in taken]
     monkeypatch.setattr(elsewhere, "rows", lambda name, part: rows)
-    values = {
-        name: named[name](nothing).value for name in ("multiplications", "sizes", "optimum", "batches", "classical")
-    }
+    values = {name: named[name](nothing).value for name in names}
     assert values == {
         "multiplications": 4.0,
         "sizes": 1.0,
         "optimum": pytest.approx(1 / 3),
         "batches": 1.0,
         "classical": 2.0,
+        "copies": 3.0,
+        "classical-products": 4.0,
     }
     rows[0] = stored(1 << 15, "division", 5.0)
     assert named["batches"](nothing).value < 1

@@ -64,7 +64,7 @@ def test_the_reference_is_plain_attention(length: int, heads: int, seed: int) ->
     st.integers(1, 9),
     st.sampled_from([16, 64, 100]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_every_entry_is_within_2e_5_whatever_lies_behind_the_end(
     lengths: list[int], heads: int, poison: float, seed: int, workers: int, page: int
 ) -> None:
@@ -136,10 +136,8 @@ def test_dumps(tmp_path: Path) -> None:
 CASES: list[dict[str, Any]] = [
     {"form": "transposed", "heads": 16, "lengths": [65], "seed": 0},
     {"form": "padded", "heads": 16, "lengths": [65], "seed": 0},
-    {"form": "transposed", "heads": 8, "lengths": [63], "seed": 1, "loads": "bulk", "poison": "inf"},
-    {"form": "padded", "heads": 8, "lengths": [63], "seed": 1, "loads": "ahead", "poison": "inf"},
-    {"form": "transposed", "heads": 5, "lengths": [64, 1, 0], "seed": 2, "loads": "ahead", "dtype": "float32"},
-    {"form": "narrow", "heads": 16, "lengths": [40], "seed": 3, "block": 32, "workers": 1},
+    {"form": "transposed", "heads": 5, "lengths": [65, 0], "seed": 2, "loads": "ahead", "dtype": "float32"},
+    {"form": "narrow", "heads": 16, "lengths": [20], "seed": 3, "block": 32, "workers": 1},
 ]
 triton = pytest.mark.skipif(bool(interpreted.missing()), reason=interpreted.ABSENT)
 
@@ -149,9 +147,19 @@ def test_the_gpus_source_is_right_and_counts_its_products() -> None:
     found = interpreted.asked(CASES)
     for case, answer in zip(CASES, found, strict=True):
         assert answer["cosine"] <= CLOSE, case
-    assert found[4]["largest"] <= CLOSE  # in single precision entry by entry
+    assert found[2]["largest"] <= CLOSE  # in single precision entry by entry
     assert found[1]["macs"] == 4 * found[0]["macs"]
-    assert found[3]["macs"] == 8 * found[2]["macs"]
+
+
+@triton
+@pytest.mark.slow
+def test_eight_heads_are_padded_eightfold() -> None:
+    eight = {"heads": 8, "lengths": [63], "seed": 1, "poison": "inf"}
+    turned, padded = interpreted.asked(
+        [eight | {"form": "transposed", "loads": "bulk"}, eight | {"form": "padded", "loads": "ahead"}]
+    )
+    assert max(turned["cosine"], padded["cosine"]) <= CLOSE
+    assert padded["macs"] == 8 * turned["macs"]
 
 
 @triton
@@ -215,12 +223,14 @@ def test_claims_wait_for_the_gpus_rows_and_judge_them(monkeypatch: pytest.Monkey
     found: list[dict[str, Any]] = []
     monkeypatch.setattr(elsewhere, "rows", lambda name, part: tuple(found))
     measures = {claim.id: claim.measure for claim in etap_mla.claims}
-    for name in ("flashmla", "fa3", "bandwidth", "never-slower", "few"):
+    for name in ("flashmla", "fa3", "bandwidth", "never-slower", "few", "narrow", "many-heads"):
         with pytest.raises(NotMeasured, match="h200_etap_mla"):
             measures[name](None)
     found += [row("context", "transposed", 3.4e-4, context=65536), row("context", "padded", 3.5e-4, context=65536)]
     found += [row("heads", f, s, context=16384, heads=8) for f, s in (("transposed", 2e-4), ("padded", 1e-4))]
     found += [row("heads", "padded", 3e-4, context=16384, heads=128)]
+    found += [row("context", "narrow", 1.7e-4, context=65536), row("ragged", "narrow", 1e-4, lengths="odd")]
+    found += [row("heads", "transposed", 4e-4, context=16384, heads=128)]
     found += [row("few", f, s, sms=16) for f, s in (("transposed", 1e-3), ("padded", 1.6e-3))]
     found += [row("ragged", f, 1e-4, lengths="odd") for f in ("transposed", "padded")]
     found += [row("accuracy", "transposed", 1.0, seed=seed) for seed in (1, 2)]
@@ -231,6 +241,12 @@ def test_claims_wait_for_the_gpus_rows_and_judge_them(monkeypatch: pytest.Monkey
     assert "memory bounds both" in faster.cases
     assert measures["never-slower"](None).value == pytest.approx(2 / 3)  # the pair with 8 heads fails
     assert measures["bandwidth"](None).value == pytest.approx(16 * 65536 * 1152 / 4.4e12 / 3.4e-4)
+    assert measures["narrow"](None).value == pytest.approx(0.5)
+    assert (
+        measures["narrow"](None).cases
+        == "the narrow form is faster in 1 of 2 cases, with 16 heads from 65536 tokens on"
+    )
+    assert measures["many-heads"](None).value == pytest.approx(0.75)
     assert measures["few"](None).value == pytest.approx(1.6)
     assert measures["rmse"](None).value == pytest.approx(2e-5)
     with pytest.raises(NotMeasured, match="FlashAttention-3"):

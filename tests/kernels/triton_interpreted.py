@@ -1,4 +1,5 @@
-"""Runs the paper's Triton kernels in Triton's interpreter, on a CPU, and prints what is off: started by a test.
+"""Runs the paper's Triton kernels in Triton's interpreter, on a CPU, and prints what is off: started by a test,
+which names the cases.
 
 The interpreter is switched on by a variable that Triton reads when it is imported, so this is a process of its own.
 """
@@ -46,7 +47,7 @@ def main() -> None:
     spec.loader.exec_module(gpu)
     torch.manual_seed(0)
     found = []
-    for tokens, caches, sizes, group, bits, budget, setting in CASES:
+    for tokens, caches, sizes, group, bits, budget, setting in (CASES[int(at)] for at in sys.argv[1:]):
         heads, each = len(sizes) or 2, -(-tokens // gpu.PAGE)
         pages = torch.randperm(each * caches).to(torch.int32).reshape(caches, each)
         keys, values = (torch.randn(each * caches, heads, gpu.PAGE, 32).half() for _ in range(2))

@@ -77,7 +77,8 @@ def greedy(recall: ArrayLike, sizes: Sequence[int] = SIZES, mean: int = MEAN) ->
             if c < at[h] and costs[c] - costs[at[h]] <= left and gains[h, c] > gains[h, at[h]]
         ]
         if not steps:
-            return np.asarray(np.array(sizes, np.int64)[at])
+            chosen: Ints = np.array(sizes, np.int64)[at]
+            return chosen
         _, h, choice = max(steps)
         left -= int(costs[choice] - costs[at[-h]])
         at[-h] = choice

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from assay.kernels.ab_sparse import blocks
+from assay.kernels.ab_sparse.allocation import SIZES
 from assay.kernels.ab_sparse.blocks import Floats, Frame, Ints
 from assay.record.errors import BadInput
 from assay.sim.compiled import njit
@@ -58,7 +59,7 @@ def prepare(keys: ArrayLike, values: ArrayLike, sizes: ArrayLike, bits: int = 4)
         raise BadInput(f"keys {list(k.shape)}, values {list(v.shape)} and {each.size} sizes do not go together")
     if bits not in (4, 32):
         raise BadInput(f"summaries here have 4 or 32 bits a number, not {bits}")
-    where = blocks.frame(k.shape[2], max(int(each.max()), blocks.SIZES[-1]))
+    where = blocks.frame(k.shape[2], max(int(each.max()), SIZES[-1]))
     first = np.concatenate([[0], np.cumsum(where.body // each)])
     shape = (len(k), int(first[-1]), k.shape[3])
     fold = np.zeros((len(k), k.shape[1], 4, k.shape[3]), np.float32)

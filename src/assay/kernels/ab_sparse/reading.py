@@ -41,7 +41,7 @@ class Book:
     @property
     def heads(self) -> int:
         """KV heads of all layers."""
-        return self.keys.shape[0] * self.keys.shape[1]
+        return int(self.keys.shape[0] * self.keys.shape[1])
 
     def sizes(self, way: Way, layer: int) -> tuple[int, ...]:
         """The block sizes of a layer's heads."""

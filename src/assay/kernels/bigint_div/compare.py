@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from assay.kernels.bigint_div import divide
-from assay.kernels.engine import asking, machine, runner
+from assay.kernels.bigint_div.dividing import plain
+from assay.kernels.engine import asking, cuda, machine, runner
 from assay.kernels.interface import Cost, Implementation, Kernel, Match
 from assay.record.errors import BadInput, unreadable
 
@@ -105,10 +106,10 @@ def _gmp_run(pairs: Any) -> Any:
 
 
 def ways() -> list[Implementation]:
-    """Ours on the CPU and, where there is one, on the GPU; Python's integers; GMP's."""
+    """Ours as it chooses itself and, where there is one, on the GPU; Python's integers; GMP's."""
     return [
-        Implementation("bigint-div", "numba", lambda p: p, lambda p: divide(p[0], p[1], "cpu")),
-        Implementation("bigint-div gpu", "cuda", lambda p: p, lambda p: divide(p[0], p[1], "gpu")),
+        Implementation("bigint-div", "numba", lambda p: p, lambda p: divide(p[0], p[1])),
+        Implementation("bigint-div gpu", "cuda", lambda p: p, lambda p: divide(p[0], p[1], "gpu"), cuda.missing),
         Implementation(
             "python", "python", lambda p: p, lambda p: tuple(zip(*map(divmod, *p), strict=True))
         ),
@@ -126,4 +127,10 @@ def command(path: Path, rounds: int, where: str, plot: Path | None) -> dict[str,
     outcome = runner.measure(KERNEL, pairs, ways(), here, rounds)
     bits = [max(u.bit_length(), v.bit_length()) for u, v in zip(*pairs, strict=True)]
     facts = {"file": str(path), "pairs": len(bits), "longest": max(bits), "mean_bits": round(sum(bits) / len(bits))}
-    return asking.answer(outcome, here, KERNEL.cost(pairs), facts, "bigint-div", where, plot)
+    told = asking.answer(outcome, here, KERNEL.cost(pairs), facts, "bigint-div", where, plot)
+    if left := sum(map(plain, *pairs)):
+        told["why"] += (
+            f" {left} of {len(bits)} pairs are so short that bigint-div leaves them to Python's own division, which is "
+            "faster below a dividend of about 2^15 bits and half as long a divisor."
+        )
+    return told

@@ -21,6 +21,8 @@ from assay.record.errors import BadInput
 
 SOURCE = Path(__file__).with_name("divide.cu")
 MANY = 256  # pairs from which on a GPU is asked, where there is one
+PLAIN = 1 << 27  # bits of the quotient times bits of the divisor up to which Python's own division is taken instead:
+# a dividend of 2^14 bits by half as many, where one pair took 1.7 times Python's time, and 0.7 times at 2^15
 OFF = 1  # by how much a quotient may be off before it is corrected: proven in limbs.py, and checked each time
 
 
@@ -115,7 +117,8 @@ def divide_limbs(u: Limbs, v: Limbs, device: str = "auto") -> Divided:
 def _rows(a: Any, name: str) -> Limbs:
     if not isinstance(a, np.ndarray) or a.ndim != 2 or a.dtype != np.uint32 or not a.shape[1]:
         raise BadInput(f"{name} is no array of 32-bit limbs: give uint32, a number a row, the least limb first")
-    return np.array(a, order="C") if not (a.flags.c_contiguous and a.flags.writeable) else a
+    rows: Limbs = np.array(a, order="C") if not (a.flags.c_contiguous and a.flags.writeable) else a
+    return rows
 
 
 def _naturals(values: Iterable[Any], name: str) -> list[int]:
@@ -136,7 +139,8 @@ def divide(u: Limbs, v: Limbs, device: str = "auto") -> tuple[Limbs, Limbs]: ...
 def divide(u: Any, v: Any, device: str = "auto") -> Any:
     """Quotients and remainders, as `divmod` gives them: of two numbers, of lists of them, or of rows of limbs.
 
-    One divisor serves a list of dividends. Quotients are rounded down, remainders have the divisor's sign.
+    One divisor serves a list of dividends. Quotients are rounded down, remainders have the divisor's sign. Lists of
+    ints that are short (`plain`) go to Python's own division, which is faster there, unless a device is named.
 
     Raises:
         BadInput: the lists differ in length, or hold something else than whole numbers.
@@ -161,11 +165,25 @@ def divide(u: Any, v: Any, device: str = "auto") -> Any:
         raise DividedByZero(f"divisor {divisors.index(0)} is zero")
     quotients, remainders = [0] * len(dividends), [0] * len(dividends)
     for group in _alike(dividends, divisors):
+        many = len(group) >= MANY and not cuda.missing()
+        if device == "auto" and not many and all(plain(dividends[i], divisors[i]) for i in group):
+            for i in group:
+                quotients[i], remainders[i] = divmod(dividends[i], divisors[i])
+            continue
         rows = layout.limbs_of([abs(dividends[i]) for i in group]), layout.limbs_of([abs(divisors[i]) for i in group])
         found = divide_limbs(*rows, device)
         for i, q, r in zip(group, layout.numbers_of(found.q), layout.numbers_of(found.r), strict=True):
             quotients[i], remainders[i] = _signed(dividends[i], divisors[i], q, r)
     return quotients, remainders
+
+
+def plain(u: int, v: int) -> bool:
+    """Whether Python's own division of two ints is taken to be the faster one.
+
+    >>> plain(10**100, 10**50), plain(2**40_000, 2**20_000)
+    (True, False)
+    """
+    return max(u.bit_length() - v.bit_length(), 0) * v.bit_length() < PLAIN
 
 
 def _alike(u: list[int], v: list[int]) -> list[list[int]]:

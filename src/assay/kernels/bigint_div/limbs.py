@@ -18,7 +18,7 @@ from assay.kernels.bigint_div.layout import BLOCK, SHORT, SPILL
 from assay.sim.compiled import njit
 
 LOW = np.int64(0xFFFFFFFF)
-CLASSICAL = 160  # limbs of a product up to which the classical one was faster, on the processor it was tried on
+CLASSICAL = 160  # limbs of a product up to which the classical one is taken: an estimate, other values were not tried
 PRODUCTS, POINTS, MACS = 0, 1, 2  # what is counted of a pair: products, limbs of their transforms, products of limbs
 
 

@@ -99,5 +99,5 @@ def reason(heads: int, on: Roof) -> str:
     told = f"{on.name.upper()}: {intensity('padded', heads):.0f} FLOP a byte padded and "
     told += f"{intensity('transposed', heads):.0f} transposed, {on.ridge:.0f} at its ridge: "
     if by == "memory":
-        return told + "memory bounds both forms, so padding costs nothing"
+        return told + "memory bounds both forms, so padding would cost nothing"
     return told + f"products bound the padded form, {gain(heads, on):.2g} times at most"
