@@ -18,7 +18,7 @@ from assay.record.errors import BadInput
 from assay.training.resihp import Detector, Workload, explain, fit, trials, validate
 from assay.training.resihp import detector as detectors
 from assay.training.resihp.beats import Heartbeats
-from assay.training.resihp.files import read
+from assay.training.resihp.files import read_iterations
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "iterations.csv"
 
@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_is_refused_with_its_line(tmp_path: Path, text: st
     path = tmp_path / "mine.csv"
     path.write_text(text)
     with pytest.raises(BadInput, match=said):
-        read(path)
+        read_iterations(path)
 
 
 def test_too_few_iterations_are_refused(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def _task(source: str) -> Task:
     made = own_code.load(source)
     try:
         task: Task = made()
-        name, worth = task.name, float(task.reward([1, 2, 3], [4, 5]))
+        name: Any = task.name
+        worth = float(task.reward([1, 2, 3], [4, 5]))
     except Exception as error:
         raise BadInput(
             f"{source} should be a class with a name and reward(prompt, output): {type(error).__name__}: {error}"

@@ -194,5 +194,5 @@ def update(shared: dict[str, Any], learner: Adapter, batch: Batch, rewards: NDAr
         loss = loss - torch.minimum(times * advantage, held * advantage).mean()
         before = batch.outputs[:, place]
     learner.optimiser.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     learner.optimiser.step()

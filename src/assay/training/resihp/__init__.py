@@ -46,7 +46,7 @@ from assay.training.resihp.detector import explain as explain
 from assay.training.resihp.detector import fit as fit
 from assay.training.resihp.detector import validate as validate
 from assay.training.resihp.files import Iterations as Iterations
-from assay.training.resihp.files import read as read_iterations  # noqa: F401 - for assay.live
+from assay.training.resihp.files import read_iterations as read_iterations
 from assay.training.resihp.hybrid import Hybrid as Hybrid
 from assay.training.resihp.iterations import Training as Training
 from assay.training.resihp.mending import LEVELS
@@ -55,6 +55,8 @@ from assay.training.resihp.mending import repair as repair
 from assay.training.resihp.rivals import MEANT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import altair as alt
 
     from assay.record.lab import Lab
@@ -103,7 +105,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     }
 
 
-def _against(kinds: tuple[str, ...], rivals: dict[str, tuple[str, ...]]) -> dict[str, Measure]:
+def _against(kinds: tuple[str, ...], rivals: Mapping[str, tuple[str, ...]]) -> dict[str, Measure]:
     """How many times a rival's throughput ResiHP's is, case by case."""
     return {
         f"{kind}, {faults} faults, {setting}, {rival}": ratio(

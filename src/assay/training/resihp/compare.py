@@ -11,7 +11,7 @@ import numpy as np
 from assay.record.errors import BadInput
 from assay.training.interface import Floats
 from assay.training.resihp import detector as detectors
-from assay.training.resihp.files import Iterations, read
+from assay.training.resihp.files import Iterations, read_iterations
 from assay.training.resihp.trials import AFTER, BEFORE
 
 UNITS = {"base": "s", "token": "s", "square": "s"}
@@ -29,7 +29,7 @@ PLANTED = 1.2  # times as long
 )  # fmt: skip
 def command(path: Path, warm_up: int) -> dict[str, Any]:
     """Your own iterations: which were slow, and which only had long sequences."""
-    found = read(path)
+    found = read_iterations(path)
     if len(found.steps) <= warm_up:
         raise BadInput(f"{path}: {len(found.steps)} iterations; more than --warm-up {warm_up} are needed to judge any")
     return compare(found, warm_up)

@@ -88,7 +88,7 @@ def _smoothed(z: Floats) -> Floats:
     for at, value in enumerate(z):
         now += WEIGHT * (value - now)
         found[at] = now
-    return found / np.sqrt(WEIGHT / (2 - WEIGHT))
+    return np.asarray(found / np.sqrt(WEIGHT / (2 - WEIGHT)))
 
 
 def fixed(seconds: Floats, tokens: Floats, warm_up: int) -> Floats:

@@ -36,7 +36,7 @@ class Iterations:
     seconds: Floats
 
 
-def read(path: Path, timed: bool = True) -> Iterations:
+def read_iterations(path: Path, timed: bool = True) -> Iterations:
     """The file, ranks and steps in order.
 
     Raises:

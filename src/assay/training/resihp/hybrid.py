@@ -176,7 +176,8 @@ def _ends(training: Training, plan: Hybrid, squares: Floats) -> Ends:
             for stage, degree in enumerate(np.where(plan.degree[replica] > 0, plan.degree[replica], training.layout.tp))
         ]
         columns.append(np.reshape(each, (-1, plan.layers.shape[1])).max(axis=0))
-    return Ends(*columns, np.maximum(plan.layers[plan.alive].max(axis=0), 1).astype(float))
+    gather, reduce, update = columns
+    return Ends(gather, reduce, update, np.maximum(plan.layers[plan.alive].max(axis=0), 1).astype(float))
 
 
 def held(training: Training, plan: Hybrid, replica: int, stage: int, degree: int, squares: Floats) -> float:

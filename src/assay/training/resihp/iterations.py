@@ -53,7 +53,7 @@ class Training:
         return Section(self.shape, self.on, self.layout, recompute="selective")
 
 
-def lengths(training: Training, count: int, seed: int, *names: object) -> Floats:
+def lengths(training: Training, count: int, seed: int, *names: str | int) -> Floats:
     """Squared lengths, summed over each microbatch: [replicas, microbatches, iterations]; all have the same tokens."""
     random, whole = stream(seed, "resihp", "lengths", *names), float(training.tokens)
     shape = (training.layout.dp, training.microbatches, count)
@@ -64,7 +64,12 @@ def lengths(training: Training, count: int, seed: int, *names: object) -> Floats
 
 
 def passes(
-    training: Training, squares: Floats, seed: int, slow: Floats | None = None, *names: object, jitter: float = JITTER
+    training: Training,
+    squares: Floats,
+    seed: int,
+    slow: Floats | None = None,
+    *names: str | int,
+    jitter: float = JITTER,
 ) -> Passes:
     """What every pass really takes; `slow` is how many times as long, [stages, replicas, iterations]."""
     random = stream(seed, "resihp", "jitter", *names)
@@ -88,10 +93,12 @@ def solved(found: Passes, ends: Ends) -> Floats:
         np.moveaxis(each, 2, 1).reshape(stages, 1, m, replicas * count)
         for each in (found.forward, found.inputs, found.weights, found.kept, found.sent)
     ]
-    return steps(OneFOneB(), Passes(*alone, found.passing), ends).reshape(replicas, count)
+    forward, inputs, weights, kept, sent = alone
+    one = Passes(forward, inputs, weights, kept, sent, found.passing)
+    return steps(OneFOneB(), one, ends).reshape(replicas, count)
 
 
-def iterations(training: Training, squares: Floats, seed: int, slow: Floats | None = None, *names: object) -> Floats:
+def iterations(training: Training, squares: Floats, seed: int, slow: Floats | None = None, *names: str | int) -> Floats:
     """What really happens, [replicas, iterations]."""
     ends, found = training.section.ends(), []
     for first in range(0, squares.shape[-1], AT_ONCE):

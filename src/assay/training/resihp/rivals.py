@@ -38,7 +38,7 @@ def _ready(training: Training, plan: Hybrid | None, speed: Floats, squares: Floa
 
 
 def _left(training: Training, speed: Floats) -> Hybrid | None:
-    return without(whole(training), _gone(speed).any(axis=1))
+    return without(whole(training), np.asarray(_gone(speed).any(axis=1)))
 
 
 def greyhound(training: Training, speed: Floats, squares: Floats) -> Repaired | None:
@@ -115,7 +115,7 @@ def _cut(training: Training, out: Bools, speed: Floats, squares: Floats) -> Hybr
     for replica, left in enumerate(~out):
         if left.any():
             layers[replica, left] = parts(training.shape.layers, int(left.sum()))
-    there = without(plan, ~(~out).any(axis=1))
+    there = without(plan, np.asarray(out.all(axis=1)))
     if there is None:
         return None
     there = replace(there, layers=layers)

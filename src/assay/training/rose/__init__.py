@@ -294,7 +294,7 @@ def beside(asked: Requests, work: Trajectories, name: str, serving: int, dedicat
     """The user's requests and trajectories on shared GPUs: what `assay compare rose` prints."""
     ttft, tpot = targets(name)
     alone = run_beside(work, Requests.of([], [], []), cluster(name, dedicated, 0), Policy(places=LANES))
-    table = [
+    table: list[dict[str, Any]] = [
         {"system": "dedicated GPUs only", "rollout": alone.makespan, "finished": int(np.isfinite(alone.done).sum())}
     ]
     quiet = run_beside(NOBODY, asked, cluster(name, dedicated, serving), Policy(), seconds=max(asked.seconds, 1.0))
