@@ -49,7 +49,8 @@ evidence = Evidence.MODEL
 needs = ("torch",)
 use_when = "Serving GPUs idle between bursts, rollouts are the longer side, and both clusters are joined by a network."
 avoid_when = (
-    "Serving is near its capacity: nothing is to spare. Or weights are sent in float32: then all of them change."
+    "Serving is near its capacity: nothing is to spare, and who comes during a rollout tick is late where serving alone "
+    "is just in time. Or weights are sent in float32: then all of them change."
 )
 trust = (
     f"Step times: {trust_of('h100:qwen3-8b')} Two models on one GPU are taken to compute one after the other without a "
