@@ -163,7 +163,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     few = [{"drift": "growing", "gpus": gpus, "steps": lab.pick(quick=8, full=30), "count": 48 * gpus}]
     routes = [{"informative": x, "count": 512} for x in (1.0, 0.0)]
     return {
-        "runs": lab.with_seeds(quick=2, full=5).run(trained, runs, per="system"),
+        "runs": lab.with_seeds(quick=5, full=5).run(trained, runs, per="system"),
         "hindsight": lab.with_seeds(quick=2, full=5).run(hindsight, few, per="system"),
         "routing": lab.run(routed, routes, per="router"),
     }

@@ -38,6 +38,7 @@ def command(sources: tuple[str, ...], beside: int, steps: int, staleness: int, s
     for name, mine in together.items():
         last = float(np.mean(mine.rewards[-marlaas.LAST :]))
         row: dict[str, Any] = {"tenant": name, "reward_first": mine.rewards[0], "reward_last": last, "lag": mine.lag}
+        row["as_alone"] = None  # of the user's own tasks alone
         if name in alone:
             row["as_alone"] = "bit for bit" if marlaas.same(mine, alone[name]) else "differs"
         table.append(row)
@@ -56,7 +57,7 @@ def _task(source: str) -> Task:
     made = own_code.load(source)
     try:
         task: Task = made()
-        name: object = task.name
+        name: Any = task.name
         worth = float(task.reward([1, 2, 3], [4, 5]))
     except Exception as error:
         raise BadInput(

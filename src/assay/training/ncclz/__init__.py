@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -82,15 +83,15 @@ def by_link(ranks: int, count: int, seeds: Sequence[int], seed: int) -> dict[str
     slow, quick = link("1gbit", shaped=True), link("10gbit", shaped=True)
     races = []
     for one in seeds:
-        common: dict[str, Any] = {"count": count, "seed": one}
+        race = partial(Race, count=count, seed=one)
         if ranks > 2:
-            races.append(Race("smooth", 1e-3, slow, FOUR, **common))
+            races.append(race("smooth", 1e-3, slow, FOUR))
             continue
         for kind, eps in FIELDS:
             some = tuple(rivals.here()) if (kind, eps) == FIELDS[0] else SLOWEST
-            races.append(Race(kind, eps, slow, some, **common))
-        races.append(Race("smooth", 1e-3, quick, ("plain", "ncclz", "packed sums"), **common))
-        races.append(Race("smooth", 1e-3, slow, ("plain", "ncclz"), gather=True, **common))
+            races.append(race(kind, eps, slow, some))
+        races.append(race("smooth", 1e-3, quick, ("plain", "ncclz", "packed sums")))
+        races.append(race("smooth", 1e-3, slow, ("plain", "ncclz"), gather=True))
         small = ("plain", "ncclz", "ncclz always")
         races.append(Race("smooth", 1e-3, slow, small, count=SMALL, seed=one))
     found = raced(races, ranks)
@@ -241,8 +242,7 @@ def _untouched(table: pl.DataFrame) -> Estimate:
 
 def _near(table: pl.DataFrame) -> Estimate:
     found = rows(table, {"experiment": "choices"})
-    near, frames = (int(found[name].sum()) for name in ("near", "frames"))
-    return counted(near / frames, frames)
+    return counted(float(found["near"].sum()) / float(found["frames"].sum()), int(found["frames"].sum()))
 
 
 _small = {"experiment": "links", "size": "small", "ranks": 2, "collective": "all-reduce"}

@@ -286,7 +286,7 @@ def _huffman(symbols, out):  # type: ignore[no-untyped-def]
         return 0
     head = out[HEAD : HEAD + 36].view(np.int32)
     head[0], head[1], head[2] = np.int32(base), np.int32(size), np.int32(counts[size])
-    at = HEAD + 36
+    at = np.int64(HEAD + 36)
     for k in range(0, size + 1, 2):
         out[at] = bits[k] | (bits[k + 1] << 4 if k < size else 0)
         at += 1
@@ -313,7 +313,7 @@ def _huffman(symbols, out):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _write(symbols, base, size, table, words):  # type: ignore[no-untyped-def]
     """One stream; returns its words, AHEAD of which are there for the reader to look beyond the end."""
-    held, fill, at = np.uint64(0), np.uint64(0), 0
+    held, fill, at = np.uint64(0), np.uint64(0), np.int64(0)
     for symbol in symbols:
         k = np.uint64(np.int64(symbol) - base)
         entry = table[k if k < np.uint64(size) else np.uint64(size)]
@@ -354,7 +354,7 @@ def _unhuffman(frame, count, out):  # type: ignore[no-untyped-def]
         return False
     head = frame[HEAD : HEAD + 36].view(np.int32)
     base, size, escaped = np.int64(head[0]), np.int64(head[1]), np.int64(head[2])
-    at = HEAD + 36
+    at = np.int64(HEAD + 36)
     if size < 1 or size > WINDOW or escaped < 0 or at + size // 2 + 1 > len(frame):
         return False
     bits = np.empty(size + 1, np.int64)

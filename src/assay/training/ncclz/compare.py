@@ -75,7 +75,7 @@ def read(path: Path) -> NDArray[np.float32]:
         if path.suffix.lower() in RAW:
             if path.stat().st_size % 4:
                 raise BadInput(f"{path}: {path.stat().st_size} bytes are no whole number of float32")
-            found = np.fromfile(path, np.float32)
+            found: Any = np.fromfile(path, np.float32)
         else:
             found = np.load(path, allow_pickle=False, mmap_mode="r")
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,6 @@ def hook(state, bucket):  # type: ignore[no-untyped-def]
     state.coded += report.coded
     state.sent += port.sent
     tensor.copy_(torch.from_numpy(total).div_(port.size).view_as(tensor))
-    found: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    found: Any = torch.futures.Future()
     found.set_result(tensor)
     return found

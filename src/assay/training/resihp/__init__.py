@@ -55,6 +55,8 @@ from assay.training.resihp.mending import repair as repair
 from assay.training.resihp.rivals import MEANT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import altair as alt
 
     from assay.record.lab import Lab
@@ -103,7 +105,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     }
 
 
-def _against(kinds: tuple[str, ...], rivals: dict[str, tuple[str, ...]]) -> dict[str, Measure]:
+def _against(kinds: tuple[str, ...], rivals: Mapping[str, tuple[str, ...]]) -> dict[str, Measure]:
     """How many times a rival's throughput ResiHP's is, case by case."""
     return {
         f"{kind}, {faults} faults, {setting}, {rival}": ratio(

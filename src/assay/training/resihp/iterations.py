@@ -94,7 +94,8 @@ def solved(found: Passes, ends: Ends) -> Floats:
         for each in (found.forward, found.inputs, found.weights, found.kept, found.sent)
     ]
     forward, inputs, weights, kept, sent = alone
-    return steps(OneFOneB(), Passes(forward, inputs, weights, kept, sent, found.passing), ends).reshape(replicas, count)
+    one = Passes(forward, inputs, weights, kept, sent, found.passing)
+    return steps(OneFOneB(), one, ends).reshape(replicas, count)
 
 
 def iterations(training: Training, squares: Floats, seed: int, slow: Floats | None = None, *names: str | int) -> Floats:

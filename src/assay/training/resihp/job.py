@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from assay.record.timing import Gauge
 from assay.record.types import NotMeasured
@@ -83,7 +84,7 @@ def run(live: Live, kill: int | None = None, kill_at: int = 0) -> Seen:
     except ModuleNotFoundError as error:
         raise NotMeasured("a live job needs the extra torch: pip install 'assay[torch]'") from error
     shape = (live.steps, live.ranks)
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "lengths": lengths(live), "seconds": np.zeros(shape), "losses": np.zeros(shape),
         "done": np.zeros(live.ranks, np.int64), "counts": np.zeros(live.ranks, np.int64),
         "asked": np.zeros(1, np.int64), "bench": np.zeros((2, live.ranks)), "answered": np.zeros(live.ranks, np.int64),

@@ -45,7 +45,7 @@ AWAY, QUEUED, RUNNING, DONE = range(4)
 GUARD, AFFINE, PLACES, CHUNK_S, CHUNK_R, DEDICATED, ROOM, HELD_BACK, PROMPTS_FIRST = range(9)
 CLOCK, TTFT, TPOT, UNTIL, NEXT_READY = range(5)
 NONE, SLACK, TURNS = range(3)  # kinds of guard
-ABORTS, REREAD, TICKS, HALVED, BORROWED, FINISHED, QUEUE = range(7)
+ABORTS, REREAD, TICKS, HALVED, BORROWED, FINISHED, QUEUE, MOVED = range(8)
 
 
 class State(NamedTuple):
@@ -101,6 +101,9 @@ def _mix(table, count, piece):
 @njit(cache=True)
 def _in_time(s, g, now, tick):
     """Whether every serving request of a GPU could still be in time after a rollout tick."""
+    at = s.gpu[g, COME]
+    if at < s.gpu[g, LISTED] and s.arrival[s.lists[g, at]] <= now:
+        return False  # one waits for memory or a lane: serving has to get on
     queued, seen, decoding = 0.0, 0, 0
     for j in range(s.gpu[g, SERVING]):
         if s.lane[g, j, TO_READ] == 0:
@@ -137,6 +140,7 @@ def _wake(s, now):
                 s.traj[i, STATE] = QUEUED
                 s.queue[s.counts[QUEUE]] = i
                 s.counts[QUEUE] += 1
+                s.counts[MOVED] = 1
             else:
                 s.target[NEXT_READY] = min(s.target[NEXT_READY], s.ready[i])
 
@@ -160,8 +164,10 @@ def _where(s, i, need):
 
 @njit(cache=True)
 def _seat(s, now):
-    """Give queued turns their places, first come first served; who finds none stays queued."""
-    left = 0
+    """Give queued turns their places, first come first served; who finds none stays queued until something moves."""
+    if s.counts[MOVED] == 0:
+        return
+    s.counts[MOVED], left = 0, 0
     for q in range(s.counts[QUEUE]):
         i = s.queue[q]
         k = s.traj[i, FIRST] + s.traj[i, TURN]
@@ -197,6 +203,7 @@ def _put_out(s, g, keep):
         s.queue[s.counts[QUEUE]] = i
         s.counts[QUEUE] += 1
         s.counts[ABORTS] += 1
+        s.counts[MOVED] = 1
 
 
 @njit(cache=True)
@@ -234,6 +241,7 @@ def _turn_done(s, i, g, end):
     s.traj[i, CONTEXT] += s.turns[k, 0] + s.turns[k, 1]
     s.gpu[g, USED_R] -= s.traj[i, CONTEXT]
     s.traj[i, TURN] += 1
+    s.counts[MOVED] = 1
     if k + 1 == s.traj[i + 1, FIRST]:
         s.traj[i, STATE], s.done[i] = DONE, end
         s.counts[FINISHED] += 1
@@ -304,6 +312,8 @@ def _serving_tick(s, g, now):
             last = s.gpu[g, SERVING] - 1
             s.lane[g, j], s.stamp[g, j] = s.lane[g, last], s.stamp[g, last]
             s.gpu[g, SERVING] = last
+            if last == LANES // 2 - 1:
+                s.counts[MOVED] = 1  # it may be eligible now
 
 
 @njit(cache=True)
@@ -393,7 +403,7 @@ def share(
             policy.prompts_first]  # fmt: skip
     left = 1 - policy.margin
     ttft, tpot = np.full(len(requests), np.nan), np.zeros(len(requests))
-    done, counts = np.full(count, np.inf), np.zeros(7, dtype=np.int64)
+    done, counts = np.full(count, np.inf), np.zeros(8, dtype=np.int64)
     end = play(State(
         turns=np.stack([work.prompt, work.output], axis=1), env=work.env, traj=traj, ready=np.zeros(count), done=done,
         queue=np.zeros(count + 1, dtype=np.int64), arrival=requests.arrival,
