@@ -91,7 +91,7 @@ def _parity(seed: int, shares: list[list[float]]) -> Any:
     return measured.parity(seed, shares)
 
 
-def memory(ranks: int, grids: dict[str, Sequence[int]], seed: int) -> dict[str, dict[str, Any]]:
+def memory(ranks: int, grids: dict[str, tuple[int, int, int]], seed: int) -> dict[str, dict[str, Any]]:
     """The memory of one step of each model by each system; the fullest rank counts."""
     found = on_ranks(ranks, _memory, grids, seed)
     table = {}
@@ -110,7 +110,7 @@ def memory(ranks: int, grids: dict[str, Sequence[int]], seed: int) -> dict[str, 
     return table
 
 
-def _memory(grids: dict[str, Sequence[int]], seed: int) -> Any:
+def _memory(grids: dict[str, tuple[int, int, int]], seed: int) -> Any:
     from assay.training.shardtensor import measured
 
     return {kind: measured.memory(kind, *grid, seed) for kind, grid in grids.items()}

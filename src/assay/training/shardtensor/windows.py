@@ -116,9 +116,9 @@ class _Conv(torch.autograd.Function):
         ctx.plan, ctx.whose, ctx.biased = plan, list(halo), bias is not None
         ctx.save_for_backward(local, weight, *halo.values())
         plan.domain.halo += sum(piece.nbytes for piece in halo.values())
-        found = None
+        found: Tensor | None = None
         for start, stop in plan.strips(local):
-            part = plan.compute(plan.laid(local, halo, start, stop), weight, start, stop)
+            part: Tensor = plan.compute(plan.laid(local, halo, start, stop), weight, start, stop)
             if bias is not None:
                 part = part.add_(bias.reshape(-1, *[1] * (part.ndim - 2)))
             if (start, stop) == plan.mine:
@@ -133,7 +133,7 @@ class _Conv(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         local, weight, *pieces = ctx.saved_tensors
         plan, halo = ctx.plan, dict(zip(ctx.whose, pieces, strict=True))
         by_bias = gradient.sum([d for d in range(gradient.ndim) if d != 1]) if ctx.biased else None
@@ -235,7 +235,7 @@ def _nothing(wide: Tensor, weight: Tensor, dim: int, options: Any) -> Tensor:
     """The result of no rows: its other dimensions are those of one row."""
     shape = list(wide.shape)
     shape[dim] = max(weight.shape[dim] * options[2][dim - 2], 1) if dim > 1 else 1
-    found = torch.ops.aten.convolution(wide.new_zeros(shape), weight, None, *options)
+    found: Tensor = torch.ops.aten.convolution(wide.new_zeros(shape), weight, None, *options)
     return found.narrow(dim, 0, 0)
 
 
@@ -272,7 +272,7 @@ def _batched(func: Any, x: Any, weight: Any, n: int) -> tuple[ShardTensor, bool]
     if not isinstance(x, ShardTensor) or isinstance(weight, ShardTensor):
         raise refusal(func.__name__, [x, weight], "its weights are cut")
     lone = x.ndim == n + 1
-    x = x.unsqueeze(0) if lone else x  # type: ignore[assignment]
+    x = x.unsqueeze(0) if lone else x
     if x.axis == 1:
         raise refusal(func.__name__, [x, weight], "its channels are cut")
     return x, lone
@@ -308,7 +308,7 @@ class _Windowed(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         local, *pieces = ctx.saved_tensors
         dim, have, want, domain = ctx.plan
         halo = dict(zip(ctx.whose, pieces, strict=True))
@@ -390,7 +390,8 @@ def _avg_pool(
 def _adaptive(func: Any, x: ShardTensor, output_size: Any, return_indices: bool = False) -> Any:
     name = func.__name__
     n, average = int(name[-2]), "avg" in name
-    asked = [x.shape[d - n] if size is None else size for d, size in enumerate(_each(output_size, n))]
+    sizes: Sequence[int | None] = _each(output_size, n)
+    asked = [x.shape[d - n] if size is None else size for d, size in enumerate(sizes)]
     dims = list(range(x.ndim - n, x.ndim))
     if all(size == 1 for size in asked) and not return_indices:
         return x.mean(dims, keepdim=True) if average else x.amax(dims, keepdim=True)
