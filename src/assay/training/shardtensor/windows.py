@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -35,7 +36,10 @@ from assay.training.shardtensor.shards import (
 from assay.training.shardtensor.views import joined_along
 
 STRIPS = 16  # into how many strips a convolution is cut at most
-STRIP, ROWS = 1 << 16, 8  # bytes of input and outputs that a strip has at least
+STRIP, ROWS = 1 << 16, 8  # bytes laid out and outputs that a strip has at least
+# Up to so many elements torch takes a kernel that lays out every window, which is the input many times over. Strips of
+# more than these stay with the kernel that does not; what is small anyhow is cut by what would be laid out.
+LAID_OUT = 20480
 
 
 def _each(value: Any, n: int) -> list[int]:
@@ -117,7 +121,7 @@ class _Conv(torch.autograd.Function):
         ctx.save_for_backward(local, weight, *halo.values())
         plan.domain.halo += sum(piece.nbytes for piece in halo.values())
         found: Tensor | None = None
-        for start, stop in plan.strips(local):
+        for start, stop in plan.strips(local, weight):
             part: Tensor = plan.compute(plan.laid(local, halo, start, stop), weight, start, stop)
             if bias is not None:
                 part = part.add_(bias.reshape(-1, *[1] * (part.ndim - 2)))
@@ -139,7 +143,7 @@ class _Conv(torch.autograd.Function):
         by_bias = gradient.sum([d for d in range(gradient.ndim) if d != 1]) if ctx.biased else None
         by_weight, by_want, asked = torch.zeros_like(weight), None, [*ctx.needs_input_grad[:2], False]
         low, high = plan.want[plan.domain.rank]
-        for start, stop in plan.strips(local):
+        for start, stop in plan.strips(local, weight):
             part = gradient.narrow(plan.dim, start - plan.mine[0], stop - start)
             wide = plan.laid(local, halo, start, stop)
             by_wide, change = plan.differentiate(part, wide, weight, start, stop, asked)
@@ -176,10 +180,14 @@ class Plan:
         self.want = window.want if window else self.have
         self.mine = self.out[x.domain.rank]
 
-    def strips(self, local: Tensor) -> list[Range]:
+    def strips(self, local: Tensor, weight: Tensor) -> list[Range]:
         """This rank's outputs, some at a time."""
         start, stop = self.mine
-        many = 1 if self.window is None else max(1, min(STRIPS, (stop - start) // ROWS, local.nbytes // STRIP))
+        if local.numel() > LAID_OUT and local.dtype == torch.float32:
+            most = local.numel() // (LAID_OUT + 1)
+        else:
+            most = local.nbytes * prod(weight.shape[2:]) // STRIP
+        many = 1 if self.window is None else max(1, min(STRIPS, (stop - start) // ROWS, most))
         ends = [start + (stop - start) * n // many for n in range(many + 1)]
         return list(itertools.pairwise(ends))
 
