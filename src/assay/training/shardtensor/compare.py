@@ -46,8 +46,9 @@ def compare(source: str, shares: list[float], dim: int = 2) -> dict[str, Any]:
         found = on_ranks(len(shares), _own, source, shares, dim)
     except RankFailed as error:
         raise BadInput(f"{source} did not run on {len(shares)} processes: {str(error).splitlines()[0]}") from error
-    if "refused" in found[0]:
-        raise BadInput(found[0]["refused"])
+    refused = next((part["refused"] for part in found if "refused" in part), None)
+    if refused is not None:
+        raise BadInput(refused)
     table = []
     for rank, part in enumerate(found):
         bound = part["alone"] * part["rows"] / length + part["halo"] + part["weights"]

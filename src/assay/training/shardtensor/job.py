@@ -78,8 +78,9 @@ def settle(found: list[Any], sizes: tuple[int, ...]) -> Checked:
     """What the ranks found, or the refusal they met."""
     from assay.training.shardtensor.shards import Unsupported
 
-    if isinstance(found[0], str):
-        raise Unsupported(found[0])
+    refused = next((part for part in found if isinstance(part, str)), None)
+    if refused is not None:
+        raise Unsupported(refused)
     output, gradients, inputs = (max(values) for values in zip(*(part[:3] for part in found), strict=True))
     return Checked(output, gradients, inputs, sizes, sum(part[3] for part in found))
 

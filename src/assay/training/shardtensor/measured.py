@@ -143,6 +143,11 @@ def weather(steps: int, rows: int, columns: int, seed: int) -> tuple[Tensor, Ten
     return before, after.roll(2, -1)
 
 
+def first() -> bool:
+    """Whether this is rank 0."""
+    return dist.get_rank() == 0
+
+
 def training(rows: int, columns: int, steps: int, seed: int, whole: bool) -> dict[str, Any]:
     """On this rank: a U-Net that learns tomorrow's weather, whole or in stretches: its loss on days it never saw."""
     domain = Domain()
