@@ -163,7 +163,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     ranks = lab.pick(quick=2, full=4)
     grids = {"unet": (32 * ranks, 32, 64), "vit": (32 * ranks, 32, 64), "points": (256 * ranks, 1, 64)}
     grid = lab.pick(quick=(16, 16), full=(64, 32))
-    days = [{"ranks": ranks, "grid": grid, "steps": lab.pick(quick=8, full=200)}]
+    days = [{"ranks": ranks, "grid": grid, "steps": lab.pick(quick=4, full=200)}]
     return {
         "parity": replace(lab.with_seeds(quick=1, full=10), workers=0).run(parity, [{"ranks": 3}], per="model"),
         "memory": replace(once, workers=0).run(memory, [{"ranks": ranks, "grids": grids}], per="step"),
