@@ -13,7 +13,7 @@ class Field(nn.Module):
     def __init__(self, channels: int = 3, width: int = 16) -> None:
         super().__init__()
         self.inside = nn.Conv2d(channels, width, 5, padding=2, padding_mode="circular")
-        self.down = nn.Sequential(nn.GELU(), nn.Conv2d(width, width, 3, stride=2, padding=1), nn.BatchNorm2d(width))
+        self.down = nn.Sequential(nn.GELU(), nn.Conv2d(width, width, 3, stride=2, padding=1), nn.GroupNorm(4, width))
         self.mix = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
         self.up = nn.ConvTranspose2d(width, width, 4, stride=2, padding=1)
         self.out = nn.Conv2d(2 * width, channels, 1)

@@ -240,7 +240,7 @@ def sizes_for(length: int, ranks: int, seed: int) -> tuple[int, ...]:
     return tuple(b - a for a, b in zip([0, *cuts], [*cuts, length], strict=True))
 
 
-def all_of(names: list[str], seeds: list[int]) -> dict[tuple[str, int], tuple[float, ...] | str]:
+def all_of(names: list[str], seeds: list[int]) -> dict[tuple[str, int], tuple[float, ...]]:
     """On this rank: every case, in the thirds of the seed; the default stretches for seed 0."""
     torch.set_default_dtype(torch.float64)
     domain, found = Domain(), {}
@@ -255,7 +255,8 @@ def all_of(names: list[str], seeds: list[int]) -> dict[tuple[str, int], tuple[fl
             try:
                 found[name, seed] = compared(model, inputs, dim, sizes, domain)
             except Exception as error:
-                found[name, seed] = f"{sizes}: {type(error).__name__}: {error}"
+                # The others may wait for this rank: it says why and leaves the group, which ends their waiting.
+                raise RuntimeError(f"{name} in {sizes}: {type(error).__name__}: {error}") from error
     return found
 
 

@@ -92,7 +92,7 @@ def _parity(seed: int, shares: list[list[float]]) -> Any:
     return measured.parity(seed, shares)
 
 
-def memory(ranks: int, grids: dict[str, Sequence[int]], seed: int) -> dict[str, dict[str, Any]]:
+def memory(ranks: int, grids: dict[str, tuple[int, int, int]], seed: int) -> dict[str, dict[str, Any]]:
     """The memory of one step of each model by each system; the fullest rank counts."""
     found = on_ranks(ranks, _memory, grids, seed)
     table = {}
@@ -111,7 +111,7 @@ def memory(ranks: int, grids: dict[str, Sequence[int]], seed: int) -> dict[str, 
     return table
 
 
-def _memory(grids: dict[str, Sequence[int]], seed: int) -> Any:
+def _memory(grids: dict[str, tuple[int, int, int]], seed: int) -> Any:
     from assay.training.shardtensor import measured
 
     return {kind: measured.memory(kind, *grid, seed) for kind, grid in grids.items()}
@@ -127,7 +127,11 @@ def _training(rows: int, columns: int, steps: int, seed: int) -> Any:
     from assay.training.shardtensor import measured
 
     ways = {"single": True, "shardtensor": False}
-    return {system: measured.training(rows, columns, steps, seed, whole) for system, whole in ways.items()}
+    return {
+        system: measured.training(rows, columns, steps, seed, whole)
+        for system, whole in ways.items()
+        if not whole or measured.first()  # one rank is enough to train alone
+    }
 
 
 def clocked(size: str, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -159,13 +163,14 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     once = replace(lab, seeds=lab.seeds[:1])
     ranks = lab.pick(quick=2, full=4)
     grids = {"unet": (32 * ranks, 32, 64), "vit": (32 * ranks, 32, 64), "points": (256 * ranks, 1, 64)}
-    days = [{"ranks": ranks, "grid": (16 * ranks, 32), "steps": lab.pick(quick=24, full=200)}]
+    grid = lab.pick(quick=(16, 16), full=(64, 32))
+    days = [{"ranks": ranks, "grid": grid, "steps": lab.pick(quick=4, full=200)}]
     return {
-        "parity": replace(lab.with_seeds(quick=2, full=10), workers=0).run(parity, [{"ranks": 3}], per="model"),
+        "parity": replace(lab.with_seeds(quick=1, full=10), workers=0).run(parity, [{"ranks": 3}], per="model"),
         "memory": replace(once, workers=0).run(memory, [{"ranks": ranks, "grids": grids}], per="step"),
-        "training": replace(lab.with_seeds(quick=3, full=5), workers=0).run(training, days, per="system"),
+        "training": replace(lab.with_seeds(quick=2, full=5), workers=0).run(training, days, per="system"),
         "clock": replace(lab.with_seeds(quick=2, full=5), workers=0).run(
-            clocked, [{"size": size, "rounds": lab.pick(quick=5, full=21)} for size in STEPS], per="system"
+            clocked, [{"size": size, "rounds": lab.pick(quick=3, full=21)} for size in STEPS], per="system"
         ),
         "pace": once.run(paced, [{"tokens": tokens, "gpus": gpus} for tokens in TOKENS for gpus in GPUS]),
     }

@@ -77,8 +77,8 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Any) -> Tensor:
         causal, scale, sizes, domain = plan
-        out: Any = None
-        lse: Any = None
+        out: Tensor | None = None
+        lse = q.new_full(q.shape[:3], -torch.inf)
         for whose, (keys, values) in Rounds([k, v], (2, 2), sizes, domain):
             if not _meets(q, whose, plan):
                 continue
@@ -90,14 +90,14 @@ class _Ring(torch.autograd.Function):
             out.mul_((lse - both).exp_()[..., None]).addcmul_(part, (weight - both).exp_()[..., None])
             lse = both
         if out is None:  # no queries here, or no keys at all
-            out, lse = q.new_zeros((*q.shape[:3], v.shape[-1])), q.new_full(q.shape[:3], -torch.inf)
+            out = q.new_zeros((*q.shape[:3], v.shape[-1]))
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, out, lse)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         causal, scale, sizes, domain = ctx.plan
         sums: list[Any] = [None, None, None]  # of queries, and what is owed to the block at hand

@@ -46,8 +46,9 @@ def compare(source: str, shares: list[float], dim: int = 2) -> dict[str, Any]:
         found = on_ranks(len(shares), _own, source, shares, dim)
     except RankFailed as error:
         raise BadInput(f"{source} did not run on {len(shares)} processes: {str(error).splitlines()[0]}") from error
-    if "refused" in found[0]:
-        raise BadInput(found[0]["refused"])
+    refused = next((part["refused"] for part in found if "refused" in part), None)
+    if refused is not None:
+        raise BadInput(refused)
     table = []
     for rank, part in enumerate(found):
         bound = part["alone"] * part["rows"] / length + part["halo"] + part["weights"]
@@ -59,8 +60,10 @@ def compare(source: str, shares: list[float], dim: int = 2) -> dict[str, Any]:
     within = sum(row["memory"] <= row["bound"] for row in table)
     fullest = max(row["of_one"] for row in table)
     return {
-        "model": {"weights": found[0]["weights"], "length": length, "dimension": dim, "sizes": list(sizes)},
-        "apart": apart, "table": table, "units": UNITS, "trust": shardtensor.trust,
+        "model": {
+            "weights": found[0]["weights"], "length": length, "dimension": dim, "sizes": list(sizes), "apart": apart,
+        },
+        "table": table, "units": UNITS, "trust": shardtensor.trust,
         "shown": ["rank", "rows", "memory", "of_one", "bound", "halo", "sent"],
         "why": f"Outputs and gradients are those of one process to {apart:.1g} of the largest; the fullest rank takes "
         f"{fullest:.0%} of one device's memory, and {within} of {len(table)} keep to share, halo and weights.",

@@ -226,10 +226,11 @@ def multi_head(
     inputs = [x.unsqueeze(1) for x in (query, key, value)] if alone else [query, key, value]
     weights = [q_proj_weight, k_proj_weight, v_proj_weight] if use_separate_proj_weight else in_proj_weight.chunk(3)
     biases = [None] * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
-    apart = []
+    apart: list[Any] = []
     for x, weight, bias in zip(inputs, weights, biases, strict=True):
         y = functional.linear(x, weight, bias)
         apart.append(y.reshape(*y.shape[:2], num_heads, -1).permute(1, 2, 0, 3))
+    q, k, v = apart
     mask = None if attn_mask is None or (is_causal and not need_weights) else attn_mask
     if mask is not None and mask.ndim == 3:
         mask = mask.reshape(-1, num_heads, *mask.shape[1:])
@@ -240,10 +241,10 @@ def multi_head(
         mask = padded if mask is None else padded + _additive(mask, query.dtype)
     dropped = dropout_p if training else 0.0
     if need_weights:
-        mixed, seen = by_scores(*apart, mask, dropped, False, None)
+        mixed, seen = by_scores(q, k, v, mask, dropped, False, None)
     else:
         causal = is_causal and mask is None
-        mixed, seen = functional.scaled_dot_product_attention(*apart, mask, dropped, causal), None
+        mixed, seen = functional.scaled_dot_product_attention(q, k, v, mask, dropped, causal), None
     joint = mixed.permute(2, 0, 1, 3)
     found = functional.linear(joint.reshape(*joint.shape[:2], -1), out_proj_weight, out_proj_bias)
     if seen is not None and average_attn_weights:

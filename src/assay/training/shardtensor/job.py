@@ -79,10 +79,11 @@ def settle(found: list[Any], sizes: tuple[int, ...]) -> Checked:
     """What the ranks found, or the refusal they met."""
     from assay.training.shardtensor.shards import Unsupported
 
-    if isinstance(found[0], str):
-        raise Unsupported(found[0])
-    worst = [max(values) for values in zip(*(part[:3] for part in found), strict=True)]
-    return Checked(*worst, sizes, sum(part[3] for part in found))
+    refused = next((part for part in found if isinstance(part, str)), None)
+    if refused is not None:
+        raise Unsupported(refused)
+    output, gradients, inputs = (max(values) for values in zip(*(part[:3] for part in found), strict=True))
+    return Checked(output, gradients, inputs, sizes, sum(part[3] for part in found))
 
 
 def _checked(model: Any, inputs: Any, dim: int, sizes: Sequence[int]) -> Any:
@@ -109,8 +110,8 @@ def compared(model: Any, inputs: Sequence[Any], dim: int, sizes: Sequence[int], 
     found = outputs(cut(*parts))
     random = torch.Generator().manual_seed(1)
     probes = [torch.randn(y.shape, generator=random, dtype=torch.float64).to(y.dtype) for y in truth]
-    sum((y * p).sum() for y, p in zip(truth, probes, strict=True)).backward()  # type: ignore[union-attr]
-    sum((y * p).sum() for y, p in zip(found, probes, strict=True)).backward()  # type: ignore[union-attr]
+    sum((y * p).sum() for y, p in zip(truth, probes, strict=True)).backward()
+    sum((y * p).sum() for y, p in zip(found, probes, strict=True)).backward()
     sent = domain.sent - before
     results = [
         mine(y, f.axis, domain, f.sizes) if isinstance(f, ShardTensor) else y for y, f in zip(truth, found, strict=True)

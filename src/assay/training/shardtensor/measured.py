@@ -60,7 +60,8 @@ def _squares(found: Any) -> Any:
 
 def by_dtensor(model: nn.Module, x: Tensor, dim: int) -> tuple[Callable[[], Any], Any]:
     """A step of torch's DTensor, whose parameters are on every rank and whose sample is cut evenly."""
-    from torch.distributed.tensor import Shard, distribute_module, distribute_tensor, init_device_mesh
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     cut, part = distribute_module(copy.deepcopy(model), mesh), distribute_tensor(x, mesh, [Shard(dim)])
@@ -101,7 +102,7 @@ def peak_of(step: Callable[[], Any], model: nn.Module) -> int:
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True, acc_events=True) as profile:
         step()
-    acts = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
+    acts = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
     return int(np.cumsum([e.nbytes() for e in sorted(acts, key=lambda e: e.start_ns())]).max())
 
 
@@ -141,6 +142,11 @@ def weather(steps: int, rows: int, columns: int, seed: int) -> tuple[Tensor, Ten
     scale = fields[0].std()
     before, after = (torch.from_numpy((f / scale).astype(np.float32)) for f in fields)
     return before, after.roll(2, -1)
+
+
+def first() -> bool:
+    """Whether this is rank 0."""
+    return dist.get_rank() == 0
 
 
 def training(rows: int, columns: int, steps: int, seed: int, whole: bool) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class Neighbours(nn.Module):
         batch = torch.arange(x.shape[0], device=x.device)[:, None, None]
         shift = self.place(points[:, :, None] - points[batch, near])
         weights = self.weigh(self.q(x)[:, :, None] - self.k(x)[batch, near] + shift).softmax(dim=2)
-        return x + (weights * (self.v(x)[batch, near] + shift)).sum(dim=2)
+        seen: Tensor = (weights * (self.v(x)[batch, near] + shift)).sum(dim=2)
+        return x + seen
 
 
 class PointTransformer(nn.Module):

@@ -76,7 +76,7 @@ class _Around(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors, own = ctx.saved_tensors, ctx.own
         axes, sizes, into, domain = ctx.plan
         have: list[Range] = ranges(sizes)

@@ -88,11 +88,11 @@ class ShardTensor(torch.Tensor):
         if shape[axis] != sizes[domain.rank]:
             raise Unsupported(f"rank {domain.rank} holds {shape[axis]} along dimension {axis}, of sizes {tuple(sizes)}")
         shape[axis] = sum(sizes)
-        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=local.dtype, device=local.device)  # type: ignore
+        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=local.dtype, device=local.device)
         self.local, self.domain, self.axis, self.sizes = local, domain, axis % len(shape), tuple(sizes)
-        return self  # type: ignore[no-any-return]
+        return self
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"ShardTensor({tuple(self.shape)}, dimension {self.axis} in {self.sizes}, here {self.local!r})"
 
     @classmethod
@@ -106,7 +106,7 @@ class ShardTensor(torch.Tensor):
         return handler(func, *args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise refusal(str(func), args)
 
     def full_tensor(self) -> Tensor:
@@ -195,7 +195,7 @@ class _Replicated(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return ctx.domain.all_reduce(gradient), None
 
 
@@ -206,13 +206,13 @@ class _Summed(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 
 def replicated(x: Tensor, domain: Domain) -> Tensor:
     """A plain tensor about to be used with shards: its gradient is the sum of what the ranks find."""
-    return _Replicated.apply(x, domain) if x.requires_grad and torch.is_grad_enabled() else x  # type: ignore
+    return _Replicated.apply(x, domain) if x.requires_grad and torch.is_grad_enabled() else x
 
 
 def summed(x: Tensor, domain: Domain) -> Tensor:
@@ -294,7 +294,7 @@ class _Fetched(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         dim, have, want, domain = ctx.plan
         return push(gradient.clone(), dim, have, want, domain), None, None, None, None
 
@@ -322,7 +322,7 @@ class _Turned(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         old, olds, new, news, domain = ctx.plan
         return _turn(gradient, new, news, old, olds, domain), None, None, None, None, None
 

@@ -124,7 +124,7 @@ class _Root(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (root,) = ctx.saved_tensors
         return torch.where(root > 0, gradient / (2 * root), 0)
 
@@ -145,7 +145,7 @@ class _Extreme(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         local, found = ctx.saved_tensors
         dims, domain = ctx.plan
         here = (local == found).to(gradient.dtype)
@@ -174,7 +174,7 @@ class _Winner(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         (first,) = ctx.saved_tensors
         dim, start, here = ctx.plan
         shape = list(gradient.shape)
@@ -226,7 +226,7 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (found,) = ctx.saved_tensors
         dim, logarithm, domain = ctx.plan
         if logarithm:
@@ -325,7 +325,7 @@ class _Normalised(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, weight, mean, scale = ctx.saved_tensors
         dims, count, domain, biased = ctx.plan
         by_bias = None if biased is None else _sum_to(gradient, biased)
@@ -401,7 +401,7 @@ class _ChannelNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, weight, mean, scale = ctx.saved_tensors
         fold, share, domain, biased = ctx.plan
         batch, channels, here = x.shape
@@ -453,17 +453,20 @@ def _batch_norm(
     training = kwargs.get("use_input_stats", training) or (alone and running_mean is None)
     if x.axis == 1:
         raise refusal(func.__name__, [x], "its channels are cut")
-    affine = [None if v is None else replicated(v, x.domain) for v in (weight, bias)]
+    slope, level = (None if v is None else replicated(v, x.domain) for v in (weight, bias))
     if not training:
-        return like(x, torch.nn.functional.batch_norm(x.local, running_mean, running_var, *affine, False, 0.0, eps))
+        kept = running_mean, running_var
+        return like(x, torch.nn.functional.batch_norm(x.local, *kept, slope, level, False, 0.0, eps))
     if alone and running_mean is not None:
         raise refusal("instance_norm", [x], "with running statistics")
     if alone and x.axis == 0:  # every rank has whole instances
-        return like(x, torch.nn.functional.instance_norm(x.local, None, None, *affine, True, momentum, eps))
+        return like(x, torch.nn.functional.instance_norm(x.local, None, None, slope, level, True, momentum, eps))
     if alone:
         return _channel_norm(x, weight, bias, lambda values: values, eps)[0]
     if x.axis == 0:  # samples are cut: as if they were positions
-        back = _batch_norm(func, x.transpose(0, 1)[None], running_mean, running_var, weight, bias, True, momentum, eps)
+        back: ShardTensor = _batch_norm(
+            func, x.transpose(0, 1)[None], running_mean, running_var, weight, bias, True, momentum, eps
+        )
         return back.squeeze(0).transpose(0, 1)  # type: ignore[return-value]
 
     def fold(values: Tensor) -> Tensor:

@@ -33,7 +33,11 @@ def _listed(values: Any) -> list[int]:
 
 @handles("permute")
 def _permute(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
-    order = [d % x.ndim for d in _listed(dims or (kwargs["dims"],))]
+    return permuted(x, [d % x.ndim for d in _listed(dims or (kwargs["dims"],))])
+
+
+def permuted(x: ShardTensor, order: list[int]) -> ShardTensor:
+    """Dimensions in another order, the cut one where it goes."""
     return like(x, x.local.permute(order), order.index(x.axis))
 
 
@@ -41,7 +45,7 @@ def _permute(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTenso
 def _transpose(func: Any, x: ShardTensor, dim0: int, dim1: int) -> ShardTensor:
     order = list(range(x.ndim))
     order[dim0], order[dim1] = order[dim1], order[dim0]
-    return _permute(func, x, order)
+    return permuted(x, order)
 
 
 @handles("t")
@@ -52,7 +56,7 @@ def _t(func: Any, x: ShardTensor) -> ShardTensor:
 @handles("movedim", "moveaxis")
 def _movedim(func: Any, x: ShardTensor, source: Any, destination: Any) -> ShardTensor:
     order = torch.empty(tuple(range(1, x.ndim + 1)), device="meta").movedim(source, destination).shape
-    return _permute(func, x, [n - 1 for n in order])
+    return permuted(x, [n - 1 for n in order])
 
 
 @handles("reshape", "view", "_unsafe_view", "flatten", "unflatten", "view_as", "reshape_as")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -36,7 +37,10 @@ from assay.training.shardtensor.shards import (
 from assay.training.shardtensor.views import joined_along
 
 STRIPS = 16  # into how many strips a convolution is cut at most
-STRIP, ROWS = 1 << 16, 8  # bytes of input and outputs that a strip has at least
+STRIP, ROWS = 1 << 16, 8  # bytes laid out and outputs that a strip has at least
+# Up to so many elements torch takes a kernel that lays out every window, which is the input many times over. Strips of
+# more than these stay with the kernel that does not; what is small anyhow is cut by what would be laid out.
+LAID_OUT = 20480
 
 
 def _each(value: Any, n: int) -> list[int]:
@@ -117,9 +121,9 @@ class _Conv(torch.autograd.Function):
         ctx.plan, ctx.whose, ctx.biased = plan, list(halo), bias is not None
         ctx.save_for_backward(local, weight, *halo.values())
         plan.domain.halo += sum(piece.nbytes for piece in halo.values())
-        found = None
-        for start, stop in plan.strips(local):
-            part = plan.compute(plan.laid(local, halo, start, stop), weight, start, stop)
+        found: Tensor | None = None
+        for start, stop in plan.strips(local, weight):
+            part: Tensor = plan.compute(plan.laid(local, halo, start, stop), weight, start, stop)
             if bias is not None:
                 part = part.add_(bias.reshape(-1, *[1] * (part.ndim - 2)))
             if (start, stop) == plan.mine:
@@ -134,13 +138,13 @@ class _Conv(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         local, weight, *pieces = ctx.saved_tensors
         plan, halo = ctx.plan, dict(zip(ctx.whose, pieces, strict=True))
         by_bias = gradient.sum([d for d in range(gradient.ndim) if d != 1]) if ctx.biased else None
         by_weight, by_want, asked = torch.zeros_like(weight), None, [*ctx.needs_input_grad[:2], False]
         low, high = plan.want[plan.domain.rank]
-        for start, stop in plan.strips(local):
+        for start, stop in plan.strips(local, weight):
             part = gradient.narrow(plan.dim, start - plan.mine[0], stop - start)
             wide = plan.laid(local, halo, start, stop)
             by_wide, change = plan.differentiate(part, wide, weight, start, stop, asked)
@@ -177,10 +181,14 @@ class Plan:
         self.want = window.want if window else self.have
         self.mine = self.out[x.domain.rank]
 
-    def strips(self, local: Tensor) -> list[Range]:
+    def strips(self, local: Tensor, weight: Tensor) -> list[Range]:
         """This rank's outputs, some at a time."""
         start, stop = self.mine
-        many = 1 if self.window is None else max(1, min(STRIPS, (stop - start) // ROWS, local.nbytes // STRIP))
+        if local.numel() > LAID_OUT and local.dtype == torch.float32:
+            most = local.numel() // (LAID_OUT + 1)
+        else:
+            most = local.nbytes * prod(weight.shape[2:]) // STRIP
+        many = 1 if self.window is None else max(1, min(STRIPS, (stop - start) // ROWS, most))
         ends = [start + (stop - start) * n // many for n in range(many + 1)]
         return list(itertools.pairwise(ends))
 
@@ -236,7 +244,7 @@ def _nothing(wide: Tensor, weight: Tensor, dim: int, options: Any) -> Tensor:
     """The result of no rows: its other dimensions are those of one row."""
     shape = list(wide.shape)
     shape[dim] = max(weight.shape[dim] * options[2][dim - 2], 1) if dim > 1 else 1
-    found = torch.ops.aten.convolution(wide.new_zeros(shape), weight, None, *options)
+    found: Tensor = torch.ops.aten.convolution(wide.new_zeros(shape), weight, None, *options)
     return found.narrow(dim, 0, 0)
 
 
@@ -273,7 +281,7 @@ def _batched(func: Any, x: Any, weight: Any, n: int) -> tuple[ShardTensor, bool]
     if not isinstance(x, ShardTensor) or isinstance(weight, ShardTensor):
         raise refusal(func.__name__, [x, weight], "its weights are cut")
     lone = x.ndim == n + 1
-    x = x.unsqueeze(0) if lone else x  # type: ignore[assignment]
+    x = x.unsqueeze(0) if lone else x
     if x.axis == 1:
         raise refusal(func.__name__, [x, weight], "its channels are cut")
     return x, lone
@@ -309,7 +317,7 @@ class _Windowed(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         local, *pieces = ctx.saved_tensors
         dim, have, want, domain = ctx.plan
         halo = dict(zip(ctx.whose, pieces, strict=True))
@@ -391,7 +399,8 @@ def _avg_pool(
 def _adaptive(func: Any, x: ShardTensor, output_size: Any, return_indices: bool = False) -> Any:
     name = func.__name__
     n, average = int(name[-2]), "avg" in name
-    asked = [x.shape[d - n] if size is None else size for d, size in enumerate(_each(output_size, n))]
+    sizes: Sequence[int | None] = _each(output_size, n)
+    asked = [x.shape[d - n] if size is None else size for d, size in enumerate(sizes)]
     dims = list(range(x.ndim - n, x.ndim))
     if all(size == 1 for size in asked) and not return_indices:
         return x.mean(dims, keepdim=True) if average else x.amax(dims, keepdim=True)
