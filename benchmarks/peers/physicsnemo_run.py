@@ -45,7 +45,8 @@ def main(folder: Path, rank: int) -> None:
             loss: Any = sum(y.square().mean() for y in results)
             whole = [y.full_tensor() if hasattr(y, "full_tensor") else y for y in results]
             (loss.full_tensor() if hasattr(loss, "full_tensor") else loss).backward()
-            gradients = [w.grad.full_tensor() if hasattr(w.grad, "full_tensor") else w.grad for w in model.parameters()]
+            grown: list[Any] = [w.grad for w in model.parameters()]
+            gradients = [g.full_tensor() if hasattr(g, "full_tensor") else g for g in grown]
             arrays = [t.detach().numpy() for t in (*whole, *gradients)]
             if rank == 0:
                 np.savez(folder / f"{kind}.npz", *arrays)

@@ -98,7 +98,7 @@ def cost(bits: int, count: int, rounds: int, seed: int) -> dict[str, dict[str, A
         "python": lambda: [divmod(a, b) for a, b in made],
     }
     if find_spec("gmpy2"):
-        import gmpy2  # type: ignore[import-not-found]
+        import gmpy2
 
         great = [(gmpy2.mpz(a), gmpy2.mpz(b)) for a, b in made]
         ways["gmp"] = lambda: [gmpy2.f_divmod(a, b) for a, b in great]

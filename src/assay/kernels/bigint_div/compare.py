@@ -94,7 +94,7 @@ def read_pairs(path: Path) -> Pairs:
 
 
 def _gmp(pairs: Pairs) -> Any:
-    import gmpy2  # type: ignore[import-not-found]
+    import gmpy2
 
     return [gmpy2.mpz(u) for u in pairs[0]], [gmpy2.mpz(v) for v in pairs[1]]
 

@@ -321,7 +321,7 @@ def _write(symbols, base, size, table, words):  # type: ignore[no-untyped-def]
         fill += np.uint64(entry >> 16)
         words[at] = np.uint32(held & np.uint64(0xFFFFFFFF))
         full = fill >> np.uint64(5)
-        at += np.int64(full)  # type: ignore[assignment]
+        at += np.int64(full)
         held >>= full << np.uint64(5)
         fill &= np.uint64(31)
     words[at] = np.uint32(held & np.uint64(0xFFFFFFFF))
@@ -360,7 +360,7 @@ def _unhuffman(frame, count, out):  # type: ignore[no-untyped-def]
     bits = np.empty(size + 1, np.int64)
     for k in range(size + 1):
         bits[k] = (frame[at + k // 2] >> (4 * (k % 2))) & 15
-    at += size // 2 + 1  # type: ignore[assignment]
+    at += size // 2 + 1
     at += (4 - at % 4) % 4
     symbol_of, length_of, right = _table(bits, base)
     if not right:
@@ -370,7 +370,7 @@ def _unhuffman(frame, count, out):  # type: ignore[no-untyped-def]
         begins[s] = at
         if head[3 + s] < at + 4 * AHEAD or head[3 + s] > len(frame) or head[3 + s] % 4:
             return False
-        at = np.int64(head[3 + s])  # type: ignore[assignment]
+        at = np.int64(head[3 + s])
     if at + 4 * escaped != len(frame):
         return False
     part = (count + STREAMS - 1) // STREAMS

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return,call-arg,arg-type,unused-ignore,redundant-expr,attr-defined,return-value,assignment,index,union-attr,misc,override,no-untyped-call,operator,var-annotated,comparison-overlap,unreachable"  # noqa: E501
 """ShardTensor: spread one sample over ranks, in unequal stretches if need be; plain torch calls fetch what they lack.
 
 Data parallelism ends at one sample per device. Here a tensor is cut along one dimension, space or sequence, into

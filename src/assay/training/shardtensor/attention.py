@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return,call-arg,arg-type,unused-ignore,redundant-expr,attr-defined,return-value,assignment,index,union-attr,misc,override,no-untyped-call,operator,var-annotated,comparison-overlap,unreachable"  # noqa: E501
 """Ring attention over stretches of any lengths: keys and values go round, and what a query saw is merged exactly.
 
 A part is an average and the logarithm of its softmax's sum (`lse`); two parts merge into one. The backward pass takes

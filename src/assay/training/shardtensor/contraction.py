@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return,call-arg,arg-type,unused-ignore,redundant-expr,attr-defined,return-value,assignment,index,union-attr,misc,override,no-untyped-call,operator,var-annotated,comparison-overlap,unreachable"  # noqa: E501
 """Products: einsum, matmul, linear, distances and attention, by which letters of the product are cut.
 
 One cut letter is local work, and a sum over the ranks where the letter is summed over. Two cut letters are all pairs of

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return,call-arg,arg-type,unused-ignore,redundant-expr,attr-defined,return-value,assignment,index,union-attr,misc,override,no-untyped-call,operator,var-annotated,comparison-overlap,unreachable"  # noqa: E501
 """What a step takes on real processes: bytes of memory, bytes on the wire, seconds, and losses of a small training.
 
 The same step runs in four ways. `single` has the whole sample on one rank. `data parallel` has a whole sample on every

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return,call-arg,arg-type,unused-ignore,redundant-expr,attr-defined,return-value,assignment,index,union-attr,misc,override,no-untyped-call,operator,var-annotated,comparison-overlap,unreachable"  # noqa: E501
 """Calls that act on each element alone: computed where the elements lie, after operands are cut alike."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return,call-arg,arg-type,unused-ignore,redundant-expr,attr-defined,return-value,assignment,index,union-attr,misc,override,no-untyped-call,operator,var-annotated,comparison-overlap,unreachable"  # noqa: E501
 """Blocks that go round: every rank meets every other's block, one at a time, and none ever holds them all.
 
 `around` takes any local function of a rank's own tensors and one block. Its results are added up, or laid side by side.

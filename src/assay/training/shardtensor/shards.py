@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return,call-arg,arg-type,unused-ignore,redundant-expr,attr-defined,return-value,assignment,index,union-attr,misc,override,no-untyped-call,operator,var-annotated,comparison-overlap,unreachable"  # noqa: E501
 """A tensor of which every rank holds a stretch along one dimension, and torch calls that know what to do with it.
 
 `ShardTensor` is a `torch.Tensor` whose shape is that of the whole. Any torch function or method called on one comes to

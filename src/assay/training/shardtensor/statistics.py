@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return,call-arg,arg-type,unused-ignore,redundant-expr,attr-defined,return-value,assignment,index,union-attr,misc,override,no-untyped-call,operator,var-annotated,comparison-overlap,unreachable"  # noqa: E501
 """Calls over the cut dimension: sums, extremes, norms and softmax, each by as little as the ranks must tell each other.
 
 Where a call does not touch the cut dimension it stays local. Normalisation keeps what torch's own kernels keep, its

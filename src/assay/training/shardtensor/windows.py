@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return,call-arg,arg-type,unused-ignore,redundant-expr,attr-defined,return-value,assignment,index,union-attr,misc,override,no-untyped-call,operator,var-annotated,comparison-overlap,unreachable"  # noqa: E501
 """Convolutions, pooling, padding and interpolation: every rank fetches the rows its windows reach into, and no more.
 
 Which outputs a rank computes follows from where its inputs lie, so stretches stay in place. From stride, padding,
