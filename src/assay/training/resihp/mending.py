@@ -60,7 +60,7 @@ def repair(
     >>> speed[0, 1, 3] = 0.0  # gone
     >>> found = repair(job, speed, np.full(8, 4096.0**2 / 4))
     >>> found.plan.degree.tolist(), found.taken
-    ([[4, 2], [4, 4]], ('groups', 'layers'))
+    ([[4, 2], [4, 4]], ('groups', 'layers', 'microbatches'))
     """
     start = whole(training)
     tried: list[tuple[Hybrid | None, tuple[str, ...]]] = [(start, ())]

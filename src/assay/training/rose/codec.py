@@ -86,8 +86,8 @@ def _parts(rows: int, shards: int) -> Iterator[tuple[int, int]]:
 def transfer(nbytes: float, bandwidth: float, latency: float = 1e-3) -> float:
     """Seconds from the first push to the last pull: buckets go up while batches come down, so the link is used once.
 
-    >>> round(transfer(64e9, 20e9 / 8), 1)
-    26.0
+    >>> round(transfer(64e9, 20e9 / 8), 1)  # 25.6 s of bytes, the last batch again, a start for each piece
+    27.0
     """
     buckets, batches = -(-nbytes // BUCKET), -(-nbytes // BATCH)
     return nbytes / bandwidth + min(nbytes, BATCH) / bandwidth + latency * (buckets + batches)
