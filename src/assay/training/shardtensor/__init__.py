@@ -233,7 +233,7 @@ claims = [
     Claim("small", _quiet("small", "shardtensor", "single")),
     Claim(
         "same", _apart, kind=Kind.AT_MOST, value=1e-5, unit="share",
-        asks="Outputs and all gradients of three models in drawn stretches are those of one process, to 1e-5 of the "
+        asks="Outputs and all gradients of three models in drawn stretches are those of one process, to 0.00001 of the "
         "largest.",
     ),
     Claim(
