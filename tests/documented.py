@@ -68,7 +68,11 @@ LONG = (
     "assay watch --seconds 600 run",
     "--find capacity",
     "--live",
+    "--gemm ",  # the tests of these papers ask on smaller files
+    "--mla ",
+    "--numbers 1000000000000 ",
 )
+"""Commands that take long, by what is in them: they run with `make slow`."""
 
 
 def written(page: Path) -> list[str]:
