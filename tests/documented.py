@@ -68,7 +68,7 @@ LONG = (
     "assay watch --seconds 600 run",
     "--find capacity",
     "--live",
-    "--gemm ",  # the tests of these papers ask on smaller files
+    "--gemm ",  # dear: readers and kernels of these have quick tests of their own
     "--mla ",
     "--numbers 1000000000000 ",
 )
