@@ -35,7 +35,7 @@ $(BIN)/python:
 # reached, whatever torch the other indexes have at the constrained version does.
 .venv/test: .venv/core
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet torch --constraint constraints.txt --retries 1 --extra-index-url $(TORCH_INDEX)
-	$(BIN)/python -m pip install --quiet --editable '.[test,web,ray,torch,gateway,protocols,observe,data]' --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --editable '.[test,web,ray,torch,gateway,protocols,observe,data,mpi]' --constraint constraints.txt
 	@touch $@
 
 demo: .venv/core  ## set up, compare routers, run two studies, write the report

@@ -20,6 +20,8 @@ pytest_plugins = ["tests.ledger"]
 # Triton has no wheel for every machine, and its sources cannot be imported without it.
 collect_ignore_glob = [] if find_spec("triton") else ["src/assay/kernels/*/gpu.py"]
 
+ALONE = "mark.alone"  # how a file says that some of its tests want the machine alone: `tests.suite` looks for it
+
 OPTIONAL = {module: extra.name for extra in EXTRAS for module in extra.modules}
 
 
@@ -31,6 +33,13 @@ def missing_extra(error: BaseException) -> str | None:
         return None
     name = (first.exc_info[1].name or "").partition(".")[0]
     return name if name in OPTIONAL else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a mark `alone` that its file does not show: no call of `tests.suite` would run the test."""
+    for path in {item.path for item in items if item.get_closest_marker("alone")}:
+        if ALONE not in path.read_text(encoding="utf-8"):
+            raise pytest.UsageError(f"{path}: write pytest.{ALONE} in the file itself")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from assay.record import catalogue, pool
+from conftest import ALONE
 from tests import ledger
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +63,7 @@ def examples(chosen: Iterable[str]) -> list[list[str]]:
 def stages(chosen: Iterable[str]) -> list[list[str]]:
     """What pytest is called with for the tests, one list a call."""
     files = mixed(chosen, "tests", "test_*.py")
-    alone = [path for path in files if "mark.alone" in path.read_text(encoding="utf-8")]
+    alone = [path for path in files if ALONE in path.read_text(encoding="utf-8")]
     calls = [
         (files, [*SPREAD, "-m", f"{QUICK} and not alone"]),
         (alone, ["-m", f"{QUICK} and alone"]),

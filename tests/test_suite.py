@@ -128,3 +128,31 @@ def test_examples_and_tests_keep_compiled_code_in_one_place() -> None:
     """Set where both begin: examples compile first, and what they have compiled nobody compiles again."""
     assert Path(os.environ["NUMBA_CACHE_DIR"]).is_absolute()
     assert "NUMBA_CACHE_DIR" in (suite.ROOT / "conftest.py").read_text()
+
+
+def test_a_mark_alone_that_no_call_would_find_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "marks.py").write_text("import pytest\nQUIET = [pytest.mark.alone]\n")
+    (tmp_path / "test_it.py").write_text("from marks import QUIET\npytestmark = QUIET\n\ndef test_it(): pass\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--rootdir",
+        str(suite.ROOT),
+        "-c",
+        str(suite.ROOT / "pyproject.toml"),
+    ]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{suite.ROOT}:{suite.ROOT / 'src'}"}
+    for text, code in (("", 4), ("# pytest.mark.alone\n", 0)):
+        (tmp_path / "test_it.py").write_text((tmp_path / "test_it.py").read_text() + text)
+        ended = subprocess.run(
+            [*command, "-p", "conftest", str(tmp_path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode == code, ended.stdout + ended.stderr
+    assert any(path.endswith("tests/web/test_browser.py") for path in suite.stages(["web"])[-1])

@@ -14,7 +14,6 @@ from tests.web.conftest import until
 
 BROWSER = [
     pytest.mark.browser,
-    pytest.mark.alone,
     pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine; apt-get install chromium"),
 ]
 Open = Callable[..., Any]

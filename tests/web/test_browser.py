@@ -13,7 +13,7 @@ from tests.web.conftest import Bench, Gated, until
 
 axe_api = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
 
-pytestmark = BROWSER
+pytestmark = [pytest.mark.alone, *BROWSER]
 SMALL = "?limit=200&fleet=2xh200%3Aqwen3-8b&policies=lmetric%2Cround-robin"
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.web.browsing import BROWSER, Open, answers, at_rest, drop, shot
 from tests.web.conftest import Bench, mooncake, until
 
-pytestmark = BROWSER
+pytestmark = [pytest.mark.alone, *BROWSER]
 WORKS = """class Mine:
     key = "mine"
     def route(self, request, fleet):
