@@ -58,7 +58,8 @@ def scale() -> None:
     solve, _ = seconds(lambda: whole.graph.dag.ends(each))
     print(f"16,384 ranks, one by one: {took:.2f} s with the graph, {1e3 * solve:.1f} ms to solve")
     rate = len(each) / solve / 1e6
-    print(f"  same step: {whole.step == outcome.step}; {len(each):,} operations, {rate:.0f} M/s for one draw")
+    apart = abs(whole.step / outcome.step - 1.0)
+    print(f"  steps apart by {apart:.0e}; {len(each):,} operations, {rate:.0f} M/s for one draw")
     small = simulate(shape, clusters.read("1024xh100"), Plan(Layout(tp=8, pp=16, dp=8)), Job(128, 8192), folded=False)
     for name, one in (("folded graph", outcome), ("graph of 1,024 ranks", small)):
         draws = np.repeat(one.seconds[:, None], 64, axis=1)
