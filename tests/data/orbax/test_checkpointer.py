@@ -14,6 +14,7 @@ from assay.data.engine.segments import digest
 from assay.data.interface import Buffer, Meta, NotFound, StoreError
 from assay.data.orbax import Part, Retention, Sharded, writing
 from assay.data.orbax.register import StepExists
+from assay.data.orbax.tree import Leaf
 from assay.data.store.memory import MemStore
 from assay.data.store.wrappers import Metered, Wrapper
 from assay.record.errors import BadInput
@@ -199,3 +200,16 @@ def test_jax_arrays_are_saved_like_numpys() -> None:
     ck.save(0, {"w": jax.numpy.arange(6, dtype=jax.numpy.bfloat16).reshape(2, 3)})
     found = ck.restore()["w"]
     assert found.dtype == "bfloat16" and found.astype(np.float32).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_what_is_staged_in_large_pieces_is_the_state_at_that_moment() -> None:
+    whole = np.random.default_rng(0).integers(0, 256, 2 * writing.LARGE + 4096 + 5, np.uint8)
+    parts = [whole[:7], whole[7 : writing.LARGE + 50], whole[writing.LARGE + 50 :]]
+    leaves = [
+        Leaf(str(i), "numpy", "uint8", part.shape, ((((0,), part.shape), part.data),), True)
+        for i, part in enumerate(parts)
+    ]
+    wanted = whole.tobytes()
+    copies = writing.Stage().copy(leaves)
+    whole[:] = 0  # training goes on
+    assert b"".join(bytes(leaf.views[0][1]) for leaf in copies) == wanted

@@ -17,6 +17,7 @@ from assay.data.store.direct import BLOCK, aligned, touch
 
 SMALLEST, LARGEST = 32 << 20, 128 << 20  # bytes of one object; in between, a state has about sixteen
 IN_FLIGHT = 2  # objects that are written at once
+LARGE = 1 << 20  # bytes: such a copy would only push out of the caches what training needs there
 LOT = 16 << 20  # bytes that a thread copies before it takes the next: one that is held up does not hold up the rest
 
 Place = tuple[str, tuple[int, ...], tuple[int, ...]]  # path, start, shape
@@ -163,7 +164,13 @@ def _spread(moves: list[tuple[memoryview, memoryview]], share: int) -> list[list
 
 
 def _move(lot: list[tuple[memoryview, memoryview]], fresh: bool) -> None:
-    for place, view in lot:  # NumPy copies without the interpreter's lock
+    for place, view in lot:  # both ways to copy let other threads run
         if fresh:
             touch(place)
-        np.copyto(np.frombuffer(place, np.uint8), np.frombuffer(view, np.uint8))
+        to, source = np.frombuffer(place, np.uint8), np.frombuffer(view, np.uint8)
+        if len(to) >= LARGE and source.flags.writeable:
+            from assay.sim.past_caches import copy_past_caches  # small states do not wait for a compiler
+
+            copy_past_caches(to, source)
+        else:
+            np.copyto(to, source)
