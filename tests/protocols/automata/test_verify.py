@@ -36,7 +36,7 @@ PUBLISHED = ("aba", "bcast-byz", "bcast-folklore-crash", "bosco", "frb", "nbacg"
 
 
 def answers(automaton: Automaton, *specifications: str, algorithms: tuple[str, ...] = ("smt",)) -> list[Finding]:
-    return list(verify(automaton, specifications=specifications, algorithms=algorithms, seconds=60))
+    return list(verify(automaton, specifications=specifications, algorithms=algorithms, seconds=600))
 
 
 def weakened(name: str, text: str) -> Automaton:
