@@ -15,6 +15,7 @@ struct alignas(16) Pair { i64 re, im; };  // a point of a transform after roundi
 #ifndef BLOCKS
 #define BLOCKS 1  // of a multiprocessor at least: what registers are given by
 #endif
+#define NEAR 128  // limbs of a product whose columns stay in shared memory
 #define SPILL 16  // limbs by which a product may be longer than its transform
 
 #ifdef ASSAY_ON_CPU
@@ -44,8 +45,8 @@ __device__ __forceinline__ u32 after(u32 first, u32 then)
 }
 
 // out[k] = value(k) + carries, for k < length; values lie between -B and 3 B. One scan over what each thread's limbs
-// make of a carry; what leaves the last limb is dropped.
-template <class Value> __device__ __forceinline__ void settle(Value value, u32* out, int length)
+// make of a carry; what leaves the last limb is dropped. MINUS gives minus that: -x is the complement of x - 1.
+template <bool MINUS = false, class Value> __device__ __forceinline__ void settle(Value value, u32* out, int length)
 {
     __shared__ u32 totals[32];
     const int each = (length + THREADS - 1) / THREADS, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -65,14 +66,14 @@ template <class Value> __device__ __forceinline__ void settle(Value value, u32* 
     if (lane == 31) totals[warp] = map;
     const u32 before = __shfl_up_sync(FULL, map, 1);
     __syncthreads();
-    u32 state = 1;  // no carry
+    u32 state = MINUS ? 0 : 1;  // a carry of -1, or none
     for (int w = 0; w < warp; w++) state = totals[w] >> (2 * state) & 3;
     if (lane) state = before >> (2 * state) & 3;
     i64 carry = (i64)state - 1;
 #pragma unroll 1
     for (int k = begin; k < end; k++) {
         const i64 v = value(k) + carry;
-        out[k] = (u32)v;
+        out[k] = MINUS ? ~(u32)v : (u32)v;
         carry = v >> 32;
     }
     __syncthreads();
@@ -257,8 +258,11 @@ __device__ __forceinline__ i64 limb(const Minuend& from, int k)
 
 // Four neighbouring columns of a * b at a time, from shared memory: two loads of four limbs for sixteen products.
 __device__ void classical(Scratch& own, u32* out, int length, const u32* a, int na, const u32* b, int nb, bool b_signed,
-                          const Minuend& from, u32* spare)
+                          const Minuend& from)
 {
+    __shared__ u32 near_by[3 * NEAR];
+    u32* columns = length <= NEAR ? near_by : own.columns;
+    const u32 room = length <= NEAR ? NEAR : own.room;
     u32* left = (u32*)z;
     const bool negative = b_signed && b[nb - 1] >> 31;
     na = min(na, length), nb = min(nb, length);
@@ -294,54 +298,44 @@ __device__ void classical(Scratch& own, u32* out, int length, const u32* a, int 
 #pragma unroll
             for (int m = 0; m < 4; m++)
                 if (c + m < length) {
-                    own.columns[c + m] = sum[m].low;
-                    own.columns[own.room + c + m] = sum[m].middle;
-                    own.columns[2 * own.room + c + m] = sum[m].high;
+                    columns[c + m] = sum[m].low;
+                    columns[room + c + m] = sum[m].middle;
+                    columns[2 * room + c + m] = sum[m].high;
                 }
         }
     own.macs += macs;  // of this thread: added up when the pair is done
     __syncthreads();
     auto column = [&](int k) {
-        i64 v = own.columns[k];
-        if (k > 0) v += own.columns[own.room + k - 1];
-        if (k > 1) v += own.columns[2 * own.room + k - 2];
+        i64 v = columns[k];
+        if (k > 0) v += columns[room + k - 1];
+        if (k > 1) v += columns[2 * room + k - 2];
         if (negative && k >= nb && k - nb < na) v -= a[k - nb];
         return v;
     };
     if (!from.number && from.power < 0) {
         settle(column, out, length);
     } else {
-        settle(column, spare, length);
-        settle([&](int k) { return limb(from, k) - (i64)spare[k]; }, out, length);
+        settle<true>([&](int k) { return column(k) - limb(from, k); }, out, length);
     }
 }
 
-// The low limbs of `from` - a * b (or of a * b), by one warp and then one thread, into `lows`.
-__device__ void lowest(u32* lows, int count, const u32* a, int na, const u32* b, int nb, bool b_signed, const Minuend& from)
+// The columns of the low limbs of a * b, a thread each, and what they are taken from: all that `miss` needs of them.
+struct Lows { Sum sums[SPILL]; u32 from[SPILL], a[SPILL], b[SPILL]; i64 above[SPILL]; };
+
+__device__ void lowest(Lows& lows, int count, const u32* a, int na, const u32* b, int nb, bool b_signed, const Minuend& from)
 {
-    __shared__ Sum sums[SPILL];
-    const u32 beyond = b_signed && b[nb - 1] >> 31 ? FULL : 0;
-    if ((int)threadIdx.x < count) {
-        const int c = threadIdx.x;
-        Sum sum = {0, 0, 0};
-        for (int i = 0; i <= c && i < na; i++) add_product(sum, a[i], c - i < nb ? b[c - i] : beyond);
-        sums[c] = sum;
+    const int c = threadIdx.x;
+    if (c < count) {
+        lows.a[c] = c < na ? a[c] : 0;
+        lows.b[c] = c < nb ? b[c] : b_signed && b[nb - 1] >> 31 ? FULL : 0;
+        lows.from[c] = (u32)limb(from, c);
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        const bool minus = from.number || from.power >= 0;
-        u64 carry = 0;
-        u32 pending = 0;
-        i64 borrow = 0;
-#pragma unroll 1
-        for (int k = 0; k < count; k++) {
-            const u64 total = carry + sums[k].low;
-            carry = (total >> 32) + sums[k].middle + pending;
-            pending = sums[k].high;
-            const i64 v = (minus ? limb(from, k) - (i64)(u32)total : (i64)(u32)total) + borrow;
-            lows[k] = (u32)v;
-            borrow = v >> 32;
-        }
+    if (c < count) {
+        Sum sum = {0, 0, 0};
+#pragma unroll 4
+        for (int i = 0; i <= c; i++) add_product(sum, lows.a[i], lows.b[c - i]);
+        lows.sums[c] = sum;
     }
 }
 
@@ -349,14 +343,15 @@ __device__ void lowest(u32* lows, int count, const u32* a, int na, const u32* b,
 // b may be signed. Modulo B^N + 1 by transforms and modulo B^e directly, so that N + e limbs are known: a result that is
 // a little longer than a power of two, or of which the upper limbs cancel, takes the shorter transform.
 __device__ __noinline__ void residue(Scratch& own, u32* out, int length, const u32* a, int na, const u32* b, int nb,
-                                     bool b_signed, Minuend from, u32* spare)
+                                     bool b_signed, Minuend from)
 {
-    __shared__ u32 lows[SPILL], add[SPILL];
+    __shared__ Lows lows;
+    __shared__ u32 known[SPILL], add[SPILL];
     __shared__ i64 over;
     own.products++;
     __syncthreads();
     if (length <= CLASSICAL) {
-        classical(own, out, length, a, na, b, nb, b_signed, from, spare);
+        classical(own, out, length, a, na, b, nb, b_signed, from);
         return;
     }
     int bits = 6;
@@ -380,21 +375,31 @@ __device__ __noinline__ void residue(Scratch& own, u32* out, int length, const u
             s += from.power >> bits & 1 ? -1 : 1;
         return s;
     };
+    if ((int)threadIdx.x < e) lows.above[threadIdx.x] = sum(threadIdx.x);
+    __syncthreads();
     if (threadIdx.x == 0) {  // by what multiple of B^N + 1 the sums miss the number whose low limbs are known
-        i64 carry = 0, borrow = 0;
-#pragma unroll 1
+        u64 up = 0;
+        u32 pending = 0;
+        i64 borrow = 0, carry = 0, less = 0;
+#pragma unroll 2
         for (int k = 0; k < e; k++) {
-            const i64 v = sum(k) + carry;
+            const Sum column = lows.sums[k];
+            const u64 total = up + column.low;
+            up = (total >> 32) + column.middle + pending;
+            pending = column.high;
+            const i64 right = (minus ? (i64)lows.from[k] - (i64)(u32)total : (i64)(u32)total) + borrow;
+            borrow = right >> 32;
+            const i64 v = lows.above[k] + carry;
             carry = v >> 32;
-            const i64 d = (i64)lows[k] - low(v) + borrow;
-            add[k] = (u32)d;
-            borrow = d >> 32;
+            const i64 d = low(right) - low(v) + less;
+            less = d >> 32;
+            known[k] = (u32)right, add[k] = (u32)d;
         }
-        over = carry - borrow - (add[e - 1] >> 31);
+        over = carry - less - (add[e - 1] >> 31);
     }
     __syncthreads();
     auto value = [&](int k) -> i64 {
-        if (k < e) return lows[k];
+        if (k < e) return known[k];
         if (k == e) return low(sum(k)) + over;
         if (k < n) return low(sum(k)) + (sum(k - 1) >> 32);
         return (i64)add[k - n] + (k == n ? sum(n - 1) >> 32 : 0);
@@ -409,8 +414,7 @@ __device__ __forceinline__ int limbs_for(int right) { return max(3, (right + 4 +
 
 // About B^(k + p) / v for v of k + 1 limbs, off by less than 2^-right of itself; `right` doubles, less one, a step.
 // Returns p; the inverse has p + 1 limbs and comes to lie in `one` or in `other`: *found says where.
-__device__ int inverse(Scratch& own, const u32* v, int k, int wanted, u32* one, u32* other, u32* t, u32* x, u32* spare,
-                       u32** found)
+__device__ int inverse(Scratch& own, const u32* v, int k, int wanted, u32* one, u32* other, u32* t, u32* x, u32** found)
 {
     int right = wanted, steps = 0;
     for (; right > 62; steps++) right = (right + 2) >> 1;
@@ -439,8 +443,8 @@ __device__ int inverse(Scratch& own, const u32* v, int k, int wanted, u32* one, 
         for (int i = 0; i < step; i++) next = (next + 2) >> 1;
         const int p2 = limbs_for(next), k2 = min(k, p2), nt = k2 + p - right / 32 + 1;
         const int cut = max(0, k2 + p - p2), shift = k2 + 2 * p - p2 - cut, rest = nt - cut, nx = p + rest + 1;
-        residue(own, t, nt, v + k - k2, k2 + 1, one, p + 1, false, Minuend{k2 + p, nullptr, 0}, spare);
-        residue(own, x, nx, one, p + 1, t + cut, rest, true, Minuend{-1, nullptr, 0}, spare);
+        residue(own, t, nt, v + k - k2, k2 + 1, one, p + 1, false, Minuend{k2 + p, nullptr, 0});
+        residue(own, x, nx, one, p + 1, t + cut, rest, true, Minuend{-1, nullptr, 0});
         const i64 beyond = x[nx - 1] >> 31 ? FULL : 0;
         const u32* w = one;
         auto value = [&](int j) -> i64 {
@@ -489,8 +493,8 @@ __device__ void divide_pair(Scratch& own, const u32* u, int nu, const u32* v, in
         return;
     }
     const int cap = min(most, max(k + 2, 512)), blocks = (digits + cap - 1) / cap, m = (digits + blocks - 1) / blocks;
-    u32 *x = work, *w, *rest = work + 3 * room, *other = work + 4 * room, *whole = work + 5 * room, *spare = work + 6 * room;
-    const int p = inverse(own, v, k, 32 * m + 4, work + room, work + 2 * room, rest, x, spare, &w);
+    u32 *x = work, *w, *rest = work + 3 * room, *other = work + 4 * room, *whole = work + 5 * room;
+    const int p = inverse(own, v, k, 32 * m + 4, work + room, work + 2 * room, rest, x, &w);
     int least = 0, largest = 0;
     for (int block = blocks - 1; block >= 0; block--) {
         const u32* dividend = u + m * block;
@@ -502,10 +506,10 @@ __device__ void divide_pair(Scratch& own, const u32* u, int nu, const u32* v, in
             dividend = whole;
         }
         const int cut = max(0, k - 1), shift = k + p - cut, nd = hd - cut;
-        residue(own, x, nd + p + 2, dividend + cut, nd, w, p + 1, false, Minuend{-1, nullptr, 0}, spare);
+        residue(own, x, nd + p + 2, dividend + cut, nd, w, p + 1, false, Minuend{-1, nullptr, 0});
         const u32* guess = x + shift;
         const int here = min(m, hd - k);
-        residue(own, rest, k + 3, guess, here + 1, v, k + 1, false, Minuend{-1, dividend, hd}, spare);
+        residue(own, rest, k + 3, guess, here + 1, v, k + 1, false, Minuend{-1, dividend, hd});
         const int missing = correct(&rest, &other, v, k);
         least = min(least, missing), largest = max(largest, missing);
         settle([&](int i) { return (i64)guess[i] + (i ? 0 : missing); }, q + m * block, here);
@@ -514,11 +518,11 @@ __device__ void divide_pair(Scratch& own, const u32* u, int nu, const u32* v, in
     if (threadIdx.x == 0) told[0] = least, told[1] = largest;
 }
 
-#define PLANES 10  // of `room` words in `work`: seven numbers and the columns of a classical product
+#define PLANES 9  // of `room` words in `work`: six numbers and the columns of a classical product
 
 __device__ Scratch scratch(const Z* roots, Z* saved, u32* work, int room)
 {
-    return Scratch{roots, saved + (u64)blockIdx.x * LIMBS, work + ((u64)blockIdx.x * PLANES + 7) * room, (u32)room, 0, 0, 0};
+    return Scratch{roots, saved + (u64)blockIdx.x * LIMBS, work + ((u64)blockIdx.x * PLANES + 6) * room, (u32)room, 0, 0, 0};
 }
 
 __device__ void tell(Scratch& own, u64* counts)
@@ -549,7 +553,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) multiply(const u32
     Scratch own = scratch(roots, saved, work, room);
     u32* x = work + (u64)blockIdx.x * PLANES * room;
     for (int i = blockIdx.x; i < pairs; i += gridDim.x) {
-        residue(own, x, na + nb + 1, as + (u64)i * na, na, bs + (u64)i * nb, nb, false, Minuend{-1, nullptr, 0}, x + room);
+        residue(own, x, na + nb + 1, as + (u64)i * na, na, bs + (u64)i * nb, nb, false, Minuend{-1, nullptr, 0});
         for (int k = threadIdx.x; k < na + nb; k += THREADS) outs[(u64)i * (na + nb) + k] = x[k];
         tell(own, counts + 3 * (u64)i);
     }
