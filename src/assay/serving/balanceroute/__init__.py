@@ -414,10 +414,11 @@ claims = [
     Claim(
         "look-ahead",
         _weaker("tokens_per_second", min, new="br-h", old="br-0"),
-        asks="BalanceRoute serves more tokens a second in backlog if it looks 32 steps ahead (BR-H) than if it looks "
-        "at the present only, on the trace where it gains less.",
-        kind=Kind.CHANGE,
-        toward="up",
+        asks="BalanceRoute serves at least 1 % more tokens a second in backlog if it looks 32 steps ahead (BR-H) than "
+        "if it looks at the present only, on the trace where it gains less.",
+        kind=Kind.AT_LEAST,
+        value=0.01,
+        unit="change",
     ),
     Claim(
         "light-load",
