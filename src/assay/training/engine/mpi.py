@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -40,6 +41,7 @@ from assay.record.types import NotMeasured
 from assay.sim.ranks import ENVIRONMENT, RankFailed
 from assay.sim.scratch import scratch
 
+FOLDER = "ASSAY_MPI_JOB"
 MPIRUN = "ASSAY_MPIRUN"  # where mpirun is, if it is not beside this Python
 LIMIT = 240.0  # seconds of a whole job
 BEGIN = 120.0  # seconds in which MPI is there or the rank ends
@@ -47,6 +49,10 @@ GRACE = 10.0  # for mpirun to end when all ranks have
 TICK = 0.02
 PULSE = 0.25  # seconds between two looks of a watchdog
 LATE = 3  # exit code of a rank that its watchdog ended
+
+# What mpirun starts where ranks are forked: it hands its environment over, lives as long as the rank, and dies like it.
+STAND_IN = """cd "$ASSAY_MPI_JOB"; export ASSAY_MPI_STAND_IN=$$; me=$OMPI_COMM_WORLD_RANK
+mkfifo $me.life; env -0 > $me.env.part; mv $me.env.part $me.env; read word < $me.life; kill -9 $$"""
 
 # Sockets tell that a process is gone; shared memory does not.
 SETTINGS = {"pml": "ob1", "btl": "tcp,self", "btl_tcp_if_include": "lo"}
@@ -97,31 +103,38 @@ class Job:
         asked: anything that JSON can say.
         limit: seconds after which the job is over, done or not; time in which the job was stopped does not count.
         settings: of Open MPI, without `OMPI_MCA_`, beside `SETTINGS`.
+        imports: modules that take long to load. Ranks are then forked from a process that loaded them, the same that
+            `assay.sim.ranks` keeps, and take the places of those that mpirun started.
     """
 
     def __init__(
         self, target: str, ranks: int, asked: Any = None, *, limit: float = LIMIT,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None, imports: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.target, self.ranks, self.asked, self.limit = target, ranks, asked, limit
         self._settings = settings
+        self._imports = list(imports) if "forkserver" in multiprocessing.get_all_start_methods() else []
+        self._forked: list[Any] = []
+        self.killed: dict[int, float] = {}  # when, in seconds of `time.monotonic`
         self._stack = ExitStack()
         self._folder = Path()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Job:
-        program = [sys.executable, "-c", "from assay.training.engine.mpi import serve; serve()"]
-        line = command(program, self.ranks)
+        own = [sys.executable, "-c", "from assay.training.engine.mpi import serve; serve()"]
+        line = command(["sh", "-c", STAND_IN] if self._imports else own, self.ranks)
         with ExitStack() as stack:
             self._folder = stack.enter_context(scratch())
             said = stack.enter_context((self._folder / "said").open("wb"))
             asked = {"target": self.target, "asked": self.asked, "limit": self.limit, "starter": os.getpid()}
             (self._folder / "job.json").write_text(json.dumps(asked))
-            around = {**environment(self._folder, self._settings), "ASSAY_MPI_JOB": str(self._folder)}
+            around = {**environment(self._folder, self._settings), FOLDER: str(self._folder)}
             self._process = subprocess.Popen(
                 line, env=around, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
             )
             stack.callback(self._end)
+            if self._imports:
+                self._fork()
             self._stack = stack.pop_all()
         return self
 
@@ -139,6 +152,14 @@ class Job:
                 found[rank] = int((self._folder / f"{rank}.pid").read_text())
         return found
 
+    def noted(self, word: str) -> dict[int, float]:
+        """When which rank last passed a point that it noted, in seconds of `time.monotonic`."""
+        found = {}
+        for rank in range(self.ranks):
+            with suppress(FileNotFoundError):
+                found[rank] = float((self._folder / f"{rank}.{word}.note").read_text())
+        return found
+
     def kill(self, rank: int) -> None:
         """End a rank at once, as a crash would; waits until all have begun, which MPI cannot do without one of them."""
         clock = Clock(self.limit)
@@ -147,6 +168,7 @@ class Job:
                 raise RankFailed(f"{self.ranks - len(pids)} ranks never began: {self.said()}")
             time.sleep(TICK)
         with suppress(ProcessLookupError):
+            self.killed[rank] = time.monotonic()
             os.kill(pids[rank], signal.SIGKILL)
 
     def survivors(self) -> dict[int, dict[str, Any]]:
@@ -178,6 +200,22 @@ class Job:
         """The last of what mpirun and the ranks printed, in one line."""
         return " ".join((self._folder / "said").read_text(errors="replace").split())[-400:]
 
+    def _fork(self) -> None:
+        """A process for every stand-in, with its environment."""
+        context: Any = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(self._imports)  # heeded by the first ranks of this process
+        clock = Clock(BEGIN)
+        for rank in range(self.ranks):
+            path = self._folder / f"{rank}.env"
+            while not path.exists():
+                if clock.over() or self._ended:
+                    raise RankFailed(f"rank {rank} never began: {self.said()}")
+                time.sleep(TICK)
+            pairs = (pair.partition("=") for pair in path.read_text().split("\0") if pair)
+            around = {name: value for name, _, value in pairs}
+            self._forked.append(context.Process(target=_take_place, args=(around,)))
+            self._forked[-1].start()
+
     @property
     def _ended(self) -> bool:
         return self._process is None or self._process.poll() is not None
@@ -186,6 +224,9 @@ class Job:
         """Kill all ranks; mpirun tidies up and ends when it has none, or is killed too."""
         assert self._process is not None
         leader, clock = self._process.pid, Clock(GRACE)
+        for process in self._forked:
+            process.kill()
+            process.join()
         while not self._ended or _session(leader):
             for pid in _session(leader):
                 if pid != leader or clock.over():
@@ -213,14 +254,16 @@ class Clock:
         return self.left <= 0
 
 
-def run(target: str, ranks: int, asked: Any = None, *, limit: float = LIMIT) -> dict[int, dict[str, Any]]:
+def run(
+    target: str, ranks: int, asked: Any = None, *, limit: float = LIMIT, imports: Sequence[str] = ()
+) -> dict[int, dict[str, Any]]:
     """A whole job: what the ranks return that live to do so.
 
     Raises:
         NotMeasured: there is no Open MPI with ULFM here.
         RankFailed: a rank raised or was late, or none lived.
     """
-    with Job(target, ranks, asked, limit=limit) as job:
+    with Job(target, ranks, asked, limit=limit, imports=imports) as job:
         return job.survivors()
 
 
@@ -233,15 +276,26 @@ def total(asked: Any) -> dict[str, Any]:
     return {"total": found, "asked": asked}
 
 
-def serve() -> None:
+def _take_place(around: dict[str, str]) -> None:
+    """A forked rank: it is what mpirun started in all but its parent."""
+    os.environ.clear()
+    os.environ.update(around)
+    folder, rank = Path(around[FOLDER]), around["OMPI_COMM_WORLD_RANK"]
+    with (folder / "said").open("ab") as said, (folder / f"{rank}.life").open("wb"):
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+        serve(int(around["ASSAY_MPI_STAND_IN"]))
+
+
+def serve(stand_in: int | None = None) -> None:
     """One rank of a job: call the function, leave its answer, and stay at hand until the starter ends the job.
 
     Who has its answer may still have to pass on what others wait for, and MPI moves only while it is called.
     """
-    folder = Path(os.environ["ASSAY_MPI_JOB"])
+    folder = Path(os.environ[FOLDER])
     rank = os.environ["OMPI_COMM_WORLD_RANK"]
     job = json.loads((folder / "job.json").read_text())
-    watchdog(job["limit"], f"rank {rank}", job["starter"])
+    watchdog(job["limit"], f"rank {rank}", [job["starter"], stand_in or os.getppid()])
     module, _, name = job["target"].partition(":")
     try:
         signal.setitimer(signal.ITIMER_REAL, min(job["limit"], BEGIN))
@@ -263,25 +317,30 @@ def serve() -> None:
         time.sleep(TICK)
 
 
-def watchdog(limit: float, who: str, starter: int | None = None) -> Clock:
-    """From now on this process ends itself after so many seconds, or once its parent or its starter is gone.
+def watchdog(limit: float, who: str, needs: Sequence[int] = ()) -> Clock:
+    """From now on this process ends itself after so many seconds, or once one of the processes it needs is gone.
 
-    MPI lets go of Python's lock while it waits, so this holds inside its calls. The clock may be set back by
-    `clock.left = limit`, by who bounds every call on its own.
+    MPI lets go of Python's lock while it waits, so this holds inside its calls. `clock.left = limit` sets it back, for
+    who bounds every call on its own.
     """
-    clock, parent = Clock(limit), os.getppid()
+    clock = Clock(limit)
 
     def look() -> None:
         while True:
             time.sleep(PULSE)
             late = clock.over()
-            if late or os.getppid() != parent or (starter is not None and not _lives(starter)):
-                why = f"not done within {limit:g} s" if late else "who started it is gone"
+            if late or not all(_lives(pid) for pid in needs):
+                why = "waited for too long" if late else "who started it is gone"
                 os.write(2, f"{who}: {why}; it ends itself\n".encode())
                 os._exit(LATE)
 
     threading.Thread(target=look, name="assay-watchdog", daemon=True).start()
     return clock
+
+
+def note(word: str) -> None:
+    """Called in a rank: leave word with the starter that this point was passed, and when; see `Job.noted`."""
+    _whole(Path(os.environ[FOLDER]) / f"{os.environ['OMPI_COMM_WORLD_RANK']}.{word}.note", str(time.monotonic()))
 
 
 def _read(path: Path) -> dict[str, Any]:
