@@ -17,7 +17,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from assay.training.engine.mpi import watchdog
@@ -143,7 +143,7 @@ class Ulfm:
                 requests.append(self._comm.Irecv([buffer, byte], one, tag))
             for one, buffer in out.items():
                 requests.append(self._comm.Isend([buffer, byte], one, tag))
-            while not self._mpi.Request.Testall(requests):
+            while not all(one.Test() for one in requests):
                 polls += 1
                 if polls > SPIN:
                     time.sleep(NAP)
@@ -152,6 +152,9 @@ class Ulfm:
                     if self.broken:
                         raise Broken
         except (self._mpi.Exception, Broken) as error:
+            for one in requests:
+                with suppress(self._mpi.Exception):  # it was the one that failed
+                    one.Cancel()  # or MPI waits for it when the process ends
             self._left += requests
             raise Broken from error
 
