@@ -198,7 +198,9 @@ class Job:
 
     def said(self) -> str:
         """The last of what mpirun and the ranks printed, in one line."""
-        return " ".join((self._folder / "said").read_text(errors="replace").split())[-400:]
+        with suppress(FileNotFoundError):  # it is after the block
+            return " ".join((self._folder / "said").read_text(errors="replace").split())[-400:]
+        return ""
 
     def _fork(self) -> None:
         """A process for every stand-in, with its environment."""
@@ -310,7 +312,7 @@ def serve(stand_in: int | None = None) -> None:
     arrays = {name: value for name, value in answer.items() if isinstance(value, np.ndarray)}
     rest = {name: value for name, value in answer.items() if name not in arrays}
     aside = folder / f"{rank}.part.npz"
-    np.savez(aside, **arrays, **{"": np.array(json.dumps(rest))})
+    np.savez(aside, **(arrays | {"": np.array(json.dumps(rest))}))  # type: ignore[arg-type]
     aside.rename(folder / f"{rank}.npz")
     while True:
         MPI.COMM_SELF.Iprobe()

@@ -6,8 +6,8 @@ the new communicator is made (in `ompi_comm_activate`). Collectives may return w
 nobody sent. So there is one communicator, which stays; who is a member of it is agreed on; sums and votes are made of
 messages between two ranks, each of which arrives or fails; and a number in their tags keeps those of a sum that failed
 apart from all that follow. Nobody has to be told by `Revoke`: mpirun sees every death and tells all ranks. MPI's
-heartbeats stay off. They are sent only while MPI is called: a rank that computes for longer than their time-out would
-be put out alive.
+heartbeats stay off: by default they are sent while MPI is called, and a rank that computes for longer than their
+time-out would be put out alive.
 """
 
 from __future__ import annotations

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from assay.sim.ranks import RankFailed
 from assay.training.engine import mpi
 from assay.training.recover.job import IMPORTS, PATIENCE, Kill, Outcome, Training, joined, train
 
@@ -29,23 +31,28 @@ def run(training: Training, kills: Sequence[Kill] = (), outside: Sequence[tuple[
     asked = {"training": asdict(training), "kills": [asdict(kill) for kill in kills]}
     target = "assay.training.recover.ulfm_job:replica"
     with mpi.Job(target, training.replicas, asked, limit=PATIENCE, imports=IMPORTS) as job:
-        killer = threading.Thread(target=_kill, args=(job, outside), daemon=True)
+        over = threading.Event()
+        killer = threading.Thread(target=_kill, args=(job, outside, over), daemon=True)
         killer.start()
-        answers = job.survivors()
+        try:
+            answers = job.survivors()
+        finally:
+            over.set()
+            killer.join()
         deaths = {**job.noted(DIES), **job.killed}
-        killer.join()
     return joined(answers, [when for rank, when in deaths.items() if rank not in answers])
 
 
-def _kill(job: mpi.Job, outside: Sequence[tuple[int, float]]) -> None:
+def _kill(job: mpi.Job, outside: Sequence[tuple[int, float]], over: threading.Event) -> None:
     """From another process: whatever the replica does just then."""
-    clock = mpi.Clock(PATIENCE)
-    while len(job.noted(BEGAN)) < job.ranks and not clock.over():
-        time.sleep(mpi.TICK)
+    while len(job.noted(BEGAN)) < job.ranks and not over.wait(mpi.TICK):
+        pass
     began = time.monotonic()
     for rank, after in sorted(outside, key=lambda one: one[1]):
-        time.sleep(max(0.0, began + after - time.monotonic()))
-        job.kill(rank)
+        if over.wait(max(0.0, began + after - time.monotonic())):
+            return
+        with suppress(RankFailed):  # all were gone by then
+            job.kill(rank)
 
 
 def replica(asked: dict[str, Any]) -> dict[str, Any]:
