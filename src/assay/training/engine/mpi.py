@@ -312,7 +312,7 @@ def serve(stand_in: int | None = None) -> None:
     arrays = {name: value for name, value in answer.items() if isinstance(value, np.ndarray)}
     rest = {name: value for name, value in answer.items() if name not in arrays}
     aside = folder / f"{rank}.part.npz"
-    np.savez(aside, **(arrays | {"": np.array(json.dumps(rest))}))  # type: ignore[arg-type]
+    np.savez(aside, **(arrays | {"": np.array(json.dumps(rest))}))
     aside.rename(folder / f"{rank}.npz")
     while True:
         MPI.COMM_SELF.Iprobe()
