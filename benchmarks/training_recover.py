@@ -1,6 +1,6 @@
 """Hundreds of random kills over both back ends; torchft in both of its modes beside it, where it is at hand.
 
-python benchmarks/training_recover.py [--kills 200] [--ulfm 60] [--torchft PYTHON]
+python benchmarks/training_recover.py [--kills 200] [--ulfm 100] [--torchft PYTHON]
 """
 
 from __future__ import annotations
@@ -146,8 +146,7 @@ def main() -> None:
     if asked.kills:
         print(json.dumps({"gloo": fuzz(job.run, training, asked.kills, asked.first)}, indent=2))
     if asked.ulfm:
-        fewer = replace(training, replicas=4, timeout=30.0)  # each of them imports torch anew
-        print(json.dumps({"ulfm": fuzz(ulfm_job.run, fewer, asked.ulfm, asked.first)}, indent=2))
+        print(json.dumps({"ulfm": fuzz(ulfm_job.run, training, asked.ulfm, asked.first)}, indent=2))
 
     if asked.torchft:
         beside(asked.torchft, asked.first)

@@ -9,7 +9,8 @@ again. The weights after the step are those of a job in which nobody died, up to
 
 Read in the paper are the communicator repaired inside a step, the fixed number of microbatches, boundary and spare
 roles; how buckets are kept or restored is inferred in parts. Two back ends: gloo, with a keeper process that numbers
-epochs and sees a death by its closed connection (a time-out is the fallback), and MPI with ULFM, as in the paper.
+epochs and sees a death by its closed connection (a time-out is the fallback), and MPI with ULFM, as in the paper but
+without its `Shrink`, which in Open MPI 5.0.11 crashes when another rank dies inside it.
 
 Beside it: drop and go, spares (both by torchft's rules, on our substrate), and restart from checkpoints. Real processes
 are killed by SIGKILL at drawn points; 512 GPUs are a model, see `fleet`.

@@ -1,4 +1,4 @@
-"""What a replica needs of its peers, over gloo and a keeper, or over MPI with ULFM.
+"""What a replica needs of its peers, and how it gets it over gloo and a keeper; `ulfm` does it over MPI.
 
 A back end sums a buffer over the members of an epoch, or says that it could not; lets the survivors agree, after which
 there is a new epoch if somebody is gone; and knows between two calls whether the epoch still holds.
@@ -148,52 +148,3 @@ class Gloo:
 def _close(group: Any, limit: timedelta) -> None:
     group.abort()
     time.sleep(limit.total_seconds() + 1.0)
-
-
-class Ulfm:
-    """MPI's own fault tolerance, as the paper uses: an error, revoke, shrink, agree. Needs the extra `mpi`.
-
-    Start it with `mpirun --with-ft ulfm -n 4 python train.py`.
-    """
-
-    def __init__(self) -> None:
-        from mpi4py import MPI
-
-        self._mpi = MPI
-        self._comm = MPI.COMM_WORLD.Dup()
-        self._comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self.rank = MPI.COMM_WORLD.Get_rank()
-        self._members = list(range(self._comm.Get_size()))
-
-    @property
-    def broken(self) -> bool:
-        """Whether the communicator was revoked."""
-        return bool(self._comm.Is_revoked())
-
-    def all_reduce(self, buffer: Tensor) -> None:
-        """Sum it over the members."""
-        try:
-            self._comm.Allreduce(self._mpi.IN_PLACE, buffer.numpy(), self._mpi.SUM)
-        except self._mpi.Exception as error:
-            self._comm.Revoke()  # whoever still waits in it learns of it
-            raise Broken from error
-
-    def agree(self, value: Any) -> dict[int, Any]:
-        """Gather, and agree on whether everybody could; shrink and try again where not."""
-        while True:
-            votes: list[tuple[int, Any]] = []
-            try:
-                votes = self._comm.allgather((self.rank, value))
-            except self._mpi.Exception:
-                self._comm.Revoke()
-            try:
-                whole = self._comm.Agree(int(bool(votes)))
-            except self._mpi.Exception:  # a failure nobody has acknowledged: all survivors see it here alike
-                whole = 0
-            if whole:
-                return dict(sorted(votes))
-            self._comm = self._comm.Shrink()
-            self._comm.Set_errhandler(self._mpi.ERRORS_RETURN)
-
-    def leave(self) -> None:
-        """MPI ends with the process."""

@@ -225,9 +225,9 @@ def _work(
 
 def train(
     training: Training, backend: Backend, kills: Sequence[Kill] = (),
-    seen: Callable[[int, int, int, float], None] = lambda *_: None,
+    seen: Callable[[int, int, int, float], None] = lambda *_: None, dies: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The loop of one replica."""
+    """The loop of one replica; `dies` is called right before it kills itself."""
     ids = tokens(training)
     params, optimizer = network(training)
     first = _load(training, params, optimizer)
@@ -238,7 +238,7 @@ def train(
             log.mended.append(time.monotonic())
         for kill in kills:
             if (kill.step, kill.point) == (now, point) and kill.at in (at, ANY):
-                _die(kill.late)
+                _die(kill.late, dies)
 
     some = list(params.tensors.values())
     kind = SYSTEMS[training.system](training.replicas - training.spares)
@@ -307,11 +307,14 @@ def _load(training: Training, params: tiny_lm.Params, optimizer: Any) -> int:
         return int(found["step"])
 
 
-def _die(late: float | None) -> None:
-    if late is None:
+def _die(late: float | None, dies: Callable[[], None]) -> None:
+    def end() -> None:
+        dies()
         os.kill(os.getpid(), signal.SIGKILL)
-        return
-    timer = threading.Timer(late, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    if late is None:
+        end()
+    timer = threading.Timer(late or 0.0, end)
     timer.daemon = True
     timer.start()
 

