@@ -75,15 +75,17 @@ class Search(Protocol):
 
 
 def structured(parent: Candidate, feedback: Feedback) -> Values:
-    """Turn some knobs: two or three while exploring, one while exploiting, towards values that did well so far."""
+    """Draw some knobs anew, the likelier the better a value did so far: half of them while exploring, one while exploiting."""
     random, names = feedback.random, list(feedback.knobs)
-    turned = 1 if feedback.phase == "exploit" else int(random.integers(2, 4))
-    values = list(parent.values)
     free = [at for at, name in enumerate(names) if len(feedback.knobs[name]) > 1]
+    explores = feedback.phase == "explore"
+    turned = (len(free) + 1) // 2 if explores else 1
+    values = list(parent.values)
     for at in random.permutation(free)[:turned].tolist():
-        choices = [k for k, value in enumerate(feedback.knobs[names[at]]) if value != values[at]]
-        weight = np.exp([(2.0 if turned == 1 else 1.0) * feedback.bias[names[at]][k] for k in choices])
-        values[at] = feedback.knobs[names[at]][int(random.choice(choices, p=weight / weight.sum()))]
+        choices = [k for k, value in enumerate(feedback.knobs[names[at]]) if explores or value != values[at]]
+        weight = np.cumsum(np.exp([2.0 * feedback.bias[names[at]][k] for k in choices]))
+        drawn = int(np.searchsorted(weight, random.random() * weight[-1]))
+        values[at] = feedback.knobs[names[at]][choices[min(drawn, len(choices) - 1)]]
     return tuple(values)
 
 
@@ -139,12 +141,14 @@ class Random:
     knobs: Knobs
     random: np.random.Generator
     tried: list[Candidate] = field(default_factory=list)
+    _seen: set[Values] = field(default_factory=set)
     _asked: Candidate | None = None
 
     def ask(self) -> Candidate:
         """The next candidate."""
-        values = _unseen(self.knobs, {one.values for one in self.tried}, self.random)
+        values = _unseen(self.knobs, self._seen, self.random)
         self._asked = Candidate(values, len(self.tried) + 1, phase="random")
+        self._seen.add(values)
         return self._asked
 
     def tell(self, score: float, stage: str = "", note: str = "") -> None:
@@ -180,6 +184,7 @@ class Islands:
     summaries: int = 0
     bias: dict[str, tuple[float, ...]] = field(default_factory=dict)
     _asked: Candidate | None = None
+    _seen: set[Values] = field(default_factory=set)
     _visitors: dict[int, Candidate] = field(default_factory=dict)
 
     @property
@@ -201,7 +206,7 @@ class Islands:
         generation, island = 1 + turn // self.islands, turn % self.islands
         if island == 0:
             self._between(generation)
-        seen = {one.values for one in self.tried}
+        seen = self._seen
         parent = self._parent(island, phase := self._phase(generation))
         if parent is None:
             self._asked = Candidate(_unseen(self.knobs, seen, self.random), generation, island, "random")
@@ -214,6 +219,7 @@ class Islands:
     def tell(self, score: float, stage: str = "", note: str = "") -> None:
         """What came of it."""
         assert self._asked is not None, "ask first"
+        self._seen.add(self._asked.values)
         self.tried.append(replace(self._asked, score=score, stage=stage, note=note))
 
     def _phase(self, generation: int) -> str:
@@ -233,16 +239,14 @@ class Islands:
                     self.migrated += 1
 
     def _parent(self, island: int, phase: str) -> Candidate | None:
-        """While exploiting an island's best; while exploring one of its members, the better the likelier."""
-        own = [one for one in self.tried if one.phase == "safe" or one.island == island]
+        """While exploring one of the island's own and its visitor, while exploiting one of all; the better the likelier."""
+        own = [one for one in self.tried if phase == "exploit" or one.phase == "safe" or one.island == island]
         own += [self._visitors[island]] if island in self._visitors else []
         if not own:
             return None
         own.sort(key=lambda one: -one.score)
-        if phase == "exploit":
-            return own[0]
-        weight = 0.5 ** np.arange(len(own))
-        return own[int(self.random.choice(len(own), p=weight / weight.sum()))]
+        at = int(self.random.geometric(0.5)) - 1
+        return own[min(at, len(own) - 1)]
 
     def _new(self, parent: Candidate, feedback: Feedback, seen: set[Values]) -> Values:
         """A candidate never asked for: the mutator's, then more and more turned knobs, then any."""

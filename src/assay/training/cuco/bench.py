@@ -34,7 +34,8 @@ from assay.training.engine.shaped import Link
 
 CHECKS = 3  # inputs on which a candidate is verified, at least
 CLOSE = 1e-4  # in parts of the largest right number: float32, summed in another order
-PATIENCE = 30.0  # seconds that a rank waits for the other within a run
+PATIENCE = 10.0  # seconds that a rank waits for the other within a run
+HANGS = 120.0  # seconds after which a rank that says nothing is given up
 IMPORTS = ("torch", "numpy")
 FAST = 1.0  # gigabit a second
 
@@ -120,7 +121,7 @@ class Bench:
             for end in self._ends:
                 end.send(Job(dict(directive), shots))
             while len(answers) < RANKS:
-                ready = wait([end for end in self._ends if end not in answers], 4 * self.patience)
+                ready = wait([end for end in self._ends if end not in answers], HANGS)
                 if not ready:
                     raise EOFError("hangs")
                 answers |= {end: end.recv() for end in ready}  # type: ignore[attr-defined]

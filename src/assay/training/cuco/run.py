@@ -18,6 +18,8 @@ from assay.training.cuco.program import RANKS, Array, Lowered, Program, Stage, l
 from assay.training.cuco.wire import Card
 from assay.training.engine.shaped import Link
 
+LONGEST = 0.05  # seconds that a moment of waiting counts: whoever was frozen meanwhile did not wait
+MEET = 300.0  # seconds that ranks wait for each other between runs
 SWITCH = 1e-4  # seconds after which a thread lets another run: a card must not wait the usual 5 ms for its rank
 
 
@@ -51,7 +53,7 @@ class Runner:
         self.stages = [stage for stage in program.stages if me in stage.ranks]
         self.wires = {stage.name for stage in program.stages if stage.wire}
         self.next = {stage.name: 0 for stage in program.stages}
-        self.dawdle = 0.0
+        self.dawdle, self._failed = 0.0, ""
         self._jobs: SimpleQueue[Any] = SimpleQueue()
         self._issuer = threading.Thread(target=self._issues, daemon=True) if low.issuer == "thread" else None
 
@@ -63,6 +65,8 @@ class Runner:
         self._jobs.put(None)
         if self._issuer:
             self._issuer.join()
+        if self._failed:
+            raise Stalled(self._failed)
 
     def _after(self) -> None:
         for stage in self.stages:
@@ -93,7 +97,8 @@ class Runner:
                     return False
             elif self.next[first] <= chunk:
                 return False
-        return not stage.wire or self.low.issuer == "thread" or self._room(stage, chunk)
+        alone = self.low.issuer == "thread" and self.low.scope != "all"  # the issuer waits for room, and we do not for it
+        return not stage.wire or alone or self._room(stage, chunk)
 
     def _room(self, stage: Stage, chunk: int) -> bool:
         return self.low.scope in ("arrival", "none") or self.card.room(stage.name, chunk)
@@ -129,19 +134,24 @@ class Runner:
 
     def _issues(self) -> None:
         """The issuer's thread."""
-        while (job := self._jobs.get()) is not None:
-            stage, chunk, tiles = job
-            self._until(lambda stage=stage, chunk=chunk: self._room(stage, chunk))  # type: ignore[misc]
-            self._issue(stage, chunk, tiles)
+        try:
+            while (job := self._jobs.get()) is not None:
+                stage, chunk, tiles = job
+                self._until(lambda stage=stage, chunk=chunk: self._room(stage, chunk))  # type: ignore[misc]
+                self._issue(stage, chunk, tiles)
+        except Exception as error:
+            self._failed = str(error)  # for the rank's own thread to find
 
     def _until(self, test: Callable[[], bool]) -> None:
         if test():
             return
-        end = time.monotonic() + self.patience
+        waited, last = 0.0, time.monotonic()
         while not test():
             self.card.pause()
-            if time.monotonic() > end:
-                raise Stalled(f"nothing came in {self.patience:g} s")
+            last, before = time.monotonic(), last
+            waited += min(last - before, LONGEST)
+            if waited > self.patience or self._failed:
+                raise Stalled(self._failed or f"nothing came in {self.patience:g} s")
 
 
 def serve(
@@ -175,14 +185,14 @@ def shoot(
     card = Card(dist, rank, link, low, wires, {wire.name: data[wire.reads[0]].shape[1:] for wire in wires})
     runner = Runner(program, rank.index, low, data, card, patience)
     runner.dawdle = shot.dawdle if shot.slow == rank.index else 0.0
-    rank.meet(patience)
+    rank.meet(MEET)
     card.begin()
     began = time.perf_counter()
     runner.run()
     ended = time.perf_counter()
     off = float(error_of(program.result(data, rank.index), right)) if shot.check else float("nan")
     card.end()
-    rank.meet(patience)  # counters and windows are the next run's from here on
+    rank.meet(MEET)  # counters and windows are the next run's from here on
     return began, ended, off
 
 
