@@ -77,6 +77,7 @@ class Bench:
     patience: float = PATIENCE
     evaluated: int = 0
     restarts: int = -1
+    spent: float = 0.0  # processor seconds of ranks that are gone
     _dawdle: float = 0.0
 
     def __enter__(self) -> Bench:
@@ -87,13 +88,13 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        self.stop()
 
     def _start(self) -> None:
         data = self.program.inputs(self.seed, 0)
         wires = [stage for stage in self.program.stages if stage.wire]
         nbytes = sum(data[wire.reads[0]].nbytes for wire in wires)
-        self._open = ExitStack()
+        self._open, self._spent = ExitStack(), [0.0] * RANKS
         self.restarts += 1
         folder = self._open.enter_context(scratch())
         pipes = [multiprocessing.get_context("forkserver").Pipe() for _ in range(RANKS)]
@@ -107,10 +108,11 @@ class Bench:
         for _, theirs in pipes:
             theirs.close()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End the ranks; the next directive gets new ones."""
         if self._open is not None:
             self._open.close()
-            self._open = None
+            self._open, self.spent = None, self.spent + sum(self._spent)
 
     def shots(self, directive: Mapping[str, Any], shots: tuple[Shot, ...]) -> list[tuple[float, float]] | str:
         """Seconds and error of each run, of the slower rank and of the worse; or what went wrong."""
@@ -124,11 +126,12 @@ class Bench:
                 ready = wait([end for end in self._ends if end not in answers], HANGS)
                 if not ready:
                     raise EOFError("hangs")
-                answers |= {end: end.recv() for end in ready}  # type: ignore[attr-defined]
+                for end in ready:
+                    self._spent[self._ends.index(end)], answers[end] = end.recv()  # type: ignore[union-attr,arg-type]
                 if told := next((one for one in answers.values() if isinstance(one, str)), None):
                     raise EOFError(told)
         except (EOFError, OSError) as error:
-            self._stop()  # whatever is still on its way belongs to nobody
+            self.stop()  # whatever is still on its way belongs to nobody
             return str(error) or "a rank died"
         each = list(answers.values())
         return [

@@ -97,7 +97,9 @@ class Runner:
                     return False
             elif self.next[first] <= chunk:
                 return False
-        alone = self.low.issuer == "thread" and self.low.scope != "all"  # the issuer waits for room, and we do not for it
+        alone = (
+            self.low.issuer == "thread" and self.low.scope != "all"
+        )  # the issuer waits for room, and we do not for it
         return not stage.wire or alone or self._room(stage, chunk)
 
     def _room(self, stage: Stage, chunk: int) -> bool:
@@ -166,9 +168,10 @@ def serve(
         while (job := end.recv()) is not None:
             low = lower(program, job.directive)
             try:
-                end.send([shoot(rank, dist, program, low, link, shot, known, patience) for shot in job.shots])
+                shots = [shoot(rank, dist, program, low, link, shot, known, patience) for shot in job.shots]
+                end.send((time.process_time(), shots))
             except Exception as error:
-                end.send(f"{type(error).__name__}: {error}")
+                end.send((time.process_time(), f"{type(error).__name__}: {error}"))
 
 
 def shoot(
