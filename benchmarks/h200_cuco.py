@@ -12,7 +12,7 @@ h200_cuco.jsonl to $OUT, or here.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: D103
+# ruff: noqa: D102
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Search by asking and telling, for settings whose worth only a trial can tell: islands in two phases, and at random.
 
-A candidate is a value for each knob. Whoever searches calls :meth:`ask` for the next one, tries it, and tells its score:
-a positive number if it passed every test (a speed-up, the more the better), and 0 with a stage and a note if it did not.
-No candidate is asked for twice. This file needs NumPy only, so scripts on other machines load it by its path.
+A candidate is a value for each knob. Whoever searches calls :meth:`ask` for the next one, tries it, and tells its
+score: a positive number if it passed every test (a speed-up, the more the better), and 0 with a stage and a note if it
+did not. No candidate is asked for twice. This file needs NumPy only, so scripts on other machines load it by its path.
 
 >>> search = Islands({"chunk": (1, 2, 4), "wait": ("block", "poll")}, np.random.default_rng(0), safe=(1, "block"))
 >>> search.ask().values
@@ -75,7 +75,7 @@ class Search(Protocol):
 
 
 def structured(parent: Candidate, feedback: Feedback) -> Values:
-    """Draw some knobs anew, the likelier the better a value did so far: half of them while exploring, one while exploiting."""
+    """Draw knobs anew, values that did well more often: half of the knobs while exploring, one while exploiting."""
     random, names = feedback.random, list(feedback.knobs)
     free = [at for at, name in enumerate(names) if len(feedback.knobs[name]) > 1]
     explores = feedback.phase == "explore"
@@ -239,7 +239,7 @@ class Islands:
                     self.migrated += 1
 
     def _parent(self, island: int, phase: str) -> Candidate | None:
-        """While exploring one of the island's own and its visitor, while exploiting one of all; the better the likelier."""
+        """While exploring one of the island's own or its visitor, while exploiting any; the better the likelier."""
         own = [one for one in self.tried if phase == "exploit" or one.phase == "safe" or one.island == island]
         own += [self._visitors[island]] if island in self._visitors else []
         if not own:

@@ -1,4 +1,4 @@
-"""CUCo: let a search place communication inside computation: a safe version first, then evolution, verified before timed.
+"""CUCo: let a search place communication inside computation: a safe version first, then evolution, all of it verified.
 
 A program that computes, communicates and computes again leaves the link idle while it computes and the processor idle
 while it communicates. How to interleave the two is a choice of many knobs: by which transport, where transfers sit,
@@ -58,7 +58,7 @@ use_when = "The same exchange runs often, computing and moving take about as lon
 avoid_when = "One of the two takes nearly all the time, or a plain overlap in a few chunks already hides the other."
 own_input = "assay compare cuco --program examples/halo.py:Halo --budget 13"
 references = (
-    "Islands: Romera-Paredes et al., Nature 2024 (FunSearch). Tile overlap: Chang et al., 2024 (FLUX); Triton-distributed.",
+    "Islands: Romera-Paredes et al., Nature 2024 (FunSearch). Overlap by tiles: Chang et al., 2024 (FLUX).",
 )
 STORED = Path(__file__).with_name("h200.json")
 BUDGET = 41  # tries of a search: the safe version and ten generations on four islands

@@ -54,7 +54,7 @@ def endpoint(url: str, model: str, timeout: float = 60.0) -> Mutator:
 
 @click.command(epilog="Example:  assay compare cuco --program examples/halo.py:Halo --budget 13")
 @click.option("--program", "source", metavar="NAME or FILE.py:CLASS",
-              help="gemm, attention, moe, kv, or a class of your own: tiles, stages, inputs, result, reference.")  # fmt: skip
+              help="gemm, attention, moe, kv, or a class: tiles, stages, inputs, result, reference.")  # fmt: skip
 @click.option("--budget", type=click.IntRange(2, 10_000), default=41, show_default=True, help="Candidates to try.")
 @click.option("--link", "speed", default="1gbit", show_default=True, help="Between the ranks.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=7, show_default=True, help="Of the race in the end.")

@@ -1,8 +1,8 @@
 """A program of two ranks as stages over tiles, the directive that says how to run it, and what the two must satisfy.
 
-A stage computes a stretch of tiles or moves it to the other rank. From what stages read and write follows what must wait
-for what; a directive says by which means it does. Some directives leave a dependence to luck: nothing here keeps them
-from being tried, since finding that out is what verification is for. :func:`hazards` tells what a reader would.
+A stage computes a stretch of tiles or moves it to the other rank. From what stages read and write follows what must
+wait for what; a directive says by which means it does. Some directives leave a dependence to luck: nothing here keeps
+them from being tried, since finding that out is what verification is for. :func:`hazards` tells what a reader would.
 
 >>> class Doubled:
 ...     tiles = 4

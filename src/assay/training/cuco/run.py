@@ -1,4 +1,4 @@
-"""What a rank does: run a program under a directive, chunk by chunk, and say when it began, ended and how far off it is."""
+"""What a rank does: run a program under a directive, chunk by chunk, and say how long it took and how far off it is."""
 
 from __future__ import annotations
 

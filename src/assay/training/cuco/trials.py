@@ -101,7 +101,7 @@ def _replay(
 
 
 def streams(program: Any) -> dict[str, Row]:
-    """Stream-level overlap as one writes it by hand: chunks, a wait for each, host-issued; by the size of its chunks."""
+    """Stream-level overlap as one writes it by hand: chunks, a wait for each, host-issued; by the size of chunks."""
     base = host(program) | {"placement": "inside", "scope": "chunk", "depth": program.tiles}
     return {f"stream {chunk}": base | {"chunk": chunk} for chunk in knobs(program)["chunk"][1:]}
 

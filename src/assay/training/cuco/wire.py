@@ -1,9 +1,9 @@
 """A shaped link between two ranks with a card at either end that moves data while the rank computes.
 
-Two transports. `message`: gloo carries the bytes, the receiver's card puts them where they belong. `window`: the sender's
-card stores into memory that both ranks map. With either, data is where it belongs when a link of the given bandwidth and
-latency would have brought it, not before: who reads too early reads what was there. Counters in shared memory tell how
-many tiles have arrived and how many chunks were read; they are not shaped.
+Two transports. `message`: gloo carries the bytes, the receiver's card puts them where they belong. `window`: the
+sender's card stores into memory that both ranks map. With either, data is where it belongs when a link of the given
+bandwidth and latency would have brought it, not before: who reads too early reads what was there. Counters in shared
+memory tell how many tiles have arrived and how many chunks were read; they are not shaped.
 """
 
 from __future__ import annotations
