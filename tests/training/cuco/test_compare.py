@@ -12,6 +12,7 @@ from click.testing import CliRunner
 pytest.importorskip("torch")
 
 from assay.cli.main import assay
+from assay.record.errors import BadInput
 from assay.training.cuco import host, safe
 from assay.training.cuco.compare import compare, endpoint
 from assay.training.cuco.targets import Gemm
@@ -71,4 +72,5 @@ def test_a_program_of_ones_own_is_searched_and_a_candidate_comes_back_from_the_d
 )  # fmt: skip
 def test_bad_input_gets_one_line(words: list[str], why: str) -> None:
     found = CliRunner().invoke(assay, ["compare", "cuco", *words])
-    assert found.exit_code == 2 and why in found.output and "Traceback" not in found.output
+    assert isinstance(found.exception, BadInput) and found.exception.exit_code == 2
+    assert why in str(found.exception) and "\n" not in str(found.exception)
