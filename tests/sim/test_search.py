@@ -40,7 +40,9 @@ def test_islands_explore_first_then_exploit_and_visit_each_other() -> None:
 
 
 def test_exploiting_turns_one_knob() -> None:
-    feedback = Feedback(KNOBS, "exploit", [], {name: (0.0,) * len(v) for name, v in KNOBS.items()}, np.random.default_rng(0))
+    feedback = Feedback(
+        KNOBS, "exploit", [], {name: (0.0,) * len(v) for name, v in KNOBS.items()}, np.random.default_rng(0)
+    )
     parent = Candidate((0, 0, "x"))
     for _ in range(20):
         changed = sum(a != b for a, b in zip(structured(parent, feedback), parent.values, strict=True))

@@ -57,9 +57,7 @@ needs = ("torch",)
 use_when = "The same exchange runs often, computing and moving take about as long, and its result can be checked."
 avoid_when = "One of the two takes nearly all the time, or a plain overlap in a few chunks already hides the other."
 own_input = "assay compare cuco --program examples/halo.py:Halo --budget 13"
-references = (
-    "Islands: Romera-Paredes et al., Nature 2024 (FunSearch). Overlap by tiles: Chang et al., 2024 (FLUX).",
-)
+references = ("Islands: Romera-Paredes et al., Nature 2024 (FunSearch). Overlap by tiles: Chang et al., 2024 (FLUX).",)
 STORED = Path(__file__).with_name("h200.json")
 BUDGET = 41  # tries of a search: the safe version and ten generations on four islands
 

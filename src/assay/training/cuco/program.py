@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 Directive = Mapping[str, Any]
+Shape = Any  # a program or its class: what has tiles and stages
 RANKS = 2
 KNOBS: dict[str, tuple[Any, ...]] = {
     "transport": ("message", "window"),  # gloo's two-sided messages, or stores into the other's memory and a flag
@@ -96,7 +97,8 @@ class Dependence:
 
 def dependences(stages: tuple[Stage, ...]) -> list[Dependence]:
     """Who must wait for whom, chunk by chunk, from what stages read and write."""
-    found, writer = [], {}
+    found: list[Dependence] = []
+    writer: dict[str, Stage] = {}
     for stage in stages:
         for buffer in stage.reads:
             if buffer in writer:
@@ -107,7 +109,7 @@ def dependences(stages: tuple[Stage, ...]) -> list[Dependence]:
     return found
 
 
-def knobs(program: Program | type) -> dict[str, tuple[Any, ...]]:
+def knobs(program: Shape) -> dict[str, tuple[Any, ...]]:
     """The values of each knob for a program: chunks that divide its tiles.
 
     >>> class Four:
@@ -119,7 +121,7 @@ def knobs(program: Program | type) -> dict[str, tuple[Any, ...]]:
     return KNOBS | {"chunk": cuts, "depth": tuple(sorted({1, min(2, program.tiles), program.tiles}))}
 
 
-def hazards(program: Program | type, directive: Directive) -> list[str]:
+def hazards(program: Shape, directive: Directive) -> list[str]:
     """Dependences between ranks that nothing enforces: each may be kept by luck."""
     found, chunks = [], program.tiles // directive["chunk"]
     wires = {stage.name for stage in program.stages if stage.wire}
@@ -132,12 +134,12 @@ def hazards(program: Program | type, directive: Directive) -> list[str]:
     return found
 
 
-def host(program: Program | type) -> dict[str, Any]:
+def host(program: Shape) -> dict[str, Any]:
     """Host-driven communication: a stage at a time over everything, one message, and a wait for its delivery."""
     return {name: values[0] for name, values in knobs(program).items()}
 
 
-def safe(program: Program | type) -> dict[str, Any]:
+def safe(program: Shape) -> dict[str, Any]:
     """The fast path: communication moved between the tiles, by the most conservative means that cover every dependence.
 
     Values of a knob stand in the order of caution, so it is the first in that order that hands over inside, in more
@@ -169,7 +171,7 @@ class Lowered:
     feeds: Mapping[str, tuple[str, ...]]  # by stage: the stages whose chunk it needs
 
 
-def lower(program: Program | type, directive: Directive) -> Lowered:
+def lower(program: Shape, directive: Directive) -> Lowered:
     """The compile step.
 
     >>> class Four:
