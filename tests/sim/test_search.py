@@ -1,4 +1,4 @@
-"""Search by asking and telling: nothing twice, phases in their order, a start that is kept, and mutators that refuse."""
+"""Search by asking and telling: nothing twice, phases in their order, a start that is kept, mutators that refuse."""
 
 from __future__ import annotations
 
