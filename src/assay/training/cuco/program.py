@@ -13,7 +13,7 @@ them from being tried, since finding that out is what verification is for. :func
 >>> safe(Doubled)["scope"], hazards(Doubled, safe(Doubled))
 ('all', [])
 >>> hazards(Doubled, safe(Doubled) | {"scope": "none"})
-['keep reads got before it has arrived']
+['keep reads got before it has arrived', 'move overwrites got before keep has read it']
 """
 
 from __future__ import annotations
