@@ -17,7 +17,7 @@ from assay.training.cuco.bench import CLOSE, Bench, Database, Outcome, pursue
 from assay.training.cuco.program import Uncompilable, hazards, host, knobs, lower, safe
 from assay.training.cuco.run import Shot
 
-SPACE = ("transport", "placement", "scope", "chunk", "depth", "issuer")  # knobs of the measured space
+SPACE = ("transport", "placement", "scope", "chunk", "depth")  # knobs of the measured space; the issuer if it is wide
 NEAR = 1.02  # a search has reached a time if it is within this factor of it: medians of a few runs are not closer
 REPLAYS = 4  # of each search for each seed
 FRESH = 1 << 20  # seeds of inputs that no search has seen
@@ -25,16 +25,19 @@ SEARCHES = ("two-phase", "random", "no fast path", "single phase")
 Row = dict[str, Any]
 
 
-def small(program: Any) -> dict[str, tuple[Any, ...]]:
+def small(program: Any, wide: bool = False) -> dict[str, tuple[Any, ...]]:
     """The knobs of the space that is measured as a whole: some are fixed at their first value, depth has two."""
-    found = {name: values if name in SPACE else values[:1] for name, values in knobs(program).items()}
+    found = {
+        name: values if name in SPACE or (wide and name == "issuer") else values[:1]
+        for name, values in knobs(program).items()
+    }
     return found | {"depth": found["depth"][1:]}
 
 
-def space(target: str, sizes: Row, rounds: int, seed: int) -> dict[str, Row]:
+def space(target: str, sizes: Row, wide: bool, rounds: int, seed: int) -> dict[str, Row]:
     """Every directive of the small space through the cascade, in drawn order."""
     with Bench(target, sizes, seed=seed, rounds=rounds) as bench, Gauge() as gauge:
-        base, choices = bench.settle(host(bench.program)).median, small(bench.program)
+        base, choices = bench.settle(host(bench.program)).median, small(bench.program, wide)
         every = list(product(*choices.values()))
         found: dict[Values, Outcome] = {}
         for at in stream(seed, "cuco", "space").permutation(len(every)).tolist():
