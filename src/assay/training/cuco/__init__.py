@@ -193,7 +193,8 @@ claims = [
     ),
     Claim(
         "fast-path", _searches("best", "two-phase", "no fast path"), kind=Kind.RATIO, toward="up",
-        evidence=Evidence.REPLAY, asks="After equally many tries it is faster than that of the same search without a safe start.",
+        evidence=Evidence.REPLAY,
+        asks="After equally many tries it is faster than that of the same search without a safe start.",
     ),
     Claim(
         "phases", _searches("best", "two-phase", "single phase"), kind=Kind.RATIO, toward="up",

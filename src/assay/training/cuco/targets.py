@@ -6,7 +6,7 @@ Each is written as stages over tiles, with a reference that computes the same fr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -244,13 +244,15 @@ class KvTransfer:
 
     def reference(self, inputs: list[Data], rank: int) -> Array:
         """Both on one rank, a layer at a time."""
-        data, d = {name: value.astype(np.float64) for name, value in inputs[0].items()}, self.width
+        data: dict[str, Any] = {name: value.astype(np.float64) for name, value in inputs[0].items()}
+        d = self.width
         x, y = data["x"], data["y"]
         for w, mix in zip(data["w"], data["mix"], strict=True):
             kv = (x @ w)[:, d:]
             y = self._layer(y, y @ w[:, :d], kv, mix)
             x = self._layer(x, x @ w[:, :d], kv, mix)
-        return x if rank == 0 else y
+        found: Array = x if rank == 0 else y
+        return found
 
 
 TARGETS = {"gemm": Gemm, "attention": Attention, "moe": Experts, "kv": KvTransfer}
