@@ -126,8 +126,9 @@ class Bench:
                 ready = wait([end for end in self._ends if end not in answers], HANGS)
                 if not ready:
                     raise EOFError("hangs")
-                for end in ready:
-                    self._spent[self._ends.index(end)], answers[end] = end.recv()  # type: ignore[union-attr,arg-type]
+                for at, end in enumerate(self._ends):
+                    if end in ready:
+                        self._spent[at], answers[end] = end.recv()
                 if told := next((one for one in answers.values() if isinstance(one, str)), None):
                     raise EOFError(told)
         except (EOFError, OSError) as error:

@@ -34,7 +34,8 @@ class Card:
         self.at = {wire.name: k for k, wire in enumerate(wires)}
         hears = [wire for wire in wires if self.peer in wire.ranks]
         shapes = {wire.name: (low.depth, low.chunk, *tile[wire.name]) for wire in wires}
-        self.mine, self.theirs = ({} for _ in range(2))  # type: dict[str, Array], dict[str, Array]
+        self.mine: dict[str, Array] = {}
+        self.theirs: dict[str, Array] = {}
         offset, window = 0, rank.array("window")
         for wire in wires:
             shape, nbytes = shapes[wire.name], 4 * int(np.prod(shapes[wire.name]))
@@ -43,7 +44,8 @@ class Card:
             self.theirs[wire.name] = room[self.peer]
             self.mine[wire.name].fill(np.nan)
             offset += nbytes
-        self._changed, self._leaving, self._free = threading.Condition(), [], 0.0  # type: Any, list[Any], float
+        self._changed, self._free = threading.Condition(), 0.0
+        self._leaving: list[Any] = []
         self._posted: SimpleQueue[Any] = SimpleQueue()
         self._threads = [threading.Thread(target=self._deliver, daemon=True)] if low.transport == "window" else []
         if low.transport == "message":
