@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 TARGET = Path(__file__).parents[1] / "src/assay/kernels/engine/h200.json"
+CUCO = Path(__file__).parents[1] / "src/assay/training/cuco/h200.json"  # another room's, with every round
 PASSING = ("took", "done", "error", "failed")
 
 
@@ -28,8 +29,22 @@ def short(row: dict[str, Any]) -> dict[str, Any]:
     return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items()}
 
 
+def keep_cuco(source: str, rows: list[dict[str, Any]]) -> None:
+    """What `h200_cuco.py` raced and searched, beside its paper."""
+    found = {part: [row for row in rows if row["part"] == f"cuco-{part}"] for part in ("facts", "race", "search")}
+    if found["race"]:
+        lines = {
+            part: ",\n".join(json.dumps(row, separators=(",", ":")) for row in each) for part, each in found.items()
+        }
+        parts = ",\n".join(f'"{part}": [\n{text}\n]' for part, text in lines.items())
+        CUCO.write_text(f'{{"source": {json.dumps(source)},\n{parts}}}\n')
+
+
 def main() -> None:
     date, *files = sys.argv[1:]
+    source = f"measured on one NVIDIA H200 on {date} by benchmarks/h200_*.py"
+    every = [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
+    keep_cuco(source, every)
     parts: dict[str, list[dict[str, Any]]] = {}
     for row in json.loads(TARGET.read_text())["rows"]:
         parts.setdefault(row["part"], []).append(row)
@@ -37,11 +52,12 @@ def main() -> None:
         found: dict[str, list[dict[str, Any]]] = {}
         for line in Path(file).read_text().splitlines():
             row = json.loads(line)
+            if row["part"].startswith("cuco-"):
+                continue
             if row["part"].rpartition("-")[2] not in PASSING and row.get("what") not in PASSING:
                 found.setdefault(row["part"], []).append(short(row))
         parts |= found
     rows = [row for part in parts.values() for row in part]
-    source = f"measured on one NVIDIA H200 on {date} by benchmarks/h200_*.py"
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     TARGET.write_text(f'{{"source": {json.dumps(source)}, "rows": [\n{lines}\n]}}\n')
 

@@ -84,6 +84,7 @@ class Gauge:
     """
 
     free = math.inf
+    ours = 0.0  # processor seconds of processes that are not our children and worked for us: theirs to tell
 
     def __enter__(self) -> Gauge:
         self._began = _processors()
@@ -95,7 +96,7 @@ class Gauge:
             return
         idle, busy, own = (after - before for before, after in zip(self._began, ended, strict=True))
         if idle + busy > 0:
-            others = max(busy - own, 0.0) / (idle + busy)
+            others = max(busy - own - self.ours, 0.0) / (idle + busy)
             self.free = (os.cpu_count() or 1) * (1.0 - others)
 
 
