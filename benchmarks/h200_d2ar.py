@@ -6,8 +6,8 @@
 The paper's own files are loaded from the package, without the rest of assay: torch and numpy are all it needs. Writes
 JSON lines to $OUT/h200_d2ar.jsonl as they come: a row for each method and seed, then what was checked (a file decoded
 on the GPU against the same file decoded by the same weights on the CPU). `python benchmarks/h200_d2ar.py --store DATE
-FILE` puts rows into the package, where the study judges them; where the GPU's machine has no numba, wavelets are made up
-for then, on the same scenes.
+FILE` puts rows into the package, where the study judges them; where the GPU's machine has no numba, wavelets are
+made up for then, on the same scenes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 SOURCE = Path(__file__).parents[1] / "src" / "assay"
 LIMIT = 170.0  # seconds
-SIZE = {"size": 256, "dates": 4, "a_year": 16, "steps": 1500}
+SIZE = {"size": 256, "dates": 4, "a_year": 16, "steps": 800}
 STORED = SOURCE / "training" / "d2ar" / "h200.json"
 
 
@@ -72,7 +72,7 @@ def main() -> None:
 
     model = importlib.import_module("assay.training.d2ar.model")
     options = model.Options() if tiny else model.Options(width=256, blocks=6)
-    size = {"size": 64, "dates": 2, "a_year": 4, "steps": 4} if tiny else SIZE
+    size = {"size": 128, "dates": 2, "a_year": 4, "steps": 2} if tiny else SIZE
     compiled = importlib.util.find_spec("numba") is not None and (SOURCE / "sim").exists()
     torch.backends.cuda.matmul.allow_tf32 = True
     _, archive, _ = trial.archived(64, 5, 4)

@@ -664,7 +664,7 @@ def field(random: Random) -> bytes:
 
 @makes("tiles.npz")
 def visits_from_space(random: Random) -> bytes:
-    """Fourteen visits of 64 by 64 pixels in four bands over three years: fields that green and ripen, a wood, a lake."""
+    """Fourteen visits of 64 by 64 pixels in four bands over three years: fields that ripen, a wood, a lake."""
     side, bare, leaf = 64, (900, 1200, 1500, 2300), (300, 650, 350, 4300)
     fields = {(y // 9, x // 14): random.choice((80, 140)) for y in range(side) for x in range(side)}
     ground = [[random.uniform(0.92, 1.08) for _ in range(side)] for _ in range(side)]
@@ -681,7 +681,9 @@ def visits_from_space(random: Random) -> bytes:
                     else:
                         wood = x > 46 and y < 30
                         on = 115.0 + early if wood else sprung[y // 9, x // 14] + early
-                        green = 1 / (1 + math.exp((on - day % 365) / 9)) - 1 / (1 + math.exp((on + 130 - day % 365) / 9))
+                        green = 1 / (1 + math.exp((on - day % 365) / 9)) - 1 / (
+                            1 + math.exp((on + 130 - day % 365) / 9)
+                        )
                         value = (green * leaf[band] + (1 - green) * bare[band] * wet) * ground[y][x]
                     numbers.append(round(value / 16) * 16)  # a sensor of few levels: the file stays small
     out = io.BytesIO()

@@ -17,11 +17,17 @@ SHOWN = ["method", "bytes", "ratio", "psnr", "ssim"]
 
 
 @click.command(epilog="Example:  assay compare d2ar --tiles examples/tiles.npz --ratio 1000")
-@click.option("--tiles", "path", required=True, type=click.Path(path_type=Path),
-              help="An .npz with images [date, band, y, x] and dates, or a folder of GeoTIFFs, dates in their names.")  # fmt: skip
-@click.option("--ratio", type=click.IntRange(2, 1_000_000), default=1000, show_default=True, help="Raw over file bytes.")
+@click.option(
+    "--tiles", "path", required=True, type=click.Path(path_type=Path),
+    help="An .npz with images [date, band, y, x] and dates, or a folder of GeoTIFFs, dates in their names.",
+)  # fmt: skip
+@click.option(
+    "--ratio", type=click.IntRange(2, 1_000_000), default=1000, show_default=True, help="Raw over file bytes."
+)
 @click.option("--steps", type=click.IntRange(0, 100_000), default=60, show_default=True, help="Of training.")
-@click.option("--held", type=click.IntRange(1), default=2, show_default=True, help="Latest dates, on which it is judged.")
+@click.option(
+    "--held", type=click.IntRange(1), default=2, show_default=True, help="Latest dates, on which it is judged."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 def command(path: Path, ratio: int, steps: int, held: int, seed: int) -> dict[str, Any]:
     """Your own tiles: bytes and quality of the generative codec, wavelets, a learned codec, and the season alone."""
@@ -49,12 +55,12 @@ def compare(path: Path, ratio: int = 1000, *, steps: int = 60, held: int = 2, se
         raise BadInput(f"--ratio {ratio}: {raw // ratio} bytes for a scene of {raw}, less than a header; at most "
                        f"{raw // (codec.HEAD.size + 2)}")  # fmt: skip
     options = codec.Options()
-    model = codec.train(archive, options, steps, seed)
+    learnt = codec.lessons(archive, options, steps, seed)
+    model = codec.train(archive, options, steps, seed, learnt=learnt)
     ways = {
         "d2ar": trial.by_model(model),
         "residual": trial.by_wavelet(archive, True), "wavelet": trial.by_wavelet(archive, False),
-        "learned": trial.by_model(codec.train(archive, codec.without(options, "flow"), steps, seed,
-                                              autoencoder=model.autoencoder)),
+        "learned": trial.by_model(codec.train(archive, codec.without(options, "flow"), steps, seed, learnt=learnt)),
         "season": trial.by_archive(archive, False), "last": trial.by_archive(archive, True),
     }  # fmt: skip
     table = []

@@ -51,11 +51,11 @@ class LandCover:
 
     def of(self, image: Floats) -> NDArray[np.int64]:
         """The class of every pixel."""
-        flat = np.moveaxis(image, 0, -1)
+        flat = np.ascontiguousarray(np.moveaxis(image, 0, -1))
         scores = []
         for mean, inverse, offset in zip(self.means, self.inverse, self.offset, strict=True):
             off = flat - mean
-            scores.append(offset - 0.5 * np.einsum("...i,ij,...j", off, inverse, off, optimize=True))
+            scores.append(offset - 0.5 * ((off @ inverse) * off).sum(-1))
         return np.asarray(self.classes[np.argmax(np.stack(scores), 0)])
 
 
@@ -87,7 +87,9 @@ def built(image: Floats, labels: Any, town: int, avoid: tuple[int, ...], seed: i
         near = any(abs(y - b) < 3 * SIDE and abs(x - a) < 3 * SIDE for b, a in corners)
         if near or np.isin(labels[box], (town, *avoid)).any():
             continue
-        image[(slice(None), *box)] = ROOF[:, None, None] * draw.uniform(0.9, 1.1) + draw.normal(0, 0.004, (6, SIDE, SIDE))
+        image[(slice(None), *box)] = ROOF[:, None, None] * draw.uniform(0.9, 1.1) + draw.normal(
+            0, 0.004, (6, SIDE, SIDE)
+        )
         labels[box] = town
         corners.append((y, x))
         if len(corners) == COUNT:

@@ -1,7 +1,7 @@
 """The generative codec: an autoencoder, a light encoder to tokens, and a flow-matching decoder that knows the archive.
 
-An observation becomes latents on a grid; what is coded is how they differ from the season's latents of the same place.
-The encoder projects that onto up to 16 tokens of sixteen numbers, ordered by what they are worth, quantised, and written
+An observation becomes latents on a grid; what is coded is how they differ from the season's latents of the same
+place. The encoder projects that onto up to 16 tokens of sixteen numbers, ordered by what they are worth, quantised, and written
 with :mod:`coder`: first the mean over the scene, which holds the weather, then each tile's deviations. The decoder, a
 transformer, predicts where the flow from noise to the observation's latents ends (and so its velocity), given tokens,
 the archive's latents before, on and after that day of the year, place and day. Euler's steps follow it.
@@ -36,7 +36,6 @@ YEAR = 365
 COUNTS = (1, 2, 4, 8, 16)  # tokens that a scene may have per tile
 FINE = 4.0  # the scene's mean is told in finer steps: it stands for all tiles
 ROUND = 0.35  # below a half: zeros are cheap
-WORTH = 1.0
 ASIDE = (-20, 0, 20)  # days around the observation's at which the decoder sees the archive
 
 
@@ -299,6 +298,7 @@ class Network(nn.Module):
         return found
 
 
+DEFAULT = Options()
 PLACE = 14  # numbers that say where and when
 
 
@@ -372,34 +372,57 @@ def prepare(
     return Prepared(pictures[middle], history[middle], torch.cat(history, -1), where * float(options.place))
 
 
-TURNS = (0, 1, 2, 3, 4)  # in which an archive is learnt: a season has no sense of north
+TURNS = (0, 1, 4)  # in which an archive is learnt: a season has no sense of north
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """An archive as training sees it, by tile and turn: latents, the season's, history, and where."""
+
+    autoencoder: Autoencoder
+    z: Tensor
+    latents: Tensor
+    history: Tensor
+    where: Tensor
+
+
+def lessons(
+    archive: Archive, options: Options, steps: int, seed: int, *, device: str = "cpu", equal: float = 0.25
+) -> Lessons:
+    """Learn the autoencoder, and lay out what the codec learns from; variants of a codec share them."""
+    cut = torch.from_numpy(np.concatenate(tiles(archive.images, options.tile))).to(device)
+    auto = train_autoencoder(cut, options, steps, seed, equal)
+    every = replace(options, prior=True, place=True)
+    with torch.no_grad():
+        seen = [prepare(auto, archive, every, archive.days, others=True, turn=turn) for turn in TURNS]
+        z = torch.cat([_latents(auto, turned(cut, turn)) for turn in TURNS])
+    parts = [torch.cat([getattr(one, name) for one in seen]) for name in ("latents", "history", "where")]
+    return Lessons(auto, z, *parts)
 
 
 def train(
-    archive: Archive, options: Options = Options(), steps: int = 200, seed: int = 0, *, batch: int = 32,
-    autoencoder: Autoencoder | None = None, device: str = "cpu", rate: float = 2e-3,
+    archive: Archive, options: Options = DEFAULT, steps: int = 200, seed: int = 0, *, batch: int = 32,
+    learnt: Lessons | None = None, device: str = "cpu", rate: float = 0.0,
 ) -> Model:  # fmt: skip
     """Learn a place: tokens, and the flow from noise to what is to be told, at all numbers of tokens and steps."""
     torch.manual_seed(seed)
-    cut = torch.from_numpy(np.concatenate(tiles(archive.images, options.tile))).to(device)
-    auto = autoencoder or train_autoencoder(cut, options, steps, seed)
-    with torch.no_grad():
-        seen = [prepare(auto, archive, options, archive.days, others=True, turn=turn) for turn in TURNS]
-        raw = torch.cat([_latents(auto, turned(cut, k)) - one.latents for k, one in zip(TURNS, seen, strict=True)])
-        spread = float(raw.std())
-        y = raw / spread
-    latents, history, where = (torch.cat([getattr(one, name) for one in seen]) for name in ("latents", "history", "where"))
+    given = learnt or lessons(archive, options, steps, seed, device=device)
+    latents, history = (part * float(options.prior) for part in (given.latents, given.history))
+    where = given.where * float(options.place)
+    spread = float((given.z - latents).std())
+    y = (given.z - latents) / spread
     network = Network(options).to(device)
     network.begin(y)
-    season = latents if options.sees else torch.zeros_like(latents)
+    season = latents * float(options.sees)
     draw = np.random.default_rng((seed, 12))
-    adam = Adam(network, ("project", "back"), rate, steps)
+    adam = Adam(network, ("project", "back"), rate or 2e-3 * (64 / options.width) ** 0.5, steps)
     for _ in range(steps):
         at = torch.from_numpy(draw.integers(0, len(y), batch)).to(device)
         count, fine = int(draw.choice(COUNTS)), float(2.0 ** draw.uniform(-2, 3))
         adam.learn(_loss(network, y[at], season[at], history[at], where[at], count, fine))
-    found = Model(auto, network, options, archive, spread, np.zeros(0, np.float32))
-    return _finished(found, y[: len(cut)], season[: len(cut)])
+    found = Model(given.autoencoder, network, options, archive, spread, np.zeros(0, np.float32))
+    own = len(y) // len(TURNS)  # as they are, not turned
+    return _finished(found, y[:own], season[:own])
 
 
 def _loss(
@@ -421,9 +444,9 @@ def _loss(
 
 
 def _worth(y: Tensor) -> Tensor:
-    """Weights of tiles: one under clouds has a hundred times the energy of others, and should not count for them all."""
+    """Weights of tiles: one under clouds has a hundred times the energy of others."""
     energy = (y**2).flatten(1).sum(1)
-    return 1 / (energy + WORTH * energy.median())
+    return 1 / (energy + energy.median())
 
 
 def spectra(archive: Archive) -> tuple[Floats, Floats]:

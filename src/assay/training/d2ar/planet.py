@@ -39,12 +39,12 @@ _LEAF = np.array([  # in full leaf
     [.035, .070, .045, .360, .220, .110], [.028, .065, .030, .460, .190, .085], [.120, .137, .150, .210, .215, .190],
     [.155, .188, .220, .285, .335, .305],
 ], np.float32)  # fmt: skip
-_SNOW = np.array([.88, .88, .86, .78, .11, .09], np.float32)
-_CLOUD = np.array([.62, .60, .60, .62, .40, .30], np.float32)
-_HAZE = np.array([.030, .019, .011, .004, .001, .0], np.float32)
+_SNOW = np.array([0.88, 0.88, 0.86, 0.78, 0.11, 0.09], np.float32)
+_CLOUD = np.array([0.62, 0.60, 0.60, 0.62, 0.40, 0.30], np.float32)
+_HAZE = np.array([0.030, 0.019, 0.011, 0.004, 0.001, 0.0], np.float32)
 # Days on which leaves come and go, and over how many days each; crops: winter cereal, maize, rape.
-_SEASON = {CONIFER: (110, 300, 20, 25), DECIDUOUS: (118, 290, 8, 11), GRASS: (85, 285, 14, 20), TOWN: (100, 290, 20, 20),
-           ROCK: (140, 260, 15, 15)}  # fmt: skip
+_SEASON = {CONIFER: (110, 300, 20, 25), DECIDUOUS: (118, 290, 8, 11), GRASS: (85, 285, 14, 20),
+           TOWN: (100, 290, 20, 20), ROCK: (140, 260, 15, 15)}  # fmt: skip
 _CROPS = np.array([(75, 195, 14, 5), (152, 262, 10, 6), (68, 178, 12, 5)], np.float32)
 
 

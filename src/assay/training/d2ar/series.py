@@ -44,9 +44,13 @@ def read(path: Path, tile: int = 32) -> Archive:
         raise BadInput(f"{path}: {images.size} values of {images.dtype}, should be 1 to {MOST} numbers; {CURE}")
     height, width = (side // tile * tile for side in images.shape[2:])
     if not height or not width:
-        raise BadInput(f"{path}: scenes of {images.shape[2]} x {images.shape[3]} pixels, should be {tile} x {tile} or more")
+        raise BadInput(
+            f"{path}: scenes of {images.shape[2]} x {images.shape[3]} pixels, should be {tile} x {tile} or more"
+        )
     if len(set(days.tolist())) < 6:
-        raise BadInput(f"{path}: {len(set(days.tolist()))} dates, should be 6 or more: the archive is what decoding rests on")
+        raise BadInput(
+            f"{path}: {len(set(days.tolist()))} dates, should be 6 or more: the archive is what decoding rests on"
+        )
     scale = SCALE if images.dtype.kind in "ui" else 1
     order = np.argsort(days, kind="stable")
     cut = images[order, :, :height, :width].astype(np.float32) / scale
