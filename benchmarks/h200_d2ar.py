@@ -74,7 +74,6 @@ def main() -> None:
     options = model.Options() if tiny else model.Options(width=256, blocks=6)
     size = {"size": 128, "dates": 2, "a_year": 4, "steps": 2} if tiny else SIZE
     compiled = importlib.util.find_spec("numba") is not None and (SOURCE / "sim").exists()
-    torch.backends.cuda.matmul.allow_tf32 = True
     _, archive, _ = trial.archived(64, 5, 4)
     short = model.train(archive, options, 2, 5, device=device)
     data = model.encode(short, archive.images[0], int(archive.days[0]), 200)

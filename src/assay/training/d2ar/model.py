@@ -1,10 +1,10 @@
 """The generative codec: an autoencoder, a light encoder to tokens, and a flow-matching decoder that knows the archive.
 
 An observation becomes latents on a grid; what is coded is how they differ from the season's latents of the same
-place. The encoder projects that onto up to 16 tokens of sixteen numbers, ordered by what they are worth, quantised, and written
-with :mod:`coder`: first the mean over the scene, which holds the weather, then each tile's deviations. The decoder, a
-transformer, predicts where the flow from noise to the observation's latents ends (and so its velocity), given tokens,
-the archive's latents before, on and after that day of the year, place and day. Euler's steps follow it.
+place. The encoder projects that onto up to 16 tokens of sixteen numbers, ordered by what they are worth, quantised, and
+written with :mod:`coder`: first the mean over the scene, which holds the weather, then each tile's deviations. The
+decoder, a transformer, predicts where the flow from noise to the observation's latents ends (and so its velocity),
+given tokens, the archive's latents before, on and after that day of the year, place and day. Euler's steps follow it.
 
 Inferred, not printed in what was at hand, and therefore options: that the encoder sees the season's latents (`sees`),
 the sizes, the parameterisation by the flow's end, and that pixels start from the archive's mean picture.

@@ -36,7 +36,7 @@ def machine(nodes: int, seed: int) -> Cluster:
 
 
 def weak(nodes: int, seed: int) -> dict[str, Any]:
-    """Flop/s of the whole machine, sustained over a step and while it computes, and the efficiency against few nodes."""
+    """Flop/s of the whole machine, over a step and while it computes, and the efficiency against few nodes."""
     rates = []
     for count in (NODES[0], nodes):
         job = Job(PER_NODE * count, SEQ)
