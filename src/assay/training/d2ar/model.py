@@ -500,13 +500,11 @@ def _plan(scale: Floats, used: int, count: int, step: float) -> tuple[Ints, Ints
 def pack(told: Floats, scale: Floats, count: int, token: int, index: int) -> tuple[bytes, Floats]:
     """Tokens of a scene [tile, number] as bytes, and as the reader will see them."""
     used, step = count * token, _step(index)
-    middle = _rounded(told[:, :used].mean(0), step / FINE)
-    mean = middle * (step / FINE)
-    rest = _rounded(told[:, :used] - mean, step)
+    middle, rest = _numbers(told, used, step)
     order, likely = _plan(scale, used, len(told), step)
     data = coder.encode(np.concatenate([middle, rest.T.ravel()]), order, likely)
     seen = np.zeros_like(told)
-    seen[:, :used] = mean + rest * step
+    seen[:, :used] = middle * (step / FINE) + rest * step
     return data, seen
 
 
@@ -528,23 +526,52 @@ def encode(model: Model, image: Floats, day: int, budget: int, counts: tuple[int
     """
     if image.shape != model.archive.images.shape[1:]:
         raise ValueError(f"an observation of {image.shape}, where the archive has {model.archive.images.shape[1:]}")
-    told = tokens(model, image, day)
-    best, error = b"", np.inf
-    for count in counts:
-        low, high = 0, 255
-        while low <= high:
-            middle = (low + high) // 2
-            data, seen = pack(told, model.scale, count, model.options.token, middle)
-            if len(data) + HEAD.size <= budget:
-                low, off = middle + 1, float(((told - seen) ** 2).sum())
-                if off < error:
-                    head = HEAD.pack(MAGIC, model.name, day, count, middle)
-                    best, error = head + data, off
-            else:
-                high = middle - 1
-    if not best:
+    told, size, room = tokens(model, image, day), model.options.token, budget - HEAD.size
+    if room < 0:
         raise ValueError(f"{budget} bytes are too few: the header alone takes {HEAD.size}")
-    return best
+    count, index = min((_fitting(told, model.scale, count, size, room) for count in counts), key=lambda one: one[1])[0]
+    data = pack(told, model.scale, count, size, index)[0]
+    while len(data) > room and index > 0:  # the estimate was too low
+        index -= 1
+        data = pack(told, model.scale, count, size, index)[0]
+    while index < 255 and len(finer := pack(told, model.scale, count, size, index + 1)[0]) <= room:
+        index, data = index + 1, finer  # or too high, as probabilities adapt
+    return HEAD.pack(MAGIC, model.name, day, count, index) + (data if len(data) <= room else b"")
+
+
+def _fitting(told: Floats, scale: Floats, count: int, token: int, room: int) -> tuple[tuple[int, int], float]:
+    """The finest step at which so many tokens should fit, and how far the numbers are then off."""
+    low, high, found = 0, 255, (0, float((told**2).sum()))
+    while low <= high:
+        middle = (low + high) // 2
+        bits, off = _estimate(told, scale, count * token, _step(middle))
+        if bits <= 8 * room:
+            low, found = middle + 1, (middle, off)
+        else:
+            high = middle - 1
+    return (count, found[0]), found[1]
+
+
+def _estimate(told: Floats, scale: Floats, used: int, step: float) -> tuple[float, float]:
+    """Bits by Laplace's law, without coding, and the squared error."""
+    middle, rest = _numbers(told, used, step)
+    bits = 0.0
+    for numbers, likely in (
+        (middle[None], _likely(scale[1, :used], step / FINE)),
+        (rest, _likely(scale[0, :used], step)),
+    ):
+        some, more = (-np.log2(likely[:, slot] / coder.ONE) for slot in (0, 2))
+        none, last = (-np.log2(1 - likely[:, slot] / coder.ONE) for slot in (0, 2))
+        size = np.abs(numbers)
+        bits += float(np.where(size == 0, none, some + 1 + last + (size - 1) * more).sum())
+    off = ((told[:, :used] - middle * (step / FINE) - rest * step) ** 2).sum() + (told[:, used:] ** 2).sum()
+    return bits, float(off)
+
+
+def _numbers(told: Floats, used: int, step: float) -> tuple[Ints, Ints]:
+    """The scene's mean and the tiles' deviations from it, rounded."""
+    middle = _rounded(told[:, :used].mean(0), step / FINE)
+    return middle, _rounded(told[:, :used] - middle * (step / FINE), step)
 
 
 def tokens(model: Model, image: Floats, day: int) -> Floats:
