@@ -1,25 +1,19 @@
-"""A range coder without limits: intervals are fractions, nothing is rounded but the shares, no byte leaves early."""
+"""What a coder would need that rounds nothing, and wavelets by the taps of their filters."""
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 ONE = 1 << 16
 
 
-def length(decisions: list[tuple[int, int]]) -> int:
-    """Bytes that name some number inside the last interval, for decisions (share of a 1, what was decided)."""
-    low, width = Fraction(0), Fraction(1)
+def information(decisions: list[tuple[int, int]]) -> float:
+    """Bits of decisions (share of a 1, what was decided): how narrow the last interval is, exactly."""
+    width = Fraction(1)
     for share, bit in decisions:
-        part = width * share / ONE
-        low, width = (low, part) if bit else (low + part, width - part)
-    count = 0
-    while True:
-        unit = Fraction(1, 256**count)
-        value = -(-low // unit) * unit  # the first multiple that is not below
-        if value < low + width:
-            return count
-        count += 1
+        width *= Fraction(share if bit else ONE - share, ONE)
+    return math.log2(width.denominator) - math.log2(width.numerator)
 
 
 def lifted(row: list[float]) -> tuple[list[float], list[float]]:

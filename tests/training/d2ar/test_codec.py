@@ -43,7 +43,7 @@ def test_numbers_come_back(pairs: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(64, coder.ONE - 64), st.booleans()), min_size=1, max_size=120))
-def test_the_coder_takes_no_byte_more_than_exact_intervals_and_one(decisions: list[tuple[int, bool]]) -> None:
+def test_the_coder_takes_hardly_more_than_the_information_of_what_it_tells(decisions: list[tuple[int, bool]]) -> None:
     out, state = np.zeros(1024, np.uint8), np.array([0, (1 << 32) - 1, 0], np.int64)
     for share, bit in decisions:
         coder.put(out, state, np.array([[share]], np.int64), 0, 0, int(bit))
@@ -51,7 +51,7 @@ def test_the_coder_takes_no_byte_more_than_exact_intervals_and_one(decisions: li
     data, state = out[:size], np.zeros(3, np.int64)
     coder.start(data, state)
     assert [coder.get(data, state, np.array([[s]], np.int64), 0, 0) for s, _ in decisions] == [b for _, b in decisions]
-    assert size <= exact_coder.length([(share, int(bit)) for share, bit in decisions]) + 1
+    assert 8 * size <= exact_coder.information([(share, int(bit)) for share, bit in decisions]) + 12
 
 
 @given(st.lists(st.floats(-10, 10), min_size=16, max_size=16))
