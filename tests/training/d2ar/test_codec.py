@@ -150,7 +150,8 @@ def test_the_machine_loses_little_and_says_how_far_it_is_off() -> None:
     from assay.training.d2ar import scaling
 
     found = [scaling.weak(nodes, seed=1) for nodes in scaling.NODES]
-    assert all(a["efficiency"] >= b["efficiency"] - 1e-9 for a, b in pairwise(found))
+    assert all(0.5 < one["efficiency"] < 1.05 for one in found)  # more nodes also hold less of the optimizer each
+    assert all(a["flops"] < b["flops"] for a, b in pairwise(found))
     assert found[-1]["peak"] >= found[-1]["flops"] > 1e17
 
 
