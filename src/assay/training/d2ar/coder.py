@@ -192,11 +192,3 @@ def decode(data: bytes, contexts: NDArray[np.int64], model: NDArray[np.int64]) -
     values = np.zeros(len(contexts), np.int64)
     _decode(np.frombuffer(data, np.uint8), np.ascontiguousarray(contexts, np.int64), model.copy(), values)
     return values
-
-
-def learnt(values: NDArray[np.int64], contexts: NDArray[np.int64], model: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The probabilities after so many numbers were told: what the next file starts from."""
-    after = model.copy()
-    values = np.ascontiguousarray(values, np.int64)
-    _encode(values, np.ascontiguousarray(contexts, np.int64), after, np.zeros(16 + 16 * len(values), np.uint8))
-    return after

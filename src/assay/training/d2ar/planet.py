@@ -133,8 +133,8 @@ class Region:
         dn = np.clip(np.rint(images * SCALE), 0, 2**16 - 1).astype(np.uint16)
         return Seen(dn, days, np.stack([label for _, label in found]).astype(np.uint8))
 
-    def _leaves(self, year: int, day: int) -> tuple[Floats, Any]:
-        """The share of full leaf of every pixel, and which fields are green: rotation, onset and harvest by year."""
+    def _leaves(self, year: int, day: int) -> Any:
+        """The share of full leaf of every pixel: rotation, onset and harvest by year."""
         land, random = self.land, np.random.default_rng((self.seed, self.weather, 2, year))
         onset = random.normal(0, 9)  # an early or a late year
         delay = onset + (land["height"] - 450) * 0.02  # days by metre: spring climbs
@@ -147,13 +147,13 @@ class Region:
         late = random.normal(0, 5, land["count"])
         green = _ramp(day, on + late + onset, off + late + 0.5 * onset, rise, fall)
         vigour = random.uniform(0.75, 1.0, land["count"])
-        return np.where(land["cover"] == CROP, (green * vigour)[land["fields"]], leaf), None
+        return np.where(land["cover"] == CROP, (green * vigour)[land["fields"]], leaf)
 
     def _day(self, when: int) -> tuple[Floats, Any]:
         land, (year, day) = self.land, divmod(when, YEAR)
         random = np.random.default_rng((self.seed, self.weather, 3, when))
         cover = land["cover"]
-        leaf = np.clip(self._leaves(year, day)[0], 0, 1)[None]
+        leaf = np.clip(self._leaves(year, day), 0, 1)[None]
         wet = np.clip(0.5 + 0.35 * random.normal() + 0.2 * smooth(random, self.size, 1.8, 6.0), 0, 1)
         bare = np.moveaxis(_BARE[cover], -1, 0) * (1 - 0.35 * wet * (cover != WATER))[None]
         image = (leaf * np.moveaxis(_LEAF[cover], -1, 0) + (1 - leaf) * bare) * land["texture"]

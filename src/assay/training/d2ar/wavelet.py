@@ -25,7 +25,6 @@ STRETCH = 2**0.5 / 1.230174104914001  # so that coefficients of all subbands wei
 LEVELS = 5
 DEAD = 0.35  # of a step, what is added before cutting: below a half, zeros are cheap
 STEPS = 256  # geometric, from 32 down
-NEAR = 6  # classes of how large the neighbourhood is
 
 
 def _lift(x: Any) -> Any:
