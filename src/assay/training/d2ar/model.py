@@ -125,6 +125,12 @@ def whole(cut: Any, down: int) -> Any:
     return cut.reshape(down, count // down, bands, size, size).transpose(2, 0, 3, 1, 4).reshape(bands, down * size, -1)
 
 
+def _silence(layer: nn.Module) -> None:
+    """Let a layer begin by adding nothing."""
+    for weight in layer.parameters():
+        nn.init.zeros_(weight)
+
+
 class Autoencoder(nn.Module):
     """Patches to latents and back: their principal axes, and a small network that adds what axes cannot say."""
 
@@ -135,8 +141,7 @@ class Autoencoder(nn.Module):
         self.more = nn.Sequential(nn.Linear(size, o.width), nn.GELU(), nn.Linear(o.width, o.latent))
         self.finer = nn.Sequential(nn.Linear(o.latent, o.width), nn.GELU(), nn.Linear(o.width, size))
         for last in (self.more[-1], self.finer[-1]):
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
+            _silence(last)
 
     def begin(self, images: Tensor) -> None:
         """Start from the principal axes of the patches, latents scaled to spread 1 together."""
@@ -267,8 +272,7 @@ class Network(nn.Module):
         self.blocks = nn.Sequential(*(Block(o.width, o.width // 16) for _ in range(o.blocks)))
         self.norm, self.out = nn.LayerNorm(o.width), nn.Linear(o.width, o.latent)
         for last in (self.bend[-1], self.out):
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
+            _silence(last)
 
     def begin(self, y: Tensor) -> None:
         """Tokens start as the principal axes of what is to be told."""
@@ -628,4 +632,5 @@ def without(options: Options, what: str) -> Options:
     """The same codec without the archive, without place and day, or as a plain learned one."""
     if what == "flow":
         return replace(options, prior=False, place=False, flow=False)
-    return replace(options, **{what: False})
+    changed: dict[str, Any] = {what: False}
+    return replace(options, **changed)

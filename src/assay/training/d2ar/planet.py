@@ -66,7 +66,7 @@ def smooth(random: np.random.Generator, size: int, power: float, shortest: float
     amplitude = rate ** (-power) * np.exp(-((rate * shortest) ** 2))
     amplitude[0, 0] = 0.0
     found = np.fft.irfft2(np.fft.rfft2(random.standard_normal((size, size))) * amplitude, s=(size, size))
-    return ((found - found.mean()) / found.std()).astype(np.float32)
+    return np.asarray((found - found.mean()) / found.std(), np.float32)
 
 
 def _ramp(day: Any, on: Any, off: Any, rise: Any, fall: Any) -> Any:
