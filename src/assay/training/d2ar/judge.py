@@ -73,7 +73,8 @@ def learn_cover(images: Floats, labels: Any, every: int = 11) -> LandCover:
         inverses.append(np.linalg.inv(cov))
         offsets.append(np.log(len(mine) / len(flat)) - 0.5 * np.linalg.slogdet(cov)[1])
         classes.append(int(one))
-    return LandCover(*(np.asarray(x, np.float32) for x in (means, inverses, offsets)), np.asarray(classes))
+    lists = [np.asarray(x, np.float32) for x in (means, inverses, offsets)]
+    return LandCover(lists[0], lists[1], lists[2], np.asarray(classes, np.int64))
 
 
 def built(image: Floats, labels: Any, town: int, avoid: tuple[int, ...], seed: int) -> tuple[Floats, Any, list[Any]]:
