@@ -19,7 +19,7 @@ try:
     from assay.sim.compiled import njit
 except ImportError:  # standing alone
 
-    def njit(**options: Any) -> Any:
+    def njit(**options: Any) -> Any:  # type: ignore[misc]
         """Leave a function as it is."""
         return lambda function: function
 
