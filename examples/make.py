@@ -662,6 +662,42 @@ def field(random: Random) -> bytes:
     return npy([[round(value, 7) for value in row] for row in rows])
 
 
+@makes("tiles.npz")
+def visits_from_space(random: Random) -> bytes:
+    """Fourteen visits of 64 by 64 pixels in four bands over three years: fields that ripen, a wood, a lake."""
+    side, bare, leaf = 64, (900, 1200, 1500, 2300), (300, 650, 350, 4300)
+    fields = {(y // 9, x // 14): random.choice((80, 140)) for y in range(side) for x in range(side)}
+    ground = [[random.uniform(0.92, 1.08) for _ in range(side)] for _ in range(side)]
+    days = sorted(365 * year + 40 + 60 * k + random.randrange(50) for year in range(3) for k in range(5))[:14]
+    numbers = []
+    for day in days:
+        wet, early = random.uniform(0.75, 1.0), random.gauss(0, 8)
+        sprung = {key: on + random.gauss(0, 6) for key, on in sorted(fields.items())}
+        for band in range(4):
+            for y in range(side):
+                for x in range(side):
+                    if (y - 44) ** 2 + (x - 14) ** 2 < 90:
+                        value = 500.0 - 120 * band
+                    else:
+                        wood = x > 46 and y < 30
+                        on = 115.0 + early if wood else sprung[y // 9, x // 14] + early
+                        green = 1 / (1 + math.exp((on - day % 365) / 9)) - 1 / (
+                            1 + math.exp((on + 130 - day % 365) / 9)
+                        )
+                        value = (green * leaf[band] + (1 - green) * bare[band] * wet) * ground[y][x]
+                    numbers.append(round(value / 16) * 16)  # a sensor of few levels: the file stays small
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        head = f"{{'descr': '<u2', 'fortran_order': False, 'shape': {(len(days), 4, side, side)}, }}"
+        dates = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({len(days)},), }}"
+        parts = {"images": (head, f"<{len(numbers)}H", numbers), "dates": (dates, f"<{len(days)}q", days)}
+        for name, (text, kind, values) in parts.items():
+            text = text.ljust(-(10 + len(text) + 1) % 64 + len(text)) + "\n"
+            data = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + struct.pack(kind, *values)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), data, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
 @makes("gcn.npz")
 def gcn(random: Random) -> bytes:
     """A graph convolutional network of two layers, by the names that PyTorch Geometric gives its weights."""

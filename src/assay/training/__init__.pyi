@@ -1,6 +1,10 @@
 from assay.sim.nccl import NcclModel as NcclModel
 from assay.sim.topology import read as read_topology
 from assay.sim.topology import Topology as Topology
+from assay.training.d2ar import Archive as SceneArchive
+from assay.training.d2ar import decode as decode_scene
+from assay.training.d2ar import encode as encode_scene
+from assay.training.d2ar import train as learn_place
 from assay.training.engine.cluster import Cluster as Cluster
 from assay.training.engine.cluster import Efficiency as Efficiency
 from assay.training.engine.cluster import read as read_cluster
@@ -52,6 +56,7 @@ __all__ = [
     "Plan",
     "RolloutPool",
     "RolloutRule",
+    "SceneArchive",
     "Schedule",
     "ShardTensor",
     "Shares",
@@ -63,6 +68,9 @@ __all__ = [
     "best_plans",
     "check_shards",
     "deal_samples",
+    "decode_scene",
+    "encode_scene",
+    "learn_place",
     "mixed_machines",
     "plan_blocks",
     "plan_uneven",
