@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 try:
-    from assay.sim.compiled import njit
+    from assay.sim.compiled import njit as njit  # for `wavelet`, too
 except ImportError:  # standing alone
 
     def njit(**options: Any) -> Any:  # type: ignore[misc]

@@ -63,7 +63,7 @@ def compare(path: Path, ratio: int = 1000, *, steps: int = 60, held: int = 2, se
         "learned": trial.by_model(codec.train(archive, codec.without(options, "flow"), steps, seed, learnt=learnt)),
         "season": trial.by_archive(archive, False), "last": trial.by_archive(archive, True),
     }  # fmt: skip
-    table = []
+    table: list[dict[str, Any]] = []
     for name, coded in ways.items():
         each = []
         for image, day in zip(every.images[-held:], every.days[-held:], strict=True):

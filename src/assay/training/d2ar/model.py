@@ -100,7 +100,7 @@ class Archive:
         total = (weight @ clear).reshape(-1, 1, height, width)
         mean = (weight @ shown).reshape(-1, bands, height, width) / np.maximum(total, 1e-6)
         if total.min() > 1e-5:
-            return mean
+            return np.asarray(mean)
         plain = np.tensordot(weight, self.images, 1)  # where it was never clear
         return np.where(total > 1e-5, mean, plain)
 
@@ -109,7 +109,7 @@ class Archive:
         apart = np.abs((day - self.days) % YEAR)
         near = np.minimum(apart, YEAR - apart)
         fit = near <= max(within, near.min())
-        return self.images[np.flatnonzero(fit)[np.argmax(self.days[fit])]]
+        return np.asarray(self.images[np.flatnonzero(fit)[np.argmax(self.days[fit])]])
 
 
 def tiles(images: Any, size: int) -> Any:
@@ -221,7 +221,7 @@ class Adam:
     @torch.no_grad()
     def learn(self, loss: Tensor) -> None:
         """One step down this loss, its gradient no longer than 1."""
-        gradients = torch.autograd.grad(loss, self.weights, allow_unused=True)
+        gradients: tuple[Tensor | None, ...] = torch.autograd.grad(loss, self.weights, allow_unused=True)
         length = torch.stack([g.norm() for g in gradients if g is not None]).norm()
         shorter = 1 / torch.clamp_min(length, 1.0)
         pace = min(1, (self.step + 1) / 10) * (0.5 + 0.5 * np.cos(np.pi * self.step / self.steps))
@@ -329,7 +329,7 @@ class Model:
     @property
     def down(self) -> int:
         """Rows of tiles."""
-        return self.archive.images.shape[-2] // self.options.tile
+        return int(self.archive.images.shape[-2]) // self.options.tile
 
     @property
     def device(self) -> torch.device:
@@ -444,7 +444,8 @@ def _loss(
         time = torch.rand(len(y), device=y.device)
         x = torch.randn_like(y) * (1 - time)[:, None, None] + time[:, None, None] * y
     off = ((network.end(x, time, rough, count, history, where) - y) ** 2).flatten(1).sum(1)
-    return ((off + 0.1155 * fine**2 * bits) * _worth(y)).mean()
+    loss: Tensor = ((off + 0.1155 * fine**2 * bits) * _worth(y)).mean()
+    return loss
 
 
 def _worth(y: Tensor) -> Tensor:
@@ -466,7 +467,8 @@ def _finished(model: Model, y: Tensor, season: Tensor) -> Model:
         flat = model.network.encode(y, season).cpu().numpy()
     told = flat.reshape(len(model.archive.days), -1, flat.shape[1])
     mean = told.mean(1, keepdims=True)
-    model.scale = np.stack([np.abs(told - mean).mean((0, 1)), np.abs(mean).mean((0, 1))]) + 1e-3
+    usual = np.stack([np.abs(told - mean).mean((0, 1)), np.abs(mean).mean((0, 1))]) + 1e-3
+    model.scale = usual.astype(np.float32)
     weights = b"".join(w.detach().cpu().numpy().tobytes() for w in model.network.parameters())
     model.name = zlib.crc32(weights + str(asdict(model.options)).encode()) & 0xFFFF
     return model
@@ -491,7 +493,8 @@ def _likely(scale: Floats, step: float) -> Ints:
 
 
 def _rounded(x: Floats, step: Any) -> Ints:
-    return (np.sign(x) * np.floor(np.abs(x) / step + ROUND)).astype(np.int64)
+    found: Ints = (np.sign(x) * np.floor(np.abs(x) / step + ROUND)).astype(np.int64)
+    return found
 
 
 def _plan(scale: Floats, used: int, count: int, step: float) -> tuple[Ints, Ints]:

@@ -53,7 +53,7 @@ def read(path: Path, tile: int = 32) -> Archive:
         )
     scale = SCALE if images.dtype.kind in "ui" else 1
     order = np.argsort(days, kind="stable")
-    cut = images[order, :, :height, :width].astype(np.float32) / scale
+    cut = images[order, :, :height, :width].astype(np.float32) / np.float32(scale)
     if not np.isfinite(cut).all():
         raise BadInput(f"{path}: values that are not finite; fill them first")
     return Archive(cut, days[order], lat, lon)

@@ -50,7 +50,7 @@ def archived(
         for year in range(YEARS)
     ])  # fmt: skip
     seen = region.observe(days)
-    return region, Archive(seen.images.astype(np.float32) / planet.SCALE, days, lat, lon), seen.labels
+    return region, Archive(seen.images.astype(np.float32) / np.float32(planet.SCALE), days, lat, lon), seen.labels
 
 
 def marked(scene: Scene, cover: judge.LandCover, archive: Archive) -> Scene:

@@ -16,7 +16,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +136,8 @@ class Ulfm:
 
     def _exchange(self, into: dict[int, Any], out: dict[int, Any], tag: int) -> None:
         """Receive and send, until all of it is done or a member is dead."""
-        byte, requests = self._mpi.BYTE, []
+        byte = self._mpi.BYTE
+        requests: list[Any] = []
         polls, looked = 0, time.monotonic()
         try:
             for one, buffer in into.items():
@@ -167,8 +168,8 @@ class Ulfm:
             self._clock.left = math.inf
 
 
-def _bytes(some: Tensor) -> Sequence[int]:
+def _bytes(some: Tensor) -> Any:
     """The memory of a tensor of any type, bfloat16 as well, which NumPy has not."""
     import torch
 
-    return some.view(torch.uint8).numpy()  # type: ignore[no-any-return]
+    return some.view(torch.uint8).numpy()
