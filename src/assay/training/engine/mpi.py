@@ -42,6 +42,8 @@ from assay.sim.scratch import scratch
 
 MPIRUN = "ASSAY_MPIRUN"  # where mpirun is, if it is not beside this Python
 LIMIT = 240.0  # seconds of a whole job
+BEGIN = 120.0  # seconds in which MPI is there or the rank ends
+GRACE = 10.0  # for mpirun to end when all ranks have
 TICK = 0.02
 PULSE = 0.25  # seconds between two looks of a watchdog
 LATE = 3  # exit code of a rank that its watchdog ended
@@ -130,7 +132,7 @@ class Job:
 
     @property
     def pids(self) -> dict[int, int]:
-        """The process of every rank that has begun."""
+        """The process of every rank that has begun: MPI is there, and the function is about to be called."""
         found = {}
         for rank in range(self.ranks):
             with suppress(FileNotFoundError):
@@ -138,11 +140,11 @@ class Job:
         return found
 
     def kill(self, rank: int) -> None:
-        """End a rank at once, as a crash would; waits until it has begun."""
+        """End a rank at once, as a crash would; waits until all have begun, which MPI cannot do without one of them."""
         clock = Clock(self.limit)
-        while rank not in (pids := self.pids):
+        while len(pids := self.pids) < self.ranks:
             if clock.over() or self._ended:
-                raise RankFailed(f"rank {rank} never began: {self.said()}")
+                raise RankFailed(f"{self.ranks - len(pids)} ranks never began: {self.said()}")
             time.sleep(TICK)
         with suppress(ProcessLookupError):
             os.kill(pids[rank], signal.SIGKILL)
@@ -181,16 +183,15 @@ class Job:
         return self._process is None or self._process.poll() is not None
 
     def _end(self) -> None:
-        """Kill mpirun, so that it starts nothing more, and then whatever is left of its session."""
+        """Kill all ranks; mpirun tidies up and ends when it has none, or is killed too."""
         assert self._process is not None
-        session = self._process.pid
-        self._process.kill()
-        while left := [pid for pid in _session(session) if pid != session]:
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        leader, clock = self._process.pid, Clock(GRACE)
+        while not self._ended or _session(leader):
+            for pid in _session(leader):
+                if pid != leader or clock.over():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             time.sleep(TICK)
-        self._process.wait()
 
 
 class Clock:
@@ -241,9 +242,13 @@ def serve() -> None:
     rank = os.environ["OMPI_COMM_WORLD_RANK"]
     job = json.loads((folder / "job.json").read_text())
     watchdog(job["limit"], f"rank {rank}", job["starter"])
-    _whole(folder / f"{rank}.pid", str(os.getpid()))
     module, _, name = job["target"].partition(":")
     try:
+        signal.setitimer(signal.ITIMER_REAL, min(job["limit"], BEGIN))
+        from mpi4py import MPI  # begins MPI with Python's lock held: there only a signal ends a wait for who is dead
+
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        _whole(folder / f"{rank}.pid", str(os.getpid()))
         answer = getattr(importlib.import_module(module), name)(job["asked"])
     except Exception as error:
         _whole(folder / f"{rank}.failed", f"{type(error).__name__}: {error}")
@@ -253,8 +258,6 @@ def serve() -> None:
     aside = folder / f"{rank}.part.npz"
     np.savez(aside, **arrays, **{"": np.array(json.dumps(rest))})
     aside.rename(folder / f"{rank}.npz")
-    from mpi4py import MPI
-
     while True:
         MPI.COMM_SELF.Iprobe()
         time.sleep(TICK)

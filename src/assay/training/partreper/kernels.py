@@ -202,29 +202,33 @@ def _integral(low: float, high: float, points: int) -> float:
 
 def _farm_step(mpi: Any, comm: Any, state: State, step: int) -> None:
     """One round: intervals to whoever is free; the sum is taken in the order of the intervals, whoever had them."""
-    points = int(state["of"][1])
+    points, asks, gets = int(state["of"][1]), 2 * step + 1, 2 * step + 2  # who is done early asks for the next round
     if comm.rank:
-        comm.send(None, 0, tag=1)
-        while (task := comm.recv(source=0, tag=2)) is not None:
-            comm.send((task, _integral(task[0], task[1], points)), 0, tag=1)
+        comm.send(None, 0, tag=asks)
+        while (task := comm.recv(source=0, tag=gets)) is not None:
+            comm.send((task, _integral(task[0], task[1], points)), 0, tag=asks)
+            state["served"][comm.rank] += 1
         return
     tasks = [((step + at / 8), (step + (at + 1) / 8)) for at in range(8)]
     found, idle, status = {}, 0, mpi.Status()
     while idle < comm.size - 1:
-        answer = comm.recv(source=mpi.ANY_SOURCE, tag=1, status=status)
+        answer = comm.recv(source=mpi.ANY_SOURCE, tag=asks, status=status)
         if answer is not None:
             found[answer[0]] = answer[1]
             state["served"][status.Get_source()] += 1
         task = tasks.pop() if tasks else None
         idle += task is None
-        comm.send(task, status.Get_source(), tag=2)
+        comm.send(task, status.Get_source(), tag=gets)
     if comm.size == 1:
         found = {task: _integral(*task, points) for task in tasks}
     state["area"] += sum(found[task] for task in sorted(found))
 
 
 def _farm_result(mpi: Any, comm: Any, state: State) -> NDArray[Any]:
-    return np.asarray(comm.bcast(state["area"], root=0))
+    """The integral, and whether rank 0 has counted of everybody what everybody has served."""
+    served = comm.gather(int(state["served"][comm.rank]), root=0)
+    agreed = comm.rank == 0 and served[1:] == state["served"][1:].tolist()
+    return np.asarray(comm.bcast(np.array([state["area"][0], agreed]), root=0))
 
 
 KERNELS = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -16,17 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput
+from assay.record.errors import AssayError, BadInput
 from assay.sim.ranks import RankFailed
 from assay.sim.scratch import scratch
 from assay.training.engine import mpi
 
 LIMIT = 240.0
-SHARED = {"btl": "sm,self"}  # plain MPI on one machine, as fast as it goes
+IDLE = {"mpi_yield_when_idle": "1"}  # who waits lets others compute; costs nothing where nobody else is
+SHARED = {"btl": "sm,self", **IDLE}  # plain MPI on one machine, as fast as it goes
 Kill = tuple[int, str, int]  # process, point (call, send or recovery), how often it passed that point before
 
 
-class Interrupted(RuntimeError):  # noqa: N818 - what happened to the job
+class Interrupted(AssayError):  # noqa: N818 - what happened to the job
     """A rank died that nobody else carried."""
 
     def __init__(self, rank: int, why: str) -> None:
@@ -63,24 +67,44 @@ class Ran:
         return max(report["seconds"][at] for report in self.reports.values())
 
 
-def replicate(ranks: int, replicas: int) -> tuple[int, ...]:
-    """Which ranks get one: the first ones."""
-    if not 0 <= replicas <= ranks:
-        raise BadInput(f"{replicas} replicas of {ranks} ranks: from none to one for each would be right")
-    return tuple(range(replicas))
+def replicate(ranks: int, replicas: int, named: str = "") -> tuple[int, ...]:
+    """Which ranks get a replica: the first ones, or those that are named.
+
+    >>> replicate(4, 2), replicate(4, 0, "3,1")
+    ((0, 1), (1, 3))
+    """
+    try:
+        chosen = sorted({int(one) for one in named.split(",")}) if named else list(range(replicas))
+    except ValueError:
+        raise BadInput(f"{named}: ranks, with commas between, would be right") from None
+    if chosen and not 0 <= chosen[0] <= chosen[-1] < ranks:
+        raise BadInput(f"replicas of rank {chosen[-1]}: there are ranks 0 to {ranks - 1}, with one replica each at most")
+    return tuple(chosen)
+
+
+def kill(word: str, processes: int) -> Kill:
+    """A death as the command line says it: process and call.
+
+    >>> kill("3:17", 6)
+    (3, 'call', 17)
+    """
+    who, _, at = word.partition(":")
+    if not (who.isdigit() and at.isdigit() and int(who) < processes):
+        raise BadInput(f"--kill {word}: PROCESS:CALL, such as 0:25, with a process below {processes} would be right")
+    return int(who), "call", int(at)
 
 
 def run(
     tasks: Sequence[Task], ranks: int, twins: Sequence[int] = (), kills: Sequence[Kill] = (), *, plain: bool = False,
-    settings: dict[str, str] | None = None, limit: float = LIMIT, rounds: int = 1,
+    both: bool = False, settings: dict[str, str] | None = None, limit: float = LIMIT, rounds: int = 1,
 ) -> Ran:  # fmt: skip
-    """Programs one after the other in one job; `plain` runs them on mpi4py itself.
+    """Programs one after the other in one job; `plain` runs them on mpi4py itself, `both` by turns.
 
     Raises:
         Interrupted: a rank died that had no replica left.
         NotMeasured: there is no Open MPI with ULFM here.
     """
-    asked = {"tasks": [vars(task) for task in tasks], "rounds": rounds}
+    asked = {"tasks": [vars(task) for task in tasks], "rounds": rounds, "both": both}
     return _job("assay.training.partreper.launch:programs", asked, ranks, twins, kills, plain, settings, limit)
 
 
@@ -93,7 +117,7 @@ def _job(
             "ranks": ranks, "twins": list(twins), "folder": str(folder), "kills": list(kills), "patience": limit,
         }  # fmt: skip
         asked = {**asked, "seat": None if plain else json.dumps(seat)}
-        with mpi.Job(target, ranks + len(twins), asked, limit=limit, settings=settings) as job:
+        with mpi.Job(target, ranks + len(twins), asked, limit=limit, settings=settings or IDLE) as job:
             try:
                 return Ran(job.survivors())
             except RankFailed as error:
@@ -119,14 +143,169 @@ def programs(asked: dict[str, Any]) -> dict[str, Any]:
     from assay.training.partreper import kernels
 
     module = connected(asked["seat"])
-    seconds, found, states = [], {}, hashlib.sha256()
+    seconds: dict[str, list[float]] = {"seconds": [], "plain_seconds": []}
+    found, states = {}, hashlib.sha256()
     for turn in range(asked["rounds"]):
         for at, task in enumerate(asked["tasks"]):
-            module.COMM_WORLD.Barrier()
-            began = time.perf_counter()
-            found[f"result-{at}"], state = kernels.run(module, task["kernel"], *(task[x] for x in ("size", "steps", "seed")))
-            seconds.append(time.perf_counter() - began)
+            for name in ("plain_seconds", "seconds") if asked["both"] else ("seconds",):
+                over = module.process.mpi if name == "plain_seconds" else module
+                over.COMM_WORLD.Barrier()
+                began = time.perf_counter()
+                result, state = kernels.run(over, task["kernel"], task["size"], task["steps"], task["seed"])
+                seconds[name].append(time.perf_counter() - began)
+            found[f"result-{at}"] = result
             for name in sorted(state) if turn == 0 else ():
                 states.update(np.ascontiguousarray(state[name]).tobytes())
     report = module.process.finish() if asked["seat"] else {"counts": {}}
-    return {**report, **found, "seconds": seconds, "state": states.hexdigest()}
+    return {**report, **found, **seconds, "state": states.hexdigest()}
+
+
+# ---------------------------------------------------------------------------------------------- checkpoint and restart
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """A plain job that saved its state now and then, and began anew from there after a death."""
+
+    result: NDArray[Any]
+    computed: int  # steps, those computed again included
+    starts: int
+    step: float  # seconds
+    saving: float  # seconds of a checkpoint
+
+
+def checkpointed(
+    task: Task, ranks: int, every: int, kill: tuple[int, int] | None = None, limit: float = LIMIT
+) -> Restarted:
+    """A program on plain MPI, its state saved by every rank after so many steps; a rank may die before a step."""
+    with scratch() as folder:
+        for starts in range(1, 100):
+            asked = {
+                "task": vars(task), "every": every, "folder": str(folder), "kill": kill if starts == 1 else None,
+                "start": starts,
+            }  # fmt: skip
+            with mpi.Job("assay.training.partreper.launch:saving", ranks, asked, limit=limit, settings=IDLE) as job:
+                if _watched(job, folder, ranks):
+                    (first, *_) = job.survivors().values()
+                    break
+        computed = [
+            max(int(path.read_text() or 0) for path in folder.glob(f"computed-{start}-*"))
+            for start in range(1, starts + 1)
+        ]
+    return Restarted(first["result"], sum(computed), starts, first["step"], first["saving"])
+
+
+def _watched(job: mpi.Job, folder: Path, ranks: int) -> bool:
+    """Until all ranks are done, or one is gone: what a batch system sees."""
+    clock = mpi.Clock(job.limit)
+    while len(list(folder.glob("ended-*"))) < ranks:
+        if clock.over():
+            raise RankFailed(f"not done within {job.limit:g} s")
+        for pid in job.pids.values():
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return False
+        time.sleep(0.02)
+    return True
+
+
+def saving(asked: dict[str, Any]) -> dict[str, Any]:
+    """One rank of a plain job: goes on from the newest checkpoint that all ranks have."""
+    from mpi4py import MPI
+
+    from assay.training.partreper.kernels import KERNELS
+
+    task, folder, comm = Task(**asked["task"]), Path(asked["folder"]), MPI.COMM_WORLD
+    kernel = KERNELS[task.kernel]
+    state = kernel.start(MPI, comm, task.size, task.seed)
+    have = [int(path.stem.split("-")[2]) for path in folder.glob(f"saved-{comm.rank}-*.npz")]
+    first = min(comm.allgather(max(have, default=0)))
+    if first:
+        with np.load(folder / f"saved-{comm.rank}-{first}.npz") as found:
+            state = {name: found[name] for name in found.files}
+    steps, saves = [0.0], [0.0]
+    for step in range(first, task.steps):
+        if asked["kill"] == [comm.rank, step]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        began = time.perf_counter()
+        kernel.step(MPI, comm, state, step)
+        steps.append(time.perf_counter() - began)
+        (folder / f"computed-{asked['start']}-{comm.rank}").write_text(str(step + 1 - first))
+        if (step + 1) % asked["every"] == 0:
+            began = time.perf_counter()
+            _save(folder / f"saved-{comm.rank}-{step + 1}.npz", state)
+            saves.append(time.perf_counter() - began)
+    result = kernel.result(MPI, comm, state)
+    (folder / f"ended-{comm.rank}").touch()
+    return {"result": result, "step": float(np.median(steps[1:] or steps)), "saving": float(np.median(saves[1:] or saves))}
+
+
+def _save(path: Path, state: dict[str, NDArray[Any]]) -> None:
+    """Whole or not at all, and on the disk."""
+    aside = path.with_suffix(".part")
+    with aside.open("wb") as out:
+        np.savez(out, **state)
+        out.flush()
+        os.fsync(out.fileno())
+    aside.rename(path)
+
+
+# ------------------------------------------------------------------------------------------------------ a user's script
+
+
+@dataclass(frozen=True)
+class Script:
+    """What became of a user's script."""
+
+    printed: list[str]  # by rank, from a carrier that came to the end
+    died: list[int]  # processes
+    counts: dict[str, int]
+    recovery: float  # seconds that the longest took
+    seconds: float
+    calls: int  # of the process that made most: where one may be told to die
+
+
+def script(
+    line: Sequence[str], ranks: int, twins: Sequence[int], kills: Sequence[Kill] = (), *, plain: bool = False,
+    limit: float = 3600.0,
+) -> Script:  # fmt: skip
+    """A user's script on so many ranks, some of them replicated: what each rank printed, and what became of the job.
+
+    Raises:
+        BadInput: the script failed, or was not done in time.
+        Interrupted: a rank died that had no replica left.
+    """
+    if not Path(line[0]).is_file():
+        raise BadInput(f"{line[0]}: no such script")
+    settings = SHARED if plain else None
+    try:
+        ran = _job("assay.training.partreper.launch:user", {"line": list(line)}, ranks, twins, kills, plain, settings, limit)
+    except RankFailed as error:
+        raise BadInput(f"{line[0]}: {error}") from error
+    spoken = {report["rank"]: report["printed"] for report in ran.reports.values()}
+    calls = max((report["points"].get("call", 0) for report in ran.reports.values() if "points" in report), default=0)
+    counts = {name: ran.total(name) for name in ("sent", "collective", "control", "resent", "replayed")}
+    mended = [one for report in ran.reports.values() for one in report.get("mending", ())]
+    seconds = max(report["seconds"] for report in ran.reports.values())
+    gone = sorted(set(range(ranks + len(twins))) - set(ran.reports))
+    return Script([spoken[rank] for rank in sorted(spoken)], gone, counts, max(mended, default=0.0), seconds, calls)
+
+
+def user(asked: dict[str, Any]) -> dict[str, Any]:
+    """One process that runs the script as `python script.py` would. What it prints is kept: a twin prints it, too."""
+    module = connected(asked["seat"])
+    kept = io.StringIO()
+    path, *arguments = asked["line"]
+    sys.argv = [path, *arguments]
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    began = time.perf_counter()
+    with contextlib.redirect_stdout(kept):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise RuntimeError(f"exit code {end.code}") from end
+    seconds = time.perf_counter() - began
+    report = module.process.finish() if asked["seat"] else {"counts": {}, "rank": module.COMM_WORLD.Get_rank()}
+    return {**report, "printed": kept.getvalue(), "seconds": seconds}
