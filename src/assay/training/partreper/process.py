@@ -116,6 +116,7 @@ class Process:
         self.mpi, self.seat = mpi, seat
         self.comm = mpi.COMM_WORLD.Dup()
         self.comm.Set_errhandler(mpi.ERRORS_RETURN)
+        _meet(mpi.COMM_WORLD)
         self.group, self.me, self.size = mpi.COMM_WORLD.Get_group(), mpi.COMM_WORLD.Get_rank(), seat.ranks
         self.rank = self.me if self.me < self.size else seat.twins[self.me - self.size]
         self.carriers = {rank: [rank] for rank in range(self.size)}
@@ -164,6 +165,7 @@ class Process:
     def pass_by(self, point: str) -> None:
         """A place where a process may be told to die; they are counted."""
         if (point, self.passed[point]) in self.doom:
+            self.leave_word("killed", {"point": point, "at": self.passed[point]})
             os.kill(os.getpid(), signal.SIGKILL)
         self.passed[point] += 1
 
@@ -484,6 +486,20 @@ class Process:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _meet(world: Any) -> None:
+    """A word with everybody, before the script begins.
+
+    Open MPI connects two processes at their first message, and may crash where one of them dies meanwhile.
+    """
+    others = [one for one in range(world.Get_size()) if one != world.Get_rank()]
+    words = [world.isend(None, one) for one in others]
+    for one in others:
+        world.recv(source=one)
+    for word in words:
+        word.wait()
+    world.Barrier()
 
 
 def over(seat: Seat) -> bool:
