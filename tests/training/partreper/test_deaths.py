@@ -35,7 +35,8 @@ def survives(kernels: tuple[str, ...], kills: list[Kill], ranks: int = RANKS, tw
     """Run with these deaths, compare, and say how many processes really died."""
     ran = launch.run([task(kernel) for kernel in kernels], ranks, twins, kills)
     assert trials.same(ran, calm(kernels, ranks, twins), ranks), (kernels, kills)
-    return len(ran.killed)
+    assert set(ran.died) <= {who for who, _, _ in kills}
+    return len(ran.died)
 
 
 def calls(kernel: str, who: int) -> int:

@@ -53,7 +53,7 @@ class Ran:
     """What came of a job: the report of every process that lived, by its number."""
 
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)
-    killed: list[int] = field(default_factory=list)  # processes that came to the point where they were to die
+    died: list[int] = field(default_factory=list)  # processes; not those that ended because their twin was done
 
     def result(self, at: int = 0) -> list[NDArray[Any]]:
         """A task's result as every process that lived found it."""
@@ -121,7 +121,8 @@ def _job(
         with mpi.Job(target, ranks + len(twins), asked, limit=limit, settings=settings or IDLE) as job:
             try:
                 reports = job.survivors()
-                return Ran(reports, sorted(int(path.suffix[1:]) for path in folder.glob("killed.*[0-9]")))
+                left = {int(path.suffix[1:]) for path in folder.glob("left.*[0-9]")}
+                return Ran(reports, sorted(set(range(ranks + len(twins))) - set(reports) - left))
             except RankFailed as error:
                 for path in folder.glob("lost.*"):
                     word = json.loads(path.read_text())
@@ -290,7 +291,7 @@ def script(
     counts = {name: ran.total(name) for name in ("sent", "collective", "control", "resent", "replayed")}
     mended = [one for report in ran.reports.values() for one in report.get("mending", ())]
     seconds = max(report["seconds"] for report in ran.reports.values())
-    return Script([spoken[rank] for rank in sorted(spoken)], ran.killed, counts, max(mended, default=0.0), seconds, calls)
+    return Script([spoken[rank] for rank in sorted(spoken)], ran.died, counts, max(mended, default=0.0), seconds, calls)
 
 
 def user(asked: dict[str, Any]) -> dict[str, Any]:

@@ -165,7 +165,6 @@ class Process:
     def pass_by(self, point: str) -> None:
         """A place where a process may be told to die; they are counted."""
         if (point, self.passed[point]) in self.doom:
-            self.leave_word("killed", {"point": point, "at": self.passed[point]})
             os.kill(os.getpid(), signal.SIGKILL)
         self.passed[point] += 1
 
@@ -469,7 +468,8 @@ class Process:
         while True:
             time.sleep(TICK)
             if (self.recovering or not self.finished) and over(self.seat):
-                self._exit(0)  # the other carrier of this rank has done all there was to do
+                self.leave_word("left", {})  # the other carrier of this rank has done all there was to do
+                self._exit(0)
             now = (self.waits, len(self.mending))
             busy = self.recovering or (self.waits & 1 and not self.finished)
             seen, naps = now, (naps + 1 if busy and now == seen else 0)

@@ -67,7 +67,7 @@ def _row(ran: Ran, calm: Ran, ranks: int) -> dict[str, Any]:
     counts = ("sent", "collective", "control", "resent", "replayed", "dropped")
     mended = [one for report in ran.reports.values() for one in report["mending"]]
     return {
-        "same": same(ran, calm, ranks), "killed": len(ran.killed), **{name: ran.total(name) for name in counts},
+        "same": same(ran, calm, ranks), "died": len(ran.died), **{name: ran.total(name) for name in counts},
         "recovery": max(mended, default=None), "seconds": sum(ran.seconds(at) for at in range(len(SMALL))),
     }  # fmt: skip
 
