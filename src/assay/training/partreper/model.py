@@ -38,8 +38,7 @@ def mean_time_to_interrupt(ranks: int, replicated: int, life: float = 1.0) -> fl
 def alive(times: NDArray[np.float64], ranks: int, replicated: int, life: float) -> NDArray[np.float64]:
     """The chance that no rank is lost by then."""
     each = times / life
-    pair = np.log1p(-np.square(-np.expm1(-each)))  # the log of 1 - (1 - u)^2
-    return np.asarray(np.exp(-(ranks - replicated) * each + replicated * pair))
+    return np.asarray(np.exp(replicated * np.log1p(-np.expm1(-each)) - ranks * each))  # u^n (2 - u)^r
 
 
 def daly(checkpoint: float, between: float) -> float:
