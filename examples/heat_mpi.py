@@ -14,7 +14,7 @@ plate[1:-1] = np.random.default_rng(rank).random((16, 64))
 up = rank - 1 if rank else MPI.PROC_NULL
 down = rank + 1 if rank + 1 < size else MPI.PROC_NULL
 
-for step in range(20):
+for _ in range(20):
     comm.Sendrecv(plate[1], dest=up, recvbuf=plate[-1], source=down)
     comm.Sendrecv(plate[-2], dest=down, recvbuf=plate[0], source=up)
     plate[1:-1, 1:-1] = (plate[:-2, 1:-1] + plate[2:, 1:-1] + plate[1:-1, :-2] + plate[1:-1, 2:]) / 4

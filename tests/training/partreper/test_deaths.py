@@ -93,13 +93,17 @@ def test_any_replicated_process_may_die_at_any_call(kernel: str) -> None:
         some = calls(kernel, who)
         for at in sorted({0, some - 1, *(draw.randrange(some) for _ in range(4))}):
             died += survives((kernel,), [(who, "call", at)])
-        died += survives((kernel,), [(who, "send", draw.randrange(int(calm((kernel,)).reports[who]["points"]["send"])))])
+        died += survives(
+            (kernel,), [(who, "send", draw.randrange(int(calm((kernel,)).reports[who]["points"]["send"])))]
+        )
     for first, second in ((0, 1), (1, 0), (0, 1), (1, 0)):
         one, other = draw.choice(PAIRS[first]), draw.choice(PAIRS[second])
         died += survives((kernel,), [(who, "call", draw.randrange(calls(kernel, who))) for who in (one, other)])
     for stage in range(5):
         one, other = draw.choice(PAIRS[stage % 2]), draw.choice(PAIRS[1 - stage % 2])
-        died += survives((kernel,), [(one, "call", draw.randrange(calls(kernel, one) // 2)), (other, "recovery", stage)])
+        died += survives(
+            (kernel,), [(one, "call", draw.randrange(calls(kernel, one) // 2)), (other, "recovery", stage)]
+        )
     print(f"{kernel}: {died} processes died")
     assert no_process_is_left()
 

@@ -5,6 +5,8 @@ interrupts is sent again message by message, and the collective goes on where it
 in everything else. All sums are added in the same order every time.
 """
 
+# ruff: noqa: D102, N802 - the names, and what they do, are those of mpi4py
+
 from __future__ import annotations
 
 import os
@@ -32,7 +34,7 @@ PLAIN = (
 """Names of mpi4py's module that are only values; everything else that is not ours is refused."""
 
 
-class Unsupported(AttributeError):
+class Unsupported(AttributeError):  # noqa: N818 - what a call is
     """A call of MPI that the layer has not."""
 
 
@@ -60,7 +62,7 @@ def flat(spec: Any) -> NDArray[Any]:
     [0, 1, 2, 3]
     """
     parts = list(spec) if isinstance(spec, (list, tuple)) else [spec]
-    array = parts[0]
+    array: NDArray[Any] = parts[0]
     if not isinstance(array, np.ndarray):
         codes = [part.typestr for part in parts[1:] if hasattr(part, "typestr")]
         array = np.frombuffer(array, np.dtype(codes[0]) if codes else np.uint8)
@@ -344,7 +346,8 @@ class Comm:
     def _gathered(self, piece: Any, root: int) -> list[Any] | None:
         number = self._begin()
         if self.rank != root:
-            return self._put(piece, root, number)
+            self._put(piece, root, number)
+            return None
         return [piece if one == root else self._get(one, number) for one in range(self.size)]
 
     def _scattered(self, pieces: Sequence[Any] | None, root: int) -> Any:

@@ -65,7 +65,7 @@ class Ran:
 
     def seconds(self, at: int = 0) -> float:
         """Of the process that took longest."""
-        return max(report["seconds"][at] for report in self.reports.values())
+        return float(max(report["seconds"][at] for report in self.reports.values()))
 
 
 def replicate(ranks: int, replicas: int, named: str = "") -> tuple[int, ...]:
@@ -79,7 +79,9 @@ def replicate(ranks: int, replicas: int, named: str = "") -> tuple[int, ...]:
     except ValueError:
         raise BadInput(f"{named}: ranks, with commas between, would be right") from None
     if chosen and not 0 <= chosen[0] <= chosen[-1] < ranks:
-        raise BadInput(f"replicas of rank {chosen[-1]}: there are ranks 0 to {ranks - 1}, with one replica each at most")
+        raise BadInput(
+            f"replicas of rank {chosen[-1]}: there are ranks 0 to {ranks - 1}, with one replica each at most"
+        )
     return tuple(chosen)
 
 
@@ -241,14 +243,18 @@ def saving(asked: dict[str, Any]) -> dict[str, Any]:
             saves.append(time.perf_counter() - began)
     result = kernel.result(MPI, comm, state)
     (folder / f"ended-{comm.rank}").touch()
-    return {"result": result, "step": float(np.median(steps[1:] or steps)), "saving": float(np.median(saves[1:] or saves))}
+    return {
+        "result": result,
+        "step": float(np.median(steps[1:] or steps)),
+        "saving": float(np.median(saves[1:] or saves)),
+    }
 
 
 def _save(path: Path, state: dict[str, NDArray[Any]]) -> None:
     """Whole or not at all, and on the disk."""
     aside = path.with_suffix(".part")
     with aside.open("wb") as out:
-        np.savez(out, **state)
+        np.savez(out, **state)  # type: ignore[arg-type]
         out.flush()
         os.fsync(out.fileno())
     aside.rename(path)
@@ -283,7 +289,9 @@ def script(
         raise BadInput(f"{line[0]}: no such script")
     settings = SHARED if plain else None
     try:
-        ran = _job("assay.training.partreper.launch:user", {"line": list(line)}, ranks, twins, kills, plain, settings, limit)
+        ran = _job(
+            "assay.training.partreper.launch:user", {"line": list(line)}, ranks, twins, kills, plain, settings, limit
+        )
     except RankFailed as error:
         raise BadInput(f"{line[0]}: {error}") from error
     spoken = {report["rank"]: report["printed"] for report in ran.reports.values()}

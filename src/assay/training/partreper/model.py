@@ -69,7 +69,7 @@ def useful(fleet: Fleet, ranks: int, replicated: int, every: float | None = None
     reached, at, size = 0.0, 1, 4096
     while True:
         times = fleet.restart + np.arange(at, at + size) * (work + fleet.checkpoint)
-        some = alive(times, ranks, replicated, fleet.life)
+        some = alive(np.asarray(times, np.float64), ranks, replicated, fleet.life)
         reached += float(some.sum())
         if some[-1] < TINY:
             return work * reached / mean

@@ -39,7 +39,7 @@ SPINS, NAP = 2000, 5e-5
 LOST, STUCK = 75, 70  # exit codes
 TICK, MENDING = 0.05, 60.0  # seconds: of the watcher, and of a recovery
 
-Bytes = NDArray[np.uint8]
+Bytes = Any  # an array of bytes, which struct and pickle take as it is
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,11 @@ class Receive:
     message: Message | None = None
 
     def fits(self, message: Message) -> bool:
+        """Whether it would take a message of its communicator."""
         return self.source in (ANY, message.source) and self.tag in (ANY, message.tag)
 
     def overlaps(self, other: Receive) -> bool:
+        """Whether some message would fit both."""
         return (
             self.context == other.context
             and (ANY in (self.source, other.source) or self.source == other.source)
@@ -150,7 +152,7 @@ class Process:
     @property
     def primary(self) -> bool:
         """Whether this process speaks for its rank."""
-        return self.carriers[self.rank][0] == self.me
+        return bool(self.carriers[self.rank][0] == self.me)
 
     def targets(self, dest: int) -> Iterator[int]:
         """The processes that get this one's messages to a rank."""
@@ -318,7 +320,9 @@ class Process:
 
     def _find(self, receive: Receive) -> Message | None:
         if receive.order < 0:
-            return next((one for one in self.mail.get((receive.context, receive.source), ()) if receive.fits(one)), None)
+            return next(
+                (one for one in self.mail.get((receive.context, receive.source), ()) if receive.fits(one)), None
+            )
         if receive.order not in self.decisions and self.primary:
             found = self.waiting(receive)
             if found is not None:
