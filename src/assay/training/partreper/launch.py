@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import runpy
 import signal
 import sys
@@ -123,15 +124,27 @@ def _job(
         with mpi.Job(target, ranks + len(twins), asked, limit=limit, settings=settings or IDLE) as job:
             try:
                 reports = job.survivors()
-                left = {int(path.suffix[1:]) for path in folder.glob("left.*[0-9]")}
-                return Ran(reports, sorted(set(range(ranks + len(twins))) - set(reports) - left))
+                return Ran(reports) if plain else _answers(folder, ranks, twins)
             except RankFailed as error:
+                found = _answers(folder, ranks, twins)  # the last may have been killed when all was done
+                if {report["rank"] for report in found.reports.values()} == set(range(ranks)):
+                    return found
                 for path in folder.glob("lost.*"):
                     word = json.loads(path.read_text())
                     raise Interrupted(word["rank"], word["why"]) from error
                 for path in folder.glob("stuck.*"):
                     raise RankFailed(json.loads(path.read_text())["why"]) from error
                 raise
+
+
+def _answers(folder: Path, ranks: int, twins: Sequence[int]) -> Ran:
+    """What processes left that came to the end, and who did not; nobody else writes into this folder."""
+    answers, left = (
+        {int(path.suffix[1:]): path for path in folder.glob(f"{name}.*") if path.suffix[1:].isdigit()}
+        for name in ("answer", "left")
+    )
+    reports = {who: pickle.loads(path.read_bytes()) for who, path in sorted(answers.items())}
+    return Ran(reports, sorted(set(range(ranks + len(twins))) - set(reports) - set(left)))
 
 
 def connected(seat: str | None) -> Any:
@@ -161,8 +174,15 @@ def programs(asked: dict[str, Any]) -> dict[str, Any]:
             found[f"result-{at}"] = result
             for name in sorted(state) if turn == 0 else ():
                 states.update(np.ascontiguousarray(state[name]).tobytes())
-    report = module.process.finish() if asked["seat"] else {"counts": {}}
-    return {**report, **found, **seconds, "state": states.hexdigest()}
+    return _left(module, asked, {**found, **seconds, "state": states.hexdigest()})
+
+
+def _left(module: Any, asked: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """A process's answer: kept by the layer, or returned to the starter of a plain job."""
+    if not asked["seat"]:
+        return {"counts": {}, "rank": module.COMM_WORLD.Get_rank(), **answer}
+    module.process.finish(answer)
+    return {}
 
 
 # ---------------------------------------------------------------------------------------------- checkpoint and restart
@@ -317,5 +337,4 @@ def user(asked: dict[str, Any]) -> dict[str, Any]:
             if end.code not in (None, 0):
                 raise RuntimeError(f"exit code {end.code}") from end
     seconds = time.perf_counter() - began
-    report = module.process.finish() if asked["seat"] else {"counts": {}, "rank": module.COMM_WORLD.Get_rank()}
-    return {**report, "printed": kept.getvalue(), "seconds": seconds}
+    return _left(module, asked, {"printed": kept.getvalue(), "seconds": seconds})

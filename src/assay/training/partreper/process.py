@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import struct
 import sys
@@ -450,18 +451,23 @@ class Process:
         aside.write_text(json.dumps(word))
         aside.rename(self.seat.folder / f"{name}.{self.me}")
 
-    def finish(self) -> dict[str, Any]:
-        """The script is over here. Others may still need what only this process has logged: stay until all are done."""
+    def finish(self, answer: dict[str, Any]) -> None:
+        """The script is over here; the answer is kept before anybody hears of it, with what the layer counted.
+
+        Others may still need what only this process has logged: stay until all are done.
+        """
         self.finished = True
         report = {
             "rank": self.rank, "process": self.me, "counts": dict(self.counts), "mending": self.mending,
-            "points": dict(self.passed), "logged": max((sent.nbytes for sent in self.log.values()), default=0),
+            "points": dict(self.passed), **answer,
         }  # fmt: skip
+        aside = self.seat.folder / f"answer.{self.me}.part"
+        aside.write_bytes(pickle.dumps(report))
+        aside.rename(self.seat.folder / f"answer.{self.me}")
         self.leave_word("done", {})
         while not over(self.seat):
             if not self.progress():
                 time.sleep(1e-3)
-        return report
 
     def _watch(self) -> None:
         """Ends the process when the job is over, or when a wait is longer than anybody's patience.
