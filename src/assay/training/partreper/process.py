@@ -39,6 +39,7 @@ EAGER = 1 << 16  # a blocking send of more waits until the bytes have left
 SPINS, NAP = 2000, 5e-5
 LOST, STUCK = 75, 70  # exit codes
 TICK, MENDING = 0.05, 60.0  # seconds: of the watcher, and of a recovery
+GRACE = 20.0  # seconds in which a replica may come to its end, too, when all ranks have
 
 Bytes = Any  # an array of bytes, which struct and pickle take as it is
 
@@ -141,7 +142,7 @@ class Process:
         self.counts: Counter[str] = Counter()
         self.mending: list[float] = []
         self.waits = 0  # that have begun or ended: odd while one goes on
-        self.broken = self.recovering = self.finished = False
+        self.broken = self.recovering = self.finished = self.late = False
         self.states: dict[int, NDArray[np.int64]] = {}
         self.status = mpi.Status()
         self.passed: Counter[str] = Counter()
@@ -465,7 +466,7 @@ class Process:
         aside.write_bytes(pickle.dumps(report))
         aside.rename(self.seat.folder / f"answer.{self.me}")
         self.leave_word("done", {})
-        while not over(self.seat):
+        while not (over(self.seat) and (self.late or set(self.place) <= done(self.seat))):
             if not self.progress():
                 time.sleep(1e-3)
 
@@ -474,10 +475,12 @@ class Process:
 
         It counts its own naps, and not the clock: a machine that was stopped for a while is nobody's fault.
         """
-        seen, naps = (0, 0), 0
+        seen, naps, ends = (0, 0), 0, 0
         while True:
             time.sleep(TICK)
-            if (self.recovering or not self.finished) and over(self.seat):
+            ends = ends + 1 if over(self.seat) else 0
+            self.late = ends * TICK > GRACE
+            if ends and (self.recovering or (self.late and not self.finished)):
                 self.leave_word("left", {})  # the other carrier of this rank has done all there was to do
                 self._exit(0)
             now = (self.waits, len(self.mending))
@@ -512,8 +515,12 @@ def _meet(world: Any) -> None:
     world.Barrier()
 
 
+def done(seat: Seat) -> set[int]:
+    """The processes that have come to the end."""
+    return {int(word) for path in seat.folder.glob("done.*") if (word := path.suffix[1:]).isdigit()}
+
+
 def over(seat: Seat) -> bool:
     """Whether some carrier of every rank has come to its end."""
     every = [*range(seat.ranks), *seat.twins]
-    words = (path.suffix[1:] for path in seat.folder.glob("done.*"))
-    return len({every[int(word)] for word in words if word.isdigit()}) == seat.ranks
+    return len({every[one] for one in done(seat)}) == seat.ranks
