@@ -62,14 +62,14 @@ def flat(spec: Any) -> NDArray[Any]:
     [0, 1, 2, 3]
     """
     parts = list(spec) if isinstance(spec, (list, tuple)) else [spec]
-    array: NDArray[Any] = parts[0]
+    array: Any = parts[0]
     if not isinstance(array, np.ndarray):
         codes = [part.typestr for part in parts[1:] if hasattr(part, "typestr")]
         array = np.frombuffer(array, np.dtype(codes[0]) if codes else np.uint8)
     if not array.flags.c_contiguous:
         raise ValueError("a buffer that is sent or received must be contiguous; numpy.ascontiguousarray makes it so")
     array = array.reshape(-1)
-    return array[: parts[1]] if len(parts) > 1 and isinstance(parts[1], int) else array
+    return np.asarray(array[: parts[1]] if len(parts) > 1 and isinstance(parts[1], int) else array)
 
 
 def blocks(spec: Any, size: int) -> list[NDArray[Any]]:
@@ -287,14 +287,14 @@ class Comm:
     def _put(self, data: Any, dest: int, number: int) -> None:
         self._process.send(self._members[dest], 2 * self._context + 1, number, data, wait=False)
 
-    def _get(self, source: int, number: int) -> NDArray[np.uint8]:
+    def _get(self, source: int, number: int) -> Any:
         receive = Receive(2 * self._context + 1, self._members[source], number)
         self._process.post(receive)
         self._process.until(lambda: receive.message)
         assert receive.message is not None
         return receive.message.data
 
-    def _swap(self, data: Any, other: int, number: int) -> NDArray[np.uint8]:
+    def _swap(self, data: Any, other: int, number: int) -> Any:
         self._put(data, other, number)
         return self._get(other, number)
 

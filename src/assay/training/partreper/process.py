@@ -177,7 +177,7 @@ class Process:
     def send(self, dest: int, context: int, tag: int, data: Any, *, wait: bool = True) -> None:
         """Log and send; a blocking one returns when the bytes have left, an error on the way is mended by the log."""
         payload = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
-        buffer = np.empty(HEAD.size + payload.nbytes, np.uint8)
+        buffer: Bytes = np.empty(HEAD.size + payload.nbytes, np.uint8)
         buffer[HEAD.size :] = payload
         if dest == self.rank:
             self._deliver(Message(dest, tag, -1, buffer[HEAD.size :], self.arrivals), context)
@@ -213,7 +213,7 @@ class Process:
 
     def _tell(self, target: int, kind: int, *numbers: int) -> None:
         """A word of the layer to another process: who says it, then three numbers."""
-        buffer = np.empty(HEAD.size, np.uint8)
+        buffer: Bytes = np.empty(HEAD.size, np.uint8)
         HEAD.pack_into(buffer, 0, kind, self.me, *(*numbers, 0, 0, 0)[:3], 0)
         self._put(target, buffer, "control")
 
@@ -408,7 +408,7 @@ class Process:
         """Say what one has, hear what the others have, send what they lack."""
         self.states = {}
         mine = np.array([self.have[rank] for rank in range(self.size)], np.int64)
-        buffer = np.empty(HEAD.size + mine.nbytes, np.uint8)
+        buffer: Bytes = np.empty(HEAD.size + mine.nbytes, np.uint8)
         HEAD.pack_into(buffer, 0, STATE, self.me, 0, 0, 0, 0)
         buffer[HEAD.size :] = mine.view(np.uint8)
         others = [one for one in self.place if one != self.me]
