@@ -18,8 +18,8 @@ from assay import __version__
 from assay.record.errors import AssayError
 
 COMMANDS = (
-    "demo", "web", "list", "show", "run", "record", "compare", "plan", "recover", "gateway", "engine", "top",
-    "calibrate", "protocol", "check", "verify", "dedup", "data", "watch", "hang", "trace", "traces", "decompose",
+    "demo", "web", "list", "show", "run", "record", "compare", "plan", "recover", "partreper", "gateway", "engine",
+    "top", "calibrate", "protocol", "check", "verify", "dedup", "data", "watch", "hang", "trace", "traces", "decompose",
     "bench", "machine", "feed", "doctor", "completion",
 )  # fmt: skip
 
