@@ -10,7 +10,7 @@ from assay.record.types import NotMeasured
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 
-IMPORTS = ("torch", "assay.sim.gloo_ranks")
+IMPORTS = ("torch", __name__)  # once for both ranks
 VOCAB, TEACHER, STUDENT, TOKENS = 320, 16, 8, 48
 RATE, BATCHES = 20.0, 2
 

@@ -26,7 +26,7 @@ from assay.training.piper.machine import Machine
 
 SLOWED = Machine(nodes=4, per_node=2, cards=2, group=2, inside=5e6, card=0.5e6, local=1e9, taper=1e4, start_inside=4e-3,
                  start_outside=40e-3, window=1)  # fmt: skip
-IMPORTS = ("torch", "torch.distributed")
+IMPORTS = ("torch", "torch.distributed", __name__)  # once for all ranks
 ALGORITHMS = ("flat", "two-level", "halo")  # a window of one message: streamed HALO would be the same
 
 
