@@ -76,7 +76,6 @@ def markets(draw: Any) -> tuple[list[list[Design]], np.ndarray, np.ndarray, np.n
 
 
 @given(case=markets(), scarce=st.booleans())
-@settings(max_examples=120, deadline=None)
 def test_two_stages_reach_the_optimum_of_the_joint_problem(case: Any, scarce: bool) -> None:
     choices, price, available, demand = case
     wanted = True if scarce else None
@@ -90,7 +89,6 @@ def test_two_stages_reach_the_optimum_of_the_joint_problem(case: Any, scarce: bo
 
 
 @given(case=markets())
-@settings(max_examples=60, deadline=None)
 def test_the_program_finds_what_trying_everything_finds(case: Any) -> None:
     choices, price, available, demand = case
     kept = [prune(some)[:3] for some in choices[:2]]
@@ -113,7 +111,6 @@ def test_the_program_finds_what_trying_everything_finds(case: Any) -> None:
 
 
 @given(case=markets())
-@settings(max_examples=60, deadline=None)
 def test_what_is_kept_is_not_replaced_by_one_or_two_others(case: Any) -> None:
     choices, price, _, _ = case
 
@@ -240,7 +237,6 @@ def test_simulation_corrects_a_plan_that_misses(monkeypatch: pytest.MonkeyPatch)
     output=st.floats(20, 800),
     role=st.sampled_from(["both", "prefill", "decode"]),
 )
-@settings(max_examples=60, deadline=None)
 def test_a_looser_promise_never_lowers_a_rate(
     tpot: float, ttft: float, prompt: float, output: float, role: str
 ) -> None:

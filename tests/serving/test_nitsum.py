@@ -81,7 +81,7 @@ def test_goodput_on_a_shifting_mix_beats_every_static_width() -> None:
 
 
 def test_on_a_steady_mix_it_is_about_as_good_as_the_best_static_width() -> None:
-    requests = trace(["relaxed"], 60.0, rates={"relaxed": 25.0})
+    requests = trace(["relaxed"], 40.0, rates={"relaxed": 25.0})
     goodput, _ = adaptive(requests)
     assert goodput > 0.9 * max(statics(requests).values())
 

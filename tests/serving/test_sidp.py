@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.record.catalogue import study
@@ -34,7 +34,6 @@ from tests.oracles import offline as oracle
     group=st.sampled_from((2, 4, 8)),
     cache=st.integers(2, 4),
 )
-@settings(max_examples=60, deadline=None)
 def test_the_kv_gain_is_the_weights_of_the_others_less_the_buffers(
     on: str, name: str, tp: int, group: int, cache: int
 ) -> None:
@@ -125,7 +124,6 @@ lengths = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 120)), min_size
 
 
 @given(lengths, st.integers(1, 6), st.integers(32, 200), st.floats(0, 0.03), st.sampled_from((0.0, 1e-6)))
-@settings(max_examples=60, deadline=None)
 def test_the_loop_equals_the_step_by_step_reference(
     jobs: list[tuple[int, int]], max_seqs: int, max_tokens: int, fetch: float, kv: float
 ) -> None:

@@ -1,7 +1,10 @@
 """Ranks are real processes: they answer, fail aloud, can be killed or frozen, and never outlive the block."""
 
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,3 +100,24 @@ def test_a_rank_that_does_not_answer_is_late() -> None:
         pytest.raises(RankFailed, match="no answer from rank 0"),
     ):
         ranks.wait(0.1)
+
+
+def loaded(rank: Rank) -> bool:
+    return "colorsys" in sys.modules
+
+
+PREPARED = """
+from assay.sim.ranks import Ranks, prepare
+from tests.sim.test_ranks import loaded
+if __name__ == "__main__":
+    prepare(["tests.sim.test_ranks", "colorsys", "no_such_module"])
+    with Ranks(1, loaded, imports=["json"]) as ranks:
+        assert ranks.wait(120) == [True]
+"""
+
+
+def test_what_was_prepared_is_there_for_the_first_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "prepared.py"
+    script.write_text(PREPARED)
+    place = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    subprocess.run([sys.executable, str(script)], env=os.environ | place, check=True, timeout=240)

@@ -14,6 +14,7 @@ through others: :func:`deliver` solves just these anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,17 +27,37 @@ Floats = NDArray[np.float64]
 _SAME = 1e-12  # relative: links that fill up together, events at the same instant
 
 
-def rows(lists: Sequence[ArrayLike]) -> tuple[Ints, Ints]:
-    """Lists of numbers as compressed rows: `indices[indptr[i]:indptr[i + 1]]` is the i-th.
+class Rows(NamedTuple):
+    """Lists of numbers, one behind the other: `indices[indptr[i]:indptr[i + 1]]` is the i-th."""
+
+    indptr: Ints
+    indices: Ints
+
+    def take(self, which: Ints) -> Rows:
+        """Some of the lists, in any order, also several times.
+
+        >>> rows([[4], [], [2, 3]]).take(np.array([2, 0, 2])).indices.tolist()
+        [2, 3, 4, 2, 3]
+        """
+        sizes, indptr = np.diff(self.indptr)[which], np.zeros(len(which) + 1, np.int64)
+        np.cumsum(sizes, out=indptr[1:])
+        shift = np.repeat(self.indptr[which] - indptr[:-1], sizes)
+        return Rows(indptr, self.indices[np.arange(indptr[-1]) + shift])
+
+
+def rows(lists: Sequence[ArrayLike] | Rows) -> Rows:
+    """Lists of numbers as compressed rows.
 
     >>> indptr, indices = rows([[4], [], [2, 3]])
     >>> indptr.tolist(), indices.tolist()
     ([0, 1, 1, 3], [4, 2, 3])
     """
+    if isinstance(lists, Rows):
+        return lists
     parts = [np.asarray(part, np.int64).reshape(-1) for part in lists]
     indptr = np.zeros(len(parts) + 1, np.int64)
     np.cumsum([part.size for part in parts], out=indptr[1:])
-    return indptr, np.concatenate(parts) if parts else np.empty(0, np.int64)
+    return Rows(indptr, np.concatenate(parts) if parts else np.empty(0, np.int64))
 
 
 def max_min(paths: Sequence[ArrayLike], capacity: ArrayLike) -> Floats:
@@ -58,12 +79,12 @@ def max_min(paths: Sequence[ArrayLike], capacity: ArrayLike) -> Floats:
 
 
 def deliver(
-    paths: Sequence[ArrayLike],
+    paths: Sequence[ArrayLike] | Rows,
     nbytes: ArrayLike,
     capacity: ArrayLike,
     *,
     latency: ArrayLike = 0.0,
-    after: Sequence[ArrayLike] | None = None,
+    after: Sequence[ArrayLike] | Rows | None = None,
     queue: ArrayLike | None = None,
 ) -> Floats:
     """When each flow has arrived, where all of them share the links fairly.
@@ -77,8 +98,8 @@ def deliver(
     Raises:
         ValueError: flows that wait for each other, or a path over a link that is not there.
     """
-    count = len(paths)
     indptr, links = rows(paths)
+    count = indptr.size - 1
     limits = np.asarray(capacity, np.float64)
     _check(links, limits)
     before_ptr, before = rows(after if after is not None else [[]] * count)

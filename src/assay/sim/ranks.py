@@ -20,7 +20,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
@@ -74,6 +75,35 @@ def fill(rank: Rank) -> int:
     return rank.index
 
 
+def prepare(imports: Sequence[str]) -> None:
+    """Begin to load what ranks to come import, in the process that they are forked from, while this one goes on.
+
+    It is heeded before the first ranks of this process; a module that is not there is left to them.
+    """
+    if _forks():
+        from multiprocessing import forkserver  # not everywhere
+
+        multiprocessing.get_context("forkserver").set_forkserver_preload(list(imports))
+        with _environment():
+            forkserver.ensure_running()
+
+
+def _forks() -> bool:
+    return "forkserver" in multiprocessing.get_all_start_methods()
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """What processes inherit that start meanwhile."""
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
+    os.environ.update(ENVIRONMENT)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
 class Ranks:
     """`n` processes at work on `target`; use it in a `with` block."""
 
@@ -92,7 +122,7 @@ class Ranks:
         self._barrier: Any = None
 
     def __enter__(self) -> Ranks:
-        forked = bool(self._imports) and "forkserver" in multiprocessing.get_all_start_methods()
+        forked = bool(self._imports) and _forks()
         context: Any = multiprocessing.get_context("forkserver" if forked else "spawn")
         if forked:
             context.set_forkserver_preload(self._imports)  # heeded by the first ranks of this process
@@ -103,9 +133,7 @@ class Ranks:
                 self._specs[name] = block.name, values.shape, values.dtype.str
                 self.array(name)[...] = values
             self._barrier = context.Barrier(self.n)  # kept: a collected semaphore is gone before a rank opens it
-            before = {name: os.environ.get(name) for name in ENVIRONMENT}
-            os.environ.update(ENVIRONMENT)
-            try:
+            with _environment():
                 for index in range(self.n):
                     ours, theirs = context.Pipe(duplex=False)
                     rank = Rank(index, self.n, self._specs, self._barrier)
@@ -114,9 +142,6 @@ class Ranks:
                     theirs.close()
                     self._processes.append(process)
                     self._answers.append(ours)
-            finally:
-                for name, value in before.items():
-                    os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
         except BaseException:
             self._end()
             raise

@@ -82,7 +82,13 @@ def _loop(indptr: Any, at: Any, successors: Any, edges: Any, where: Any, took: A
             if ended:
                 busy[where[v]] = False
                 for k in range(at[v], at[v + 1]):
-                    heapq.heappush(events, (now + lags[edges[k]], 0, successors[k]))
+                    then, after = now + lags[edges[k]], successors[k]
+                    if then > now:
+                        heapq.heappush(events, (then, 0, after))
+                        continue
+                    waits[after] -= 1  # at this very instant: noted before anybody chooses, as from the heap
+                    if waits[after] == 0:
+                        heapq.heappush(ready[where[after]], (-first[after], after))
                 continue
             waits[v] -= 1
             if waits[v] == 0:

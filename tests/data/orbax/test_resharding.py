@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.data.engine.version_log import Damaged
@@ -68,7 +68,6 @@ async def saved(store: MemStore, trees: list[dict[str, Any]], step: int = 0) -> 
     await asyncio.gather(*(rank(number, tree) for number, tree in enumerate(trees)))
 
 
-@settings(max_examples=120)
 @given(st.data())
 def test_any_sharding_to_any_sharding(data: st.DataObject) -> None:
     world = data.draw(st.integers(1, 4))
@@ -249,7 +248,6 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@settings(max_examples=150)
 @given(trees)
 def test_a_tree_comes_back_as_it_was(tree: Any) -> None:
     async def main() -> Any:

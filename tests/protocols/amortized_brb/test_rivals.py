@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.protocols.amortized_brb import reed_solomon
@@ -109,7 +109,6 @@ def test_samples_survive_a_tenth_of_silent_nodes() -> None:
     assert whole == 10
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.lists(PLAIN, max_size=4)), max_size=30), st.integers(0, 3))
 def test_nobody_stumbles_over_what_a_hostile_peer_sends(rubbish: list[tuple[str, list[Any]]], seed: int) -> None:
     makers: tuple[Callable[[], Node], ...] = (HashedBracha, Avid, Chained, SampledBroadcast, partial(Avss, dealer=0))

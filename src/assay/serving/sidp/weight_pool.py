@@ -150,7 +150,7 @@ def demonstrate(group: int, mode: str, *, seed: int = 0) -> Shown:
     arrays: dict[str, NDArray[Any]] = {"weights": weights, "inputs": inputs, "outputs": np.zeros_like(inputs),
                                        "box": wide, "answers": wide.copy()}  # fmt: skip
     target = {"stream": work_stream, "send": work_send}[mode]
-    with Ranks(group, target, arrays=arrays) as ranks:
+    with Ranks(group, target, arrays=arrays, imports=(__name__,)) as ranks:
         moved = sum(ranks.wait(timeout=60))
         outputs = ranks.array("outputs").copy()
     expected = unsplit(weights, list(inputs), together=mode == "send")

@@ -40,6 +40,7 @@ import polars as pl
 from assay.record.measures import Measure, best, change, counted, mean, ratio, rows, slope
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.sim.random import stream
+from assay.sim.ranks import prepare
 from assay.training.doppler import executor, rivals, runtime
 from assay.training.doppler.graphs import GRAPHS, OpGraph, chainmm
 from assay.training.doppler.runtime import play as play
@@ -213,6 +214,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         path = str(lab.artefacts / "doppler.npz")
         store(few.run(train_at, cases), few.seeds, Path(path))
     timed = lab.with_seeds(quick=1, full=3)
+    prepare(executor.IMPORTS)
     return {
         "placers": few.run(judge, [{"graph": graph, "places": path} for graph in GRAPHS], per="placer"),
         "stages": few.run(lesson, [{"grid": 2, "episodes": lab.pick(600, 2000)}], per="stage"),

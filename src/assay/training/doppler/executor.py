@@ -19,6 +19,7 @@ from assay.sim.ranks import Rank, Ranks
 from assay.training.doppler.graphs import OpGraph
 from assay.training.interface import Ints
 
+IMPORTS = ("torch", "assay.training.doppler.policy")
 PATIENCE = 120.0  # seconds that a worker waits for another's result
 
 
@@ -87,7 +88,8 @@ def measure(graph: OpGraph, places: list[Ints], workers: int, block: int, rounds
     """Seconds[round, placement] of real runs that take turns, and how far the last results are off."""
     store = inputs(graph, block, seed)
     shared = {"store": store, "done": np.zeros(graph.nodes, np.int64)}
-    with Ranks(workers, partial(_job, graph=graph, places=places, rounds=rounds), arrays=shared) as running:
+    job = partial(_job, graph=graph, places=places, rounds=rounds)
+    with Ranks(workers, job, arrays=shared, imports=IMPORTS) as running:
         answers = running.wait(timeout=300)
         found = running.array("store").copy()
     expected = in_one_process(graph, store)
@@ -131,6 +133,6 @@ def stage_three(
         "place": np.zeros(graph.nodes, np.int64), "asked": np.zeros(2, np.int64),
     }  # fmt: skip
     job = partial(_train, graph=graph, layers=layers, episodes=episodes, tries=4, seed=seed)
-    with Ranks(workers, job, arrays=shared, imports=("torch", "assay.training.doppler.policy")) as running:
+    with Ranks(workers, job, arrays=shared, imports=IMPORTS) as running:
         answers: list[dict[str, Any]] = running.wait(timeout=500)
     return answers[0]

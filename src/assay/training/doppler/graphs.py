@@ -61,12 +61,15 @@ class OpGraph:
         >>> graph.settled(np.ones(graph.nodes, int))[:3].tolist()
         [1, 1, 1]
         """
-        found, count = np.asarray(place, np.int64).copy(), np.zeros((self.nodes, int(np.max(place)) + 1))
-        for v, before in enumerate(self.inputs):
-            for u in before:
-                count[u, place[v]] += 1
-        found[self.data] = np.argmax(count[self.data], axis=1)
+        found, devices = np.asarray(place, np.int64).copy(), int(np.max(place)) + 1
+        votes = np.bincount(self.dag.indices * devices + found[self._readers], minlength=self.nodes * devices)
+        found[self.data] = votes.reshape(self.nodes, devices)[self.data].argmax(axis=1)
         return found
+
+    @cached_property
+    def _readers(self) -> Ints:
+        """Who reads, for each of `dag.indices`."""
+        return np.repeat(np.arange(self.nodes), np.diff(self.dag.indptr))
 
     @cached_property
     def sending(self) -> Floats:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from assay.sim.adam import Adam
 from assay.sim.learners import Mlp
 from assay.sim.random import stream
 from assay.sim.ready_queues import turned
@@ -297,7 +298,7 @@ def imitate(learned: Learned, batches: int, seed: int) -> None:
     if not learned.kind.taught:
         return
     random = stream(seed, "doppler", "teacher")
-    optimiser = torch.optim.Adam(learned.policy.parameters(), 3e-3)
+    optimiser = Adam(learned.policy.parameters(), 3e-3)
     player = learned.player()
     for _ in range(batches):
         episodes = [player.play(random, taught=True) for _ in range(2)]
@@ -310,12 +311,11 @@ def imitate(learned: Learned, batches: int, seed: int) -> None:
 def reinforce(learned: Learned, episodes: int, seed: int, reward: Reward, rate: float = RATES[0]) -> None:
     """Stages II and III: the policy gradient of runs, the rate falling linearly."""
     random = stream(seed, "doppler", "episodes")
-    optimiser = torch.optim.Adam(learned.policy.parameters(), rate)
+    optimiser = Adam(learned.policy.parameters(), rate)
     batches, usual = max(1, episodes // BATCH), Usual()
     for batch in range(batches):
         left = 1 - batch / batches
-        for group in optimiser.param_groups:
-            group["lr"] = rate * (LAST + (1 - LAST) * left)
+        optimiser.rate = rate * (LAST + (1 - LAST) * left)
         player = learned.player()
         played = [player.play(random) for _ in range(BATCH)]
         seconds = np.array([reward(one.place, random) for one in played])

@@ -69,13 +69,14 @@ def one_shot(graph: OpGraph, devices: int, episodes: int, seed: int, rate: float
     """As GDP: one network sees the whole graph once and draws all devices at once; 50 placements after training."""
     import torch
 
+    from assay.sim.adam import Adam
     from assay.training.doppler import policy
 
     torch.set_num_threads(1)
     view, body, random = policy.View(graph, devices), policy.Policy(seed), stream(seed, "doppler", "one-shot")
     head = torch.nn.Sequential(torch.nn.Linear(policy.VECTOR + policy.FEATURES, policy.WIDTH), torch.nn.ReLU(),
                                torch.nn.Linear(policy.WIDTH, devices))  # fmt: skip
-    optimiser = torch.optim.Adam([*body.parameters(), *head.parameters()], rate)
+    optimiser = Adam([*body.parameters(), *head.parameters()], rate)
     reward, batches, usual = policy.simulated(graph, devices), max(1, episodes // policy.BATCH), policy.Usual()
 
     def drawn(log: Any, count: int) -> list[Ints]:
@@ -88,8 +89,7 @@ def one_shot(graph: OpGraph, devices: int, episodes: int, seed: int, rate: float
 
     for batch in range(batches):
         left = 1 - batch / batches
-        for group in optimiser.param_groups:
-            group["lr"] = rate * (policy.LAST + (1 - policy.LAST) * left)
+        optimiser.rate = rate * (policy.LAST + (1 - policy.LAST) * left)
         log = look()
         places = drawn(log, policy.BATCH)
         seconds = np.array([reward(place, random) for place in places])

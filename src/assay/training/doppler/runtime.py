@@ -44,23 +44,33 @@ def play(graph: OpGraph, place: Ints, devices: int, random: np.random.Generator 
     >>> bool(np.isclose(play(graph, np.zeros(graph.nodes, int), 4).seconds, graph.seconds.sum()))
     True
     """
-    dag = graph.dag
-    count, target, source = _messages(dag.indptr, dag.indices, place, devices)
-    indptr, indices = _joined(dag.indptr, dag.indices, place, devices, target, source, count)
-    where = np.concatenate([place, devices + place[source]])
-    seconds = np.concatenate([graph.seconds, graph.sending[source]])
-    first = np.zeros(len(where))
-    if random is not None:
-        seconds = seconds * np.maximum(0.2, 1 + JITTER * random.standard_normal(len(seconds)))
-        first = random.random(len(where))
-    whole = Dag(indptr, indices, np.arange(len(where)))
-    starts, ends = ready_queues.run(whole, where, seconds, first)
-    return Run(where, starts, ends, whole)
+    whole, where, took = _placed(graph, place, devices)
+    return _run(whole, where, took, random)
 
 
 def seconds(graph: OpGraph, place: Ints, devices: int, runs: int, random: np.random.Generator) -> float:
     """The mean of several runs."""
-    return float(np.mean([play(graph, place, devices, random).seconds for _ in range(runs)]))
+    whole, where, took = _placed(graph, place, devices)
+    return float(np.mean([_run(whole, where, took, random).seconds for _ in range(runs)]))
+
+
+def _placed(graph: OpGraph, place: Ints, devices: int) -> tuple[Dag, Ints, Floats]:
+    """Operators and messages, the device or port of each, and the seconds it is thought to take."""
+    dag = graph.dag
+    count, target, source = _messages(dag.indptr, dag.indices, place, devices)
+    indptr, indices = _joined(dag.indptr, dag.indices, place, devices, target, source, count)
+    where = np.concatenate([place, devices + place[source]])
+    took = np.concatenate([graph.seconds, graph.sending[source]])
+    return Dag(indptr, indices, np.arange(len(where))), where, took
+
+
+def _run(whole: Dag, where: Ints, took: Floats, random: np.random.Generator | None) -> Run:
+    first = np.zeros(len(where))
+    if random is not None:
+        took = took * np.maximum(0.2, 1 + JITTER * random.standard_normal(len(took)))
+        first = random.random(len(where))
+    starts, ends = ready_queues.run(whole, where, took, first)
+    return Run(where, starts, ends, whole)
 
 
 @njit(cache=True, nogil=True)

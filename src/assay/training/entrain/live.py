@@ -31,7 +31,7 @@ def same(seed: int, m: int = 4, mbs: int = 3) -> dict[str, Any]:
     ]
     with scratch() as folder:
         job = partial(_work, folder=str(folder), batches=batches, deals=deals, seed=seed)
-        with Ranks(2, job, imports=("torch",)) as running:
+        with Ranks(2, job, imports=("torch", __name__)) as running:
             answers = running.wait(timeout=240)
     found = {**answers[ENCODER]["values"], **answers[LANGUAGE]["values"]}
     expected = whole(batches, seed)

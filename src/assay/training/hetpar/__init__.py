@@ -33,6 +33,7 @@ from assay.record.measures import Measure, best, change, counted, rows
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.encoders import vision
 from assay.sim.models import Model, model
+from assay.sim.ranks import prepare
 from assay.training.engine.cluster import Cluster
 from assay.training.engine.cluster import read as read_cluster
 from assay.training.hetpar import pace, training_job
@@ -126,6 +127,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     large = lab.pick(quick=(8192, 32768), full=(8192, 16384, 32768, 65536, 131072))
     cases = [{"pair": "small", "context": n} for n in small] + [{"pair": "large", "context": n} for n in large]
     once = replace(lab.with_seeds(quick=2, full=5), workers=0)
+    prepare(training_job.IMPORTS)
     return {
         "pace": replace(lab, workers=0).run(speeds, cases, per="kind"),
         "traffic": lab.run(traffic, [{"encoder": a, "llm": b} for a, b in GRIDS]),

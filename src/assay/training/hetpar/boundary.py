@@ -22,6 +22,7 @@ from assay.training.interface import Layout
 
 Range = tuple[int, int]
 WAYS = ("copied", "tokens", "hidden")
+CUT = {"qkv": 1, "out": 0, "up": 1, "down": 0}  # the dimension that tensor parallelism cuts; others are whole
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ gets none; it takes part all the same, forward and backward.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,6 +18,19 @@ from assay.sim.grids import Box, Move
 from assay.training.hetpar.boundary import Boundary
 
 
+def group_of(ranks: Sequence[int]) -> Any:
+    """The process group of some ranks, None for one alone; all ranks ask for the same groups, in the same order.
+
+    Ranks that meet anew take longer than a step of a small model: a group is made once.
+    """
+    return _made(dist.group.WORLD, tuple(ranks)) if len(ranks) > 1 else None
+
+
+@cache
+def _made(world: Any, ranks: tuple[int, ...]) -> Any:
+    return dist.new_group(list(ranks))
+
+
 class Communicator:
     """Sends by boundaries, and counts the bytes that leave this rank.
 
@@ -25,7 +39,7 @@ class Communicator:
     """
 
     def __init__(self, groups: Sequence[tuple[int, ...]] = ()) -> None:
-        self.groups = {group: dist.new_group(list(group)) for group in dict.fromkeys(groups)}
+        self.groups = {group: group_of(group) for group in dict.fromkeys(groups)}
         self.sent = 0
 
     def __call__(self, rows: Tensor, boundary: Boundary) -> Tensor:

@@ -19,11 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from assay.training.hetpar.boundary import Batch, Boundary, Side, between, dealt, pieces
-from assay.training.hetpar.communicator import Communicator
+from assay.training.hetpar.boundary import CUT, Batch, Boundary, Side, between, dealt, pieces
+from assay.training.hetpar.communicator import Communicator, group_of
 
 PATCH, WIDTH, HEADS, INNER, VOCAB = 6, 16, 4, 32, 13
-CUT = {"qkv": 1, "out": 0, "up": 1, "down": 0}  # the dimension that tensor parallelism cuts; others are whole
 
 
 class _Sum(torch.autograd.Function):
@@ -158,7 +157,7 @@ class Mimo:
         me, found = dist.get_rank(), {}
         for key, names in (("tp", ("tp",)), ("cp", ("cp",)), ("copies", ("cp", "dp")), ("every", ("tp", "cp", "dp"))):
             for group in on.grid.groups(*names).tolist():
-                made = dist.new_group(group) if len(group) > 1 else None
+                made = group_of(group)
                 if me in group:
                     found[key] = made
         inside = on.first <= me < on.first + on.grid.ranks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from assay.record.types import NotMeasured
 from assay.sim.random import stream
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
-from assay.training.hetpar.boundary import Batch, Side, side
+from assay.training.hetpar.boundary import CUT, Batch, Side, side
 
+IMPORTS = ("torch", "assay.training.hetpar.mimo")
 RATE, MICROBATCHES = 0.3, 2
 ONE = side("dp1"), side("dp1")
 
@@ -28,13 +30,11 @@ def drawn(seed: int, count: int = 4) -> Batch:
 
 def run(ranks: int, pairs: Sequence[tuple[Side, Side]], steps: int, seed: int) -> list[list[dict[str, Any]]]:
     """For each pair of grids what every rank has: the losses of all steps, its weights in the end, bytes it sent."""
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise NotMeasured("a real encoder and language model need the extra torch") from error
+    if find_spec("torch") is None:  # it is the ranks that import it
+        raise NotMeasured("a real encoder and language model need the extra torch")
     with scratch() as folder:
         job = partial(_work, folder=str(folder), pairs=pairs, steps=steps, seed=seed)
-        with Ranks(ranks, job, imports=("torch", "assay.training.hetpar.mimo")) as running:
+        with Ranks(ranks, job, imports=IMPORTS) as running:
             found = running.wait(timeout=300)
     return [[rank[k] for rank in found] for k in range(len(pairs))]
 
@@ -74,8 +74,6 @@ def _trained(encoder: Side, llm: Side, steps: int, seed: int) -> dict[str, Any]:
 
 def apart(found: Sequence[dict[str, Any]], pair: tuple[Side, Side], whole: dict[str, Any]) -> float:
     """The largest difference of any rank's weights from the same slices of those of one process."""
-    from assay.training.hetpar.mimo import CUT
-
     worst = 0.0
     for rank, mine in enumerate(found):
         for name, on in zip(("encoder", "llm"), pair, strict=True):

@@ -35,6 +35,7 @@ from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.encoders import vision
 from assay.sim.models import Model, model
 from assay.sim.random import stream
+from assay.sim.ranks import prepare
 from assay.training.engine.cluster import Cluster
 from assay.training.engine.cluster import read as read_cluster
 from assay.training.maestro import distill_job, pace
@@ -161,6 +162,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     cases = [{"setting": setting, "device": device} for setting in SETTINGS for device in devices]
     once = replace(lab.with_seeds(quick=2, full=5), workers=0)
     sizes = lab.pick(quick=((64, 1), (64, 2)), full=((64, 1), (64, 2), (256, 1), (256, 3), (1024, 2)))
+    prepare(distill_job.IMPORTS)
     return {
         "steps": replace(lab, workers=0).run(steps, cases, per="system"),
         "orders": lab.run(orders, [{"samples": n, "sections": s} for n, s in sizes], per="order"),

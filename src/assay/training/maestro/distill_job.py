@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from assay.record.types import NotMeasured
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 
+IMPORTS = ("torch", __name__)  # once for both ranks
 VOCAB, TEACHER, STUDENT, TOKENS = 320, 16, 8, 48
 RATE, BATCHES = 20.0, 2
 
 
 def run(steps: int, seed: int) -> dict[str, dict[str, Any]]:
     """With either cut: losses of all steps, the student's weights in the end, and bytes that travelled."""
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise NotMeasured("a real teacher and student need the extra torch") from error
+    if find_spec("torch") is None:  # it is the ranks that import it
+        raise NotMeasured("a real teacher and student need the extra torch")
     with scratch() as folder:
         job = partial(_work, folder=str(folder), steps=steps, seed=seed)
-        with Ranks(2, job, imports=("torch",)) as running:
+        with Ranks(2, job, imports=IMPORTS) as running:
             teacher, student = running.wait(timeout=240)
     return {cut: student[cut] | {"bytes": teacher[cut]} for cut in ("logits", "hidden")}
 

@@ -36,12 +36,13 @@ from assay.record.measures import Measure, best, change, counted, mean, ratio, r
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.sim.models import Experts, Model
 from assay.sim.random import stream
+from assay.sim.ranks import prepare
 from assay.training.engine.cluster import Efficiency
 from assay.training.engine.costs import stage_costs
 from assay.training.engine.step import Outcome, simulate_many
 from assay.training.interface import Job, Layout, Plan
 from assay.training.piper import exchange_job
-from assay.training.piper.exchanges import SCHEDULES
+from assay.training.piper.exchanges import SCHEDULES, planned
 from assay.training.piper.machine import Machine
 from assay.training.piper.migration import Rule, follow
 from assay.training.piper.network import HALO, Network, frontier
@@ -125,7 +126,8 @@ def all_to_alls(nodes: int, per_peer: float, seed: int) -> dict[str, dict[str, f
     """Every algorithm on one machine; Piper takes flat or HALO, whichever is quicker."""
     machine = drawn(nodes, seed)
     sizes = np.full((machine.ranks, machine.ranks), per_peer)
-    took = {name: make(machine, [range(machine.ranks)]).seconds(machine, sizes) for name, make in SCHEDULES.items()}
+    ways = {name: planned(name, machine.shape, (range(machine.ranks),)) for name in SCHEDULES}
+    took = {name: way.seconds(machine, sizes) for name, way in ways.items()}
     chosen = min(("flat", *HALO), key=lambda name: took[name])
     moved = per_peer * (machine.ranks - 1)
     return {
@@ -203,6 +205,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         messages.append({"nodes": 32, "per_peer": 1e3})
     few = replace(lab.with_seeds(quick=3, full=5), workers=0)
     loads = [{"steps": lab.pick(quick=64, full=256), "uneven_by": x} for x in (1.3, 1.6, 2.0)]
+    prepare(exchange_job.IMPORTS)
     return {
         "plans": few.run(plans, [{"size": s, "ranks": n, "most": most} for s, n in sizes], per="method"),
         "exchanges": few.run(all_to_alls, messages, per="algorithm"),

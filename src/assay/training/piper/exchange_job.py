@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from assay.training.piper.machine import Machine
 
 SLOWED = Machine(nodes=4, per_node=2, cards=2, group=2, inside=5e6, card=0.5e6, local=1e9, taper=1e4, start_inside=4e-3,
                  start_outside=40e-3, window=1)  # fmt: skip
+IMPORTS = ("torch", "torch.distributed", __name__)  # once for all ranks
 ALGORITHMS = ("flat", "two-level", "halo")  # a window of one message: streamed HALO would be the same
 
 
@@ -47,15 +49,13 @@ def block(source: int, target: int, size: int) -> Ints:
 
 def measured(machine: Machine, mean: float, rounds: int, seed: int) -> dict[str, dict[str, float]]:
     """Of every round, in which the algorithms take turns: their seconds, those of the model, and wrong blocks."""
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise NotMeasured("real all-to-alls need the extra torch") from error
+    if find_spec("torch") is None:  # it is the ranks that import it
+        raise NotMeasured("real all-to-alls need the extra torch")
     sizes = ragged(machine.ranks, mean, seed)
     plans = {name: SCHEDULES[name](machine, [range(machine.ranks)]) for name in ALGORITHMS}
     with scratch() as folder:
         job = partial(_rounds, folder=str(folder), machine=machine, plans=plans, sizes=sizes, rounds=rounds)
-        with Ranks(machine.ranks, job, imports=("torch", "torch.distributed")) as running:
+        with Ranks(machine.ranks, job, imports=IMPORTS) as running:
             found = running.wait(timeout=240)
     seconds = {name: np.max([rank[name]["seconds"] for rank in found], axis=0) for name in plans}
     wrong = {"wrong": float(sum(rank[name]["wrong"] for rank in found for name in plans))}

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.sim.links import Rows, rows
 from assay.training.piper.machine import Machine, arrivals
 
 Ints = NDArray[np.int64]
@@ -30,7 +32,10 @@ Block = tuple[int, int]
 
 @dataclass
 class Messages:
-    """In an order in which each comes after those that it waits for; a rank sends its own in this order."""
+    """In an order in which each comes after those that it waits for; a rank sends its own in this order.
+
+    All are added before any is asked for its bytes.
+    """
 
     src: list[int] = field(default_factory=list)
     dst: list[int] = field(default_factory=list)
@@ -50,9 +55,19 @@ class Messages:
 
     def nbytes(self, sizes: Floats) -> Floats:
         """Bytes of each, where block (i, j) has `sizes[i, j]`."""
+        owner, sources, targets = self._owned
+        return np.bincount(owner, sizes[sources, targets], len(self)).astype(np.float64)
+
+    @cached_property
+    def _owned(self) -> tuple[Ints, Ints, Ints]:
+        """Of all blocks the message, the source and the target."""
         owner = np.repeat(np.arange(len(self)), [len(some) for some in self.blocks])
         pairs = np.array([pair for some in self.blocks for pair in some], np.int64).reshape(-1, 2)
-        return np.bincount(owner, sizes[pairs[:, 0], pairs[:, 1]], len(self)).astype(np.float64)
+        return owner, pairs[:, 0].copy(), pairs[:, 1].copy()
+
+    @cached_property
+    def _before(self) -> Rows:
+        return rows(self.after)
 
     def seconds(self, machine: Machine, sizes: Floats) -> float:
         """Until the last has arrived; what has nothing to carry is not sent."""
@@ -60,7 +75,7 @@ class Messages:
         if not nbytes.any():
             return 0.0
         # Empty messages stay in the order, for others wait for them, but they cost next to nothing.
-        ends = arrivals(machine, np.array(self.src), np.array(self.dst), nbytes, self.after)
+        ends = arrivals(machine, np.array(self.src), np.array(self.dst), nbytes, self._before)
         return float(ends.max())
 
 
@@ -206,3 +221,13 @@ SCHEDULES: dict[str, Schedule] = {
     "halo": halo,
     "halo, streamed": lambda machine, groups: halo(machine, groups, streamed=True),
 }
+
+
+@lru_cache(maxsize=16)
+def planned(algorithm: str, shape: Machine, groups: tuple[range, ...]) -> Messages:
+    """The messages of an algorithm on all machines of a shape, whatever their speeds; kept, do not add to them.
+
+    >>> len(planned("flat", Machine(nodes=2).shape, (range(16),)))
+    240
+    """
+    return SCHEDULES[algorithm](shape, groups)

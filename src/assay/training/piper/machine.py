@@ -12,14 +12,15 @@ first byte, as a rendezvous does. There is no single bandwidth anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from assay.sim.collectives import Link
-from assay.sim.links import deliver
+from assay.sim.links import Rows, deliver, rows
 from assay.sim.topology import Topology, both_ways
 
 Ints = NDArray[np.int64]
@@ -61,6 +62,11 @@ class Machine:
         """Bytes a second between two groups."""
         return self.taper * self.group * self.cards * self.card / max(1, self.groups - 1)
 
+    @property
+    def shape(self) -> Machine:
+        """The same dies, cards and groups, at usual speeds: on these alone paths and orders of messages hang."""
+        return Machine(self.nodes, self.per_node, self.cards, self.group)
+
     def path(self, source: int, target: int) -> Ints:
         """The links from rank to rank."""
         return _topology(self).path(source, target)
@@ -88,7 +94,23 @@ def _topology(machine: Machine) -> Topology:
     return Topology(f"{nodes} nodes of {machine.per_node}", ranks, *both_ways(cables))
 
 
-def arrivals(machine: Machine, src: Ints, dst: Ints, nbytes: Floats, after: list[list[int]]) -> Floats:
+@lru_cache(maxsize=16)
+def _known(shape: Machine) -> dict[int, Ints]:
+    """Paths that were asked for, by source times ranks plus target."""
+    return {}
+
+
+def _paths(machine: Machine, src: Ints, dst: Ints) -> Rows:
+    """The links of every message; each pair of ends is looked up once for all machines of this shape."""
+    known, ranks = _known(machine.shape), machine.ranks
+    pairs, which = np.unique(src * ranks + dst, return_inverse=True)
+    for pair in pairs.tolist():
+        if pair not in known:
+            known[pair] = machine.shape.path(*divmod(pair, ranks))
+    return rows([known[pair] for pair in pairs.tolist()]).take(which)
+
+
+def arrivals(machine: Machine, src: Ints, dst: Ints, nbytes: Floats, after: Sequence[ArrayLike] | Rows) -> Floats:
     """When each message has arrived; a rank's messages begin in their order, `window` at a time.
 
     >>> machine = Machine(nodes=2, start_outside=1e-5)
@@ -98,25 +120,27 @@ def arrivals(machine: Machine, src: Ints, dst: Ints, nbytes: Floats, after: list
     """
     network, count = _topology(machine), len(src)
     near = src // machine.per_node == dst // machine.per_node
-    place = _place_in_queue(src)
-    queue = src * machine.window + place % machine.window
+    queue = src * machine.window + _place_in_queue(src) % machine.window
     # A message is two: its start takes a while and no link, its bytes follow.
-    known: dict[tuple[int, int], Ints] = {}
-    paths: list[Ints] = []
-    none = np.empty(0, np.int64)
-    for a, b in zip(src.tolist(), dst.tolist(), strict=True):
-        if (a, b) not in known:
-            known[a, b] = network.path(a, b)
-        paths += [none, known[a, b]]
-    waits: list[list[int]] = []
-    for i, before in enumerate(after):
-        waits += [[2 * j + 1 for j in before], [2 * i]]
-    size = np.zeros(2 * count)
+    links, size, latency = _paths(machine, src, dst), np.zeros(2 * count), np.zeros(2 * count)
     size[1::2] = nbytes
-    latency = np.zeros(2 * count)
     latency[0::2] = np.where(near, machine.start_inside, machine.start_outside)
-    ends = deliver(paths, size, network.bandwidth, latency=latency, after=waits, queue=np.repeat(queue, 2))
+    twice = Rows(np.append(np.repeat(links.indptr[:-1], 2), links.indptr[-1]), links.indices)
+    waits = _waits(rows(after))
+    ends = deliver(twice, size, network.bandwidth, latency=latency, after=waits, queue=np.repeat(queue, 2))
     return np.asarray(ends[1::2])
+
+
+def _waits(before: Rows) -> Rows:
+    """Of starts and bytes in turn: a start waits for the bytes of the messages before, bytes wait for their start."""
+    count = len(before.indptr) - 1
+    sizes, indptr = np.ones(2 * count, np.int64), np.zeros(2 * count + 1, np.int64)
+    sizes[0::2] = np.diff(before.indptr)
+    np.cumsum(sizes, out=indptr[1:])
+    found, of_bytes = np.empty(indptr[-1], np.int64), np.zeros(indptr[-1], np.bool_)
+    of_bytes[indptr[1::2]] = True
+    found[of_bytes], found[~of_bytes] = 2 * np.arange(count), 2 * before.indices + 1
+    return Rows(indptr, found)
 
 
 def _place_in_queue(src: Ints) -> Ints:

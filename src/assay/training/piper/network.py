@@ -17,7 +17,7 @@ import numpy as np
 from assay.sim.hardware import device
 from assay.training.engine.cluster import ClosedForms, Cluster, Efficiency
 from assay.training.interface import Floats, Ints
-from assay.training.piper.exchanges import SCHEDULES
+from assay.training.piper.exchanges import planned
 from assay.training.piper.machine import Machine
 
 PER_PEER = (2e3, 32e3, 1e6)  # bytes that a rank has for another, where the machine is played; a line between and beyond
@@ -96,7 +96,6 @@ def _played(machine: Machine, algorithm: str, size: int, stride: int) -> Floats:
     ranks = size * stride
     nodes = -(-ranks // machine.per_node)
     whole = replace(machine, nodes=nodes)
-    groups = [range(first, ranks, stride) for first in range(stride)]
-    messages = SCHEDULES[algorithm](whole, groups)
+    messages = planned(algorithm, whole.shape, tuple(range(first, ranks, stride) for first in range(stride)))
     block = np.ones((whole.ranks, whole.ranks))
     return np.array([messages.seconds(whole, nbytes * block) for nbytes in PER_PEER])

@@ -37,11 +37,12 @@ from assay.record.measures import Measure, change, counted, ratio, rows, share, 
 from assay.record.timing import too_busy
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.sim.random import stream
+from assay.sim.ranks import prepare
 from assay.sim.trust import sentence
 from assay.training.shardtensor import pace
+from assay.training.shardtensor.job import IMPORTS, on_ranks
 from assay.training.shardtensor.job import Checked as Checked
 from assay.training.shardtensor.job import check as check
-from assay.training.shardtensor.job import on_ranks
 
 if TYPE_CHECKING:
     import altair as alt
@@ -164,6 +165,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     grids = {"unet": (32 * ranks, 32, 64), "vit": (32 * ranks, 32, 64), "points": (256 * ranks, 1, 64)}
     grid = lab.pick(quick=(16, 16), full=(64, 32))
     days = [{"ranks": ranks, "grid": grid, "steps": lab.pick(quick=4, full=200)}]
+    prepare((*IMPORTS, "assay.training.shardtensor.measured", "torch.distributed.tensor"))  # for all ranks, once
     return {
         "parity": replace(lab.with_seeds(quick=1, full=10), workers=0).run(parity, [{"ranks": 3}], per="model"),
         "memory": replace(once, workers=0).run(memory, [{"ranks": ranks, "grids": grids}], per="step"),

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from assay.record.timing import granted
+from assay.sim.adam import Adam
 from assay.sim.random import stream
 from assay.training.shardtensor import models
 from assay.training.shardtensor.dispatch import Domain, Unsupported, shard
@@ -153,7 +154,7 @@ def training(rows: int, columns: int, steps: int, seed: int, whole: bool) -> dic
     domain = Domain()
     torch.manual_seed(seed)
     model = models.UNet(width=8)
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    optimizer = Adam(model.parameters(), 3e-3)
     before, after = weather(steps + 4, rows, columns, seed)
     losses = []
     for day in range(steps + 4):

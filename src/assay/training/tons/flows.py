@@ -37,8 +37,8 @@ class Throughput:
         return 1 - self.reached / self.bound
 
 
-def throughput(pod: Pod, rounds: int = 60, gap: float = 0.03) -> Throughput:
-    """Of a uniform all-to-all, until the gap is closed or the rounds are over.
+def throughput(pod: Pod, rounds: int = 60, gap: float = 0.03, least: float = 0.0) -> Throughput:
+    """Of a uniform all-to-all, until the gap is closed, the rounds are over, or more than `least` cannot be.
 
     >>> from assay.training.tons.pods import torus
     >>> round(throughput(torus((1, 1, 1))).bound, 2)  # 8 / k of a link, times 63 / 64 who are others
@@ -49,7 +49,7 @@ def throughput(pod: Pod, rounds: int = 60, gap: float = 0.03) -> Throughput:
     """
     if (distances(pod) < 0).any():
         raise ValueError(f"{pod.name}: some chips do not reach others")
-    reached, bound = _balance(pod.neighbours, CHIPS, rounds, gap)
+    reached, bound = _balance(pod.neighbours, CHIPS, rounds, gap, least / (pod.ranks - 1))
     return Throughput(reached * (pod.ranks - 1), bound * (pod.ranks - 1))
 
 
@@ -66,7 +66,7 @@ def distance_bound(pod: Pod) -> float:
 
 
 @njit(cache=True)
-def _balance(neighbours: Ints, sources: int, rounds: int, gap: float) -> tuple[float, float]:
+def _balance(neighbours: Ints, sources: int, rounds: int, gap: float, least: float) -> tuple[float, float]:
     """Rates of a pair that are reached, and that cannot be exceeded."""
     length = np.ones((sources, neighbours.shape[1]))
     for place in range(sources):
@@ -82,7 +82,7 @@ def _balance(neighbours: Ints, sources: int, rounds: int, gap: float) -> tuple[f
         total += weight * load
         done += weight
         reached = max(reached, done / total.max(), 1.0 / load.max())
-        if reached >= (1 - gap) * bound:
+        if reached >= (1 - gap) * bound or bound < least:
             break
         length *= np.exp(STEP / np.sqrt(turn + 1.0) * load / load.max())
         length /= length.max()

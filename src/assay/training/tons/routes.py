@@ -21,6 +21,7 @@ from assay.sim.random import stream
 from assay.training.tons.pods import CHIPS, PORTS, Pod, distances, sums
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 SHARP = 6.0  # power of a link's load in its length
 
 
@@ -78,11 +79,16 @@ def _choose(neighbours: Ints, far: Ints, pairs: Ints, order: Ints, ports: Ints, 
     count = neighbours.shape[0]
     cost, onward, stamp = np.empty(count), np.empty(count, np.int64), np.full(count, -1, np.int64)
     layer, below = np.empty(count, np.int64), np.empty(count, np.int64)
+    length, top = np.ones(load.shape), 1.0
     for turn in range(order.size):
         source, target = pairs[order[turn]]
         path = ports[order[turn]]
-        _count(neighbours, path, source, load, -1)
-        top = load.max() + 1.0
+        _count(neighbours, path, source, load, -1, length, top)
+        if load.max() + 1.0 != top:
+            top = load.max() + 1.0
+            for place in range(CHIPS):
+                for port in range(PORTS):
+                    length[place, port] = ((load[place, port] + 1.0) / top) ** SHARP
         layer[0], size, cost[target] = target, 1, 0.0
         for hop in range(far[source, target] - 1, -1, -1):
             found = 0
@@ -92,7 +98,7 @@ def _choose(neighbours: Ints, far: Ints, pairs: Ints, order: Ints, ports: Ints, 
                     before = neighbours[at, port]
                     if before < 0 or far[source, before] != hop:
                         continue
-                    new = cost[at] + ((load[before % CHIPS, port ^ 1] + 1.0) / top) ** SHARP
+                    new = cost[at] + length[before % CHIPS, port ^ 1]
                     if stamp[before] != turn:
                         stamp[before], cost[before] = turn, np.inf
                         below[found] = before
@@ -105,17 +111,19 @@ def _choose(neighbours: Ints, far: Ints, pairs: Ints, order: Ints, ports: Ints, 
         for hop in range(far[source, target]):
             path[hop] = onward[at]
             at = neighbours[at, onward[at]]
-        _count(neighbours, path, source, load, 1)
+        _count(neighbours, path, source, load, 1, length, top)
 
 
 @njit(cache=True)
-def _count(neighbours: Ints, path: Ints, source: int, load: Ints, by: int) -> None:
-    """Add so much to the load of every link of a path."""
+def _count(neighbours: Ints, path: Ints, source: int, load: Ints, by: int, length: Floats, top: float) -> None:
+    """Add so much to the load of every link of a path, which makes it longer; powers are dear, others keep theirs."""
     at = source
     for port in path:
         if port < 0:
             break
-        load[at % CHIPS, port] += by
+        place = at % CHIPS
+        load[place, port] += by
+        length[place, port] = ((load[place, port] + 1.0) / top) ** SHARP
         at = neighbours[at, port]
 
 

@@ -7,6 +7,7 @@ few best are then judged by what an all-to-all can really send over them.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,19 @@ def best_torus(cubes: int) -> Pod:
     >>> best_torus(8).name
     '8x8x8 torus'
     """
-    return max((torus(shape) for shape in shapes(cubes)), key=lambda pod: throughput(pod, RANKING).reached)
+    return _carries_most(torus(shape) for shape in shapes(cubes))
+
+
+def _carries_most(pods: Iterable[Pod]) -> Pod:
+    """The first of those that reach most; who cannot reach what another did is not judged to the end."""
+    best, most = None, -1.0
+    for pod in pods:
+        reached = throughput(pod, RANKING, least=most).reached
+        if reached > most:
+            best, most = pod, reached
+    if best is None:
+        raise ValueError("no wirings to choose from")
+    return best
 
 
 def best_twisted(cubes: int, seed: int = 0) -> Pod:
@@ -45,7 +58,7 @@ def best_twisted(cubes: int, seed: int = 0) -> Pod:
         best = best[totals[best] > 0][:JUDGED]
         found += [(int(totals[i]), factors, tuple(triples[i].tolist())) for i in best]
     pods = [_lattice(factors, triple) for _, factors, triple in sorted(found)[:JUDGED]]
-    return max(pods, key=lambda pod: throughput(pod, RANKING).reached)
+    return _carries_most(pods)
 
 
 def _lattice(factors: tuple[int, ...], triple: tuple[int, ...]) -> Pod:
@@ -75,7 +88,7 @@ def synthesise(cubes: int, seed: int = 0, steps: int = 4000) -> Pod:
         which, element = random.integers(0, 3 * PLACES, steps), random.integers(0, cubes, steps)
         _descend(sums(factors), shift, which, element)
         found.append(Pod("tons", factors, shift))
-    return max(found, key=lambda pod: throughput(pod, RANKING).reached)
+    return _carries_most(found)
 
 
 @njit(cache=True)
