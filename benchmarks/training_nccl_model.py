@@ -56,4 +56,4 @@ def speed() -> None:
 
 if __name__ == "__main__":
     speed()
-    real(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
+    real(int(sys.argv[1]) if len(sys.argv) > 1 else 60)
