@@ -33,6 +33,7 @@ from assay.training.cuco.wire import WIRES
 from assay.training.engine.shaped import Link
 
 CHECKS = 3  # inputs on which a candidate is verified, at least
+FINAL = 4  # candidates that run in turns before one of them is called the best
 CLOSE = 1e-4  # in parts of the largest right number: float32, summed in another order
 PATIENCE = 10.0  # seconds that a rank waits for the other within a run
 HANGS = 120.0  # seconds after which a rank that says nothing is given up
@@ -267,6 +268,20 @@ def pursue(
                 "score": search.tried[-1].score, **asdict(outcome),
             })  # fmt: skip
         say(search.tried[-1])
+
+
+def winner(bench: Bench, search: Search, rounds: int) -> dict[str, Any] | None:
+    """Of the candidates that scored best, the one that is fastest when they run in turns; none where none was right.
+
+    A score comes from a few runs, and the best of many scores is rather lucky than fast.
+    """
+    names = list(search.knobs)  # type: ignore[attr-defined]
+    scores = {one.values: one.score for one in search.tried if one.score > 0}
+    front = [dict(zip(names, values, strict=True)) for values in sorted(scores, key=lambda one: -scores[one])[:FINAL]]
+    if not front:
+        return None
+    seconds = bench.race({str(at): one for at, one in enumerate(front)}, rounds)
+    return min(front, key=lambda one: float(np.median(seconds[str(front.index(one))])))
 
 
 def again(entry: Mapping[str, Any], rounds: int = 3) -> Outcome:

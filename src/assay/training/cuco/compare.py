@@ -15,7 +15,7 @@ from assay.record.timing import Gauge
 from assay.sim import agent
 from assay.sim.search import Candidate, Feedback, Islands, Mutator, Values, structured
 from assay.sim.streams import stream
-from assay.training.cuco.bench import Bench, Database, again, pursue
+from assay.training.cuco.bench import Bench, Database, again, pursue, winner
 from assay.training.cuco.program import host, knobs, safe
 from assay.training.cuco.trials import streams
 from assay.training.engine.shaped import link
@@ -91,8 +91,8 @@ def compare(
         versions = {"host-driven": host(bench.program)}
         if passed:
             versions["overlap by hand"] = streams(bench.program)[min(passed, key=passed.__getitem__)]
-        if search.best.score:
-            versions["found"] = dict(zip(search.knobs, search.best.values, strict=True))
+        if best := winner(bench, search, rounds):
+            versions["found"] = best
         seconds = bench.race(versions, rounds)
         bench.stop()
         gauge.ours = bench.spent
