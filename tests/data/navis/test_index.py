@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from assay.record.errors import BadInput
 from tests.oracles import neighbours as oracle
 
 
+@cache
 def rows_of(n: int, width: int = 32, seed: int = 0) -> Any:
     return drifting(n, width, intrinsic=8, clusters=6, seed=seed).vectors
 
@@ -44,22 +46,23 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("walk")
     with VectorIndex.build(folder / "index", rows_of(150), memory=4096, degree=8, breadth=24, **design) as index:
         index.insert(rows_of(190)[150:])
-        yield index
+        inside: Any = index.inside
+        every = np.arange(inside.nodes.count, dtype=np.int32)
+        meant = decoded(inside.centres, inside.nodes.codes, every, 32)
+        yield index, meant, [row[1 : 1 + row[0]].tolist() for row in inside.lists(every)]
 
 
 @given(st.integers(0, 10**6), st.integers(2, 30), st.integers(1, 3))
 @settings(max_examples=15)
 def test_a_walk_finds_what_the_plain_one_finds(small: Any, seed: int, breadth: int, count: int) -> None:
-    inside = small.inside
+    index, meant, graph = small
+    inside = index.inside
     rng = np.random.default_rng(seed)
     query = rows_of(200)[rng.integers(200)] + rng.normal(size=32).astype(np.float32) * np.float32(0.1)
-    entries = np.unique(rng.integers(0, len(small), count)).astype(np.int32)
+    entries = np.unique(rng.integers(0, len(index), count)).astype(np.int32)
     table, _ = prepare(inside.centres, query)
     x = scratch(breadth, 1, inside.geo, inside.disk.direct)
     assert seek(inside.view, x, query, table, entries, 1, 1, 3, 0, 0, True) == 0
-    n = inside.nodes.count
-    meant = decoded(inside.centres, inside.nodes.codes, np.arange(n, dtype=np.int32), 32)
-    graph = [row[1 : 1 + row[0]].tolist() for row in inside.lists(np.arange(n, dtype=np.int32))]
     found, walked = oracle.beam(meant, graph, query, entries.tolist(), breadth)
     assert x.ids[: x.tally[LENGTH]].tolist() == found
     assert x.expanded[: x.tally[STEPS]].tolist() == walked
