@@ -172,15 +172,20 @@ def test_a_users_loop_changes_by_at_most_ten_lines() -> None:
     assert 4 <= len([*ours, "the import"]) <= 10
 
 
+def children() -> set[str]:
+    """Processes that this one started and has not waited for; a server of forks may be among them."""
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
 @pytest.mark.slow
 def test_a_users_script_survives_a_kill_from_outside() -> None:
     """Its own kill is in the example; what `kill -9 PID` does from a shell is the same signal."""
     from assay.training.recover import launch
 
     said: list[str] = []
+    before = children()
     found = launch([str(ROOT / "examples" / "recover.py")], 3, 60.0, said.append)
     assert found["survivors"] == [0, 2]
     assert found["codes"][1] == -signal.SIGKILL
     assert any("replica 1 ended with code -9" in line for line in said)
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert children() <= before
