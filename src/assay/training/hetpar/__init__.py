@@ -131,7 +131,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     return {
         "pace": replace(lab, workers=0).run(speeds, cases, per="kind"),
         "traffic": lab.run(traffic, [{"encoder": a, "llm": b} for a, b in GRIDS]),
-        "real": once.run(real, [{"steps": lab.pick(quick=8, full=60)}], per="grids"),
+        "real": once.run(real, [{"steps": lab.pick(quick=6, full=60)}], per="grids"),
     }
 
 
