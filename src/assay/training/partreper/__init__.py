@@ -192,7 +192,7 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     import altair as alt
 
     found = rows(table, {"experiment": "scale"}).with_columns(
-        machine=pl.format("{} processes, {} days each", "processes", pl.col("life_days").cast(pl.Int64))
+        machine=pl.format("{} processes of {} days", "processes", pl.col("life_days").cast(pl.Int64))
     )
     chart: alt.Chart = (
         alt.Chart(found)
@@ -200,7 +200,12 @@ def plot(table: pl.DataFrame) -> alt.Chart:
         .encode(
             x=alt.X("fraction:Q", title="ranks with a replica", axis=alt.Axis(format="%")),
             y=alt.Y("efficiency:Q", title="work that counts, of all processes' time", axis=alt.Axis(format="%")),
-            color=alt.Color("machine:N", title=None, sort=found["machine"].unique(maintain_order=True).to_list()),
+            color=alt.Color(
+                "machine:N",
+                title=None,
+                sort=found["machine"].unique(maintain_order=True).to_list(),
+                legend=alt.Legend(columns=2),
+            ),
         )
         .properties(width=380, height=260, title="Checkpoints alone, or replicas as well?")
     )
