@@ -70,7 +70,7 @@ def study(lab: Lab) -> Tables:
     """Held-out months of real machines, planted cycles, and a real function that is scaled ahead."""
     simple = lab.pick(quick=SIMPLE[:3], full=SIMPLE)
     tables = {"scaling": _scaled_table(lab)}  # timed: before anything else is under way
-    few = lab.with_seeds(quick=3, full=6)
+    few = lab.with_seeds(quick=5, full=6)
     tables["planted"] = _rows(few, planted, [{"days": 420, "step": 7200.0}], simple)
     if lab.trace_or_none(FOLDER) is None:
         return tables
