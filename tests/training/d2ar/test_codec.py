@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from assay.training import d2ar
 from assay.training.d2ar import coder, judge, planet, trial, wavelet
 from assay.training.d2ar import model as codec
+from assay.training.d2ar.archive import Archive
 from tests.oracles import exact_coder
 
 SIZE = 64
@@ -24,7 +25,7 @@ NUMBERS = st.lists(st.tuples(st.integers(-70_000, 70_000) | st.integers(-2, 2), 
 
 
 @cache
-def learnt() -> tuple[planet.Region, codec.Archive, codec.Model, object]:
+def learnt() -> tuple[planet.Region, Archive, codec.Model, object]:
     torch.set_num_threads(1)
     region, archive, labels = trial.archived(SIZE, seed=2, a_year=6)
     return region, archive, codec.train(archive, steps=6, seed=2, batch=8), labels

@@ -32,7 +32,7 @@ from assay.record import intervals
 from assay.record.measures import Measure, best, mean, ratio, rows
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.training.d2ar import scaling, trial
-from assay.training.d2ar.model import Archive as Archive
+from assay.training.d2ar.archive import Archive as Archive
 from assay.training.d2ar.model import Options as Options
 from assay.training.d2ar.model import decode as decode
 from assay.training.d2ar.model import encode as encode

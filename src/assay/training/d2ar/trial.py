@@ -16,7 +16,8 @@ import torch
 
 from assay.training.d2ar import judge, planet, wavelet
 from assay.training.d2ar import model as codec
-from assay.training.d2ar.model import Archive, Model, Options
+from assay.training.d2ar.archive import Archive, tiles
+from assay.training.d2ar.model import Model, Options
 
 RATIOS = (100, 1_000, 10_000)
 YEARS = 3  # of the archive; what is held out is of the next year
@@ -153,7 +154,7 @@ def held_out(
         rows[f"{name} at 1000"] = _row(coded, held, 1_000, cover, archive)
     rows |= adapted([rows[f"d2ar at {ratio}"] for ratio in ratios], ratios)
     rows |= elsewhere(model, cover, size, dates, a_year, seed, wavelets)
-    cut = torch.from_numpy(np.concatenate(codec.tiles(archive.images, options.tile))).to(device)
+    cut = torch.from_numpy(np.concatenate(tiles(archive.images, options.tile))).to(device)
     turned = codec.train_autoencoder(cut, options, steps, seed, equal=0.0)
     for row, one in (("equal", learnt.autoencoder), ("not equal", turned)):
         rows[row] = {"unequal": codec.unequal(one, cut[:100])}
