@@ -45,7 +45,7 @@ class Pair:
 
     def admit(self, r: int, chunk: int) -> None:
         """As many tokens of request r as fit, up to `chunk` beyond the hit."""
-        w, s = self.world.handle, self.sequences[r]
+        w, s = self.world.handle[0], self.sequences[r]
         hit = min(self.memory.match(s.path), (s.prompt - 1) // self.block)
         found = self.memory.reach(s, hit)
         tokens = found * self.block + chunk
@@ -70,7 +70,7 @@ class Pair:
         self.running.append(r)
 
     def go_on(self, r: int, chunk: int) -> None:
-        w, s = self.world.handle, self.sequences[r]
+        w, s = self.world.handle[0], self.sequences[r]
         tokens = s.have + chunk  # beyond the prompt: its answer
         need = blocks_of(tokens, self.block) - blocks_of(s.have, self.block)
         if need > self.memory.room:
@@ -87,7 +87,7 @@ class Pair:
         request = self.world.requests[r]
         full = s.have // self.block - int(request["shared"])  # of an answer, or of what it finds again itself
         answer, own = (full, 0) if finished else (0, full)
-        release(self.world.handle, r, 0, int(request["private"]), answer, own)
+        release(self.world.handle[0], r, 0, int(request["private"]), answer, own)
         self.memory.release(s, finished, computed=0 if finished else s.have)
         self.running.remove(r)
 
@@ -95,8 +95,8 @@ class Pair:
         w, cache = self.world, self.world.caches[0]
         hits = np.zeros(1, np.int64)
         for r, s in enumerate(self.sequences):
-            assert match(w.handle, r, 0, int(w.requests[r]["path_blocks"])) == self.memory.match(s.path)
-            match_all(w.handle, r, hits)
+            assert match(w.handle[0], r, 0, int(w.requests[r]["path_blocks"])) == self.memory.match(s.path)
+            match_all(w.handle[0], r, hits)
             assert hits[0] == self.memory.match(s.path) * self.block
         assert cold_first(w) == [self.name(key) for key in self.memory.free]
         assert cache["active"] == self.memory.held
@@ -171,7 +171,7 @@ def follow(pair: Pair, steps: list[tuple[int, int, int]]) -> None:
         pair.end(r, finished=True)
         pair.compare()
     assert pair.world.caches[0]["active"] == 0
-    clear(pair.world.handle, 0)
+    clear(pair.world.handle[0], 0)
     assert pair.world.caches[0]["resident"] == 0
     assert (pair.world.index == -1).all()
 

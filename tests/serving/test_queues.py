@@ -36,16 +36,16 @@ def test_who_waits_is_admitted_by_key_and_number(steps: list[tuple[int, float] |
         if step is not None:
             r = next(numbers)
             w.requests[r]["key"] = step[1]
-            push(w.handle, i, r)
+            push(w.handle[0], i, r)
             heapq.heappush(heaps[i], (step[1], r))
         elif heaps[i]:
-            assert pop(w.handle, i) == heapq.heappop(heaps[i])[1]
+            assert pop(w.handle[0], i) == heapq.heappop(heaps[i])[1]
         for one in range(2):
             assert w.instances[one]["waiting"] == len(heaps[one])
             assert w.instances[one]["queue"] == (heaps[one][0][1] if heaps[one] else state.NONE)
     for i in range(2):
         while heaps[i]:
-            assert pop(w.handle, i) == heapq.heappop(heaps[i])[1]
+            assert pop(w.handle[0], i) == heapq.heappop(heaps[i])[1]
 
 
 @settings(max_examples=150, deadline=None)
@@ -77,9 +77,9 @@ def test_who_runs_is_kept_in_order_of_admission(steps: list[int]) -> None:
     for r, step in enumerate(steps):
         if step % 3 == 0 and running:
             gone = running.pop(step % len(running))
-            leave(w.handle, 0, gone)
+            leave(w.handle[0], 0, gone)
         else:
-            start(w.handle, 0, r)
+            start(w.handle[0], 0, r)
             running.append(r)
         order, r = [], int(w.instances[0]["oldest"])
         while r >= 0:

@@ -148,9 +148,9 @@ class Dynamo:
 
     def route(self, request: Request, fleet: Fleet) -> int:
         """Least tokens to prefill and to keep."""
-        new = fleet.unanswered + request.prompt - self.credit * fleet.match(request)
-        if self.credit > 1:  # else there is never more found than the prompt has
-            new = np.maximum(new, 0)
+        if self.scale == self.credit == 1:  # the prompt itself adds the same everywhere
+            return fleet.argmin(fleet.unanswered - fleet.match(request) + fleet.prompt_tokens(request))
+        new = np.maximum(fleet.unanswered + request.prompt - self.credit * fleet.match(request), 0)
         return fleet.argmin(self.scale * new + fleet.prompt_tokens(request))
 
 

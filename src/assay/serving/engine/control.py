@@ -81,7 +81,7 @@ class Control:
         g = int(w.instances[instance]["group"])
         group = w.groups[g]
         if group["phase"] == state.SETTLE:
-            core.cut(w.handle, g, self.now)
+            core.cut(w.handle[0], g, self.now)
         elif group["phase"] == state.IDLE and w.instances[instance]["waiting"]:
             group["phase"], group["next"] = state.PLAN, self.now
 
@@ -113,7 +113,7 @@ class Control:
         from assay.serving.engine.simulator import _least_loaded
 
         simulation, decode = self._simulation, self._decodes(request)
-        core.look(simulation.world.handle, self.now)
+        core.look(simulation.world.handle[0], self.now)
         simulation.view.matched = simulation.view.boarded = -1
         simulation._restrict(request, decode=decode)
         route = simulation.router.route if not decode else getattr(simulation.router, "route_decode", _least_loaded)
@@ -132,7 +132,7 @@ class Control:
         for g in {int(w.instances[i]["group"]) for i in instances}:
             group = w.groups[g]
             if group["phase"] == state.SETTLE:
-                core.cut(w.handle, g, self.now)
+                core.cut(w.handle[0], g, self.now)
                 group["stop"] = 1
                 pending.add(g)
             else:
@@ -174,14 +174,14 @@ class Control:
             request = w.requests[r]
             decoding = bool(request["state"] == state.DECODING)
             context = int(request["context0"] + record["k"] - request["begun"]) if decoding else int(request["pre"])
-            withdraw(w.handle, instance, r, keep)
-            depart(w.handle, instance, r)
+            withdraw(w.handle[0], instance, r, keep)
+            depart(w.handle[0], instance, r)
             kept = bool(request["ready"] > 0)
             request["preemptions"] += not kept
             taken.append(Withdrawn(r, instance, context, kept))
         while record["waiting"] > 0:
-            r = int(pop(w.handle, instance))
-            depart(w.handle, instance, r)
+            r = int(pop(w.handle[0], instance))
+            depart(w.handle[0], instance, r)
             record["uncomputed"] -= w.requests[r]["expected"]
             if not keep:
                 w.requests[r]["ready"] = 0
@@ -213,7 +213,7 @@ class Control:
         assert w.caches[instance]["active"] == 0, "withdraw its requests first"
         if spec.max_seqs > w.chunks.shape[1]:
             raise ValueError(f"a layout for at most {w.chunks.shape[1]} sequences was foreseen, not {spec.max_seqs}")
-        clear(w.handle, instance)
+        clear(w.handle[0], instance)
         world.configure(w.instances[instance], spec)
         w.instances[instance]["kind"], w.instances[instance]["changed"] = kind, 1
         w.caches[instance]["capacity"] = spec.room // simulation.fleet.block

@@ -283,11 +283,12 @@ def advance(w, until):
 
 
 @njit(**JIT)
-def deliver(w, i, r, now, until, upcoming, hits, prompts):
+def deliver(handle, i, r, now, until, upcoming, hits, prompts):
     """Send r to i at `now`, advance to `until`, and match the upcoming request in all caches: one call an arrival.
 
     Where somebody asks for it, `prompts` gets what would be on board with the upcoming request.
     """
+    w = handle[0]
     if r >= 0:
         enqueue(w, i, r, now)
     why = advance(w, until)

@@ -125,8 +125,9 @@ Change = Cleared | Stored | Removed
 
 
 @njit(**JIT)
-def _enter(w, n, r, turn, tokens, prompt, output, key, secret, now):
+def _enter(handle, n, r, turn, tokens, prompt, output, key, secret, now):
     """Request r, with its prompt and its answer in `tokens`, waits from now on."""
+    w = handle[0]
     request = v.requests(w)[r]
     request.turn, request.prompt, request.output, request.key, request.arrival = turn, prompt, output, key, now
     request.admitted, request.first, request.finish = np.nan, np.nan, np.nan
@@ -227,8 +228,9 @@ def _count_admitted(w, tally, now):
 
 
 @njit(**JIT)
-def _run(w, n, until, leaving, left, tally, rows, who):
+def _run(handle, n, until, leaving, left, tally, rows, who):
     """Process boundaries before `until` as far as there is room for what comes of them; how many rows are filled."""
+    w = handle[0]
     group, finished, counts = v.groups(w)[0], v.finished(w), v.counts(w)
     count, used, over = 0, 0, 0
     while group.next < until and count < len(rows) and used + w.seats <= len(who):
@@ -398,7 +400,7 @@ class OnlineInstance:
 
     def _free_slot(self, slot: int) -> None:
         if self._prefix_cache:
-            blocks.leave_path(self.world.handle, self._names, slot)
+            blocks.leave_path(self.world.handle[0], self._names, slot)
         self._asked.pop(slot, None)
         self._taken[slot] = 0
 
@@ -467,8 +469,8 @@ class OnlineInstance:
 
     def reset_cache(self) -> bool:
         """Forget every block that no running request holds; whether nothing is left."""
-        clear(self.world.handle, 0)
-        blocks.note_changes(self.world.handle, self._names)
+        clear(self.world.handle[0], 0)
+        blocks.note_changes(self.world.handle[0], self._names)
         self._names.counts[blocks.LOST] = 1
         return int(self._cache["resident"]) == 0
 

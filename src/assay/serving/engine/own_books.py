@@ -129,5 +129,5 @@ def with_board(w: World) -> World:
     """The same world, in which the blocks of the prompts on board are counted from now on."""
     counted = w._replace(board=np.zeros((max(len(w.begin), 1), len(w.instances), 2), np.int32))
     counted = counted._replace(handle=handle_of(counted))
-    _board_all(counted.handle)
+    _board_all(counted.handle[0])
     return counted

@@ -72,7 +72,7 @@ class SimulatedFleet(Fleet):
         """Leading prompt tokens that each instance has in its cache."""
         r = operator.index(request.id)  # type: ignore[arg-type]
         if r != self.matched and len(self._simulation.world.path):  # else nobody shares anything
-            match_all(self._simulation.world.handle, r, self.hits)
+            match_all(self._simulation.world.handle[0], r, self.hits)
             self.matched = r
         return self.hits
 
@@ -87,10 +87,10 @@ class SimulatedFleet(Fleet):
         if not len(simulation.world.board):
             began = perf_counter()
             simulation.world, self.boarded = with_board(simulation.world), r
-            prompts_with(simulation.world.handle, r, self.prompts)
+            prompts_with(simulation.world.handle[0], r, self.prompts)
             simulation.policy_seconds -= perf_counter() - began  # compiling is not the policy's time
         elif r != self.boarded:
-            prompts_with(simulation.world.handle, r, self.prompts)
+            prompts_with(simulation.world.handle[0], r, self.prompts)
             self.boarded = r
         return self.prompts
 
@@ -248,7 +248,7 @@ class Simulation:
         if self._followers:
             self._release()
         if self.held and why != state.STOPPED:  # the core stops once a boundary, also where it had another reason
-            core.look(w.handle, self.now)
+            core.look(w.handle[0], self.now)
             self._assign()
 
     # ------------------------------------------------------------------------------------------ decisions
@@ -323,7 +323,7 @@ class Simulation:
         """Request r goes to instance i with the next call of the core."""
         if self._outbox:
             waiting, first, when = self._outbox
-            core.enqueue(self.world.handle, waiting, first, when)
+            core.enqueue(self.world.handle[0], waiting, first, when)
         self._outbox = (i, r, self.now)
 
     def _assign(self) -> None:
@@ -350,7 +350,7 @@ class Simulation:
     def _flush(self) -> None:
         if self._outbox:
             i, r, when = self._outbox
-            core.enqueue(self.world.handle, i, r, when)
+            core.enqueue(self.world.handle[0], i, r, when)
             self._outbox = None
 
     # -------------------------------------------------------------------------- hand-overs, ticks, learning
@@ -358,7 +358,7 @@ class Simulation:
     def _hand_over(self) -> None:
         """Requests whose prompt is computed go on to an instance that decodes, with their KV."""
         w = self.world
-        core.look(w.handle, self.now)
+        core.look(w.handle[0], self.now)
         for r in w.handed[: w.counts[state.HANDED_COUNT]].tolist():
             request = self._request(r)
             if self._stranded(r, decode=True):

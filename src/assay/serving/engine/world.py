@@ -48,7 +48,7 @@ def build(
         spans=np.zeros(FIRST_SIZE, state.SPAN), gauges=np.zeros((4, n), np.int64), signals=np.zeros((3, n)),
         books=np.zeros((2, n), np.int64), board=np.zeros((0, n, 2), np.int32),
         finished=np.zeros(len(records), np.int32), handed=np.zeros(len(records) + 1, np.int32),
-        touched=np.zeros(0, np.int32), counts=counts, handle=np.void(b""),
+        touched=np.zeros(0, np.int32), counts=counts, handle=np.zeros(0, state.HANDLE),
     )  # fmt: skip
     return world._replace(handle=state.handle_of(world))
 
