@@ -1,6 +1,6 @@
 """The gateway beside vllm-router, sglang-router and LiteLLM in front of the same instant engines, interleaved.
 
-.venv/bin/python benchmarks/gateway.py [--routers assay,vllm-router] [--rounds 3] [--seconds 3] [--quick] [--json]
+.venv/bin/python benchmarks/gateway.py [--routers assay,vllm-router] [--rounds 3] [--quick] [--added] [--json]
 
 Throughput: 32 and 200 connections that ask again as soon as an answer is complete, whole answers and streams of eight
 events, small prompts and prompts of 8 kB of which three quarters are shared. Added time: 200 streams whose events come
@@ -215,6 +215,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of one turn")
     parser.add_argument("--quick", action="store_true", help="three loads, one round of a second")
+    parser.add_argument("--added", action="store_true", help="only what a router adds to paced streams")
     parser.add_argument("--json", action="store_true", help="every round's figures")
     asked = parser.parse_args()
     names = [name.strip() for name in asked.routers.split(",") if name.strip()]
@@ -222,7 +223,7 @@ def main() -> int:
         parser.error(f"no router {unknown[0]!r}; there are {', '.join(COMMANDS)}")
     if asked.quick:
         asked.rounds, asked.seconds = 1, 1.0
-    parts = QUICK if asked.quick else FULL
+    parts = tuple(part for part in (QUICK if asked.quick else FULL) if part.gap or not asked.added)
     missing: list[str] = []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the stack ends what was started
     try:

@@ -162,7 +162,7 @@ class Gateway:
         row, count = api.tokens(ask, relay.endpoint, self.tokenizer)
         relay.own = max(count, 1)
         request.prompt = max(int(count * self.fleet.scale), 1)
-        relay.path = chain(row[:_HASHED], self.index.block, self.index.key)
+        relay.path = self.index.hashes(row if len(row) <= _HASHED else row[:_HASHED])
         if ask.messages:
             request.text = ask.messages[-1].text
         if request.session is None:

@@ -243,22 +243,26 @@ class Placing:
             relay.matched = relay.known = 0
         relay.new = max(request.prompt - relay.matched, 1) if relay.transfer is None else 1
         relay.tries += 1
+        first = relay.tries == 1 and relay.stage != "decode"
+        if gateway.log.on:
+            relay.load = (int(fleet.running[i]), int(fleet.kv_tokens[i]), int(fleet.prefill_tokens[i]))
+        both = relay.stage == "prefill" and engine.bootstrap  # then the next decision is made before this call is over
+        if not both:
+            relay.ask(engine, now)
         decision = (
             {"request": request.id, "engine": engine.name, "prompt": request.prompt, "matched": relay.matched,
              "scores": fleet.scores, "at": now, "shadow": None, "canary": relay.arm}
         )  # fmt: skip
         self.decisions.append(decision)
-        first = relay.tries == 1 and relay.stage != "decode"
         if first:
             gateway.counters.queueing.observe(now - relay.arrival)
-        if gateway.log.on:
-            relay.load = (int(fleet.running[i]), int(fleet.kv_tokens[i]), int(fleet.prefill_tokens[i]))
         fleet.sent(i, request, relay.new)
         engine.aboard += 1
         engine.requests += 1
         engine.prompt += request.prompt
         engine.matched += relay.matched
-        relay.ask(engine, now)
+        if both:
+            relay.ask(engine, now)
         if gateway.shadow is not None and first and relay.endpoint != "other":
             gateway.shadow.see(relay, fleet, decision)
 

@@ -306,7 +306,7 @@ class PrefixIndex:
         self, block: int = 16, capacity: int = 65_536, ttl: float = float("inf"), key: int | None = None
     ) -> None:
         self.block, self.capacity, self.ttl = block, capacity, float(ttl)
-        self.key = secrets.randbits(64) if key is None else key
+        self.key = np.uint64(secrets.randbits(64) if key is None else key)
         self._engines = np.zeros(0, ENGINE)
         self._tables: list[tuple[NDArray[Any], ...]] = []  # keeps alive what the addresses point to
 

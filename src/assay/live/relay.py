@@ -222,11 +222,15 @@ class Relay:
                 return
         if b'"usage":' in data:
             self.usage = api.streamed_usage(data, self.usage)
-        if tokens > 0:
-            self._count(tokens, now)
+        # Clients first: what is to be written down can wait.
+        if tokens > 0 and self.first is None:
+            self._first(tokens, data, now)
+            return
         if self.exchange.started or self._ripe(data):
             self.exchange.write(self._early + data if self._early else data)
             self._early = b""
+        if tokens > 0:
+            self._count(tokens, now)
 
     def _ripe(self, data: bytes) -> bool:
         """Whether the answer begins: its first token is there, or an error, or too much else to keep."""
@@ -258,20 +262,27 @@ class Relay:
         self._tail = data[cut:]
         return data[:cut]
 
+    def _first(self, tokens: int, data: bytes, now: float) -> None:
+        """The first tokens came."""
+        self.first = now
+        self.tokens += tokens
+        if not self.exchange.started:
+            self._begin()
+        self.exchange.write(self._early + data)
+        self._early = b""
+        self._began(now)
+
     def _count(self, events: int, now: float) -> None:
-        """So many tokens came."""
+        """So many more tokens came."""
         engine, gateway = self.engine, self.gateway
         assert engine is not None
         self.tokens += events
-        if self.first is None:
-            self._began(now)
-        else:
-            gap = (now - self.last) / events
-            gateway.fleet.streamed(engine.number, events, gap)
-            self._kv += events
-            gateway.counters.itl.observe(gap)
-            if gateway.shadow is not None:
-                gateway.shadow.streamed(self, events, gap)
+        gap = (now - self.last) / events
+        gateway.fleet.streamed(engine.number, events, gap)
+        self._kv += events
+        gateway.counters.itl.observe(gap)
+        if gateway.shadow is not None:
+            gateway.shadow.streamed(self, events, gap)
         self.last = now
 
     def _began(self, now: float) -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from assay.live import http1
 from assay.live.http1 import CHUNKED, HEAD_LIMIT, Chunks, Refused, RequestHead
-from assay.live.outbox import Outbox
+from assay.live.outbox import Outbox, file_of
 
 REASONS = {status.value: b"%d %s" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 JSON = b"content-type: application/json"
@@ -174,8 +174,8 @@ class Connection(asyncio.Protocol):
     """One client."""
 
     __slots__ = (
-        "_body", "_buffer", "_chunks", "_got", "_half", "_head", "_paused", "_pieces", "_plain", "_reading", "_unsent",
-        "_want", "closing", "due", "exchange", "peer", "server", "transport",
+        "_body", "_buffer", "_chunks", "_file", "_got", "_half", "_head", "_paused", "_pieces", "_plain", "_reading",
+        "_unsent", "_want", "closing", "due", "exchange", "peer", "server", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -193,6 +193,7 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._paused = False
         self._half = False  # the client has closed its half
+        self._file = -1
         self._plain = False  # whether half of it can be closed: TLS has no such thing
         self._unsent = 0  # bytes of answers that waited for the client when it was last looked at
 
@@ -200,7 +201,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
-        self.transport = transport
+        self.transport, self._file = transport, file_of(transport)
         self._plain = hasattr(socket, "TCP_INFO") and transport.get_extra_info("sslcontext") is None
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) and name else "local"
@@ -390,7 +391,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Write; the transport's buffer is bounded because who fills it is told to wait."""
-        self.server.outbox.send(self.transport, data)
+        self.server.outbox.send(self.transport, data, self._file)
 
     def ended(self) -> None:
         """The answer is complete: on to the next request."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from assay.live import http1
 from assay.live.http1 import CHUNKED, HEAD_LIMIT, UNTIL_CLOSE, Chunks, Refused, ResponseHead
-from assay.live.outbox import Outbox
+from assay.live.outbox import Outbox, file_of
 from assay.record.errors import BadInput
 
 _END = b"\r\n\r\n"
@@ -83,7 +83,7 @@ class Answered(Protocol):
 class Upstream(asyncio.Protocol):
     """One connection to an engine."""
 
-    __slots__ = ("_buffer", "_chunks", "_head", "_left", "_pool", "_used", "asker", "transport")
+    __slots__ = ("_buffer", "_chunks", "_file", "_head", "_left", "_pool", "_used", "asker", "transport")
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -94,12 +94,13 @@ class Upstream(asyncio.Protocol):
         self._chunks: Chunks | None = None
         self._left = 0  # bytes of the body to come
         self._used = 0  # answers so far
+        self._file = -1
 
     def ask(self, asker: Answered, data: bytes) -> None:
         """Send a request."""
         self.asker = asker
         self._head = None
-        self._pool.outbox.send(self.transport, data)
+        self._pool.outbox.send(self.transport, data, self._file)
 
     def pace(self, go: bool) -> None:
         """Read on, or stop until the client has caught up."""
@@ -119,6 +120,7 @@ class Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The engine is there."""
         self.transport = transport
+        self._file = file_of(transport)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.sim.compiled import njit
+
 if TYPE_CHECKING:
     from assay.serving.engine.control import Control
     from assay.sim.llm_cost import StepCost
@@ -57,6 +59,18 @@ class Finished:
     e2e: float
     cached: int
     instance: int
+
+
+@njit(cache=True)
+def _alone(score: Any) -> int:
+    """Where the smallest score is, or -1 if there are several of it."""
+    least, at, times = score[0], 0, 1
+    for i in range(1, len(score)):
+        if score[i] < least:
+            least, at, times = score[i], i, 1
+        elif score[i] == least:
+            times += 1
+    return at if times == 1 else -1
 
 
 class Fleet(ABC):
@@ -113,6 +127,10 @@ class Fleet(ABC):
         """The eligible instance with the smallest score; ties by the next score, and then in rotation."""
         if self.eligible is not None:
             score = np.where(self.eligible, score, np.inf)
+        elif type(score) is np.ndarray and score.dtype == np.int64:  # as most are: one call finds a clear case
+            alone = _alone(score)
+            if alone >= 0:
+                return int(alone)
         # Lists: for the fleets there are, a reduction of an array costs more than it saves.
         values = score if isinstance(score, list) else np.asarray(score).tolist()
         least = min(values)

@@ -41,7 +41,7 @@ def _chain(tokens: Any, block: int, key: Any, before: Any, words: Any) -> None:
         before = words[number] = block_word(tokens, number * block, (number + 1) * block, key, before)
 
 
-def chain(tokens: NDArray[np.uint32], block: int, key: int = KEY, before: int = 0) -> NDArray[np.uint64]:
+def chain(tokens: NDArray[np.uint32], block: int, key: int | np.uint64 = KEY, before: int = 0) -> NDArray[np.uint64]:
     """The words of the full blocks of `tokens`, behind a prefix whose last word is `before`.
 
     >>> ids = np.arange(64, dtype=np.uint32)
@@ -53,5 +53,5 @@ def chain(tokens: NDArray[np.uint32], block: int, key: int = KEY, before: int = 
         tokens = np.ascontiguousarray(tokens, np.uint32)
     words: NDArray[np.uint64] = np.empty(len(tokens) // block, np.uint64)  # a compiled function's own takes longer
     if len(words):
-        _chain(tokens, block, np.uint64(key), np.uint64(before), words)
+        _chain(tokens, block, key if type(key) is np.uint64 else np.uint64(key), np.uint64(before), words)
     return words

@@ -240,6 +240,9 @@ class Wire:
     def is_closing(self) -> bool:
         return False
 
+    def get_extra_info(self, name: str) -> None:
+        return None
+
     def write(self, data: bytes) -> None:
         pass
 
