@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from assay.serving.baselines.routers import Dynamo
-from assay.serving.engine import simulator
+from assay.serving.engine import seen, simulator
 from assay.serving.engine.own_books import with_board
 from assay.serving.engine.simulator import Simulation, simulate
 from assay.serving.engine.state import World
@@ -97,7 +97,8 @@ def test_the_first_question_may_take_as_long_as_compiling_does(monkeypatch: pyte
         clock[0] += 100.0
         return with_board(world)
 
-    monkeypatch.setattr(simulator, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(simulator, "with_board", compiled)
+    for module in (seen, simulator):
+        monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(seen, "with_board", compiled)
     outcome = simulate(Requests.of([0, 1], [40, 44], [3, 3]), uniform(2, SECOND, max_tokens=200, max_seqs=20), Clerk())
     assert outcome.policy_seconds == 0.0
