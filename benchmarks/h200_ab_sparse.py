@@ -202,7 +202,8 @@ def tuned(caches, sizes, bits):
             return step.choose
 
         took, least = {}, min(32, max(4, step.most_blocks // 1024))  # at most 32 scores a thread, where that goes
-        for one in sorted({least, min(32, 2 * least)}):
+        ways = {least, min(32, 2 * least)} | ({0} if CUDA and gpu.histograms(1) else set())
+        for one in sorted(ways):
             if left() > 20:
                 took |= fastest([one], choosing)[1]
         best = min(took, key=took.get) if took else 32

@@ -476,20 +476,20 @@ class CuSparse:
         return run
 
 
-CONFIGURATIONS = ((5, 4), (7, 4), (9, 4), (11, 4), (15, 4), (7, 8))
+CONFIGURATIONS = ((5, 4), (7, 4), (9, 4), (15, 4), (7, 8))
 BEST = (7, 4)
 NAME = {np.float32: "float", np.float64: "double"}
 MODULES = {}
 
 
-def spmv_module(dtype, items, warps, **more):
-    key = (dtype, items, warps, *more)
+def spmv_module(dtype, items, warps, source="merbit/spmv.cu", **more):
+    key = (dtype, items, warps, source, *sorted(more.items()))
     if key not in MODULES:
-        MODULES[key] = module("merbit/spmv.cu", VALUE=NAME[dtype], ITEMS=items, WARPS=warps, **more)
+        MODULES[key] = module(source, VALUE=NAME[dtype], ITEMS=items, WARPS=warps, **more)
     return MODULES[key]
 
 
-def ours(a, val, x, y, dtype, items, warps, order="as it is", pattern=False, carveout=None):
+def ours(a, val, x, y, dtype, items, warps, order="as it is", pattern=False):
     """MERBIT in one configuration: its preparation, timed, and the launches of a product."""
     rows, cols = a.shape
     cp.cuda.Device().synchronize()
@@ -509,10 +509,6 @@ def ours(a, val, x, y, dtype, items, warps, order="as it is", pattern=False, car
     carry, near = cp.empty(t.tiles, dtype), cp.empty(cols, dtype)
     code = spmv_module(dtype, items, warps, **({"PATTERN": 1} if pattern else {}))
     main, fix, sort = (code.get_function(name) for name in ("merbit", "merbit_carries", "reorder"))
-    if carveout is not None:  # percent of the first-level cache that may be shared memory: the rest is for x
-        code = module("merbit/spmv.cu", VALUE=NAME[dtype], ITEMS=items, WARPS=warps)
-        main = code.get_function("merbit")
-        main.preferred_shared_memory_carveout = carveout
     arguments = (
         t.bits,
         t.row,
@@ -534,6 +530,79 @@ def ours(a, val, x, y, dtype, items, warps, order="as it is", pattern=False, car
         fix((-(-t.tiles // 256),), (256,), fixing)
 
     run.prepare, run.renumbered = prepare, popular is not None
+    return run
+
+
+SETTINGS = {  # of panels: tried on six of the matrices
+    "a": {np.float32: layout.Setting(15, 8, 2, 2, 1, 110 << 10), np.float64: layout.Setting(7, 12, 2, 2, 1, 216 << 10)},
+    "b": {
+        np.float32: layout.Setting(15, 16, 1, 2, 2, 160 << 10),
+        np.float64: layout.Setting(15, 16, 1, 2, 1, 200 << 10),
+    },
+}
+SHARED, SMS = 233_472, 132  # bytes of a multiprocessor; multiprocessors
+
+
+def panels(a, val, x, y, dtype, setting):
+    """MERBIT with x in panels: its preparation, timed, and the launches of a product."""
+    (rows, cols), size, warps = a.shape, np.dtype(dtype).itemsize, setting.warps
+    width = setting.width(size)
+    code = spmv_module(dtype, setting.items, warps, source="merbit/panels.cu", BLOCKS=setting.blocks,
+                       DEPTH=setting.depth, LISTS=setting.lists, STRIP=width)  # fmt: skip
+    main, give = code.get_function("merbit_panels"), code.get_function("hand_out")
+    fix = spmv_module(dtype, *BEST).get_function("merbit_carries")
+    cp.cuda.Device().synchronize()
+    begin = time.perf_counter()
+    t = layout.tiles(cp, a.start, len(a.col), setting.items)
+    p = layout.panelled(cp, t, a.col, cols, size, setting, SMS, SHARED)
+    count = len(p.begin) - 1
+    row = t.row[cp.minimum(cp.arange(count + 1) * p.per, t.tiles)]
+    cp.cuda.Device().synchronize()
+    prepare = time.perf_counter() - begin
+    handed, shared, strip = p.strips is not None, setting.shared(p.per, p.room, size), width * size
+    wanted = cp.empty(p.strips.entries, dtype) if handed else x
+    carry = cp.empty(count, dtype)
+    if handed:
+        giving = (x, p.strips.piece, p.strips.owner, p.strips.place, p.strips.to, wanted, np.int32(cols))
+    numbers = (count, t.tiles, p.per, p.room, 1 - handed, len(a.col))
+    arguments = (t.bits, t.row, p.near, val, x, wanted, x if handed else p.columns, p.begin, y, carry,
+                 *map(np.int32, numbers), np.int64(t.items))  # fmt: skip
+    fixing = (row, carry, y, np.int32(count), np.int32(rows))
+
+    def run():
+        if handed:
+            give.max_dynamic_shared_size_bytes = strip
+            give((SMS,), (1024,), giving, shared_mem=strip)
+        main.max_dynamic_shared_size_bytes = shared
+        main((min(count, SMS * setting.blocks),), (32 * warps,), arguments, shared_mem=shared)
+        fix((-(-count // 64),), (64,), fixing)
+
+    run.prepare, run.chosen = prepare, f"{'handed out' if handed else 'gathered'}, {p.per} tiles"
+    return run
+
+
+def tuned(a, val, x, y, dtype):
+    """Whatever of MERBIT is fastest on this matrix, found by trying; what that takes is its preparation."""
+    cp.cuda.Device().synchronize()
+    begin = time.perf_counter()
+    runs = {f"{i}x{w}": ours(a, val, x, y, dtype, i, w) for i, w in CONFIGURATIONS}
+    if layout.popular(cp, a.col, a.shape[1])[1] - a.shape[1] / len(a.col) >= layout.WORTH:
+        runs |= {order: ours(a, val, x, y, dtype, *BEST, order) for order in ("popular", "sorted")}
+    runs |= {f"panels {name}": panels(a, val, x, y, dtype, s[dtype]) for name, s in SETTINGS.items()}
+    taken = {}
+    for name, run in runs.items():
+        run()
+        marks = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(5)]
+        for one, other in marks:
+            one.record()
+            run()
+            other.record()
+        cp.cuda.Device().synchronize()
+        taken[name] = statistics.median(cp.cuda.get_elapsed_time(*pair) for pair in marks)
+    best = min(taken, key=taken.get)
+    prepare = time.perf_counter() - begin
+    run = lambda: runs[best]()
+    run.prepare, run.chosen = prepare, f"{best} {getattr(runs[best], 'chosen', '')}".strip()
     return run
 
 
@@ -583,8 +652,9 @@ def one_matrix(library, name, a, dtype, rounds=ROUNDS):
     bound = 4 * np.finfo(dtype).eps * cp.maximum(counts, 1) * magnitude + 1e-300
     del wide_val
     contenders = {f"merbit {items}x{warps}": ours(a, val, x, y, dtype, items, warps) for items, warps in CONFIGURATIONS}
-    for items, share in ((7, 25), (11, 25)):
-        contenders[f"merbit {items}x4 {share}%"] = ours(a, val, x, y, dtype, items, 4, carveout=share)
+    for label, setting in SETTINGS.items():
+        contenders[f"merbit panels {label}"] = panels(a, val, x, y, dtype, setting[dtype])
+    contenders["merbit tuned"] = tuned(a, val, x, y, dtype)
     for order in ("automatic", "popular", "sorted"):
         contenders[f"merbit {order}"] = ours(a, val, x, y, dtype, *BEST, order)
     for algorithm in CuSparse.ALGORITHMS:
@@ -614,6 +684,7 @@ def one_matrix(library, name, a, dtype, rounds=ROUNDS):
             wrong=wrong[label],
             prepare=getattr(contenders[label], "prepare", 0.0),
             renumbered=getattr(contenders[label], "renumbered", False),
+            chosen=getattr(contenders[label], "chosen", ""),
         )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from assay import kernels
 from assay.kernels.engine.cuda import Gpu, OnCpu, missing
@@ -78,6 +80,96 @@ def test_sparse_products_are_scipys(dtype: Any, name: str) -> None:
         device.launch("csr_vector", -(-rows * 4 // 64), 64, start, col, a.data, x, by_rows, rows, 4)
         for found in (y, merged, by_rows):
             assert (np.abs(found - a @ x) <= allowed).all()
+
+
+def in_panels(a: Any, x: Any, setting: layout.Setting, memory: int, kind: str, grid: int) -> Any:
+    """A product with x in panels, as it would be launched on a GPU of that much shared memory."""
+    dtype, (rows, cols), warps = a.dtype, a.shape, setting.warps
+    name, size = {4: "float", 8: "double"}[dtype.itemsize], dtype.itemsize
+    plain = OnCpu(SOURCES / "merbit/spmv.cu", VALUE=name, ITEMS=7, WARPS=2)
+    device = OnCpu(SOURCES / "merbit/panels.cu", VALUE=name, ITEMS=setting.items, WARPS=warps, BLOCKS=setting.blocks,
+                   DEPTH=setting.depth, LISTS=setting.lists, STRIP=setting.width(size), MANY=2)  # fmt: skip
+    start, col = a.indptr.astype(np.int32), a.indices.astype(np.int32)
+    t = layout.tiles(np, start, a.nnz, setting.items)
+    if kind == "chosen":
+        p = layout.panelled(np, t, col, cols, size, setting, grid, memory)
+    else:
+        made = layout.lists(np, t, col, cols, setting.items, 2)
+        p = layout.gathered(np, made)
+        p = layout.handed_out(np, made, cols, setting.width(size), grid, size) if kind == "handed out" else p
+    assert setting.shared(p.per, p.room, size) <= (memory // setting.blocks if kind == "chosen" else 1 << 18)
+    count, y = len(p.begin) - 1, np.full(rows, np.nan, dtype)
+    carry, wanted, columns = np.full(count, np.nan, dtype), x, p.columns
+    if p.strips:
+        wanted, columns = np.full(p.strips.entries, np.nan, dtype), np.zeros(1, np.int32)
+        device.launch(
+            "hand_out", grid, 64, x, p.strips.piece, p.strips.owner, p.strips.place, p.strips.to, wanted, cols
+        )
+    device.launch("merbit_panels", min(count, grid), 32 * warps, t.bits, t.row, p.near, a.data, x, wanted, columns,
+                  p.begin, y, carry, count, t.tiles, p.per, p.room, int(p.strips is None), a.nnz,
+                  np.int64(t.items))  # fmt: skip
+    row = np.ascontiguousarray(t.row[np.minimum(np.arange(count + 1) * p.per, t.tiles)])
+    plain.launch("merbit_carries", -(-count // 32), 32, row, carry, y, count, rows)
+    return y
+
+
+SMALL = (layout.Setting(7, 2, 2, 2, 1, 512), layout.Setting(15, 3, 1, 3, 2, 1024))
+
+
+@given(
+    st.integers(1, 300), st.integers(1, 300), st.floats(0, 1), st.integers(0, 10**6), st.booleans(), st.booleans(),
+    st.sampled_from(["gathered", "handed out", "chosen"]), st.integers(1, 3), st.sampled_from(SMALL),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_products_with_x_in_panels_are_within_rounding_of_the_exact_ones(
+    rows: int, cols: int, density: float, seed: int, double: bool, hubs: bool, kind: str, grid: int, setting: Any
+) -> None:
+    random, dtype = np.random.default_rng(seed), np.float64 if double else np.float32
+    there = random.random((rows, cols)) < density * 0.3
+    there[:, 0] |= hubs  # one column that all want
+    there[rows // 2] |= hubs  # and one row that wants all
+    a = scipy.sparse.csr_array(there * (random.random((rows, cols)) - 0.5)).astype(dtype)
+    x = (random.random(cols) - 0.5).astype(dtype)
+    x[0] = np.inf if not there[:, 0].any() else x[0]  # what nobody wants spoils nothing
+    y = in_panels(a, x, setting, 48 << 10, kind, grid)
+    right = a.astype(np.float64) @ np.nan_to_num(x.astype(np.float64), posinf=0)
+    magnitude = abs(a).astype(np.float64) @ np.abs(np.nan_to_num(x.astype(np.float64), posinf=0))
+    allowed = 4 * np.finfo(dtype).eps * np.maximum(np.diff(a.indptr), 1) * magnitude + 1e-300
+    assert (np.abs(y - right) <= allowed).all()
+
+
+@pytest.mark.parametrize("kind", ["gathered", "handed out", "chosen"])
+def test_panels_of_one_huge_row_one_column_and_nothing(kind: str) -> None:
+    random = np.random.default_rng(2)
+    dense = scipy.sparse.csr_array(random.random((1, 5000)))
+    thin = scipy.sparse.csr_array((random.random((4000, 1)) < 0.5) * random.random((4000, 1)))
+    nothing = scipy.sparse.csr_array((700, 9))
+    last = scipy.sparse.vstack([nothing[:, :1], thin, nothing[:, :1]]).tocsr()
+    for a in (dense, thin, nothing, last):
+        x = random.random(a.shape[1]) - 0.5
+        y = in_panels(a, x, SMALL[0], 48 << 10, kind, 2)
+        assert np.abs(y - a @ x).max() <= 4e-16 * 5000 * (abs(a) @ np.abs(x)).max() + 1e-300
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["apart", "few values", "all alike", "huge"]))
+@settings(max_examples=25, deadline=None)
+def test_the_blocks_with_the_highest_scores_are_chosen_equal_ones_by_place(seed: int, kind: str) -> None:
+    random, threads, each, heads, caches = np.random.default_rng(seed), 64, 6, 3, 2
+    device = OnCpu(SOURCES / "ab_sparse/choose.cu", THREADS=threads, EACH=each)
+    sizes = random.integers(1, threads * each + 1, heads)
+    wanted = random.integers(0, sizes + 1)
+    first, begin = (np.concatenate([[0], np.cumsum(x)]).astype(np.int32) for x in (sizes, wanted))
+    shape = caches, int(first[-1])
+    drawn = {"apart": random.standard_normal(shape), "few values": random.integers(-2, 3, shape),
+             "all alike": np.ones(shape), "huge": random.standard_normal(shape) * 1e37}[kind]  # fmt: skip
+    scores, picks = drawn.astype(np.float32), max(1, int(begin[-1]))
+    chosen = np.full((caches, picks), -1, np.int32)
+    device.launch("choose", heads * caches, threads, scores, first, begin, chosen, shape[1], picks, heads)
+    for cache in range(caches):
+        for h in range(heads):
+            mine = scores[cache, first[h] : first[h + 1]]
+            right = np.sort(np.argsort(-mine, kind="stable")[: wanted[h]])
+            assert (chosen[cache, begin[h] : begin[h + 1]] == right).all()
 
 
 def test_columns_by_popularity_leave_the_product_as_it_is() -> None:

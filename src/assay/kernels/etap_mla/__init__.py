@@ -6,7 +6,7 @@ products are wasted. Transposed, the tokens are the rows and the heads the colum
 
 Whether that is faster is a matter of two bounds (`bounds.py`). An H20 has 37 FLOP for each byte it reads, and the
 padded form needs 121: it waits for its products. An H200 has 175, so by the bounds it waits for its memory in both
-forms. Measured there with 16 heads, the padded form takes 1.26 times as long at 64 K tokens, so the bounds are not all;
+forms. Measured there with 16 heads, the padded form takes 1.38 times as long at 64 K tokens, so the bounds are not all;
 and heads as 16 rows of the older, narrower instruction, which pads nothing either, are faster than both from 4 K on.
 
 arXiv:2506.01969. Read in the paper's code; kernels here are our own, in Triton, one source for all loads and tiles.

@@ -115,8 +115,16 @@ def _walk(
         if whole < last:
             k, r, live = _tile(cache, _page(pages, whole, end, BLOCK, PAGE), whole, end, BLOCK, PAGE)
             top, total, out = _step(q, t, k, r, live, scale, top, total, out, TALL)
-    else:  # asynchronous copies, as many blocks ahead as there are stages
-        for block in tl.range(first, last, num_stages=STAGES):
+    else:  # asynchronous copies, as many blocks ahead as there are stages; whole blocks need no mask
+        whole = tl.maximum(first, tl.minimum(last, length // BLOCK)) if PAGE % BLOCK == 0 else first
+        for block in tl.range(first, whole, num_stages=STAGES):
+            row = tl.load(pages + block * BLOCK // PAGE).to(tl.int64) * PAGE + block * BLOCK % PAGE
+            at = cache + row * 576 + tl.arange(0, BLOCK)[:, None] * 576
+            k = tl.load(at + tl.arange(0, 512)[None, :])
+            r = tl.load(at + (512 + tl.arange(0, 64))[None, :])
+            every = tl.full([BLOCK], 1, tl.int1)
+            top, total, out = _step(q, t, k, r, every, scale, top, total, out, TALL)
+        for block in tl.range(whole, last, num_stages=STAGES):
             k, r, live = _tile(cache, _page(pages, block, end, BLOCK, PAGE), block, end, BLOCK, PAGE)
             top, total, out = _step(q, t, k, r, live, scale, top, total, out, TALL)
     return top, total, out
