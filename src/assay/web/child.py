@@ -145,11 +145,11 @@ def describe(request: Mapping[str, Any], teller: Teller) -> list[dict[str, Any]]
 def _found(name: str) -> Any:
     import click
 
-    from assay.cli import compare
+    from assay.record import comparisons
     from assay.web import commands
 
     try:
-        return commands.found(name) if name in commands.LINES else compare.found(name)
+        return commands.found(name) if name in commands.LINES else comparisons.found(name)
     except click.ClickException as error:
         raise BadInput(error.format_message()) from error
 
