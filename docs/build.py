@@ -1,7 +1,7 @@
 """Write the pages of the documentation's site below `.cache/docs`: `make docs` then turns them into HTML.
 
 Pages under `docs/` are taken as they are. Three kinds are made here: every command with its help and the real output of
-its examples, run in a copy of `examples/`; the plots of the results in the store; and the public names of each room.
+its examples, run beside a copy of `examples/`; the plots of results in the store; and the public names of each room.
 
     python docs/build.py            # all
     python docs/build.py --no-runs  # commands without their output, in seconds
@@ -17,7 +17,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -35,6 +37,7 @@ ELSEWHERE = ("web", "gateway", "engine", "top", "watch", "protocol maelstrom", "
 """Their examples need what a page cannot have: they run until they are stopped, or need a repository or what another
 command made."""
 LONGEST = 60  # lines of output on a page
+FAILED = "failed: "
 
 
 def main(runs: bool) -> None:
@@ -93,21 +96,41 @@ def examples(command: click.Command) -> list[str]:
 
 def commands(runs: bool) -> str:
     """Every command: its help, then its examples with what they really print."""
-    parts = ["# Commands\n\nThe examples ran in a copy of `examples/`; long outputs are cut.\n"]
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Path(folder) / "examples"
-        shutil.copytree(ROOT / "examples", bench)
-        (bench / "examples").symlink_to(".")  # an example may be written for this folder or for the one above
-        environment = os.environ | {"ASSAY_HOME": str(Path(folder) / "home"), "COLUMNS": "110", "NO_COLOR": "1"}
-        for path, command in leaves(assay):
-            text = command.get_help(click.Context(command, info_name=path))
-            parts.append(f"## {path}\n\n{block(text)}")
-            serves = path.removeprefix("assay ") in ELSEWHERE
-            lines = examples(command) if runs and not serves else []
-            for line in lines:
-                printed = output(line, bench, environment)
-                parts.append(f"```sh\n{line}\n```\n" + (f"\n{block(printed)}" if printed.strip() else ""))
+    found = list(leaves(assay))
+    printed = all_outputs([(path, line) for path, command in found for line in run_here(path, command)]) if runs else {}
+    parts = ["# Commands\n\nThe examples ran beside a copy of `examples/`; long outputs are cut.\n"]
+    for path, command in found:
+        text = command.get_help(click.Context(command, info_name=path))
+        parts.append(f"## {path}\n\n{block(text)}")
+        for line in run_here(path, command) if runs else []:
+            said = printed[path, line]
+            parts.append(f"```sh\n{line}\n```\n" + (f"\n{block(said)}" if said.strip() else ""))
     return "\n".join(parts)
+
+
+def run_here(path: str, command: click.Command) -> list[str]:
+    """The examples of a command that a page shows with their output."""
+    return [] if path.removeprefix("assay ") in ELSEWHERE else examples(command)
+
+
+def all_outputs(lines: list[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """What every line prints. Those of one family of commands (`assay data vec`) run in their order, families side by
+    side; all that fail are told, since an example that fails teaches the wrong thing."""
+    families: dict[str, list[tuple[str, str]]] = {}
+    for path, line in lines:
+        families.setdefault(" ".join(path.split()[:3]), []).append((path, line))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        shutil.copytree(ROOT / "examples", Path(folder) / "examples")
+        environment = os.environ | {"ASSAY_HOME": f"{folder}/home", "COLUMNS": "110", "NO_COLOR": "1"}
+        environment.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / "numba"))  # the next build compiles nothing
+
+        def family(members: list[tuple[str, str]]) -> dict[tuple[str, str], str]:
+            return {(path, line): output(line, Path(folder), environment) for path, line in members}
+
+        told = {key: said for part in pool.map(family, families.values()) for key, said in part.items()}
+    if failed := [said for said in told.values() if said.startswith(FAILED)]:
+        sys.exit("\n".join([*failed, f"{len(failed)} of {len(told)} examples failed"]))
+    return told
 
 
 def block(text: str) -> str:
@@ -118,13 +141,18 @@ def block(text: str) -> str:
 
 
 def output(line: str, folder: Path, environment: dict[str, str]) -> str:
-    """What a command line prints; a failure stops the build, since an example that fails teaches the wrong thing."""
+    """What a command line prints, or a text that begins with FAILED."""
     shell = f'assay() {{ "{sys.executable}" -m assay.cli.main "$@"; }}; {line}'
-    done = subprocess.run(
-        ["bash", "-c", shell], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
-    )  # fmt: skip
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            ["bash", "-c", shell], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"{FAILED}'{line}' takes more than 10 minutes"
+    print(f"{time.monotonic() - began:6.1f} s  {line}", file=sys.stderr, flush=True)
     if done.returncode not in (0, 1) or "Traceback" in done.stderr:  # 1: a check that failed is an answer
-        sys.exit(f"'{line}' ended with {done.returncode}: {done.stderr.strip()}")
+        return f"{FAILED}'{line}' ended with {done.returncode}: {done.stderr.strip()[-2000:]}"
     return done.stdout or done.stderr
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +52,47 @@ def test_every_command_has_an_example_and_its_examples_are_found(build: dict[str
     without = [path for path, found in lines.items() if not found and path.count(" ") == 1]
     assert without == []
     assert len(lines) > 25
+
+
+def shown_examples(build: dict[str, Any]) -> list[str]:
+    found = build["leaves"](build["assay"])
+    return [line for path, leaf in found for line in build["run_here"](path, leaf) if line.startswith("assay ")]
+
+
+def test_examples_name_files_as_they_are_found_from_the_top_of_a_clone(build: dict[str, Any]) -> None:
+    kinds = {path.suffix for path in (ROOT / "examples").iterdir()} - {""}
+    written, odd = ("--out", "--plot", "--html", "examples/state.safetensors"), []
+    for line in shown_examples(build):
+        for before, word in pairwise(shlex.split(line)):
+            if word.startswith("examples/"):
+                odd += [] if list(ROOT.glob(word.split(":")[0])) else [f"{line}: no {word}"]
+            elif Path(word).suffix in kinds and before not in written and "fitted:" not in word:
+                odd.append(f"{line}: is {word} in examples/?")
+    assert odd == []
+
+
+def test_examples_are_understood_by_their_commands(build: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but running them: an option that was renamed, a choice that went, a file that is not there."""
+    monkeypatch.chdir(ROOT)
+    for line in shown_examples(build):
+        words, command, name = shlex.split(line)[1:], build["assay"], "assay"
+        context = click.Context(command, info_name=name)
+        try:
+            while isinstance(command, click.Group):
+                name, command, words = command.resolve_command(context, words)
+            command.make_context(name, list(words), parent=context)
+        except click.ClickException as error:
+            pytest.fail(f"{line}: {error.format_message()}")
+
+
+def test_every_example_that_fails_is_told(build: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [("assay a", "echo one"), ("assay b", "exit 3"), ("assay a", "cat nosuch; exit 2"), ("assay c", "exit 1")]
+    with pytest.raises(SystemExit) as end:
+        build["all_outputs"](lines)
+    assert "'exit 3' ended with 3" in str(end.value) and "nosuch" in str(end.value)
+    assert str(end.value).endswith("2 of 4 examples failed")
+    assert "s  echo one" in capsys.readouterr().err
+    assert build["all_outputs"](lines[:1]) == {("assay a", "echo one"): "one\n"}
 
 
 def test_output_on_a_page_is_escaped_and_cut(build: dict[str, Any]) -> None:

@@ -19,8 +19,8 @@ COLOURS = {"proved": "green", "checked": "green", "violated": "red", "unknown": 
 
 
 @click.command(
-    epilog="Example:  assay verify broadcast.ta    then    "
-    "assay verify broadcast.ta --weaken 'N >= 3*T'    for what needs it"
+    epilog="Example:  assay verify examples/broadcast.ta    then    "
+    "assay verify examples/broadcast.ta --weaken 'N >= 3*T'    for what needs it"
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--spec", "specifications", multiple=True, help="Only this specification; may be given more than once.")

@@ -31,7 +31,8 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 
 
 @click.command(
-    epilog="Example:  assay compare serving --trace chats.jsonl --fleet 4xh200:qwen3-32b --slo ttft=1,tpot=0.05"
+    epilog="Example:  assay compare serving --trace examples/chats.jsonl --fleet 4xh200:qwen3-32b "
+    "--slo ttft=1,tpot=0.05"
 )
 @click.option(
     "--trace", "traces", multiple=True, default=("agents",), show_default=True,

@@ -13,7 +13,7 @@ from assay.data.fold.job import USUAL, deduplicate
 from assay.data.store.blocking import wait
 
 
-@click.command(epilog="Example:  assay dedup news.jsonl --out clean --index index")
+@click.command(epilog="Example:  assay dedup examples/news.jsonl --out clean --index index")
 @click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for what is kept.")
 @click.option("--index", required=True, help="Folder, or s3://…, that remembers everything kept so far.")
