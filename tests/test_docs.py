@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,6 +108,15 @@ def test_the_public_names_of_a_room_are_listed(build: dict[str, Any]) -> None:
     assert "::: assay.observe.ccl.dumps.diagnose\n    options:\n      heading: diagnose_hang\n" in hang
 
 
+def test_a_public_name_that_a_paper_hands_on_when_asked_is_found_where_it_is_written(build: dict[str, Any]) -> None:
+    pytest.importorskip("torch")
+    assert build["place"]("assay.training.shardtensor", "check") == "assay.training.shardtensor.check"
+    for stub in sorted((ROOT / "src" / "assay").glob("*/__init__.pyi")):
+        for path in re.findall(r"^::: (\S+)$", build["names"](stub.parent.name, stub), re.MULTILINE):
+            module, _, name = path.rpartition(".")
+            assert build["place"](module, name) == path
+
+
 def test_plots_stand_in_the_page_where_they_take_its_colour(
     build: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +126,22 @@ def test_plots_stand_in_the_page_where_they_take_its_colour(
     monkeypatch.setattr(build["store"], "latest", lambda key: (drawing, newest) if key == "div" else None)
     page = build["gallery"]()
     assert page.count("<svg") == 1 and 'id="div-a"' in page and "*2 reproduced.*" in page
+
+
+def test_the_readme_counts_what_is_built(build: dict[str, Any]) -> None:
+    papers = build["catalogue"].papers()
+    rooms = Counter(paper.room for paper in papers.values() if build["catalogue"].is_built(paper))
+    words = {"kernels": "kernels", "serving": "of LLM serving", "observe": "of observability"}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{len(papers)} papers are in the record" in text and f"{rooms.total()} are built so far" in text
+    for room, count in rooms.items():
+        assert f"{count} {words.get(room, f'of {room}')}" in text
+
+
+def test_the_gallery_of_a_fresh_clone_has_a_study_of_each_room(build: dict[str, Any]) -> None:
+    built = {paper.room for paper in build["catalogue"].papers().values() if build["catalogue"].is_built(paper)}
+    assert {build["catalogue"].paper(key).room for key in build["DRAWN"]} == built
+    assert all(build["catalogue"].study(key).plot for key in build["DRAWN"])
 
 
 def test_examples_of_docstrings_are_code_on_the_site_and_nothing_else_is_changed() -> None:
