@@ -108,7 +108,9 @@ def _taking(room: str, args: list[str]) -> str:
     cure = f"name one: assay compare {'|'.join(fits or known)}"
     if not fits:
         raise BadInput(f"no comparison of {room} takes {' and '.join(sorted(given))} together; {cure}")
-    raise BadInput(f"several comparisons of {room} take that; {cure}")
+    if not given:
+        raise BadInput(f"{room} has several comparisons, each with an input of its own; {cure}")
+    raise BadInput(f"several comparisons of {room} take {' and '.join(sorted(given))}; {cure}")
 
 
 def _overview(room: str) -> click.Command:
@@ -132,7 +134,7 @@ def printing(command: click.Command) -> click.Command:
         with progress_bar(f"compare {command.name}") as context.obj:
             try:
                 answer = answer_of(**options)
-            except ValueError as error:
+            except (ValueError, EOFError) as error:  # click would take the end of a file for Ctrl-D
                 raise BadInput(str(error)) from error
             except OSError as error:
                 raise unreadable(error.filename, error) from error

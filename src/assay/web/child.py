@@ -127,7 +127,7 @@ def compare(request: Mapping[str, Any], teller: Teller) -> dict[str, Any]:
     with context:
         try:
             answer = command.invoke(context)
-        except ValueError as error:
+        except (ValueError, EOFError) as error:
             raise BadInput(str(error)) from error
         except OSError as error:
             raise unreadable(error.filename, error) from error

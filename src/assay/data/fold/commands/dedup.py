@@ -48,7 +48,7 @@ def command(
     }  # fmt: skip
     rows = [{"most copied": name, "copies": copies} for name, copies in done.families.most_common(5)]
     if not done.documents:
-        why = "Nothing new: every document of these files is in the index already."
+        why = "Nothing new: these files hold no document, or none that is not in the index already."
     else:
         share = f"{gone / done.documents:.1%} were near-duplicates."
         why = f"{share} What stays is in {out}/kept, what went and of what it is a copy in {out}/duplicates."
