@@ -33,8 +33,8 @@ from assay.record.types import ROOMS
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / ".cache" / "docs"
 ELSEWHERE = ("web", "gateway", "engine", "top", "watch", "protocol maelstrom", "bench compare", "bench run",
-             "bench watch", "data vault get", "data vault grant", "data vault open", "data vault rm",
-             "data plane consume", "data plane serve")  # fmt: skip
+             "bench watch", "data vault audit", "data vault get", "data vault grant", "data vault open",
+             "data vault rm", "data plane consume", "data plane serve")  # fmt: skip
 """Their examples need what a page cannot have: they run until they are stopped, or need a repository or what another
 command made."""
 LONGEST = 60  # lines of output on a page
@@ -141,7 +141,7 @@ def block(text: str) -> str:
     """Text as it is on a screen, cut to what a page can carry."""
     lines = text.rstrip().splitlines()
     shown = lines[:LONGEST] + ([f"… {len(lines) - LONGEST} more lines"] if len(lines) > LONGEST else [])
-    return "<pre>" + html.escape("\n".join(shown)).replace("*", "&#42;").replace("_", "&#95;") + "</pre>\n"
+    return "<pre><code>" + html.escape("\n".join(shown)).replace("*", "&#42;").replace("_", "&#95;") + "</code></pre>\n"
 
 
 def output(line: str, folder: Path, environment: dict[str, str]) -> str:

@@ -97,8 +97,8 @@ def test_every_example_that_fails_is_told(build: dict[str, Any], capsys: pytest.
 
 
 def test_output_on_a_page_is_escaped_and_cut(build: dict[str, Any]) -> None:
-    assert build["block"]("<b> *x*") == "<pre>&lt;b&gt; &#42;x&#42;</pre>\n"
-    assert build["block"]("\n".join("x" * 100)).endswith("… 40 more lines</pre>\n")
+    assert build["block"]("<b> *x*") == "<pre><code>&lt;b&gt; &#42;x&#42;</code></pre>\n"
+    assert build["block"]("\n".join("x" * 100)).endswith("… 40 more lines</code></pre>\n")
 
 
 def test_the_public_names_of_a_room_are_listed(build: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ def parse_seeds(context: click.Context, option: click.Parameter, value: str | No
         raise click.BadParameter(str(error), context, option) from error
 
 
-@click.command(epilog="Example:  assay run div radius-fps --seeds 8 --first-seed 100 --json")
+@click.command(epilog="Example:  assay run div --seeds 8 --first-seed 100 --json")
 @click.argument("keys", nargs=-1, required=True, shell_complete=complete)
 @click.option("--full", is_flag=True, help="Full size, some minutes, instead of quick, some seconds.")
 @click.option(
