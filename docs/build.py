@@ -102,7 +102,10 @@ def commands(runs: bool) -> str:
     """Every command: its help, then its examples with what they really print."""
     found = list(leaves(assay))
     printed = all_outputs([(path, line) for path, command in found for line in run_here(path, command)]) if runs else {}
-    parts = ["# Commands\n\nThe examples ran beside a copy of `examples/`; long outputs are cut.\n"]
+    told = (
+        "The examples ran beside a copy of `examples/`, several at a time: seconds in them are those of a busy machine."
+    )
+    parts = [f"# Commands\n\n{told} Long outputs are cut.\n"]
     for path, command in found:
         text = command.get_help(click.Context(command, info_name=path))
         parts.append(f"## {path}\n\n{block(text)}")
