@@ -175,7 +175,7 @@ def measure() -> None:
 
 def gallery() -> str:
     """The plot of every result in the store, and what its study found."""
-    parts = ["# Gallery\n\nWhat each study drew when it last ran here; `make report` first runs all of them.\n"]
+    parts = ["# Gallery\n\nWhat each study drew when it last ran here. `make report` runs all of them.\n"]
     for key, paper in catalogue.papers().items():
         newest = store.latest(key)
         if newest is None or not (drawing := newest[0].with_suffix(".svg")).exists():
