@@ -39,7 +39,7 @@ ELSEWHERE = ("web", "gateway", "engine", "top", "watch", "protocol maelstrom", "
 command made."""
 LONGEST = 60  # lines of output on a page
 FAILED = "failed: "
-DRAWN = ("lmetric", "nccl-model", "div", "fold", "radius-fps", "perf-decomp")  # quick, and with a plot
+DRAWN = ("lmetric", "nccl-model", "div", "safecloud", "radius-fps", "perf-decomp")  # quick, and with a plot
 
 
 def main(runs: bool) -> None:
