@@ -20,6 +20,8 @@ SOURCE = Path(assay.__file__).parent
 PAPERS = {(paper.room, paper.key.replace("-", "_")) for paper in catalogue.papers().values()}
 LOWER = {"sim": {"record"}, "workloads": {"record", "sim"}, "record": set()}  # and every room may lean on all three
 LOWER |= {room: {"record", "sim", "workloads"} for room in ROOMS}
+LOWER |= {"live": set(LOWER)}
+LOWER |= {"web": set(LOWER)}  # the command line starts it and stands above it
 
 
 @cache

@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 
+import click
 import pytest
 
+from assay.cli.compare import printing
 from assay.record import catalogue
+from assay.record.errors import BadInput
 from tests.conftest import Package
 
 HEAVY = ("torch", "numba", "polars", "scipy", "altair", "ray")
@@ -138,3 +141,25 @@ def test_a_terminal_without_unicode_gets_ascii(package: Package) -> None:
     said = package.assay("show", "lmetric", PYTHONIOENCODING="ascii").stdout
     assert said.isascii()
     assert "lmetric . serving . arXiv:2603.15202" in said
+
+
+def test_a_file_that_ends_too_soon_is_bad_input_and_not_ctrl_d() -> None:
+    def ends() -> dict[str, object]:
+        raise EOFError("No data left in file")
+
+    command = printing(click.Command("x", callback=ends))
+    with pytest.raises(BadInput, match="No data left in file"), command.make_context("x", []) as context:
+        command.invoke(context)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("compare", "data"), "data has several comparisons, each with an input of its own; name one: assay compare "),
+        (("compare", "data", "--input", "x"), "several comparisons of data take --input; name one: assay compare "),
+        (("compare", "serving", "--trace"), "see 'assay compare serving --help'"),
+    ],
+)
+def test_what_is_missing_is_told_with_what_to_type(package: Package, words: tuple[str, ...], said: str) -> None:
+    done = package.assay(*words, code=2)
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1

@@ -117,7 +117,7 @@ def test_a_file_that_is_no_text_or_too_large_or_not_there_is_refused(tmp_path: P
     with pytest.raises(BadInput, match="cannot read"):
         cards.read(path)
     path.write_bytes(b"workload: \xff\xfe")
-    with pytest.raises(BadInput, match="no text at byte 10"):
+    with pytest.raises(BadInput, match="byte 10 is no UTF-8"):
         cards.read(path)
     path.write_bytes(b"#" * (cards.LARGEST + 1))
     with pytest.raises(BadInput, match="larger than"):

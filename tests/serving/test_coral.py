@@ -347,6 +347,26 @@ def test_an_empty_rental_serves_nobody() -> None:
     assert rental_served.met(rental_served.serve(nothing, [SMALL], requests), [SMALL], requests).tolist() == [0.0]
 
 
+class Small(Lab):
+    """A study with one draw of its scarce markets."""
+
+    def pick(self, quick: Any, full: Any) -> Any:
+        return 1 if quick == 4 else quick
+
+
+def test_every_claim_finds_its_columns_in_a_small_study() -> None:
+    conversations()
+    table = joined(coral.study(Small("coral", seeds=(0,))))
+    answers = {answer.id: answer for answer in judge(study("coral"), table)}
+    assert not any(answer.broken for answer in answers.values())
+    assert answers["optimum"].n == 1 and coral.lossless(table).value == 1.0
+    rows = table.filter(pl.col("experiment") == "joint")
+    assert answers["joint"].measured == pytest.approx(rows["joint_seconds"].sum() / rows["seconds"].sum())
+    assert coral.lossless(table.with_columns(loss=pl.col("loss") + 1e-3)).value == 0.0
+    coral.plot(table).to_dict()
+
+
+@pytest.mark.slow
 def test_the_claims_are_answered() -> None:
     conversations()
     table = joined(coral.study(Lab("coral", seeds=(0, 1))))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Example:  assay calibrate gateway.jsonl --out mine.toml    then    "
-    "assay compare serving --trace gateway.jsonl --fleet 4xfitted:mine.toml"
+    epilog="Example:  assay calibrate examples/gateway.jsonl --out mine.toml    then    "
+    "assay compare serving --trace examples/gateway.jsonl --fleet 4xfitted:mine.toml"
 )
 @click.argument("log", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Write the cost to this TOML file, for --fleet.")

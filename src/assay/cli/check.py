@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 SIGNS = {"holds": ("✓", "green"), "violated": ("✗", "red"), "unknown": ("?", "yellow")}
 
 
-@click.command(epilog="Example:  assay check history.edn    or    assay check history.jsonl --model linearizable")
+@click.command(
+    epilog="Example:  assay check examples/history.edn    or    assay check examples/history.jsonl --model linearizable"
+)
 @click.argument("history", type=click.Path(path_type=Path))
 @click.option(
     "--model", default="strongest", show_default=True,

@@ -17,27 +17,17 @@ says with which defaults.
 
 from __future__ import annotations
 
-import copy
-import difflib
-import importlib
-from pathlib import Path
 from typing import Any
 
 import click
 
 from assay.cli.output import console, plain_table, print_json, print_whole, progress_bar
 from assay.record import catalogue
+from assay.record.comparisons import found, has_own, load
 from assay.record.errors import BadInput, unreadable
-from assay.record.extras import missing_module
 from assay.record.headline import COLUMNS
 from assay.record.types import ROOMS
 from assay.record.wording import number
-
-_PACKAGE = Path(__file__).parents[1]
-
-
-def _has_own(room: str) -> bool:
-    return (_PACKAGE / room / "compare.py").is_file()
 
 
 class Comparisons(click.Group):
@@ -45,7 +35,7 @@ class Comparisons(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Rooms with a comparison, then the papers that bring one."""
-        rooms = [room for room in ROOMS if _has_own(room) or catalogue.comparisons(room)]
+        rooms = [room for room in ROOMS if has_own(room) or catalogue.comparisons(room)]
         return [*rooms, *(key for room in ROOMS for key in catalogue.comparisons(room))]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -58,61 +48,26 @@ class Comparisons(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """A room that leaves comparing to its papers: the one that takes the options given."""
-        if args[0] in ROOMS and not _has_own(args[0]) and not {"--help", "-h"} & set(args):
+        if args[0] in ROOMS and not has_own(args[0]) and not {"--help", "-h"} & set(args):
             job, rest = _job(args[1:])
             args = [_doing(args[0], job) if job else _taking(args[0], rest), *rest]
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import the comparison of a room or a paper."""
-        return _overview(name) if name in ROOMS and not _has_own(name) else printing(found(name))
-
-
-def found(name: str) -> click.Command:
-    """The comparison of a room or a paper, which returns its answer."""
-    if name in ROOMS and _has_own(name):
-        return _load(f"assay.{name}.compare")
-    if name not in catalogue.papers() and (close := difflib.get_close_matches(name, ROOMS, n=1, cutoff=0.8)):
-        raise BadInput(f"no room or paper has the name '{name}'; did you mean {close[0]}?")
-    try:
-        paper = catalogue.paper(name)
-    except BadInput as error:  # it names the closest keys
-        raise BadInput(f"no room is called '{name}', and {error}") from error
-    if module := catalogue.comparisons(paper.room).get(name):
-        return _load(module)
-    kinds = catalogue.offers(name) if catalogue.is_built(paper) else frozenset()
-    if kinds and _has_own(paper.room):
-        room = importlib.import_module(f"assay.{paper.room}.compare")
-        return _with_defaults(room.command, name, room.beside(min(kinds), name))
-    raise BadInput(f"'{name}' has no comparison on your own input; assay show {name} says what it takes")
+        return _overview(name) if name in ROOMS and not has_own(name) else printing(found(name))
 
 
 def _line(name: str) -> str:
     if name not in ROOMS:
         return catalogue.paper(name).line
-    return "one question of the whole room" if _has_own(name) else "whichever of its papers takes the options given"
-
-
-def _load(module: str) -> click.Command:
-    try:
-        found: click.Command = importlib.import_module(module).command
-    except ModuleNotFoundError as error:
-        raise BadInput(missing_module("compare", error)) from error
-    return found
-
-
-def _with_defaults(command: click.Command, name: str, defaults: dict[str, Any]) -> click.Command:
-    """The room's command with other defaults."""
-    params = [copy.copy(param) for param in command.params]
-    for param in params:
-        param.default = defaults.get(param.name or "", param.default)
-    return click.Command(name, callback=command.callback, params=params, help=command.help, epilog=command.epilog)
+    return "one question of the whole room" if has_own(name) else "whichever of its papers takes the options given"
 
 
 def _papers(room: str) -> dict[str, click.Command]:
-    found = {key: _load(module) for key, module in catalogue.comparisons(room).items()}
+    found = {key: load(module) for key, module in catalogue.comparisons(room).items()}
     if not found:
-        ready = [other for other in ROOMS if _has_own(other) or catalogue.comparisons(other)]
+        ready = [other for other in ROOMS if has_own(other) or catalogue.comparisons(other)]
         raise BadInput(f"the room '{room}' has no comparison yet; these have one: {', '.join(ready)}")
     return found
 
@@ -153,7 +108,9 @@ def _taking(room: str, args: list[str]) -> str:
     cure = f"name one: assay compare {'|'.join(fits or known)}"
     if not fits:
         raise BadInput(f"no comparison of {room} takes {' and '.join(sorted(given))} together; {cure}")
-    raise BadInput(f"several comparisons of {room} take that; {cure}")
+    if not given:
+        raise BadInput(f"{room} has several comparisons, each with an input of its own; {cure}")
+    raise BadInput(f"several comparisons of {room} take {' and '.join(sorted(given))}; {cure}")
 
 
 def _overview(room: str) -> click.Command:
@@ -177,7 +134,7 @@ def printing(command: click.Command) -> click.Command:
         with progress_bar(f"compare {command.name}") as context.obj:
             try:
                 answer = answer_of(**options)
-            except ValueError as error:
+            except (ValueError, EOFError) as error:  # click would take the end of a file for Ctrl-D
                 raise BadInput(str(error)) from error
             except OSError as error:
                 raise unreadable(error.filename, error) from error
@@ -255,6 +212,6 @@ def _print_table(answer: dict[str, Any], units: dict[str, str], wide: bool) -> N
             print_whole(plain_table(more, list(more[0]), name, units))
 
 
-@click.group(cls=Comparisons, epilog="Example:  assay compare radius-fps --cloud scan.ply -k 4096")
+@click.group(cls=Comparisons, epilog="Example:  assay compare radius-fps --cloud examples/scan.ply -k 4096")
 def command() -> None:
     """Components side by side on your own input: of a room, or those that a paper brings."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Example:  assay decompose latency.csv --forecast 30d --plot parts.svg    or    "
-    "assay decompose latency.csv --period 1d,7d"
+    epilog="Example:  assay decompose examples/latency.csv --forecast 30d --plot parts.svg    or    "
+    "assay decompose examples/latency.csv --period 1d,7d"
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--value", help="The column of values; told from its name unless given.")

@@ -23,5 +23,5 @@ class Later(click.Command):
 command = Later(
     "dedup",
     help="Remove near-duplicates from a corpus that grows.",
-    epilog="Example:  assay dedup news.jsonl --out clean --index index",
+    epilog="Example:  assay dedup examples/news.jsonl --out clean --index index",
 )

@@ -18,7 +18,7 @@ from assay.record.types import Verdict
 from assay.record.wording import SIGNS
 
 
-@click.command(epilog="Example:  assay feed listing.bib")
+@click.command(epilog="Example:  assay feed examples/listing.bib")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--draft",

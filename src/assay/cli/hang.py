@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 SHOWN = 8  # ranks of a list before it is cut
 
 
-@click.command(
-    epilog="Example:  assay hang dumps    (files such as nccl_trace_rank_0, nccl_trace_rank_1, … or rank_0.json)"
-)
+@click.command(epilog="Example:  assay hang examples/dumps    (files such as nccl_trace_rank_0, … or rank_0.json)")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @json_option
 def command(folder: Path, as_json: bool) -> None:

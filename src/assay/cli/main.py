@@ -6,6 +6,7 @@ import codecs
 import difflib
 import importlib
 import io
+import itertools
 import os
 import re
 import sys
@@ -68,7 +69,8 @@ def main() -> None:
         click.echo(error.format_message(), err=True)
         code = 2
     except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx else "assay"
+        words = itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:])  # click forgets at times
+        where = error.ctx.command_path if error.ctx else " ".join(["assay", *words])
         code = _say(f"{error.format_message().rstrip('.?')}{_meant(error)}; see '{where} --help'", 2)
     except click.ClickException as error:
         code = _say(error.format_message(), 2)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from assay.protocols.kernel.trace import Trace
 
 
-@click.group(epilog="Example:  assay protocol run flood.py:Flood --n 7 --live")
+@click.group(epilog="Example:  assay protocol run examples/flood.py:Flood --n 7 --live")
 def command() -> None:
     """Run a protocol: one node file, in rounds, in simulated time, under an adversary, or over real sockets."""
 
@@ -242,7 +242,7 @@ def _summary(answer: dict[str, Any]) -> None:
 
 @command.command(
     epilog="Examples:  assay protocol search pbft --faulty 2;  "
-    "assay protocol search flood.py:Flood --n 4 --inputs a --faulty 1 --out found.json"
+    "assay protocol search examples/flood.py:Flood --n 4 --inputs a --faulty 1 --out found.json"
 )
 @click.argument("node", metavar="SCENARIO|FILE.py:Node")
 @click.option("--faulty", type=click.IntRange(0), default=1, show_default=True, help="How many nodes lie or crash.")
@@ -389,7 +389,7 @@ def _searched(told: dict[str, Any]) -> None:
 
 @command.command(
     epilog="Examples:  assay protocol explore assay.protocols.nodes:Bracha --n 4 --inputs a --faulty 1;  "
-    """assay protocol explore flood.py:Flood --n 3 --inputs a"""
+    """assay protocol explore examples/flood.py:Flood --n 3 --inputs a"""
 )
 @click.argument("node", metavar="FILE.py:Node")
 @click.option("--n", type=click.IntRange(1, 8), default=3, show_default=True, help="How many nodes.")
@@ -465,7 +465,7 @@ def _explored(told: dict[str, Any]) -> None:
         out.print(f"[yellow]no violation found, but not all was tried[/yellow]: {told['bound']}")
 
 
-@command.command(epilog="Example:  assay protocol experiment pbft.json --json")
+@command.command(epilog="Example:  assay protocol experiment examples/pbft.json --json")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--peer", "peers", multiple=True, metavar="NAME=FILE.py:Node", help="The class of a peer type of yours.")
 @click.option("--live", is_flag=True, help="Over real sockets instead of in rounds.")

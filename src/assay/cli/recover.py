@@ -13,7 +13,7 @@ from assay.record.errors import BadInput, unreadable
 from assay.record.extras import missing_module
 
 
-@click.group(epilog="Example:  assay recover demo    or    assay recover run -n 4 train.py")
+@click.group(epilog="Example:  assay recover demo    or    assay recover run -n 3 examples/recover.py")
 def command() -> None:
     """Training that survives kill -9 of its replicas with the same batch in every step."""
 

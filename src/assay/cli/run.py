@@ -23,10 +23,10 @@ from assay.cli.output import (
     wide_tables,
 )
 from assay.record import catalogue
+from assay.record import seeds as seed_words
 from assay.record.errors import AssayError, BadInput, Interrupted, StoreFailed
 from assay.record.headline import named
 from assay.record.store import home, latest
-from assay.record.types import SEEDS
 from assay.record.wording import seeds_text
 
 if TYPE_CHECKING:
@@ -38,18 +38,12 @@ def parse_seeds(context: click.Context, option: click.Parameter, value: str | No
     if value is None:
         return None
     try:
-        found = [int(part) for part in value.split(",") if part.strip()]
-    except ValueError:
-        found = []
-    many = "," in value
-    if not found or min(found) < (0 if many else 1) or max(found) >= 1 << 32 or len(set(found)) < len(found):
-        raise click.BadParameter("give a count such as 8, or different seeds such as 3,17,99", context, option)
-    if not many and found[0] > 100_000:
-        raise click.BadParameter("more than 100,000 seeds; name one seed as 123456,", context, option)
-    return tuple(found) if many else found[0]
+        return seed_words.read(value)
+    except BadInput as error:
+        raise click.BadParameter(str(error), context, option) from error
 
 
-@click.command(epilog="Example:  assay run div radius-fps --seeds 8 --first-seed 100 --json")
+@click.command(epilog="Example:  assay run div --seeds 8 --first-seed 100 --json")
 @click.argument("keys", nargs=-1, required=True, shell_complete=complete)
 @click.option("--full", is_flag=True, help="Full size, some minutes, instead of quick, some seconds.")
 @click.option(
@@ -81,7 +75,7 @@ def command(
     """
     _check(keys, on, plot)
     size = "full" if full else "quick"
-    chosen = chosen_seeds(seeds, first_seed, size)
+    chosen = seed_words.chosen(seeds, first_seed, size)
     answers: list[Any] = []
     code = 0
     for key in keys:
@@ -128,15 +122,6 @@ def _check(keys: tuple[str, ...], on: str, plot: Path | None) -> None:
             raise BadInput("--plot draws one paper; name one key")
         if plot.suffix.lower() not in FORMATS:
             raise BadInput(f"--plot {plot}: the suffix must be one of {', '.join(FORMATS)}")
-
-
-def chosen_seeds(seeds: tuple[int, ...] | int | None, first: int, size: str) -> tuple[int, ...]:
-    """The seeds that a count or a list stands for."""
-    if isinstance(seeds, tuple):
-        if first:
-            raise BadInput("--first-seed goes with a count of seeds, not with a list of them")
-        return seeds
-    return tuple(range(first, first + (seeds or SEEDS[size])))
 
 
 def _run(key: str, size: str, seeds: tuple[int, ...], on: str, fresh: bool) -> Result:

@@ -25,7 +25,8 @@ WORDS = {
 
 
 @click.command(
-    epilog="Example:  assay trace run/rank-*.json --plot run.svg    assay trace job.0.et --what-if bandwidth=4 --json"
+    epilog="Example:  assay trace examples/run/rank-*.json --plot run.svg    "
+    "assay trace examples/job.0.et --what-if bandwidth=4 --json"
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--step", type=int, help="Look at this step only (the number of ProfilerStep).")

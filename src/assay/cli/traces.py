@@ -29,7 +29,7 @@ class Traces(click.Command):
 @click.command(
     "traces",
     cls=Traces,
-    epilog="Example:  assay traces chats.jsonl --plot chats.svg    assay traces azure.csv --dejitter",
+    epilog="Example:  assay traces examples/chats.jsonl --plot chats.svg    assay traces examples/azure.csv --dejitter",
 )
 @click.argument("file", required=False)
 @click.option("--format", "layout", help="Read it as this format instead of the one its content tells.")

@@ -19,8 +19,8 @@ COLOURS = {"proved": "green", "checked": "green", "violated": "red", "unknown": 
 
 
 @click.command(
-    epilog="Example:  assay verify broadcast.ta    then    "
-    "assay verify broadcast.ta --weaken 'N >= 3*T'    for what needs it"
+    epilog="Example:  assay verify examples/broadcast.ta    then    "
+    "assay verify examples/broadcast.ta --weaken 'n >= 3*t'    for what needs it"
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--spec", "specifications", multiple=True, help="Only this specification; may be given more than once.")
@@ -29,7 +29,7 @@ COLOURS = {"proved": "green", "checked": "green", "violated": "red", "unknown": 
     help="auto: the one that can decide; smt: one formula; acs: backward from the goal; zcs: empty or not; "
     "explicit: all runs at fixed parameters.",
 )  # fmt: skip
-@click.option("--weaken", multiple=True, metavar="CONDITION", help='Replace an assumption, e.g. "N >= 3*T".')
+@click.option("--weaken", multiple=True, metavar="CONDITION", help='Replace an assumption, e.g. "n >= 3*t".')
 @click.option("--parameters", metavar="N=4,T=1", help="For explicit: the one size to search.  [all small ones]")
 @click.option("--seconds", type=click.FloatRange(0.1), default=60.0, show_default=True, help="For all answers.")
 @json_option

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Example:  assay watch run -- torchrun --nproc-per-node 4 train.py    or    assay watch /scratch/run7 --once"
+    epilog="Example:  assay watch run -- torchrun --nproc-per-node 4 examples/train.py    or    "
+    "assay watch /scratch/run7 --once"
 )
 @click.argument("where", nargs=-1, metavar="[DIR | run -- COMMAND...]")
 @click.option("--port", type=click.IntRange(0, 65535), default=9099, show_default=True, help="UDP port; 0: any free.")

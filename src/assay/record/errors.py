@@ -30,7 +30,8 @@ def unreadable(path: object, error: OSError | None = None, right: str = "") -> B
     assay.record.errors.BadInput: cannot read mine.csv: No such file or directory; time,value expected
     """
     why = os.strerror(errno.ENOENT) if error is None else error.strerror or " ".join(str(error).split())
-    return BadInput(f"cannot read {path}: {why}{'; ' if right else ''}{right}")
+    named = "" if path is None else f" {path}"  # some libraries say the file in their own words only
+    return BadInput(f"cannot read{named}: {why}{'; ' if right else ''}{right}")
 
 
 class StudyFailed(AssayError):  # noqa: N818

@@ -31,7 +31,8 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 
 
 @click.command(
-    epilog="Example:  assay compare serving --trace chats.jsonl --fleet 4xh200:qwen3-32b --slo ttft=1,tpot=0.05"
+    epilog="Example:  assay compare serving --trace examples/chats.jsonl --fleet 4xh200:qwen3-32b "
+    "--slo ttft=1,tpot=0.05"
 )
 @click.option(
     "--trace", "traces", multiple=True, default=("agents",), show_default=True,
@@ -247,31 +248,28 @@ def compare(
         if not outcome.served.any():
             raise BadInput(_nothing_fits(requests, spec))
         outcomes[label] = outcome
-        spent = bill.per_million(outcome)
-        if row.get("capacity") == 0.0:  # a run that keeps no promise is no load to reckon with
-            spent = dict.fromkeys(spent, None)
-        table.append(row | outcome.summary(slo) | spent)
+        table.append(row | outcome.summary(slo) | _spent(outcome, row))
     rivals = outcomes if promise is None else promise.rivals(table, policies, options, outcomes)
     contest.add_leads(table, rivals, slo, find)
     answer: dict[str, Any] = {
-        "trace": _trace_facts(requests, next(iter(outcomes.values()))),
-        "fleet": _fleet_facts(spec, age),
-        "costs": bill.reckoning(spec, price),
-        "policies": _policy_facts(routers, spec),
-        "simulation": _simulation_facts(table),
-        "table": table,
-        "why": contest.why(table, slo, find, rivals if find else None),
-        "units": columns.UNITS,
-        "trust": step_sources.told(spec, outcomes.values()),
-        "shown": columns.shown(slo, find),
-        "apart": columns.APART,
-    }
+        "trace": _trace_facts(requests, next(iter(outcomes.values()))), "fleet": _fleet_facts(spec, age),
+        "costs": bill.reckoning(spec, price), "policies": _policy_facts(routers, spec),
+        "simulation": _simulation_facts(table), "table": table,
+        "why": contest.why(table, slo, find, rivals if find else None), "units": columns.UNITS,
+        "trust": step_sources.told(spec, outcomes.values()), "shown": columns.shown(slo, find), "apart": columns.APART,
+    }  # fmt: skip
     if slo is not None and requests.tier is not None:
         answer["tiers"] = [row for label, run in outcomes.items() for row in tier_rows(label, run, slo)]
     if promise is not None:
         answer |= {"capacity": promise.facts(), "never": promise.rows()}
         answer["why"] = f"{promise.sentence()}{answer['why']}"
     return answer, outcomes
+
+
+def _spent(outcome: Outcome, row: Mapping[str, Any]) -> dict[str, float | None]:
+    """What a million tokens cost; a run that keeps no promise is no load to reckon with."""
+    spent = bill.per_million(outcome)
+    return dict.fromkeys(spent) if row.get("capacity") == 0.0 else spent
 
 
 def side_by_side(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 from assay.sim.llm_cost import COEFFICIENTS, StepCost
 
 FITTED = "fitted"  # what a fleet calls such a file by
@@ -51,13 +51,7 @@ def _corners(cost: StepCost) -> list[list[float]]:
 
 def read(path: Path) -> StepCost:
     """A cost that `text` wrote, or that a person did. Raises BadInput where it is none."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: {error}") from error
-    return from_table(path, content)
+    return from_table(path, reading.toml(path))
 
 
 def from_table(path: Path, given: Mapping[str, Any]) -> StepCost:

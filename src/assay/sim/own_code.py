@@ -28,6 +28,8 @@ def load(name: str) -> Any:
         raise BadInput(f"'{name}' names no code; package.module:Name or file.py:Name expected")
     if os.environ.get(REFUSE) == "no":
         raise BadInput(f"'{name}' names code of one's own, which does not run here")
+    if os.sep in where and not where.endswith(".py"):
+        raise BadInput(f"'{name}': {where} is no .py file; package.module:Name or file.py:Name expected")
     try:
         module = _file(Path(where)) if where.endswith(".py") else _module(where)
         return getattr(module, attribute)

@@ -69,27 +69,11 @@ def layout(text: str, **options: Any) -> StepCost:
 
 
 def roofline(
-    shape: Model | str,
-    on: Device | str,
-    tp: int = 1,
-    pp: int = 1,
-    ep: int = 1,
-    dtype: str = "bf16",
-    *,
-    max_tokens: int = 16384,
-    block: int = 16,
-    util: float = 0.9,
-    skew: float = 1.0,
-    overhead: float = OVERHEAD,
-    clock: float = 1.0,
-    kv_dtype: str = "",
-    context: int = 4096,
-    batch_tokens: int = 8192,
-    max_seqs: int = 256,
-    compute: float = COMPUTE_EFFICIENCY,
-    bandwidth: float = MEMORY_EFFICIENCY,
-    links: float = LINK_EFFICIENCY,
-) -> StepCost:
+    shape: Model | str, on: Device | str, tp: int = 1, pp: int = 1, ep: int = 1, dtype: str = "bf16", *,
+    max_tokens: int = 16384, block: int = 16, util: float = 0.9, skew: float = 1.0, overhead: float = OVERHEAD,
+    clock: float = 1.0, kv_dtype: str = "", context: int = 4096, batch_tokens: int = 8192, max_seqs: int = 256,
+    compute: float = COMPUTE_EFFICIENCY, bandwidth: float = MEMORY_EFFICIENCY, links: float = LINK_EFFICIENCY,
+) -> StepCost:  # fmt: skip
     """The cost of one instance of a model.
 
     Args:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import click
 import msgspec
 from msgspec import Meta
 
+from assay.record import seeds
 from assay.record.errors import BadInput
 
 Key = Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
@@ -29,13 +29,8 @@ class Run(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     @property
     def chosen(self) -> tuple[int, ...]:
         """The seeds, as `assay run` understands them."""
-        from assay.cli.run import chosen_seeds, parse_seeds
-
-        context, option = click.Context(click.Command("run")), click.Option(["--seeds"])
-        try:
-            return chosen_seeds(parse_seeds(context, option, self.seeds.strip() or None), self.first_seed, self.size)
-        except click.ClickException as error:
-            raise BadInput(error.format_message()) from error
+        said = self.seeds.strip()
+        return seeds.chosen(seeds.read(said) if said else None, self.first_seed, self.size)
 
 
 class Comparison(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

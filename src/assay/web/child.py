@@ -127,7 +127,7 @@ def compare(request: Mapping[str, Any], teller: Teller) -> dict[str, Any]:
     with context:
         try:
             answer = command.invoke(context)
-        except ValueError as error:
+        except (ValueError, EOFError) as error:
             raise BadInput(str(error)) from error
         except OSError as error:
             raise unreadable(error.filename, error) from error
@@ -145,11 +145,11 @@ def describe(request: Mapping[str, Any], teller: Teller) -> list[dict[str, Any]]
 def _found(name: str) -> Any:
     import click
 
-    from assay.cli import compare
+    from assay.record import comparisons
     from assay.web import commands
 
     try:
-        return commands.found(name) if name in commands.LINES else compare.found(name)
+        return commands.found(name) if name in commands.LINES else comparisons.found(name)
     except click.ClickException as error:
         raise BadInput(error.format_message()) from error
 

@@ -202,11 +202,12 @@ def read(path: str | os.PathLike[str]) -> Market:
         BadInput: the file, and the row where something cannot be.
     """
     try:
-        table = pl.read_csv(Path(path), infer_schema_length=None)
+        table = pl.read_csv(Path(path).read_bytes(), infer_schema_length=None)
     except OSError as error:
         raise unreadable(path, error) from error
     except pl.exceptions.PolarsError as error:
-        raise BadInput(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+        why = str(error).splitlines()[0].partition(" (")[0]
+        raise BadInput(f"{path}: {why}; a CSV with the columns time, config, price, available expected") from error
     missing = [name for name in COLUMNS if name not in table.columns]
     if missing:
         raise BadInput(f"{path}: no column {', '.join(missing)}; it should have {', '.join(COLUMNS)}")

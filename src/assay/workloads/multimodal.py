@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 from assay.sim.random import stream
 
 Ints = NDArray[np.int64]
@@ -156,14 +157,7 @@ def read(path: Path) -> Samples:
     Raises:
         BadInput: the line and what is wrong with it.
     """
-    try:
-        if path.stat().st_size > LARGEST:
-            raise BadInput(f"{path}: more than {LARGEST >> 20} MiB; give a sample of it")
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise unreadable(path, error, "a line of JSON for each sample") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not text") from error
+    lines = reading.text(path, "a line of JSON for each sample", LARGEST).splitlines()
     found = [_sample(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise BadInput(f"{path}: no samples in it")

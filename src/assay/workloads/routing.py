@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from assay.record import reading
 from assay.record.errors import BadInput
 from assay.sim.random import stream
 
@@ -141,7 +142,7 @@ def _npy(path: Path) -> NDArray[Any]:
     try:
         found: NDArray[Any] = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise BadInput(f"{path}: not a plain .npy array ({error})") from None
+        raise BadInput(f"{path}: not a plain .npy array ({reading.no_array(error)})") from None
     return found
 
 

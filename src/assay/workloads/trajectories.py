@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 from assay.sim.random import stream
 
 Ints = NDArray[np.int64]
@@ -170,14 +171,7 @@ def read(path: Path) -> Trajectories:
     Raises:
         BadInput: the line and the field that is wrong.
     """
-    try:
-        if path.stat().st_size > LARGEST:
-            raise BadInput(f"{path}: larger than {LARGEST >> 20} MB; give a part of it")
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise unreadable(path, error, "a line of JSON for each turn") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not text") from error
+    lines = reading.text(path, "a line of JSON for each turn", LARGEST).splitlines()
     rows: dict[str, dict[int, tuple[Any, ...]]] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -18,7 +18,14 @@ from assay.record.tables import joined
 from assay.record.types import NotMeasured
 
 
-@pytest.mark.parametrize("tool", [tool for tool in tools.TOOLS if tool.name != "orbax"], ids=lambda tool: tool.name)
+def dear_ones_apart() -> list[object]:
+    """All tools but Orbax itself; to import torch's distributed checkpoints takes longer than all the others."""
+    marks = {"dcp": pytest.mark.slow}
+    return [pytest.param(tool, id=tool.name, marks=marks.get(tool.name, ())) for tool in tools.TOOLS
+            if tool.name != "orbax"]  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", dear_ones_apart())
 def test_a_tool_gives_back_what_it_was_given(tool: tools.Tool, tmp_path: Path) -> None:
     if not tool.here:
         pytest.skip(f"{tool.needs} is not installed")

@@ -98,5 +98,5 @@ def test_designs_side_by_side_on_a_file(here: Path) -> None:
     rows = {row["design"]: row for row in compare.command.callback(**options)["table"]}
     assert rows["safecloud"]["opened_beyond"] == 0 < rows["one key a file"]["opened_beyond"]
     assert rows["safecloud"]["handed"] < rows["a table of keys"]["handed"]
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="cannot read"):
         compare.command.callback(**options | {"path": here / "nowhere"})

@@ -144,7 +144,7 @@ def accepted_or_one_line(text: str) -> None:
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.ta"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadInput, match="not a text file"):
+    with pytest.raises(BadInput, match="not text"):
         read(path)
     with pytest.raises(BadInput, match="No such file"):
         read(tmp_path / "absent.ta")

@@ -71,5 +71,5 @@ def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot read"):
         read(tmp_path / "none.txt")
     (tmp_path / "image").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(BadInput, match="cannot read"):
+    with pytest.raises(BadInput, match="image: not text"):
         read(tmp_path / "image")

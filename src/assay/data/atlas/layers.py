@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from assay.record import reading
+
 Floats = npt.NDArray[np.float32]
 Int32s = npt.NDArray[np.int32]
 
@@ -227,8 +229,7 @@ def read_model(path: Path, aggregate: str = "mean") -> list[Layer]:
     except Exception as error:
         if isinstance(error, ValueError) and str(error).startswith("the model"):
             raise ValueError(f"{path}: {error}") from None
-        why = " ".join(str(error).split())[:160]
-        raise ValueError(f"{path}: {why}; a state_dict of tensors, saved whole, expected") from None
+        raise ValueError(f"{path}: {reading.no_array(error)}; a state_dict of tensors, saved whole, expected") from None
     raise ValueError(f"{path}: a model's state_dict as .safetensors, .npz or .pt expected")
 
 

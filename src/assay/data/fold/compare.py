@@ -18,7 +18,7 @@ from assay.record.errors import BadInput
 from assay.sim.scratch import scratch
 
 
-@click.command(epilog="Example:  assay compare data --job dedup --input news.jsonl")
+@click.command(epilog="Example:  assay compare data --job dedup --input examples/news.jsonl")
 @click.option(
     "--input", "inputs", required=True, multiple=True, type=click.Path(path_type=Path),
     help="Documents: txt, jsonl, jsonl.gz, parquet, folders of them; may be given again.",

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.data.grinnder.layers import Int64s, Network
+from assay.record import reading
 
 
 def read_labels(path: Path, n: int) -> Int64s:
@@ -55,8 +56,9 @@ def _numbers(path: Path) -> npt.NDArray[np.generic]:
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; a .npy, or text with a number a line, expected") from None
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        why = " ".join(str(error).split())[:120]
-        raise ValueError(f"{path}: {why}; a whole .npy, or text with a number a line, expected") from None
+        raise ValueError(
+            f"{path}: {reading.no_array(error)}; a whole .npy, or text with a number a line, expected"
+        ) from None
 
 
 def write_model(path: Path, network: Network) -> None:

@@ -23,6 +23,7 @@ from assay.data.orbax.tree import Leaf, flatten, itemsize
 from assay.data.store.address import open_store
 from assay.data.store.blocking import wait
 from assay.data.store.wrappers import Watched
+from assay.record import reading
 from assay.record.errors import BadInput, unreadable
 from assay.record.extras import missing_module
 
@@ -150,7 +151,7 @@ def _npz(path: Path) -> list[Leaf]:
         with np.load(path, allow_pickle=False) as found:
             return _named({name: found[name] for name in found.files})
     except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        raise BadInput(f"{path} is no npz of plain arrays: {' '.join(str(error).split())}") from error
+        raise BadInput(f"{path} is no npz of plain arrays: {reading.no_array(error)}") from error
 
 
 def _pt(path: Path) -> list[Leaf]:

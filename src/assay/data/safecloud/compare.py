@@ -9,7 +9,7 @@ import click
 
 from assay.data.safecloud.chunks import CHUNK
 from assay.data.safecloud.designs import side_by_side
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 
 
 @click.command(epilog="Example:  assay compare data --job vault --input examples/chats.jsonl --chunk 4096")
@@ -21,7 +21,9 @@ def command(path: Path, chunk: int, rounds: int) -> dict[str, Any]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}; give a file of yours") from None
+        raise unreadable(path, error, "give a file of yours") from None
+    if not data:
+        raise BadInput(f"{path} is empty; give a file of yours with something in it")
     rows = side_by_side(data, bytes(32), chunk=chunk, rounds=rounds)
     ours, table = rows["safecloud"], rows["a table of keys"]
     why = (

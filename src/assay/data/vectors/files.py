@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from assay.record import reading
 from assay.record.errors import BadInput
 from assay.record.extras import missing_module
 
@@ -99,9 +100,7 @@ def _npy(path: Path) -> Rows:
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise ValueError(
-            f"{path}: {' '.join(str(error).split())}; an array of numbers by numpy.save expected"
-        ) from None
+        raise ValueError(f"{path}: {reading.no_array(error)}; an array of numbers by numpy.save expected") from None
     if rows.ndim != 2 or rows.dtype.kind not in "fiu":
         raise ValueError(f"{path}: {rows.dtype} of shape {rows.shape}; numbers of shape (n, d) expected")
     return rows  # type: ignore[no-any-return]

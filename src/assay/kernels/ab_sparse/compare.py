@@ -138,7 +138,7 @@ def _full(dump: Dump) -> Any:
     return run
 
 
-@click.command(epilog="Example:  assay compare kernels --kv dump.npz --budget 0.04 --mean 32")
+@click.command(epilog="Example:  assay compare kernels --kv examples/kv.npz --budget 0.04 --mean 32")
 @click.option(
     "--kv", "path", required=True, type=click.Path(path_type=Path), help="NumPy's .npz: keys, values, queries."
 )

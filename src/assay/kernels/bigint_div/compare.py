@@ -117,7 +117,7 @@ def ways() -> list[Implementation]:
     ]  # fmt: skip
 
 
-@click.command(epilog="Example:  assay compare kernels --divide pairs.csv --rounds 9")
+@click.command(epilog="Example:  assay compare kernels --divide examples/pairs.csv --rounds 9")
 @click.option("--divide", "path", required=True, type=click.Path(path_type=Path), help="Pairs as .csv, .txt or .jsonl.")
 @asking.options
 def command(path: Path, rounds: int, where: str, plot: Path | None) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def read_dump(path: Path) -> Problem:
         raise BadInput(f"{path}: {error}") from None
 
 
-@click.command(epilog="Example:  assay compare kernels --mla dump.npz --machine h200")
+@click.command(epilog="Example:  assay compare kernels --mla examples/latents.npz --machine h200")
 @click.option("--mla", "path", required=True, type=click.Path(path_type=Path), help=f"An .npz with {WANTED}.")
 @asking.options
 def command(path: Path, rounds: int, where: str, plot: Path | None) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def _elsewhere(asked: list[Asked], where: str) -> dict[str, Any]:
     return {"input": {"shapes": len(asked)}, "table": rows, "why": why + " ".join(said), "shown": shown, "units": UNITS}
 
 
-@click.command(epilog="Example:  assay compare kernels --gemm shapes.csv --longest 5")
+@click.command(epilog="Example:  assay compare kernels --gemm examples/shapes.csv --longest 5")
 @click.option("--gemm", "path", required=True, type=click.Path(path_type=Path), help="CSV: m,k,n and perhaps dtype.")
 @click.option("--longest", type=click.FloatRange(0.001), default=2.0, show_default=True,
               help="Seconds that one product may be predicted to take; longer ones are only predicted.")  # fmt: skip

@@ -15,7 +15,7 @@ from assay.kernels.fractalsort.keys import keys_of
 from assay.record.errors import BadInput
 
 
-@click.command(epilog="Example:  assay compare kernels --sort keys.npy --out sorted.npy --memory 256")
+@click.command(epilog="Example:  assay compare kernels --sort examples/keys.npy --out sorted.npy --memory 256")
 @click.option("--sort", "path", required=True, type=click.Path(path_type=Path), help="One row of keys, .npy.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the sorted keys, in bounded memory.")
 @click.option("--memory", type=click.IntRange(1), default=256, show_default=True, help="Megabytes for --out.")

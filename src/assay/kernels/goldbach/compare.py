@@ -18,7 +18,7 @@ KERNEL = Kernel(
 )  # fmt: skip
 
 
-@click.command(epilog="Example:  assay compare kernels --numbers 1000000000000 --width 100000000")
+@click.command(epilog="Example:  assay compare kernels --numbers 1000000000000 --width 10000000")
 @click.option(
     "--numbers", "begin", required=True, type=click.IntRange(2 * tables.BACK, 10**15), help="Where it begins."
 )

@@ -34,7 +34,7 @@ def read_matrix(path: Path) -> Any:
     raise BadInput(f"{path}: give a matrix as .mtx, .mtx.gz or SciPy's .npz")
 
 
-@click.command(epilog="Example:  assay compare kernels --matrix web.mtx --dtype f32 --machine h200")
+@click.command(epilog="Example:  assay compare kernels --matrix examples/matrix.mtx --dtype f32 --machine h200")
 @click.option("--matrix", "path", required=True, type=click.Path(path_type=Path), help="MatrixMarket, or SciPy's .npz.")
 @click.option("--dtype", type=click.Choice(["f32", "f64"]), default="f64", show_default=True, help="Precision.")
 @asking.options

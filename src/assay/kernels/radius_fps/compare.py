@@ -15,7 +15,7 @@ from assay.workloads.cloud_files import read_cloud
 PLAIN_LIMIT = 2e10  # distances; above, the plain sampler runs only if it is named
 
 
-@click.command(epilog="Example:  assay compare radius-fps --cloud scan.ply -k 1% --out picks.npy")
+@click.command(epilog="Example:  assay compare radius-fps --cloud examples/scan.ply -k 1% --out picks.npy")
 @click.option(
     "--cloud", "path", required=True, type=click.Path(path_type=Path),
     help="Points as .npy, .npz, .ply, KITTI .bin, or columns of text.",

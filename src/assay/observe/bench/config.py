@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 
 T = TypeVar("T", bound=msgspec.Struct)
 DEEPEST = 16  # files in a chain
@@ -137,20 +137,7 @@ def _layers(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise BadInput(f"{path}: larger than {LARGEST:,} bytes; that is no configuration")
-        return tomllib.loads(content.decode("utf-8"))
-    except OSError as error:
-        raise unreadable(path, error, "'assay bench --help' shows what to write") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 at byte {error.start}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path}: {error}") from None
-    except RecursionError:
-        raise BadInput(f"{path}: nested too deeply") from None
+    return reading.toml(path, "'assay bench --help' shows what to write", LARGEST)
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

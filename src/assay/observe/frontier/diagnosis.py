@@ -59,19 +59,11 @@ class _Seen:
 
 
 def diagnose(
-    durations: ArrayLike,
-    stages: Sequence[str],
-    reference: ArrayLike | None = None,
-    synchronising: Sequence[str] | None = None,
-    roles: Sequence[str] | None = None,
-    *,
-    valid: ArrayLike | None = None,
-    reference_valid: ArrayLike | None = None,
-    ranks: Sequence[int] | None = None,
-    size: int = 0,
-    deferred: Sequence[str] = (),
-    unsure: bool = False,
-) -> Diagnosis:
+    durations: ArrayLike, stages: Sequence[str], reference: ArrayLike | None = None,
+    synchronising: Sequence[str] | None = None, roles: Sequence[str] | None = None, *,
+    valid: ArrayLike | None = None, reference_valid: ArrayLike | None = None, ranks: Sequence[int] | None = None,
+    size: int = 0, deferred: Sequence[str] = (), unsure: bool = False,
+) -> Diagnosis:  # fmt: skip
     """Which (rank, stage) to look at, what kind of case it is, and how the window's time splits among the stages.
 
     `durations` (steps, ranks, stages) are the window, `reference` a healthy one; without it, ranks are compared with
@@ -97,11 +89,8 @@ def diagnose(
     True
     """
     d, mask = checked(durations, valid)
-    if d.shape[2] != len(stages):
-        raise BadInput(f"frontier: {d.shape[2]} durations a step, but {len(stages)} stages are named")
     waits = synchronising_in(stages) if synchronising is None else synchronising
-    if odd := [name for name in (*waits, *deferred) if name not in stages]:
-        raise BadInput(f"frontier: no stage '{odd[0]}'; there are {', '.join(stages)}")
+    _agree(d, stages, (*waits, *deferred))
     rows = between_syncs(d, mask, stages, waits)
     usual = None
     if reference is not None:
@@ -125,6 +114,14 @@ def diagnose(
         why = _why_nobody(usual is not None, waits, len(names))
         return Diagnosis(accounting=split, total=total, label=doubts, why=why)
     return Diagnosis(suspects, split, total, suspects[0].label)
+
+
+def _agree(durations: NDArray[np.int64], stages: Sequence[str], named: Sequence[str]) -> None:
+    """As many durations a step as stages, and none is named that is not there."""
+    if durations.shape[2] != len(stages):
+        raise BadInput(f"frontier: {durations.shape[2]} durations a step, but {len(stages)} stages are named")
+    if odd := [name for name in named if name not in stages]:
+        raise BadInput(f"frontier: no stage '{odd[0]}'; there are {', '.join(stages)}")
 
 
 def _why_nobody(compared: bool, waits: Sequence[str], ranks: int) -> str:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import datetime
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,8 @@ from assay.observe.series import decompose
 from assay.observe.series.cycle_search import CALENDAR
 from assay.observe.series.cycles import SHAPES
 from assay.observe.series.decompose import Decomposition
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 from assay.workloads.long_series import Grid
 
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -81,12 +81,7 @@ def duration(text: str) -> float:
 def read(path: str | Path) -> Guide:
     """The guide of a TOML file; BadInput names the file and what in it is wrong."""
     file = Path(path)
-    try:
-        said = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise unreadable(file, error) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"{file}: is no TOML: {error}") from None
+    said = reading.toml(file)
     _only(file, said, "the guide", ("cycle", "shifts", "scale"))
     cycles = said.get("cycle", [])
     if not isinstance(cycles, list) or not all(isinstance(cycle, dict) for cycle in cycles):

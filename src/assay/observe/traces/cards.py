@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 
 if TYPE_CHECKING:
     from yaml.nodes import Node
@@ -165,17 +166,7 @@ class Card(_Part, frozen=True):
 
 def read(path: Path) -> Card:
     """Read a card's file."""
-    try:
-        with path.open("rb") as file:
-            held = file.read(LARGEST + 1)
-    except OSError as error:
-        raise unreadable(path, error) from None
-    if len(held) > LARGEST:
-        raise BadInput(f"{path}: larger than {LARGEST >> 20} MiB; a workload card has a page of YAML")
-    try:
-        return parse(held.decode("utf-8-sig"), str(path))
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: no text at byte {error.start}; a card is YAML in UTF-8") from None
+    return parse(reading.text(path, "a workload card is a page of YAML in UTF-8", LARGEST), str(path))
 
 
 def parse(words: str, source: str = "card") -> Card:

@@ -25,7 +25,8 @@ from pathlib import Path
 from assay.protocols.automata.automaton import Automaton, Rule
 from assay.protocols.automata.expressions import Number, Source, Token, Words, formula, number_of
 from assay.protocols.automata.linear import Dnf, Formula, Linear, dnf, is_state, variable
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 
 LARGEST_FILE = 8_000_000  # bytes; the largest published automaton has about half a megabyte
 HEADS = ("skel", "ta", "threshAuto", "thresholdAutomaton")
@@ -34,15 +35,7 @@ SECTIONS = ("local", "shared", "parameters", "define", "assumptions", "locations
 
 def read(path: Path) -> Automaton:
     """The automaton of a file; BadInput says line and column of what is wrong."""
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise BadInput(f"{path}: larger than {LARGEST_FILE:,} bytes; that is no threshold automaton")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not a text file (byte {error.start} is no UTF-8)") from None
-    return parse(text, str(path))
+    return parse(reading.text(path, "a threshold automaton is expected", LARGEST_FILE), str(path))
 
 
 def parse(text: str, name: str = "automaton") -> Automaton:

@@ -8,12 +8,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
 from assay.protocols.interface import NodeId
+from assay.record import reading
 from assay.sim.streams import stream
 
 Change = tuple[float, NodeId, bool]
@@ -52,10 +54,11 @@ def read(path: str | Path) -> list[Change]:
     """
     changes: list[Change] = []
     stays: dict[NodeId, list[tuple[float, float, int]]] = {}
-    with Path(path).open(newline="", encoding="utf-8") as file:
+    right = "a CSV with the columns node,up,down expected"
+    with io.StringIO(reading.text(Path(path), right), newline="") as file:
         rows = csv.DictReader(file)
-        if rows.fieldnames is None or not {"node", "up", "down"} <= set(rows.fieldnames):
-            raise ValueError(f"{path}:1: columns {rows.fieldnames}; node,up,down expected")
+        if not {"node", "up", "down"} <= set(rows.fieldnames or ()):
+            raise ValueError(f"{path}:1: columns {', '.join(rows.fieldnames or ()) or 'none'}; {right}")
         for row in rows:
             try:
                 node, up = int(row["node"]), float(row["up"])

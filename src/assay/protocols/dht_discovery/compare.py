@@ -26,7 +26,9 @@ WORTHWHILE = 50_000.0
 """Simulated seconds of all nodes together: below, starting a process takes longer than the run."""
 
 
-@click.command(epilog="Example:  assay compare dht-discovery --nodes chord,kademlia --agents agents.csv --churn 300")
+@click.command(
+    epilog="Example:  assay compare dht-discovery --nodes chord,kademlia --agents examples/agents.csv --churn 300"
+)
 @click.option(
     "--nodes", default="chord,pastry,kademlia", show_default=True,
     help="Directories: among chord, pastry, kademlia, registry, flooding, random-walk.",

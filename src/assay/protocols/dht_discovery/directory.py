@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import gc
+import io
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ from assay.protocols.kernel.world import World
 from assay.protocols.nodes.chord import Chord
 from assay.protocols.nodes.kademlia import Kademlia
 from assay.protocols.nodes.overlay import Agent, Load, Overlay, Settings
+from assay.record import reading
 from assay.sim.random import stream
 
 OVERLAYS: dict[str, Callable[..., Overlay]] = {"chord": Chord, "pastry": Pastry, "kademlia": Kademlia}
@@ -86,11 +88,12 @@ def read_agents(path: str | Path) -> list[Agent]:
     """Agents from a CSV file with the columns did,capabilities,endpoint; capabilities are separated by semicolons."""
     agents: list[Agent] = []
     seen: set[str] = set()
-    with Path(path).open(newline="", encoding="utf-8") as file:
+    right = "a CSV with the columns did,capabilities,endpoint expected"
+    with io.StringIO(reading.text(Path(path), right), newline="") as file:
         rows = csv.DictReader(file)
         wanted = {"did", "capabilities", "endpoint"}
-        if rows.fieldnames is None or not wanted <= set(rows.fieldnames):
-            raise ValueError(f"{path}:1: columns {rows.fieldnames}; did,capabilities,endpoint expected")
+        if not wanted <= set(rows.fieldnames or ()):
+            raise ValueError(f"{path}:1: columns {', '.join(rows.fieldnames or ()) or 'none'}; {right}")
         for row in rows:
             did, listed, endpoint = ((row[name] or "").strip() for name in ("did", "capabilities", "endpoint"))
             capabilities = tuple(dict.fromkeys(name.strip() for name in listed.split(";") if name.strip()))

@@ -10,7 +10,7 @@ import click
 from assay.protocols.digraph_auth import answer, digraphs
 
 
-@click.command(epilog="Example:  assay compare digraph-auth --digraph links.txt --f 1")
+@click.command(epilog="Example:  assay compare digraph-auth --digraph examples/links.txt --f 1")
 @click.option("--digraph", required=True, type=click.Path(path_type=Path), help="One-way links: lines 'from to'.")
 @click.option("--f", type=click.IntRange(0, 8), default=1, show_default=True, help="Traitors.")
 def command(digraph: Path, f: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from assay.sim.random import stream
 from assay.workloads.graphs import GraphFile, read_graph, read_opinions
 
 
-@click.command(epilog="Example:  assay compare div --graph edges.txt --span 8 --rules div,pull,median")
+@click.command(epilog="Example:  assay compare div --graph examples/edges.txt --span 8 --rules div,pull,median")
 @click.option(
     "--graph", required=True, type=click.Path(path_type=Path),
     help="Edge list, MatrixMarket .mtx or SciPy .npz; .gz is fine.",

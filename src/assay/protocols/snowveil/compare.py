@@ -10,7 +10,7 @@ import click
 from assay.protocols.snowveil import SAMPLE, answer
 
 
-@click.command(epilog="Example:  assay compare snowveil --ballots election.soc --rule chb --sample 21")
+@click.command(epilog="Example:  assay compare snowveil --ballots examples/election.soc --rule chb --sample 21")
 @click.option("--ballots", required=True, type=click.Path(path_type=Path), help="A PrefLib file.")
 @click.option("--rule", default="chb", show_default=True, help="How a poll is counted.")
 @click.option("--sample", type=click.IntRange(1), default=SAMPLE, show_default=True, help="Voters in a poll.")

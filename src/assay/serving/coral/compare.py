@@ -37,7 +37,7 @@ UNITS = {
 NONE: dict[str, Any] = dict.fromkeys(("led_by", "led_by_low", "led_by_high"))
 
 
-@click.command(epilog="Example:  assay compare coral --trace models.csv --market market.csv")
+@click.command(epilog="Example:  assay compare coral --trace examples/models.csv --market examples/market.csv")
 @click.option("--trace", required=True, help="Requests, with a column for the model, or with --models for all of them.")
 @click.option(
     "--market", "market", required=True, type=click.Path(path_type=Path),

@@ -27,7 +27,9 @@ UNITS = {
 }  # fmt: skip
 
 
-@click.command(epilog="Example:  assay compare dooly --config config.json --trace chats.jsonl --rate 4")
+@click.command(
+    epilog="Example:  assay compare dooly --config examples/config.json --trace examples/chats.jsonl --rate 4"
+)
 @click.option(
     "--config", "source", required=True,
     help=f"Your model's Hugging Face config.json, or one of {', '.join(CONFIGS)}.",

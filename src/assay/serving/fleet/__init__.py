@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 from assay.serving.engine.state import ADMISSIONS, PLANS, ROLES
 from assay.sim import cost_file
 from assay.sim.cost_file import FITTED
@@ -153,12 +153,7 @@ def _instance(text: str, cost: str) -> Instance:
 
 def _from_toml(path: Path, block: int, cost: str) -> FleetSpec:
     """A list of `[[instance]]` tables: `layout = "h200:qwen3-32b:tp2"`, `count`, and any field of `Instance`."""
-    try:
-        content = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: {error}") from error
+    content = reading.toml(path)
     instances: list[Instance] = []
     tables = content.pop("instance", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):

@@ -25,7 +25,7 @@ UNITS = {
 }  # fmt: skip
 
 
-@click.command(epilog="Example:  assay compare flying-serving --trace shifts.csv --engines 4xh200:qwen3-32b")
+@click.command(epilog="Example:  assay compare flying-serving --trace examples/shifts.csv --engines 4xh200:qwen3-32b")
 @click.option("--trace", required=True, help="Any trace of requests; a tier may be urgent.")
 @click.option("--engines", "text", default="8xh200:llama-3-8b", show_default=True, help="COUNTxGPU:MODEL[:tpN].")
 @click.option("--express", default=paper.EXPRESS, show_default=True, help="The tier that is worth a merge of its own.")

@@ -27,7 +27,7 @@ UNITS = {
 }  # fmt: skip
 
 
-@click.command(epilog="Example:  assay compare helm --traffic recommender.csv --nodes 1 --pool 2")
+@click.command(epilog="Example:  assay compare helm --traffic examples/recommender.csv --nodes 1 --pool 2")
 @click.option(
     "--traffic", "path", required=True, type=click.Path(path_type=Path),
     help="CSV of time (s), user, history (tokens), groups (names of groups of items, apart by spaces).",

@@ -25,7 +25,7 @@ CLOSE = (
 )
 
 
-@click.command(epilog="Example:  assay compare irminsul --transcripts chats.jsonl --capacity 200000")
+@click.command(epilog="Example:  assay compare irminsul --transcripts examples/transcripts.jsonl --capacity 200000")
 @click.option(
     "--transcripts", "path", required=True, type=click.Path(path_type=Path),
     help="OpenAI chats: JSON lines with 'messages', transcripts or requests as they were sent.",

@@ -28,7 +28,7 @@ UNITS = {"attainment": "share", "goodput": "req/s", "paused": "share of GPU time
 
 
 @click.command(
-    epilog="Example:  assay compare nitsum --trace shifts.csv --slo express:ttft=1,tpot=0.02 "
+    epilog="Example:  assay compare nitsum --trace examples/shifts.csv --slo express:ttft=1,tpot=0.02 "
     "--slo standard:ttft=4,tpot=0.1 --slo batch:ttft=30,tpot=0.2"
 )
 @click.option("--trace", required=True, help="Requests with a column tier.")

@@ -24,7 +24,9 @@ UNITS = {
 }  # fmt: skip
 
 
-@click.command(epilog="Example:  assay compare rcllm --log clicks.csv --nodes 8 --candidates 30 --out places.csv")
+@click.command(
+    epilog="Example:  assay compare rcllm --log examples/clicks.csv --nodes 8 --candidates 30 --out places.csv"
+)
 @click.option("--log", "path", required=True, type=click.Path(path_type=Path), help="CSV of user,item,time.")
 @click.option("--nodes", type=click.IntRange(2, 1024), default=rcllm.NODES, show_default=True)
 @click.option("--node", default=rcllm.NODE, show_default=True, help="GPU:MODEL[:tpN] of each.")

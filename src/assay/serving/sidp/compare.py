@@ -24,7 +24,7 @@ UNITS = {
 }  # fmt: skip
 
 
-@click.command(epilog="Example:  assay compare sidp --job azure.csv --copies 10 --gpus 4xh20:qwen3-32b")
+@click.command(epilog="Example:  assay compare sidp --job examples/azure.csv --copies 10 --gpus 4xh20:qwen3-32b")
 @click.option(
     "--job", "path", required=True, type=click.Path(path_type=Path),
     help="The batch: any trace of prompt and output lengths; arrivals do not matter.",

@@ -27,7 +27,9 @@ UNITS = {
 }  # fmt: skip
 
 
-@click.command(epilog="Example:  assay compare taper --trace branches.jsonl --layout h200:qwen3-32b --tpot 0.04")
+@click.command(
+    epilog="Example:  assay compare taper --trace examples/branches.jsonl --layout h200:qwen3-32b --tpot 0.04"
+)
 @click.option(
     "--trace", "path", required=True, type=click.Path(path_type=Path),
     help='JSON lines {"arrival": s, "prompt": tokens, "stages": [[60], [100, 90], [40]]}; or, with --share, any trace.',

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.record import reading
 from assay.record.errors import BadInput, unreadable
 from assay.training.d2ar.archive import YEAR, Archive
 
@@ -67,8 +68,7 @@ def _npz(path: Path) -> tuple[NDArray[Any], NDArray[np.int64], float, float]:
             spot = [float(found[name]) if name in found.files else 0.0 for name in ("lat", "lon")]
             return found["images"], _days(found["dates"], path), spot[0], spot[1]
     except (ValueError, zipfile.BadZipFile, EOFError, TypeError, AttributeError) as error:
-        why = "is no .npz" if "pickle" in str(error) else f"cannot be read ({error})"  # never advise to unpickle
-        raise BadInput(f"{path} {why}; {CURE}") from error
+        raise BadInput(f"{path} is no .npz ({reading.no_array(error)}); {CURE}") from error
 
 
 def _days(dates: NDArray[Any], path: Path) -> NDArray[np.int64]:

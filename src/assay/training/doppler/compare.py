@@ -9,7 +9,8 @@ from typing import Any
 import click
 import numpy as np
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 from assay.sim import own_code
 from assay.sim.random import stream
 from assay.training import doppler
@@ -47,10 +48,8 @@ def command(
 def read_graph(path: Path) -> OpGraph:
     """A graph's JSON file."""
     try:
-        return graphs.read(json.loads(path.read_text(encoding="utf-8")), str(path))
-    except OSError as error:
-        raise unreadable(path, error, "a graph's JSON file is expected") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return graphs.read(json.loads(reading.text(path, "a graph's JSON file is expected")), str(path))
+    except (json.JSONDecodeError, RecursionError) as error:
         raise BadInput(f"{path}: not JSON ({error})") from error
 
 

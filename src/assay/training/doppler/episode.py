@@ -93,6 +93,38 @@ def _drawn(logits: Any, count: int, temperature: float, chance: float) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _first(indptr: Any, indices: Any, data: Any) -> Any:
+    """For how many operators each one waits, those that wait for none, how many these are, and how many there are."""
+    n = len(data)
+    waits, able = np.zeros(n, np.int64), np.empty(n, np.int64)
+    count = steps = 0
+    for v in range(n):
+        for e in range(indptr[v], indptr[v + 1]):
+            waits[v] += not data[indices[e]]
+        if data[v]:
+            continue
+        steps += 1
+        if waits[v] == 0:
+            able[count] = v
+            count += 1
+    return waits, able, count, steps
+
+
+@njit(cache=True, nogil=True)
+def _score(own: Any, live: Any, total: Any, size: float, mean_in: Any, live_in: Any, last: Any) -> float:
+    """What the second network thinks of an operator on a device that holds `size` others, whose sum is `total`."""
+    score = 0.0
+    for j in range(len(last)):
+        x = own[j]
+        for q in range(LIVE):
+            x += live[q] * live_in[q, j]
+        for q in range(len(total)):
+            x += total[q] / max(1.0, size) * mean_in[q, j]
+        score += max(0.0, x) * last[j]
+    return score
+
+
+@njit(cache=True, nogil=True)
 def play(indptr: Any, indices: Any, at: Any, after: Any, data: Any, took: Any, sending: Any, bottom: Any, devices: int,
          select: Any, own: Any, hidden: Any, mean_in: Any, live_in: Any, last: Any, temperature: float, chances: Any,
          ties: Any, learned: Any) -> Any:  # fmt: skip
@@ -104,27 +136,12 @@ def play(indptr: Any, indices: Any, at: Any, after: Any, data: Any, took: Any, s
     n, h = hidden.shape
     place, sent = np.full(n, -1, np.int64), np.zeros((n, devices))
     clocks = (np.zeros(n), np.zeros(devices), np.zeros(n), np.zeros(devices), np.zeros(devices))
-    waits = np.zeros(n, np.int64)
-    able, logits = np.empty(n, np.int64), np.empty(max(n, devices))
-    count = steps = 0
-    for v in range(n):
-        for e in range(indptr[v], indptr[v + 1]):
-            waits[v] += not data[indices[e]]
-        if data[v]:
-            continue
-        steps += 1
-        if waits[v] == 0:
-            able[count] = v
-            count += 1
+    waits, able, count, steps = _first(indptr, indices, data)
+    logits = np.empty(max(n, devices))
     order, chosen = np.empty(steps, np.int64), np.empty(steps, np.int64)
-    live, until, seen, listed = (
-        np.zeros((steps, devices, LIVE + 2)),
-        np.empty(steps, np.int64),
-        np.empty(8 * n, np.int64),
-        0,
-    )
+    live, until = np.zeros((steps, devices, LIVE + 2)), np.empty(steps, np.int64)
+    seen, listed = np.empty(8 * n, np.int64), 0
     sums, sizes = np.zeros((devices, h)), np.zeros(devices)
-    width = len(last)
     for t in range(steps):
         if listed + count > len(seen):
             seen = np.concatenate((seen, np.empty(len(seen) + count, np.int64)))
@@ -140,18 +157,10 @@ def play(indptr: Any, indices: Any, at: Any, after: Any, data: Any, took: Any, s
         able[i] = able[count]
         look(v, indptr, indices, place, clocks, sent, took, sending, live[t])
         for d in range(devices):
-            if not learned[1]:
+            if learned[1]:
+                logits[d] = _score(own[v], live[t, d], sums[d], sizes[d], mean_in, live_in, last)
+            else:
                 logits[d] = -live[t, d, LIVE + (1 if learned[2] else 0)] * (1 + 1e-9 * ties[(7 * t + d) % n])
-                continue
-            total = 0.0
-            for j in range(width):
-                x = own[v, j]
-                for q in range(LIVE):
-                    x += live[t, d, q] * live_in[q, j]
-                for q in range(h):
-                    x += sums[d, q] / max(1.0, sizes[d]) * mean_in[q, j]
-                total += max(0.0, x) * last[j]
-            logits[d] = total
         d = _drawn(logits, devices, temperature if learned[1] else 0.0, chances[t, 1])
         order[t], chosen[t] = v, d
         _put(v, d, indptr, indices, place, clocks, sent, took, sending, live[t])

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 from assay.sim import collectives
 from assay.sim.collectives import Link
 from assay.sim.hardware import Device, device
@@ -143,12 +144,7 @@ FIELDS = ("device", "nodes", "per_node", "inside", "outside", "efficiency", "mem
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The fields of a cluster's file; BadInput where it cannot be read or is no TOML."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise unreadable(path, error, "a cluster's TOML file is expected") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: not TOML ({error})") from error
+    return reading.toml(path, "a cluster's TOML file is expected")
 
 
 def _from_file(path: Path) -> Cluster:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 from assay.sim.models import Model
 from assay.training.engine import gpu
 from assay.training.engine import search as space
@@ -82,12 +83,7 @@ def read_lengths(path: Path) -> Floats:
     Raises:
         BadInput: the line and what is wrong with it.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise unreadable(path, error, "a line of JSON for each document") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not text") from error
+    lines = reading.text(path, "a line of JSON for each document").splitlines()
     found = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

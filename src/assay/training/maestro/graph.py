@@ -26,12 +26,12 @@ feeds, hidden states.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 from assay.sim.dag import Cyclic, Dag
 from assay.sim.encoders import vision
 from assay.sim.models import Model, model
@@ -143,12 +143,7 @@ def read(path: Path) -> Graph:
     Raises:
         BadInput: what is wrong, where, and what would be right.
     """
-    try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise unreadable(path, error, "a TOML file of sections is expected") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: not TOML ({error})") from error
+    fields = reading.toml(path, "a TOML file of sections is expected")
     if odd := sorted(set(fields) - set(TOP)):
         raise BadInput(f"{path}: unknown field '{odd[0]}'; there are {', '.join(TOP)}")
     tables = fields.get("section")

@@ -25,7 +25,7 @@ NUMBERS = {
 }  # fmt: skip
 
 
-@click.command(epilog="Example:  assay compare nccl-model --input nccl-tests.txt --cluster 2x8xh100")
+@click.command(epilog="Example:  assay compare nccl-model --input examples/nccl-tests.txt --cluster 2x8xh100")
 @click.option(
     "--input", "path", required=True, type=click.Path(path_type=Path),
     help="What nccl-tests printed, or a CSV with the columns size (bytes) and time (microseconds).",

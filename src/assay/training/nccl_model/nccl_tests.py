@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 from assay.sim.hardware import devices
 
 OPS = {
@@ -49,11 +50,7 @@ def read(path: Path) -> Measured:
     Raises:
         BadInput: no times, or too few; the message says what was expected.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        cause = error if isinstance(error, OSError) else None
-        raise unreadable(path, cause, "the output of nccl-tests, or a CSV, expected") from error
+    text = reading.text(path, "the output of nccl-tests, or a CSV, expected")
     rows = _columns(path, text) if re.search(r"^[^#\n]*,", text, re.MULTILINE) else _printed(path, text)
     if len(rows) < LEAST:
         raise BadInput(f"{path}: {len(rows)} sizes with times; at least {LEAST} expected")

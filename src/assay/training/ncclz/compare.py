@@ -9,7 +9,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.errors import BadInput
+from assay.record import reading
+from assay.record.errors import BadInput, unreadable
 from assay.training import ncclz
 from assay.training.ncclz import rivals
 from assay.training.ncclz.links import link
@@ -79,9 +80,11 @@ def read(path: Path) -> NDArray[np.float32]:
         else:
             found = np.load(path, allow_pickle=False, mmap_mode="r")
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from error
+        raise unreadable(path, error, f"give .npy, or float32 as {', '.join(RAW)}") from error
     except (ValueError, EOFError) as error:
-        raise BadInput(f"{path}: no array: {error}; give .npy, or float32 as {', '.join(RAW)}") from error
+        raise BadInput(
+            f"{path}: no array: {reading.no_array(error)}; give .npy, or float32 as {', '.join(RAW)}"
+        ) from error
     kind = getattr(found, "dtype", None)  # an archive of several arrays has none
     if kind is None or kind.kind != "f":
         raise BadInput(f"{path}: holds {kind or 'no single array'}, should be an array of floats")

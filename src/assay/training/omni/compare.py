@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 import click
 
-from assay.record.errors import BadInput, unreadable
+from assay.record import reading
+from assay.record.errors import BadInput
 from assay.sim.encoders import vision
 from assay.sim.models import model
 from assay.training import omni
@@ -37,12 +37,7 @@ def read_schedule(path: Path) -> list[Phase]:
     Raises:
         BadInput: the phase and what is wrong with it.
     """
-    try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise unreadable(path, error, "a TOML file of [[phase]] tables") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"{path}: not TOML ({' '.join(str(error).split())})") from error
+    fields = reading.toml(path, "a TOML file of [[phase]] tables")
     listed = fields.get("phase")
     if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_PHASES or set(fields) != {"phase"}:
         raise BadInput(f"{path}: should be 1 to {MOST_PHASES} [[phase]] tables with image, text and steps")

@@ -19,16 +19,18 @@ from assay.data.disk.graphs import DiskGraph
 from assay.record.errors import BadInput
 from assay.sim.memory import Peak, parse_size, resident
 
+EXAMPLE = (
+    "Example:  assay data gnn infer examples/web.txt --features examples/web.npy --model examples/gcn.npz "
+    "--out rows.npy --memory 600MB"
+)
 
-@click.group(epilog="Example:  assay data gnn infer edges.txt --features x.npy --model gcn.npz --out rows.npy")
+
+@click.group(epilog=EXAMPLE)
 def command() -> None:
     """Graph neural networks on graphs larger than memory."""
 
 
-@command.command(
-    name="infer",
-    epilog="Example:  assay data gnn infer web.txt --features web.npy --model gcn.npz --out rows.npy --memory 600MB",
-)
+@command.command(name="infer", epilog=EXAMPLE)
 @click.argument("edges", type=click.Path(path_type=Path))
 @click.option("--features", type=click.Path(path_type=Path), required=True, help="A .npy of floats, a row a node.")
 @click.option("--model", type=click.Path(path_type=Path), required=True, help="A state_dict: .safetensors, .npz, .pt.")

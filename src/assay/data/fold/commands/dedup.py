@@ -13,7 +13,7 @@ from assay.data.fold.job import USUAL, deduplicate
 from assay.data.store.blocking import wait
 
 
-@click.command(epilog="Example:  assay dedup news.jsonl --out clean --index index")
+@click.command(epilog="Example:  assay dedup examples/news.jsonl --out clean --index index")
 @click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for what is kept.")
 @click.option("--index", required=True, help="Folder, or s3://…, that remembers everything kept so far.")
@@ -48,7 +48,7 @@ def command(
     }  # fmt: skip
     rows = [{"most copied": name, "copies": copies} for name, copies in done.families.most_common(5)]
     if not done.documents:
-        why = "Nothing new: every document of these files is in the index already."
+        why = "Nothing new: these files hold no document, or none that is not in the index already."
     else:
         share = f"{gone / done.documents:.1%} were near-duplicates."
         why = f"{share} What stays is in {out}/kept, what went and of what it is a copy in {out}/duplicates."

@@ -87,7 +87,7 @@ def bfs(edges: Path, out: Path | None, **options: Any) -> dict[str, Any]:
     return _far(ran, "hops", out, ran.values >= 0)
 
 
-@command.command(epilog="Example:  assay data graph sssp examples/roads.csv --root 0")
+@command.command(epilog="Example:  assay data graph sssp examples/roads.csv --root 100")
 @_common
 @click.option("--root", type=int, required=True, help="The vertex to start from, by its name in the file.")
 @click.option("--undirected", is_flag=True, help="Every edge counts in both directions.")

@@ -18,15 +18,20 @@ from assay.data.grinnder.trainer import Fitted, fit, warm, widths_of
 from assay.record.errors import BadInput
 from assay.sim.memory import Peak, parse_size, resident
 
+EXAMPLE = (
+    "Example:  assay data gnn train examples/web.txt --features examples/web.npy --labels examples/topics.npy "
+    "--out net.npz --memory 600MB"
+)
 
-@click.group(epilog="Example:  assay data gnn train edges.txt --features x.npy --labels y.npy --out gcn.npz")
+
+@click.group(epilog=EXAMPLE)
 def command() -> None:
     """Graph neural networks on graphs larger than memory."""
 
 
 @command.command(
     name="train",
-    epilog="Example:  assay data gnn train web.txt --features web.npy --labels topics.npy --out net.npz --memory 600MB",
+    epilog=EXAMPLE,
 )
 @click.argument("edges", type=click.Path(path_type=Path))
 @click.option("--features", type=click.Path(path_type=Path), required=True, help="A .npy of floats, a row a node.")

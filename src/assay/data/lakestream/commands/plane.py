@@ -74,7 +74,7 @@ def produce_files(
 def _published(batches: int, epoch: int) -> str:
     if batches:
         return f"{batches} batches became visible" + (f"; start {epoch} of this name." if epoch > 1 else ".")
-    return "Everything was visible already: nothing to publish."
+    return "Nothing to publish: no whole batch in these files, or all of them were visible already."
 
 
 @command.command("consume", epilog="Example:  assay data plane consume run1 --rank 0 --world 2 --out rank0.jsonl")
