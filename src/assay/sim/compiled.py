@@ -30,8 +30,11 @@ _PACKAGE = Path(__file__).parents[1]
 _BEGAN = time.time()  # modules with compiled functions are read after this one
 
 
-def njit(**options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
+def njit(*, counted: bool = True, **options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """`numba.njit` with the same options; `cache=True` keeps the compiled code by its import closure.
+
+    `counted=False` counts no references to arrays, which is for functions that make no array (nor does what they
+    call): where many arrays go through many small functions, counting takes longer than the work.
 
     >>> @njit()
     ... def twice(x):
@@ -40,6 +43,8 @@ def njit(**options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
     8
     """
     cached = options.pop("cache", False)
+    if not counted:
+        options["_nrt"] = False
     options = {
         "no_cfunc_wrapper": True
     } | options  # an eighth of the compiling, for callers that are not Python or Numba

@@ -198,8 +198,8 @@ def play(
         return run.outcome()
     known = len(past)
     run = Rollout(joined([past, work]), pool, rule, group=np.repeat([1, 0], [known, len(work)]))
-    for at in range(max(0, known - rule.recent), known):
-        run.state.recent[at % rule.recent] = at
+    latest = np.arange(max(0, known - rule.recent), known)
+    run.state.recent[latest % rule.recent] = latest
     run.state.counter[events.SEEN] = known
     events.learn(run.state)
     run.submit(np.arange(known, known + len(work)), 0.0)
@@ -256,15 +256,16 @@ def _state(work: Trajectories, pool: Pool, rule: Rule, task: Ints, group: Ints, 
     most = min(rule.most, table - 1 - rule.chunk)
     if most < 1:
         raise BadInput(f"iterations of {rule.chunk} tokens beside decodes: step times are known up to {table - 1}")
-    after = np.zeros(turns, dtype=np.int64)
-    if turns:
+    rows = np.zeros((turns, 4), dtype=np.int32)
+    rows[:, events.PROMPT], rows[:, events.OUTPUT], rows[:, events.RETURNED] = work.prompt, work.output, work.state
+    if turns and rule.name in ("aged", "learnt"):
         total = np.cumsum(work.output)
-        after = np.repeat(total[work.first[1:] - 1], work.turns) - total
+        rows[:, events.REST] = np.repeat(total[work.first[1:] - 1], work.turns) - total
 
     def ints(*shape: int, full: int = 0) -> Ints:
         return np.full(shape, full, dtype=np.int64)
 
-    traj = ints(count, 13, full=-1)
+    traj = np.full((count, 14), -1, dtype=np.int32)
     columns: dict[int, Any] = dict.fromkeys((events.TURN, events.CONTEXT, events.LEVEL, events.HELD), 0)
     columns |= {events.FIRST: work.first[:-1], events.LAST: work.first[1:]}
     columns |= {events.TASK: task, events.GROUP: group, events.HINT: hint}
@@ -283,12 +284,12 @@ def _state(work: Trajectories, pool: Pool, rule: Rule, task: Ints, group: Ints, 
     settings = [RULES.index(rule.name), rule.chunk, len(rule.limits), rule.quantum, rule.rebuild, rule.visits,
                 rule.full]  # fmt: skip
     return events.State(
-        turns=np.stack([work.prompt, work.output, work.state, after], axis=1), env=work.env, traj=traj,
+        turns=rows, env=work.env, traj=traj,
         done=np.full(count, math.inf), left=np.bincount(group, minlength=1).astype(np.int64),
         ended=ints(int(group.max(initial=0)) + 1), coef=np.array([cost.packed() for cost in pool.costs]),
         tokens=np.array([cost.tokens[:table] for cost in pool.costs]), inst=inst, pace=np.zeros((size, 4)),
         due=np.full(size, math.inf), queue=queue, heap=ints(size, most + 1, 2), back_at=np.zeros(count + 1),
         back=ints(count + 1), served=ints(tasks), rule=np.array([*settings, *rule.limits], dtype=np.int64),
         counter=ints(7), scalar=np.array([0.0, rule.per_task]), recent=ints(rule.recent),
-        child=ints(nodes, states, full=-1), nodes=np.zeros((nodes, 3)), ring=np.zeros((nodes, events.RING)),
+        child=ints(nodes, states, full=-1), nodes=np.zeros((nodes, 3)), ring=np.zeros((nodes + 1, events.RING)),
     )  # fmt: skip

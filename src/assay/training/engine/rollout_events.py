@@ -26,6 +26,7 @@ from assay.sim.llm_cost import FOREVER, chunk_line, decode_line, launch_line
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Narrow = NDArray[np.int32]  # of what there is a row for each trajectory or turn: half as much to fetch
 NEVER = math.inf
 SOON = 1e-9  # seconds by which who comes too late for an iteration still gets into it: sums differ in their last bits
 
@@ -33,7 +34,7 @@ STICKY, SPREAD, HINTED, AGED, LEARNT = range(5)  # rules: see assay.training.eng
 RING = 200  # of a node's latest remainders, over which its p90 is taken
 
 # Columns of the arrays. Few arrays with wide rows: compiled calls copy each array's description, and a row is near.
-FIRST, LAST, TASK, GROUP, HINT, TURN, CONTEXT, HOME, LEVEL, HELD, FOLLOWING, BEFORE, BEHIND = range(13)
+FIRST, LAST, TASK, GROUP, HINT, TURN, CONTEXT, HOME, LEVEL, HELD, FOLLOWING, BEFORE, BEHIND, NEED = range(14)
 PROMPT, OUTPUT, RETURNED, REST = range(4)
 (
     KIND,
@@ -70,9 +71,9 @@ RULE, CHUNK, LEVELS, QUANTUM, REBUILD, VISITS, FULL, LIMITS = range(8)
 class State(NamedTuple):
     """Everything, as arrays: trajectories by i, turns by k, instances by w, tasks by q, nodes of the tree by v."""
 
-    turns: Ints  # prompt, output, what came back, tokens still to be written after it (read only of what is done)
+    turns: Narrow  # prompt, output, what came back, tokens still to be written after it (read only of what is done)
     env: Floats
-    traj: Ints
+    traj: Narrow
     done: Floats
     left: Ints  # of each group, trajectories that are not done
     ended: Ints  # groups that are done and were not told yet
@@ -98,7 +99,7 @@ class State(NamedTuple):
 # -------------------------------------------------------------------------------------------------------------- heaps
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _push(heap, size, end, i):
     """Into a heap of one instance, by the iteration in which a turn is written."""
     at = size
@@ -111,7 +112,7 @@ def _push(heap, size, end, i):
     heap[at, 0], heap[at, 1] = end, i
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _pop(heap, size):
     """Out of it: the first, `size` being what was in it."""
     found, last, key = heap[0, 1], heap[size - 1, 1], heap[size - 1, 0]
@@ -134,7 +135,7 @@ def _pop(heap, size):
 # ---------------------------------------------------------------------------------------------------- where one goes
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _least(s, level):
     """The instance of a bucket (-1: of any) with the fewest trajectories a GPU; of any where all of those are full."""
     found, anywhere, lowest, lowest_anywhere = -1, -1, NEVER, NEVER
@@ -148,7 +149,7 @@ def _least(s, level):
     return found if found >= 0 else anywhere
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _bucket_of(s, tokens):
     """The first bucket whose limit holds so many tokens."""
     for level in range(s.rule[LEVELS] - 1):
@@ -157,20 +158,33 @@ def _bucket_of(s, tokens):
     return s.rule[LEVELS] - 1
 
 
-@njit(forceinline=True)
+@njit(cache=True, counted=False)
 def _p90(s, v):
     """Linear between ranks, as NumPy's percentile; kept until the tree is built anew."""
     if s.nodes[v, P90] < 0.0:
-        n = int(min(s.nodes[v, VISITED], RING))
-        values = np.sort(s.ring[v, :n])
-        at = 0.9 * (n - 1)
-        low = int(at)
-        high = min(low + 1, n - 1)
-        s.nodes[v, P90] = values[low] + (at - low) * (values[high] - values[low])
+        n, bench = int(min(s.nodes[v, VISITED], RING)), len(s.nodes)  # the row behind the nodes' is to sort in
+        rank = 0.9 * (n - 1)
+        low = int(rank)
+        kept = n - low  # the largest, ascending: the first of them and the one above are all that is asked for
+        for at in range(n):
+            value, to = s.ring[v, at], at
+            if at < kept:
+                while to > 0 and s.ring[bench, to - 1] > value:
+                    s.ring[bench, to] = s.ring[bench, to - 1]
+                    to -= 1
+                s.ring[bench, to] = value
+            elif value > s.ring[bench, 0]:
+                to = 0
+                while to + 1 < kept and s.ring[bench, to + 1] < value:
+                    s.ring[bench, to] = s.ring[bench, to + 1]
+                    to += 1
+                s.ring[bench, to] = value
+        below, above = s.ring[bench, 0], s.ring[bench, min(1, kept - 1)]
+        s.nodes[v, P90] = below + (rank - low) * (above - below)
     return s.nodes[v, P90]
 
 
-@njit(cache=True)
+@njit(cache=True, counted=False)
 def learn(s):
     """Build the tree of returns anew from the latest trajectories that are done."""
     for v in range(s.counter[NODES]):
@@ -197,7 +211,7 @@ def learn(s):
             s.nodes[v, P90] = -1.0
 
 
-@njit(cache=True)
+@njit(cache=True, counted=False)
 def _learnt(s, i):
     """The bucket that returns so far speak for, or the one it is in where mean and p90 disagree or nobody came by."""
     v = 0
@@ -212,7 +226,7 @@ def _learnt(s, i):
     return level if level == _bucket_of(s, _p90(s, v)) else s.traj[i, LEVEL]
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _route(s, i):
     """Where the turn is to be run."""
     rule = s.rule[RULE]
@@ -239,7 +253,7 @@ def _route(s, i):
 # ------------------------------------------------------------------------------------------------------------- memory
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _forget(s, i):
     """Take a trajectory's keys and values out of its home."""
     w = s.traj[i, HOME]
@@ -255,7 +269,7 @@ def _forget(s, i):
     s.traj[i, HELD] = 0
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _keep(s, i, w, tokens):
     """Leave them there while it is away."""
     s.traj[i, HELD] = tokens
@@ -271,7 +285,7 @@ def _keep(s, i, w, tokens):
 # ---------------------------------------------------------------------------------------------------------- instances
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _chosen(s, w):
     """The task whose first waiting trajectory is next: deficit round robin on tokens."""
     tasks = s.queue.shape[1]
@@ -291,7 +305,7 @@ def _chosen(s, w):
         q = (q + 1) % tasks
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _admit(s, w):
     """Begin to read the next one, if there is room for its turn."""
     if s.inst[w, RUNNING] >= s.inst[w, MOST]:
@@ -314,6 +328,7 @@ def _admit(s, w):
     elif s.traj[i, CONTEXT] > 0:
         s.counter[REREAD] += s.traj[i, CONTEXT]
     s.inst[w, RESERVED] += need
+    s.traj[i, NEED] = need
     while s.inst[w, RESERVED] + s.inst[w, SPARE] > s.inst[w, ROOM] and s.inst[w, OLDEST] >= 0:
         _forget(s, s.inst[w, OLDEST])
         s.counter[EVICTIONS] += 1
@@ -321,7 +336,7 @@ def _admit(s, w):
     s.inst[w, NEEDED] = s.traj[i, CONTEXT] + s.turns[k, PROMPT]
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _plan(s, w, t):
     """What the instance does from now on, and until when."""
     if s.inst[w, FILLING] < 0 and s.inst[w, WAITING] > 0:
@@ -350,7 +365,7 @@ def _plan(s, w, t):
     s.due[w] = t + alpha * n + gamma * (n * (n - 1.0) / 2.0)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _cut(s, w, t):
     """Somebody waits: end what is planned with the iteration under way."""
     alpha, gamma, gone = s.pace[w, ALPHA], s.pace[w, GAMMA], t - s.pace[w, SINCE] - SOON
@@ -371,7 +386,7 @@ def _cut(s, w, t):
         s.due[w] = s.pace[w, SINCE] + alpha * k + gamma * (k * (k - 1.0) / 2.0)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _arrive(s, i, t):
     """A trajectory's next turn: it looks for an instance and queues."""
     w = _route(s, i)
@@ -397,17 +412,15 @@ def _arrive(s, i, t):
             _cut(s, w, t)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _written(s, i, w, t):
     """A turn is written: the trajectory goes to its tool, or is done."""
-    k = s.traj[i, FIRST] + s.traj[i, TURN]
-    q = s.traj[i, TASK]
-    tokens = s.traj[i, CONTEXT] + s.turns[k, PROMPT] + s.turns[k, OUTPUT]
+    k, tokens = s.traj[i, FIRST] + s.traj[i, TURN], s.traj[i, NEED]
     s.inst[w, RESERVED] -= tokens
     s.inst[w, LOAD] -= 1
+    s.served[s.traj[i, TASK]] += tokens - s.traj[i, CONTEXT]
     s.traj[i, CONTEXT] = tokens
     s.traj[i, TURN] += 1
-    s.served[q] += s.turns[k, PROMPT] + s.turns[k, OUTPUT]
     if k + 1 == s.traj[i, LAST]:
         s.done[i] = t
         s.recent[s.counter[SEEN] % len(s.recent)] = i
@@ -427,7 +440,7 @@ def _written(s, i, w, t):
     come_back(s, i, t + s.env[k])
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def come_back(s, i, t):
     """Note that a trajectory's next turn comes at t."""
     at = s.counter[AWAY]
@@ -441,14 +454,14 @@ def come_back(s, i, t):
     s.back_at[at], s.back[at] = t, i
 
 
-@njit(cache=True)
+@njit(cache=True, counted=False)
 def submit(s, which, t):
     """Let these begin at t."""
     for i in which:
         come_back(s, i, t)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _next_back(s):
     found = s.back[0]
     s.counter[AWAY] -= 1
@@ -470,7 +483,7 @@ def _next_back(s):
     return found
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, counted=False)
 def _boundary(s, w):
     """What was planned is done: count it, let go who has written its turn, and plan on."""
     t, n, b, i = s.due[w], s.inst[w, SPAN], s.inst[w, RUNNING], s.inst[w, FILLING]
@@ -493,8 +506,7 @@ def _boundary(s, w):
     while s.inst[w, RUNNING] > 0 and s.heap[w, 0, 0] == s.inst[w, PASSED]:
         j = _pop(s.heap[w], s.inst[w, RUNNING])
         s.inst[w, RUNNING] -= 1
-        k = s.traj[j, FIRST] + s.traj[j, TURN]
-        s.inst[w, SEEN_TOKENS] -= s.traj[j, CONTEXT] + s.turns[k, PROMPT] + s.turns[k, OUTPUT]
+        s.inst[w, SEEN_TOKENS] -= s.traj[j, NEED]
         q = s.traj[j, TASK]
         s.queue[w, q, RUNS] -= 1
         if s.queue[w, q, RUNS] == 0:
@@ -503,7 +515,7 @@ def _boundary(s, w):
     _plan(s, w, t)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, counted=False, nogil=True)
 def advance(s, until):
     """Go on until a group is done or the clock shows `until`; whether a group is."""
     while s.counter[ENDED] == 0:

@@ -136,16 +136,29 @@ def trained(name: str, rate: float, count: int, trace: str, seed: int) -> dict[s
     }
     found = {"roll": _row(alone, alone.makespan + train, work)}
     found["areal"] = _row(alone, _areal(name, work), work)
-    idle = run_beside(NOBODY, asked, both, manners["rose"], seconds=alone.makespan)
     for system, policy in manners.items():
         one = run_beside(work, asked, both, policy)
-        found[system] = _row(one, one.makespan + train, work) | {
-            "ttft_p99": p99(one.ttft), "tpot_p99": p99(one.tpot), "ttft_alone": p99(idle.ttft),
-            "tpot_alone": p99(idle.tpot),
-            "kept": p99(one.ttft) <= ttft and p99(one.tpot) <= tpot,
-            "alone_kept": p99(idle.ttft) <= ttft and p99(idle.tpot) <= tpot,
-        }  # fmt: skip
+        found[system] = _row(one, one.makespan + train, work)
     return found
+
+
+def served(name: str, rate: float, count: int, trace: str, seed: int) -> dict[str, dict[str, Any]]:
+    """The same requests answered beside guarded rollouts, beside unguarded ones, and alone for as long as the first."""
+    work, both = draw(count, seed), cluster(name)
+    ttft, tpot = targets(name)
+    asked = requests(trace, seed, 1500.0, rate * SERVING)
+    guarded = run_beside(work, asked, both, Policy(ttft=ttft, tpot=tpot))
+    alone = run_beside(NOBODY, asked, both, Policy(), seconds=guarded.makespan)
+    free = run_beside(work, asked, both, Policy(guard="none", ttft=ttft, tpot=tpot))
+    met = p99(alone.ttft) <= ttft and p99(alone.tpot) <= tpot
+    return {
+        system: {
+            "ttft_within": float(np.mean(one.ttft <= ttft)), "tpot_within": float(np.mean(one.tpot <= tpot)),
+            "ttft_p99": p99(one.ttft), "tpot_p99": p99(one.tpot), "borrowed": one.borrowed,
+            "kept": p99(one.ttft) <= ttft and p99(one.tpot) <= tpot, "alone_kept": met,
+        }
+        for system, one in {"alone": alone, "rose": guarded, "no-guard": free}.items()
+    }  # fmt: skip
 
 
 def _areal(name: str, work: Trajectories) -> float:
@@ -163,8 +176,7 @@ def _row(one: Any, step: float, work: Trajectories) -> dict[str, Any]:
     return {
         "throughput": float(work.written.sum()) / step, "step": step, "rollout": one.makespan,
         "finished": int(np.isfinite(one.done).sum()), "aborts": one.aborts, "reread": one.reread,
-        "halved": one.halved, "borrowed": one.borrowed, "ttft_p99": None, "tpot_p99": None, "ttft_alone": None,
-        "tpot_alone": None, "kept": None, "alone_kept": None,
+        "halved": one.halved, "borrowed": one.borrowed,
     }  # fmt: skip
 
 
@@ -189,17 +201,20 @@ def synced(rate: float, bf16: bool, steps: int, seed: int) -> dict[str, Any]:
 
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
-    """Steps beside serving at several loads; and weights through the codec."""
+    """Steps beside serving; requests in time at several loads; and weights through the codec."""
     found = lab.trace_or_none(TRACE)
     trace = str(found) if found else ""
+    common = {"count": lab.pick(quick=768, full=1536), "trace": trace}
     loads = [("qwen3-8b", rate) for rate in lab.pick(quick=(0.5, 8.0), full=(0.25, 0.5, 1.0, 2.0, 4.0, 8.0))]
     loads += [("qwen3-32b", rate) for rate in lab.pick(quick=(0.5,), full=(0.25, 0.5, 1.0))]
-    cases = [{"name": name, "rate": rate, "count": lab.pick(quick=768, full=1536), "trace": trace}
-             for name, rate in loads]  # fmt: skip
+    rates = [("qwen3-8b", rate) for rate in lab.pick(quick=(1.0, 4.0, 8.0, 12.0), full=(0.5, 1, 2, 4, 6, 8, 10, 12))]
+    rates += [("qwen3-32b", rate) for rate in lab.pick(quick=(1.0,), full=(0.5, 1.0, 2.0, 4.0, 8.0))]
+    cases, asked = ([{"name": name, "rate": rate} | common for name, rate in each] for each in (loads, rates))
     sends = [{"rate": 1e-6, "bf16": True}, {"rate": 1e-3, "bf16": True}, {"rate": 1e-6, "bf16": False}]
     steps = {"steps": lab.pick(quick=4, full=20)}
     return {
         "steps": lab.with_seeds(quick=2, full=5).run(trained, cases, per="system"),
+        "serving": lab.with_seeds(quick=2, full=5).run(served, asked, per="system"),
         "sync": lab.with_seeds(quick=3, full=5).run(synced, [one | steps for one in sends]),
     }
 
@@ -221,7 +236,7 @@ def _kept(system: str) -> Measure:
     """Of the runs in which serving alone is in time, how many are with rollouts."""
 
     def measure(table: pl.DataFrame) -> Estimate:
-        found = rows(table, {"experiment": "steps", "system": system}).filter(pl.col("alone_kept"))
+        found = rows(table, {"experiment": "serving", "system": system}).filter(pl.col("alone_kept"))
         return intervals.clopper_pearson(int(found["kept"].sum()), len(found))
 
     return measure
@@ -268,18 +283,12 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     """P99 of the time to the first token by load, with and without the guard."""
     import altair as alt
 
-    found = table.filter(pl.col("experiment") == "steps", pl.col("system").is_in(["rose", "no-guard"]))
-    found = found.filter(pl.col("name") == "qwen3-8b")
-    parts = [
-        found.filter(pl.col("system") == system).group_by("rate", maintain_order=True)
-        .agg(pl.col(column).mean().alias("ttft")).with_columns(pl.lit(told).alias("serving"))
-        for system, column, told in (
-            ("rose", "ttft_alone", "alone"), ("rose", "ttft_p99", "with guarded rollouts"),
-            ("no-guard", "ttft_p99", "with rollouts, no guard"),
-        )
-    ]  # fmt: skip
+    told = {"alone": "alone", "rose": "with guarded rollouts", "no-guard": "with rollouts, no guard"}
+    found = table.filter(pl.col("experiment") == "serving", pl.col("name") == "qwen3-8b")
+    found = found.group_by("rate", "system", maintain_order=True).agg(pl.col("ttft_p99").mean().alias("ttft"))
+    found = found.with_columns(pl.col("system").replace(told).alias("serving"))
     chart: alt.Chart = (
-        alt.Chart(pl.concat(parts))
+        alt.Chart(found)
         .mark_line(point=True)
         .encode(
             x=alt.X("rate:Q", title="requests a second and GPU"),

@@ -101,6 +101,8 @@ def _mix(table, count, piece):
 @njit(cache=True)
 def _in_time(s, g, now, tick):
     """Whether every serving request of a GPU could still be in time after a rollout tick."""
+    if s.gpu[g, SERVING] >= LANES // 2:
+        return False  # tokens that are late by what is allowed fill the lanes, and who comes next finds none
     at = s.gpu[g, COME]
     if at < s.gpu[g, LISTED] and s.arrival[s.lists[g, at]] <= now:
         return False  # one waits for memory or a lane: serving has to get on

@@ -99,21 +99,28 @@ class _Ring(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         causal, scale, sizes, domain = ctx.plan
-        sums: list[Any] = [None, None, None]  # of queries, and what is owed to the block at hand
+        sums = [torch.zeros_like(t) for t in (q, k, v)]  # of queries, and what is owed to the block at hand
         rounds = Rounds([k, v], (2, 2), sizes, domain)
         for whose, (keys, values) in rounds:
             if _meets(q, whose, ctx.plan):
-                changes = owed(gradient, q, keys, values, out, lse, causal and whose == domain.rank, scale)
-                sums = [c if s is None else s.add_(c) for s, c in zip(sums, changes, strict=True)]
-                del changes
+                for some in _heads(q):
+                    block = [t[:, some] for t in (gradient, q, keys, values, out, lse)]
+                    changes = owed(*block, causal and whose == domain.rank, scale)  # type: ignore[arg-type]
+                    for n, change in enumerate(changes):
+                        sums[n][:, some].add_(change)
+                    del block, changes, change
             if domain.size > 1:
-                owing = [torch.zeros_like(t) if s is None else s for s, t in zip(sums[1:], (keys, values), strict=True)]
-                sums[1:], works, kept = rounds.begin(owing, whose)
+                sums[1:], works, kept = rounds.begin(sums[1:], whose)
                 for work in works:
                     work.wait()
-                del kept, owing
-        found = [torch.zeros_like(t) if s is None else s for s, t in zip(sums, (q, k, v), strict=True)]
-        return *found, None
+                del kept
+        return *sums, None
+
+
+def _heads(q: Tensor) -> list[slice]:
+    """Two halves of the heads where each still keeps all threads busy: a block's gradients are half as large then."""
+    half = q.shape[1] // 2
+    return [slice(0, half), slice(half, None)] if q.shape[0] * half >= torch.get_num_threads() else [slice(None)]
 
 
 def _meets(q: Tensor, whose: int, plan: Any) -> bool:

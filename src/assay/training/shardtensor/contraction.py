@@ -96,7 +96,7 @@ def _all_pairs(terms: list[str], out: str, operands: list[Any]) -> Any:
         return torch.einsum(equation, a if at_stays < 0 else a.narrow(at_stays, at[0], at[1] - at[0]), block)
 
     into = out.index(passing) if passing in out else None
-    return like(stays, around(meet, [stays.local], [goes], into), out.index(kept))
+    return like(stays, around(meet, [stays.local], [goes], into, (stays.axis, out.index(kept))), out.index(kept))
 
 
 @handles("matmul", "bmm", "mm", "mv", "dot", "rmatmul")
@@ -144,7 +144,7 @@ def _cdist(func: Any, a: Any, b: Any, p: float = 2.0, compute_mode: str | None =
         if isinstance(x, ShardTensor) and x.axis == x.ndim - 1:
             raise refusal("cdist", [a, b], "coordinates are cut")
     if isinstance(a, ShardTensor) and isinstance(b, ShardTensor) and a.axis == b.axis == a.ndim - 2:
-        return like(a, around(meet, [a.local], [b], into=a.ndim - 1))
+        return like(a, around(meet, [a.local], [b], into=a.ndim - 1, over=(a.axis, a.axis)))
     if isinstance(a, ShardTensor) and isinstance(b, ShardTensor):
         return like(a, meet(None, a.local, redistributed(b, a.axis, a.sizes).local))
     if isinstance(a, ShardTensor):

@@ -119,8 +119,8 @@ def _all_pairs(func: Any, x: ShardTensor, other: ShardTensor, args: Any) -> Shar
         rows = rows.narrow(beside, at[0], at[1] - at[0]) if varies else rows
         return func(rows, columns) if first else func(columns, rows)  # type: ignore[no-any-return]
 
-    found = around(pair, [x.local], [other], into=ndim + other.axis - other.ndim)
-    return like(x, found, axis=ndim + x.axis - x.ndim)
+    axis = ndim + x.axis - x.ndim
+    return like(x, around(pair, [x.local], [other], ndim + other.axis - other.ndim, (x.axis, axis)), axis=axis)
 
 
 @handles("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "element_size", "len",

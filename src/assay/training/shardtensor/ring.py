@@ -8,14 +8,17 @@ differentiated block by block, and what is owed to a block travels with it and e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import get_gradient_edge
 
 from assay.training.shardtensor.shards import Domain, Range, ShardTensor, ranges
 
+STRETCHES = 8  # of a rank's own rows, that meet a block one after another
 Meeting = Callable[..., Tensor]  # (range of the block in the whole, own tensors..., block's tensors...)
 
 
@@ -54,21 +57,26 @@ class Rounds:
 class _Around(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, meet: Meeting, plan: Any, own: int, *tensors: Tensor) -> Tensor:
-        axes, sizes, into, domain = plan
+        axes, sizes, into, over, domain = plan
         have = ranges(sizes)
         found: Any = None
         for whose, blocks in Rounds(tensors[own:], axes, sizes, domain):
             if not sizes[whose]:
                 continue
-            part = meet(have[whose], *tensors[:own], *blocks)
             if into is None:
+                part = meet(have[whose], *tensors[:own], *blocks)
                 found = part if found is None else found.add_(part)
                 continue
-            if found is None:
-                shape = list(part.shape)
-                shape[into] = sum(sizes)
-                found = part.new_empty(shape)
-            found.narrow(into, have[whose][0], sizes[whose]).copy_(part)
+            rows = tensors[0].shape[over[0]]
+            for start, stop in pairwise([rows * n // STRETCHES for n in range(STRETCHES + 1)]):
+                if start == stop and rows:
+                    continue
+                part = meet(have[whose], tensors[0].narrow(over[0], start, stop - start), *tensors[1:own], *blocks)
+                if found is None:
+                    shape = list(part.shape)
+                    shape[into], shape[over[1]] = sum(sizes), rows
+                    found = part.new_empty(shape)
+                found.narrow(into, have[whose][0], sizes[whose]).narrow(over[1], start, stop - start).copy_(part)
         ctx.meet, ctx.plan, ctx.own = meet, plan, own
         ctx.save_for_backward(*tensors)
         return found  # type: ignore[no-any-return]
@@ -77,7 +85,7 @@ class _Around(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors, own = ctx.saved_tensors, ctx.own
-        axes, sizes, into, domain = ctx.plan
+        axes, sizes, into, _, domain = ctx.plan
         have: list[Range] = ranges(sizes)
         differs = [t.is_floating_point() for t in tensors]
         sums = [torch.zeros_like(t) for t in tensors[:own]]
@@ -105,16 +113,24 @@ def _differentiate(
         leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
         found = meet(at, *leaves)
     if found.requires_grad:
-        asked = [leaf for leaf in leaves if leaf.requires_grad]
-        got = iter(torch.autograd.grad(found, asked, gradient, allow_unused=True))
+        asked, end = [leaf for leaf in leaves if leaf.requires_grad], get_gradient_edge(found)
+        del found  # what the meeting gave is not needed to differentiate it, unless it keeps it itself
+        got = iter(torch.autograd.grad(end, asked, gradient, allow_unused=True))
         for leaf, total in zip(leaves, totals, strict=True):
             change = next(got) if leaf.requires_grad else None
             if change is not None:
                 total.add_(change)
 
 
-def around(meet: Meeting, own: Sequence[Tensor], blocks: Sequence[ShardTensor], into: int | None = None) -> Tensor:
-    """Meet all ranks' blocks (cut into the same sizes); results are added, or side by side along `into`."""
+def around(
+    meet: Meeting, own: Sequence[Tensor], blocks: Sequence[ShardTensor], into: int | None = None,
+    over: tuple[int, int] = (0, 0),
+) -> Tensor:  # fmt: skip
+    """Meet all ranks' blocks (cut into the same sizes); results are added, or side by side along `into`.
+
+    `over`: along which dimension of `own[0]`, and of the result, rows have nothing to do with one another. Results that
+    lie side by side are computed so many rows at a time, that no copy of a block's own is needed beside the whole.
+    """
     first = blocks[0]
-    plan = [b.axis for b in blocks], first.sizes, into, first.domain
+    plan = [b.axis for b in blocks], first.sizes, into, over, first.domain
     return _Around.apply(meet, plan, len(own), *own, *(b.local for b in blocks))  # type: ignore[no-any-return]
