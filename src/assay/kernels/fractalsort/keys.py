@@ -20,7 +20,7 @@ from assay.sim.compiled import njit
 
 PLAIN, SIGNED, FLOAT, DATE = 0, 1, 2, 3
 WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-INLINE = {"cache": True, "inline": "never"}
+INLINE: Any = {"cache": True, "inline": "never"}
 
 
 class Keys(NamedTuple):
