@@ -38,6 +38,7 @@ def modules() -> dict[str, Path]:
 def imports() -> dict[str, set[str]]:
     """Who imports whom, at any depth of the source."""
     found: dict[str, set[str]] = defaultdict(set)
+    known = set(modules())
     for name, path in modules().items():
         for node in ast.walk(ast.parse(path.read_bytes())):
             named = []
@@ -45,7 +46,8 @@ def imports() -> dict[str, set[str]]:
                 named = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             elif isinstance(node, ast.Import):
                 named = [alias.name for alias in node.names]
-            found[name] |= {n.removeprefix("assay.") for n in named} & set(modules()) - {name}
+            if named:  # most nodes are no imports
+                found[name] |= {n.removeprefix("assay.") for n in named} & known - {name}
     return found
 
 
