@@ -48,5 +48,5 @@ def no_array(error: Exception) -> str:
     >>> no_array(ValueError("This file contains pickled (object) data. If you trust the file you can load it"))
     "not in NumPy's format"
     """
-    why = " ".join(str(error).split())[:120]
+    why = " ".join(str(error).split())[:120] or type(error).__name__
     return "not in NumPy's format" if "pickle" in why else why

@@ -14,7 +14,7 @@ from assay.data.orbax.register import Register, Saved
 
 
 def test_nothing_is_lost() -> None:
-    report = examine(Job, ops=30, mixes=1)
+    report = examine(Job, ops=30, mixes=2)
     assert report.findings == [] and report.exhaustive
     kinds = {line.partition("/")[0] for line in recorded(Job, 30, 0)}
     assert kinds == {"put data", "put table", "put log", "delete data", "delete table"}

@@ -16,6 +16,7 @@ from assay.kernels.ab_sparse.blocks import Floats, Ints
 from assay.kernels.ab_sparse.ragged import Ragged, attend, choose, prepare
 from assay.kernels.engine import asking, machine, runner
 from assay.kernels.interface import Cost, Implementation, Kernel, Match
+from assay.record import reading
 from assay.record.errors import BadInput
 
 OURS = "ab-sparse"
@@ -38,7 +39,7 @@ def read_kv(path: Path, share: float) -> Dump:
                 raise BadInput(f"{path}: no array '{min(missing)}'; keys, values and queries are wanted")
             keys, values, queries = (file[name] for name in ("keys", "values", "queries"))
     except (ValueError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise BadInput(f"{path}: {str(error).splitlines()[0]}; NumPy's .npz with plain arrays expected") from None
+        raise BadInput(f"{path}: {reading.no_array(error)}; NumPy's .npz with plain arrays expected") from None
     try:
         k, v, q = blocks.checked(keys, values, queries)
     except BadInput as error:

@@ -13,6 +13,7 @@ import numpy as np
 from assay.kernels.engine import asking, machine, runner
 from assay.kernels.etap_mla import KERNEL, OURS, bounds, contenders, cost
 from assay.kernels.etap_mla.cpu import Problem, problem
+from assay.record import reading
 from assay.record.errors import BadInput
 
 WANTED = "latent [batch, length, 576] and query [batch, heads, 576], and may have lengths [batch] and scale"
@@ -24,8 +25,9 @@ def read_dump(path: Path) -> Problem:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, TypeError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadInput(f"{path}: no .npz of plain arrays ({reason}); it should hold {WANTED}") from None
+        raise BadInput(
+            f"{path}: no .npz of plain arrays ({reading.no_array(error)}); it should hold {WANTED}"
+        ) from None
     if missing := [name for name in ("latent", "query") if name not in arrays]:
         raise BadInput(f"{path}: no array '{missing[0]}'; it should hold {WANTED}")
     if arrays["latent"].dtype.kind == "V" or arrays["latent"].dtype == np.uint16:

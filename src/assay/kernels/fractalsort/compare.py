@@ -12,6 +12,7 @@ import numpy as np
 from assay.kernels.engine import asking, machine, runner
 from assay.kernels.fractalsort import KERNEL, OURS, contenders, cost, sort_file
 from assay.kernels.fractalsort.keys import keys_of
+from assay.record import reading
 from assay.record.errors import BadInput
 
 
@@ -26,8 +27,8 @@ def command(
     """Sorts on your own keys: who is fastest, and how near to one read and one write of memory."""
     try:
         x = np.load(path, allow_pickle=False)
-    except ValueError as error:
-        raise BadInput(f"{path}: {str(error).splitlines()[0]}; a .npy file of one row of keys expected") from None
+    except (ValueError, EOFError) as error:
+        raise BadInput(f"{path}: {reading.no_array(error)}; a .npy file of one row of keys expected") from None
     if not isinstance(x, np.ndarray) or not x.size:
         raise BadInput(f"{path}: one row of keys expected, in .npy")
     words = keys_of(x)  # complains about what has no order of bits
