@@ -104,11 +104,13 @@ class _Ring(torch.autograd.Function):
         for whose, (keys, values) in rounds:
             if _meets(q, whose, ctx.plan):
                 for some in _heads(q):
-                    block = [t[:, some] for t in (gradient, q, keys, values, out, lse)]
-                    changes = owed(*block, causal and whose == domain.rank, scale)  # type: ignore[arg-type]
+                    changes = owed(
+                        gradient[:, some], q[:, some], keys[:, some], values[:, some], out[:, some], lse[:, some],
+                        causal and whose == domain.rank, scale,
+                    )  # fmt: skip
                     for n, change in enumerate(changes):
                         sums[n][:, some].add_(change)
-                    del block, changes, change
+                    del changes, change
             if domain.size > 1:
                 sums[1:], works, kept = rounds.begin(sums[1:], whose)
                 for work in works:
