@@ -150,7 +150,7 @@ class Descent:
 
     def learn(self, loss: Tensor) -> None:
         """One step down this loss, its gradient no longer than 1."""
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_((w for adam in self.adams.values() for w in adam.parameters), 1.0)
         pace = min(1, (self.step + 1) / 10) * (0.5 + 0.5 * np.cos(np.pi * self.step / self.steps))
         self.step += 1
