@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).parents[1]
 _BEGAN = time.time()  # modules with compiled functions are read after this one
 
 
-def njit(*, counted: bool = True, **options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
+def njit(**options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """`numba.njit` with the same options; `cache=True` keeps the compiled code by its import closure.
 
     `counted=False` counts no references to arrays, which is for functions that make no array (nor does what they
@@ -43,7 +43,7 @@ def njit(*, counted: bool = True, **options: Any) -> Callable[[Callable[..., R]]
     8
     """
     cached = options.pop("cache", False)
-    if not counted:
+    if not options.pop("counted", True):
         options["_nrt"] = False
     options = {
         "no_cfunc_wrapper": True

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from assay.sim.adam import Adam
 from assay.training.d2ar import coder
 from assay.training.d2ar.archive import YEAR, Archive, Floats, Ints, tiles, whole
 
@@ -125,7 +126,7 @@ def train_autoencoder(
     model = Autoencoder(images.shape[1], options).to(images.device)
     model.begin(images)
     draw = np.random.default_rng((seed, 11))
-    adam = Adam(model, ("into", "out"), 1e-3, steps)
+    descent = Descent(model, ("into", "out"), 1e-3, steps)
     for _ in range(steps):
         x = images[draw.integers(0, len(images), batch)]
         z = model.encode(x)
@@ -133,38 +134,30 @@ def train_autoencoder(
         if equal:
             kind = int(draw.integers(1, 6))
             loss = loss + equal * ((model.decode(turned(z, kind)) - turned(x, kind)) ** 2).mean()
-        adam.learn(1e3 * loss)
+        descent.learn(1e3 * loss)
     return model
 
 
-class Adam:
-    """Adam with a warm-up and half a cosine. What starts as principal axes moves at a twentieth of the rate.
-
-    Ours, for importing torch's optimizers takes longer than a short training here.
-    """
+class Descent:
+    """Adam with a warm-up and half a cosine. What starts as principal axes moves at a twentieth of the rate."""
 
     def __init__(self, model: nn.Module, careful: tuple[str, ...], rate: float, steps: int) -> None:
-        named = [(name.split(".")[0] in careful, w) for name, w in model.named_parameters()]
-        self.weights = [w for _, w in named]
-        self.rates = [rate / 20 if slow else rate for slow, _ in named]
-        self.first, self.second = ([torch.zeros_like(w) for w in self.weights] for _ in range(2))
+        parts: dict[float, list[Tensor]] = {rate / 20: [], rate: []}
+        for name, weight in model.named_parameters():
+            parts[rate / 20 if name.split(".")[0] in careful else rate].append(weight)
+        self.adams = {rate: Adam(weights, rate, betas=(0.9, 0.99)) for rate, weights in parts.items()}
         self.step, self.steps = 0, steps
 
-    @torch.no_grad()
     def learn(self, loss: Tensor) -> None:
         """One step down this loss, its gradient no longer than 1."""
-        gradients: tuple[Tensor | None, ...] = torch.autograd.grad(loss, self.weights, allow_unused=True)
-        length = torch.stack([g.norm() for g in gradients if g is not None]).norm()
-        shorter = 1 / torch.clamp_min(length, 1.0)
+        loss.backward()
+        nn.utils.clip_grad_norm_((w for adam in self.adams.values() for w in adam.parameters), 1.0)
         pace = min(1, (self.step + 1) / 10) * (0.5 + 0.5 * np.cos(np.pi * self.step / self.steps))
         self.step += 1
-        for at, (w, g) in enumerate(zip(self.weights, gradients, strict=True)):
-            if g is None:
-                continue
-            self.first[at].lerp_(g * shorter, 0.1)
-            self.second[at].lerp_((g * shorter) ** 2, 0.01)
-            size = (self.second[at] / (1 - 0.99**self.step)).sqrt_().add_(1e-8)
-            w.addcdiv_(self.first[at], size, value=-pace * self.rates[at] / (1 - 0.9**self.step))
+        for rate, adam in self.adams.items():
+            adam.rate = pace * rate
+            adam.step()
+            adam.zero_grad()
 
 
 class Block(nn.Module):
@@ -351,11 +344,11 @@ def train(
     network.begin(y)
     season = latents * float(options.sees)
     draw = np.random.default_rng((seed, 12))
-    adam = Adam(network, ("project", "back"), rate or 2e-3 * (64 / options.width) ** 0.5, steps)
+    descent = Descent(network, ("project", "back"), rate or 2e-3 * (64 / options.width) ** 0.5, steps)
     for _ in range(steps):
         at = torch.from_numpy(draw.integers(0, len(y), batch)).to(device)
         count, fine = int(draw.choice(COUNTS)), float(2.0 ** draw.uniform(-2, 3))
-        adam.learn(_loss(network, y[at], season[at], history[at], where[at], count, fine))
+        descent.learn(_loss(network, y[at], season[at], history[at], where[at], count, fine))
     found = Model(given.autoencoder, network, options, archive, spread, np.zeros(0, np.float32))
     own = len(y) // len(TURNS)  # as they are, not turned
     return _finished(found, y[:own], season[:own])
