@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from assay.record import timing
 from assay.sim.ranks import Rank, RankFailed, Ranks, fill
 
 
@@ -121,3 +122,20 @@ def test_what_was_prepared_is_there_for_the_first_ranks(tmp_path: Path) -> None:
     script.write_text(PREPARED)
     place = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     subprocess.run([sys.executable, str(script)], env=os.environ | place, check=True, timeout=240)
+
+
+def busy(rank: Rank) -> None:
+    while time.process_time() < 0.1:
+        pass
+    rank.array("ready")[rank.index] = 1
+    if rank.index:
+        time.sleep(60)
+
+
+@pytest.mark.parametrize("imports", [(), ("json",)])
+def test_what_ranks_spend_is_our_own_whoever_started_them_and_however_they_end(imports: tuple[str, ...]) -> None:
+    before = timing._processors()
+    with Ranks(2, busy, arrays={"ready": np.zeros(2)}, imports=imports) as ranks:
+        started(ranks)
+    after = timing._processors()
+    assert before is None or (after is not None and after[2] - before[2] >= 0.1)  # of two ranks 0.1 each

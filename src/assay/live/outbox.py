@@ -8,7 +8,6 @@ the loop, before what it was about is written down: somebody waits for it.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import Any
 
 
@@ -54,6 +53,7 @@ class Outbox:
 
 def _written(file: int, data: bytes) -> int:
     """How much went; where there is no room or no connection, the transport finds out."""
-    with suppress(OSError):
+    try:
         return os.write(file, data)
-    return 0
+    except OSError:
+        return 0

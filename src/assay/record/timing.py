@@ -71,11 +71,20 @@ def granted(seconds: float = 0.02) -> float:
     return (time.thread_time() - own) / passed
 
 
+_credit = 0.0  # processor seconds of processes that worked for this one and are not its children
+
+
+def credited(seconds: float) -> None:
+    """Count what a process spent that works for this one and that another one started: ranks of a fork server, say."""
+    global _credit  # as the system's own count of children is
+    _credit += seconds
+
+
 class Gauge:
     """How many processors others left free while something was timed, as the system counts; infinite where it does not.
 
-    Children count as one's own once they have been waited for. Who is nice yields to who is not: to a process that is
-    not nice itself, what nice ones compute is as good as free.
+    Children count as one's own once they have been waited for, and so does what was `credited`. Who is nice yields to
+    who is not: to a process that is not nice itself, what nice ones compute is as good as free.
 
     >>> with Gauge() as gauge:
     ...     _ = sum(range(1000))
@@ -84,7 +93,6 @@ class Gauge:
     """
 
     free = math.inf
-    ours = 0.0  # processor seconds of processes that are not our children and worked for us: theirs to tell
 
     def __enter__(self) -> Gauge:
         self._began = _processors()
@@ -96,7 +104,7 @@ class Gauge:
             return
         idle, busy, own = (after - before for before, after in zip(self._began, ended, strict=True))
         if idle + busy > 0:
-            others = max(busy - own - self.ours, 0.0) / (idle + busy)
+            others = max(busy - own, 0.0) / (idle + busy)
             self.free = (os.cpu_count() or 1) * (1.0 - others)
 
 
@@ -108,7 +116,7 @@ def _processors(stat: Path = Path("/proc/stat")) -> tuple[float, float, float] |
         return None
     idle, second = sum(ticks[3:5]) + (ticks[1] if os.nice(0) <= 0 else 0), os.sysconf("SC_CLK_TCK")
     spent = os.times()
-    return idle / second, (sum(ticks) - idle) / second, sum(spent[:4])
+    return idle / second, (sum(ticks) - idle) / second, sum(spent[:4]) + _credit
 
 
 def calm(table: pl.DataFrame, cores: float = 2.0) -> None:

@@ -25,11 +25,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from assay.record.timing import credited
 
 # Read when a library is imported, which may be before a rank exists: one computing thread, and no word of torch's
 # recorders on standard error.
@@ -120,11 +123,12 @@ class Ranks:
         self._processes: list[Any] = []
         self._answers: list[Connection] = []
         self._barrier: Any = None
+        self._forked = bool(self._imports) and _forks()
+        self._spent: dict[int, float] = {}  # processor seconds of ranks, as far as they told
 
     def __enter__(self) -> Ranks:
-        forked = bool(self._imports) and _forks()
-        context: Any = multiprocessing.get_context("forkserver" if forked else "spawn")
-        if forked:
+        context: Any = multiprocessing.get_context("forkserver" if self._forked else "spawn")
+        if self._forked:
             context.set_forkserver_preload(self._imports)  # heeded by the first ranks of this process
         try:
             for name, values in self._given.items():
@@ -153,9 +157,13 @@ class Ranks:
         self._end()
 
     def _end(self) -> None:
-        for process in self._processes:
+        for index, process in enumerate(self._processes):
             if process.is_alive():
+                self._spent.setdefault(index, _processor_seconds(process.pid))
                 process.kill()  # SIGKILL also ends a stopped process
+        if self._forked:  # children of another process, who wait for them in its name
+            credited(sum(self._spent.values()))
+            self._spent.clear()
         for process in self._processes:
             process.join()
         for answer in self._answers:
@@ -186,7 +194,7 @@ class Ranks:
             for connection in ready:
                 index = waiting[connection]  # type: ignore[index]
                 try:
-                    failed, value = self._answers[index].recv()
+                    failed, value, self._spent[index] = self._answers[index].recv()
                 except EOFError:
                     self._processes[index].join()
                     raise RankFailed(f"rank {index} died with code {self._processes[index].exitcode}") from None
@@ -211,7 +219,7 @@ class Ranks:
             for connection in ready:
                 index = waiting.pop(connection)
                 try:
-                    failed, value = self._answers[index].recv()
+                    failed, value, self._spent[index] = self._answers[index].recv()
                 except (EOFError, ConnectionResetError):
                     if gone:
                         gone(index)
@@ -237,7 +245,7 @@ class Ranks:
         """Why a rank is gone: what it raised, or the code it ended with."""
         try:
             if self._answers[index].poll():
-                failed, value = self._answers[index].recv()
+                failed, value, self._spent[index] = self._answers[index].recv()
                 return str(value) if failed else "it had finished"
         except (EOFError, OSError):
             pass  # it left no word
@@ -258,5 +266,14 @@ def _work(rank: Rank, answer: Connection, target: Callable[..., Any], arguments:
         result = False, target(rank, *arguments)
     except Exception as error:
         result = True, f"{type(error).__name__}: {error}"
-    answer.send(result)
+    answer.send((*result, time.process_time()))
     answer.close()
+
+
+def _processor_seconds(pid: int) -> float:
+    """What a running process has spent; nothing where the system does not tell."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -78,7 +78,6 @@ class Bench:
     patience: float = PATIENCE
     evaluated: int = 0
     restarts: int = -1
-    spent: float = 0.0  # processor seconds of ranks that are gone
     _dawdle: float = 0.0
 
     def __enter__(self) -> Bench:
@@ -95,7 +94,7 @@ class Bench:
         data = self.program.inputs(self.seed, 0)
         wires = [stage for stage in self.program.stages if stage.wire]
         nbytes = sum(data[wire.reads[0]].nbytes for wire in wires)
-        self._open, self._spent = ExitStack(), [0.0] * RANKS
+        self._open = ExitStack()
         self.restarts += 1
         folder = self._open.enter_context(scratch())
         pipes = [multiprocessing.get_context("forkserver").Pipe() for _ in range(RANKS)]
@@ -113,7 +112,7 @@ class Bench:
         """End the ranks; the next directive gets new ones."""
         if self._open is not None:
             self._open.close()
-            self._open, self.spent = None, self.spent + sum(self._spent)
+            self._open = None
 
     def shots(self, directive: Mapping[str, Any], shots: tuple[Shot, ...]) -> list[tuple[float, float]] | str:
         """Seconds and error of each run, of the slower rank and of the worse; or what went wrong."""
@@ -127,9 +126,7 @@ class Bench:
                 ready = wait([end for end in self._ends if end not in answers], HANGS)
                 if not ready:
                     raise EOFError("hangs")
-                for at, end in enumerate(self._ends):
-                    if end in ready:
-                        self._spent[at], answers[end] = end.recv()
+                answers |= {end: end.recv() for end in self._ends if end in ready}
                 if told := next((one for one in answers.values() if isinstance(one, str)), None):
                     raise EOFError(told)
         except (EOFError, OSError) as error:

@@ -95,7 +95,6 @@ def compare(
             versions["found"] = best
         seconds = bench.race(versions, rounds)
         bench.stop()
-        gauge.ours = bench.spent
     table = [{"version": name, "seconds": float(np.median(seconds[name])), **one} for name, one in versions.items()]
     return _told(source, search, table, gauge.free)
 

@@ -169,9 +169,9 @@ def serve(
             low = lower(program, job.directive)
             try:
                 shots = [shoot(rank, dist, program, low, link, shot, known, patience) for shot in job.shots]
-                end.send((time.process_time(), shots))
+                end.send(shots)
             except Exception as error:
-                end.send((time.process_time(), f"{type(error).__name__}: {error}"))
+                end.send(f"{type(error).__name__}: {error}")
 
 
 def shoot(

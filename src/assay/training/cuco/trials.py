@@ -43,7 +43,6 @@ def space(target: str, sizes: Row, wide: bool, rounds: int, seed: int) -> dict[s
         for at in stream(seed, "cuco", "space").permutation(len(every)).tolist():
             found[every[at]] = bench.evaluate(dict(zip(choices, every[at], strict=True)))
         bench.stop()
-        gauge.ours = bench.spent
     return {
         " ".join(map(str, values)): dict(zip(choices, values, strict=True)) | _judged(bench, choices, values, outcome)
         | {"target": target, "base": base, "free_cores": gauge.free}
@@ -117,31 +116,33 @@ def targeted(target: str, sizes: Row, budget: int, rounds: int, seeds: list[int]
     found: dict[str, Row] = {}
     entries: list[Row] = []
     verified = rejected = 0
-    with tempfile.TemporaryDirectory() as folder, Gauge() as gauge:
-        with Bench(target, sizes, seed=seeds[0], rounds=3) as bench:
-            base = bench.settle(host(bench.program)).median
-            tuned = {name: bench.evaluate(one) for name, one in streams(bench.program).items()}
-            by_hand = min((name for name in tuned if not tuned[name].stage), key=lambda name: tuned[name].median)
-            versions = {"host": host(bench.program), "stream": streams(bench.program)[by_hand]}
-            for one in seeds:
-                bench.seed, database = one, Database(Path(folder) / f"{one}.jsonl")
-                search = Islands(knobs(bench.program), stream(one, "cuco", target),
-                                 tuple(safe(bench.program).values()), generations=(budget - 1) // 4)  # fmt: skip
-                pursue(bench, search, budget, base, database)
-                best = winner(bench, search, rounds)
-                assert best is not None  # the safe version is right
-                kept = list(database)
-                sound = [bench.shots(entry["directive"], (Shot(FRESH + one, check=True),)) for entry in kept]
-                verified += sum(not isinstance(shot, str) and shot[0][1] <= CLOSE for shot in sound)
-                rejected += sum(tried.stage != "" for tried in search.tried)
-                entries += kept
-                raced = versions | {"found": best}
-                for name, seconds in bench.race(raced, rounds).items():
-                    found[f"{name} {one}"] = {
-                        "version": name, "seed": one, "seconds": float(np.median(seconds)),
-                        "directive": " ".join(map(str, raced[name].values())),
-                    }  # fmt: skip
-        gauge.ours = bench.spent
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Gauge() as gauge,
+        Bench(target, sizes, seed=seeds[0], rounds=3) as bench,
+    ):
+        base = bench.settle(host(bench.program)).median
+        tuned = {name: bench.evaluate(one) for name, one in streams(bench.program).items()}
+        by_hand = min((name for name in tuned if not tuned[name].stage), key=lambda name: tuned[name].median)
+        versions = {"host": host(bench.program), "stream": streams(bench.program)[by_hand]}
+        for one in seeds:
+            bench.seed, database = one, Database(Path(folder) / f"{one}.jsonl")
+            search = Islands(knobs(bench.program), stream(one, "cuco", target),
+                             tuple(safe(bench.program).values()), generations=(budget - 1) // 4)  # fmt: skip
+            pursue(bench, search, budget, base, database)
+            best = winner(bench, search, rounds)
+            assert best is not None  # the safe version is right
+            kept = list(database)
+            sound = [bench.shots(entry["directive"], (Shot(FRESH + one, check=True),)) for entry in kept]
+            verified += sum(not isinstance(shot, str) and shot[0][1] <= CLOSE for shot in sound)
+            rejected += sum(tried.stage != "" for tried in search.tried)
+            entries += kept
+            raced = versions | {"found": best}
+            for name, seconds in bench.race(raced, rounds).items():
+                found[f"{name} {one}"] = {
+                    "version": name, "seed": one, "seconds": float(np.median(seconds)),
+                    "directive": " ".join(map(str, raced[name].values())),
+                }  # fmt: skip
     more = {
         "entries": len(entries), "verified_again": verified, "least_checks": min(len(one["errors"]) for one in entries),
         "rejected": rejected, "free_cores": gauge.free,
