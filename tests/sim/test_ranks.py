@@ -138,4 +138,4 @@ def test_what_ranks_spend_is_our_own_whoever_started_them_and_however_they_end(i
     with Ranks(2, busy, arrays={"ready": np.zeros(2)}, imports=imports) as ranks:
         started(ranks)
     after = timing._processors()
-    assert before is None or (after is not None and after[2] - before[2] >= 0.1)  # of two ranks 0.1 each
+    assert before is None or (after is not None and after[2] - before[2] >= 0.18)  # 0.1 each, counted in ticks

@@ -21,7 +21,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
@@ -159,9 +159,14 @@ class Ranks:
     def _end(self) -> None:
         for index, process in enumerate(self._processes):
             if process.is_alive():
-                self._spent.setdefault(index, _processor_seconds(process.pid))
+                if index not in self._spent and (spent := _processor_seconds(process.pid)):
+                    self._spent[index] = spent
                 process.kill()  # SIGKILL also ends a stopped process
-        if self._forked:  # children of another process, who wait for them in its name
+        if self._forked:  # children of another process: the system does not count them as ours
+            for index, answer in enumerate(self._answers):
+                with suppress(EOFError, OSError):
+                    if index not in self._spent and answer.poll():
+                        self._spent[index] = answer.recv()[2]
             credited(sum(self._spent.values()))
             self._spent.clear()
         for process in self._processes:
