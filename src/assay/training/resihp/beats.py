@@ -22,6 +22,7 @@ from assay.sim.ranks import Rank, Ranks
 
 EVERY = 0.01  # seconds between two beats, and between two looks
 PATIENCE = 60  # looks
+IMPORTS = ("torch", "assay.training.resihp.job")  # what ranks begin with: 26 that each import them take 20 s
 LONGEST = 6000  # looks after which a rank that was not found counts as missed
 
 
@@ -78,7 +79,7 @@ def stops(ranks: int, faults: int, seed: int) -> dict[str, Any]:
     accused: set[int] = set()
     late: dict[int, int] = {}
     arrays = {"counts": np.zeros(ranks, np.int64), "leave": np.zeros(1, np.int64)}
-    with Ranks(ranks, _idle, arrays=arrays, imports=("torch",)) as running:
+    with Ranks(ranks, _idle, arrays=arrays, imports=IMPORTS) as running:
         counts = running.array("counts")
         while not (counts > 0).all():
             time.sleep(EVERY)

@@ -28,7 +28,7 @@ from assay.sim.random import stream
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 from assay.training.interface import Floats
-from assay.training.resihp.beats import EVERY, Heartbeats, beating
+from assay.training.resihp.beats import EVERY, IMPORTS, Heartbeats, beating
 from assay.training.resihp.detector import Detector, validate
 
 WIDTH, MEDIAN, SPREAD, SHORTEST, LONGEST = 64, 180.0, 0.7, 32, 640
@@ -92,7 +92,7 @@ def run(live: Live, kill: int | None = None, kill_at: int = 0) -> Seen:
     }  # fmt: skip
     with Gauge() as gauge, scratch() as folder:
         target = partial(_work, folder=str(folder), live=live)
-        with Ranks(live.ranks, target, arrays=arrays, imports=("torch",)) as running:
+        with Ranks(live.ranks, target, arrays=arrays, imports=IMPORTS) as running:
             seen = _watch(live, running, kill, kill_at)
             running.array("leave")[0] = 1
             seen.seconds, seen.losses = running.array("seconds").copy(), running.array("losses").copy()
