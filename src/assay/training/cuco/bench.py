@@ -37,7 +37,7 @@ FINAL = 4  # candidates that run in turns before one of them is called the best
 CLOSE = 1e-4  # in parts of the largest right number: float32, summed in another order
 PATIENCE = 10.0  # seconds that a rank waits for the other within a run
 HANGS = 120.0  # seconds after which a rank that says nothing is given up
-IMPORTS = ("torch", "numpy")
+IMPORTS = ("torch", __name__)  # once for all ranks
 FAST = 1.0  # gigabit a second
 
 
