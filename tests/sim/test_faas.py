@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from assay.sim.faas import MB, Bill, CallFailed, Context, Modelled, OutOfMemory,
 from tests.sim import faas_handlers
 
 MODULE = "tests.sim.faas_handlers"
+ROOT = Path(__file__).parents[2]
 
 
 def on(handler: str, use: Callable[[Processes], Coroutine[Any, Any, Any]], **options: Any) -> Any:
@@ -69,6 +72,19 @@ def test_a_function_holds_no_more_than_its_memory() -> None:
 
     _, bill = on("allocate", use, memory=192 * MB)
     assert bill.retried == 0, "it would need as much again"
+
+
+def test_what_other_processes_were_forked_with_is_not_in_a_functions_memory() -> None:
+    """The standard library's one server may have loaded anything by then."""
+    code = (
+        "from assay.sim.ranks import Ranks; from tests.sim import heavy, test_faas\n"
+        "if __name__ == '__main__':\n"
+        "    with Ranks(1, heavy.size, imports=['tests.sim.heavy']) as ranks:\n"
+        "        assert ranks.wait(60) == [heavy.BYTES]\n"
+        "    test_faas.test_a_function_holds_no_more_than_its_memory()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_goes_wrong_is_told_in_a_line() -> None:

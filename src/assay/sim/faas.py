@@ -41,6 +41,7 @@ from typing import Any, Self
 
 from assay.record.errors import AssayError, BadInput
 from assay.sim.clock import Clock, VirtualClock, WallClock
+from assay.sim.forking import start_forked
 from assay.sim.ledger import LIST_PRICES, PriceBook, peak_rss
 from assay.sim.ranks import ENVIRONMENT
 from assay.sim.streams import stream
@@ -233,8 +234,7 @@ class Processes(Platform):
         self.handler = handler
         forks = bool(imports) and "forkserver" in multiprocessing.get_all_start_methods()
         self._make: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
-        if forks:
-            self._make.set_forkserver_preload(list(imports))
+        self._imports = list(imports) if forks else []
         self._threads = ThreadPoolExecutor(slots, "functions")
 
     async def __aexit__(self, *_: object) -> None:
@@ -254,7 +254,7 @@ class Processes(Platform):
         before = {name: os.environ.get(name) for name in ENVIRONMENT}
         os.environ.update(ENVIRONMENT)
         try:
-            process.start()
+            start_forked(process, self._imports) if self._imports else process.start()
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
