@@ -34,3 +34,13 @@ def test_names_beside_a_chart_have_room_for_letters_a_sixth_wider() -> None:
     tight = vl_convert.vegalite_to_svg(charts._spec(CHART, "black", "white"))
     assert beside(charts.svg(CHART)) > 1.15 * beside(tight)
     assert letters(charts.svg(CHART)) == letters(tight) == {11.0, 12.0}
+
+
+def test_many_names_above_a_chart_take_several_lines() -> None:
+    names = [f"a scheme with a long name, number {number}" for number in range(15)]
+    points = alt.Chart(pl.DataFrame({"x": range(15), "name": names})).mark_point().encode(x="x:Q")
+    one, two = points.encode(color="name:N"), points.encode(color="name:N", shape="name:N")
+    for chart in (one, one + one, (one | one).resolve_scale(color="shared"), two):
+        assert beside(charts.svg(chart)) < 1000
+    wide = alt.Chart(pl.DataFrame({"x": [1, 2], "name": ["a", "b"]})).mark_point().encode(x="x:Q", color="name:N")
+    assert charts._columns(wide.to_dict()) > 2

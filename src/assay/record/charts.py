@@ -7,6 +7,7 @@ letters are the reader's, which may be wider than those it was laid out with: it
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 INK, PAPER = "#222222", "white"
 FORMATS = (".svg", ".png", ".pdf", ".html")
 _FONT = "ui-sans-serif, system-ui, sans-serif"
+_WITH_LEGEND = ("color", "fill", "stroke", "shape", "strokeDash")
+_PAGE, _SYMBOL, _LETTER = 640.0, 28.0, 7.5  # pixels: of a page's width, of an entry without its name, of a letter
 _ROOMY = 1.2  # DejaVu's and Verdana's letters are by a sixth wider than those of the layout
 
 
@@ -29,12 +32,21 @@ def _spec(chart: Any, ink: str, background: str, roomy: float = 1.0) -> dict[str
     grid = {"gridColor": ink, "gridOpacity": 0.12, "tickColor": ink, "tickOpacity": 0.4}
     title = {"color": ink, "font": _FONT, "fontWeight": 600, "anchor": "start", "offset": 12, "frame": "group"}
     spec: dict[str, Any] = chart.to_dict()
+    columns = _columns(spec)
     spec["config"] = {
         "background": background,
         "view": {"stroke": None},
         "axis": {"domain": False, **quiet, **grid},
         "axisQuantitative": {"tickCount": 5},
-        "legend": {"orient": "top", "title": None, "symbolStrokeWidth": 2, "labelLimit": 320, **quiet},
+        "legend": {
+            "orient": "top",
+            "title": None,
+            "symbolStrokeWidth": 2,
+            "labelLimit": 320,
+            "columns": columns,
+            "layout": {"top": {"direction": "vertical", "anchor": "start"}},
+            **quiet,
+        },
         "header": quiet,
         "title": title
         | {
@@ -48,6 +60,26 @@ def _spec(chart: Any, ink: str, background: str, roomy: float = 1.0) -> dict[str
         "range": {"category": PALETTE},
     }
     return spec
+
+
+def _columns(spec: dict[str, Any]) -> int:
+    """Entries of a legend side by side: as many as fit above a chart that fits a page."""
+    longest = max((len(name) for name in _named(spec, spec.get("datasets", {}))), default=0)
+    return max(1, int(_PAGE // (_SYMBOL + _LETTER * min(longest, 50))))
+
+
+def _named(part: Any, data: dict[str, Any]) -> Iterator[str]:
+    """What the legends of a specification say."""
+    if isinstance(part, list):
+        for one in part:
+            yield from _named(one, data)
+    elif isinstance(part, dict):
+        for channel in _WITH_LEGEND:
+            field = part.get("encoding", {}).get(channel, {}).get("field")
+            if field is not None:
+                yield from (str(row[field]) for rows in data.values() for row in rows if field in row)
+        for name in ("layer", "hconcat", "vconcat", "concat", "spec"):
+            yield from _named(part.get(name, []), data)
 
 
 def svg(chart: Any) -> str:

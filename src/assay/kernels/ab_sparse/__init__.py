@@ -318,7 +318,7 @@ claims = [
 ]  # fmt: skip
 
 
-def plot(table: pl.DataFrame) -> alt.Chart:
+def plot(table: pl.DataFrame) -> alt.LayerChart:
     """Accuracy against bytes of summaries a token: which method buys most."""
     import altair as alt
 
@@ -327,13 +327,13 @@ def plot(table: pl.DataFrame) -> alt.Chart:
         .group_by("method")
         .agg(pl.col("accuracy").mean(), pl.col("metadata").mean(), pl.col("recall").mean())
     )
-    chart: alt.Chart = (
-        alt.Chart(rows, title="Right answers against memory for summaries", width=460, height=300)
-        .mark_point(filled=True, size=80)
-        .encode(
-            x=alt.X("metadata:Q", scale=alt.Scale(type="log"), title="bytes of summaries a token, all heads (log)"),
-            y=alt.Y("accuracy:Q", scale=alt.Scale(zero=False), title="share of right answers"),
-            color=alt.Color("method:N", title=None),
-        )
+    rows = rows.with_columns(family=pl.col("method").str.extract(r"^(ab-sparse|\w+)"))
+    base = alt.Chart(rows, title="Right answers against memory for summaries", width=560, height=340).encode(
+        x=alt.X("metadata:Q", scale=alt.Scale(type="log"), title="bytes of summaries a token, all heads (log)"),
+        y=alt.Y("accuracy:Q", scale=alt.Scale(zero=False), title="share of right answers"),
+        color=alt.Color("family:N", title=None),
+    )
+    chart: alt.LayerChart = base.mark_point(filled=True, size=80) + base.mark_text(align="left", dx=8).encode(
+        text="method:N"
     )
     return chart

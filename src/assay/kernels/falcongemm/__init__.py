@@ -410,7 +410,7 @@ claims = [
 ]  # fmt: skip
 
 
-def plot(table: pl.DataFrame) -> alt.Chart:
+def plot(table: pl.DataFrame) -> alt.LayerChart:
     """Throughput over the vendor's, size by size, on this processor; and on an H200 where that is on record."""
     import altair as alt
 
@@ -427,15 +427,15 @@ def plot(table: pl.DataFrame) -> alt.Chart:
         for row in elsewhere.rows("h200", "falcongemm-squares")
         if row["method"] != VENDOR
     ]
-    title = alt.Title("Throughput over the vendor's", subtitle="square products; zero: as fast as the vendor")
-    chart: alt.Chart = (
-        alt.Chart(pl.DataFrame(rows), title=title)
-        .mark_point(filled=True)
-        .encode(
-            x=alt.X("n:Q", scale=alt.Scale(type="log"), title="size (log)"),
-            y=alt.Y("gain:Q", title="gain", axis=alt.Axis(format="%")),
-            color=alt.Color("method:N", title=None),
-            shape=alt.Shape("machine:N", title=None),
-        )
+    title = alt.Title(
+        "Throughput over the vendor's", subtitle="square products: all schemes, and the best at each size"
     )
+    points = alt.Chart(pl.DataFrame(rows), title=title, width=460, height=300).encode(
+        x=alt.X("n:Q", scale=alt.Scale(type="log", nice=False), title="size (log)"),
+        y=alt.Y("gain:Q", title="gain", axis=alt.Axis(format="%")),
+        color=alt.Color("machine:N", title=None),
+    )
+    best = points.mark_line(point=True).encode(y=alt.Y("max(gain):Q", title="gain", axis=alt.Axis(format="%")))
+    zero = alt.Chart(pl.DataFrame({"gain": [0.0]})).mark_rule(strokeDash=[4, 3]).encode(y="gain:Q")
+    chart: alt.LayerChart = zero + points.mark_point(filled=True, opacity=0.3, size=20) + best
     return chart
