@@ -98,32 +98,41 @@ class _Ring(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        causal, scale, sizes, domain = ctx.plan
-        sums = [torch.zeros_like(t) for t in (q, k, v)]  # of queries, and what is owed to the block at hand
-        rounds = Rounds([k, v], (2, 2), sizes, domain)
-        for whose, (keys, values) in rounds:
-            if _meets(q, whose, ctx.plan):
-                for some in _heads(q):
-                    own = causal and whose == domain.rank
-                    changes = owed(
-                        gradient[:, some], q[:, some], keys[:, some], values[:, some], out[:, some], lse[:, some],
-                        own, scale,
-                    )  # fmt: skip
-                    for n, change in enumerate(changes):
-                        sums[n][:, some].add_(change)
-                    del changes, change
-            if domain.size > 1:
-                sums[1:], works, kept = rounds.begin(sums[1:], whose)
-                for work in works:
-                    work.wait()
-                del kept
-        return *sums, None
+        found = [torch.zeros_like(q)]
+        for some in _heads(q):
+            own = [t[:, some] for t in (gradient, q, k, v, out, lse)]
+            changes = _back(found[0][:, some], own, ctx.plan)
+            found += [torch.empty_like(t) for t in (k, v)] if len(found) == 1 else []
+            for whole, change in zip(found[1:], changes, strict=True):
+                whole[:, some] = change
+            del changes, change
+        return *found, None
+
+
+def _back(queries: Tensor, own: list[Tensor], plan: Any) -> list[Tensor]:
+    """Add to the gradients of some heads' queries; those of their keys and values come round with the blocks."""
+    gradient, q, k, v, out, lse = own
+    causal, scale, sizes, domain = plan
+    sums = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (k, v)]
+    rounds = Rounds([k, v], (2, 2), sizes, domain)
+    for whose, (keys, values) in rounds:
+        if _meets(q, whose, plan):
+            changes = owed(gradient, q, keys, values, out, lse, causal and whose == domain.rank, scale)
+            for total, change in zip([queries, *sums], changes, strict=True):
+                total.add_(change)
+            del changes, change
+        if domain.size > 1:
+            sums, works, kept = rounds.begin(sums, whose)
+            for work in works:
+                work.wait()
+            del kept
+    return sums
 
 
 def _heads(q: Tensor) -> list[slice]:
-    """Two halves of the heads where each still keeps all threads busy: a block's gradients are half as large then."""
+    """Two halves of the heads: what is under way, and a block's gradients, are half as large then."""
     half = q.shape[1] // 2
-    return [slice(0, half), slice(half, None)] if q.shape[0] * half >= torch.get_num_threads() else [slice(None)]
+    return [slice(0, half), slice(half, None)] if half else [slice(None)]
 
 
 def _meets(q: Tensor, whose: int, plan: Any) -> bool:

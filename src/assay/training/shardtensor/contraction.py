@@ -18,7 +18,7 @@ from assay.training.shardtensor.shards import (
     ShardTensor,
     handles,
     like,
-    mine,
+    own_part,
     ranges,
     redistributed,
     refusal,
@@ -74,9 +74,9 @@ def _one_cut(terms: list[str], out: str, operands: list[Any]) -> Any:
         if isinstance(x, ShardTensor):
             local.append(resized(x, guide.sizes).local)
             continue
-        whole = replicated(x, guide.domain)
         at = term.find(cut)
-        local.append(whole if at < 0 or whole.shape[at] != length else mine(whole, at, guide.domain, guide.sizes))
+        alone = at < 0 or x.shape[at] != length
+        local.append(replicated(x, guide.domain) if alone else own_part(x, at, guide.domain, guide.sizes))
     found = torch.einsum(",".join(terms) + "->" + out, *local)
     return like(guide, found, out.index(cut)) if cut in out else summed(found, guide.domain)
 
@@ -127,7 +127,7 @@ def _linear(func: Any, x: Any, weight: Any, bias: Any = None) -> Any:
         return like(
             x, func(x.local, replicated(weight, x.domain), None if bias is None else replicated(bias, x.domain))
         )
-    found = summed(func(x.local, mine(replicated(weight, x.domain), 1, x.domain, x.sizes)), x.domain)
+    found = summed(func(x.local, own_part(weight, 1, x.domain, x.sizes)), x.domain)
     return found if bias is None else found + bias
 
 
@@ -148,12 +148,12 @@ def _cdist(func: Any, a: Any, b: Any, p: float = 2.0, compute_mode: str | None =
     if isinstance(a, ShardTensor) and isinstance(b, ShardTensor):
         return like(a, meet(None, a.local, redistributed(b, a.axis, a.sizes).local))
     if isinstance(a, ShardTensor):
-        other = replicated(b, a.domain)
-        return like(a, meet(None, a.local, other if a.axis == a.ndim - 2 else mine(other, a.axis, a.domain, a.sizes)))
-    other = replicated(a, b.domain)
+        whole = a.axis == a.ndim - 2
+        other = replicated(b, a.domain) if whole else own_part(b, a.axis, a.domain, a.sizes)
+        return like(a, meet(None, a.local, other))
     if b.axis == b.ndim - 2:
-        return like(b, meet(None, other, b.local), b.ndim - 1)
-    return like(b, meet(None, mine(other, b.axis, b.domain, b.sizes), b.local))
+        return like(b, meet(None, replicated(a, b.domain), b.local), b.ndim - 1)
+    return like(b, meet(None, own_part(a, b.axis, b.domain, b.sizes), b.local))
 
 
 @handles("scaled_dot_product_attention")

@@ -14,6 +14,7 @@ from assay.training.shardtensor.shards import (
     handles,
     like,
     mine,
+    own_part,
     redistributed,
     refusal,
     replicated,
@@ -51,10 +52,9 @@ def aligned(x: ShardTensor, other: Any, name: str = "this call", ndim: int | Non
         if other.shape[at] != x.shape[x.axis]:
             raise refusal(name, [x, other], "the cut dimension cannot be stretched")
         return resized(other, x.sizes).local
-    whole = replicated(other, x.domain)
-    if at < 0 or whole.shape[at] == 1:
-        return whole
-    return mine(whole, at, x.domain, x.sizes)
+    if at < 0 or other.shape[at] == 1:
+        return replicated(other, x.domain)
+    return own_part(other, at, x.domain, x.sizes)
 
 
 def lead(args: Any) -> ShardTensor:
@@ -209,7 +209,7 @@ def _class_loss(
         whose, sizes, logits = x, x.sizes, x.local
     else:
         at, whose, sizes = target.axis, target, target.sizes
-        logits = mine(replicated(x, target.domain), at + (at >= classes), target.domain, sizes)
+        logits = own_part(x, at + (at >= classes), target.domain, sizes)
     if isinstance(target, ShardTensor):
         wanted = redistributed(target, at, sizes).local
     else:

@@ -18,7 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from assay.training.shardtensor.shards import Domain, Range, ShardTensor, ranges
 
-STRETCHES = 8  # of a rank's own rows, that meet a block one after another
+STRETCHES = 32  # of a rank's own rows, that meet a block one after another
 Meeting = Callable[..., Tensor]  # (range of the block in the whole, own tensors..., block's tensors...)
 
 

@@ -45,7 +45,10 @@ class Domain:
 
     def all_reduce(self, values: Tensor, how: str = "sum") -> Tensor:
         """A new tensor: sum, max or min over the ranks."""
-        found = values.detach().clone(memory_format=torch.contiguous_format)
+        return self.reduce_(values.detach().clone(memory_format=torch.contiguous_format), how)
+
+    def reduce_(self, found: Tensor, how: str = "sum") -> Tensor:
+        """The same in place."""
         if self.size > 1 and found.numel():
             dist.all_reduce(found, getattr(dist.ReduceOp, how.upper()), group=self.group)
             self.sent += 2 * (self.size - 1) * found.nbytes // self.size
@@ -198,6 +201,23 @@ class _Replicated(torch.autograd.Function):
         return ctx.domain.all_reduce(gradient), None
 
 
+class _Stretch(torch.autograd.Function):
+    """One function, not a narrowing after another: that would lay the whole gradient out twice."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, start: int, stop: int, domain: Domain) -> Tensor:
+        ctx.plan = x.shape, dim, start, stop, domain
+        return x.narrow(dim, start, stop - start)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        shape, dim, start, stop, domain = ctx.plan
+        whole = gradient.new_zeros(shape)
+        whole.narrow(dim, start, stop - start).copy_(gradient)
+        return domain.reduce_(whole), None, None, None, None
+
+
 class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, domain: Domain) -> Tensor:
@@ -212,6 +232,18 @@ class _Summed(torch.autograd.Function):
 def replicated(x: Tensor, domain: Domain) -> Tensor:
     """A plain tensor about to be used with shards: its gradient is the sum of what the ranks find."""
     return _Replicated.apply(x, domain) if x.requires_grad and torch.is_grad_enabled() else x
+
+
+def stretch(x: Tensor, dim: int, part: Range, domain: Domain) -> Tensor:
+    """A stretch of a plain tensor about to be used with shards; the tensor's gradient is made of all ranks'."""
+    if x.requires_grad and torch.is_grad_enabled():
+        return _Stretch.apply(x, dim, *part, domain)  # type: ignore[no-any-return]
+    return x.narrow(dim, part[0], part[1] - part[0])
+
+
+def own_part(x: Tensor, dim: int, domain: Domain, sizes: Sequence[int]) -> Tensor:
+    """This rank's stretch of a plain tensor about to be used with shards."""
+    return stretch(x, dim, ranges(sizes)[domain.rank], domain)
 
 
 def summed(x: Tensor, domain: Domain) -> Tensor:

@@ -18,7 +18,7 @@ from assay.training.shardtensor.shards import (
     ShardTensor,
     handles,
     like,
-    mine,
+    own_part,
     ranges,
     refusal,
     replicated,
@@ -346,8 +346,7 @@ def _placed(x: ShardTensor, value: Any, shape: list[int], at: int | None = None)
     """A weight as it meets this rank's values: its stretch where it varies along the cut dimension."""
     if value is None:
         return None
-    whole = replicated(value, x.domain)
-    return (whole if at is None else mine(whole, at, x.domain, x.sizes)).reshape(shape)
+    return (replicated(value, x.domain) if at is None else own_part(value, at, x.domain, x.sizes)).reshape(shape)
 
 
 @handles("layer_norm")

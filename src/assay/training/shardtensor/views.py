@@ -22,6 +22,7 @@ from assay.training.shardtensor.shards import (
     refusal,
     replicated,
     resized,
+    stretch,
     summed,
 )  # fmt: skip
 
@@ -225,14 +226,13 @@ def joined_along(tensors: Any, dim: int, sizes: Any) -> ShardTensor:
     target, parts = ranges(sizes), []
     for y, (start, stop) in zip(tensors, ranges(y.shape[dim] for y in tensors), strict=True):
         want = []
-        for stretch in target:
-            a, b = overlap(stretch, (start, stop))
+        for wanted in target:
+            a, b = overlap(wanted, (start, stop))
             want.append((a - start, b - start) if a < b else (0, 0))
         if isinstance(y, ShardTensor):
             parts.append(fetched(y, want))
         else:  # on ranks that keep none of it, too: its gradient is summed over all
-            a, b = want[x.domain.rank]
-            parts.append(replicated(y, x.domain).narrow(dim, a, b - a))
+            parts.append(stretch(y, dim, want[x.domain.rank], x.domain))
     return like(x, torch.cat(parts, dim), dim, sizes)
 
 
