@@ -30,6 +30,13 @@ def test_a_rank_takes_its_share_of_memory_its_halos_and_the_weights() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_so_it_is_with_attention_to_all_and_neighbours_by_number(ranks: int) -> None:
+    ours = shardtensor.memory(ranks, {"points": (256 * ranks, 1, 64)}, seed=5)["points, shardtensor"]
+    assert ours["peak"] <= 1.02 * ours["bound"]  # a block is on its way a little longer or shorter
+
+
+@pytest.mark.slow
 def test_training_in_stretches_is_training_in_one_piece() -> None:
     found = shardtensor.training(2, (16, 16), steps=4, seed=1)
     assert found["shardtensor"]["loss"] == pytest.approx(found["single"]["loss"], rel=1e-3)
