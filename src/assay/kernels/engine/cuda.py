@@ -22,10 +22,21 @@ from typing import Any
 import numpy as np
 
 from assay.record.errors import BadInput
-from assay.sim.compiled import root
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 KERNEL = re.compile(r'extern "C" __global__ void(?:\s+__launch_bounds__\([\w, ]+\))?\s+(\w+)\(([^)]*)\)')
+INCLUDE = re.compile(r'^#include "(\w+\.h)"$', re.MULTILINE)
+
+
+def text(source: Path) -> str:
+    """A source with the headers that lie beside it in their places: compilers then need no path.
+
+    >>> "from_below" in text(Path(__file__).parents[1] / "merbit/spmv.cu")
+    True
+    """
+    return INCLUDE.sub(
+        lambda match: source.with_name(match[1]).read_text(encoding="utf-8"), source.read_text(encoding="utf-8")
+    )
 
 
 @cache
@@ -56,13 +67,17 @@ class Gpu:
 
         options = ("--std=c++17", *(f"-D{name}={value}" for name, value in defines.items()))
         self.arrays: Any = cupy
-        self.module = cupy.RawModule(code=source.read_text(encoding="utf-8"), options=options)
+        self.module = cupy.RawModule(code=text(source), options=options)
+        self.functions: dict[str, Any] = {}
+        self.most: dict[str, int] = {}  # bytes of shared memory that each may have
 
     def launch(self, kernel: str, grid: int, block: int, *arguments: Any, shared: int = 0) -> None:
         """Start a kernel; whole numbers are passed as they are (give NumPy scalars where the width matters)."""
-        function = self.module.get_function(kernel)
-        if shared > 48 * 1024:
-            function.max_dynamic_shared_size_bytes = shared
+        if kernel not in self.functions:
+            self.functions[kernel], self.most[kernel] = self.module.get_function(kernel), 48 * 1024
+        function = self.functions[kernel]
+        if shared > self.most[kernel]:  # the most that any launch may have: never lowered
+            self.most[kernel] = function.max_dynamic_shared_size_bytes = shared
         function((grid,), (block,), arguments, shared_mem=shared)
 
 
@@ -100,9 +115,11 @@ def compiler() -> str:
 
 def _compiled(source: Path, defines: Mapping[str, Any]) -> ctypes.CDLL:
     """The source with a launcher for each kernel, compiled once for its content."""
-    text = source.read_text(encoding="utf-8")
+    from assay.sim.compiled import root  # here: all else is read on machines without Numba
+
+    code = text(source)
     launchers = []
-    for name, signature in KERNEL.findall(text):
+    for name, signature in KERNEL.findall(code):
         arguments = ", ".join(re.findall(r"(\w+)\s*(?:,|$)", signature))
         launchers.append(
             f'extern "C" void launch_{name}(unsigned grid, unsigned block, {signature})\n'
@@ -110,14 +127,14 @@ def _compiled(source: Path, defines: Mapping[str, Any]) -> ctypes.CDLL:
         )
     header = HEADER.read_text(encoding="utf-8")
     flags = [f"-D{name}={value}" for name, value in defines.items()]
-    digest = hashlib.sha256("\0".join([header, text, *launchers, *flags]).encode()).hexdigest()[:16]
+    digest = hashlib.sha256("\0".join([header, code, *launchers, *flags]).encode()).hexdigest()[:16]
     folder = root() / "cuda_on_cpu"
     library = folder / f"{source.stem}-{digest}.so"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as work:
             whole = Path(work, "kernel.cpp")
-            whole.write_text("\n".join([header, text, *launchers]), encoding="utf-8")
+            whole.write_text("\n".join([header, code, *launchers]), encoding="utf-8")
             made = Path(work, "kernel.so")
             command = [
                 compiler(),

@@ -3,24 +3,7 @@
 // Compiled as spmv.cu is, with -DSTRIP=n (columns of a strip) and -DBLOCKS=n (of a multiprocessor) besides. Rows that go
 // on over the end of a panel are added by spmv.cu's merbit_carries. Tiles, bits and lanes are as there.
 
-#define FULL 0xffffffffu
-#define THREADS (32 * WARPS)
-
-__device__ __forceinline__ VALUE from_below(VALUE value, int by) { return __shfl_up_sync(FULL, value, by); }
-
-// What the lanes below carry into each lane: the sum of their open rows since the last row end below it.
-__device__ __forceinline__ VALUE carried_in(VALUE open, bool ends, int lane)
-{
-    const unsigned closed = __ballot_sync(FULL, ends) & (FULL >> (31 - lane));
-    const int reach = lane - (closed ? 31 - __clz((int)closed) : 0);  // lanes back to the last row end
-    VALUE sum = open;
-    for (int by = 1; __any_sync(FULL, reach >= by); by <<= 1) {
-        const VALUE below = from_below(sum, by);
-        if (reach >= by) sum += below;
-    }
-    const VALUE in = from_below(sum, 1);
-    return lane ? in : (VALUE)0;
-}
+#include "common.h"
 
 // The rows that end in a tile. Its products lie in `staged`, the warp's part of shared memory, from `at` on; there its
 // rows' sums lie afterwards, from 0 on. `mine` are this lane's bits. Lane 31 gets what stays open at the tile's end.
@@ -77,7 +60,6 @@ struct alignas(16) Unit { VALUE of[UNIT]; };
 struct alignas(2 * UNIT) Places { unsigned short of[UNIT]; };
 
 #ifdef ASSAY_ON_CPU
-alignas(16) static char shared_bytes[1 << 18];
 template <class T> T streamed(const T* at) { return *at; }
 template <class T> void copy_async(T* to, const T* from) { *to = *from; }
 inline void copy_part(void* to, const void* from, int bytes)
@@ -89,7 +71,6 @@ inline void copies_sent() {}
 inline void copies_done() {}
 template <int pending> void copies_but() {}
 #else
-extern __shared__ __align__(16) char shared_bytes[];
 template <int bytes> struct Word;
 template <> struct Word<4> { typedef unsigned type; };
 template <> struct Word<8> { typedef uint2 type; };

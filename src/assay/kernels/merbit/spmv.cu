@@ -4,26 +4,7 @@
 // A warp's tile is 32 * ITEMS items of the merge list: nonzeros (bit 0) and row ends (bit 1), ITEMS (odd: no two lanes
 // then meet in a bank of shared memory; below 32) in a row to a lane.
 
-#define FULL 0xffffffffu
-
-__device__ __forceinline__ VALUE from_below(VALUE value, int by) { return __shfl_up_sync(FULL, value, by); }
-
-// What the lanes below carry into each lane: the sum of their open rows since the last row end below it.
-__device__ __forceinline__ VALUE carried_in(VALUE open, bool ends, int lane)
-{
-    VALUE sum = open;
-    int closed = ends;
-    for (int by = 1; by < 32; by <<= 1) {
-        VALUE below = from_below(sum, by);
-        int below_closed = __shfl_up_sync(FULL, closed, by);
-        if (lane >= by) {
-            if (!closed) sum += below;
-            closed |= below_closed;
-        }
-    }
-    VALUE in = from_below(sum, 1);
-    return lane ? in : (VALUE)0;
-}
+#include "common.h"
 
 // bits: one an item of the merge list, 1 where a row ends. row[w]: the first row of warp w's tile; row[warps] = rows.
 // Nonzeros stay where the matrix has them: neighbours of a row are loaded by neighbouring lanes, and often find what
