@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from assay import kernels
 from assay.kernels.engine.cuda import Gpu, OnCpu, missing
 from assay.kernels.goldbach import checking, tables
-from assay.kernels.merbit import layout
+from assay.kernels.merbit import gpu, layout, sweeps
+from assay.kernels.merbit.spmv import spmv
 from assay.kernels.radius_fps import fps, voxels
 from assay.record.errors import BadInput
 from assay.workloads import clouds
@@ -82,34 +84,22 @@ def test_sparse_products_are_scipys(dtype: Any, name: str) -> None:
             assert (np.abs(found - a @ x) <= allowed).all()
 
 
-def in_panels(a: Any, x: Any, setting: layout.Setting, memory: int, kind: str, grid: int) -> Any:
-    """A product with x in panels, as it would be launched on a GPU of that much shared memory."""
-    dtype, (rows, cols), warps = a.dtype, a.shape, setting.warps
-    name, size = {4: "float", 8: "double"}[dtype.itemsize], dtype.itemsize
-    plain = OnCpu(SOURCES / "merbit/spmv.cu", VALUE=name, ITEMS=7, WARPS=2)
-    device = OnCpu(SOURCES / "merbit/panels.cu", VALUE=name, ITEMS=setting.items, WARPS=warps, BLOCKS=setting.blocks,
-                   DEPTH=setting.depth, LISTS=setting.lists, STRIP=setting.width(size), MANY=2)  # fmt: skip
-    start, col = a.indptr.astype(np.int32), a.indices.astype(np.int32)
-    t = layout.tiles(np, start, a.nnz, setting.items)
-    if kind == "chosen":
-        p = layout.panelled(np, t, col, cols, size, setting, grid, memory)
-    else:
-        made = layout.lists(np, t, col, cols, setting.items, 2)
-        p = layout.gathered(np, made)
-        p = layout.handed_out(np, made, cols, setting.width(size), grid, size) if kind == "handed out" else p
-    assert setting.shared(p.per, p.room, size) <= (memory // setting.blocks if kind == "chosen" else 1 << 18)
-    count, y = len(p.begin) - 1, np.full(rows, np.nan, dtype)
-    carry, wanted, columns = np.full(count, np.nan, dtype), x, p.columns
-    if p.strips:
-        wanted, columns = np.full(p.strips.entries, np.nan, dtype), np.zeros(1, np.int32)
-        device.launch(
-            "hand_out", grid, 64, x, p.strips.piece, p.strips.owner, p.strips.place, p.strips.to, wanted, cols
-        )
-    device.launch("merbit_panels", min(count, grid), 32 * warps, t.bits, t.row, p.near, a.data, x, wanted, columns,
-                  p.begin, y, carry, count, t.tiles, p.per, p.room, int(p.strips is None), a.nnz,
-                  np.int64(t.items))  # fmt: skip
-    row = np.ascontiguousarray(t.row[np.minimum(np.arange(count + 1) * p.per, t.tiles)])
-    plain.launch("merbit_carries", -(-count // 32), 32, row, carry, y, count, rows)
+def emulated(multiprocessors: int = 2, shared: int = 48 << 10) -> gpu.Device:
+    """A GPU of so many multiprocessors whose threads are fibres; what it tries first seems the fastest."""
+    counted = count()
+    return gpu.Device(
+        lambda source, **defines: OnCpu(SOURCES / "merbit" / source, **defines), np, multiprocessors, shared,
+        lambda: None, lambda run: float(next(counted)), 64,
+    )  # fmt: skip
+
+
+def on_device(a: Any) -> gpu.Matrix:
+    return gpu.Matrix(a.indptr.astype(np.int32), a.indices.astype(np.int32), a.data, a.shape)
+
+
+def multiplied(way: gpu.Way, x: Any, rows: int) -> Any:
+    y = np.full(rows, np.nan, x.dtype)
+    way(x, y)
     return y
 
 
@@ -131,7 +121,8 @@ def test_products_with_x_in_panels_are_within_rounding_of_the_exact_ones(
     a = scipy.sparse.csr_array(there * (random.random((rows, cols)) - 0.5)).astype(dtype)
     x = (random.random(cols) - 0.5).astype(dtype)
     x[0] = np.inf if not there[:, 0].any() else x[0]  # what nobody wants spoils nothing
-    y = in_panels(a, x, setting, 48 << 10, kind, grid)
+    way = gpu.in_panels(emulated(grid), on_device(a), setting, kind="" if kind == "chosen" else kind)
+    y = multiplied(way, x, rows)
     right = a.astype(np.float64) @ np.nan_to_num(x.astype(np.float64), posinf=0)
     magnitude = abs(a).astype(np.float64) @ np.abs(np.nan_to_num(x.astype(np.float64), posinf=0))
     allowed = 4 * np.finfo(dtype).eps * np.maximum(np.diff(a.indptr), 1) * magnitude + 1e-300
@@ -145,10 +136,89 @@ def test_panels_of_one_huge_row_one_column_and_nothing(kind: str) -> None:
     thin = scipy.sparse.csr_array((random.random((4000, 1)) < 0.5) * random.random((4000, 1)))
     nothing = scipy.sparse.csr_array((700, 9))
     last = scipy.sparse.vstack([nothing[:, :1], thin, nothing[:, :1]]).tocsr()
-    for a in (dense, thin, nothing, last):
-        x = random.random(a.shape[1]) - 0.5
-        y = in_panels(a, x, SMALL[0], 48 << 10, kind, 2)
+    cases: list[Any] = [dense, thin, nothing, last]
+    for a in cases:
+        x: Any = random.random(a.shape[1]) - 0.5
+        way = gpu.in_panels(emulated(), on_device(a), SMALL[0], kind="" if kind == "chosen" else kind)
+        y = multiplied(way, x, a.shape[0])
         assert np.abs(y - a @ x).max() <= 4e-16 * 5000 * (abs(a) @ np.abs(x)).max() + 1e-300
+
+
+@given(
+    st.integers(1, 300), st.integers(1, 300), st.floats(0, 1), st.integers(0, 10**6), st.booleans(), st.booleans(),
+    st.integers(1, 3), st.integers(0, 3), st.booleans(), st.sampled_from([1 << 10, 48 << 10]),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_products_swept_over_columns_are_within_rounding_of_the_exact_ones(
+    rows: int, cols: int, density: float, seed: int, double: bool, hubs: bool, grid: int, cut: int, dealt: bool,
+    shared: int,
+) -> None:  # fmt: skip
+    random, dtype = np.random.default_rng(seed), np.float64 if double else np.float32
+    there = random.random((rows, cols)) < density * 0.3
+    there[:, 0] |= hubs
+    there[rows // 2] |= hubs  # a row that has several sums
+    there[rows // 3 :: 2] &= not hubs  # and some that have none
+    a = scipy.sparse.csr_array(there * (random.random((rows, cols)) - 0.5)).astype(dtype)
+    x = (random.random(cols) - 0.5).astype(dtype)
+    x[-1] = np.inf if not there[:, -1].any() else x[-1]  # what nobody wants spoils nothing
+    way = gpu.swept(emulated(grid, layout.RESERVED + shared), on_device(a), dealt, 2, 2, cut)
+    y, plain = multiplied(way, x, rows), np.nan_to_num(x.astype(np.float64), posinf=0)
+    magnitude = abs(a).astype(np.float64) @ np.abs(plain)
+    allowed = 4 * np.finfo(dtype).eps * np.maximum(np.diff(a.indptr), 1) * magnitude + 1e-300
+    assert (np.abs(y - a.astype(np.float64) @ plain) <= allowed).all()
+
+
+def test_columns_far_apart_and_no_nonzeros_at_all_are_swept_too() -> None:
+    random = np.random.default_rng(3)
+    wide = scipy.sparse.random_array((50, 200_000), density=0.001, format="csr", rng=random)  # four strips
+    cases: list[Any] = [wide, scipy.sparse.csr_array((30, 20)), scipy.sparse.csr_array(random.random((1, 3000)))]
+    for a in cases:
+        x: Any = random.random(a.shape[1])
+        way = gpu.swept(emulated(), on_device(a), False, 2, 2)
+        assert np.abs(multiplied(way, x, a.shape[0]) - a @ x).max() <= 1e-12
+
+
+def test_groups_take_whole_rounds_and_dealt_rows_make_them_alike() -> None:
+    lengths = np.concatenate([np.full(64, 400), np.full(4000, 3)])  # most nonzeros in the first rows
+    start = np.concatenate([[0], np.cumsum(lengths)])
+    col = np.concatenate([np.arange(n) for n in lengths])
+    even, uneven = (
+        sweeps.swept(np, start, col, np.ones(len(col)), (len(lengths), 400), 4, 16 << 10, dealt=dealt)
+        for dealt in (True, False)
+    )
+    assert even.units % 4 == 0
+    assert np.ptp(np.diff(even.first)) < np.ptp(np.diff(uneven.first))  # sums
+    assert np.diff(even.begin).max() <= 1.2 * np.diff(even.begin).mean()  # nonzeros
+    assert sorted(np.unique(np.where(even.target < 0, ~even.target, even.target))) == list(range(len(lengths)))
+
+
+def test_a_users_product_runs_on_a_device_by_the_way_that_was_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "CONFIGURATIONS", ((7, 2),))
+    monkeypatch.setattr(gpu, "BEST", (7, 2))
+    monkeypatch.setattr(gpu, "SETTINGS", {"small": {8: SMALL[0]}})
+    monkeypatch.setattr(gpu, "WARPS", 2)
+    a: Any = scipy.sparse.random_array((60, 40), density=0.2, format="csr", rng=np.random.default_rng(4))
+    x = np.random.default_rng(5).random(40)
+    for products, way in (
+        (1, "7x2"),
+        (300, "7x2"),
+        (10_000, "7x2"),
+    ):  # the emulated clock finds what it tries first the fastest
+        made = spmv(a, where=emulated(), products=products)
+        assert np.abs(made @ x - a @ x).max() < 1e-14
+        assert way in made.why
+    names = [way.name for way in gpu.ways(emulated(), on_device(a))]
+    assert names == ["7x2", "panels small", "sweep", "sweep dealt"]
+    with pytest.raises(BadInput, match="where must be"):
+        spmv(a, where="moon")
+
+
+@pytest.mark.skipif(not missing(), reason="there is a GPU")
+def test_without_a_gpu_products_stay_on_the_cpu_and_say_why() -> None:
+    a = scipy.sparse.eye_array(3, format="csr")
+    assert spmv(a).why == f"on the CPU: {missing()}"
+    with pytest.raises(BadInput, match="spmv cannot run on a GPU here"):
+        spmv(a, where="gpu")
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["apart", "few values", "all alike", "huge"]))

@@ -35,6 +35,8 @@ def test_every_way_agrees_on_irregular_matrices(name: str) -> None:
     pair = (scipy.sparse.csr_array((values, made.col, made.start), made.shape), np.ones(made.shape[1], np.float32))
     right = KERNEL.oracle(pair)
     for way in contenders(2):
+        if way.missing():
+            continue
         assert KERNEL.check(pair, way.run(way.prepare(pair)), right).right, way.name
 
 

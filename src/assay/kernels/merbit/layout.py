@@ -9,7 +9,7 @@ Or tiles are taken together to panels, each with the list of the columns that it
 of x fit into shared memory, and a nonzero names its place there in 16 bits. Where the lists lie scattered over x, a
 first kernel reads x in strips, as it lies, and hands the entries out.
 
-Arrays are NumPy's or CuPy's (`xp`). Only NumPy is imported: `benchmarks/h200_kernels.py` reads this file on machines
+Arrays are NumPy's or CuPy's (`xp`). Only NumPy is imported: `benchmarks/h200_merbit.py` reads this file on machines
 that have no assay.
 """
 

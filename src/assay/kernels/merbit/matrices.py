@@ -1,6 +1,6 @@
 """Irregular sparse matrices, drawn: R-MAT graphs, Zipf row lengths, mostly empty rows, a few dense among short ones.
 
-Arrays are NumPy's or CuPy's (`xp`). Only NumPy is imported: `benchmarks/h200_kernels.py` reads this file on machines
+Arrays are NumPy's or CuPy's (`xp`). Only NumPy is imported: `benchmarks/h200_merbit.py` reads this file on machines
 that have no assay.
 """
 

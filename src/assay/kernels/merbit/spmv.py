@@ -1,4 +1,4 @@
-"""Sparse matrix times vector on the CPU: MERBIT's descriptor walked by threads, and what it is compared with.
+"""Sparse matrix times vector: `spmv`, and on the CPU MERBIT's descriptor walked by threads, and its rivals.
 
 Each thread takes an equal piece of the merge list, whatever the rows are; row ends come from bits, 64 items a word: a
 word without one is a plain run of nonzeros, summed in vector code.
@@ -18,7 +18,8 @@ from numba import prange
 from numba.cpython.unsafe.numbers import trailing_zeros
 from numpy.typing import NDArray
 
-from assay.kernels.merbit import layout
+from assay.kernels.engine.cuda import missing
+from assay.kernels.merbit import gpu, layout
 from assay.record.errors import BadInput
 from assay.sim.compiled import njit
 
@@ -117,33 +118,74 @@ def multiply(a: Walk, x: NDArray[Any]) -> NDArray[Any]:
 
 
 class Spmv:
-    """A matrix that will be multiplied many times: `Spmv(csr) @ x`.
+    """A matrix that will be multiplied many times: `Spmv(csr) @ x`. `why` says where, and for what reason.
 
     >>> import scipy.sparse
-    >>> a = Spmv(scipy.sparse.csr_array(np.array([[1.0, 2.0], [0.0, 3.0]])))
+    >>> a = Spmv(scipy.sparse.csr_array(np.array([[1.0, 2.0], [0.0, 3.0]])), where="cpu")
     >>> (a @ np.array([1.0, 1.0])).tolist()
     [3.0, 3.0]
+    >>> a.why
+    'on the CPU, as asked'
     """
 
-    def __init__(self, matrix: Any, threads: int | None = None) -> None:
-        self.walk = walk(matrix, threads)
-        self.shape = self.walk.shape
+    def __init__(self, matrix: Any, threads: int | None = None, where: Any = "auto", products: int = 1000) -> None:
+        device, self.why = _where(matrix, threads, where, products)
+        if device is None:
+            self.walk = walk(matrix, threads)
+            self.shape, self.dtype = self.walk.shape, self.walk.val.dtype
+            return
+        csr = matrix if _on_gpu(matrix) else checked(matrix)
+        self.product = gpu.Product(device, csr, products)
+        self.shape, self.dtype = csr.shape, np.dtype(csr.dtype)
+        self.why += f"; {self.product.way.name} {self.product.way.detail}".rstrip()
 
-    def __matmul__(self, x: Any) -> NDArray[Any]:
-        vector = np.ascontiguousarray(x, self.walk.val.dtype)
+    def __matmul__(self, x: Any) -> Any:
+        there = hasattr(x, "__cuda_array_interface__")
+        vector = x if there else np.ascontiguousarray(x, self.dtype)
         if vector.shape != (self.shape[1],):
             raise BadInput(f"the matrix has {self.shape[1]} columns, the vector shape {vector.shape}")
-        return multiply(self.walk, vector)
+        if hasattr(self, "product"):
+            return self.product @ vector
+        return multiply(self.walk, np.ascontiguousarray(x.get(), self.dtype) if there else vector)
 
 
-def spmv(matrix: Any, threads: int | None = None) -> Spmv:
-    """The matrix, ready to be multiplied again and again.
+def _on_gpu(matrix: Any) -> bool:
+    """Whether it is a CSR matrix of CuPy's."""
+    return type(matrix).__module__.startswith("cupyx.") and getattr(matrix, "format", "") == "csr"
+
+
+def _where(matrix: Any, threads: int | None, where: Any, products: int) -> tuple[gpu.Device | None, str]:
+    """The GPU, or None for this machine's cores, and the reason."""
+    if isinstance(where, gpu.Device):
+        return where, "on the device given"
+    if where not in ("auto", "cpu", "gpu"):
+        raise BadInput(f"where must be auto, cpu or gpu, not {where!r}")
+    if where == "cpu":
+        return None, "on the CPU, as asked"
+    if where == "gpu":
+        return gpu.gpu(), "on the GPU, as asked"
+    if _on_gpu(matrix):
+        return gpu.gpu(), "on the GPU, where the matrix lies"
+    if why := missing():
+        return None, f"on the CPU: {why}"
+    csr, cores = checked(matrix), threads or numba.get_num_threads()
+    here, there = gpu.estimate(csr.nnz, csr.shape, csr.dtype.itemsize, cores, products)
+    told = f"{1e3 * there:.3g} ms a product on the GPU, copies of vectors included, {1e3 * here:.3g} on {cores} cores"
+    return (gpu.gpu(), f"on the GPU: {told}") if there < here else (None, f"on the CPU: {told}")
+
+
+def spmv(matrix: Any, threads: int | None = None, where: Any = "auto", products: int = 1000) -> Spmv:
+    """The matrix, ready to be multiplied again and again, some `products` times.
+
+    On a machine with a GPU (extra gpu) it goes there if that is faster with vectors copied each time, or if it is a
+    matrix of CuPy's already; vectors of CuPy's then stay there. From 300 products on two ways are
+    tried first, from 1,600 on all.
 
     >>> import scipy.sparse
     >>> (spmv(scipy.sparse.eye_array(3, format="csr")) @ [1.0, 2.0, 3.0]).tolist()
     [1.0, 2.0, 3.0]
     """
-    return Spmv(matrix, threads)
+    return Spmv(matrix, threads, where, products)
 
 
 # --------------------------------------------------------------------------------------------------- rivals
