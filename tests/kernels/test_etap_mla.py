@@ -45,6 +45,21 @@ def test_shares_are_equal_and_cover_every_block_once(lengths: list[int], workers
     assert made.sequences[-1] == len(made.pieces)
 
 
+@given(st.lists(st.integers(0, 900), min_size=1, max_size=9), st.integers(1, 40), st.sampled_from([16, 64]))
+@settings(max_examples=60, deadline=None)
+def test_whole_shares_never_go_on_into_another_sequence(lengths: list[int], workers: int, block: int) -> None:
+    made = plan(lengths, workers, block, whole=True)
+    seen = [(s, b) for s, first, last in made.pieces.tolist() for b in range(first, last)]
+    assert seen == [(s, b) for s, length in enumerate(lengths) for b in range(-(-length // block))]
+    assert len(made.workers) - 1 <= max(1, workers)
+    busy = sum(length > 0 for length in lengths)
+    if 0 < busy <= workers:
+        assert (np.diff(made.workers) == 1).all()
+        blocks = np.diff(made.pieces[:, 1:], axis=1).ravel()
+        per = sum(-(-length // block) for length in lengths)
+        assert blocks.max() <= -(-per // max(1, workers - busy + 1)) + 1
+
+
 # -------------------------------------------------------------------------------------------------------- on the CPU
 
 

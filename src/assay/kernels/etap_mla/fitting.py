@@ -24,7 +24,7 @@ def fitted(form: str, problem: Problem, device: str = "cuda", kind: str = "bfloa
     table, lengths = (torch.from_numpy(x).to(device) for x in (problem.table, problem.lengths))
     taken: list[tuple[float, int, Any]] = []
     for place, setting in enumerate([gpu.FIRST[form], *gpu.SETTINGS[form]][:ENOUGH]):
-        made = plan(problem.lengths, sms * setting.on_each, setting.block)
+        made = plan(problem.lengths, sms * setting.on_each, setting.block, setting.whole)
         try:
             decoder = gpu.Decoder(form, setting, query, cache, table, lengths, made, problem.scale, torch.float32)
             decoder.run()

@@ -214,11 +214,13 @@ class Setting:
     on_each: int = 1
     registers: int | None = None  # at most so many a thread, where two workers share a multiprocessor
     columns: int = 8  # the least heads of a transposed tile; Triton's compiler takes WGMMA from 16 on
+    whole: bool = False  # no worker goes on into another sequence
 
     def __str__(self) -> str:
         limit = f" r{self.registers}" if self.registers else ""
         wide = f" c{self.columns}" if self.columns > 8 else ""
-        return f"{self.loads} b{self.block} w{self.warps} s{self.stages} x{self.on_each}{limit}{wide}"
+        whole = " whole" if self.whole else ""
+        return f"{self.loads} b{self.block} w{self.warps} s{self.stages} x{self.on_each}{limit}{wide}{whole}"
 
 
 def _some(loads: str, blocks: Any, warps: Any, stages: Any = (1,), on_each: Any = (1,)) -> list[Setting]:
@@ -232,6 +234,7 @@ SETTINGS: dict[str, list[Setting]] = {
         *(Setting(64, 8, loads, 1, 2, 128) for loads in ("bulk", "async")),
         Setting(64, 4, "bulk", 1, 2),
         *_some("async", (64,), (4, 8), (2, 3)),
+        *_some("async", (64,), (4,), (1,), (2, 3)),
         *_some("bulk", (64,), (4, 8), (2, 3)),
         *_some("ahead", (64,), (8, 16)),
         *_some("async", (128,), (8,), (1,)),
