@@ -1,7 +1,8 @@
 """Sparse decode attention with a block size per head on one GPU, checked, beside uniform blocks and full attention.
 
     python3 benchmarks/h200_ab_sparse.py                # NVIDIA GPU with torch and Triton; no assay
-    python3 benchmarks/h200_ab_sparse.py check steps    # some parts: check, steps, kernels, tuning
+    python3 benchmarks/h200_ab_sparse.py check first    # some parts: check, first, kernels, rest
+    BATCHES=1 METHODS=ab-sparse,quest-32 python3 benchmarks/h200_ab_sparse.py first rest    # some shapes and methods
 
 The kernels are read from the package (`src/assay/kernels/ab_sparse/gpu.py`). Writes h200_ab_sparse.jsonl to $OUT, or
 here: a line a measurement, as it comes. A step (estimate, choose, attend, merge) is captured as one CUDA graph, as
@@ -15,22 +16,22 @@ SECONDS (170 unless told otherwise).
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import json
 import os
 import statistics
-import sys
 import time
 import traceback
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import torch
 
-SOURCE = Path(__file__).parents[1] / "src/assay/kernels/ab_sparse/gpu.py"
-OUT = Path(os.environ.get("OUT", "."), "h200_ab_sparse.jsonl")
-STARTED = time.monotonic()
+import h200_common as common
+from h200_common import STARTED
+
+common.packages("assay.kernels.ab_sparse")
+
+from assay.kernels.ab_sparse import gpu  # noqa: E402
+
 SECONDS = float(os.environ.get("SECONDS", "170"))
 DEVICE = os.environ.get("DEVICE", "cuda")  # "cpu" with TRITON_INTERPRET=1: the same code, tiny and slow
 CUDA = DEVICE == "cuda"
@@ -48,24 +49,7 @@ SHAPES = (
 )  # fmt: skip
 
 
-def load(path):
-    """A file of the package as a module, without assay."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-gpu = load(SOURCE)
-
-
-def tell(part, **row):
-    """One line of the answer, at once."""
-    row = {"part": part, **row}
-    with OUT.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(json.dumps(row)[:400], flush=True)
+tell = None
 
 
 def left():
@@ -101,52 +85,25 @@ class Caches:
 # ---------------------------------------------------------------------------------------------- timing
 
 
-FLUSH = None
-
-
 def timed(runs, rounds=ROUNDS):
-    """Seconds of each run in each round, all once a round, the L2 cache overwritten before each."""
-    global FLUSH
-    names, marks = list(runs), {name: [] for name in runs}
-    for name in names:
-        runs[name]()
-    synchronize()
-    if not CUDA:
-        for name in names:
-            begin = time.perf_counter()
-            runs[name]()
-            marks[name].append(time.perf_counter() - begin)
-        return marks
-    if FLUSH is None:
-        FLUSH = torch.empty(256 << 20, dtype=torch.uint8, device=DEVICE)
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            FLUSH.fill_(turn)
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            runs[name]()
-            end.record()
-            marks[name].append((begin, end))
-    synchronize()
-    return {name: [a.elapsed_time(b) / 1e3 for a, b in pairs] for name, pairs in marks.items()}
+    """Seconds of each run in each round; on a CPU once, by the wall."""
+    if CUDA:
+        return common.timed(runs, rounds, common.TorchClock)
+    marks = {}
+    for name, run in runs.items():
+        begin = time.perf_counter()
+        run()
+        marks[name] = [time.perf_counter() - begin]
+    return marks
 
 
 def captured(run):
     """A run as one CUDA graph, launched by one call; as it is where that fails."""
-    run()
-    synchronize()
     if not CUDA:
+        run()
         return run
     try:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            run()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            run()
-        return graph.replay
+        return common.captured(run)
     except Exception as error:
         tell("ab-sparse-error", what="capture", error=str(error)[:300])
         synchronize()
@@ -270,11 +227,16 @@ def check():
 METHODS = {f"ab-sparse, {name}": (sizes, 4) for name, sizes in MIXES.items()}
 METHODS |= {"quest-32": ((32,) * 8, 16), "quest-32 int4": ((32,) * 8, 4), "full": ((), 16)}
 METHODS |= {"quest-16": ((16,) * 8, 16), "quest-8 int4": ((8,) * 8, 4)}
+if some := os.environ.get("METHODS"):  # beginnings of names
+    METHODS = {name: how for name, how in METHODS.items() if name.startswith(tuple(some.split(",")))}
 
 
 def steps(shapes=SHAPES):
     """Every method on every shape, best settings, interleaved."""
+    batches = os.environ.get("BATCHES", "").split(",")
     for model, tokens, batch in shapes:
+        if batches != [""] and str(batch) not in batches:
+            continue
         if left() < 25:
             tell("ab-sparse-skipped", model=model, tokens=tokens, batch=batch)
             continue
@@ -384,23 +346,14 @@ def kernels():
 
 
 def main():
+    global tell
+    tell = common.Answers("h200_ab_sparse", shown=400)
     if CUDA:
         facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": gpu.triton.__version__}
         tell("ab-sparse-facts", **facts)
-    for part in sys.argv[1:] or ("check", "first", "kernels", "rest"):
-        begun = time.monotonic()
-        try:
-            if part == "first":
-                steps(SHAPES[:3])
-            elif part == "rest":
-                steps(SHAPES[3:])
-            else:
-                globals()[part]()
-        except Exception:
-            tell("ab-sparse-error", what=part, error=traceback.format_exc()[-1500:])
-        tell("done", name=part, seconds=time.monotonic() - begun, all=time.monotonic() - STARTED)
+    parts = {"check": check, "first": lambda: steps(SHAPES[:3]), "kernels": kernels, "rest": lambda: steps(SHAPES[3:])}
+    tell.run(common.asked(parts))
 
 
 if __name__ == "__main__":
-    OUT.unlink(missing_ok=True)
     main()

@@ -17,8 +17,6 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import glob
-import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -28,24 +26,21 @@ from pathlib import Path
 
 import numpy as np
 
+import h200_common as common
+from h200_common import STARTED, timed
+
+common.packages("assay.kernels.bigint_div")
+
+from assay.kernels.bigint_div import layout, pairs  # noqa: E402
+
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = ROOT / "src/assay/kernels/bigint_div"
-OUT = Path(os.environ.get("OUT", "."), "h200_bigint_div.jsonl")
-STARTED, LIMIT = time.monotonic(), float(os.environ.get("LIMIT", "172"))
+LIMIT = float(os.environ.get("LIMIT", "172"))
+tell = None
 PAIRS, ROUNDS = 4096, 9
 BITS = (1 << 15, 1 << 17, 1 << 16, 1 << 18)
 
 
-def load(path):
-    """A file of the package as a module, without assay."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-layout, pairs = load(KERNELS / "layout.py"), load(KERNELS / "pairs.py")
 Setting = layout.Setting
 SETTINGS = {
     1 << 15: [Setting(64, 96, 3, 8), Setting(128, 64, 3, 6), Setting(128, 96, 3, 4)],
@@ -59,38 +54,7 @@ def left():
     return LIMIT - (time.monotonic() - STARTED)
 
 
-def tell(part, **row):
-    """One line of the answer, at once."""
-    row = {"part": part, **row}
-    with OUT.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(json.dumps(row), flush=True)
-
-
 # ------------------------------------------------------------------------------------------------- the GPU
-
-FLUSH = None
-
-
-def timed(contenders, rounds=ROUNDS):
-    """Seconds by CUDA events of each contender in each round, all once a round, the L2 cache overwritten before each."""
-    global FLUSH
-    if FLUSH is None:
-        FLUSH = cp.empty(256 << 20, cp.uint8)
-    names, marks = list(contenders), {name: [] for name in contenders}
-    for name in names:
-        contenders[name]()
-    cp.cuda.Device().synchronize()
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            FLUSH.fill(turn)
-            begin, end = cp.cuda.Event(), cp.cuda.Event()
-            begin.record()
-            contenders[name]()
-            end.record()
-            marks[name].append((begin, end))
-    cp.cuda.Device().synchronize()
-    return {name: [cp.cuda.get_elapsed_time(*p) / 1e3 for p in marked] for name, marked in marks.items()}
 
 
 class Divider:
@@ -366,7 +330,8 @@ def processor():
 def main():
     if sys.argv[1:2] == ["--worker"]:
         return worker(*map(int, sys.argv[2:]))
-    global cp
+    global cp, tell
+    tell = common.Answers("h200_bigint_div")
     parts = {"check": check, "times": times, "gmp": gmp, "classical": classical}
     asked = sys.argv[1:] or ["times", "gmp", "check", "classical"]
     if set(asked) - {"gmp"}:

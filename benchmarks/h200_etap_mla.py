@@ -2,6 +2,7 @@
 
     python3 benchmarks/h200_etap_mla.py                 # torch and Triton; no assay
     python3 benchmarks/h200_etap_mla.py contexts few    # some parts: machine, contexts, accuracy, heads, few, ragged
+    QUICK=1 python3 benchmarks/h200_etap_mla.py contexts    # the likeliest settings alone: under a minute
 
 Kernels and plans are read from the package's files. First every setting of every form is compiled and tried on a small
 poisoned problem, in processes of their own, so that one that crashes or never ends takes nothing with it. What was
@@ -11,20 +12,19 @@ interleaved over rounds, with the L2 cache overwritten before each. Ends by itse
 """
 
 # mypy: ignore-errors
-# ruff: noqa: B023, D102
+# ruff: noqa: B023, D102, E731
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
+import functools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 
 STARTED = time.monotonic()
@@ -36,36 +36,29 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-HOME = Path(__file__).parents[1] / "src/assay/kernels/etap_mla"
-OUT = Path(os.environ.get("OUT", "."), "h200_etap_mla.jsonl")
+import h200_common as common  # noqa: E402
+from h200_common import captured  # noqa: E402
+
+common.packages("assay.kernels.etap_mla")
+
+from assay.kernels.etap_mla import gpu  # noqa: E402
+from assay.kernels.etap_mla import plan as plans  # noqa: E402
+
+OUT = Path(os.environ.get("OUT", "."))
+QUICK = bool(os.environ.get("QUICK"))  # only settings that were fast before, and new ones
 WORKERS, PAGE, WIDTH, CLOSE = 14, 64, 576, 2e-5
 ROUNDS, FEW_ROUNDS, KEPT = 15, 4, 6
 SCALE = WIDTH**-0.5
-PART = "etap-mla"
-
-
-def load(path):
-    """A file of the package as a module, without assay."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-gpu, plans = load(HOME / "gpu.py"), load(HOME / "plan.py")
+tell = None
 
 
 def passed():
     return time.monotonic() - STARTED
 
 
-def tell(what, **row):
-    """One line of the answer, at once."""
-    row = {"part": PART, "what": what, **row}
-    with OUT.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(json.dumps(row), flush=True)
+def timed(contenders, rounds=ROUNDS):
+    """Seconds of each contender in each round, by torch's events."""
+    return common.timed(contenders, rounds, common.TorchClock)
 
 
 # --------------------------------------------------------------------------------------------- problems and references
@@ -105,7 +98,7 @@ class Problem:
 
     def decoder(self, form, setting, workers=None, dtype=None):
         sms = torch.cuda.get_device_properties(0).multi_processor_count
-        plan = plans.plan(self.lengths, workers or sms * setting.on_each, setting.block)
+        plan = plans.plan(self.lengths, workers or sms * setting.on_each, setting.block, setting.whole)
         return gpu.Decoder(
             form, setting, self.query, self.pages, self.table, self.on_gpu, plan, SCALE, dtype or torch.bfloat16
         )
@@ -141,43 +134,6 @@ def off(out, right):
 
 
 # ----------------------------------------------------------------------------------------------------------- timing
-
-
-def captured(run):
-    """The launches as a graph, so that the host's pace does not count. It holds `run`, whose buffers it writes."""
-    run()
-    torch.cuda.synchronize()
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        run()
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph):
-        run()
-    return lambda held=run: graph.replay()
-
-
-FLUSH = []
-
-
-def timed(contenders, rounds=ROUNDS):
-    """Seconds of each contender in each round, all once a round, the L2 cache overwritten before each."""
-    if not FLUSH:
-        FLUSH.append(torch.empty(256 << 20, dtype=torch.uint8, device="cuda"))
-    names, marks = list(contenders), {name: [] for name in contenders}
-    for name in names:
-        contenders[name]()
-    torch.cuda.synchronize()
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            FLUSH[0].fill_(turn)
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            contenders[name]()
-            end.record()
-            marks[name].append((begin, end))
-    torch.cuda.synchronize()
-    return {name: [a.elapsed_time(b) / 1e3 for a, b in pairs] for name, pairs in marks.items()}
 
 
 def fastest(problem, form, settings, workers=None, keep=1):
@@ -234,6 +190,11 @@ def rivals(problem, with_sdpa=True):
 
 def wanted():
     """Every setting with 16 heads; for 8, 32 and 64 heads those that suit; the likeliest first."""
+    if QUICK:
+        likely = {"transposed": ("async b64 w4",), "padded": ("bulk b64 w8 s2", "async b64 w8 s2"),
+                  "narrow": ("async b64 w4 s2 x2", "async b64 w4 s3 x2", "async b32 w4 s3 x2")}  # fmt: skip
+        return [(form, setting, 16) for form, names in likely.items() for setting in gpu.SETTINGS[form]
+                if str(setting).startswith(names)]  # fmt: skip
     items = [(form, setting, 16) for place in range(40) for form, all_ in gpu.SETTINGS.items()
              for setting in all_[place : place + 1]]  # fmt: skip
     for heads in (8, 64, 32):
@@ -285,7 +246,7 @@ def worker(first, step):
 def tried():
     """The settings of each form and number of heads that compiled in time and gave the right result."""
     command = [sys.executable, __file__, "--worker"]
-    logs = [OUT.with_name(f"etap-worker-{i}.log") for i in range(WORKERS)]
+    logs = [OUT / f"etap-worker-{i}.log" for i in range(WORKERS)]
     running = []
     for i, log in enumerate(logs):
         with log.open("w") as file:
@@ -319,7 +280,8 @@ def tuned(good, cache):
         if heads != 16:
             ranked[form, heads] = settings
             continue
-        order = fastest(problem, form, settings, keep=len(settings))
+        both = [one for s in settings for one in (s, dataclasses.replace(s, whole=True))]
+        order = fastest(problem, form, both, keep=len(both))
         for setting, seconds in order:
             tell("tuned", form=form, setting=str(setting), heads=16, seconds=seconds, bytes=problem.bytes)
         ranked[form, 16] = [setting for setting, _ in order]
@@ -409,17 +371,14 @@ def ragged(cache, ranked):
 
 
 def main(parts):
-    OUT.unlink(missing_ok=True)
+    global tell
+    answers = common.Answers("h200_etap_mla")
+    tell = lambda what, **row: answers("etap-mla", what=what, **row)
     good = tried()
     cache = Cache(16, 65536, 0)
     ranked = tuned(good, cache)
-    for part in parts or ("machine", "contexts", "accuracy", "heads", "few", "ragged"):
-        begun = passed()
-        try:
-            globals()[part](cache, ranked)
-        except Exception:
-            tell("failed", name=part, error=traceback.format_exc()[-1500:])
-        tell("done", name=part, seconds=passed() - begun, all=passed())
+    chosen = {name: globals()[name] for name in parts or ("machine", "contexts", "accuracy", "heads", "few", "ragged")}
+    answers.run({name: functools.partial(part, cache, ranked) for name, part in chosen.items()})
 
 
 if __name__ == "__main__":

@@ -14,25 +14,19 @@ itself after LIMIT seconds; what comes first matters most.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import statistics
 import sys
 import time
 import traceback
-import types
-from pathlib import Path
 
 import numpy as np
 import torch
 
-SOURCE = Path(__file__).parents[1] / "src/assay"
-OUT = Path(os.environ.get("OUT", "."), "h200_falcongemm.jsonl")
-STARTED, LIMIT = time.monotonic(), float(os.environ.get("LIMIT", 165))
-for name in ("assay", "assay.kernels", "assay.kernels.falcongemm", "assay.record"):  # packages without their __init__
-    package = types.ModuleType(name)
-    package.__path__ = [str(SOURCE.joinpath(*name.split(".")[1:]))]
-    sys.modules[name] = package
+import h200_common as common
+from h200_common import STARTED, medians
+
+common.packages("assay.kernels.falcongemm")
 
 from assay.kernels.falcongemm import decision, gpu  # noqa: E402
 from assay.kernels.falcongemm.schemes import named  # noqa: E402
@@ -41,14 +35,8 @@ from assay.kernels.falcongemm.shapes import shapes as llm_shapes  # noqa: E402
 KINDS = {"bf16": torch.bfloat16, "f32": torch.float32, "tf32": torch.float32, "f16": torch.float16}
 SCHEMES = [named(name) for name in gpu.SCHEMES]
 PROFILES = {}
-
-
-def tell(part, **row):
-    """One line of the answer, at once."""
-    row = {"part": part, **row}
-    with OUT.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(json.dumps(row)[:300], flush=True)
+LIMIT = float(os.environ.get("LIMIT", 165))
+tell = None
 
 
 def left():
@@ -62,10 +50,6 @@ def use(kind):
 
 def drawn(rows, cols, dtype):
     return (torch.rand((rows, cols), device="cuda", dtype=torch.float32) - 0.5).to(dtype)
-
-
-def medians(seconds):
-    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def off(out, right):
@@ -362,6 +346,8 @@ PARTS = {
 
 
 def main():
+    global tell
+    tell = common.Answers("h200_falcongemm", shown=300)
     for part in sys.argv[1:] or PARTS:
         begun = time.monotonic()
         try:

@@ -2,7 +2,8 @@
 
     python benchmarks/h200_store.py DATE FIRST.jsonl [SECOND.jsonl ...]
 
-A part that several files have is taken from the last of them; one that none has stays as it was. How a run went (what
+A part that several files have is taken from the last of them; one that none has stays as it was. Of parts in GROUPS
+(a matrix in one precision, a kind of measurement) only the groups that a file has are taken anew. How a run went (what
 took how long, what failed) is not kept.
 """
 
@@ -18,6 +19,7 @@ import numpy as np
 TARGET = Path(__file__).parents[1] / "src/assay/kernels/engine/h200.json"
 CUCO = Path(__file__).parents[1] / "src/assay/training/cuco/h200.json"  # another room's, with every round
 PASSING = ("took", "done", "error", "failed")
+GROUPS = {"merbit": ("matrix", "dtype"), "etap-mla": ("what",)}
 
 
 def short(row: dict[str, Any]) -> dict[str, Any]:
@@ -40,22 +42,27 @@ def keep_cuco(source: str, rows: list[dict[str, Any]]) -> None:
         CUCO.write_text(f'{{"source": {json.dumps(source)},\n{parts}}}\n')
 
 
+def group(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What is replaced together: a part, or a group of it."""
+    return (row["part"], *(row.get(name) for name in GROUPS.get(row["part"], ())))
+
+
 def main() -> None:
     date, *files = sys.argv[1:]
     source = f"measured on one NVIDIA H200 on {date} by benchmarks/h200_*.py"
     every = [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
     keep_cuco(source, every)
-    parts: dict[str, list[dict[str, Any]]] = {}
+    parts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in json.loads(TARGET.read_text())["rows"]:
-        parts.setdefault(row["part"], []).append(row)
+        parts.setdefault(group(row), []).append(row)
     for file in files:
-        found: dict[str, list[dict[str, Any]]] = {}
+        found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for line in Path(file).read_text().splitlines():
             row = json.loads(line)
             if row["part"].startswith("cuco-"):
                 continue
             if row["part"].rpartition("-")[2] not in PASSING and row.get("what") not in PASSING:
-                found.setdefault(row["part"], []).append(short(row))
+                found.setdefault(group(row), []).append(short(row))
         parts |= found
     rows = [row for part in parts.values() for row in part]
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)

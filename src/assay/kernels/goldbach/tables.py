@@ -1,6 +1,6 @@
 """What both sieves start from: primes, bit patterns of the smallest ones, and the arguments of the CUDA kernels.
 
-Only NumPy is imported: `benchmarks/h200_kernels.py` reads this file on machines that have no assay.
+Only NumPy is imported: `benchmarks/h200_goldbach.py` reads this file on machines that have no assay.
 """
 
 from __future__ import annotations

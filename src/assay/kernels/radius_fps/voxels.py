@@ -1,6 +1,6 @@
 """Points in voxels for the GPU: leaves of an octree with a sphere each, or of a k-d tree with a box each.
 
-Only NumPy is imported: `benchmarks/h200_kernels.py` reads this file on machines that have no assay.
+Only NumPy is imported: `benchmarks/h200_radius_fps.py` reads this file on machines that have no assay.
 """
 
 from __future__ import annotations
