@@ -15,7 +15,7 @@ file without assay.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: D102, D103
+# ruff: noqa: D102
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def estimate_codes(
     q, codes, fold, tile_head, tile_first, first, scored, blocks, heads, group,
     WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    """The best score that any query of a group can reach in each block, from corners of 4 bits."""
     tile, cache = tl.program_id(0), tl.program_id(1).to(tl.int64)
     head = tl.load(tile_head + tile)
     begin, end = tl.load(tile_first + tile), tl.load(first + head + 1)
@@ -61,6 +62,7 @@ def estimate_corners(
     q, corners, fold, tile_head, tile_first, first, scored, blocks, heads, group,
     WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    """The same from corners in half precision."""
     tile, cache = tl.program_id(0), tl.program_id(1).to(tl.int64)
     head = tl.load(tile_head + tile)
     begin, end = tl.load(tile_first + tile), tl.load(first + head + 1)
@@ -79,6 +81,7 @@ def estimate_corners(
 
 @triton.jit
 def choose(scored, first, begin, chosen, blocks, picks, MOST: tl.constexpr):
+    """The blocks of each head with the highest scores, in the order of their places."""
     head, cache = tl.program_id(0), tl.program_id(1)
     start, out = tl.load(first + head), tl.load(begin + head)
     size, want = tl.load(first + head + 1) - start, tl.load(begin + head + 1) - out
@@ -109,6 +112,7 @@ def attend(
     q, keys, values, pages, chosen, begin, shift, parts, most, total, tokens, sink, end, picks, heads, group, scale,
     WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, PAGE: tl.constexpr,
 ):  # fmt: skip
+    """Attention of a split's tokens: sums of weighted values, with their maxima and sums of weights."""
     split, head, cache = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     splits = tl.num_programs(0)
     at, bits = tl.load(begin + head), tl.load(shift + head)
@@ -150,6 +154,7 @@ def attend(
 
 @triton.jit
 def merge(parts, most, total, out, splits, group, WIDTH: tl.constexpr, SPLITS: tl.constexpr):
+    """The splits of each query head, weighed by their maxima and sums."""
     pair, g = tl.program_id(0).to(tl.int64), tl.program_id(1)
     s, c = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
     where = (pair * splits + s) * group + g

@@ -131,11 +131,20 @@ def _naturals(values: Iterable[Any], name: str) -> list[int]:
 
 
 @overload
-def divide(u: int, v: int, device: str = "auto") -> tuple[int, int]: ...
+def divide(u: int, v: int, device: str = "auto") -> tuple[int, int]:
+    """The quotient and the remainder of two numbers."""
+
+
 @overload
-def divide(u: Sequence[int], v: Sequence[int] | int, device: str = "auto") -> tuple[list[int], list[int]]: ...
+def divide(u: Sequence[int], v: Sequence[int] | int, device: str = "auto") -> tuple[list[int], list[int]]:
+    """Those of lists of numbers, or of a list by one number."""
+
+
 @overload
-def divide(u: Limbs, v: Limbs, device: str = "auto") -> tuple[Limbs, Limbs]: ...
+def divide(u: Limbs, v: Limbs, device: str = "auto") -> tuple[Limbs, Limbs]:
+    """Those of rows of limbs."""
+
+
 def divide(u: Any, v: Any, device: str = "auto") -> Any:
     """Quotients and remainders, as `divmod` gives them: of two numbers, of lists of them, or of rows of limbs.
 
