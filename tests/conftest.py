@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 import assay
 from assay.cli import main as command_line
@@ -28,6 +29,10 @@ settings.register_profile(
 )  # fmt: skip
 settings.register_profile("deep", parent=settings.get_profile("ci"), derandomize=False, max_examples=MANY)
 settings.load_profile(PROFILE)
+if PROFILE == "ci":
+    # It also tries numbers and words that it finds in the code that is loaded: other ones in every run, since that
+    # depends on which tests a process had before.
+    providers._get_local_constants = lambda: providers._local_constants
 
 SOURCE = Path(assay.__file__).parent
 

@@ -19,7 +19,7 @@ from assay.training.hexiseq.attention_job import drawn
 from assay.training.hexiseq.machines import Machines, mixed
 from assay.training.hexiseq.pace import Clockwork, Split, Work, work
 from assay.training.hexiseq.rivals import by_peak, fastest, systems
-from assay.training.hexiseq.scheduler import cuts, filled, schedule, symmetric, whole_heads
+from assay.training.hexiseq.scheduler import Found, cuts, filled, schedule, symmetric, whole_heads
 from tests.oracles import uneven_splits
 
 KINDS = ("h100", "a100", "a800", "l40s", "rtx4090", "h20")
@@ -37,6 +37,15 @@ def small(seq: int, heads: int = 8, kv_heads: int = 4) -> Work:
     return Work(seq, 4, heads, kv_heads, 64, 4e8, 1e8, 2e8, 1e9, 3e4, 1e5)
 
 
+def scheduled(clock: Clockwork) -> Found | None:
+    """The best split; None where the sequence is too long, which it must be for equal shares, too."""
+    try:
+        return schedule(clock)
+    except BadInput:
+        assert not any(clock.pace(symmetric(clock, cut)).fits for cut in cuts(clock))
+        return None
+
+
 @given(st.integers(0, 10_000), st.integers(1, 6))
 def test_a_step_takes_what_its_messages_and_products_take_one_by_one(seed: int, ranks: int) -> None:
     random = np.random.default_rng(seed)
@@ -52,7 +61,9 @@ def test_a_step_takes_what_its_messages_and_products_take_one_by_one(seed: int, 
 @given(st.integers(0, 10_000), st.integers(2, 8), st.sampled_from([2048, 32_768, 300_000]))
 def test_every_token_and_whole_heads_are_dealt_and_fit_into_memory(seed: int, ranks: int, seq: int) -> None:
     on, job = some_machines(np.random.default_rng(seed), ranks), small(seq)
-    found = schedule(Clockwork(on, job))
+    found = scheduled(Clockwork(on, job))
+    if found is None:
+        return
     found.split.check(job)
     assert found.pace.fits
     assert (found.pace.memory <= on.memory).all()
@@ -65,8 +76,8 @@ def test_no_equal_shares_are_faster_on_any_cluster(seed: int, ranks: int, seq: i
     on, job = some_machines(np.random.default_rng(seed), ranks), small(seq)
     clock = Clockwork(on, job)
     equal = fastest(clock, [symmetric(clock, cut) for cut in cuts(clock)])
-    found = schedule(clock)
-    assert equal is None or found.pace.seconds <= equal[1].seconds * (1 + 1e-9)
+    found = scheduled(clock)
+    assert equal is None or (found is not None and found.pace.seconds <= equal[1].seconds * (1 + 1e-9))
 
 
 @pytest.mark.parametrize("seq", [65_536, 262_144])
