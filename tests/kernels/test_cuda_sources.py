@@ -212,6 +212,17 @@ def test_a_users_product_runs_on_a_device_by_the_way_that_was_fastest(monkeypatc
     with pytest.raises(BadInput, match="where must be"):
         spmv(a, where="moon")
 
+    def full(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(sweeps, "swept", full)  # what has no room is left out, as long as something has
+    assert [way.name for way in gpu.ways(emulated(), on_device(a))] == ["7x2", "panels small"]
+    monkeypatch.setattr(layout, "tiles", full)
+    with pytest.raises(BadInput, match="does not fit into the GPU's memory"):
+        spmv(a, where=emulated())
+    with pytest.raises(BadInput, match="must be float32 or float64"):
+        gpu.Product(emulated(), a.astype(np.complex64), 1)
+
 
 @pytest.mark.skipif(not missing(), reason="there is a GPU")
 def test_without_a_gpu_products_stay_on_the_cpu_and_say_why() -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from assay.kernels.merbit import layout, sweeps
+from assay.record.errors import BadInput
 
 HERE = Path(__file__).parent
 NAMES = {4: "float", 8: "double"}
@@ -187,15 +189,27 @@ def swept(device: Device, a: Matrix, dealt: bool = False, each: int = EACH, warp
 
 
 def ways(device: Device, a: Matrix, every: bool = True) -> list[Way]:
-    """All that is tried on a matrix; or two ways alone, which take a tenth of the time to prepare."""
-    if not every:
-        return [tiled(device, a, *BEST), swept(device, a)]
-    made = [tiled(device, a, items, warps) for items, warps in CONFIGURATIONS]
-    if len(a.col) and layout.popular(device.arrays, a.col, a.shape[1])[1] - a.shape[1] / len(a.col) >= layout.WORTH:
-        made += [tiled(device, a, *BEST, order) for order in ("popular", "sorted")]
+    """All that is tried on a matrix; or two ways alone, which take a tenth of the time to prepare.
+
+    What does not fit into the GPU's memory beside the matrix is left out, but for the first tiles.
+    """
     size = a.val.dtype.itemsize
-    made += [in_panels(device, a, setting[size], f"panels {name}") for name, setting in SETTINGS.items()]
-    return made + [swept(device, a, dealt) for dealt in (False, True)]
+    more: list[Callable[[], Way]] = [partial(swept, device, a)]
+    if every:
+        popular = layout.popular(device.arrays, a.col, a.shape[1])[1] - a.shape[1] / max(1, len(a.col))
+        orders = ("popular", "sorted") if popular >= layout.WORTH else ()
+        more = [
+            *(partial(tiled, device, a, *shape) for shape in CONFIGURATIONS if shape != BEST),
+            *(partial(tiled, device, a, *BEST, order) for order in orders),
+            *(partial(in_panels, device, a, each[size], f"panels {name}") for name, each in SETTINGS.items()),
+            *more,
+            partial(swept, device, a, True),
+        ]
+    made = [tiled(device, a, *BEST)]
+    for make in more:
+        with suppress(MemoryError):
+            made.append(make())
+    return made
 
 
 def fastest(device: Device, a: Matrix, every: bool = True) -> Way:
@@ -218,6 +232,7 @@ def fastest(device: Device, a: Matrix, every: bool = True) -> Way:
 COPIED = 6.8e9  # bytes a second between a host's memory, pageable, and a GPU's, as beside the H200
 MULTIPLIED = 1.2e12  # bytes of a matrix a second: the least of the study's matrices on the H200
 A_CORE = 8e9  # bytes of a matrix that a core of a processor multiplies in a second
+STARTING = 4e-5  # seconds: two copies and a product that are waited for, each some 12 µs there
 TRYING = 0.3  # seconds of trying every way
 SOME, PAYS = 300, 1600  # products from which on trying two ways pays on an H200, and trying every way
 
@@ -225,7 +240,7 @@ SOME, PAYS = 300, 1600  # products from which on trying two ways pays on an H200
 def estimate(nonzeros: int, shape: tuple[int, int], size: int, cores: int, products: int) -> tuple[float, float]:
     """Seconds of a product on so many cores and on a GPU to which vectors are copied, preparation shared out.
 
-    >>> cpu, there = estimate(10_000, (1000, 1000), 8, 2, 1000)  # small: copies and trying take longer
+    >>> cpu, there = estimate(10_000, (1000, 1000), 8, 2, 1000)  # small: starting takes longer
     >>> cpu < there
     True
     >>> cpu, there = estimate(300_000_000, (1_000_000, 1_000_000), 8, 2, 10_000)
@@ -234,7 +249,7 @@ def estimate(nonzeros: int, shape: tuple[int, int], size: int, cores: int, produ
     """
     matrix, vectors = nonzeros * (size + 4), sum(shape) * size
     once = matrix / COPIED + (TRYING if products >= PAYS else 0.0)
-    return matrix / (A_CORE * cores), vectors / COPIED + matrix / MULTIPLIED + once / max(1, products)
+    return matrix / (A_CORE * cores), STARTING + vectors / COPIED + matrix / MULTIPLIED + once / max(1, products)
 
 
 class Product:
@@ -242,11 +257,17 @@ class Product:
 
     def __init__(self, device: Device, csr: Any, products: int) -> None:
         xp = device.arrays
+        if csr.dtype not in (np.float32, np.float64):
+            raise BadInput(f"values on a GPU must be float32 or float64, these are {csr.dtype}")
         self.arrays, self.shape, self.dtype = xp, csr.shape, np.dtype(csr.dtype)
-        start, col = (xp.ascontiguousarray(xp.asarray(part), np.int32) for part in (csr.indptr, csr.indices))
-        matrix = Matrix(start, col, xp.ascontiguousarray(xp.asarray(csr.data)), csr.shape)
-        trying = products >= SOME and csr.nnz > 0
-        self.way = fastest(device, matrix, products >= PAYS) if trying else tiled(device, matrix, *BEST)
+        try:
+            start, col = (xp.ascontiguousarray(xp.asarray(part), np.int32) for part in (csr.indptr, csr.indices))
+            matrix = Matrix(start, col, xp.ascontiguousarray(xp.asarray(csr.data)), csr.shape)
+            trying = products >= SOME and csr.nnz > 0
+            self.way = fastest(device, matrix, products >= PAYS) if trying else tiled(device, matrix, *BEST)
+        except MemoryError:
+            needed = csr.nnz * (self.dtype.itemsize + 4) / 1e9
+            raise BadInput(f"the matrix, {needed:.1f} GB, does not fit into the GPU's memory; cut it by rows") from None
 
     def __matmul__(self, x: Any) -> Any:
         stays = not isinstance(x, np.ndarray | list | tuple) and hasattr(x, "__cuda_array_interface__")
