@@ -1,18 +1,17 @@
 """A rank's place in a ring: it sends to the next one, receives from the one before, and knows what time it is.
 
-Messages are real: gloo carries them from process to process. A shaped link delivers a message when one of its bandwidth
-and latency would have: each carries the moment of its arrival, and the receiver waits for that. The sender goes on
-computing meanwhile, as a network card lets it.
+Messages are real: sockets carry them from process to process. A shaped link delivers a message when one of its
+bandwidth and latency would have: each carries the moment of its arrival, and the receiver waits for that. The sender
+goes on computing meanwhile, as a network card lets it.
 
 Two clocks run. One is the wall's. The other is the ring's own: a rank's processor time while it computes, and the
-modelled wire while it waits; handing messages to gloo and back is not in it, as a card would do that. Other work on the
-machine delays the first clock and leaves the second alone.
+modelled wire while it waits; handing messages to a socket and back is not in it, as a card would do that. Other work on
+the machine delays the first clock and leaves the second alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,9 +20,9 @@ from numpy.typing import NDArray
 
 from assay.training.engine.shaped import Link as Link
 from assay.training.engine.shaped import link as link
+from assay.training.ncclz.wire import HEAD, Wire
 
 Bytes = NDArray[np.uint8]
-HEAD = 24  # bytes before a message: its length, and when it arrives by either clock
 
 
 class Port:
@@ -35,8 +34,7 @@ class Port:
         if group is not None:
             ranks = [dist.get_global_rank(group, rank) for rank in ranks]
         self.size, self.index = len(ranks), ranks.index(dist.get_rank())
-        self._next, self._before = ranks[(self.index + 1) % self.size], ranks[self.index - 1]
-        self._leaving: deque[tuple[Any, Any]] = deque()
+        self._wire = Wire(dist, ranks, group)
         self.speeds: Any = None  # of coding, once the ranks have agreed on them
         self.start()
 
@@ -59,47 +57,28 @@ class Port:
 
     def send(self, message: Bytes) -> None:
         """Hand a message to the link; it must not be changed afterwards."""
-        import torch
-
-        taken = (HEAD + len(message)) / self.link.bandwidth
+        taken = (HEAD.size + len(message)) / self.link.bandwidth
         self._free = max(self._free, self.now()) + taken
         self._wall_free = max(self._wall_free, time.perf_counter()) + taken
         late = self.link.latency
-        head = torch.tensor([len(message), self._free + late, self._wall_free + late], dtype=torch.float64)
-        self._push(head)
-        if len(message):
-            self._push(torch.from_numpy(message))
-        self.sent += HEAD + len(message)
+        self._wire.send(message, self._free + late, self._wall_free + late)
+        self.sent += HEAD.size + len(message)
         self._mark = time.thread_time()
-
-    def _push(self, tensor: Any) -> None:
-        while self._leaving and self._leaving[0][0].is_completed():
-            self._leaving.popleft()
-        self._leaving.append((self.dist.isend(tensor, self._next, group=self.group), tensor))
 
     def recv(self) -> Bytes:
         """The next message, when it has arrived."""
-        import torch
-
         self.now()
-        head = torch.empty(3, dtype=torch.float64)
-        self.dist.recv(head, self._before, group=self.group)
-        size, arrives, by_the_wall = head.tolist()
-        message = torch.empty(int(size), dtype=torch.uint8)
-        if size:
-            self.dist.recv(message, self._before, group=self.group)
+        found, arrives, by_the_wall = self._wire.recv()
         if self.link.shaped:
             self.clock = max(self.clock, arrives)
             time.sleep(max(0.0, by_the_wall - time.perf_counter()))
-        found: Bytes = message.numpy()
         self._mark = time.thread_time()
         return found
 
     def flush(self) -> None:
         """Wait until all that was sent has left."""
         self.now()
-        while self._leaving:
-            self._leaving.popleft()[0].wait()
+        self._wire.flush()
         self._mark = time.thread_time()
 
     def gather(self, mine: Bytes) -> list[Bytes]:
