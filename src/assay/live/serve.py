@@ -19,6 +19,7 @@ from assay.live.server import Server
 from assay.live.settings import Settings
 from assay.record.errors import AssayError, BadInput
 from assay.serving.engine import components
+from assay.sim import turns
 
 _SWEEP = 0.1  # seconds between two looks for requests that take too long
 _FLUSH = 0.25  # seconds a log line waits at most
@@ -152,6 +153,7 @@ async def run(
             loop.add_signal_handler(number, stop.set)
         if reread is not None:
             loop.add_signal_handler(signal.SIGHUP, lambda: renew(running, reread))
+        turns.ask()
         gc.collect()
         gc.freeze()  # what was imported stays: looking through it again and again would hold up answers
         gc.set_threshold(20_000, 20, 20)  # requests leave no cycles behind; there is little to find
