@@ -31,6 +31,7 @@ import polars as pl
 from assay.record import intervals
 from assay.record.measures import Measure, best, change, clocked, counted, not_here, ratio, rows
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
+from assay.sim.ranks import prepare
 from assay.training.ncclz import fields, quantise, rivals
 from assay.training.ncclz.arbiter import Arbiter as Arbiter
 from assay.training.ncclz.arbiter import Speeds as Speeds
@@ -155,6 +156,9 @@ def chosen(count: int, seed: int) -> dict[str, Any]:
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Fields on shaped links, gradients, training with hooks, the bare loopback, and the arbiter's choices."""
+    from assay.training.ncclz.race_job import IMPORTS
+
+    prepare(IMPORTS)  # meanwhile this process looks at choices
     here = replace(lab, workers=0)  # workers may not start ranks
     once = here.with_seeds(quick=1, full=1)
     few = list(here.with_seeds(quick=3, full=10).seeds)
@@ -163,6 +167,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     trains = [{"ranks": 2, "steps": lab.pick(quick=40, full=400), "seeds": list(lab.seeds)}]
     sums = [{"ranks": 2, "width": lab.pick(quick=WIDTH, full=2 * WIDTH), "bits": BITS, "seeds": few}]
     lab.used.update(lab.seeds)
+    choices = here.with_seeds(quick=2, full=10).run(chosen, [{"count": 1 << 18}])
     tables = {
         "links": once.run(by_link, many, per="race"),
         "gradients": once.run(by_gradient, sums, per="race"),
@@ -170,7 +175,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         "loopback": here.with_seeds(quick=2, full=5).run(
             at_loopback, [{"count": 1 << 20, "rounds": lab.pick(quick=9, full=40)}], per="method"
         ),
-        "choices": here.with_seeds(quick=2, full=10).run(chosen, [{"count": 1 << 18}]),
+        "choices": choices,
     }
     lab.cases.update(("kind", "eps", "gbit", "collective", "size", "method", "hook"))
     lab.cases.difference_update(("seeds", "race"))  # rows say themselves whose seed's they are
