@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,13 +161,15 @@ def stage_passes(training: Training, plan: Hybrid, speed: Floats, squares: Float
                 for each in (one.forward, one.inputs, one.weights, one.wires_forward, one.wires_backward)
             )
             found["F"][at], found["I"][at], found["W"][at] = (
-                forward * times + wires, inputs * times + back, weights * times
+                forward * times + wires,
+                inputs * times + back,
+                weights * times,
             )
             found["sent"][at] = group.hop[mine]
     return Passes(found["F"], found["I"], found["W"], 0 * found["F"], found["sent"], np.zeros(stages))
 
 
-def _sizes(training: Training, plan: Hybrid, replica: int) -> list[tuple[int, Ints]]:
+def _sizes(training: Training, plan: Hybrid, replica: Any) -> list[tuple[int, Ints]]:
     """A replica's stages with layers, by their groups' size; passes of a lost group run on others like it."""
     degree = np.where(plan.degree[replica] > 0, plan.degree[replica], training.layout.tp)
     there = plan.layers[replica] > 0
