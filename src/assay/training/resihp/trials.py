@@ -25,6 +25,7 @@ REPAIRS = {"small": replace(SETTINGS["long"], microbatches=16, tokens=8192), "la
 WARM_UP, BEFORE, AFTER = 60, 4, 5  # iterations that teach; of an episode healthy ones, and with the fault
 SLOWEST = 3.0  # times as long; the least is 1.2
 MEASURED = 0.02  # how exact a benchmark says a device's speed (assumed)
+SEQUENCES = 16  # of a live rank's step
 DETECTORS = tuple(detectors.GRIDS)
 
 
@@ -147,8 +148,13 @@ def _row(training: Training, one: Repaired | None, speed: Floats, squares: Float
 
 
 def lived(warm_up: int, healthy: int, clock: str, seed: int) -> dict[str, Any]:
-    """Two torch processes, one of which gets 20 % slower, and whether the watcher says so."""
-    live = job.Live(warm_up=warm_up, healthy=healthy, clock=clock, seed=seed, slow=seed % 2)
+    """Two torch processes, one of which gets 20 % slower, and whether the watcher says so.
+
+    A step is some twenty milliseconds: of one that is shorter than the time between two freezings, some are not slowed
+    at all and others by half.
+    """
+    live = job.Live(warm_up=warm_up, healthy=healthy, faulty=2 * AFTER, clock=clock, seed=seed, slow=seed % 2,
+                    sequences=SEQUENCES)  # fmt: skip
     seen, onset = job.run(live), warm_up + healthy
     late = [step - onset + 1 for _, step in seen.alarms if step >= onset]
     return {
