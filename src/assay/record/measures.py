@@ -8,27 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
-
-import polars as pl
+from typing import TYPE_CHECKING, Any
 
 from assay.record import intervals
 from assay.record.timing import calm
 from assay.record.types import Estimate, NoRows, NotMeasured
 
-Measure = Callable[[pl.DataFrame], Estimate]
+if TYPE_CHECKING:  # ranks of real jobs import the paper they belong to, and no table
+    import polars as pl
+
+Measure = Callable[["pl.DataFrame"], Estimate]
 
 
 def rows(table: pl.DataFrame, where: Mapping[str, Any]) -> pl.DataFrame:
     """The rows of the chosen cases, by seed. No such row, or an empty measurement, is an error that says which.
 
+    >>> import polars as pl
     >>> rows(pl.DataFrame({"rule": ["a", "b"], "seed": [0, 0], "steps": [3, 4]}), {"rule": "b"})["steps"].to_list()
     [4]
     """
     for column in where:
         if column not in table.columns:
             raise KeyError(f"the table has no column '{column}'; it has {', '.join(table.columns)}")
-    found = table.filter(*(pl.col(column) == value for column, value in where.items())).sort("seed")
+    found = table.filter(**where).sort("seed")
     if found.is_empty():
         case = ", ".join(f"{column}={value}" for column, value in where.items())
         raise NoRows(f"no row of the table has {case}")
@@ -47,6 +49,7 @@ def clocked(measure: Measure, **where: Any) -> Measure:
 
     The rows of `where` say by `free_cores` what a :class:`~assay.record.timing.Gauge` saw while they were timed.
 
+    >>> import polars as pl
     >>> table = pl.DataFrame({"seed": [0], "seconds": [3.0], "free_cores": [0.1]})
     >>> clocked(mean("seconds"))(table)
     Traceback (most recent call last):
@@ -63,6 +66,7 @@ def clocked(measure: Measure, **where: Any) -> Measure:
 def mean(column: str, **where: Any) -> Measure:
     """The mean over seeds, with its bootstrap interval.
 
+    >>> import polars as pl
     >>> table = pl.DataFrame({"rule": ["a", "a"], "seed": [0, 1], "steps": [3.0, 5.0]})
     >>> mean("steps", rule="a")(table).value
     4.0
@@ -73,6 +77,7 @@ def mean(column: str, **where: Any) -> Measure:
 def ratio(column: str, of: Mapping[str, Any], to: Mapping[str, Any], **where: Any) -> Measure:
     """How many times `of`'s mean is `to`'s, paired by seed: a speed-up is `of` the slow one `to` the fast one.
 
+    >>> import polars as pl
     >>> table = pl.DataFrame({"method": ["a", "b"], "seed": [0, 0], "seconds": [6.0, 2.0]})
     >>> ratio("seconds", of={"method": "a"}, to={"method": "b"})(table).value
     3.0
@@ -89,6 +94,7 @@ def ratio(column: str, of: Mapping[str, Any], to: Mapping[str, Any], **where: An
 def change(column: str, new: Mapping[str, Any], old: Mapping[str, Any], **where: Any) -> Measure:
     """new/old − 1, paired by seed: −0.3 is a fall by 30 %.
 
+    >>> import polars as pl
     >>> table = pl.DataFrame({"policy": ["a", "b"], "seed": [0, 0], "ttft": [3.0, 2.0]})
     >>> round(change("ttft", new={"policy": "b"}, old={"policy": "a"})(table).value, 3)
     -0.333
@@ -105,6 +111,7 @@ def change(column: str, new: Mapping[str, Any], old: Mapping[str, Any], **where:
 def probability(successes: str, trials: str, **where: Any) -> Measure:
     """Pooled successes over trials, with the exact binomial interval.
 
+    >>> import polars as pl
     >>> table = pl.DataFrame({"graph": ["k"], "seed": [0], "hits": [9], "replicas": [10]})
     >>> probability("hits", "replicas", graph="k")(table).value
     0.9
@@ -117,6 +124,7 @@ def probability(successes: str, trials: str, **where: Any) -> Measure:
 def share(column: str, **where: Any) -> Measure:
     """The share of rows in which a test held, with the exact binomial interval.
 
+    >>> import polars as pl
     >>> found = share("same")(pl.DataFrame({"seed": [0, 1], "same": [True, False]}))
     >>> found.value, round(found.low, 3), round(found.high, 3)
     (0.5, 0.013, 0.987)
@@ -135,6 +143,7 @@ def best(measures: Mapping[str, Measure], choose: Callable[..., Any] = max, *, e
     Cases that were not measured are left out, and the answer says how many there were; unless the sentence is about
     `every` one of them.
 
+    >>> import polars as pl
     >>> table = pl.DataFrame({"load": [1, 2, 1, 2], "seed": [0, 0, 1, 1], "gain": [1.5, 3.0, 1.4, 2.8]})
     >>> found = best({f"load {x}": mean("gain", load=x) for x in (1, 2)})(table)
     >>> round(found.value, 2), found.cases
@@ -171,6 +180,7 @@ def counted(value: float, n: int = 1) -> Estimate:
 def slope(x: str, y: str, **where: Any) -> Measure:
     """The exponent of y in x over the chosen cases and all seeds, with its interval.
 
+    >>> import polars as pl
     >>> table = pl.DataFrame({"n": [1, 2, 4], "seed": [0, 0, 0], "steps": [5.0, 10.0, 20.0]})
     >>> slope("n", "steps")(table).value
     1.0
@@ -181,6 +191,7 @@ def slope(x: str, y: str, **where: Any) -> Measure:
 def not_here(why: str) -> Measure:
     """A claim this study cannot answer; `why` says what it would take.
 
+    >>> import polars as pl
     >>> not_here("needs a GPU")(pl.DataFrame())
     Traceback (most recent call last):
     assay.record.types.NotMeasured: needs a GPU

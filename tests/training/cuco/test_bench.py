@@ -140,10 +140,10 @@ def test_searches_replayed_over_a_space_find_its_best() -> None:
     for values in np.ndindex(*(len(one) for one in choices.values())):
         directive = {name: one[k] for (name, one), k in zip(choices.items(), values, strict=True)}
         wrong = bool(hazards(program, directive))
+        seconds = 2.0 - 0.4 * (directive["placement"] == "inside") - 0.1 * (directive["chunk"] == 2)
         rows.append(directive | {
-            "base": 2.0, "passed": not wrong, "stage": "verify" if wrong else "",
-            "seconds": (2.0 - 0.4 * (directive["placement"] == "inside") - 0.1 * (directive["chunk"] == 2)
-                        + 0.01 * random.random()),
+            "base": 2.0, "passed": not wrong, "stage": "verify" if wrong else "", "seconds": seconds,
+            "shots": (seconds + 0.01 * random.random(3)).tolist(),
         })  # fmt: skip
     found = {row["search"]: row for row in trials.replayed(rows, choices, first, 41, 0)}
     assert set(found) == set(trials.SEARCHES)

@@ -24,6 +24,7 @@ from assay.training.buddy.router import FULL, QUIET, Direct, Router, bucket, con
 ROOM = 1 << 15  # rows of a ring
 MODES = ("inline", "proxy", "bulk")
 NEVER = 1 << 62
+IMPORTS = ("assay.training.buddy.launch", "assay.training.buddy.loaded")  # once for all ranks
 CHECKS = {"ledger": ledger}  # applications that only check
 
 
@@ -89,7 +90,7 @@ def run(mode: str, tasks: Sequence[Task], machine: Machine, seed: int, timeout: 
             arrays[f"{name}-counts-{index}"] = np.zeros(COUNTS, np.int64)
     with scratch() as folder:
         target = partial(_process, mode=mode, tasks=list(tasks), machine=machine, seed=seed, folder=str(folder))
-        with Ranks(size + agents, target, arrays=arrays, imports=("assay.training.buddy.launch",)) as running:
+        with Ranks(size + agents, target, arrays=arrays, imports=IMPORTS) as running:
             answers = running.wait(timeout)
     return [_joined([answer[at] for answer in answers], size, task) for at, task in enumerate(tasks)]
 

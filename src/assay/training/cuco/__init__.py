@@ -35,7 +35,9 @@ import polars as pl
 from assay.record import intervals
 from assay.record.measures import Measure, best, change, clocked, counted, mean, not_here, ratio, rows
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
+from assay.sim.ranks import prepare
 from assay.training.cuco import trials
+from assay.training.cuco.bench import IMPORTS
 from assay.training.cuco.bench import Bench as Bench
 from assay.training.cuco.bench import Database as Database
 from assay.training.cuco.bench import again as again
@@ -63,6 +65,7 @@ STORED = Path(__file__).with_name("h200.json")
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """A space measured as a whole with searches replayed over it, and four programs searched and raced."""
+    prepare(IMPORTS)
     here = replace(lab, workers=0, seeds=lab.seeds[:1])
     wide = lab.pick(quick=False, full=True)
     small = {"target": "gemm", "sizes": lab.pick(quick={"rows": 24}, full={"rows": 96}), "wide": wide}
@@ -72,7 +75,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         {
             "target": name,
             "sizes": lab.pick(quick={}, full=FULL[name]),
-            "budget": lab.pick(quick=17 if name == "gemm" else 9, full=61),
+            "budget": lab.pick(quick=9, full=61),
         }
         | size
         for name in TARGETS
@@ -90,7 +93,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     lab.used.update(lab.seeds)
     lab.cases.update(("search", "version"))
     lab.cases.difference_update(("sizes", "rounds", "wide", "budget", "seeds", "row"))
-    return {"space": space.drop("sizes", "rounds", "wide"), "searches": pl.DataFrame(found), "targets": raced}
+    return {"space": space.drop("sizes", "rounds", "wide", "shots"), "searches": pl.DataFrame(found), "targets": raced}
 
 
 FULL: dict[str, dict[str, int]] = {

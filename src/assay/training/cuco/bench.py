@@ -39,6 +39,7 @@ PATIENCE = 10.0  # seconds that a rank waits for the other within a run
 HANGS = 120.0  # seconds after which a rank that says nothing is given up
 IMPORTS = ("torch", __name__)  # once for all ranks
 FAST = 1.0  # gigabit a second
+DAWDLES = 1.25  # times as long as host-driven communication: by then all has come that will, or has been overwritten
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Bench:
     patience: float = PATIENCE
     evaluated: int = 0
     restarts: int = -1
+    known: dict[tuple[Any, ...], Outcome] | None = None  # where it is given, a directive is judged once, and remembered
     _dawdle: float = 0.0
 
     def __enter__(self) -> Bench:
@@ -141,32 +143,44 @@ class Bench:
     def evaluate(self, directive: Mapping[str, Any]) -> Outcome:
         """The cascade: a failed step ends it."""
         self.evaluated += 1
+        if self.known is None:
+            return self._judged(directive)
+        values = tuple(directive.values())
+        if values not in self.known:
+            self.known[values] = self._judged(directive)
+        return self.known[values]
+
+    def _judged(self, directive: Mapping[str, Any]) -> Outcome:
         try:
             lower(self.program, directive)
         except Uncompilable as error:
             return Outcome("compile", str(error))
         errors: list[float] = []
+        first: list[float] = []
         for k, slow in enumerate((None, *range(RANKS))[:CHECKS]):
             shot = Shot(self.seed * CHECKS + k, check=True, slow=slow, dawdle=self._dawdle)
             found = self.shots(directive, (shot,))
             if isinstance(found, str):
                 return Outcome("verify", found)
             errors.append(found[0][1])
+            first += [found[0][0]] if slow is None else []  # a run like those below: checking begins when it has ended
             if not errors[-1] <= CLOSE:
                 return Outcome("verify", f"input {k}: off by {errors[-1]:.3g}", tuple(errors))
-        timed = self.shots(directive, tuple(Shot(self.seed * CHECKS) for _ in range(self.rounds)))
+        timed = self.shots(directive, tuple(Shot(self.seed * CHECKS) for _ in range(self.rounds - 1)))
         if isinstance(timed, str):
             return Outcome("time", timed)
-        return Outcome(errors=tuple(errors), seconds=tuple(seconds for seconds, _ in timed))
+        return Outcome(errors=tuple(errors), seconds=(*first, *(seconds for seconds, _ in timed)))
 
     def settle(self, directive: Mapping[str, Any]) -> Outcome:
-        """Evaluate the safe version, the first of all: how long a rank dawdles from here on is twice its time."""
-        self.shots(directive, (Shot(self.seed * CHECKS),))  # the first run loads what is needed
+        """Evaluate the safe version, the first of all: its time says how long a rank dawdles from here on."""
+        shot = Shot(self.seed * CHECKS)
+        self.shots(directive, (shot,))  # the first run loads what is needed
+        timed = self.shots(directive, (shot,) * self.rounds)
+        self._dawdle = 0.0 if isinstance(timed, str) else DAWDLES * float(np.median([one for one, _ in timed]))
         found = self.evaluate(directive)
         if found.stage:
             raise BadInput(f"{self.source}: the safe version fails to {found.stage}: {found.note}")
-        self._dawdle = 2 * found.median
-        return self.evaluate(directive)
+        return found
 
     def race(self, directives: Mapping[str, Mapping[str, Any]], rounds: int) -> dict[str, list[float]]:
         """Seconds of each directive in each round, all of them once a round, in a rotating order."""
@@ -267,18 +281,23 @@ def pursue(
         say(search.tried[-1])
 
 
+def front(search: Search) -> list[dict[str, Any]]:
+    """The candidates that scored best, at most a few."""
+    names = list(search.knobs)  # type: ignore[attr-defined]
+    scores = {one.values: one.score for one in search.tried if one.score > 0}
+    return [dict(zip(names, values, strict=True)) for values in sorted(scores, key=lambda one: -scores[one])[:FINAL]]
+
+
 def winner(bench: Bench, search: Search, rounds: int) -> dict[str, Any] | None:
     """Of the candidates that scored best, the one that is fastest when they run in turns; none where none was right.
 
     A score comes from a few runs, and the best of many scores is rather lucky than fast.
     """
-    names = list(search.knobs)  # type: ignore[attr-defined]
-    scores = {one.values: one.score for one in search.tried if one.score > 0}
-    front = [dict(zip(names, values, strict=True)) for values in sorted(scores, key=lambda one: -scores[one])[:FINAL]]
-    if not front:
+    best = front(search)
+    if not best:
         return None
-    seconds = bench.race({str(at): one for at, one in enumerate(front)}, rounds)
-    return min(front, key=lambda one: float(np.median(seconds[str(front.index(one))])))
+    seconds = bench.race({str(at): one for at, one in enumerate(best)}, rounds)
+    return min(best, key=lambda one: float(np.median(seconds[str(best.index(one))])))
 
 
 def again(entry: Mapping[str, Any], rounds: int = 3) -> Outcome:

@@ -13,13 +13,13 @@ import numpy as np
 from assay.record.timing import Gauge
 from assay.sim.search import Candidate, Islands, Random, Search, Values
 from assay.sim.streams import stream
-from assay.training.cuco.bench import CLOSE, Bench, Database, Outcome, pursue, winner
+from assay.training.cuco.bench import CLOSE, Bench, Database, Outcome, front, pursue
 from assay.training.cuco.program import Uncompilable, hazards, host, knobs, lower, safe
 from assay.training.cuco.run import Shot
 
 SPACE = ("transport", "placement", "scope", "chunk", "depth")  # knobs of the measured space; the issuer if it is wide
 NEAR = 1.02  # a search has reached a time if it is within this factor of it: medians of a few runs are not closer
-REPLAYS = 4  # of each search for each seed
+REPLAYS = 12  # of each search for each seed
 FRESH = 1 << 20  # seeds of inputs that no search has seen
 SEARCHES = ("two-phase", "random", "no fast path", "single phase")
 Row = dict[str, Any]
@@ -60,15 +60,19 @@ def _judged(bench: Bench, choices: Mapping[str, Any], values: Values, outcome: O
     passed = not outcome.stage
     return {
         "stage": outcome.stage, "passed": passed, "hazard": unprotected, "checks": len(outcome.errors),
-        "seconds": outcome.median if passed else None,
+        "seconds": outcome.median if passed else None, "shots": list(outcome.seconds),
     }  # fmt: skip
 
 
 def replayed(measured: Sequence[Row], choices: Mapping[str, Any], first: Values, budget: int, seed: int) -> list[Row]:
-    """Searches over measured times, each a few times; `needed`: tries to reach random search's best, over its tries."""
-    known = {tuple(row[name] for name in choices): row for row in measured}
+    """Searches over measured times, each a few times; `needed`: tries to reach random search's best, over its tries.
+
+    Every replay draws anew which of a directive's measured runs count, so that intervals know how sure its time is.
+    """
     totals: dict[str, list[Row]] = {name: [] for name in SEARCHES}
     for replay in range(REPLAYS):
+        random = stream(seed, "cuco", "shots", replay)
+        known = {tuple(row[name] for name in choices): row | {"seconds": _resampled(row, random)} for row in measured}
         tried = {name: _replay(name, known, choices, first, budget, seed, replay) for name in SEARCHES}
         goal = max(one.score for one in tried["random"][:budget])
         for name, candidates in tried.items():
@@ -83,6 +87,10 @@ def replayed(measured: Sequence[Row], choices: Mapping[str, Any], first: Values,
         {"search": name, "seed": seed} | {key: float(np.mean([one[key] for one in each])) for key in each[0]}
         for name, each in totals.items()
     ]
+
+
+def _resampled(row: Row, random: np.random.Generator) -> float | None:
+    return float(np.median(random.choice(row["shots"], len(row["shots"])))) if row["passed"] else None
 
 
 def _replay(
@@ -109,42 +117,60 @@ def streams(program: Any) -> dict[str, Row]:
 
 
 def targeted(target: str, sizes: Row, budget: int, rounds: int, seeds: list[int], seed: int) -> dict[str, Row]:
-    """A search for real on every seed; host-driven, the best hand-written overlap and what it found, raced on it.
+    """A search on every seed; host-driven, the best hand-written overlap and what each found, raced together.
 
     Each seed searches anew: with one search for all, intervals would know the clock's noise and not the search's luck.
+    A directive that several of them ask for is built, verified and timed once, and all that were found run in turns in
+    one race, of whose rounds every seed draws its own sample: a bad moment of the machine is then nobody's alone.
     """
-    found: dict[str, Row] = {}
-    entries: list[Row] = []
-    verified = rejected = 0
     with (
         tempfile.TemporaryDirectory() as folder,
         Gauge() as gauge,
-        Bench(target, sizes, seed=seeds[0], rounds=3) as bench,
+        Bench(target, sizes, seed=seeds[0], rounds=3, known={}) as bench,
     ):
         base = bench.settle(host(bench.program)).median
         tuned = {name: bench.evaluate(one) for name, one in streams(bench.program).items()}
         by_hand = min((name for name in tuned if not tuned[name].stage), key=lambda name: tuned[name].median)
-        versions = {"host": host(bench.program), "stream": streams(bench.program)[by_hand]}
+        searches: dict[int, Search] = {}
+        entries: list[Row] = []
         for one in seeds:
-            bench.seed, database = one, Database(Path(folder) / f"{one}.jsonl")
-            search = Islands(knobs(bench.program), stream(one, "cuco", target),
-                             tuple(safe(bench.program).values()), generations=(budget - 1) // 4)  # fmt: skip
-            pursue(bench, search, budget, base, database)
-            best = winner(bench, search, rounds)
-            assert best is not None  # the safe version is right
-            kept = list(database)
-            sound = [bench.shots(entry["directive"], (Shot(FRESH + one, check=True),)) for entry in kept]
-            verified += sum(not isinstance(shot, str) and shot[0][1] <= CLOSE for shot in sound)
-            rejected += sum(tried.stage != "" for tried in search.tried)
-            entries += kept
-            raced = versions | {"found": best}
-            for name, seconds in bench.race(raced, rounds).items():
-                found[f"{name} {one}"] = {
-                    "version": name, "seed": one, "seconds": float(np.median(seconds)),
-                    "directive": " ".join(map(str, raced[name].values())),
-                }  # fmt: skip
+            database = Database(Path(folder) / f"{one}.jsonl")
+            searches[one] = Islands(knobs(bench.program), stream(one, "cuco", target),
+                                    tuple(safe(bench.program).values()), generations=(budget - 1) // 4)  # fmt: skip
+            pursue(bench, searches[one], budget, base, database)
+            entries += list(database)
+        unlike = {tuple(entry["directive"].values()): entry["directive"] for entry in entries}
+        sound = [bench.shots(one, (Shot(FRESH, check=True),)) for one in unlike.values()]
+        right = {values: not isinstance(shot, str) and shot[0][1] <= CLOSE
+                 for values, shot in zip(unlike, sound, strict=True)}  # fmt: skip
+        best = _finals(bench, searches, rounds)
+        versions = {"host": host(bench.program), "stream": streams(bench.program)[by_hand]}
+        race = bench.race(versions | {_name(one): one for one in best.values()}, 3 * rounds)
     more = {
-        "entries": len(entries), "verified_again": verified, "least_checks": min(len(one["errors"]) for one in entries),
-        "rejected": rejected, "free_cores": gauge.free,
+        "entries": len(entries), "verified_again": sum(right[tuple(one["directive"].values())] for one in entries),
+        "least_checks": min(len(one["errors"]) for one in entries), "free_cores": gauge.free,
+        "rejected": sum(tried.stage != "" for search in searches.values() for tried in search.tried),
     }  # fmt: skip
-    return {name: row | more for name, row in found.items()}
+    found: dict[str, Row] = {}
+    for one in seeds:
+        drawn = stream(one, "cuco", "rounds", target).integers(0, 3 * rounds, 3 * rounds)
+        for name, directive in (versions | {"found": best[one]}).items():
+            seconds = np.array(race[name if name in versions else _name(directive)])[drawn]
+            found[f"{name} {one}"] = {"version": name, "seed": one, "seconds": float(np.median(seconds)),
+                                      "directive": _name(directive)} | more  # fmt: skip
+    return found
+
+
+def _name(directive: Mapping[str, Any]) -> str:
+    return " ".join(map(str, directive.values()))
+
+
+def _finals(bench: Bench, searches: Mapping[int, Search], rounds: int) -> dict[int, dict[str, Any]]:
+    """Of every search's best candidates the one that is fastest when all of them run in turns."""
+    fronts = {one: front(search) for one, search in searches.items()}  # the safe version is right, so none is empty
+    every = {_name(directive): directive for some in fronts.values() for directive in some}
+    seconds = bench.race(every, rounds)
+    return {
+        one: min(some, key=lambda directive: float(np.median(seconds[_name(directive)])))
+        for one, some in fronts.items()
+    }

@@ -31,6 +31,7 @@ import polars as pl
 from assay.record import intervals
 from assay.record.measures import Measure, best, change, clocked, counted, not_here, ratio, rows
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
+from assay.sim.ranks import prepare
 from assay.training.ncclz import fields, quantise, rivals
 from assay.training.ncclz.arbiter import Arbiter as Arbiter
 from assay.training.ncclz.arbiter import Speeds as Speeds
@@ -73,6 +74,7 @@ FOUR = (*SLOWEST, "ncclz unpredicted", "ncclz reversed", "recompress reversed")
 FIELDS = (("smooth", 1e-3), ("smooth", 1e-4), ("sparse", 1e-3), ("rough", 1e-3), ("noise", 1e-3))
 SMALL = 2**14  # numbers of a message of 64 KiB
 BITS = 8  # of QSGD's levels
+ASKED = ("fp32", "ncclz qsgd8")  # hooks of the claim on losses
 WIDTH = 256  # of the language model whose gradients are summed: 4 MB
 
 
@@ -87,11 +89,11 @@ def by_link(ranks: int, count: int, seeds: Sequence[int], seed: int) -> dict[str
         if ranks > 2:
             races.append(race("smooth", 1e-3, slow, FOUR))
             continue
-        for kind, eps in FIELDS:
-            some = tuple(rivals.here()) if (kind, eps) == FIELDS[0] else SLOWEST
-            races.append(race(kind, eps, slow, some))
         races.append(race("smooth", 1e-3, quick, ("plain", "ncclz", "packed sums")))
         races.append(race("smooth", 1e-3, slow, ("plain", "ncclz"), gather=True))
+        for kind, eps in FIELDS:  # the smooth ones first: a field is drawn once for races that follow one another
+            some = tuple(rivals.here()) if (kind, eps) == FIELDS[0] else SLOWEST
+            races.append(race(kind, eps, slow, some))
         small = ("plain", "ncclz", "ncclz always")
         races.append(Race("smooth", 1e-3, slow, small, count=SMALL, seed=one))
     found = raced(races, ranks)
@@ -106,12 +108,13 @@ def by_link(ranks: int, count: int, seeds: Sequence[int], seed: int) -> dict[str
     }  # fmt: skip
 
 
-def by_hook(ranks: int, steps: int, seeds: Sequence[int], seed: int) -> dict[str, dict[str, Any]]:
-    """Losses of a small language model trained with each of the hooks."""
-    from assay.training.ncclz.ddp_job import trained
+def by_hook(ranks: int, steps: int, seeds: Sequence[int], beside: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Losses of a small language model trained with the hooks that a claim is about, and `beside` times with others."""
+    from assay.training.ncclz.ddp_job import HOOKS, trained
 
-    found = trained(ranks, steps, seeds)
-    return _flat(seeds, found, "hook")
+    others = [name for name in HOOKS if name not in ASKED]
+    found = _flat(seeds, trained(ranks, steps, seeds, ASKED), "hook")
+    return found | _flat(seeds[:beside], trained(ranks, steps, seeds[:beside], others), "hook")
 
 
 def by_gradient(ranks: int, width: int, bits: int, seeds: Sequence[int], seed: int) -> dict[str, dict[str, Any]]:
@@ -155,14 +158,19 @@ def chosen(count: int, seed: int) -> dict[str, Any]:
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Fields on shaped links, gradients, training with hooks, the bare loopback, and the arbiter's choices."""
+    from assay.training.ncclz.race_job import IMPORTS
+
+    prepare(IMPORTS)  # meanwhile this process looks at choices
     here = replace(lab, workers=0)  # workers may not start ranks
     once = here.with_seeds(quick=1, full=1)
     few = list(here.with_seeds(quick=3, full=10).seeds)
     count = lab.pick(quick=1 << 20, full=1 << 23)
     many = [{"ranks": ranks, "count": count, "seeds": few} for ranks in (2, 4)]
-    trains = [{"ranks": 2, "steps": lab.pick(quick=40, full=400), "seeds": list(lab.seeds)}]
+    beside = lab.pick(quick=1, full=len(lab.seeds))
+    trains = [{"ranks": 2, "steps": lab.pick(quick=40, full=400), "seeds": list(lab.seeds), "beside": beside}]
     sums = [{"ranks": 2, "width": lab.pick(quick=WIDTH, full=2 * WIDTH), "bits": BITS, "seeds": few}]
     lab.used.update(lab.seeds)
+    choices = here.with_seeds(quick=2, full=10).run(chosen, [{"count": 1 << 18}])
     tables = {
         "links": once.run(by_link, many, per="race"),
         "gradients": once.run(by_gradient, sums, per="race"),
@@ -170,11 +178,11 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         "loopback": here.with_seeds(quick=2, full=5).run(
             at_loopback, [{"count": 1 << 20, "rounds": lab.pick(quick=9, full=40)}], per="method"
         ),
-        "choices": here.with_seeds(quick=2, full=10).run(chosen, [{"count": 1 << 18}]),
+        "choices": choices,
     }
     lab.cases.update(("kind", "eps", "gbit", "collective", "size", "method", "hook"))
-    lab.cases.difference_update(("seeds", "race"))  # rows say themselves whose seed's they are
-    return {name: table.drop("seeds", "race", strict=False) for name, table in tables.items()}
+    lab.cases.difference_update(("seeds", "race", "beside"))  # rows say themselves whose seed's they are
+    return {name: table.drop("seeds", "race", "beside", strict=False) for name, table in tables.items()}
 
 
 # --------------------------------------------------------------------------------------------------------- claims

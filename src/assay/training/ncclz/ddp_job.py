@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from assay.sim import gloo_ranks, tiny_lm
@@ -38,8 +39,9 @@ def _work(
         return [{name: _run(name, rank, steps, seed) for name in hooks} for seed in seeds]
 
 
+@lru_cache(maxsize=4)
 def _pairs(seed: int) -> Any:
-    """Contexts of a text and the letters that follow them."""
+    """Contexts of a text and the letters that follow them; the same for every hook."""
     import torch
 
     letters = torch.tensor(tiny_lm.encode(tiny_lm.text(seed, sentences=400)))

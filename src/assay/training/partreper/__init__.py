@@ -28,8 +28,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from assay.record.measures import Measure, best, change, clocked, counted, ratio, rows, share
 from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.training.partreper import trials
@@ -42,8 +40,9 @@ from assay.training.partreper.model import Fleet as Fleet
 from assay.training.partreper.model import efficiency as efficiency
 from assay.training.partreper.model import mean_time_to_interrupt as mean_time_to_interrupt
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a job's processes import this, and no table
     import altair as alt
+    import polars as pl
 
     from assay.record.lab import Lab
 
@@ -122,6 +121,8 @@ def _scaled(column: str, of: float, processes: int) -> Measure:
 
 def _partial(table: pl.DataFrame) -> Estimate:
     """The best middle way's efficiency over the better of none and full, on the machine where that is largest."""
+    import polars as pl
+
     found = []
     for _, some in rows(table, {"experiment": "scale"}).group_by("processes", "life_days"):
         end = pl.col("fraction").is_in([0.0, 1.0])
@@ -190,6 +191,7 @@ claims = [
 def plot(table: pl.DataFrame) -> alt.Chart:
     """Work that counts by degree of replication and size of the machine."""
     import altair as alt
+    import polars as pl
 
     found = rows(table, {"experiment": "scale"}).with_columns(
         machine=pl.format("{} processes of {} days", "processes", pl.col("life_days").cast(pl.Int64))

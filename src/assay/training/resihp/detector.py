@@ -72,54 +72,57 @@ def fit(tokens: ArrayLike, squares: ArrayLike, seconds: ArrayLike) -> Workload:
 
 def residual(seconds: Floats, predicted: Floats, warm_up: int) -> Floats:
     """ResiHP's: smoothed logarithm of observed over predicted, in deviations of the first `warm_up` iterations."""
-    level, sigma = _learned(np.log(seconds[:warm_up] / predicted[:warm_up]))
-    return _smoothed((np.log(seconds / predicted) - level) / sigma)
+    ratios = np.log(seconds / predicted)
+    level, sigma = _learned(ratios[..., :warm_up])
+    return _smoothed((ratios - level) / sigma)
 
 
-def _learned(ratios: Floats) -> tuple[float, float]:
-    level = float(np.median(ratios))
-    robust = MAD_TO_SIGMA * float(np.median(np.abs(ratios - level)))
-    return level, max(robust, float(np.std(ratios)), FLOOR)
+def _learned(ratios: Floats) -> tuple[Floats, Floats]:
+    """Level and scatter of every row."""
+    level = np.median(ratios, axis=-1, keepdims=True)
+    robust = MAD_TO_SIGMA * np.median(np.abs(ratios - level), axis=-1, keepdims=True)
+    return level, np.maximum(np.maximum(robust, ratios.std(axis=-1, keepdims=True)), FLOOR)
 
 
 def _smoothed(z: Floats) -> Floats:
     """Exponentially, in the deviations that smoothed values have."""
-    found, now = np.empty_like(z), 0.0
-    for at, value in enumerate(z):
-        now += WEIGHT * (value - now)
-        found[at] = now
+    found, now = np.empty_like(z), np.zeros(z.shape[:-1])
+    for at in range(z.shape[-1]):
+        now = now + WEIGHT * (z[..., at] - now)
+        found[..., at] = now
     return np.asarray(found / np.sqrt(WEIGHT / (2 - WEIGHT)))
 
 
 def fixed(seconds: Floats, tokens: Floats, warm_up: int) -> Floats:
     """How far an iteration is above the mean of the first ones."""
-    return np.asarray(seconds / seconds[:warm_up].mean() - 1)
+    return np.asarray(seconds / seconds[..., :warm_up].mean(axis=-1, keepdims=True) - 1)
 
 
 def moving(seconds: Floats, tokens: Floats, warm_up: int) -> Floats:
     """How far above the mean of the last ones before it."""
-    sums = np.concatenate([[0.0], np.cumsum(seconds)])
-    at = np.arange(len(seconds))
+    sums = np.concatenate([np.zeros_like(seconds[..., :1]), np.cumsum(seconds, axis=-1)], axis=-1)
+    at = np.arange(seconds.shape[-1])
     first = np.maximum(at - WINDOW, 0)
-    past = (sums[at] - sums[first]) / np.maximum(at - first, 1)
+    past = (sums[..., at] - sums[..., first]) / np.maximum(at - first, 1)
     return np.where(at > 0, seconds / np.maximum(past, 1e-300) - 1, 0.0)
 
 
 def per_token(seconds: Floats, tokens: Floats, warm_up: int) -> Floats:
     """How far the time of a token is above that of the first ones: what a dashboard of tokens a second shows."""
-    each = seconds / tokens
-    return np.asarray(each / each[:warm_up].mean() - 1)
+    return fixed(seconds / tokens, tokens, warm_up)
 
 
 def greyhound(seconds: Floats, tokens: Floats, warm_up: int) -> Floats:
     """Bayesian online change points of the times, upward ones; known as many iterations later as it looks ahead."""
-    level, sigma = _learned(np.log(seconds[:warm_up]))
-    z = (np.log(seconds) - level) / sigma
-    chance, late = bocpd(z, every=500.0, scale=1.0), LOOK - 1
-    found = np.zeros_like(seconds)
-    found[late:] = chance[: len(chance) - late]
-    recent = np.convolve(z, np.ones(LOOK) / LOOK)[: len(z)]
-    before = np.concatenate([np.zeros(LOOK), np.cumsum(z)[:-LOOK] / np.arange(1, len(z) - LOOK + 1)])
+    level, sigma = _learned(np.log(seconds[..., :warm_up]))
+    z, late = (np.log(seconds) - level) / sigma, LOOK - 1
+    count = z.shape[-1]
+    found, recent = np.zeros_like(z), np.empty_like(z)
+    for row in np.ndindex(z.shape[:-1]):
+        found[row][late:] = bocpd(z[row], every=500.0, scale=1.0)[: count - late]
+        recent[row] = np.convolve(z[row], np.ones(LOOK) / LOOK)[:count]
+    before = np.zeros_like(z)
+    before[..., LOOK:] = np.cumsum(z, axis=-1)[..., :-LOOK] / np.arange(1, count - LOOK + 1)
     return np.where(recent > before, found, 0.0)
 
 
@@ -134,10 +137,7 @@ RUNS = (1, 2, 3)
 
 
 def scores(name: str, seconds: Floats, predicted: Floats, tokens: Floats, warm_up: int) -> Floats:
-    """Those of a detector by its name; [iterations], or [replicas, iterations] and then of each by itself."""
-    if seconds.ndim == 2:
-        each = zip(seconds, predicted, tokens, strict=True)
-        return np.stack([scores(name, *one, warm_up) for one in each])
+    """Those of a detector by its name; iterations are the last dimension, and every row of others is by itself."""
     if name == "resihp":
         return residual(seconds, predicted, warm_up)
     return RIVALS[name](seconds, tokens, warm_up)
@@ -149,17 +149,24 @@ def alarms(score: Floats, threshold: float, run: int, warm_up: int) -> list[int]
     >>> alarms(np.array([0.0, 9.0, 9.0, 0.0, 9.0, 9.0]), threshold=4.0, run=2, warm_up=1)
     [2]
     """
-    over = np.atleast_2d(score) > threshold
-    over[:, :warm_up] = False
-    held = over.copy()
-    for back in range(1, run):
-        held[:, back:] &= over[:, :-back]
-        held[:, :back] = False
     found: list[int] = []
-    for at in np.flatnonzero(held.any(axis=0)).tolist():
+    for at in (warm_up + np.flatnonzero(_held(score[..., warm_up:], run) > threshold)).tolist():
         if not found or at - found[-1] >= APART:
             found.append(at)
     return found
+
+
+def _held(score: Floats, run: int) -> Floats:
+    """By iteration, the highest threshold below which no row's last `run` scores are: an alarm is what exceeds it.
+
+    Rows are the dimension before iterations; those before that are kept.
+    """
+    rows = np.atleast_2d(score)
+    least = np.full_like(rows, -np.inf)
+    count = rows.shape[-1] - run + 1
+    if count > 0:
+        least[..., run - 1 :] = np.min([rows[..., back : back + count] for back in range(run)], axis=0)
+    return np.asarray(np.fmax.reduce(least, axis=-2))
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,9 @@ class Tuned:
     false_alarms: int
 
 
-def tuned(name: str, healthy: Floats, episodes: Sequence[Floats], onset: int, warm_up: int, within: int = 5) -> Tuned:
+def tuned(
+    name: str, healthy: Floats, episodes: Sequence[Floats] | Floats, onset: int, warm_up: int, within: int = 5
+) -> Tuned:
     """The threshold with the fewest alarms in healthy scores of those that find enough planted slowdowns in time.
 
     Where none does, the one that finds the most. Of equally good ones that in the middle, so that neither side is near.
@@ -185,11 +194,12 @@ def tuned(name: str, healthy: Floats, episodes: Sequence[Floats], onset: int, wa
         warm_up: iterations of both that are not judged.
         within: iterations that it has.
     """
+    peaks = {run: _peaks(episodes, run, onset, within) for run in RUNS}
     found = [
-        Tuned(threshold, run, caught(episodes, threshold, run, onset, within), len(alarms(healthy, threshold, run,
-                                                                                          warm_up)))
-        for run in RUNS for threshold in GRIDS[name]
-    ]  # fmt: skip
+        Tuned(threshold, run, _share(peaks[run], threshold), len(alarms(healthy, threshold, run, warm_up)))
+        for run in RUNS
+        for threshold in GRIDS[name]
+    ]
     enough = [one for one in found if one.recall >= RECALL]
     if not enough:
         most = max(one.recall for one in found)
@@ -201,10 +211,21 @@ def tuned(name: str, healthy: Floats, episodes: Sequence[Floats], onset: int, wa
     return equal[len(equal) // 2]
 
 
-def caught(episodes: Sequence[Floats], threshold: float, run: int, onset: int, within: int) -> float:
+def caught(episodes: Sequence[Floats] | Floats, threshold: float, run: int, onset: int, within: int) -> float:
     """The share of slowdowns that are found in time, and not before they began."""
-    hits = [any(onset <= at < onset + within for at in alarms(score, threshold, run, onset)) for score in episodes]
-    return float(np.mean(hits)) if hits else 0.0
+    return _share(_peaks(episodes, run, onset, within), threshold)
+
+
+def _peaks(episodes: Sequence[Floats] | Floats, run: int, onset: int, within: int) -> Floats:
+    """Of every episode, the threshold from which on it is missed: the first alarm has to come in time."""
+    if not len(episodes):
+        return np.zeros(0)
+    each = np.asarray(episodes)[..., onset : onset + within]
+    return np.asarray(_held(each.reshape(len(each), -1, each.shape[-1]), run).max(axis=-1))
+
+
+def _share(peaks: Floats, threshold: float) -> float:
+    return float((peaks > threshold).mean()) if len(peaks) else 0.0
 
 
 # ------------------------------------------------------------------------------------------------ online
@@ -250,7 +271,8 @@ class Detector:
             if len(self._seen) == self.warm_up:
                 n, s, t = np.array(self._seen).T
                 self.workload = fit(n, s, t)
-                self._level, self._sigma = _learned(np.log(t / self.workload.seconds(n, s)))
+                level, sigma = _learned(np.log(t / self.workload.seconds(n, s)))
+                self._level, self._sigma = float(level[0]), float(sigma[0])
             return Judged(1.0, 0.0, False)
         log_ratio = float(np.log(seconds / float(self.workload.seconds(tokens, squares)))) - self._level
         self._now += WEIGHT * (log_ratio / self._sigma - self._now)
@@ -302,7 +324,7 @@ def explain(tokens: Floats, squares: Floats, seconds: Floats, rank: int, noticed
         return None
     model = fit(tokens[taught], squares[taught], seconds[taught])
     ratios = np.log(seconds / np.maximum(model.seconds(tokens, squares), 1e-300))
-    level, sigma = _learned(ratios[taught])
+    level, sigma = (float(each[0]) for each in _learned(ratios[taught]))
     own = float(np.median(ratios[rank, mine])) - level
     sure = own > K * sigma / np.sqrt(mine.sum())
     return Explained(float(np.exp(own)), bool(sure and own > np.log(noticed)), int(mine.sum()))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,30 +153,40 @@ def stage_passes(training: Training, plan: Hybrid, speed: Floats, squares: Float
         mine, layers = np.flatnonzero(plan.owner == replica), plan.layers[replica]
         if not np.isfinite(pace[replica][layers > 0]).all():
             return None
-        for stage in np.flatnonzero(layers):
-            group = table(training, int(plan.degree[replica, stage]) or training.layout.tp, squares)
-            one, times = group.costs, pace[replica, stage]
-            some = (
-                ("F", one.forward * times + one.wires_forward), ("I", one.inputs * times + one.wires_backward),
-                ("W", one.weights * times),
-            )  # fmt: skip
-            for name, values in some:
-                found[name][stage, 0, : len(mine), column] = per_stage(values, layers)[stage, mine]
-            found["sent"][stage, 0, : len(mine), column] = group.hop[mine]
+        for size, here in _sizes(training, plan, replica):
+            group = table(training, size, squares)
+            one, times, at = group.costs, pace[replica][here, None], (here, 0, slice(len(mine)), column)
+            forward, inputs, weights, wires, back = (
+                per_stage(each[:, mine], layers)[here]
+                for each in (one.forward, one.inputs, one.weights, one.wires_forward, one.wires_backward)
+            )
+            found["F"][at], found["I"][at], found["W"][at] = (
+                forward * times + wires,
+                inputs * times + back,
+                weights * times,
+            )
+            found["sent"][at] = group.hop[mine]
     return Passes(found["F"], found["I"], found["W"], 0 * found["F"], found["sent"], np.zeros(stages))
+
+
+def _sizes(training: Training, plan: Hybrid, replica: Any) -> list[tuple[int, Ints]]:
+    """A replica's stages with layers, by their groups' size; passes of a lost group run on others like it."""
+    degree = np.where(plan.degree[replica] > 0, plan.degree[replica], training.layout.tp)
+    there = plan.layers[replica] > 0
+    return [(size, np.flatnonzero(there & (degree == size))) for size in np.unique(degree[there]).tolist()]
 
 
 def _ends(training: Training, plan: Hybrid, squares: Floats) -> Ends:
     """What follows the passes: of every stage that of the replica with the most to do."""
-    columns = []
-    for name in ("gather", "reduce", "update"):
-        each = [
-            per_stage(getattr(table(training, int(degree), squares).costs, name), plan.layers[replica])[stage]
-            for replica in np.flatnonzero(plan.alive)
-            for stage, degree in enumerate(np.where(plan.degree[replica] > 0, plan.degree[replica], training.layout.tp))
-        ]
-        columns.append(np.reshape(each, (-1, plan.layers.shape[1])).max(axis=0))
-    gather, reduce, update = columns
+    alive = np.flatnonzero(plan.alive)
+    each = np.zeros((3, len(alive), plan.layers.shape[1]))
+    for row, replica in enumerate(alive):
+        layers = plan.layers[replica]
+        for size, here in _sizes(training, plan, replica):
+            costs = table(training, size, squares).costs
+            for column, values in enumerate((costs.gather, costs.reduce, costs.update)):
+                each[column, row, here] = per_stage(values, layers)[here]
+    gather, reduce, update = each.max(axis=1)
     return Ends(gather, reduce, update, np.maximum(plan.layers[plan.alive].max(axis=0), 1).astype(float))
 
 
@@ -196,10 +206,14 @@ def held(training: Training, plan: Hybrid, replica: int, stage: int, degree: int
 
 def memory(training: Training, plan: Hybrid, squares: Floats) -> Floats:
     """Bytes of the fullest device of every group, [replica, stage]; nothing where no layers are."""
-    found, degree = np.zeros(plan.layers.shape), plan.degree
-    for replica, stage in zip(*(each.tolist() for each in np.nonzero(plan.layers)), strict=True):
-        size = int(degree[replica, stage]) or training.layout.tp  # passes of a lost group run on others like it
-        found[replica, stage] = held(training, plan, replica, stage, size, squares)
+    found, stages = np.zeros(plan.layers.shape), plan.layers.shape[1]
+    for replica in np.flatnonzero(plan.alive):
+        layers, mine = plan.layers[replica], int((plan.owner == replica).sum())
+        flying = np.minimum(mine, stages - np.arange(stages) + FLYING[plan.order])
+        for size, here in _sizes(training, plan, replica):
+            costs = table(training, size, squares).costs
+            kept, state = (per_stage(each, layers)[here] for each in (costs.kept, costs.state))
+            found[replica, here] = state + kept.max(axis=1) * flying[here] + costs.passing.max()
     return found
 
 

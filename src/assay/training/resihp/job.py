@@ -32,9 +32,8 @@ from assay.training.resihp.beats import EVERY, IMPORTS, Heartbeats, beating
 from assay.training.resihp.detector import Detector, validate
 
 WIDTH, MEDIAN, SPREAD, SHORTEST, LONGEST = 64, 180.0, 0.7, 32, 640
-SEQUENCES = 3  # of a rank in a step
 BENCHMARK = 24  # products of a benchmark
-PERIOD = 0.012  # seconds from one freezing to the next
+PERIOD = 0.006  # seconds from one freezing to the next: a timed step should hold some of them
 LEARNING_RATE = 0.05
 
 
@@ -50,6 +49,7 @@ class Live:
     times: float = 1.2  # as long
     clock: str = "seconds"
     seed: int = 0
+    sequences: int = 3  # of a rank in a step
 
     @property
     def steps(self) -> int:
@@ -73,7 +73,7 @@ class Seen:
 def lengths(live: Live) -> Floats:
     """Of every step's sequences, [steps, ranks, sequences]."""
     random = stream(live.seed, "resihp", "live")
-    drawn = MEDIAN * np.exp(SPREAD * random.standard_normal((live.steps, live.ranks, SEQUENCES)))
+    drawn = MEDIAN * np.exp(SPREAD * random.standard_normal((live.steps, live.ranks, live.sequences)))
     return np.clip(np.floor(drawn), SHORTEST, LONGEST)
 
 

@@ -132,13 +132,12 @@ def _seconds(training: Training, size: int, squares: Floats) -> tuple[float, flo
 def _layers(training: Training, plan: Hybrid, speed: Floats, squares: Floats) -> list[Hybrid]:
     """Layers moved between stages, alike in all replicas: by each stage's slowest group, or by its mean one."""
     alive = np.flatnonzero(plan.alive)
-    each, ends = [], []
+    each, ends, slow = [], [], paces(plan, speed)
     for replica in alive:
         units, more = [], []
         for stage in range(plan.layers.shape[1]):
             costs = table(training, int(plan.degree[replica, stage]), squares).costs
-            pace = paces(plan, speed)[replica, stage]
-            took = (costs.forward + costs.inputs + costs.weights).mean(axis=1) * pace
+            took = (costs.forward + costs.inputs + costs.weights).mean(axis=1) * slow[replica, stage]
             took = took + (costs.wires_forward + costs.wires_backward).mean(axis=1)
             units.append(took[1])
             more.append((took[0] - took[1], took[2] - took[1]))

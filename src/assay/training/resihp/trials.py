@@ -25,6 +25,7 @@ REPAIRS = {"small": replace(SETTINGS["long"], microbatches=16, tokens=8192), "la
 WARM_UP, BEFORE, AFTER = 60, 4, 5  # iterations that teach; of an episode healthy ones, and with the fault
 SLOWEST = 3.0  # times as long; the least is 1.2
 MEASURED = 0.02  # how exact a benchmark says a device's speed (assumed)
+SEQUENCES = 16  # of a live rank's step
 DETECTORS = tuple(detectors.GRIDS)
 
 
@@ -51,7 +52,7 @@ def noticed(setting: str, healthy: int, faults: int, seed: int) -> dict[str, dic
     return found
 
 
-Stretch = tuple[dict[str, Floats], dict[str, list[Floats]], float, float]
+Stretch = tuple[dict[str, Floats], dict[str, Floats], float, float]
 
 
 def _stretch(
@@ -71,14 +72,20 @@ def _stretch(
     predicted = profile.iterations(squares)
     tokens = float(training.tokens * training.microbatches)
 
-    def scored(name: str, some: slice) -> Floats:
-        took = np.concatenate([history[0], seconds[:, some]], axis=1)
-        should = np.concatenate([history[1], predicted[:, some]], axis=1)
+    def scored(name: str, took: Floats, should: Floats) -> Floats:
+        """Of iterations behind the history, [..., replicas, iterations]."""
+        took, should = (
+            np.concatenate([np.broadcast_to(past, (*now.shape[:-1], past.shape[-1])), now], axis=-1)
+            for past, now in zip(history, (took, should), strict=True)
+        )
         return detectors.scores(name, took, should, np.full_like(took, tokens), WARM_UP)
 
-    first = range(healthy, healthy + faults * each, each)
-    episodes = {name: [scored(name, slice(at, at + each)) for at in first] for name in DETECTORS}
-    calm = {name: scored(name, slice(0, healthy)) for name in DETECTORS} if healthy else {}
+    def cut(values: Floats) -> Floats:
+        """[episodes, replicas, iterations]."""
+        return values[:, healthy:].reshape(len(values), faults, each).swapaxes(0, 1)
+
+    episodes = {name: scored(name, cut(seconds), cut(predicted)) for name in DETECTORS}
+    calm = {name: scored(name, seconds[:, :healthy], predicted[:, :healthy]) for name in DETECTORS} if healthy else {}
     some = slice(0, healthy)
     off = float(np.abs(predicted[:, some] / seconds[:, some] - 1).mean()) if healthy else 0.0
     return calm, episodes, off, float(np.log(seconds[:, some]).std()) if healthy else 0.0
@@ -141,8 +148,13 @@ def _row(training: Training, one: Repaired | None, speed: Floats, squares: Float
 
 
 def lived(warm_up: int, healthy: int, clock: str, seed: int) -> dict[str, Any]:
-    """Two torch processes, one of which gets 20 % slower, and whether the watcher says so."""
-    live = job.Live(warm_up=warm_up, healthy=healthy, clock=clock, seed=seed, slow=seed % 2)
+    """Two torch processes, one of which gets 20 % slower, and whether the watcher says so.
+
+    A step is some twenty milliseconds: of one that is shorter than the time between two freezings, some are not slowed
+    at all and others by half.
+    """
+    live = job.Live(warm_up=warm_up, healthy=healthy, faulty=2 * AFTER, clock=clock, seed=seed, slow=seed % 2,
+                    sequences=SEQUENCES)  # fmt: skip
     seen, onset = job.run(live), warm_up + healthy
     late = [step - onset + 1 for _, step in seen.alarms if step >= onset]
     return {
