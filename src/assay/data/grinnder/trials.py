@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,8 @@ def edges_of(graph: str, nodes: int, degree: int, seed: int) -> Int64s:
 
 def trained(table: str, seed: int, **case: Any) -> dict[str, dict[str, Any]]:
     """A case of one of the tables for which networks are trained in this process."""
-    return {"speed": speed, "exact": exact}[table](**case, seed=seed)
+    cases: dict[str, Callable[..., dict[str, dict[str, Any]]]] = {"speed": speed, "exact": exact}
+    return cases[table](**case, seed=seed)
 
 
 def speed(
