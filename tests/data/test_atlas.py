@@ -280,7 +280,7 @@ def test_features_are_read_once_a_layer_and_twice_for_attention(bench: dict[str,
 @given(st.integers(2, 12), st.lists(st.integers(0, 11), min_size=1, max_size=120), st.integers(1, 6))
 def test_the_least_recently_touched_leave_as_in_the_plain_tier(n: int, targets: list[int], slots: int) -> None:
     targets = [v % n for v in targets]
-    found, _, live = count_spills(np.arange(len(targets)), np.array(targets), n, slots, "lru", chunk=1)
+    found, _, live, _ = count_spills(np.arange(len(targets)), np.array(targets), n, slots, "lru", chunk=1)
     assert live <= slots
     assert found == oracle.spills(targets, n, slots)
 

@@ -61,7 +61,8 @@ def test_a_second_model_of_the_same_sizes_profiles_only_what_is_new() -> None:
         timed.append(str(op))
         return instant(op)
 
-    first, second = (operations(shape_of(name)) for name in ("llama-3-8b", "mistral-7b"))
+    # Two layers have all the operations that 32 have.
+    first, second = (operations(replace(shape_of(name), layers=2)) for name in ("llama-3-8b", "mistral-7b"))
     assert dooly.profile_new(db, first, "gpu", timer) == len(first)
     timed.clear()
     dooly.profile_new(db, second, "gpu", timer)
@@ -169,10 +170,10 @@ def stored(folder: Path) -> StepCost:
 
 
 def test_stored_measurements_are_read_and_replayed(tmp_path: Path) -> None:
-    assert dooly_h200.rows(tmp_path) is None
+    rows = dooly_h200.rows.__wrapped__  # what is kept of the real measurements took seconds
+    assert rows(tmp_path) is None
     stored(tmp_path)
-    dooly_h200.rows.cache_clear()
-    table = dooly_h200.rows(tmp_path)
+    table = rows(tmp_path)
     assert table is not None
     served = table.filter(table["experiment"] == "serving")
     assert set(served["method"]) == {"dooly", "step grid", "nearest", "roofline"}
@@ -180,7 +181,6 @@ def test_stored_measurements_are_read_and_replayed(tmp_path: Path) -> None:
     assert best["ttft_error"].item() == pytest.approx(0.0, abs=1e-3)
     assert best["tpot_error"].item() == pytest.approx(0.0, abs=1e-3)
     assert dooly.time_saved(table).value == pytest.approx(-0.5)  # the second model brought nothing new
-    dooly_h200.rows.cache_clear()
 
 
 def test_an_engine_in_pieces_pads_prompts_too(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import polars as pl
 import pytest
@@ -45,12 +47,12 @@ def assembled(seed: int, blocks: int, tokens: int):
 # ------------------------------------------------------------------------------- reuse and its repair
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 1000), st.integers(1, 30), st.integers(1, 12))
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 12), st.integers(1, 12))
 def test_turned_first_layer_keys_are_the_recomputed_ones(seed: int, blocks: int, tokens: int) -> None:
     params, prompt, cached, _ = assembled(seed, blocks, tokens)
     with torch.no_grad():
-        _, true = tiny_lm.forward(params, prompt[: len(cached)])
+        _, true = tiny_lm.forward(params, prompt[: len(cached)], layers=1)
     assert cached.positions.tolist() == list(range(len(cached)))
     torch.testing.assert_close(cached.layers[0].rotary, true.layers[0].rotary, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(cached.layers[0].free, true.layers[0].free, atol=1e-5, rtol=1e-5)
@@ -161,9 +163,14 @@ def test_worth_depends_on_the_history_and_its_order() -> None:
 # --------------------------------------------------------------------------------------- the placement
 
 
-def traffic(seed: int, candidates: int = 30):
+@cache
+def visits(seed: int):
     shop = recommendations.catalogue(2000, clusters=40, seed=seed)
-    log = recommendations.interactions(shop, users=600, each=30, seed=seed)
+    return shop, recommendations.interactions(shop, users=600, each=30, seed=seed)
+
+
+def traffic(seed: int, candidates: int = 30):
+    shop, log = visits(seed)
     past, now = (recommendations.ranking_requests(log, 900, candidates, 1.0, seed + part) for part in (1000, 0))
     return shop.tokens.astype(float), past.items, now.items
 

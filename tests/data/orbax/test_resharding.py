@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -133,6 +134,7 @@ def test_pieces_cover_an_array_once(shape: tuple[int, ...], world: int) -> None:
     assert (count == 1).all()
 
 
+@cache
 def big() -> dict[str, Any]:
     random = np.random.default_rng(0)
     return {
@@ -141,12 +143,20 @@ def big() -> dict[str, Any]:
     }
 
 
+@cache
+def stored() -> MemStore:
+    """A store that holds it, for those who only read."""
+    store = MemStore(VirtualClock())
+    run_virtual(saved(store, [big()]))
+    return store
+
+
 def read_bytes(wanted: str, box: Box | None, verify: bool) -> tuple[int, int]:
     """Bytes that came from the store, and bytes that were wanted."""
+    store = stored()
 
     async def main() -> tuple[int, int]:
-        store, ledger = MemStore(VirtualClock()), Ledger()
-        await saved(store, [big()])
+        ledger = Ledger()
         reader = Checkpoints()
         await reader.open(Metered(store, ledger), clock=VirtualClock())
         table = await reader.table()
@@ -177,9 +187,10 @@ def test_columns_are_read_in_whole_pieces_if_they_are_checked_and_alone_if_not()
 
 
 def test_a_changed_byte_is_noticed_in_whatever_sharding_it_is_wanted() -> None:
+    whole_one = stored()
+
     async def main() -> None:
-        store = MemStore(VirtualClock())
-        await saved(store, [big()])
+        store = whole_one.copy(VirtualClock())
         key = next(key for key in store.objects if key.startswith("data/"))
         whole = bytearray(store.objects[key])
         whole[len(whole) // 3] ^= 64

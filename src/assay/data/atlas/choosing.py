@@ -15,6 +15,7 @@ from assay.data.disk.graphs import DiskGraph
 RULES = ("min-pending", "lru")
 LEAVING = 4  # one part in so many of the tier is evicted together
 STRIPS = "strips"
+RUN = 1 << 16  # bytes of rows side by side that are worth a write of their own
 
 
 def choose(layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None, sample: int = 50_000) -> str:
@@ -25,7 +26,7 @@ def choose(layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None,
     """
     if slots >= graph.n or not graph.m:
         return RULES[0]
-    spilled = sampled_spills(graph, slots, layer.drops_loops, sample)
+    spilled = sampled_spills(graph, slots, layer.drops_loops, sample, max(RUN // (4 * layer.out_width), 1))
     rule = min(RULES, key=lambda name: spilled[name])
     if strips is None:
         return rule
@@ -34,8 +35,11 @@ def choose(layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None,
     return STRIPS if strips.moved(layer, graph) < moved else rule
 
 
-def sampled_spills(graph: DiskGraph, slots: int, drop: bool, sample: int) -> dict[str, float]:
-    """Accumulators spilled a node by each rule, with a tier as much smaller as the sample is."""
+def sampled_spills(graph: DiskGraph, slots: int, drop: bool, sample: int, run: int = 1) -> dict[str, float]:
+    """Accumulators spilled a node by each rule, with a tier as much smaller as the sample is.
+
+    One that is complete is spilled all the same unless all of the `run` rows that are written together are.
+    """
     every = max(-(-(graph.m + graph.n) // sample), 1)
     stream, targets = [], []
     for sources, ends in graph.stream(min(sample, 1 << 16)):
@@ -47,20 +51,24 @@ def sampled_spills(graph: DiskGraph, slots: int, drop: bool, sample: int) -> dic
     nodes = np.concatenate([*targets, np.arange(n)]).astype(np.int64)
     order = np.argsort(arrive, kind="stable")
     few = max(slots // every, 8)
-    return {rule: count_spills(arrive[order], nodes[order], n, few, rule, leaving=LEAVING)[0] / n for rule in RULES}
+    spilled = {}
+    for rule in RULES:
+        gone, _, _, whole = count_spills(arrive[order], nodes[order], n, few, rule, leaving=LEAVING)
+        spilled[rule] = (gone + whole * (1 - (whole / n) ** (run - 1))) / n
+    return spilled
 
 
 def count_spills(
     arrive: Int64s, nodes: Int64s, n: int, slots: int, policy: str, seed: int = 0, chunk: int = 64, leaving: int = 8
-) -> tuple[int, int, int]:
-    """Records spilled, returns, and most slots in use of a tier whose messages come in this order; no row is moved.
+) -> tuple[int, int, int, int]:
+    """Records spilled, returns, most slots in use, and nodes that left complete, of a tier; no row is moved.
 
     Message i is for `nodes[i]`, from the source `arrive[i]`, which never falls; `chunk` sources are one moment. One
     part in `leaving` of the tier is evicted together.
     """
     expected = np.bincount(nodes, minlength=n).astype(np.int32)
     tier = HotTier(slots, n, 0, expected, 1, SUM)
-    known = None
+    known, whole = None, 0
     if policy == "belady":
         known = np.concatenate([[0], np.cumsum(expected, dtype=np.int64)]), arrive[np.lexsort((arrive, nodes))]
     # Messages are edges of sources without rows or own terms: each source comes with its own, which takes no slot.
@@ -73,8 +81,8 @@ def count_spills(
         while tier.count(targets[a:b], a) == FULL:
             ready = tier.ready_rows()
             if len(ready):
-                tier.take(ready)
+                whole += len(tier.take(ready))
             else:
                 tier.evict(tier.victims(max(slots // leaving, 1), policy, seed, known), lambda nodes, acc, slots: None)
-    tier.take(tier.ready_rows())
-    return tier.evicted + int((tier.owner >= 0).sum()), tier.returns, tier.live
+    whole += len(tier.take(tier.ready_rows()))
+    return tier.evicted + int((tier.owner >= 0).sum()), tier.returns, tier.live, whole

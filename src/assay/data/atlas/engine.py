@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from assay.data.atlas.choosing import LEAVING, STRIPS, choose
+from assay.data.atlas.choosing import LEAVING, RUN, STRIPS, choose
 from assay.data.atlas.layers import Floats, Int32s, Layer, degrees, facing, finish, message, own
 from assay.data.atlas.spill import Records, Spill
 from assay.data.atlas.streaming import Progress, ahead, pieces
@@ -33,7 +33,6 @@ SLOTS, ROWS, EDGES, BLOCK = 0.46, 0.13, 0.03, 0.06
 CHOOSING = 0.6  # for the sample of messages, which are gone before the tier comes
 RANGE, FOLDING = 0.58, 0.08  # for a range's accumulators, and parts that are read, when the tier is gone
 FLOW = 1 << 21  # bytes of rows that are worth a step of the pipeline
-RUN = 1 << 16  # bytes of rows side by side that are worth a write of their own
 
 
 @dataclass(frozen=True)

@@ -215,7 +215,7 @@ def policies(graph: str, nodes: int, degree: int, share: float, seed: int) -> di
     arrive, targets = arrivals(edges_of(graph, nodes, degree, seed), nodes)
     found = {}
     for policy in POLICIES:
-        spilled, returns, live = count_spills(arrive, targets, nodes, int(share * nodes), policy, seed=seed)
+        spilled, returns, live, _ = count_spills(arrive, targets, nodes, int(share * nodes), policy, seed=seed)
         found[policy] = {"spilled_per_node": spilled / nodes, "returns": returns, "live_ratio": live / nodes}
     return found
 

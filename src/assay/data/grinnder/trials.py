@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,12 @@ def edges_of(graph: str, nodes: int, degree: int, seed: int) -> Int64s:
     else:
         one = communities(nodes, max(nodes // 500, 2), degree / 2, 0.1, seed).edges
     return np.concatenate([one, one[:, ::-1]])
+
+
+def trained(table: str, seed: int, **case: Any) -> dict[str, dict[str, Any]]:
+    """A case of one of the tables for which networks are trained in this process."""
+    cases: dict[str, Callable[..., dict[str, dict[str, Any]]]] = {"speed": speed, "exact": exact}
+    return cases[table](**case, seed=seed)
 
 
 def speed(
@@ -83,7 +90,8 @@ def exact(kind: str, parts: int, nodes: int, width: int, seed: int) -> dict[str,
             last = ours.epoch()  # nothing of the first one is left in it
             ours.close()
             found[mode] = {
-                "difference": difference(gradients(network), right), "loss_difference": abs(last.loss - loss) / loss,
+                "mode": mode, "difference": difference(gradients(network), right),
+                "loss_difference": abs(last.loss - loss) / loss,
                 "hits": ours.host.cache.hits, "misses": ours.host.cache.misses, "written_bytes": last.written_bytes,
             }  # fmt: skip
     return found
@@ -150,12 +158,11 @@ def _measure(kind: str, nodes: int, width: int, degree: int, share: float, seed:
         del trainer
         one = bench.cut(1)
         with Peak() as all_:  # what the first one left to the allocator is not counted again: if anything, too little
-            whole = InMemory(network, one, rows, bench.labels, train)
-            right = [whole.epoch().loss for _ in range(2)]
+            right = InMemory(network, one, rows, bench.labels, train).epoch().loss
     known = peak.known
     return {
         "given": memory, "ours": peak.grown if known else None, "whole": all_.grown if known else None,
-        "difference": abs(ours[-1] - right[-1]) / right[-1],
+        "difference": abs(ours[-1] - right) / right,
     }  # fmt: skip
 
 

@@ -192,6 +192,8 @@ class Transformer:
         import torch
 
         weight = torch.empty(size, dtype=self.dtype, device=self.device)
+        if weight.is_meta:
+            return weight  # without content there is nothing to draw, and torch would load its compiler for it
         if len(size) == 1:
             return weight.fill_(1.0)
         return weight.normal_(0.0, size[-1] ** -0.5, generator=generator)

@@ -149,13 +149,11 @@ def accuracy(prompts: int, ablations: int, candidates: int, seed: int) -> dict[s
     torch.set_num_threads(1)
     params = tiny_lm.load(ranking_lm.WEIGHTS)[0]["recommender"]
     asked = ranking_lm.prompts(prompts, candidates, seed)
-    with torch.no_grad():
-        logits, true = tiny_lm.forward(params, asked.ids)
-    whole = ranking_lm.scores(logits[:, -1], asked)
     first, blocks = rows(params, asked)
     cached = block_reuse.assemble(first, blocks)
     unturned = block_reuse.assemble(first, [block_reuse.pick(block, slice(ablations)) for block in blocks], turn=False)
-    off = block_reuse.apart(true, cached)
+    logits, off = block_reuse.whole(params, asked.ids, cached)
+    whole = ranking_lm.scores(logits, asked)
 
     def quality(
         reused: tiny_lm.Cache, share: float, how: str = "deviation+boundary", n: int = prompts

@@ -20,7 +20,7 @@ from assay.sim.tiny_lm import Cache, Layer, Params
 if TYPE_CHECKING:
     from torch import Tensor
 
-BATCH = 64  # prompts repaired at a time
+BATCH = 16  # prompts computed at a time
 CHOICES = ("deviation+boundary", "deviation", "boundary", "random")
 
 
@@ -89,6 +89,29 @@ def apart(true: Cache, cached: Cache) -> Tensor:
     keys = (a.rotary[:, : len(cached)] - b.rotary).square().sum((2, 3))
     values = (a.free[:, : len(cached)] - b.free).square().sum((2, 3))
     return (keys + values).sqrt()
+
+
+def whole(params: Params, ids: Any, cached: Cache) -> tuple[Tensor, Tensor]:
+    """Full computation: logits [prompt, vocab] after the last token, and `deviation` of what is cached.
+
+    Some prompts at a time: what a layer makes of all of them at once would be fetched from the system, page by page.
+
+    >>> params = tiny_lm.init(tiny_lm.Shape(vocab=64, layers=2, width=32, attn="gqa"), seed=0)
+    >>> first, rows = prepare(params, [1, 2], [[3, 4, 5], [6, 7, 8]])
+    >>> logits, off = whole(params, [[1, 2, 6, 7, 8, 9]], assemble(first, [pick(rows, [1])]))
+    >>> logits.shape, bool(off.max() < 1e-5)  # one block behind the instruction: nothing is missing in it
+    (torch.Size([1, 64]), True)
+    """
+    import torch
+
+    said, off = [], []
+    with torch.no_grad():
+        for first in range(0, len(ids), BATCH):
+            some = slice(first, first + BATCH)
+            logits, true = tiny_lm.forward(params, ids[some])
+            said.append(logits[:, -1])
+            off.append(apart(true, pick(cached, some)))
+    return torch.cat(said), torch.cat(off)
 
 
 def choose(
