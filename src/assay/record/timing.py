@@ -72,12 +72,18 @@ def granted(seconds: float = 0.02) -> float:
 
 
 _credit = 0.0  # processor seconds of processes that worked for this one and are not its children
+_working: list[Callable[[], float]] = []  # what others that still do have spent
 
 
 def credited(seconds: float) -> None:
     """Count what a process spent that works for this one and that another one started: ranks of a fork server, say."""
     global _credit  # as the system's own count of children is
     _credit += seconds
+
+
+def credited_by(spent: Callable[[], float]) -> None:
+    """Count from now on what some process spends that works for this one; asked for its seconds so far."""
+    _working.append(spent)
 
 
 class Gauge:
@@ -116,7 +122,8 @@ def _processors(stat: Path = Path("/proc/stat")) -> tuple[float, float, float] |
         return None
     idle, second = sum(ticks[3:5]) + (ticks[1] if os.nice(0) <= 0 else 0), os.sysconf("SC_CLK_TCK")
     spent = os.times()
-    return idle / second, (sum(ticks) - idle) / second, sum(spent[:4]) + _credit
+    own = sum(spent[:4]) + _credit + sum(each() for each in _working)
+    return idle / second, (sum(ticks) - idle) / second, own
 
 
 def calm(table: pl.DataFrame, cores: float = 2.0) -> None:

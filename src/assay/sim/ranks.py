@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -32,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.timing import credited
+from assay.record.timing import credited, credited_by
 
 # Read when a library is imported, which may be before a rank exists: one computing thread, and no word of torch's
 # recorders on standard error.
@@ -89,6 +90,16 @@ def prepare(imports: Sequence[str]) -> None:
         multiprocessing.get_context("forkserver").set_forkserver_preload(list(imports))
         with _environment():
             forkserver.ensure_running()
+        _count_server()
+
+
+@cache
+def _count_server() -> None:
+    """What the process spends that ranks are forked from is this one's work: it loads what they import."""
+    from multiprocessing import forkserver  # not everywhere
+
+    server = getattr(forkserver, "_forkserver", None)
+    credited_by(lambda: _processor_seconds(getattr(server, "_forkserver_pid", None) or 0))
 
 
 def _forks() -> bool:
@@ -130,6 +141,7 @@ class Ranks:
         context: Any = multiprocessing.get_context("forkserver" if self._forked else "spawn")
         if self._forked:
             context.set_forkserver_preload(self._imports)  # heeded by the first ranks of this process
+            _count_server()
         try:
             for name, values in self._given.items():
                 block = SharedMemory(create=True, size=max(1, values.nbytes))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from assay.record.errors import BadInput
 from assay.training.ncclz import coders, collectives, fields, quantise
 from assay.training.ncclz.arbiter import Speeds
-from assay.training.ncclz.collectives import Choices, all_gather, all_reduce, all_reduce_levels, cut, plain
+from assay.training.ncclz.collectives import RESTS, Choices, all_gather, all_reduce, all_reduce_levels, cut, plain
 from assay.training.ncclz.floats import Smallest
 from assay.training.ncclz.links import Link, link
 from assay.training.ncclz.rivals import Recompressing, _hops
@@ -88,6 +88,23 @@ def test_alternating_extremes_fall_back_to_the_plain_ring() -> None:
     found, report = summed(parts, 1e-4)[0]
     assert not report.coded
     assert (found == 0).all()
+
+
+def test_after_a_sum_that_did_not_pay_the_next_ones_of_its_size_are_not_looked_at() -> None:
+    noise = [np.random.default_rng(k).normal(size=1 << 15).astype(np.float32) for k in range(2)]
+    smooth = [fields.field("smooth", 1 << 15, 0, rank) for rank in range(2)]
+    on = Link(2.5e8, shaped=True)  # where smooth fields are worth coding, and noise is not
+    assert summed(smooth, 1e-3, Choices(speeds=SPEEDS), on)[0][1].coded
+
+    def job(port: Any, x: Any) -> list[bool]:
+        rank = port.index
+        first = all_reduce(port, noise[rank], 1e-7, Choices(speeds=SPEEDS))[1].coded
+        rest = [all_reduce(port, smooth[rank], 1e-7, Choices(speeds=SPEEDS))[1].coded for _ in range(RESTS + 1)]
+        return [first, *rest, all_reduce(port, smooth[rank], 1e-3, Choices(speeds=SPEEDS))[1].coded]
+
+    for first, *rest, other in ring(noise, job, on):
+        assert not first and not any(rest[:RESTS])
+        assert other, "of another bound nothing is known"
 
 
 def test_without_a_bound_the_sum_is_the_plain_rings_to_the_bit() -> None:

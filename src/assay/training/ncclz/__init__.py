@@ -6,7 +6,7 @@ same bits. What is left for the hops is lossless, so each frame may take whichev
 blocks packed to their width, or Huffman's code, as a look at a few of its symbols says. Where a link carries floats
 sooner than they are coded, they travel as they are.
 
-The rings are real processes over gloo. Their links are shaped, and seconds are processor time plus modelled wire,
+The rings are real processes over sockets. Their links are shaped, and seconds are processor time plus modelled wire,
 which other work on the machine does not change; the wall's clock is beside it, and counts where the machine was idle.
 NCCL and GPUs are not at hand: what stands in for NCCL is the plain ring on the same links.
 
@@ -61,7 +61,7 @@ use_when = "Links of a few Gb/s carry fields or gradients that bear a known erro
 avoid_when = "Links are quicker than the coders (some GB/s on one core), messages are small, or the sum must be exact."
 trust = (
     "Seconds are processor time of compiled code on one core and the wire of a shaped link; a GPU codes far quicker, "
-    "and its links are quicker, too. Handing messages to gloo is in the wall's clock only."
+    "and its links are quicker, too. Handing messages to sockets is in the wall's clock only."
 )
 own_input = "assay compare ncclz --input examples/field.npy --links 1gbit --eps 1e-4"
 references = (

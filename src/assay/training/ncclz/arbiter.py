@@ -21,6 +21,7 @@ from assay.training.ncclz import coders, quantise
 
 RUNS = 16  # of a block each, spread over the frame: 16 KiB of symbols
 SPARE = 0.03  # bits a symbol that Huffman's code is above the entropy
+SURE = 1.2  # times as long must raw floats be expected to take: links and speeds are measured in a moment, and err
 
 
 @dataclass(frozen=True)
@@ -118,13 +119,13 @@ class Arbiter:
 
     @property
     def hopeless(self) -> bool:
-        """Whether the raw floats would be there before even frames of no length at all were coded."""
-        return self._coded(0.0, self.speeds.fixed) > self.hops * 4 / self.bandwidth
+        """Whether raw floats would be there before frames of no length at all were coded, or not long after."""
+        return SURE * self._coded(0.0, self.speeds.fixed) > self.hops * 4 / self.bandwidth
 
     def gains(self, bits: float, coding: float, count: int, ranks: int) -> bool:
-        """Whether coded frames of so many bits and seconds a symbol beat raw floats, the ranks' agreement included."""
+        """Whether coded frames of so many bits and seconds a symbol surely beat raw floats, agreement included."""
         agreed = (ranks - 1) * self.latency
-        return count * self._coded(bits, coding) + agreed < count * self.hops * 4 / self.bandwidth
+        return SURE * (count * self._coded(bits, coding) + agreed) < count * self.hops * 4 / self.bandwidth
 
     def _coded(self, bits: float, coding: float) -> float:
         """Seconds a symbol: frames are messages of their own, which the plain way need not send."""

@@ -23,6 +23,8 @@ Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 FRAME = 1 << 17  # symbols: one of NCCL's slots of 512 KiB
 SMALL = 1 << 16  # bytes of a message that is not worth a look
+KINDS = 256  # of sums whose rest is remembered
+RESTS = 15  # sums of a size that go plainly after one that was not worth coding: a look at them costs, too
 FEW = 8  # one outlier in so many numbers, and nothing is coded
 PIECES = 4, 4096  # of a message that are looked at: 64 KiB
 
@@ -166,13 +168,16 @@ def all_reduce(port: Port, x: Floats, eps: float | None, choices: Choices = CHOO
     if port.size > quantise.MOST_RANKS:
         raise ValueError(f"{port.size} ranks, of which the sums of {quantise.MOST_RANKS} fit 32 bits")
     arbiter = arbiter_for(port, len(x), choices)
-    idle = x.nbytes <= SMALL or arbiter.hopeless
+    idle = x.nbytes <= SMALL or arbiter.hopeless or _rests(port, len(x), eps)
     if eps is None or port.size == 1 or (idle and not choices.always):
         return plain(port, x), Report(coded=False)
     peak, exempt, bits, coding = _agreed(port, x, eps, arbiter)
     predict = bool(bits[1] < bits[0]) if choices.predict is None else choices.predict
     gains = arbiter.gains(bits[int(predict)], coding[int(predict)], len(x), port.size)
     if exempt * FEW > len(x) or not (gains or choices.always):
+        if len(port.rests) >= KINDS:  # as where every sum has a bound of its own
+            port.rests.clear()
+        port.rests[len(x), eps] = RESTS
         return plain(port, x), Report(coded=False, outliers=exempt)
     on, coder, out = quantise.grid(eps, peak), Coded(arbiter, choices.coder), np.empty_like(x)
     reduce_ring(
@@ -182,6 +187,14 @@ def all_reduce(port: Port, x: Floats, eps: float | None, choices: Choices = CHOO
     if exempt:
         quantise.add_outliers(port.gather(quantise.outliers(x, on)), out)
     return out, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]), predict, exempt)
+
+
+def _rests(port: Port, count: int, eps: float | None) -> bool:
+    """Whether sums of this size were not worth coding a little while ago; all ranks know the same."""
+    left = port.rests.pop((count, eps), 0)
+    if left > 1:
+        port.rests[count, eps] = left - 1
+    return left > 0
 
 
 def arbiter_for(port: Port, count: int, choices: Choices = CHOOSE) -> Arbiter:

@@ -36,6 +36,7 @@ class Port:
         self.size, self.index = len(ranks), ranks.index(dist.get_rank())
         self._wire = Wire(dist, ranks, group)
         self.speeds: Any = None  # of coding, once the ranks have agreed on them
+        self.rests: dict[tuple[int, float | None], int] = {}  # sums that are not looked at, by size and bound
         self.start()
 
     def start(self) -> None:
