@@ -13,14 +13,15 @@ import struct
 import sys
 
 TURN = 100_000  # nanoseconds, the shortest that can be asked for
+USUAL = 0
 _CALLS = {"x86_64": 314, "aarch64": 274}  # sched_setattr
 _ATTRIBUTES = struct.Struct("<IIQiIQQQ")  # size, policy, flags, nice, priority, runtime, deadline, period
 
 
-def ask() -> bool:
-    """Ask for this thread and those that it starts; whether the system understood."""
+def ask(turn: int = TURN) -> bool:
+    """Ask for this thread and those that it starts, `USUAL` for the usual ones; whether the system understood."""
     number = _CALLS.get(platform.machine())
     if not sys.platform.startswith("linux") or number is None:
         return False
-    wanted = ctypes.create_string_buffer(_ATTRIBUTES.pack(_ATTRIBUTES.size, 0, 0, 0, 0, TURN, 0, 0), _ATTRIBUTES.size)
+    wanted = ctypes.create_string_buffer(_ATTRIBUTES.pack(_ATTRIBUTES.size, 0, 0, 0, 0, turn, 0, 0), _ATTRIBUTES.size)
     return bool(ctypes.CDLL(None, use_errno=True).syscall(number, 0, wanted, 0) == 0)

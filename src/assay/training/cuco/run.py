@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.sim import gloo_ranks, own_code
+from assay.sim import gloo_ranks, own_code, turns
 from assay.sim.ranks import Rank
 from assay.training.cuco.program import RANKS, Array, Lowered, Program, Stage, lower
 from assay.training.cuco.wire import Card
@@ -162,7 +162,9 @@ def serve(
     """Do jobs until there are no more; what a program raises is an answer."""
     end = ends[rank.index]
     sys.setswitchinterval(SWITCH)
+    turns.ask()  # for gloo's threads, which begin now: a real card does not wait until the processor is free
     with gloo_ranks.joined(rank, folder, leave=False) as dist:
+        turns.ask(turns.USUAL)
         program: Program = own_code.load(source)(**sizes)
         known: dict[int, tuple[list[dict[str, Array]], Array]] = {}
         while (job := end.recv()) is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from assay.sim import turns
 from assay.sim.ranks import Rank
 from assay.training.cuco.program import Array, Lowered, Stage
 from assay.training.engine.shaped import Link
@@ -80,6 +81,7 @@ class Card:
 
     def _deliver(self) -> None:
         """The sender's card: store into the other's memory when the link would have brought it."""
+        turns.ask()
         while (job := self._posted.get()) is not None:
             arrives, wire, chunk, part, tiles = job
             time.sleep(max(0.0, arrives - time.perf_counter()))
@@ -88,6 +90,7 @@ class Card:
 
     def _receive(self, wire: str, expected: list[Any]) -> None:
         """The receiver's card: put what gloo brought where it belongs, on time."""
+        turns.ask()
         room, done = self.mine[wire], 0
         for work, body in expected:
             work.wait()
