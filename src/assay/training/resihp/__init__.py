@@ -100,7 +100,9 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
             [one.run(trials.noticed, [case], per="detector") for one, case in zip((lab, few), detect, strict=True)]
         ),
         "repair": lab.with_seeds(quick=3, full=10).run(trials.repaired, mend, per="system"),
-        "stops": here.with_seeds(quick=2, full=10).run(trials.stops, [{"ranks": 26, "faults": 24}]),
+        "stops": here.with_seeds(quick=2, full=10).run(
+            trials.stops, [lab.pick(quick={"ranks": 38, "faults": 36}, full={"ranks": 26, "faults": 24})]
+        ),
         "live": here.with_seeds(quick=1, full=5).run(trials.lived, live),
     }
 
