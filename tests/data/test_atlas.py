@@ -590,3 +590,15 @@ def row(method: str, seconds: float) -> dict[str, Any]:
 def test_a_lead_inside_the_noise_is_a_tie(ours: float, theirs: float, says: str) -> None:
     table = [row("atlas", 9.0), row("atlas-auto", ours), row("gather-lru", theirs), row("gather-static", 9.0)]
     assert why(table).startswith(says)
+
+
+def test_in_order_of_community_the_way_that_is_chosen_moves_the_fewest_bytes(tmp_path: Path) -> None:
+    nodes, width = 8192, 128
+    bench = trials.Bench.made(tmp_path / "bench", trials.edges_of("ordered", nodes, 8, 0), nodes, width, 0)
+    model = trials.model_of("gcn", (width, width), 0)
+    moved = {}
+    for way in ("auto", "lru", "strips"):
+        row = bench.atlas(model, nodes * width, way)  # a quarter of the features
+        moved[way] = row["read_ratio"] + row["spilled_ratio"]
+    assert moved["auto"] <= 1.01 * min(moved.values())
+    assert moved["lru"] > 1.2 * moved["strips"], "where the estimate must not be far off"
