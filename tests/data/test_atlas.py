@@ -593,12 +593,8 @@ def test_a_lead_inside_the_noise_is_a_tie(ours: float, theirs: float, says: str)
 
 
 def test_in_order_of_community_the_way_that_is_chosen_moves_the_fewest_bytes(tmp_path: Path) -> None:
-    nodes, width = 8192, 128
+    nodes, width, model = 8192, 128, trials.model_of("gcn", (128, 128), 0)
     bench = trials.Bench.made(tmp_path / "bench", trials.edges_of("ordered", nodes, 8, 0), nodes, width, 0)
-    model = trials.model_of("gcn", (width, width), 0)
-    moved = {}
-    for way in ("auto", "lru", "strips"):
-        row = bench.atlas(model, nodes * width, way)  # a quarter of the features
-        moved[way] = row["read_ratio"] + row["spilled_ratio"]
-    assert moved["auto"] <= 1.01 * min(moved.values())
-    assert moved["lru"] > 1.2 * moved["strips"], "where the estimate must not be far off"
+    rows = {way: bench.atlas(model, nodes * width, way) for way in ("auto", "lru", "strips")}  # a quarter of the bytes
+    moved = {way: row["read_ratio"] + row["spilled_ratio"] for way, row in rows.items()}
+    assert moved["auto"] <= 1.01 * moved["strips"] < 0.85 * moved["lru"]

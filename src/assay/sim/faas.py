@@ -27,7 +27,6 @@ import asyncio
 import importlib
 import math
 import multiprocessing
-import os
 import resource
 import signal
 import time
@@ -43,7 +42,7 @@ from assay.record.errors import AssayError, BadInput
 from assay.sim.clock import Clock, VirtualClock, WallClock
 from assay.sim.forking import start_forked
 from assay.sim.ledger import LIST_PRICES, PriceBook, peak_rss
-from assay.sim.ranks import ENVIRONMENT
+from assay.sim.ranks import environment
 from assay.sim.streams import stream
 
 MB = 1 << 20
@@ -251,13 +250,10 @@ class Processes(Platform):
     def _start(self) -> _Process:
         ours, theirs = self._make.Pipe()
         process = self._make.Process(target=_serve, args=(self.handler, theirs, self.bill.memory), daemon=True)
-        before = {name: os.environ.get(name) for name in ENVIRONMENT}
-        os.environ.update(ENVIRONMENT)
         try:
-            start_forked(process, self._imports) if self._imports else process.start()
+            with environment():
+                start_forked(process, self._imports) if self._imports else process.start()
         finally:
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
             theirs.close()
         return _Process(process, ours)
 

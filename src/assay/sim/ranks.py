@@ -88,7 +88,7 @@ def prepare(imports: Sequence[str]) -> None:
         from multiprocessing import forkserver  # not everywhere
 
         multiprocessing.get_context("forkserver").set_forkserver_preload(list(imports))
-        with _environment():
+        with environment():
             forkserver.ensure_running()
         _count_server()
 
@@ -107,7 +107,7 @@ def _forks() -> bool:
 
 
 @contextmanager
-def _environment() -> Iterator[None]:
+def environment() -> Iterator[None]:
     """What processes inherit that start meanwhile."""
     before = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)
@@ -149,7 +149,7 @@ class Ranks:
                 self._specs[name] = block.name, values.shape, values.dtype.str
                 self.array(name)[...] = values
             self._barrier = context.Barrier(self.n)  # kept: a collected semaphore is gone before a rank opens it
-            with _environment():
+            with environment():
                 for index in range(self.n):
                     ours, theirs = context.Pipe(duplex=False)
                     rank = Rank(index, self.n, self._specs, self._barrier)

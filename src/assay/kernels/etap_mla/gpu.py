@@ -234,7 +234,6 @@ SETTINGS: dict[str, list[Setting]] = {
         *(Setting(64, 8, loads, 1, 2, 128) for loads in ("bulk", "async")),
         Setting(64, 4, "bulk", 1, 2),
         *_some("async", (64,), (4, 8), (2, 3)),
-        *_some("async", (64,), (4,), (1,), (2, 3)),
         *_some("bulk", (64,), (4, 8), (2, 3)),
         *_some("ahead", (64,), (8, 16)),
         *_some("async", (128,), (8,), (1,)),
