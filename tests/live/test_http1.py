@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.live import http1
-from assay.live.http1 import CHUNKED, UNTIL_CLOSE, Chunks, Refused, request_head, response_head
+from assay.live.http1 import CHUNKED, UNTIL_CLOSE, Chunks, Heads, Refused, RequestHead, request_head, response_head
 
 h11 = pytest.importorskip("h11")
 
@@ -453,3 +453,42 @@ def test_a_line_seen_before_is_read_as_the_first_time_and_secrets_are_not_rememb
     assert max(len(http1._LINES), len(http1._FIRSTS)) <= 1024
     with pytest.raises(Refused):
         request_head(data + b"\r\nHost: a")
+
+
+# ------------------------------------------------------------------------------------- heads that a client sends again
+
+LINES = st.sampled_from(
+    [b"Host: a", b"Content-Length: 7", b"content-length:\t12 ", b"Content-Length: 007", b"Content-Length: 7x",
+     b"Content-Length: " + b"9" * 16, b"Content-Length:", b"x-content-length: 5", b"Transfer-Encoding: chunked",
+     b"Authorization: Bearer k", b"Content-Type: 7", b"Connection: close", b"Connection: x-content-length"]
+)  # fmt: skip
+HEADS = st.lists(LINES, max_size=5).map(lambda lines: b"\r\n".join([b"POST /v1/completions HTTP/1.1", *lines]))
+DIGITS = st.sampled_from(
+    [b"7", b"12", b"007", b"", b"-1", b"+7", b"1_0", b"9" * 15, b"9" * 16, "७".encode(), b"7\r\n7"]
+)
+
+
+def read(reader: Heads | None, data: bytes) -> RequestHead | tuple[int, str]:
+    try:
+        return request_head(data) if reader is None else reader.read(data)
+    except Refused as error:
+        return error.status, str(error)
+
+
+@given(st.lists(HEADS, min_size=1, max_size=3), st.lists(st.tuples(st.integers(0, 2), DIGITS), max_size=8))
+def test_a_head_that_comes_again_is_read_as_if_it_were_the_first(
+    heads: list[bytes], again: list[tuple[int, bytes]]
+) -> None:
+    reader = Heads()
+    for number, digits in again:
+        for data in (heads[number % len(heads)], heads[number % len(heads)].replace(b"7", digits)):
+            assert read(reader, data) == read(None, data)
+
+
+def test_what_is_changed_in_one_head_is_not_in_the_next() -> None:
+    reader, data = Heads(), b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\nx-a: b"
+    for _ in range(3):
+        head = reader.read(data)
+        assert (head.kept, head.fields[b"content-length"]) == ([b"x-a: b"], b"7")
+        head.kept = [b"traceparent: of another request"]
+        head.fields[b"content-length"] = b"8"

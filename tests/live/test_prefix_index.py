@@ -59,6 +59,22 @@ def test_a_changed_token_changes_its_block_and_all_behind_it(
     assert same.tolist() == [b < at // block for b in range(len(row) // block)]
 
 
+@compiling
+@given(ROWS, ROWS, st.integers(1, 9), st.floats(0.0, 9.0))
+def test_a_prompt_is_looked_up_as_its_hashes_are_matched(
+    row: NDArray[np.uint32], other: NDArray[np.uint32], block: int, ttl: float
+) -> None:
+    index = PrefixIndex(block, ttl=ttl, key=KEY)
+    for number, known in enumerate((row, other, row[: len(row) // 2])):
+        index.insert(index.add(), index.hashes(known), float(number))
+    for asked in (row, np.concatenate((row, other)), other):
+        found, expected = np.empty(3, np.int64), np.empty(3, np.int64)
+        words = index.hashes(asked)
+        index.match(words, 8.0, expected)
+        assert index.look_up(asked, 8.0, found).tolist() == words.tolist()
+        assert found.tolist() == expected.tolist()
+
+
 def test_hashes_are_distinct_never_zero_and_use_all_bits_evenly() -> None:
     rows = np.arange(40_000, dtype=np.uint32)  # small numbers in order: what a weak hash does worst
     hashes = np.array([chain(rows[i : i + 2], 2, KEY)[0] for i in range(len(rows) - 1)])

@@ -119,6 +119,14 @@ class LiveFleet(Fleet):
             self._matched = request.id
         return self._hits
 
+    def look_up(self, request: Request, tokens: NDArray[np.uint32]) -> NDArray[np.uint64]:
+        """The path of a prompt; what each engine has of it is known then, for as long as nothing else is asked."""
+        path = self.index.look_up(tokens, self.now, self._hits)
+        if self.scale != 1.0:
+            self._hits[:] = self._hits * self.scale
+        self._matched = request.id
+        return path
+
     def known(self, matched: int) -> int:
         """Whole blocks of the index that so many matched tokens are."""
         return round(matched / self.scale / self.index.block)
@@ -132,10 +140,10 @@ class LiveFleet(Fleet):
         """Somebody else told the index something."""
         self._matched = None
 
-    def argmin(self, score: Any, *ties: Any) -> int:
+    def argmin(self, score: Any, *ties: Any, alone: int = -1) -> int:
         """As `Fleet.argmin`, and remembers the scores for whoever looks on."""
         self.scores = score
-        return super().argmin(score, *ties)
+        return super().argmin(score, *ties, alone=alone)
 
     @property
     def kv_free(self) -> Floats:

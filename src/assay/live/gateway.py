@@ -36,7 +36,6 @@ from assay.live.tokens import ByteTokens, TokenizerTokens
 from assay.record.errors import BadInput
 from assay.serving.engine import components
 from assay.serving.interface import Request
-from assay.sim.block_hash import chain
 
 _LONGEST = 256  # letters of a name that somebody else chose
 _ID = 200  # bytes of a request's id
@@ -75,9 +74,10 @@ class Gateway:
     def warm(self) -> None:
         """Load what is compiled, or compile it where this version never ran: not while the first client waits."""
         index = PrefixIndex(self.index.block)
-        path = chain(np.zeros(2 * index.block, np.uint32), index.block, index.key)
-        index.insert(index.add(), path, 0.0)
-        index.match(path, 1.0, np.zeros(1, np.int64))
+        number, hits = index.add(), np.zeros(1, np.int64)
+        path = index.look_up(np.zeros(2 * index.block, np.uint32), 0.0, hits)
+        index.insert(number, path, 0.0)
+        index.match(path, 1.0, hits)
         index.resize(0, 1)
         index.remove(0, path)
 
@@ -162,7 +162,8 @@ class Gateway:
         row, count = api.tokens(ask, relay.endpoint, self.tokenizer)
         relay.own = max(count, 1)
         request.prompt = max(int(count * self.fleet.scale), 1)
-        relay.path = self.index.hashes(row if len(row) <= _HASHED else row[:_HASHED])
+        self.fleet.now = relay.arrival
+        relay.path = self.fleet.look_up(request, row if len(row) <= _HASHED else row[:_HASHED])
         if ask.messages:
             request.text = ask.messages[-1].text
         if request.session is None:

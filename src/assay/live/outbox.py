@@ -36,9 +36,9 @@ class Outbox:
             return
         if not self._flushing:
             self._flushing = True
-            self.loop.call_soon(self.flush)
             if file >= 0 and not transport.get_write_buffer_size() and not transport.is_closing():
                 data = data[_written(file, data) :]
+            self.loop.call_soon(self.flush)
         if data:
             self._waiting.append((transport, data))
 

@@ -126,6 +126,7 @@ class Placing:
         if self.batch and relay.endpoint != "other":
             self._hold(relay, now)
         elif (not again and len(self.queue) and self.queue.waits(self.lane(relay))) or not self.place(relay):
+            self._fleet.cache_changed()  # when it has its turn, blocks may have grown too old
             relay.due = self._patience(relay, now)
             away = self.queue.join(relay, relay.key, self.lane(relay))
             if away is not None:
@@ -236,19 +237,16 @@ class Placing:
     def _send(self, relay: Relay, i: int, now: float) -> None:
         gateway, fleet, request = self._gateway, self._fleet, relay.request
         engine = fleet.engines[i]
-        if len(relay.path):
-            hits = fleet.match(request).item(i)
-            relay.matched, relay.known = hits, fleet.known(hits)
-        else:
-            relay.matched = relay.known = 0
-        relay.new = max(request.prompt - relay.matched, 1) if relay.transfer is None else 1
         relay.tries += 1
         first = relay.tries == 1 and relay.stage != "decode"
+        both = relay.stage == "prefill" and engine.bootstrap  # then the next decision is made before this call is over
+        if not both:  # somebody waits for it, and for nothing that is written down below
+            relay.ask(engine, now)
+        hits = fleet.match(request).item(i) if len(relay.path) else 0
+        relay.matched, relay.known = hits, fleet.known(hits)
+        relay.new = max(request.prompt - hits, 1) if relay.transfer is None else 1
         if gateway.log.on:
             relay.load = (int(fleet.running[i]), int(fleet.kv_tokens[i]), int(fleet.prefill_tokens[i]))
-        both = relay.stage == "prefill" and engine.bootstrap  # then the next decision is made before this call is over
-        if not both:
-            relay.ask(engine, now)
         decision = (
             {"request": request.id, "engine": engine.name, "prompt": request.prompt, "matched": relay.matched,
              "scores": fleet.scores, "at": now, "shadow": None, "canary": relay.arm}

@@ -27,7 +27,7 @@ from numba import carray  # type: ignore[attr-defined,unused-ignore]
 from numpy.typing import NDArray
 
 from assay.sim.addresses import pointer
-from assay.sim.block_hash import chain
+from assay.sim.block_hash import block_word, chain
 from assay.sim.compiled import njit
 
 Hashes = NDArray[np.uint64]
@@ -271,6 +271,15 @@ def _match(engines, hashes, oldest, block, out):
 
 
 @njit(**JIT)
+def _look_up(engines, tokens, key, words, oldest, block, out):
+    """`chain`, then `_match`: one call, since caches go cold between two requests, and then a call is what costs."""
+    before = np.uint64(0)
+    for number in range(len(words)):
+        before = words[number] = block_word(tokens, number * block, (number + 1) * block, key, before)
+    _match(engines, words, oldest, block, out)
+
+
+@njit(**JIT)
 def _settle(engines, i, old):
     """Fill the slots of a new table, and the pool with the entries that it has more than the `old` number."""
     engine = _engine(engines, i)
@@ -366,6 +375,20 @@ class PrefixIndex:
     def match(self, hashes: Hashes, now: float, out: NDArray[np.int64]) -> None:
         """Fill `out` with the leading tokens that each engine has."""
         _match(self._engines, hashes, now - self.ttl, self.block, out)
+
+    def look_up(self, tokens: NDArray[np.uint32], now: float, out: NDArray[np.int64]) -> Hashes:
+        """`hashes` and `match` in one: the path of a prompt, and in `out` the tokens of it that each engine has.
+
+        >>> index = PrefixIndex(block=4)
+        >>> prompt, out = np.arange(14, dtype=np.uint32), np.empty(1, np.int64)
+        >>> index.insert(index.add(), index.hashes(prompt)[:2], now=0.0)
+        2
+        >>> bool((index.look_up(prompt, 1.0, out) == index.hashes(prompt)).all()), out.tolist()
+        (True, [8])
+        """
+        words: Hashes = np.empty(len(tokens) // self.block, np.uint64)
+        _look_up(self._engines, tokens, self.key, words, now - self.ttl, self.block, out)
+        return words
 
     def _grow(self, i: int, blocks: int) -> None:
         """Make memory for so many blocks, or for as many as there may be."""

@@ -19,7 +19,7 @@ from assay.live.server import Server
 from assay.live.settings import Settings
 from assay.record.errors import AssayError, BadInput
 from assay.serving.engine import components
-from assay.sim import turns
+from assay.sim import pages, turns
 
 _SWEEP = 0.1  # seconds between two looks for requests that take too long
 _FLUSH = 0.25  # seconds a log line waits at most
@@ -157,6 +157,7 @@ async def run(
         gc.collect()
         gc.freeze()  # what was imported stays: looking through it again and again would hold up answers
         gc.set_threshold(20_000, 20, 20)  # requests leave no cycles behind; there is little to find
+        pages.gather()
         ready(running)
         await stop.wait()
         for number in (signal.SIGTERM, signal.SIGINT):  # a second one does not wait

@@ -20,8 +20,7 @@ from typing import Any
 
 import msgspec
 
-from assay.live import http1
-from assay.live.http1 import CHUNKED, HEAD_LIMIT, Chunks, Refused, RequestHead
+from assay.live.http1 import CHUNKED, HEAD_LIMIT, Chunks, Heads, Refused, RequestHead
 from assay.live.outbox import Outbox, file_of
 
 REASONS = {status.value: b"%d %s" % (status.value, status.phrase.encode()) for status in HTTPStatus}
@@ -174,8 +173,8 @@ class Connection(asyncio.Protocol):
     """One client."""
 
     __slots__ = (
-        "_body", "_buffer", "_chunks", "_file", "_got", "_half", "_head", "_paused", "_pieces", "_plain", "_reading",
-        "_unsent", "_want", "closing", "due", "exchange", "peer", "server", "transport",
+        "_body", "_buffer", "_chunks", "_file", "_got", "_half", "_head", "_heads", "_paused", "_pieces", "_plain",
+        "_reading", "_unsent", "_want", "closing", "due", "exchange", "peer", "server", "transport",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -186,6 +185,7 @@ class Connection(asyncio.Protocol):
         self.closing = False
         self.due = float("inf")  # when the sweep ends it
         self._buffer = b""
+        self._heads = Heads()
         self._head: RequestHead | None = None  # of a request whose body is on its way
         self._chunks: Chunks | None = None
         self._body = bytearray()  # not a list: pieces of two bytes would take twenty times their size
@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
                 self._want = 1
                 self.due = self.server.time() + limits.head_time
             return False
-        head = http1.request_head(data[:end])
+        head = self._heads.read(data[:end])
         self._head, self._buffer, self._want = head, data[end + 4 :], head.length
         if head.length > limits.body:
             raise Refused(413, f"the body is longer than {limits.body} bytes")

@@ -123,10 +123,15 @@ class Fleet(ABC):
         """Requests on board: running and waiting."""
         return self.running + self.waiting
 
-    def argmin(self, score: Any, *ties: Any) -> int:
-        """The eligible instance with the smallest score; ties by the next score, and then in rotation."""
+    def argmin(self, score: Any, *ties: Any, alone: int = -1) -> int:
+        """The eligible instance with the smallest score; ties by the next score, and then in rotation.
+
+        `alone` is where the smallest score of all is, if the caller knows that no other is as small.
+        """
         if self.eligible is not None:
             score = np.where(self.eligible, score, np.inf)
+        elif alone >= 0:
+            return alone
         elif type(score) is np.ndarray and score.dtype == np.int64:  # as most are: one call finds a clear case
             alone = _alone(score)
             if alone >= 0:

@@ -53,15 +53,22 @@ if TYPE_CHECKING:
 
 
 @njit(cache=True)
-def _products(prompt: int, matched: Any, running: Any, waiting: Any, pending: Any, out: Any) -> None:
-    """Scores, requests on board and new tokens of every instance, the rows of `out`.
+def _products(prompt: int, matched: Any, running: Any, waiting: Any, pending: Any, out: Any) -> int:
+    """Scores, requests on board and new tokens of every instance, the rows of `out`; where the smallest score is, or -1
+    if there are several of it.
 
     Compiled: between two requests of a gateway caches go cold, and then a call of NumPy's costs as much as this.
     """
+    at, times = -1, 0
     for i in range(len(matched)):
         out[1, i] = running[i] + waiting[i]
         out[2, i] = max(prompt - matched[i], 1) + (pending[i] if len(pending) else 0)
         out[0, i] = out[2, i] * (out[1, i] + 1)
+        if at < 0 or out[0, i] < out[0, at]:
+            at, times = i, 1
+        elif out[0, i] == out[0, at]:
+            times += 1
+    return at if times == 1 else -1
 
 
 _NOTHING = np.zeros(0, np.int64)
@@ -83,9 +90,9 @@ class LMetric:
         """Ties go to the smaller batch, then to the longer match."""
         found = np.empty((3, len(fleet)), np.int64)
         pending = fleet.prefill_tokens if self.pending else _NOTHING
-        _products(request.prompt, fleet.match(request), fleet.running, fleet.waiting, pending, found)
-        score, load, tokens = found[0], found[1], found[2]
-        chosen = fleet.argmin(score, load, tokens)
+        alone = _products(request.prompt, fleet.match(request), fleet.running, fleet.waiting, pending, found)
+        score, load, tokens = found
+        chosen = fleet.argmin(score, load, tokens, alone=alone)
         if self.guard and load[chosen] > self.guard * max(load.mean(), 1.0):
             spared = np.where(load > self.guard * max(load.mean(), 1.0), np.inf, score)
             self.guarded += 1
