@@ -29,7 +29,7 @@ def gather() -> int:
     starts = [
         start for first, last in private(maps) for start in range(-(-first // LARGE) * LARGE, last - LARGE + 1, LARGE)
     ]
-    return LARGE * sum(advise(start, LARGE, _COLLAPSE) == 0 for start in starts)
+    return LARGE * len([start for start in starts if advise(start, LARGE, _COLLAPSE) == 0])
 
 
 def private(maps: list[str]) -> list[tuple[int, int]]:
