@@ -1,6 +1,6 @@
 """MLA decode on one Hopper GPU: the transposed form beside the padded one, checked and timed.
 
-    python3 benchmarks/h200_etap_mla.py                 # torch and Triton; no assay
+    python3 benchmarks/h200_etap_mla.py                 # torch, Triton and CuPy; no assay
     python3 benchmarks/h200_etap_mla.py contexts few    # some parts: machine, contexts, accuracy, heads, few, ragged
     QUICK=1 python3 benchmarks/h200_etap_mla.py contexts    # the likeliest settings alone: under a minute
 
@@ -41,7 +41,7 @@ from h200_common import captured  # noqa: E402
 
 common.packages("assay.kernels.etap_mla")
 
-from assay.kernels.etap_mla import gpu  # noqa: E402
+from assay.kernels.etap_mla import by_hand, gpu  # noqa: E402
 from assay.kernels.etap_mla import plan as plans  # noqa: E402
 
 OUT = Path(os.environ.get("OUT", "."))
@@ -49,6 +49,7 @@ QUICK = bool(os.environ.get("QUICK"))  # only settings that were fast before, an
 WORKERS, PAGE, WIDTH, CLOSE = 14, 64, 576, 2e-5
 ROUNDS, FEW_ROUNDS, KEPT = 15, 4, 6
 SCALE = WIDTH**-0.5
+SETTINGS = gpu.SETTINGS | {by_hand.FORM: by_hand.SETTINGS}
 tell = None
 
 
@@ -99,9 +100,8 @@ class Problem:
     def decoder(self, form, setting, workers=None, dtype=None):
         sms = torch.cuda.get_device_properties(0).multi_processor_count
         plan = plans.plan(self.lengths, workers or sms * setting.on_each, setting.block, setting.whole)
-        return gpu.Decoder(
-            form, setting, self.query, self.pages, self.table, self.on_gpu, plan, SCALE, dtype or torch.bfloat16
-        )
+        given = self.query, self.pages, self.table, self.on_gpu, plan, SCALE, dtype or torch.bfloat16
+        return by_hand.Decoder(*given) if form == by_hand.FORM else gpu.Decoder(form, setting, *given)
 
     def exact(self):
         """Attention in double precision, one sequence after the other."""
@@ -147,9 +147,9 @@ def fastest(problem, form, settings, workers=None, keep=1):
 
 
 def case(what, problem, good, rivals=None, workers=None, **told):
-    """Both forms, each with its fastest setting here, and the third; rivals beside; checked, timed in turns."""
+    """Every form with its fastest setting here; rivals beside; checked, timed in turns."""
     right, runs, facts = problem.exact(), {}, {}
-    for form in ("transposed", "padded", "narrow"):
+    for form in SETTINGS:
         best = fastest(problem, form, good.get(form, [])[:KEPT], workers)
         if not best:
             continue
@@ -191,12 +191,14 @@ def rivals(problem, with_sdpa=True):
 def wanted():
     """Every setting with 16 heads; for 8, 32 and 64 heads those that suit; the likeliest first."""
     if QUICK:
-        likely = {"transposed": ("async b64 w4",), "padded": ("bulk b64 w8 s2", "async b64 w8 s2"),
+        likely = {"transposed": ("async b64 w4",), by_hand.FORM: ("thirds",),
+                  "padded": ("bulk b64 w8 s2", "async b64 w8 s2"),
                   "narrow": ("async b64 w4 s2 x2", "async b64 w4 s3 x2", "async b32 w4 s3 x2")}  # fmt: skip
-        return [(form, setting, 16) for form, names in likely.items() for setting in gpu.SETTINGS[form]
+        return [(form, setting, 16) for form, names in likely.items() for setting in SETTINGS[form]
                 if str(setting).startswith(names)]  # fmt: skip
-    items = [(form, setting, 16) for place in range(40) for form, all_ in gpu.SETTINGS.items()
+    items = [(form, setting, 16) for place in range(40) for form, all_ in SETTINGS.items()
              for setting in all_[place : place + 1]]  # fmt: skip
+    items += [(by_hand.FORM, setting, 8) for setting in by_hand.SETTINGS]
     for heads in (8, 64, 32):
         for setting in gpu.SETTINGS["transposed"][:9]:
             if heads == 64 and (setting.warps == 4 or setting.registers):
@@ -280,7 +282,7 @@ def tuned(good, cache):
         if heads != 16:
             ranked[form, heads] = settings
             continue
-        both = [one for s in settings for one in (s, dataclasses.replace(s, whole=True))]
+        both = list(dict.fromkeys(one for s in settings for one in (s, dataclasses.replace(s, whole=True))))
         order = fastest(problem, form, both, keep=len(both))
         for setting, seconds in order:
             tell("tuned", form=form, setting=str(setting), heads=16, seconds=seconds, bytes=problem.bytes)
@@ -291,7 +293,8 @@ def tuned(good, cache):
 def forms(ranked, heads):
     """Settings by form for so many heads. Padded tiles hold 64 heads, narrow ones 16 at least, whatever the number."""
     found = {"transposed": ranked.get(("transposed", min(heads, 64)), []), "padded": ranked.get(("padded", 16), [])}
-    return found | ({"narrow": ranked.get(("narrow", 16), [])} if heads <= 16 else {})
+    few = {form: ranked.get((form, 16), []) for form in ("narrow", by_hand.FORM)}
+    return found | (few if heads <= 16 else {})
 
 
 # -------------------------------------------------------------------------------------------------------------- parts

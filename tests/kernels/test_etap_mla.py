@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -218,6 +220,33 @@ def test_compiled_for_hopper_both_forms_use_tiles_of_64_rows_and_fit() -> None:
     assert max(shared for _, shared in rows.values()) <= 232_448
 
 
+TURNED = Path(etap_mla.__file__).with_name("turned.cu")
+
+
+@triton
+def test_the_form_by_hand_asks_for_the_shared_memory_that_its_source_lays_out() -> None:
+    from assay.kernels.etap_mla import by_hand
+
+    told = dict(re.findall(r"^#define (\w+) ([^/\n]+)", TURNED.read_text(encoding="utf-8"), re.MULTILINE))
+    sizes: dict[str, int] = {}
+    for name in ("HEADS", "SLOTS", "PANEL", "THIRD", "PART", "QUERIES", "WEIGHTS", "HIGHEST", "BARRIERS"):
+        sizes[name] = eval(told[name], {}, sizes)
+    assert by_hand.SHARED == sizes["BARRIERS"] + 2 * 8 * sizes["SLOTS"] <= 232_448
+    assert by_hand.FORM == etap_mla.BY_HAND
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc")
+def test_the_form_by_hand_compiles_for_hopper_and_keeps_its_sums_in_registers(tmp_path: Path) -> None:
+    command = ["nvcc", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "turned.cubin"), str(TURNED)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "0 bytes stack frame, 0 bytes spill stores" in done.stderr
+    assert "serialized" not in done.stderr  # what the compiler says where products must wait for each other
+
+
 # ------------------------------------------------------------------------------------------------- claims and bounds
 
 
@@ -256,6 +285,9 @@ def test_claims_wait_for_the_gpus_rows_and_judge_them(monkeypatch: pytest.Monkey
     assert "memory bounds both" in faster.cases
     assert measures["never-slower"](None).value == pytest.approx(2 / 3)  # the pair with 8 heads fails
     assert measures["bandwidth"](None).value == pytest.approx(16 * 65536 * 1152 / 4.4e12 / 3.4e-4)
+    found += [row("context", etap_mla.BY_HAND, 3.1e-4, context=65536)]
+    assert measures["bandwidth"](None).value == pytest.approx(16 * 65536 * 1152 / 4.4e12 / 3.1e-4)
+    assert measures["bandwidth"](None).cases == "transposed by hand, 65536 tokens"
     assert measures["narrow"](None).value == pytest.approx(0.5)
     assert (
         measures["narrow"](None).cases

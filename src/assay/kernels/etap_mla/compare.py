@@ -57,7 +57,7 @@ def command(path: Path, rounds: int, where: str, plot: Path | None) -> dict[str,
              "longest": int(asked.lengths.max()), "cache_bytes": 2 * 576 * asked.tokens}  # fmt: skip
     told = asking.answer(outcome, here, cost(asked), facts, OURS, where, plot)
     for row in told["table"]:
-        if row["backend"] == "triton":  # the limit is the processor's
+        if row["backend"] in ("triton", "cuda"):  # the limit is the processor's
             row |= {"fraction": None, "bound_by": "GPU"}
     roofs = [bounds.roof(name) for name in ("h20", "h200", "h100", "a100")]
     told["gpus"] = [

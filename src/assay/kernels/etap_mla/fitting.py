@@ -16,17 +16,19 @@ def fitted(form: str, problem: Problem, device: str = "cuda", kind: str = "bfloa
     """A decoder of this form at the fastest of its first settings that fit the GPU."""
     import torch
 
-    from assay.kernels.etap_mla import gpu
+    from assay.kernels.etap_mla import by_hand, gpu
 
     sms = torch.cuda.get_device_properties(0).multi_processor_count if device == "cuda" else 2
     dtype = getattr(torch, kind)
     query, cache = (torch.from_numpy(x).to(device, dtype) for x in (problem.query, problem.cache))
     table, lengths = (torch.from_numpy(x).to(device) for x in (problem.table, problem.lengths))
     taken: list[tuple[float, int, Any]] = []
-    for place, setting in enumerate([gpu.FIRST[form], *gpu.SETTINGS[form]][:ENOUGH]):
+    settings = by_hand.SETTINGS if form == by_hand.FORM else [gpu.FIRST[form], *gpu.SETTINGS[form]]
+    for place, setting in enumerate(settings[:ENOUGH]):
         made = plan(problem.lengths, sms * setting.on_each, setting.block, setting.whole)
         try:
-            decoder = gpu.Decoder(form, setting, query, cache, table, lengths, made, problem.scale, torch.float32)
+            given = query, cache, table, lengths, made, problem.scale, torch.float32
+            decoder = by_hand.Decoder(*given) if form == by_hand.FORM else gpu.Decoder(form, setting, *given)
             decoder.run()
             taken.append((_seconds(decoder, torch, device), place, decoder))
         except Exception as error:  # too much shared memory, a tile this GPU has not

@@ -313,10 +313,14 @@ class Decoder:
         self.sequences, self.splits = there(plan.sequences), triton.next_power_of_2(max(plan.splits, 1))
         self.any = len(plan.pieces) > 0
 
+    def main(self) -> None:
+        """The kernel that reads the cache."""
+        self.kernel[self.grid](*self.arguments, **self.constants)
+
     def run(self) -> Any:
         """Both kernels; the result stays the same tensor."""
         if self.any:
-            self.kernel[self.grid](*self.arguments, **self.constants)
+            self.main()
         batch, heads, _ = self.result.shape
         part = 32 if self.splits > 64 else 128
         combine[(batch, heads, LATENT // part)](
