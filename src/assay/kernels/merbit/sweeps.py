@@ -92,16 +92,23 @@ def _sums(xp: Any, counts: Any, longest: int, dealt: int) -> _Sums:
 
 
 def _groups(xp: Any, sums: _Sums, counts: Any, groups: int, most: int) -> Any:
-    """The first sum of each group, one more at the end: nonzeros and sums weighed alike, none too large."""
-    its = counts if sums.kept is None else counts[sums.kept]
-    owner = xp.searchsorted(sums.start[1:], xp.arange(len(sums.row), dtype=xp.int64), side="right")
-    weight = xp.cumsum((its / sums.parts + 1.0)[owner])
-    total = float(weight[-1]) if len(sums.row) else 0.0
-    cuts = xp.searchsorted(weight, xp.arange(1, groups, dtype=xp.float64) * (total / groups), side="right")
-    inner = np.asarray(cuts.get() if hasattr(cuts, "get") else cuts, np.int64)
-    bounds = np.unique(np.concatenate([[0], inner, [len(sums.row)]]))
+    """The first sum of each group, one more at the end: nonzeros and sums weighed alike, none too large.
+
+    Where that would make a group too large, sums weigh the more: one group too many is a whole round more of units.
+    """
+    its, every = counts if sums.kept is None else counts[sums.kept], len(sums.row)
+    owner = xp.searchsorted(sums.start[1:], xp.arange(every, dtype=xp.int64), side="right")
+    weight, bounds = (its / sums.parts + 1.0)[owner], np.zeros(1, np.int64)
+    total, ends = float(weight.sum()), xp.arange(1, groups, dtype=xp.float64) / groups
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0) if every else ():
+        upto = xp.cumsum(weight * ((1 - share) / total) + share / every)
+        cuts = xp.searchsorted(upto, ends, side="right")
+        inner = np.asarray(cuts.get() if hasattr(cuts, "get") else cuts, np.int64)
+        bounds = np.unique(np.concatenate([[0], inner, [every]]))
+        if np.diff(bounds).max() <= most:
+            break
     pieces = [np.arange(a, b, most) for a, b in pairwise(bounds)] or [np.zeros(1, np.int64)]
-    return xp.asarray(np.concatenate([*pieces, [len(sums.row)]]).astype(np.int32))
+    return xp.asarray(np.concatenate([*pieces, [every]]).astype(np.int32))
 
 
 def _ranges_of(xp: Any, col: Any, cols: int, cut: int) -> Any:
@@ -132,7 +139,12 @@ def swept(
     groups, ranged = ranges(max(1, int((counts > 0).sum())), cols, every, size, multiprocessors, most)
     if cut:
         groups, ranged = -(-max(multiprocessors, -(-rows * cut // most)) // cut), cut
-    sums = _sums(xp, counts, max(16, every // (groups * ranged * APART)), groups if dealt else 0)
+    longest = max(16, every // (groups * ranged * APART))
+    sums = _sums(xp, counts, longest, groups if dealt else 0)
+    if len(sums.row) > groups * (most - 1):  # rows with several sums are too many: whole rounds of units all the same
+        whole = multiprocessors // math.gcd(multiprocessors, ranged)
+        groups = -(-len(sums.row) // ((most - 1) * whole)) * whole
+        sums = _sums(xp, counts, longest, groups if dealt else 0)
     first = _groups(xp, sums, counts, groups, most)
     groups, units = len(first) - 1, (len(first) - 1) * ranged
     place, unit = _places(xp, start, sums, first, every)
