@@ -135,6 +135,20 @@ if not CUDA:
     ESTIMATES, READS, SPLITS = ((32, 4),), ((32, 2, 3),), (4, 8)
 
 
+def best_of(candidates, make):
+    """The fastest candidate, each timed apart (a capture keeps the pointers of its buffers), the best three again."""
+    took = {}
+    for one in candidates:
+        if left() > 20:
+            took |= fastest([one], make)[1]
+    again = {}
+    for one in sorted(took, key=took.get)[:3]:
+        if left() > 20:
+            again |= fastest([one], make, ROUNDS)[1]
+    known = again or took
+    return min(known, key=known.get) if known else candidates[0]
+
+
 def tuned(caches, sizes, bits):
     """A step with the best setting of each of its kernels for this shape."""
     step = caches.step(sizes, bits, gpu.Setting())
@@ -145,12 +159,7 @@ def tuned(caches, sizes, bits):
             step.set(replace(step.setting, tile=one[0], tile_warps=one[1]))
             return lambda: step.estimate(q)
 
-        # A capture keeps the pointers of its buffers: each candidate is timed apart.
-        took = {}
-        for one in ESTIMATES:
-            if left() > 20:
-                took |= fastest([one], estimating)[1]
-        best = min(took, key=took.get) if took else ESTIMATES[0]
+        best = best_of(ESTIMATES, estimating)
         step.set(replace(step.setting, tile=best[0], tile_warps=best[1]))
         step.estimate(q)
 
@@ -158,13 +167,9 @@ def tuned(caches, sizes, bits):
             step.setting = replace(step.setting, choose_warps=warps)
             return step.choose
 
-        took, least = {}, min(32, max(4, step.most_blocks // 1024))  # at most 32 scores a thread, where that goes
+        least = min(32, max(4, step.most_blocks // 1024))  # at most 32 scores a thread, where that goes
         ways = {least, min(32, 2 * least)} | ({0} if CUDA and gpu.histograms(1) else set())
-        for one in sorted(ways):
-            if left() > 20:
-                took |= fastest([one], choosing)[1]
-        best = min(took, key=took.get) if took else 32
-        step.setting = replace(step.setting, choose_warps=best)
+        step.setting = replace(step.setting, choose_warps=best_of(sorted(ways), choosing))
         step.choose()
 
     def attending(one):
@@ -174,11 +179,7 @@ def tuned(caches, sizes, bits):
     # The splits that fill the GPU two to eight times over, with each way to read; then nothing is guessed.
     programs = caches.batch * caches.heads
     some = [s for s in SPLITS if not CUDA or 100 <= s * programs <= 2200] or [SPLITS[0]]
-    took = {}
-    for read, splits in itertools.product(READS, some):
-        if left() > 20:
-            took |= fastest([(*read, splits)], attending)[1]
-    best = min(took, key=took.get) if took else (*READS[0], some[0])
+    best = best_of([(*read, splits) for read, splits in itertools.product(READS, some)], attending)
     return step.set(replace(step.setting, read=best[0], read_warps=best[1], stages=best[2], splits=best[3]))
 
 
