@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from assay.data.atlas import GRAPHS, trials
+from assay.data.atlas import GATHERS, GRAPHS, trials
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     for graph in given.graph or GRAPHS:
         for seed in range(given.seeds):
             size = (given.kind, 1 << given.scale, given.width, given.degree, given.share)
-            for method, row in trials.speed(graph, *size, seed=seed).items():
+            for method, row in trials.speed(graph, *size, " ".join(GATHERS), seed).items():
                 moved = f"{row['read_ratio']:8.2f}{row['spilled_ratio']:9.2f}"
                 told = f"{row['seconds']:9.2f}{moved}{row['difference']:12.1e} {row['policy']}"
                 print(f"{graph:10}{seed:5}{method:>15}{told}", flush=True)

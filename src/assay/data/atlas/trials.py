@@ -181,16 +181,17 @@ def warm_all(model: Sequence[Layer], gathers: bool = True) -> None:
 
 
 def speed(
-    graph: str, kind: str, nodes: int, width: int, degree: int, share: float, seed: int
+    graph: str, kind: str, nodes: int, width: int, degree: int, share: float, gathers: str, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """Atlas and the gathers in `share` of the features' bytes; atlas with room for everything, and all in memory."""
+    """Atlas and these gathers in `share` of the features' bytes; atlas with room for everything, and all in memory."""
     model = model_of(kind, (width, width), seed)
     warm_all(model)
     with tempfile.TemporaryDirectory() as name:
         bench = Bench.made(Path(name), edges_of(graph, nodes, degree, seed), nodes, width, seed)
         room = 16 * nodes * width + (64 << 20)
         with Gauge() as gauge:
-            found = bench.compared(model, int(share * 4 * nodes * width), (OURS, AUTO, LRU, STATIC, MEMORY), seed)
+            names = (OURS, AUTO, *gathers.split(), MEMORY)
+            found = bench.compared(model, int(share * 4 * nodes * width), names, seed)
             rounds = [bench.compared(model, room, (OURS, MEMORY), turn) for turn in range(3)]
     for method, of in ((ROOMY, OURS), (MEMORY, MEMORY)):
         middle = float(np.median([one[of]["seconds"] for one in rounds]))
