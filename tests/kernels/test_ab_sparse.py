@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
+import runpy
 import subprocess
 import sys
 from fractions import Fraction
@@ -18,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.kernels import ab_sparse, allocate, sparse_decode, summarise_kv
-from assay.kernels.ab_sparse import blocks, compare, ragged, reading, retrieval_lm
+from assay.kernels.ab_sparse import blocks, compare, ragged, reading, retrieval_lm, text_models
 from assay.kernels.ab_sparse.allocation import SIZES, greedy, total
 from assay.kernels.engine import elsewhere
 from assay.record.errors import BadInput
@@ -214,6 +216,87 @@ def test_contexts_hold_what_is_asked() -> None:
         counts = np.bincount(values, minlength=retrieval_lm.VALUES)
         assert (len(values) == 1) == (task == 0)
         assert counts.argmax() == answer
+
+
+# ------------------------------------------------------------------------------------------ models of natural text
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    """`benchmarks/h200_ab_quality.py`, whose masks in torch stand for the kernels, and a small model and context."""
+    folder = Path(__file__).parents[2] / "benchmarks"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        found = runpy.run_path(str(folder / "h200_ab_quality.py"), run_name="read")
+    from assay.sim import tiny_lm
+
+    shape = tiny_lm.Shape(vocab=64, layers=2, width=32, heads=4, head=16, kv_heads=2, hidden=32, attn="gqa")
+    made, random = tiny_lm.init(shape, 0), np.random.default_rng(0)
+    sharper = {name: x * (2 if name.endswith(("query", "key")) else 1) for name, x in made.tensors.items()}
+    words = found["Words"](1, 2, 3, np.arange(10, 40), np.arange(40, 60))
+    text = random.integers(0, 60, 3000)
+    text[::7] = words.newline
+    return found | {
+        "model": tiny_lm.Params(shape, sharper), "context": found["context"](text, 672, words, random), "words": words,
+    }  # fmt: skip
+
+
+@needs_torch
+def test_going_on_behind_all_of_a_context_is_what_the_model_itself_says(script: dict[str, Any]) -> None:
+    import torch
+
+    from assay.sim import tiny_lm
+
+    model, context = script["model"], script["context"]
+    book = script["Book"](model, context)
+    with torch.no_grad():
+        said = script["ask"](model, book, None)
+        for task, before in (("text", context.ids[:-1]), ("passage", context.ids), ("needle", context.ids)):
+            wanted, _ = tiny_lm.forward(model, np.concatenate([before, context.tails[task][-1, :-1]]))
+            assert (said[task][-1] - wanted[0, -script["ASKED"][task] :]).abs().max() < 1e-4
+
+
+@needs_torch
+@pytest.mark.parametrize(("kind", "bits"), [("cuboid", 16), ("cuboid", 4), ("ball", 16)])
+def test_masks_in_torch_keep_what_the_packages_blocks_keep(script: dict[str, Any], kind: str, bits: int) -> None:
+    import torch
+
+    model = script["model"]
+    book = script["Book"](model, script["context"])
+    queries: list[Any] = []
+    with torch.no_grad():
+        script["ask"](model, book, None, queries)
+        recall, _ = script["recalls"](book, queries)
+    where = blocks.frame(book.tokens)
+    assert (where.sink, where.end, blocks.budget(where, 0.04)) == (script["SINK"], book.end, book.budget)
+    ends = np.cumsum([0] + [ids[:, 1:].size for ids in script["context"].tails.values()])
+    for head, size in enumerate((8, 128, 16, 32)):
+        layer, h = divmod(head, 2)
+        keys, q = book.keys[layer, h].numpy(), queries[layer][h].numpy()
+        corners = blocks.summarise(keys[where.sink : where.end], size, kind, bits)
+        picked = blocks.picks(q.transpose(1, 0, 2).reshape(-1, 16), corners, book.budget // size, group=2)
+        each = np.mean([blocks.recall(blocks.attention(one, keys), picked, where, size) for one in q], 0)
+        wanted = np.mean([each[a:b].mean() for a, b in itertools.pairwise(ends)])
+        assert abs(recall[size, kind, bits][head] - wanted) < 1e-4
+
+
+@needs_torch
+def test_contexts_of_natural_text_hold_what_is_asked(script: dict[str, Any]) -> None:
+    text, tails = script["context"].ids.tolist(), script["context"].tails
+    assert len(text) == 672
+    for tail in [*tails["passage"].tolist(), *tails["needle"].tolist()]:
+        assert any(text[i : i + len(tail)] == tail for i in range(len(text)))
+    assert len({tuple(name) for name in tails["needle"][:, :5].tolist()}) == len(tails["needle"])
+
+
+def test_what_was_measured_on_natural_text_is_whole_and_keeps_the_rules() -> None:
+    for model in (text_models.LARGE, text_models.SMALL, text_models.SHORT):
+        sizes = {way: text_models.rows()[model, way]["sizes"].split() for way in ("ab-sparse", "quest-32")}
+        assert sum(Fraction(1, int(size)) for size in sizes["ab-sparse"]) <= Fraction(len(sizes["quest-32"]), 32)
+        for method in ("full", "ab-sparse", "ab-sparse spent", "quest-32", "quest-32 int4", "quest-8 int4"):
+            assert len(text_models.column(model, method, "accuracy")) == 32
+        # Found by nobody, so not part of any accuracy.
+        assert text_models.column(model, "full", "needle").max() == 0
 
 
 # ------------------------------------------------------------------------------------------ claims and commands
