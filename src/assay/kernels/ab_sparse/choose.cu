@@ -1,59 +1,111 @@
 // The blocks of each head with the highest scores: a block of threads a head and cache, scores in registers.
 //
 // Compiled by NVRTC with -DTHREADS=n -DEACH=n (scores a thread at most) on a GPU, and by g++ over engine/cuda_on_cpu.h
-// in tests. Scores become whole numbers in their order. A histogram of what may still be the last to be taken, 11 bits
-// at a time, narrows that down; as soon as a warp can hold what is left, that is compared one with another. Equal scores
-// go by place. Who is taken is marked in words of 32 places, so that few threads write them down in their order.
+// in tests. A histogram over equal steps from the lowest score to the highest says in which step the last to be taken
+// lies; if a warp can hold what lies there, that is compared one with another. Else the scores, as whole numbers in their
+// order, are narrowed down by histograms of 11 bits at a time. Equal scores go by place. Who is taken is marked in words
+// of 32 places, so that few threads write them down in their order. Instructions bind: each is issued for every score.
 
 #define FULL 0xffffffffu
 #define BITS 11
 #define BINS (1 << BITS)
+#define WARPS (THREADS / 32)
 #define SHARE (BINS / THREADS)  // bins of a thread
-#define WORDS (EACH * (THREADS / 32))
+#define WORDS (EACH * WARPS)
 #define OWN ((WORDS + THREADS - 1) / THREADS)  // words of a thread
+#define LOWEST -3.402823466e38f
+#define NONE __uint_as_float(0xff800000u)  // minus infinity: below all scores
 
-// The sum of what threads before this one have. `sums` must not be in use since the last but one __syncthreads().
-__device__ __forceinline__ unsigned before(unsigned mine, unsigned* sums)
+// The sum of what this lane and those before it have.
+__device__ __forceinline__ unsigned upto(unsigned mine)
 {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    unsigned upto = mine;
+    const int lane = threadIdx.x & 31;
     for (int by = 1; by < 32; by <<= 1) {
-        const unsigned other = __shfl_up_sync(FULL, upto, by);
-        if (lane >= by) upto += other;
+        const unsigned other = __shfl_up_sync(FULL, mine, by);
+        if (lane >= by) mine += other;
     }
-    if (lane == 31) sums[warp] = upto;
-    __syncthreads();
-    unsigned whole = lane < THREADS / 32 ? sums[lane] : 0;
-    for (int by = 1; by < 32; by <<= 1) {
-        const unsigned other = __shfl_up_sync(FULL, whole, by);
-        if (lane >= by) whole += other;
-    }
-    const unsigned below = __shfl_sync(FULL, whole, warp ? warp - 1 : 0);
-    return (warp ? below : 0) + upto - mine;
+    return mine;
 }
 
-// What may still be the last to be taken: of the `within` keys from `from` to `to`, `need` are; above `to` all are.
-struct Open {
-    unsigned from, to, need, within;
-    __device__ __forceinline__ bool holds(unsigned key) const { return key - from <= to - from; }
+// Whole numbers in the order of scores, and back.
+__device__ __forceinline__ unsigned key_of(float score)
+{
+    const unsigned bits = __float_as_uint(score);
+    return bits ^ ((unsigned)((int)bits >> 31) | 0x80000000u);
+}
+
+__device__ __forceinline__ float score_of(unsigned key)
+{
+    return __uint_as_float(key ^ (~(unsigned)((int)key >> 31) | 0x80000000u));
+}
+
+// Equal steps from a score on. Added to 2^23, a number below 2^12 stands in the lowest bits, rounded: in their order.
+struct Steps {
+    float from, by;
+    __device__ __forceinline__ int of(float score) const
+    {
+        return __float_as_uint(fmaf(score - from, by, 8388608.0f)) & 0xfff;
+    }
 };
 
-// At most 32 keys are left: every warp compares them one with another.
-__device__ __forceinline__ void compare(Open& open, const unsigned (&key)[EACH], unsigned* few, unsigned* count)
+// What may still be the last to be taken: of the `within` scores from `from` to `to`, `need` are; above `to` all are.
+struct Open {
+    float from, to;
+    unsigned need, within;
+};
+
+// The bin in which the last to be taken lies, from the highest down; that many are needed of it, and so many lie in it.
+__device__ __forceinline__ int pick(const unsigned* bins, unsigned* sums, Open& open)
+{
+    const int lane = threadIdx.x & 31;
+    unsigned mine = 0;
+#pragma unroll
+    for (int b = 0; b < SHARE; b++) mine += bins[BINS - 1 - (int)threadIdx.x * SHARE - b];
+    mine = __reduce_add_sync(FULL, mine);
+    if (lane == 0) sums[threadIdx.x >> 5] = mine;
+    __syncthreads();
+    mine = lane < WARPS ? sums[lane] : 0;
+    unsigned sum = upto(mine);
+    const int warp = __ffs(__ballot_sync(FULL, sum >= open.need)) - 1;
+    unsigned above = __shfl_sync(FULL, sum - mine, warp);
+    int at = BINS - 1 - (warp * 32 + lane) * SHARE;  // every warp looks at that warp's bins
+    mine = 0;
+#pragma unroll
+    for (int b = 0; b < SHARE; b++) mine += bins[at - b];
+    sum = upto(mine);
+    const int last = __ffs(__ballot_sync(FULL, above + sum >= open.need)) - 1;
+    above += __shfl_sync(FULL, sum - mine, last);
+    at = BINS - 1 - (warp * 32 + last) * SHARE;
+    for (; above + bins[at] < open.need; at--) above += bins[at];
+    open.need -= above;
+    open.within = bins[at];
+    return at;
+}
+
+__device__ __forceinline__ void clear(unsigned* bins)
+{
+#pragma unroll
+    for (int b = 0; b < SHARE; b++) bins[b * THREADS + threadIdx.x] = 0;
+}
+
+// At most 32 scores are left, those of one step: every warp compares them one with another.
+__device__ __forceinline__ void compare(Open& open, const float (&score)[EACH], int own, Steps steps, int step,
+                                        float* few, unsigned* count)
 {
     const unsigned lane = threadIdx.x & 31;
-    bool some = false;
+    unsigned its = 0;
 #pragma unroll
-    for (int k = 0; k < EACH; k++) some |= open.holds(key[k]);
-    if (some)  // few warps have any
+    for (int k = 0; k < EACH; k++)
+        if (k < own && steps.of(score[k]) == step) its |= 1u << k;
+    if (its)  // few warps have any
 #pragma unroll
         for (int k = 0; k < EACH; k++)
-            if (open.holds(key[k])) few[atomicAdd(count, 1u)] = key[k];
+            if (its >> k & 1) few[atomicAdd(count, 1u)] = score[k];
     __syncthreads();
-    const unsigned mine = lane < open.within ? few[lane] : 0;
+    const float mine = lane < open.within ? few[lane] : NONE;
     unsigned above = 0, alike = 0;
     for (unsigned i = 0; i < open.within; i++) {
-        const unsigned other = __shfl_sync(FULL, mine, i);
+        const float other = __shfl_sync(FULL, mine, i);
         above += other > mine;
         alike += other == mine;
     }
@@ -64,102 +116,109 @@ __device__ __forceinline__ void compare(Open& open, const unsigned (&key)[EACH],
     open.within = __shfl_sync(FULL, alike, at);
 }
 
-// A histogram of the keys that are left, `bins` all zero before, and the bin in which the last to be taken lies.
-__device__ __forceinline__ void narrow(Open& open, const unsigned (&key)[EACH], unsigned* bins, unsigned* sums,
-                                       unsigned* found)
+// Many are left, however they lie: histograms of the bits in which they may differ. `bins[turn]` are clear.
+__device__ __forceinline__ void narrow(Open& open, const float (&score)[EACH], unsigned (*bins)[BINS], unsigned* sums,
+                                       int turn)
 {
-    const int bits = 32 - __clz((int)(open.to - open.from)), shift = bits > BITS ? bits - BITS : 0;
+    unsigned from = key_of(open.from), to = key_of(open.to);
+    for (; open.need < open.within && from < to; turn ^= 1) {
+        const int bits = 32 - __clz((int)(to - from)), shift = bits > BITS ? bits - BITS : 0;
 #pragma unroll
-    for (int k = 0; k < EACH; k++)
-        if (open.holds(key[k])) atomicAdd(&bins[(key[k] - open.from) >> shift], 1u);
-    __syncthreads();
-    const int top = BINS - 1 - (int)threadIdx.x * SHARE;  // bins from the highest down
-    unsigned mine = 0;
-#pragma unroll
-    for (int b = 0; b < SHARE; b++) mine += bins[top - b];
-    unsigned above = before(mine, sums);
-    if (above < open.need && above + mine >= open.need)
-        for (int b = 0; b < SHARE; b++) {
-            const unsigned inside = bins[top - b];
-            if (above + inside >= open.need) {
-                found[0] = top - b, found[1] = above, found[2] = inside;
-                break;
-            }
-            above += inside;
+        for (int k = 0; k < EACH; k++) {
+            const unsigned key = key_of(score[k]);
+            if (key - from <= to - from) atomicAdd(&bins[turn][(key - from) >> shift], 1u);
         }
-    __syncthreads();
-    open.from += found[0] << shift;
-    open.to = min(open.to, open.from + ((1u << shift) - 1));
-    open.need -= found[1];
-    open.within = found[2];
+        __syncthreads();
+        clear(bins[turn ^ 1]);  // for the next turn: nobody reads them any more
+        from += (unsigned)pick(bins[turn], sums, open) << shift;
+        to = min(to, from + ((1u << shift) - 1));
+    }
+    open.from = score_of(from), open.to = score_of(to);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) choose(const float* scored, const int* first, const int* begin,
                                                              int* chosen, int blocks, int picks, int heads)
 {
-    __shared__ unsigned bins[2][BINS], sums[2][32], surely[WORDS], perhaps[WORDS], few[32], found[3], low, high, count;
+    __shared__ unsigned bins[2][BINS], sums[32], surely[WORDS], perhaps[WORDS], count;
+    __shared__ float few[32], ends[2][32];
     const int head = blockIdx.x % heads, cache = blockIdx.x / heads;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int start = first[head], size = first[head + 1] - start, out = begin[head], want = begin[head + 1] - out;
-    const float* scores = scored + (long long)cache * blocks + start;
+    const float* scores = scored + (long long)cache * blocks + start + threadIdx.x;
     if (!want) return;
 
-    unsigned key[EACH], least = FULL, most = 0;
-    if (threadIdx.x == 0) low = FULL, high = 0, count = 0;
+    const int own = (size - (int)threadIdx.x + THREADS - 1) / THREADS;  // scores of this thread
+    float score[EACH], least = -LOWEST, most = LOWEST;
+    if (threadIdx.x == 0) count = 0;
+    clear(bins[0]);
 #pragma unroll
-    for (int b = 0; b < SHARE; b++) bins[0][b * THREADS + threadIdx.x] = 0;
+    for (int k = 0; k < EACH; k++) score[k] = k < own ? scores[k * THREADS] : NONE;
 #pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        const int i = k * THREADS + threadIdx.x;
-        key[k] = 0;  // no score: below all that have one
-        if (i < size) {
-            const unsigned bits = __float_as_uint(scores[i]);
-            key[k] = max(bits ^ ((unsigned)((int)bits >> 31) | 0x80000000u), 1u);
-            least = min(least, key[k]);
-            most = max(most, key[k]);
+    for (int k = 0; k < EACH; k++)
+        if (k < own) {
+            score[k] = fmaxf(score[k], LOWEST) + 0.0f;  // one zero; what is no number lies lowest
+            least = fminf(least, score[k]);
+            most = fmaxf(most, score[k]);
         }
-    }
     for (int by = 16; by; by >>= 1) {
-        least = min(least, __shfl_xor_sync(FULL, least, by));
-        most = max(most, __shfl_xor_sync(FULL, most, by));
+        least = fminf(least, __shfl_xor_sync(FULL, least, by));
+        most = fmaxf(most, __shfl_xor_sync(FULL, most, by));
     }
+    if (lane == 0) ends[0][warp] = least, ends[1][warp] = most;
     __syncthreads();
-    if (lane == 0) {
-        atomicMin(&low, least);
-        atomicMax(&high, most);
+    least = ends[0][lane % WARPS], most = ends[1][lane % WARPS];
+    for (int by = 16; by; by >>= 1) {
+        least = fminf(least, __shfl_xor_sync(FULL, least, by));
+        most = fmaxf(most, __shfl_xor_sync(FULL, most, by));
     }
-    __syncthreads();
 
-    Open open = {low, high, (unsigned)want, (unsigned)size};
-    int turn = 0;
-    for (; open.need < open.within && open.from < open.to; turn ^= 1) {
-        if (open.within <= 32) {
-            compare(open, key, few, &count);
-            break;
-        }
+    Open open = {least, most, (unsigned)want, (unsigned)size};
+    const Steps steps = {least, (BINS - 1) / (most - least)};
+    if (open.need < open.within && steps.by > 0 && steps.by < 1e30f) {
 #pragma unroll
-        for (int b = 0; b < SHARE; b++) bins[turn ^ 1][b * THREADS + threadIdx.x] = 0;  // for the next turn
-        narrow(open, key, bins[turn], sums[turn], found);
+        for (int k = 0; k < EACH; k++)
+            if (k < own) atomicAdd(&bins[0][steps.of(score[k])], 1u);
+        __syncthreads();
+        clear(bins[1]);
+        const int step = pick(bins[0], sums, open);
+        if (open.within <= 32)
+            compare(open, score, own, steps, step, few, &count);
+        else
+            open.need = want, open.within = size;
     }
+    if (open.within == size) narrow(open, score, bins, sums, steps.by > 0 && steps.by < 1e30f);
 
     // In the order of their places: how many are sure, and how many may be, before each 32.
+    const bool ties = open.need < open.within;
+    const float bound = ties ? score_of(key_of(open.to) + 1) : open.from;  // the next number after `to`
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        const unsigned sure = __ballot_sync(FULL, key[k] > open.to), may = __ballot_sync(FULL, open.holds(key[k]));
-        if (lane == 0) surely[k * (THREADS / 32) + warp] = sure, perhaps[k * (THREADS / 32) + warp] = may;
+        const unsigned sure = __ballot_sync(FULL, score[k] >= bound);
+        if (lane == 0) surely[k * WARPS + warp] = sure;
     }
-    __syncthreads();
-    const int own = threadIdx.x * OWN, end = min(own + OWN, WORDS);
-    unsigned mine = 0;
-    for (int w = own; w < end; w++) mine += __popc(surely[w]) | __popc(perhaps[w]) << 16;
-    unsigned upto = before(mine, sums[turn]);
-    int* place = chosen + (long long)cache * picks + out;
-    for (int w = own; w < end; w++)
-        for (unsigned left = surely[w] | perhaps[w]; left; left &= left - 1) {
-            const int bit = __ffs(left) - 1;
-            const bool sure = surely[w] >> bit & 1;
-            const unsigned ties = upto >> 16;
-            if (sure || ties < open.need) place[(upto & 0xffff) + min(ties, open.need)] = w * 32 + bit;
-            upto += sure ? 1 : 1 << 16;
+    if (ties)
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const unsigned may = __ballot_sync(FULL, score[k] >= open.from && score[k] <= open.to);
+            if (lane == 0) perhaps[k * WARPS + warp] = may;
         }
+    __syncthreads();
+    const int word = threadIdx.x * OWN, end = min(word + OWN, WORDS);
+    unsigned mine = 0;
+    for (int w = word; w < end; w++) mine += __popc(surely[w]) | (ties ? __popc(perhaps[w]) << 16 : 0);
+    unsigned sum = upto(mine);
+    if (lane == 31) sums[warp] = sum;
+    __syncthreads();
+    sum += __reduce_add_sync(FULL, lane < warp ? sums[lane] : 0) - mine;
+    int* place = chosen + (long long)cache * picks + out;
+    for (int w = word; w < end; w++) {
+        const unsigned sure = surely[w];
+        for (unsigned left = ties ? sure | perhaps[w] : sure; left; left &= left - 1) {
+            const int bit = __ffs(left) - 1;
+            const unsigned tied = sum >> 16;
+            const bool taken = sure >> bit & 1;
+            if (taken || tied < open.need) place[(sum & 0xffff) + min(tied, open.need)] = w * 32 + bit;
+            sum += taken ? 1 : 1 << 16;
+        }
+    }
 }
