@@ -2,6 +2,7 @@
 
     python3 benchmarks/h200_merbit.py                   # NVIDIA GPU with NumPy and CuPy; no assay
     MATRICES=web-far,social DTYPES=float64 python3 benchmarks/h200_merbit.py merbit
+    python3 benchmarks/h200_merbit.py spmv              # what users call, beside SciPy (needs SciPy and Numba)
 
 Writes h200_merbit.jsonl to $OUT, or here.
 """
@@ -264,7 +265,30 @@ def pagerank():
         cp.get_default_memory_pool().free_all_blocks()
 
 
-PARTS = {"merbit": merbit, "pagerank": pagerank}
+def spmv():
+    """`spmv(csr, where="gpu") @ x` with vectors of NumPy and of CuPy beside SciPy's product in double precision."""
+    import scipy.sparse
+
+    common.packages("assay.sim")
+    from assay.kernels.merbit.spmv import spmv as prepared
+
+    random = np.random.default_rng(0)
+    for dtype in (np.float32, np.float64):
+        for rows, cols, count in ((1, 1, 1), (1000, 700, 5000), (5000, 5000, 0), (200_000, 100_000, 3_000_000)):
+            row = (random.pareto(1.2, count) * rows / 50).astype(np.int64) % rows
+            entries = random.standard_normal(count).astype(dtype), (row, random.integers(0, cols, count))
+            a, x = scipy.sparse.csr_array(entries, shape=(rows, cols)), random.standard_normal(cols).astype(dtype)
+            right, size = a.astype(np.float64) @ x.astype(np.float64), abs(a.astype(np.float64)) @ abs(x.astype(float))
+            bound = 4 * np.finfo(dtype).eps * np.maximum(np.diff(a.indptr), 1) * size + 1e-300
+            for products in (1, 500, 5000):
+                made = prepared(a, where="gpu", products=products)
+                given = made @ x, (made @ cp.asarray(x)).get()
+                wrong = [int((~(np.abs(y - right) <= bound)).sum()) for y in given]
+                tell("merbit-check", rows=rows, cols=cols, nonzeros=a.nnz, dtype=np.dtype(dtype).name,
+                     products=products, wrong=wrong, why=made.why)  # fmt: skip
+
+
+PARTS = {"merbit": merbit, "pagerank": pagerank, "spmv": spmv}
 
 if __name__ == "__main__":
     tell = common.Answers("h200_merbit")
