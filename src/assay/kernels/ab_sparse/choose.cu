@@ -136,6 +136,44 @@ __device__ __forceinline__ void narrow(Open& open, const float (&score)[EACH], u
     open.from = score_of(from), open.to = score_of(to);
 }
 
+// The places of what is taken, in their order: how many are sure, and how many may be, before each 32.
+__device__ __forceinline__ void write_down(Open open, const float (&score)[EACH], unsigned* surely, unsigned* perhaps,
+                                           unsigned* sums, int* place)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const bool ties = open.need < open.within;
+    const float bound = ties ? score_of(key_of(open.to) + 1) : open.from;  // the next number after `to`
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        const unsigned sure = __ballot_sync(FULL, score[k] >= bound);
+        if (lane == 0) surely[k * WARPS + warp] = sure;
+    }
+    if (ties)
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const unsigned may = __ballot_sync(FULL, score[k] >= open.from && score[k] <= open.to);
+            if (lane == 0) perhaps[k * WARPS + warp] = may;
+        }
+    __syncthreads();
+    const int word = threadIdx.x * OWN, end = min(word + OWN, WORDS);
+    unsigned mine = 0;
+    for (int w = word; w < end; w++) mine += __popc(surely[w]) | (ties ? __popc(perhaps[w]) << 16 : 0);
+    unsigned sum = upto(mine);
+    if (lane == 31) sums[warp] = sum;
+    __syncthreads();
+    sum += __reduce_add_sync(FULL, lane < warp ? sums[lane] : 0) - mine;
+    for (int w = word; w < end; w++) {
+        const unsigned sure = surely[w];
+        for (unsigned left = ties ? sure | perhaps[w] : sure; left; left &= left - 1) {
+            const int bit = __ffs(left) - 1;
+            const unsigned tied = sum >> 16;
+            const bool taken = sure >> bit & 1;
+            if (taken || tied < open.need) place[(sum & 0xffff) + min(tied, open.need)] = w * 32 + bit;
+            sum += taken ? 1 : 1 << 16;
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) choose(const float* scored, const int* first, const int* begin,
                                                              int* chosen, int blocks, int picks, int heads)
 {
@@ -188,37 +226,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) choose(const float* scored
     }
     if (open.within == size) narrow(open, score, bins, sums, steps.by > 0 && steps.by < 1e30f);
 
-    // In the order of their places: how many are sure, and how many may be, before each 32.
-    const bool ties = open.need < open.within;
-    const float bound = ties ? score_of(key_of(open.to) + 1) : open.from;  // the next number after `to`
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        const unsigned sure = __ballot_sync(FULL, score[k] >= bound);
-        if (lane == 0) surely[k * WARPS + warp] = sure;
-    }
-    if (ties)
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            const unsigned may = __ballot_sync(FULL, score[k] >= open.from && score[k] <= open.to);
-            if (lane == 0) perhaps[k * WARPS + warp] = may;
-        }
-    __syncthreads();
-    const int word = threadIdx.x * OWN, end = min(word + OWN, WORDS);
-    unsigned mine = 0;
-    for (int w = word; w < end; w++) mine += __popc(surely[w]) | (ties ? __popc(perhaps[w]) << 16 : 0);
-    unsigned sum = upto(mine);
-    if (lane == 31) sums[warp] = sum;
-    __syncthreads();
-    sum += __reduce_add_sync(FULL, lane < warp ? sums[lane] : 0) - mine;
-    int* place = chosen + (long long)cache * picks + out;
-    for (int w = word; w < end; w++) {
-        const unsigned sure = surely[w];
-        for (unsigned left = ties ? sure | perhaps[w] : sure; left; left &= left - 1) {
-            const int bit = __ffs(left) - 1;
-            const unsigned tied = sum >> 16;
-            const bool taken = sure >> bit & 1;
-            if (taken || tied < open.need) place[(sum & 0xffff) + min(tied, open.need)] = w * 32 + bit;
-            sum += taken ? 1 : 1 << 16;
-        }
-    }
+    write_down(open, score, surely, perhaps, sums, chosen + (long long)cache * picks + out);
 }

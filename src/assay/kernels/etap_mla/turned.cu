@@ -156,12 +156,62 @@ __device__ __forceinline__ void over_rows(float (&x)[4], float* between)
     }
 }
 
+// The shares of a tile's tokens so far, in half precision, and by how much what was before them fades. `live` tokens from
+// this thread's first on are real.
+__device__ __forceinline__ void weigh(float (&score)[8], float (&top)[4], float (&total)[4], float (&fade)[4], float scale,
+                                      int live, char* memory)
+{
+    const int lane = threadIdx.x & 31, row = (threadIdx.x >> 5) * 16 + (lane >> 2);
+    float* between = (float*)(memory + HIGHEST);
+    float high[4];
+#pragma unroll
+    for (int i = 0; i < 8; i++) score[i] = (i >> 1 & 1) * 8 < live ? score[i] * scale : NOTHING;
+#pragma unroll
+    for (int c = 0; c < 4; c++) high[c] = fmaxf(score[(c >> 1) * 4 + (c & 1)], score[(c >> 1) * 4 + (c & 1) + 2]);
+    over_rows<0>(high, between);
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        high[c] = fmaxf(high[c], top[c]);
+        fade[c] = power(top[c] - high[c]);
+        top[c] = high[c];
+        total[c] *= fade[c];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int c = (i >> 2) * 2 + (i & 1), head = (i >> 2) * 8 + (lane & 3) * 2 + (i & 1);
+        const int token = row + (i >> 1 & 1) * 8;
+        const float share = power(score[i] - top[c]);
+        total[c] += share;
+        const int place = head * 128 + (((token >> 3) ^ (head & 7)) << 4) + (token & 7) * 2;
+        *(u16*)(memory + WEIGHTS + place) = half_of(share);
+    }
+}
+
+// A piece's sums over its weights, and the logarithm of those.
+__device__ __forceinline__ void put(const float (&out)[8][8], const float (&top)[4], float (&total)[4], float* partial,
+                                    float* weight, int heads, float* between)
+{
+    const int lane = threadIdx.x & 31, row = (threadIdx.x >> 5) * 16 + (lane >> 2);
+    multipliers_meet();  // all have read what lies between
+    over_rows<1>(total, between);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int c = (i >> 2) * 2 + (i & 1), head = (i >> 2) * 8 + (lane & 3) * 2 + (i & 1);
+        const float by = 1 / total[c];
+        if (head < heads) {
+            float* place = partial + head * LATENT + row + (i >> 1 & 1) * 8;
+#pragma unroll
+            for (int m = 0; m < 8; m++) place[m * 64] = out[m][i] * by;
+            if (row == 0 && !(i >> 1 & 1)) weight[head] = top[c] + log2f(total[c]);
+        }
+    }
+}
+
 // Four warps multiply: scores of a tile (tokens by heads), their softmax so far, sums of latents (entries by heads).
 __device__ __forceinline__ void decode(const char* query, const int* lengths, const int* pieces, int piece, int end,
                                        float* partial, float* weight, float scale, int heads, char* memory, u32 shared)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = warp * 16 + (lane >> 2);
-    float* between = (float*)(memory + HIGHEST);
     u32 third = 0;
     for (; piece < end; piece++) {
         const int sequence = pieces[3 * piece], first = pieces[3 * piece + 1], last = pieces[3 * piece + 2];
@@ -192,28 +242,8 @@ __device__ __forceinline__ void decode(const char* query, const int* lengths, co
                 products_sent();
             }
             products_done<0>();
-            float high[4], fade[4];
-            const int live = length - tile * TOKENS - row;
-#pragma unroll
-            for (int i = 0; i < 8; i++) score[i] = (i >> 1 & 1) * 8 < live ? score[i] * scale : NOTHING;
-#pragma unroll
-            for (int c = 0; c < 4; c++) high[c] = fmaxf(score[(c >> 1) * 4 + (c & 1)], score[(c >> 1) * 4 + (c & 1) + 2]);
-            over_rows<0>(high, between);
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                high[c] = fmaxf(high[c], top[c]);
-                fade[c] = power(top[c] - high[c]);
-                top[c] = high[c];
-                total[c] *= fade[c];
-            }
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const int c = (i >> 2) * 2 + (i & 1), head = (i >> 2) * 8 + (lane & 3) * 2 + (i & 1);
-                const int token = row + (i >> 1 & 1) * 8;
-                const float share = power(score[i] - top[c]);
-                total[c] += share;
-                *(u16*)(memory + WEIGHTS + head * 128 + (((token >> 3) ^ (head & 7)) << 4) + (token & 7) * 2) = half_of(share);
-            }
+            float fade[4];
+            weigh(score, top, total, fade, scale, length - tile * TOKENS - row, memory);
             if (__any_sync(~0u, fade[0] != 1 || fade[1] != 1 || fade[2] != 1 || fade[3] != 1))
 #pragma unroll
                 for (int m = 0; m < 8; m++)
@@ -238,19 +268,8 @@ __device__ __forceinline__ void decode(const char* query, const int* lengths, co
             products_done<0>();
             if (lane == 0) arrive(shared + BARRIERS + (SLOTS + slot[2]) * 8);
         }
-        multipliers_meet();  // all have read what lies between
-        over_rows<1>(total, between);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int c = (i >> 2) * 2 + (i & 1), head = (i >> 2) * 8 + (lane & 3) * 2 + (i & 1);
-            const float by = 1 / total[c];
-            if (head < heads) {
-                float* place = partial + ((long long)piece * heads + head) * LATENT + row + (i >> 1 & 1) * 8;
-#pragma unroll
-                for (int m = 0; m < 8; m++) place[m * 64] = out[m][i] * by;
-                if (row == 0 && !(i >> 1 & 1)) weight[piece * heads + head] = top[c] + log2f(total[c]);
-            }
-        }
+        put(out, top, total, partial + (long long)piece * heads * LATENT, weight + piece * heads, heads,
+            (float*)(memory + HIGHEST));
         multipliers_meet();  // nobody reads the old queries or sums any more
     }
 }
