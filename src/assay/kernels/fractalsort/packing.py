@@ -17,8 +17,9 @@ from numba import prange
 from assay.kernels.fractalsort.keys import coded, decoded
 from assay.sim.compiled import njit
 
-DIGIT = 11  # bits of a digit inside a bin, at most
+DIGIT = 12  # bits of a digit inside a bin, at most
 MOST_PACKED = 4
+FEW = 48  # entries that are put in order one by one
 
 
 @njit(cache=True, parallel=True)
@@ -119,66 +120,93 @@ def unpack(packed, start, count, shift, each, entries, at):
 
 
 @njit(cache=True)
-def sort_entries(entries, other, n, shift, counts):
-    """Sort n entries of `shift` bits by their digits; returns which of the two arrays they end in (0 or 1)."""
-    passes = (shift + DIGIT - 1) // DIGIT
-    if n < 48 or passes == 0:
+def tallied(entries, passes, width, tallies):
+    """How many entries have each value of each digit: one read for all digits."""
+    n, mask, two = len(entries), np.uint64((1 << width) - 1), np.uint64(width)
+    tallies[:passes, : 1 << width] = 0
+    if passes == 2:
+        for i in range(n):
+            entry = np.uint64(entries[i])
+            tallies[0, np.int64(entry & mask)] += 1
+            tallies[1, np.int64((entry >> two) & mask)] += 1
+        return
+    for i in range(n):
+        entry = np.uint64(entries[i])
+        for number in range(passes):
+            tallies[number, np.int64(entry & mask)] += 1
+            entry >>= two
+
+
+@njit(cache=True)
+def write_sorted(source, first, second, shift, tallies, base, kind, sign, nan, out):
+    """Write entries of `shift` bits to `out` as keys, in order: by their digits, the last of which goes there.
+
+    `source` is left as it is, unless it is `first`.
+    """
+    n, passes = len(source), (shift + DIGIT - 1) // DIGIT
+    if n < FEW or passes == 0:
+        first[:n] = source
         for i in range(1, n):
-            entry = entries[i]
+            entry = first[i]
             j = i - 1
-            while j >= 0 and entries[j] > entry:
-                entries[j + 1] = entries[j]
+            while j >= 0 and first[j] > entry:
+                first[j + 1] = first[j]
                 j -= 1
-            entries[j + 1] = entry
-        return 0
+            first[j + 1] = entry
+        for i in range(n):
+            out[i] = decoded(base + np.uint64(first[i]), kind, sign, nan)
+        return
     width = (shift + passes - 1) // passes
     if n < 1 << (width - 2):  # few entries: smaller digits, whose counters cost less than the entries
-        width = 8
-        passes = (shift + 7) // 8
-    size = 1 << width
-    mask = np.uint64(size - 1)
-    where = 0
+        width, passes = 8, (shift + 7) // 8
+    tallied(source, passes, width, tallies)
+    mask, last = np.uint64((1 << width) - 1), 0
     for number in range(passes):
-        by = np.uint64(number * width)
-        counts[:size] = 0
-        for i in range(n):
-            counts[np.int64((np.uint64(entries[i]) >> by) & mask)] += 1
-        if counts[np.int64((np.uint64(entries[0]) >> by) & mask)] == n:
-            continue  # all alike in this digit
+        if tallies[number, np.int64((np.uint64(source[0]) >> np.uint64(number * width)) & mask)] < n:
+            last = number  # where all are alike there is nothing to do
+    entries, other, spare = source, second, first
+    for number in range(last + 1):
+        by, placed = np.uint64(number * width), tallies[number]
+        if number < last and placed[np.int64((np.uint64(source[0]) >> by) & mask)] == n:
+            continue
         at = 0
-        for d in range(size):
-            counts[d], at = at, at + counts[d]
+        for d in range(1 << width):
+            placed[d], at = at, at + placed[d]
         for i in range(n):
             entry = entries[i]
             digit = np.int64((np.uint64(entry) >> by) & mask)
-            other[counts[digit]] = entry
-            counts[digit] += 1
-        entries, other, where = other, entries, 1 - where
-    return where
+            if number == last:
+                out[placed[digit]] = decoded(base + np.uint64(entry), kind, sign, nan)
+            else:
+                other[placed[digit]] = entry
+            placed[digit] += 1
+        entries, other, spare = other, spare, other
 
 
 @njit(cache=True, parallel=True)
-def sort_bins(packed, counts, starts, shift, each, borders, most, kind, sign, nan, low, whole, like, out):
+def sort_bins(packed, counts, starts, shift, each, borders, most, kind, sign, nan, low, whole, out):
     """Sort each bin's entries and write them, as whole keys if so wanted; thread t takes bins borders[t] and on."""
     threads, bins = counts.shape
     offsets = np.zeros(bins + 1, np.int64)
     for b in range(bins):
         offsets[b + 1] = offsets[b] + counts[:, b].sum()
     for t in prange(len(borders) - 1):
-        first, second = np.empty(most[t], like.dtype), np.empty(most[t], like.dtype)
-        digits = np.empty(1 << DIGIT, np.int64)
+        first, second = np.empty(most[t], packed.dtype), np.empty(most[t], packed.dtype)
+        tallies = np.empty((8, 1 << DIGIT), np.uint32)
         for b in range(borders[t], borders[t + 1]):
-            n = 0
-            for part in range(threads):
-                n = unpack(packed, starts[part, b], counts[part, b], shift, each, first, n)
+            n = offsets[b + 1] - offsets[b]
             if n == 0:
                 continue
-            sorted_in = second if sort_entries(first, second, n, shift, digits) else first
-            base, at = low, offsets[b]
-            if whole:
-                base += np.uint64(b) << np.uint64(shift)
-            for i in range(n):
-                out[at + i] = decoded(base + np.uint64(sorted_in[i]), kind, sign, nan)
+            base = low + (np.uint64(b) << np.uint64(shift)) if whole else low
+            mine = out[offsets[b] : offsets[b + 1]]
+            if each == 1 and starts[-1, b] + counts[-1, b] - starts[0, b] == n:  # all threads' parts in a row
+                source = packed[starts[0, b] : starts[0, b] + n]
+                write_sorted(source, first, second, shift, tallies, base, kind, sign, nan, mine)
+                continue
+            at = 0
+            for part in range(threads):
+                at = unpack(packed, starts[part, b], counts[part, b], shift, each, first, at)
+            write_sorted(first[:n], first, second, shift, tallies, base, kind, sign, nan, mine)
 
 
 @njit(cache=True)

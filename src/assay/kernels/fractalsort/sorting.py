@@ -19,6 +19,9 @@ from assay.record.errors import BadInput, unreadable
 
 COUNTED_BITS = 20  # keys of so few bits are only counted
 SMALL = 1 << 16  # below, NumPy's sort is done before threads have begun
+LARGE = 1 << 32  # from here on counters of a bin might not do
+CACHED_BITS = 18  # of the number of keys in a bin that is sorted in the cache
+SAMPLE = 1024  # keys
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,30 @@ def plan_for(low: Any, high: Any, n: int) -> Plan:
     return Plan(low, taken, bits - taken, best)
 
 
+def plain(plan: Plan, n: int) -> Plan:
+    """The same keys each in a word of its own: few bins, which are filled faster, if each fits into a cache and what is
+    left of a key are two digits; with more of them, the smaller a bin, the better.
+
+    >>> plain(plan_for(np.uint64(0), np.uint64(2**32 - 1), 1 << 25), 1 << 25)
+    Plan(low=np.uint64(0), bin_bits=8, entry_bits=24, each=1)
+    """
+    bits = plan.bin_bits + plan.entry_bits
+    taken = min(max(8, n.bit_length() - CACHED_BITS), 11, plan.bin_bits)
+    if bits - taken > 2 * packing.DIGIT:
+        return replace(plan, each=1)
+    return Plan(plan.low, taken, bits - taken, 1)
+
+
+def span(keys: Keys, threads: int) -> tuple[Any, Any]:
+    """The least and the largest key, or where a sample needs all bits already, those that there can be."""
+    sign, infinity, _ = marks(keys)
+    sample = np.ascontiguousarray(keys.words[:: max(1, len(keys.words) // SAMPLE)])
+    low, high = extremes(sample, keys.kind, sign, infinity, 1)
+    if (int(high) - int(low)).bit_length() == keys.bits:
+        return np.uint64(0), np.uint64((1 << keys.bits) - 1)
+    return extremes(keys.words, keys.kind, sign, infinity, threads)  # type: ignore[no-any-return]
+
+
 def _threads(threads: int | None, n: int) -> int:
     return max(1, min(threads or numba.get_num_threads(), n // 4096 or 1))
 
@@ -69,7 +96,7 @@ def sort(x: ArrayLike, threads: int | None = None) -> NDArray[Any]:
     [-0.5, inf, nan]
     """
     keys = keys_of(x)
-    if len(keys.words) < SMALL:
+    if not SMALL <= len(keys.words) < LARGE:
         return np.sort(np.asarray(x))
     return Index.of(keys, threads, keep=False).materialise()
 
@@ -100,8 +127,9 @@ class Index:
         if keys.bits <= 16:
             plan = Plan(np.uint64(0), keys.bits, 0, 1)
         else:
-            low, high = extremes(keys.words, keys.kind, sign, infinity, team)
-            plan = plan_for(low, high, n)
+            plan = plan_for(*span(keys, team), n)
+            if not keep and not plan.counted:
+                plan = plain(plan, n)
         none = np.empty((0, 0), np.int64)
         if plan.counted:
             counts = counting.histogram(keys.words, keys.kind, sign, infinity, plan.low, plan.bin_bits, team)
@@ -166,10 +194,9 @@ class Index:
         borders = np.searchsorted(ends, [n * t // self.threads for t in range(self.threads + 1)])
         borders[0], borders[-1] = 0, len(each_bin)
         most = np.array([each_bin[a:b].max(initial=1) for a, b in pairwise(borders.tolist())])
-        like = np.empty(0, np.uint32 if plan.entry_bits <= 32 else np.uint64)
         low, kind = (plan.low, kind) if whole else (np.uint64(0), 0)
         packing.sort_bins(self.packed, self.counts, self.starts, plan.entry_bits, plan.each, borders, most, kind, sign,
-                          nan, low, whole, like, out)  # fmt: skip
+                          nan, low, whole, out)  # fmt: skip
         return out
 
 
