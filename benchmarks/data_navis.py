@@ -295,7 +295,8 @@ def diskann(folder: Path, vectors: Any, first: int) -> None:
     sizes = [first, trials.DEGREE, trials.BREADTH, K]
     where = [str(environment("diskann") / "python"), str(peer), str(folder)]
     command = [*where, *map(str, sizes), ",".join(map(str, BREADTHS))]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    said = next(line for line in reversed(lines) if line.startswith("{"))  # the library may have the last word
     print("diskannpy " + ", ".join(f"{name} {value:.4g}" for name, value in json.loads(said).items()), flush=True)
 
 
