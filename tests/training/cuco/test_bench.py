@@ -13,10 +13,11 @@ import pytest
 pytest.importorskip("torch")
 
 from assay.record.errors import BadInput
-from assay.sim.search import Islands
+from assay.sim.search import Islands, Random
 from assay.training.cuco import trials
-from assay.training.cuco.bench import CHECKS, CLOSE, Bench, Database, again, pursue
-from assay.training.cuco.program import hazards, host, knobs, safe
+from assay.training.cuco.bench import CHECKS, CLOSE, Bench, Database, Outcome, again, pursue
+from assay.training.cuco.program import Lowered, hazards, host, knobs, lower, safe
+from assay.training.cuco.run import Shot
 from assay.training.cuco.targets import Gemm
 
 SMALL = {
@@ -132,10 +133,42 @@ def test_programs_that_lack_something_say_what(tmp_path: Path) -> None:
         pass
 
 
+def test_programs_are_judged_once_for_all_their_directives_and_the_finals_tell_the_fastest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Bench("gemm", SMALL["gemm"], rounds=1, known={}) as bench:
+        built: list[Lowered] = []
+
+        def seconds(one: Lowered) -> float:
+            return 2.0 - 0.5 * (one.transport == "window") - 0.1 * (one.chunk == 2) - 0.1 * (one.depth == 4)
+
+        def judged(directive: dict[str, object]) -> Outcome:
+            built.append(lower(bench.program, directive))
+            wrong = bool(hazards(bench.program, directive))
+            return Outcome("verify") if wrong else Outcome(errors=(0.0,) * 3, seconds=(seconds(built[-1]),))
+
+        def shots(directive: dict[str, object], shots: tuple[Shot, ...]) -> list[tuple[float, float]]:
+            return [(seconds(lower(bench.program, directive)), 0.0) for _ in shots]
+
+        monkeypatch.setattr(bench, "_judged", judged)
+        monkeypatch.setattr(bench, "shots", shots)
+        choices, by_hand = trials.small(bench.program), list(trials.streams(bench.program).values())
+        every = [*by_hand, *trials._drawn(choices, seed=0)]
+        for directive in every:
+            bench.evaluate(directive)
+        assert len(built) == len(set(built)) == len(bench.known or {}) < len(every)
+        right = trials.audit(bench, trials._programs(bench, every))
+        assert set(right) == {one for one in built if not (bench.known or {})[one].stage} and all(right.values())
+        search = Random(choices, np.random.default_rng(0))
+        pursue(bench, search, 128, base=2.0)  # all of it
+        hand, best = trials._finals(bench, by_hand, {0: search})
+        assert (hand["chunk"], best[0]["transport"]) == (2, "window")
+        assert seconds(lower(bench.program, best[0])) == min(seconds(one) for one in right)
+
+
 def test_searches_replayed_over_a_space_find_its_best() -> None:
     program = Gemm()
     choices = trials.small(program)
-    first = tuple((safe(program) | {"depth": 2})[name] for name in choices)
     random, rows = np.random.default_rng(0), []
     for values in np.ndindex(*(len(one) for one in choices.values())):
         directive = {name: one[k] for (name, one), k in zip(choices.items(), values, strict=True)}
@@ -145,7 +178,7 @@ def test_searches_replayed_over_a_space_find_its_best() -> None:
             "base": 2.0, "passed": not wrong, "stage": "verify" if wrong else "", "seconds": seconds,
             "shots": (seconds + 0.01 * random.random(3)).tolist(),
         })  # fmt: skip
-    found = {row["search"]: row for row in trials.replayed(rows, choices, first, 41, 0)}
+    found = {row["search"]: row for row in trials.replayed(rows, program, False, 41, 0)}
     assert set(found) == set(trials.SEARCHES)
     assert found["two-phase"]["first_right"] == 0.0 < found["no fast path"]["first_right"]
     assert found["two-phase"]["failed"] < found["random"]["failed"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.training.cuco.program import Stage, Uncompilable, dependences, hazards, host, knobs, lower, safe
+from assay.training.cuco.program import Lowered, Stage, Uncompilable, dependences, hazards, host, knobs, lower, safe
 from assay.training.cuco.targets import TARGETS
 from tests.oracles import slot_races
 
@@ -27,6 +29,30 @@ def test_a_directive_has_a_hazard_if_some_interleaving_reads_a_wrong_chunk(chunk
     directive = safe(Chain) | {"chunk": chunk, "depth": depth, "scope": scope}
     chunks = 8 // chunk
     assert bool(hazards(Chain, directive)) == slot_races.races(chunks, min(depth, chunks), scope)
+
+
+@given(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in knobs(Chain).items()}))
+def test_directives_build_one_program_only_where_they_differ_in_what_it_never_looks_at(one: dict[str, Any]) -> None:
+    try:
+        low = lower(Chain, one)
+    except Uncompilable:
+        return
+    alike = {
+        name for name in one for other in knobs(Chain)[name] if other != one[name] and _same(one | {name: other}, low)
+    }
+    unread = {"order"} if one["placement"] == "after" else set()  # a stage at a time: which is first is the program's
+    unread |= {"grain"} if one["chunk"] == 1 else set()
+    if one["depth"] >= low.chunks:
+        unread |= {"depth"} if sum(depth >= low.chunks for depth in knobs(Chain)["depth"]) > 1 else set()
+        unread |= {"scope"} if one["scope"] in ("chunk", "arrival") else set()  # room for all of it is not asked for
+    assert alike == unread and bool(hazards(Chain, one)) == bool(hazards(Chain, vars(low)))
+
+
+def _same(directive: dict[str, object], low: Lowered) -> bool:
+    try:
+        return lower(Chain, directive) == low
+    except Uncompilable:
+        return False
 
 
 @pytest.mark.parametrize("target", TARGETS)

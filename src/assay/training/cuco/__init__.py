@@ -64,38 +64,40 @@ STORED = Path(__file__).with_name("h200.json")
 
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
-    """A space measured as a whole with searches replayed over it, and four programs searched and raced."""
+    """Four programs searched and raced; the space of one judged as a whole, and kinds of searches replayed over it.
+
+    Where all of a space is judged, tries cost nothing: there a search has as many as `assay compare cuco` gives it.
+    """
     prepare(IMPORTS)
     here = replace(lab, workers=0, seeds=lab.seeds[:1])
     wide = lab.pick(quick=False, full=True)
-    small = {"target": "gemm", "sizes": lab.pick(quick={"rows": 24}, full={"rows": 96}), "wide": wide}
-    space = here.run(trials.space, [small | {"rounds": lab.pick(quick=3, full=9)}], per="name")
-    size = {"rounds": lab.pick(quick=5, full=21), "seeds": list(lab.seeds[:3])}
+    size = {"wide": wide, "rounds": lab.pick(quick=16, full=63), "seeds": list(lab.seeds)}
     cases = [
-        {
-            "target": name,
-            "sizes": lab.pick(quick={}, full=FULL[name]),
-            "budget": lab.pick(quick=9, full=61),
-        }
-        | size
+        {"target": name, "sizes": lab.pick(quick=QUICK, full=FULL)[name], "whole": name == WHOLE,
+         "budget": lab.pick(quick=41 if name == WHOLE else 17, full=61)} | size
         for name in TARGETS
-    ]
-    raced = here.run(trials.targeted, cases, per="row").drop("sizes", "seeds", "budget", "rounds", "row")
-    program = TARGETS["gemm"]()
-    choices = trials.small(program, wide)
-    first = tuple((safe(program) | {"depth": choices["depth"][0]})[name] for name in choices)
-    measured = space.to_dicts()
-    found = [
-        row
-        for seed in lab.seeds
-        for row in trials.replayed(measured, choices, first, lab.pick(quick=21, full=41), seed)
-    ]
+    ]  # fmt: skip
+    unused = ("sizes", "seeds", "wide", "whole", "budget", "rounds", "row")
+    found = here.run(trials.searched, cases, per="row").drop(unused)
+    space, raced = (_part(found, name) for name in ("space", "targets"))
+    measured, budget = space.to_dicts(), lab.pick(quick=21, full=41)
+    replays = [row for seed in lab.seeds for row in trials.replayed(measured, TARGETS[WHOLE](), wide, budget, seed)]
     lab.used.update(lab.seeds)
     lab.cases.update(("search", "version"))
-    lab.cases.difference_update(("sizes", "rounds", "wide", "budget", "seeds", "row"))
-    return {"space": space.drop("sizes", "rounds", "wide", "shots"), "searches": pl.DataFrame(found), "targets": raced}
+    lab.cases.difference_update(unused)
+    return {"space": space.drop("shots"), "searches": pl.DataFrame(replays), "targets": raced}
 
 
+def _part(table: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The rows of one part, with the columns that it has."""
+    rows = table.filter(pl.col("part") == name).drop("part")
+    return rows.select(column for column in rows if column.null_count() < len(rows))
+
+
+WHOLE = "gemm"
+QUICK: dict[str, dict[str, int]] = {
+    "gemm": {}, "attention": {"keys": 20}, "moe": {"tokens": 16}, "kv": {"prompt": 40},
+}  # fmt: skip
 FULL: dict[str, dict[str, int]] = {
     "gemm": {"rows": 96, "width": 1024}, "attention": {"keys": 96, "queries": 512},
     "moe": {"tokens": 96, "width": 384}, "kv": {"prompt": 256, "width": 320},

@@ -1,8 +1,8 @@
 """Two ranks kept at work: each candidate is compiled, verified on random inputs, and only then timed.
 
 Verified means: on three inputs that nobody saw before the search began, with rooms and results filled with what is no
-number, once as it comes and once with either rank dawdling before it first reads, the results are the reference's. A
-candidate that raises, hangs or kills its rank has failed, and gets fresh ranks for the next one.
+number, once as it comes and once with either rank dawdling (it reads late, and what it sends comes late), the results
+are the reference's. A candidate that raises, hangs or kills its rank has failed, and gets fresh ranks for the next one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
@@ -26,13 +26,14 @@ from assay.sim import own_code
 from assay.sim.ranks import Ranks
 from assay.sim.scratch import scratch
 from assay.sim.search import Candidate, Islands, Search
-from assay.training.cuco.program import RANKS, Program, Uncompilable, lower
+from assay.training.cuco.program import RANKS, Lowered, Program, Uncompilable, lower
 from assay.training.cuco.run import Job, Shot, serve
 from assay.training.cuco.targets import TARGETS
 from assay.training.cuco.wire import WIRES
 from assay.training.engine.shaped import Link
 
 CHECKS = 3  # inputs on which a candidate is verified, at least
+SETTLED = 5  # runs that tell how long host-driven communication takes
 FINAL = 4  # candidates that run in turns before one of them is called the best
 CLOSE = 1e-4  # in parts of the largest right number: float32, summed in another order
 PATIENCE = 10.0  # seconds that a rank waits for the other within a run
@@ -55,6 +56,10 @@ class Outcome:
     def median(self) -> float:
         """Of its timed runs."""
         return float(np.median(self.seconds))
+
+    def with_more(self, seconds: list[float]) -> Outcome:
+        """After more timed runs."""
+        return replace(self, seconds=(*self.seconds, *seconds))
 
 
 def named(source: str) -> str:
@@ -79,7 +84,7 @@ class Bench:
     patience: float = PATIENCE
     evaluated: int = 0
     restarts: int = -1
-    known: dict[tuple[Any, ...], Outcome] | None = None  # where it is given, a directive is judged once, and remembered
+    known: dict[Lowered, Outcome] | None = None  # where it is given, a program is judged once, and remembered
     _dawdle: float = 0.0
 
     def __enter__(self) -> Bench:
@@ -143,18 +148,17 @@ class Bench:
     def evaluate(self, directive: Mapping[str, Any]) -> Outcome:
         """The cascade: a failed step ends it."""
         self.evaluated += 1
-        if self.known is None:
-            return self._judged(directive)
-        values = tuple(directive.values())
-        if values not in self.known:
-            self.known[values] = self._judged(directive)
-        return self.known[values]
-
-    def _judged(self, directive: Mapping[str, Any]) -> Outcome:
         try:
-            lower(self.program, directive)
+            program = lower(self.program, directive)
         except Uncompilable as error:
             return Outcome("compile", str(error))
+        if self.known is None:
+            return self._judged(directive)
+        if program not in self.known:
+            self.known[program] = self._judged(directive)
+        return self.known[program]
+
+    def _judged(self, directive: Mapping[str, Any]) -> Outcome:
         errors: list[float] = []
         first: list[float] = []
         for k, slow in enumerate((None, *range(RANKS))[:CHECKS]):
@@ -166,7 +170,8 @@ class Bench:
             first += [found[0][0]] if slow is None else []  # a run like those below: checking begins when it has ended
             if not errors[-1] <= CLOSE:
                 return Outcome("verify", f"input {k}: off by {errors[-1]:.3g}", tuple(errors))
-        timed = self.shots(directive, tuple(Shot(self.seed * CHECKS) for _ in range(self.rounds - 1)))
+        more = (Shot(self.seed * CHECKS),) * (self.rounds - 1)
+        timed = self.shots(directive, more) if more else []
         if isinstance(timed, str):
             return Outcome("time", timed)
         return Outcome(errors=tuple(errors), seconds=(*first, *(seconds for seconds, _ in timed)))
@@ -175,12 +180,13 @@ class Bench:
         """Evaluate the safe version, the first of all: its time says how long a rank dawdles from here on."""
         shot = Shot(self.seed * CHECKS)
         self.shots(directive, (shot,))  # the first run loads what is needed
-        timed = self.shots(directive, (shot,) * self.rounds)
-        self._dawdle = 0.0 if isinstance(timed, str) else DAWDLES * float(np.median([one for one, _ in timed]))
+        timed = self.shots(directive, (shot,) * SETTLED)
+        seconds = [] if isinstance(timed, str) else [one for one, _ in timed]
+        self._dawdle = DAWDLES * float(np.median(seconds)) if seconds else 0.0
         found = self.evaluate(directive)
         if found.stage:
             raise BadInput(f"{self.source}: the safe version fails to {found.stage}: {found.note}")
-        return found
+        return found.with_more(seconds)
 
     def race(self, directives: Mapping[str, Mapping[str, Any]], rounds: int) -> dict[str, list[float]]:
         """Seconds of each directive in each round, all of them once a round, in a rotating order."""

@@ -19,7 +19,7 @@ them from being tried, since finding that out is what verification is for. :func
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Protocol
 
@@ -156,7 +156,7 @@ def safe(program: Shape) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A directive that fits its program, with what follows from both."""
+    """A directive that fits its program, with what follows from both; directives that build one program give equals."""
 
     transport: str
     placement: str
@@ -168,7 +168,7 @@ class Lowered:
     wait: str
     order: str
     chunks: int
-    feeds: Mapping[str, tuple[str, ...]]  # by stage: the stages whose chunk it needs
+    feeds: Mapping[str, tuple[str, ...]] = field(compare=False)  # by stage: the stages whose chunk it needs
 
 
 def lower(program: Shape, directive: Directive) -> Lowered:
@@ -179,6 +179,9 @@ def lower(program: Shape, directive: Directive) -> Lowered:
     >>> lower(Four, safe(Four) | {"chunk": 3})
     Traceback (most recent call last):
     assay.training.cuco.program.Uncompilable: chunk: 3 is none of 4, 2, 1
+    >>> roomy = host(Four) | {"scope": "chunk", "depth": 4}  # with room for all of it nobody has to ask for room
+    >>> lower(Four, roomy) == lower(Four, roomy | {"scope": "arrival", "depth": 1})
+    True
 
     Raises:
         Uncompilable: values that no knob has, or that cannot go together.
@@ -194,4 +197,16 @@ def lower(program: Shape, directive: Directive) -> Lowered:
         raise Uncompilable(f"after: nobody reads before all {chunks} chunks are there, and there is room for fewer")
     flow = [one for one in dependences(program.stages) if one.kind == "flow"]
     feeds = {stage.name: tuple(one.first for one in flow if one.then == stage.name) for stage in program.stages}
-    return Lowered(**(dict(directive) | {"depth": min(chunks, directive["depth"])}), chunks=chunks, feeds=feeds)
+    return Lowered(**(dict(directive) | _unread(directive, chunks)), chunks=chunks, feeds=feeds)
+
+
+def _unread(directive: Directive, chunks: int) -> dict[str, Any]:
+    """The first value for what a run never looks at: which of its values it has makes no other program."""
+    found: dict[str, Any] = {"depth": min(chunks, directive["depth"])}
+    if directive["scope"] == "arrival" and chunks <= directive["depth"]:
+        found["scope"] = "chunk"
+    if directive["chunk"] == 1:
+        found["grain"] = "chunk"
+    if directive["placement"] == "after":
+        found["order"] = "deep"
+    return found

@@ -20,12 +20,16 @@ from assay.training.engine.shaped import Link
 
 LONGEST = 0.05  # seconds that a moment of waiting counts: whoever was frozen meanwhile did not wait
 MEET = 300.0  # seconds that ranks wait for each other between runs
+MOMENT = 1e-3  # seconds between two looks of a rank that dawdles
 SWITCH = 1e-4  # seconds after which a thread lets another run: a card must not wait the usual 5 ms for its rank
 
 
 @dataclass(frozen=True)
 class Shot:
-    """One run: on which inputs, checked or not, and who dawdles before it first reads what came."""
+    """One run: on which inputs, checked or not, and who dawdles: it reads late, and what it sends comes late.
+
+    Whoever overwrites what it has not read yet, or reads before it has sent, is seen to.
+    """
 
     seed: int
     check: bool = False
@@ -121,12 +125,18 @@ class Runner:
 
     def _compute(self, stage: Stage, chunk: int, tiles: slice) -> None:
         came = [first for first in self.low.feeds[stage.name] if first in self.wires]
-        if came and chunk == 0:
-            time.sleep(self.dawdle)
+        if came and chunk == 0 and self.dawdle:
+            self._dawdles(came)
         got = self.card.slot(came[0], chunk) if came else None
         getattr(self.program, stage.name)(self.data, tiles, got)
         for wire in came:
             self.card.read(wire)
+
+    def _dawdles(self, came: list[str]) -> None:
+        """Until all that nobody waits to send has come, and lies over what was not read; else for the given time."""
+        until, last = time.perf_counter() + self.dawdle, self.low.chunks - 1
+        while time.perf_counter() < until and not all(self.card.arrived(wire, last) for wire in came):
+            time.sleep(MOMENT)
 
     def _issue(self, stage: Stage, chunk: int, tiles: slice) -> None:
         payload = self.data[stage.reads[0]][tiles]
@@ -189,7 +199,8 @@ def shoot(
     wires = [stage for stage in program.stages if stage.wire]
     card = Card(dist, rank, link, low, wires, {wire.name: data[wire.reads[0]].shape[1:] for wire in wires})
     runner = Runner(program, rank.index, low, data, card, patience)
-    runner.dawdle = shot.dawdle if shot.slow == rank.index else 0.0
+    if shot.slow == rank.index:
+        runner.dawdle, card.late = shot.dawdle, shot.dawdle / 2
     rank.meet(MEET)
     card.begin()
     began = time.perf_counter()
@@ -209,5 +220,6 @@ def error_of(found: Array, right: Array) -> float:
     """
     if found.shape != right.shape:
         return float("inf")
-    off = np.abs(np.asarray(found, np.float64) - right).max(initial=0.0) / max(float(np.abs(right).max()), 1e-30)
-    return float(off) if np.isfinite(off) else float("inf")
+    apart = np.subtract(found, right, dtype=np.result_type(found, np.float32), casting="same_kind")
+    off = float(np.abs(apart, out=apart).max(initial=0.0)) / max(float(right.max()), -float(right.min()), 1e-30)
+    return off if np.isfinite(off) else float("inf")

@@ -1,9 +1,10 @@
-"""What the study asks: a whole small space measured once, searches replayed over it, and targets raced."""
+"""What the study asks: small spaces judged as a whole, searches over them at no cost, and what they found raced."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ import numpy as np
 from assay.record.timing import Gauge
 from assay.sim.search import Candidate, Islands, Random, Search, Values
 from assay.sim.streams import stream
-from assay.training.cuco.bench import CLOSE, Bench, Database, Outcome, front, pursue
-from assay.training.cuco.program import Uncompilable, hazards, host, knobs, lower, safe
+from assay.training.cuco.bench import CLOSE, FINAL, Bench, Database, pursue
+from assay.training.cuco.program import Lowered, Uncompilable, hazards, host, knobs, lower, safe
 from assay.training.cuco.run import Shot
 
 SPACE = ("transport", "placement", "scope", "chunk", "depth")  # knobs of the measured space; the issuer if it is wide
 NEAR = 1.02  # a search has reached a time if it is within this factor of it: medians of a few runs are not closer
 REPLAYS = 12  # of each search for each seed
+CLOSER = 5  # runs in turns of those that scored best
 FRESH = 1 << 20  # seeds of inputs that no search has seen
 SEARCHES = ("two-phase", "random", "no fast path", "single phase")
 Row = dict[str, Any]
@@ -34,46 +36,153 @@ def small(program: Any, wide: bool = False) -> dict[str, tuple[Any, ...]]:
     return found | {"depth": found["depth"][1:]}
 
 
-def space(target: str, sizes: Row, wide: bool, rounds: int, seed: int) -> dict[str, Row]:
-    """Every directive of the small space through the cascade, in drawn order."""
-    with Bench(target, sizes, seed=seed, rounds=rounds) as bench, Gauge() as gauge:
+def searched(
+    target: str, sizes: Row, whole: bool, wide: bool, budget: int, rounds: int, seeds: list[int], seed: int
+) -> dict[str, Row]:
+    """A search over a program's small space on every seed, and what they found raced; `whole`: all of it is judged.
+
+    Directives that build one program are judged together, once for all searches. Then host-driven, the best
+    hand-written overlap and what each search found run in turns in one race, of whose rounds every seed draws its own
+    sample: a bad moment of the machine is then nobody's alone. With one search for all, intervals would know the
+    clock's noise and not the search's luck.
+    """
+    with Gauge() as gauge, Bench(target, sizes, seed=seed, rounds=1 + whole, known={}) as bench:
         base, choices = bench.settle(host(bench.program)).median, small(bench.program, wide)
-        every = list(product(*choices.values()))
-        found: dict[Values, Outcome] = {}
-        for at in stream(seed, "cuco", "space").permutation(len(every)).tolist():
-            found[every[at]] = bench.evaluate(dict(zip(choices, every[at], strict=True)))
-        bench.stop()
+        by_hand = list(streams(bench.program).values())
+        for directive in (*by_hand, *(_drawn(choices, seed) if whole else ())):
+            bench.evaluate(directive)
+        first = tuple((safe(bench.program) | {"depth": choices["depth"][0]})[name] for name in choices)
+        searches: dict[int, Search] = {
+            one: Islands(choices, stream(one, "cuco", target), first, generations=(budget - 1) // 4) for one in seeds
+        }
+        entries = _entries(bench, searches, budget, base)
+        right = audit(bench, _programs(bench, (*by_hand, *_drawn(choices, seed))))
+        hand, best = _finals(bench, by_hand, searches)
+        versions = {"host": host(bench.program), "stream": hand}
+        race = bench.race(versions | {_name(one): one for one in best.values()}, rounds)
+        space = _space(bench, choices, base) if whole else {}
+    found = {f"space {name}": row | {"part": "space", "free_cores": gauge.free} for name, row in space.items()}
+    kept = _kept(entries, [right[lower(bench.program, one["directive"])] for one in entries], searches)
+    for one in seeds:
+        drawn = stream(one, "cuco", "rounds", target).integers(0, rounds, rounds)
+        for name, directive in (versions | {"found": best[one]}).items():
+            seconds = np.array(race[name if name in versions else _name(directive)])[drawn]
+            found[f"{name} {one}"] = kept | {
+                "part": "targets", "version": name, "seed": one, "seconds": float(np.median(seconds)),
+                "directive": _name(directive), "free_cores": gauge.free,
+            }  # fmt: skip
+    return found
+
+
+def audit(bench: Bench, programs: Mapping[Lowered, Row]) -> dict[Lowered, bool]:
+    """Which of the programs that passed are right on an input that no search has seen; that run is a timed one, too."""
+    assert bench.known is not None, "a bench that remembers"
+    right: dict[Lowered, bool] = {}
+    for one, directive in programs.items():
+        if not bench.known[one].stage:
+            found = bench.shots(directive, (Shot(FRESH, check=True),))
+            right[one] = not isinstance(found, str) and found[0][1] <= CLOSE
+            bench.known[one] = bench.known[one].with_more([] if isinstance(found, str) else [found[0][0]])
+    return right
+
+
+def _finals(bench: Bench, by_hand: Sequence[Row], searches: Mapping[int, Search]) -> tuple[Row, dict[int, Row]]:
+    """Of overlap by hand, and of every search's fastest candidates, the one that is fastest when all run in turns.
+
+    Who is among the fastest is told by the shortest run: what disturbs a run makes it longer.
+    """
+    fronts: dict[int, list[Row]] = {}
+    for one, search in searches.items():
+        names = search.knobs  # type: ignore[attr-defined]
+        tried = {_name(d): d for d in (dict(zip(names, t.values, strict=True)) for t in search.tried if not t.stage)}
+        fronts[one] = sorted(tried.values(), key=lambda directive: min(bench.evaluate(directive).seconds))[:FINAL]
+    right = [one for one in by_hand if not bench.evaluate(one).stage]
+    every = {lower(bench.program, one): one for some in (right, *fronts.values()) for one in some}
+    seconds = bench.race({_name(one): one for one in every.values()}, CLOSER)
+
+    def fastest(some: Sequence[Row]) -> Row:
+        return min(some, key=lambda one: float(np.median(seconds[_name(every[lower(bench.program, one)])])))
+
+    return fastest(right), {one: fastest(some) for one, some in fronts.items()}
+
+
+def _drawn(choices: Mapping[str, Sequence[Any]], seed: int) -> list[Row]:
+    """Every directive of a space, in drawn order."""
+    every = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
+    return [every[at] for at in stream(seed, "cuco", "space").permutation(len(every)).tolist()]
+
+
+def _programs(bench: Bench, directives: Iterable[Row]) -> dict[Lowered, Row]:
+    """The programs among those that were judged, each with a directive that builds it."""
+    found: dict[Lowered, Row] = {}
+    for directive in directives:
+        with suppress(Uncompilable):
+            found.setdefault(lower(bench.program, directive), directive)
+    return {one: directive for one, directive in found.items() if bench.known and one in bench.known}
+
+
+def _space(bench: Bench, choices: Mapping[str, Sequence[Any]], base: float) -> dict[str, Row]:
+    """What is known of every directive."""
+    found = {}
+    for values in product(*choices.values()):
+        directive = dict(zip(choices, values, strict=True))
+        outcome = bench.evaluate(directive)
+        built, passed = outcome.stage != "compile", not outcome.stage
+        found[_name(directive)] = directive | {
+            "stage": outcome.stage, "passed": passed, "checks": len(outcome.errors), "base": base,
+            "hazard": built and bool(hazards(bench.program, directive)),
+            "seconds": outcome.median if passed else None, "shots": list(outcome.seconds),
+        }  # fmt: skip
+    return found
+
+
+def _entries(bench: Bench, searches: Mapping[int, Search], budget: int, base: float) -> list[Row]:
+    """Let all search; what their databases hold."""
+    found: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for one, search in searches.items():
+            database = Database(Path(folder) / f"{one}.jsonl")
+            pursue(bench, search, budget, base, database)
+            found += list(database)
+    return found
+
+
+def _kept(entries: Sequence[Row], sound: Sequence[bool], searches: Mapping[int, Search]) -> Row:
     return {
-        " ".join(map(str, values)): dict(zip(choices, values, strict=True)) | _judged(bench, choices, values, outcome)
-        | {"target": target, "base": base, "free_cores": gauge.free}
-        for values, outcome in ((values, found[values]) for values in every)
+        "entries": len(entries), "verified_again": sum(sound),
+        "least_checks": min(len(one["errors"]) for one in entries),
+        "rejected": sum(tried.stage != "" for search in searches.values() for tried in search.tried),
     }  # fmt: skip
 
 
-def _judged(bench: Bench, choices: Mapping[str, Any], values: Values, outcome: Outcome) -> Row:
-    directive = dict(zip(choices, values, strict=True))
-    try:
-        lower(bench.program, directive)
-        unprotected = bool(hazards(bench.program, directive))
-    except Uncompilable:
-        unprotected = False
-    passed = not outcome.stage
-    return {
-        "stage": outcome.stage, "passed": passed, "hazard": unprotected, "checks": len(outcome.errors),
-        "seconds": outcome.median if passed else None, "shots": list(outcome.seconds),
-    }  # fmt: skip
+def _name(directive: Mapping[str, Any]) -> str:
+    return " ".join(map(str, directive.values()))
 
 
-def replayed(measured: Sequence[Row], choices: Mapping[str, Any], first: Values, budget: int, seed: int) -> list[Row]:
+def streams(program: Any) -> dict[str, Row]:
+    """Stream-level overlap as one writes it by hand: chunks, a wait for each, host-issued; by the size of chunks."""
+    base = host(program) | {"placement": "inside", "scope": "chunk", "depth": program.tiles}
+    return {f"stream {chunk}": base | {"chunk": chunk} for chunk in knobs(program)["chunk"][1:]}
+
+
+# ------------------------------------------------------------------------------------------------ searches compared
+
+
+def replayed(measured: Sequence[Row], program: Any, wide: bool, budget: int, seed: int) -> list[Row]:
     """Searches over measured times, each a few times; `needed`: tries to reach random search's best, over its tries.
 
-    Every replay draws anew which of a directive's measured runs count, so that intervals know how sure its time is.
+    Every replay draws anew which of a program's measured runs count, so that intervals know how sure its time is.
     """
     totals: dict[str, list[Row]] = {name: [] for name in SEARCHES}
+    choices = small(program, wide)
+    first = tuple((safe(program) | {"depth": choices["depth"][0]})[name] for name in choices)
     for replay in range(REPLAYS):
         random = stream(seed, "cuco", "shots", replay)
         known = {tuple(row[name] for name in choices): row | {"seconds": _resampled(row, random)} for row in measured}
-        tried = {name: _replay(name, known, choices, first, budget, seed, replay) for name in SEARCHES}
+        tried = {
+            name: _replay(name, known, choices, first, budget, stream(seed, "cuco", "search", name, replay))
+            for name in SEARCHES
+        }
         goal = max(one.score for one in tried["random"][:budget])
         for name, candidates in tried.items():
             scores = [one.score for one in candidates]
@@ -94,11 +203,11 @@ def _resampled(row: Row, random: np.random.Generator) -> float | None:
 
 
 def _replay(
-    name: str, known: Mapping[Values, Row], choices: Mapping[str, Any], first: Values, budget: int, seed: int,
-    replay: int,
+    name: str, known: Mapping[Values, Row], choices: Mapping[str, Any], first: Values, budget: int,
+    random: np.random.Generator,
 ) -> list[Candidate]:  # fmt: skip
     """Twice the budget at most, so that a search that is late is seen to be."""
-    random, generations = stream(seed, "cuco", "search", name, replay), (budget - 1) // 4
+    generations = (budget - 1) // 4
     start = None if name == "no fast path" else first
     search: Search = Random(choices, random)
     if name != "random":
@@ -108,69 +217,3 @@ def _replay(
         row = known[search.ask().values]
         search.tell(row["base"] / row["seconds"] if row["passed"] else 0.0, row["stage"])
     return search.tried
-
-
-def streams(program: Any) -> dict[str, Row]:
-    """Stream-level overlap as one writes it by hand: chunks, a wait for each, host-issued; by the size of chunks."""
-    base = host(program) | {"placement": "inside", "scope": "chunk", "depth": program.tiles}
-    return {f"stream {chunk}": base | {"chunk": chunk} for chunk in knobs(program)["chunk"][1:]}
-
-
-def targeted(target: str, sizes: Row, budget: int, rounds: int, seeds: list[int], seed: int) -> dict[str, Row]:
-    """A search on every seed; host-driven, the best hand-written overlap and what each found, raced together.
-
-    Each seed searches anew: with one search for all, intervals would know the clock's noise and not the search's luck.
-    A directive that several of them ask for is built, verified and timed once, and all that were found run in turns in
-    one race, of whose rounds every seed draws its own sample: a bad moment of the machine is then nobody's alone.
-    """
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Gauge() as gauge,
-        Bench(target, sizes, seed=seeds[0], rounds=3, known={}) as bench,
-    ):
-        base = bench.settle(host(bench.program)).median
-        tuned = {name: bench.evaluate(one) for name, one in streams(bench.program).items()}
-        by_hand = min((name for name in tuned if not tuned[name].stage), key=lambda name: tuned[name].median)
-        searches: dict[int, Search] = {}
-        entries: list[Row] = []
-        for one in seeds:
-            database = Database(Path(folder) / f"{one}.jsonl")
-            searches[one] = Islands(knobs(bench.program), stream(one, "cuco", target),
-                                    tuple(safe(bench.program).values()), generations=(budget - 1) // 4)  # fmt: skip
-            pursue(bench, searches[one], budget, base, database)
-            entries += list(database)
-        unlike = {tuple(entry["directive"].values()): entry["directive"] for entry in entries}
-        sound = [bench.shots(one, (Shot(FRESH, check=True),)) for one in unlike.values()]
-        right = {values: not isinstance(shot, str) and shot[0][1] <= CLOSE
-                 for values, shot in zip(unlike, sound, strict=True)}  # fmt: skip
-        best = _finals(bench, searches, rounds)
-        versions = {"host": host(bench.program), "stream": streams(bench.program)[by_hand]}
-        race = bench.race(versions | {_name(one): one for one in best.values()}, 3 * rounds)
-    more = {
-        "entries": len(entries), "verified_again": sum(right[tuple(one["directive"].values())] for one in entries),
-        "least_checks": min(len(one["errors"]) for one in entries), "free_cores": gauge.free,
-        "rejected": sum(tried.stage != "" for search in searches.values() for tried in search.tried),
-    }  # fmt: skip
-    found: dict[str, Row] = {}
-    for one in seeds:
-        drawn = stream(one, "cuco", "rounds", target).integers(0, 3 * rounds, 3 * rounds)
-        for name, directive in (versions | {"found": best[one]}).items():
-            seconds = np.array(race[name if name in versions else _name(directive)])[drawn]
-            found[f"{name} {one}"] = {"version": name, "seed": one, "seconds": float(np.median(seconds)),
-                                      "directive": _name(directive)} | more  # fmt: skip
-    return found
-
-
-def _name(directive: Mapping[str, Any]) -> str:
-    return " ".join(map(str, directive.values()))
-
-
-def _finals(bench: Bench, searches: Mapping[int, Search], rounds: int) -> dict[int, dict[str, Any]]:
-    """Of every search's best candidates the one that is fastest when all of them run in turns."""
-    fronts = {one: front(search) for one, search in searches.items()}  # the safe version is right, so none is empty
-    every = {_name(directive): directive for some in fronts.values() for directive in some}
-    seconds = bench.race(every, rounds)
-    return {
-        one: min(some, key=lambda directive: float(np.median(seconds[_name(directive)])))
-        for one, some in fronts.items()
-    }

@@ -45,6 +45,7 @@ class Card:
             self.theirs[wire.name] = room[self.peer]
             self.mine[wire.name].fill(np.nan)
             offset += nbytes
+        self.late = 0.0  # seconds that whatever this card sends is late
         self._changed, self._free = threading.Condition(), 0.0
         self._leaving: list[Any] = []
         self._posted: SimpleQueue[Any] = SimpleQueue()
@@ -63,6 +64,7 @@ class Card:
 
     def begin(self) -> None:
         """The card works from here on; all ranks have made theirs."""
+        self._free = time.perf_counter() + self.late
         for thread in self._threads:
             thread.start()
 

@@ -33,10 +33,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from assay.record.measures import Measure, best, clocked, counted, mean, probability, ratio, rows, share
+from assay.record.measures import Measure, best, clocked, counted, mean, probability, ratio, rows
+from assay.record.timing import too_busy
 from assay.record.types import Claim, Estimate, Evidence, Kind
+from assay.sim.ranks import prepare
 from assay.training.engine.planning import TRUST
 from assay.training.resihp import trials
+from assay.training.resihp.beats import IMPORTS
 from assay.training.resihp.beats import Heartbeats as Heartbeats
 from assay.training.resihp.detector import Detector as Detector
 from assay.training.resihp.detector import Explained as Explained
@@ -92,7 +95,9 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         {"setting": setting, "kind": kind, "faults": faults, "ablate": setting == "small" or lab.size == "full"}
         for setting, counts in COUNTS.items() for kind in KINDS for faults in counts
     ]  # fmt: skip
-    live = [{"warm_up": 50, "healthy": lab.pick(quick=25, full=500), "clock": "seconds"}]
+    live = [lab.pick(quick={"warm_up": 40, "healthy": 8, "episodes": 2},
+                     full={"warm_up": 50, "healthy": 100, "episodes": 20})]  # fmt: skip
+    prepare(IMPORTS)
     here = replace(lab, workers=0)
     few = lab.with_seeds(quick=2, full=10)  # of the large job
     return {
@@ -147,6 +152,15 @@ def _needed(table: pl.DataFrame) -> Estimate:
     return counted(sum(held) / len(held), len(held))
 
 
+def _lived(table: pl.DataFrame) -> Estimate:
+    """Of slowdowns of a real process, the share that was noticed in time; not those that the machine's own hide."""
+    found = rows(table, {"experiment": "live"})
+    if not (faults := int(found["faults"].sum())):
+        scatter = float(found["scatter"].to_numpy().mean())
+        raise too_busy(f"healthy steps scattered by {100 * scatter:.0f} %, or got slow by themselves")
+    return counted(float(found["found"].sum()) / faults, faults)
+
+
 claims = [
     Claim("best", best(_against(KINDS, MEANT))),
     Claim("least", best(_against(KINDS, MEANT), min, every=True)),
@@ -167,9 +181,8 @@ claims = [
         asks="Of slowdowns of one group by 20 %, at least 95 % are found within five iterations.",
     ),
     Claim(
-        "live", clocked(share("in_time", experiment="live"), experiment="live"), kind=Kind.EVERY,
-        evidence=Evidence.REAL,
-        asks="A torch process that is frozen for a sixth of the time is noticed within five steps.",
+        "live", clocked(_lived, experiment="live"), kind=Kind.EVERY, evidence=Evidence.REAL,
+        asks="Whenever a torch process is frozen for a sixth of the time, that is noticed within five steps.",
     ),
     Claim(
         "strengthened", best(_against(KINDS, STRONG), min, every=True), kind=Kind.RATIO, toward="up",

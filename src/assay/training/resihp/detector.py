@@ -263,6 +263,11 @@ class Detector:
         self._level, self._sigma, self._now, self._over = 0.0, FLOOR, 0.0, 0
         self._at = -1
 
+    @property
+    def scatter(self) -> float:
+        """Of healthy iterations around what was predicted, as it was learned."""
+        return self._sigma
+
     def see(self, tokens: float, squares: float, seconds: float) -> Judged:
         """One more iteration."""
         self._at += 1
@@ -282,6 +287,18 @@ class Detector:
         if slow and (not self.alarms or self._at - self.alarms[-1] >= APART):
             self.alarms.append(self._at)
         return Judged(float(np.exp(log_ratio)), score, slow)
+
+
+def discernible(times: float, sure: float = 2.0) -> float:
+    """The most that healthy iterations may scatter if one that takes so many times as long is to be noticed in `RUN`.
+
+    By then the smoothed logarithm should be `sure` deviations above the threshold; then chance hides one in forty.
+
+    >>> round(discernible(1.2), 3), round(discernible(1.5), 3)
+    (0.046, 0.102)
+    """
+    smoothed = np.log(times) * (1 - (1 - WEIGHT) ** RUN)
+    return float(smoothed / np.sqrt(WEIGHT / (2 - WEIGHT)) / (K + sure))
 
 
 def validate(now: ArrayLike, healthy: ArrayLike, noticed: float = NOTICED) -> dict[int, float]:
