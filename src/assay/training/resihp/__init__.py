@@ -182,7 +182,8 @@ claims = [
     ),
     Claim(
         "live", clocked(_lived, experiment="live"), kind=Kind.EVERY, evidence=Evidence.REAL,
-        asks="Whenever a torch process is frozen for a sixth of the time, that is noticed within five steps.",
+        asks="Whenever a torch process, paced to a device of constant speed, is frozen for a sixth of the time, "
+        "that is noticed within five steps.",
     ),
     Claim(
         "strengthened", best(_against(KINDS, STRONG), min, every=True), kind=Kind.RATIO, toward="up",
