@@ -20,14 +20,14 @@ from torch.autograd.graph import get_gradient_edge
 
 from assay.training.shardtensor.shards import Domain, Range, ShardTensor, ranges
 
-STRETCHES = 32  # of a rank's own rows, that meet a block one after another
+STRETCHES, LOOKS = 64, 32  # of a rank's own rows, that meet a block or are looked up in it one after another
 Meeting = Callable[..., Tensor]  # (range of the block in the whole, own tensors..., block's tensors...)
 Numbers = Sequence[Tensor | None]  # one tensor for each dimension of a block that is looked up in, all of one shape
 
 
-def _stretches(rows: int) -> list[Range]:
+def _stretches(rows: int, many: int) -> list[Range]:
     """Of so many rows, also of none."""
-    return [(a, b) for a, b in pairwise([rows * n // STRETCHES for n in range(STRETCHES + 1)]) if a < b] or [(0, 0)]
+    return [(a, b) for a, b in pairwise([rows * n // many for n in range(many + 1)]) if a < b] or [(0, 0)]
 
 
 class Rounds:
@@ -76,13 +76,14 @@ class _Around(torch.autograd.Function):
                 found = part if found is None else found.add_(part)
                 continue
             rows = tensors[0].shape[over[0]]
-            for start, stop in _stretches(rows):
+            for start, stop in _stretches(rows, STRETCHES):
                 part = meet(have[whose], tensors[0].narrow(over[0], start, stop - start), *tensors[1:own], *blocks)
                 if found is None:
                     shape = list(part.shape)
                     shape[into], shape[over[1]] = sum(sizes), rows
                     found = part.new_empty(shape)
                 found.narrow(into, have[whose][0], sizes[whose]).narrow(over[1], start, stop - start).copy_(part)
+                del part  # before the next is made
         ctx.meet, ctx.plan, ctx.own = meet, plan, own
         ctx.save_for_backward(*tensors)
         return found  # type: ignore[no-any-return]
@@ -157,7 +158,7 @@ class _Picked(torch.autograd.Function):
         axis, sizes, place, over, shape, domain = plan
         found = block.new_zeros(shape)
         for whose, (rows,) in Rounds([block], [axis], sizes, domain):
-            for part in _stretches(shape[place + over]) if sizes[whose] else []:
+            for part in _stretches(shape[place + over], LOOKS) if sizes[whose] else []:
                 some, absent = _inside(numbers, axis, ranges(sizes)[whose], over, part)
                 picked = torch.ops.aten.index(rows, some)
                 picked.masked_fill_(absent.reshape(*absent.shape, *[1] * (picked.ndim - place - absent.ndim)), 0)
@@ -175,7 +176,7 @@ class _Picked(torch.autograd.Function):
         numbers = [next(saved) if looked_up else None for looked_up in ctx.looked_up]
         owed = gradient.new_zeros(ctx.shape)
         for _ in range(domain.size):
-            for part in _stretches(shape[place + over]) if sizes[whose] else []:
+            for part in _stretches(shape[place + over], LOOKS) if sizes[whose] else []:
                 some, absent = _inside(numbers, axis, ranges(sizes)[whose], over, part)
                 change = gradient.narrow(place + over, part[0], part[1] - part[0])
                 absent = absent.reshape(*absent.shape, *[1] * (change.ndim - place - absent.ndim))
