@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everybody writes it
 
-from assay.training.shardtensor import models
+from assay.training.shardtensor import measured, models
 from assay.training.shardtensor.dispatch import Domain, shard
 from assay.training.shardtensor.job import compared
 
@@ -294,6 +294,13 @@ def running() -> float:
     whole(x)
     cut(shard(x, 2, Domain(), [2, 7]))
     return max(float((a - b).abs().max()) for a, b in zip(whole.buffers(), cut.buffers(), strict=True))
+
+
+def shares_of_the_bound(kind: str, rows: int, columns: int, width: int, shares: list[float]) -> float:
+    """The peak of a step on this rank, of its stretch of one device's, its halos and the weights."""
+    model, x, dim = measured.made(kind, 5, rows, columns, width)
+    found = measured.own(lambda: (model, x), shares, dim)
+    return float(found["peak"] / (found["alone"] * found["rows"] / rows + found["halo"] + found["weights"]))
 
 
 def sent_by_a_convolution() -> int:
