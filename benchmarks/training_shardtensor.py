@@ -27,7 +27,7 @@ from assay.training.shardtensor.job import on_ranks, sizes_of
 
 CASES = {"vit": 40, "unet": 40, "points": 52, "transformer layer": 52, "convolutions": 40, "perceptron": 52}
 PEER = Path(__file__).parent / "peers" / "physicsnemo_run.py"
-SAME = 1e-5
+SAME, PATIENCE = 1e-5, 150
 
 
 def ours(kind: str, rows: int, sizes: list[int], seed: int) -> list[Any]:
@@ -66,10 +66,11 @@ def peer(python: str, case: dict[str, Any], ranks: int, seed: int) -> tuple[dict
         ]
         try:
             for process in running:
-                process.wait(timeout=150)
+                process.wait(timeout=PATIENCE)
             told = json.loads((folder / "answer0.json").read_text())[case["kind"]]
         except (subprocess.TimeoutExpired, FileNotFoundError) as error:
-            told = {"refused": f"no answer: {type(error).__name__}", "seconds": None}
+            late = isinstance(error, subprocess.TimeoutExpired)
+            told = {"refused": f"no answer in {PATIENCE} s" if late else "it ended without an answer", "seconds": None}
         finally:
             for process in running:
                 process.kill()
@@ -83,7 +84,7 @@ def compared(mine: list[Any], theirs: list[Any], refused: str) -> dict[str, Any]
     """One line for a case: the same numbers or not, or the peer's error."""
     gaps = [float(np.abs(a - b).max() / max(1.0, np.abs(b).max())) for a, b in zip(mine, theirs, strict=False)]
     if not gaps:
-        return {"says": f"peer's error: {refused}"}
+        return {"says": f"not compared: {refused}"}
     which = "same" if max(gaps) <= SAME else "other"
     told = f"{which} numbers, {max(gaps):.1g} apart in {len(gaps)} of {len(mine)} arrays"
     return {"apart": max(gaps), "says": f"{told}; peer's error in {refused}" if refused else told}
