@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everybody writes it
 
-from assay.training.shardtensor import models
+from assay.training.shardtensor import measured, models
 from assay.training.shardtensor.dispatch import Domain, shard
 from assay.training.shardtensor.job import compared
 
@@ -165,6 +165,7 @@ CALLS: dict[str, Case] = {
     "layer norm": of(lambda: nn.LayerNorm(8), TOKENS, 1),
     "layer norm over the cut": of(lambda: nn.LayerNorm([4, N, 10])),
     "rms norm": of(lambda: nn.RMSNorm([N, 10])),
+    "largest so far, beside the cut": on(TOKENS, 1, lambda x: x.cummax(2).values + x.logcumsumexp(2)),
     "softmax over the cut": on(TOKENS, 1, lambda x: x.softmax(1) * x),
     "log softmax over the cut": on(TOKENS, 1, lambda x: F.log_softmax(x, dim=1)),
     "logsumexp": on(TOKENS, 1, lambda x: x.logsumexp(dim=1)),
@@ -212,6 +213,8 @@ CALLS: dict[str, Case] = {
     "gather": on(TOKENS, 1, lambda x: x.gather(1, x.detach().argsort(dim=2).clamp(max=N - 1) * 3 % N)),
     "by numbers": on(TOKENS, 1, lambda x: x[:, torch.tensor([0, N - 1, 5, 5])]),
     "by numbers, another dimension": on(TOKENS, 1, lambda x: x[:, :, torch.tensor([1, 1, 7])]),
+    "by numbers from the end": on(TOKENS, 1, lambda x: x[:, torch.tensor([-1, -N, 3])][:, :, 1:3]),
+    "by numbers and slices": on(TOKENS, 1, lambda x: x[:, x.detach().argsort(dim=2)[0] - 1, 2:6]),
     "one row": on(TOKENS, 1, lambda x: (x[:, 0], x[:, -1], x[0], x[..., 3])),
     "slices of rows": on(TOKENS, 1, lambda x: (x[:, 1:], x[:, ::2], x[:, 5:-3:3, None], x[:, :2] * 2)),
     "split": on(TOKENS, 1, lambda x: (*x.split(9, dim=1), *x.chunk(2, dim=2), *x.unbind(0))),
@@ -291,6 +294,13 @@ def running() -> float:
     whole(x)
     cut(shard(x, 2, Domain(), [2, 7]))
     return max(float((a - b).abs().max()) for a, b in zip(whole.buffers(), cut.buffers(), strict=True))
+
+
+def shares_of_the_bound(kind: str, rows: int, columns: int, width: int, shares: list[float]) -> float:
+    """The peak of a step on this rank, of its stretch of one device's, its halos and the weights."""
+    model, x, dim = measured.made(kind, 5, rows, columns, width)
+    found = measured.own(lambda: (model, x), shares, dim)
+    return float(found["peak"] / (found["alone"] * found["rows"] / rows + found["halo"] + found["weights"]))
 
 
 def sent_by_a_convolution() -> int:

@@ -82,6 +82,11 @@ def test_what_is_not_supported_is_named_and_never_gathered() -> None:
         (lambda: torch.linalg.svd(x), "svd"),
         (lambda: x[x > 0], "indexing by a mask"),
         (lambda: x.topk(2, dim=2), "topk"),
+        (lambda: x.cummax(2), "cummax"),
+        (lambda: torch.where(x > 0), "where without values"),
+        (lambda: torch.hstack([x, x]), "hstack"),
+        (lambda: torch.zeros(2, 3, 8, 8).index_add(2, torch.arange(8), x), "index_add"),
+        (lambda: torch.tensordot(x, torch.ones(8, 3), dims=1), "tensordot"),
         (lambda: nn.functional.unfold(x, 3), "unfold"),
         (lambda: x.numpy(), "numpy"),
         (lambda: x.tolist(), "tolist"),
@@ -93,6 +98,13 @@ def test_what_is_not_supported_is_named_and_never_gathered() -> None:
             call()
         assert "\n" not in str(refused.value)
         assert "cut along 2" in str(refused.value)
+
+
+def test_a_call_that_would_be_local_along_another_dimension_says_how_to_cut_that() -> None:
+    x = shard(torch.randn(2, 8), 1, Domain())
+    with pytest.raises(Unsupported, match=r"sort .* redistributed\(x, dim\) to cut another dimension"):
+        x.sort(dim=1)
+    assert torch.equal(redistributed(x, 0).sort(dim=1).values.local, x.local.sort(dim=1).values)
 
 
 def test_a_refusal_on_ranks_is_one_line_and_no_hang() -> None:

@@ -1,8 +1,9 @@
 """Ring attention over stretches of any lengths: keys and values go round, and what a query saw is merged exactly.
 
 A part is an average and the logarithm of its softmax's sum (`lse`); two parts merge into one. The backward pass takes
-the merged sum for every block, so no block's gradient depends on another. On the CPU a block is torch's own fused
-kernel, which lays out no scores; elsewhere it is written out, so many queries at a time.
+the merged sum for every block, so no block's gradient depends on another. On the CPU a part is torch's own fused
+kernel, elsewhere it is written out. Either is given a tile of queries and keys at a time: what it lays out, which for
+the fused kernel is up to a megabyte however few the queries, stays small beside them.
 
 - Liu, Zaharia, Abbeel, Ring Attention, ICLR 2024; Dao et al., FlashAttention, NeurIPS 2022.
 """
@@ -20,76 +21,106 @@ from torch.autograd.function import once_differentiable
 from assay.training.shardtensor.ring import Rounds
 from assay.training.shardtensor.shards import ShardTensor, like
 
-ROWS = 512  # queries whose scores are laid out at a time
+ROWS = 512  # queries whose scores are written out at a time
+# The fused kernel lays out scores of so many queries, by how many it is given at most, and of up to KEYS keys.
+SPLITS, KEYS = ((256, 1 << 40), (64, 767), (32, 191)), 512
+FEW = 128  # keys of the smallest tile
+LOOK, OWE = 0.5, 0.06  # parts of the queries' bytes that a tile may lay out: there is more room before the way back
+Tile = tuple[slice, slice, bool]  # of the queries, of the keys, and whether queries see only keys up to their own
 
 
 def _fused(q: Tensor, v: Tensor) -> bool:
     return q.device.type == "cpu" and q.shape[-1] == v.shape[-1]
 
 
-def _stretches(q: Tensor) -> Iterator[slice]:
-    for start in range(0, q.shape[2], ROWS):
-        yield slice(start, min(start + ROWS, q.shape[2]))
+def tile_size(q: Tensor, v: Tensor, part: float) -> tuple[int, int]:
+    """How many queries and keys at a time: all, unless what the kernel then lays out is over a part of the queries."""
+    if not _fused(q, v):
+        return ROWS, 1 << 40
+    for split, rows in SPLITS:
+        if split * KEYS * max(q.element_size(), 4) <= q.nbytes * part:
+            return rows, 1 << 40
+    return SPLITS[-1][1], FEW
 
 
-def _scores(q: Tensor, k: Tensor, rows: slice, causal: bool, scale: float) -> Tensor:
-    found = q[:, :, rows] @ k.transpose(-2, -1) * scale
+def tiles(q: Tensor, k: Tensor, v: Tensor, causal: bool, part: float) -> Iterator[Tile]:
+    """Which queries `[batch, head, token, width]` meet which keys; where it is causal, tiles are as high as wide."""
+    rows, keys = tile_size(q, v, part)
+    rows, keys = (min(rows, keys),) * 2 if causal else (rows, keys)
+    for row in range(0, q.shape[2], rows):
+        for key in range(0, min(row + 1, k.shape[2]) if causal else k.shape[2], keys):
+            yield slice(row, row + rows), slice(key, key + keys), causal and row == key
+
+
+def _scores(q: Tensor, k: Tensor, causal: bool, scale: float) -> Tensor:
+    found = _wide(q @ k.transpose(-2, -1)).mul_(scale)
     if causal:
-        numbers = torch.arange(k.shape[2], device=q.device)
-        found = found.masked_fill(numbers > numbers[rows, None], -torch.inf)
+        rows, keys = (torch.arange(n, device=q.device) for n in found.shape[-2:])
+        found.masked_fill_(keys > rows[:, None], -torch.inf)
     return found
 
 
 def seen(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """What queries `[batch, head, token, width]` see in one block, and the logarithm of its weight."""
+    """What queries see of some keys, and the logarithm of its weight."""
     if _fused(q, v):
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)  # type: ignore
-    parts = []
-    for rows in _stretches(q):
-        scores = _scores(q, k, rows, causal, scale)
-        lse = scores.logsumexp(-1)
-        parts.append(((scores - lse[..., None]).exp() @ v, lse))
-    return torch.cat([out for out, _ in parts], 2), torch.cat([lse for _, lse in parts], 2)
+    scores = _scores(q, k, causal, scale)
+    lse = scores.logsumexp(-1)
+    return scores.sub_(lse[..., None]).exp_().to(v.dtype) @ v, lse
 
 
 def owed(
     gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys and values by one block, from the merged output and sum."""
+    """Gradients of queries, keys and values by what queries saw of some keys, from the merged output and sum."""
     if _fused(q, v):
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(  # type: ignore[no-any-return]
             gradient, q, k, v, out, lse, 0.0, causal, scale=scale
         )
-    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    for rows in _stretches(q):
-        weight = (_scores(q, k, rows, causal, scale) - lse[:, :, rows, None]).exp()
-        back = gradient[:, :, rows]
-        dv += weight.transpose(-2, -1) @ back
-        inner = (back * out[:, :, rows]).sum(-1, keepdim=True)
-        change = weight * (back @ v.transpose(-2, -1) - inner) * scale
-        dq[:, :, rows] = change @ k
-        dk += change.transpose(-2, -1) @ q[:, :, rows]
-    return dq, dk, dv
+    weight = _scores(q, k, causal, scale).sub_(lse[..., None]).exp_().to(q.dtype)
+    inner = (gradient * out).sum(-1, keepdim=True)
+    change = (gradient @ v.transpose(-2, -1)).sub_(inner).mul_(weight).mul_(scale)
+    return change @ k, change.transpose(-2, -1) @ q, weight.transpose(-2, -1) @ gradient
+
+
+def look(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool, scale: float) -> None:
+    """Merge what queries see in one block into what they saw before."""
+    for rows, keys, own in tiles(q, k, v, causal, LOOK):
+        part, weight = seen(q[:, :, rows], k[:, :, keys], v[:, :, keys], own, scale)
+        merged, before = out[:, :, rows], lse[:, :, rows]
+        both = torch.logaddexp(before, weight)
+        merged.mul_(before.sub_(both).exp_()[..., None]).add_(part.mul_(weight.sub_(both).exp_()[..., None]))
+        before.copy_(both)
+        del part, weight, both  # before the next tile's are made
+
+
+def owe(kept: list[Tensor], block: list[Tensor], totals: list[Tensor], causal: bool, scale: float) -> None:
+    """Add the gradients of queries, keys and values by one block to their totals."""
+    (gradient, q, out, lse), (k, v), (by_q, by_k, by_v) = kept, block, totals
+    for rows, keys, own in tiles(q, k, v, causal, OWE):
+        tile = [t[:, :, rows] for t in (gradient, q)] + [t[:, :, keys] for t in (k, v)]
+        changes = owed(*tile, out[:, :, rows], lse[:, :, rows], own, scale)
+        for total, some, change in zip((by_q, by_k, by_v), (rows, keys, keys), changes, strict=True):
+            total[:, :, some].add_(change)
+        del changes, change
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In the precision in which parts are added up: never less than single."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Any) -> Tensor:
         causal, scale, sizes, domain = plan
-        out: Tensor | None = None
-        lse = q.new_full(q.shape[:3], -torch.inf)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        found = q.new_zeros((*q.shape[:3], v.shape[-1]), dtype=wide)
+        lse = q.new_full(q.shape[:3], -torch.inf, dtype=wide)
         for whose, (keys, values) in Rounds([k, v], (2, 2), sizes, domain):
-            if not _meets(q, whose, plan):
-                continue
-            part, weight = seen(q, keys, values, causal and whose == domain.rank, scale)
-            if out is None:
-                out, lse = part, weight
-                continue
-            both = torch.logaddexp(lse, weight)
-            out.mul_((lse - both).exp_()[..., None]).addcmul_(part, (weight - both).exp_()[..., None])
-            lse = both
-        if out is None:  # no queries here, or no keys at all
-            out = q.new_zeros((*q.shape[:3], v.shape[-1]))
+            if _meets(q, whose, plan):
+                look(q, keys, values, found, lse, causal and whose == domain.rank, scale)
+        out = found.to(q.dtype)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, out, lse)
         return out
@@ -98,41 +129,33 @@ class _Ring(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        found = [torch.zeros_like(q)]
-        for some in _heads(q):
-            own = [t[:, some] for t in (gradient, q, k, v, out, lse)]
-            changes = _back(found[0][:, some], own, ctx.plan)
-            found += [torch.empty_like(t) for t in (k, v)] if len(found) == 1 else []
-            for whole, change in zip(found[1:], changes, strict=True):
+        by_q = torch.zeros_like(q, dtype=lse.dtype)
+        rest: list[Tensor] = []
+        for head in range(q.shape[1]):  # one after another: what is under way is as small then
+            some = slice(head, head + 1)
+            kept, block = [t[:, some] for t in (gradient, q, out, lse)], [t[:, some] for t in (k, v)]
+            changes = _back(by_q[:, some], kept, block, ctx.plan)
+            rest = rest or [torch.empty_like(t) for t in (k, v)]
+            for whole, change in zip(rest, changes, strict=True):
                 whole[:, some] = change
             del changes, change
-        return *found, None
+        return by_q.to(q.dtype), *rest, None
 
 
-def _back(queries: Tensor, own: list[Tensor], plan: Any) -> list[Tensor]:
-    """Add to the gradients of some heads' queries; those of their keys and values come round with the blocks."""
-    gradient, q, k, v, out, lse = own
+def _back(by_q: Tensor, kept: list[Tensor], block: list[Tensor], plan: Any) -> list[Tensor]:
+    """Add to the gradients of a head's queries; those of its keys and values come round with the blocks."""
     causal, scale, sizes, domain = plan
-    sums = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (k, v)]
-    rounds = Rounds([k, v], (2, 2), sizes, domain)
-    for whose, (keys, values) in rounds:
-        if _meets(q, whose, plan):
-            changes = owed(gradient, q, keys, values, out, lse, causal and whose == domain.rank, scale)
-            for total, change in zip([queries, *sums], changes, strict=True):
-                total.add_(change)
-            del changes, change
+    sums = [torch.zeros_like(t, dtype=by_q.dtype, memory_format=torch.contiguous_format) for t in block]
+    rounds = Rounds(block, (2, 2), sizes, domain)
+    for whose, blocks in rounds:
+        if _meets(by_q, whose, plan):
+            owe(kept, blocks, [by_q, *sums], causal and whose == domain.rank, scale)
         if domain.size > 1:
-            sums, works, kept = rounds.begin(sums, whose)
+            sums, works, leaving = rounds.begin(sums, whose)
             for work in works:
                 work.wait()
-            del kept
+            del leaving
     return sums
-
-
-def _heads(q: Tensor) -> list[slice]:
-    """Two halves of the heads: what is under way, and a block's gradients, are half as large then."""
-    half = q.shape[1] // 2
-    return [slice(0, half), slice(half, None)] if half else [slice(None)]
 
 
 def _meets(q: Tensor, whose: int, plan: Any) -> bool:

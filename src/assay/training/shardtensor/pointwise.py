@@ -71,6 +71,8 @@ def _pointwise(func: Any, *args: Any, **kwargs: Any) -> Any:
         args = tuple(x.local if isinstance(x, ShardTensor) else x for x in args)
         return like(lead(operands), func(*args, **kwargs))
     x = lead(operands)
+    if name == "where" and len(operands) == 1:
+        raise refusal("where without values", [x], "how many there are is not known")
     if "out" in kwargs:
         raise refusal(f"{name} with out=", [x])
     changes = (name.endswith("_") and not name.startswith("__")) or (name.startswith("__i") and name != "__invert__")

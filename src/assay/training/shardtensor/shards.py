@@ -25,6 +25,7 @@ from assay.record.errors import BadInput
 
 Range = tuple[int, int]
 HANDLERS: dict[str, Callable[..., Any]] = {}
+ALONG = "along the cut dimension"  # why a call is refused that would be local along any other
 
 
 class Unsupported(BadInput, NotImplementedError):  # noqa: N818 - what is lacking, not an error of ours
@@ -117,14 +118,16 @@ class ShardTensor(torch.Tensor):
 
 
 def refusal(name: str, args: Iterable[Any], why: str = "") -> Unsupported:
-    """That a call is not supported, in one line, with the shards it was called on."""
+    """That a call is not supported, in one line, with the shards it was called on and what may be done about it."""
+    tensors = [x for given in args for x in (given if isinstance(given, list | tuple) else [given])]
     shown = [
         f"{tuple(x.shape)} cut along {x.axis}" if isinstance(x, ShardTensor) else f"{tuple(x.shape)}"
-        for x in args
+        for x in tensors
         if isinstance(x, Tensor)
     ]
     told = f"ShardTensor does not support {name.strip('_')} of {' and '.join(shown) or 'shards'}"
-    return Unsupported(f"{told}{': ' + why if why else ''}; use another operation, or x.full_tensor() to gather it")
+    cure = "redistributed(x, dim) to cut another dimension" if why == ALONG else "use another operation"
+    return Unsupported(f"{told}{': ' + why if why else ''}; {cure}, or x.full_tensor() to gather it")
 
 
 LOCAL = {"requires_grad", "is_leaf", "grad_fn", "retains_grad"}

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.training.shardtensor.shards import (
+    ALONG,
     Domain,
     ShardTensor,
     handles,
@@ -268,7 +269,8 @@ def _cumsum(func: Any, x: ShardTensor, dim: int, **kwargs: Any) -> ShardTensor:
     return like(x, here.local + every.narrow(x.axis, 0, rank).sum(x.axis, keepdim=True))
 
 
-@handles("glu", "normalize", "cosine_similarity", "sort", "argsort", "topk", "cumprod", "median", "kthvalue")
+@handles("glu", "normalize", "cosine_similarity", "sort", "argsort", "topk", "cumprod", "cummax", "cummin",
+         "logcumsumexp", "median", "kthvalue")  # fmt: skip
 def along_another(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     """Calls along one dimension that have no version across ranks."""
     name = func.__name__
@@ -281,7 +283,7 @@ def along_another(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
         or dim % x.ndim == x.axis
         or (name in ("median", "kthvalue") and not args and not kwargs)
     ):
-        raise refusal(name, [x], "along the cut dimension")
+        raise refusal(name, [x], ALONG)
     if any(not isinstance(y, ShardTensor) or y.axis != x.axis or y.sizes != x.sizes for y in others):
         raise refusal(name, [x, *others])
     found = func(x.local, *(y.local if isinstance(y, ShardTensor) else y for y in args), **kwargs)

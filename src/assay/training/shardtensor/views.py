@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from assay.training.shardtensor.pointwise import aligned, lead
-from assay.training.shardtensor.ring import around
+from assay.training.shardtensor.ring import picked
 from assay.training.shardtensor.shards import (
     ShardTensor,
     everywhere,
@@ -294,46 +294,36 @@ def _advanced(x: Any, index: list[Any]) -> Any:
         at = x.axis - behind + (len(shape) if place < x.axis or (place == 0 and spots[0] != 0) else 0)
         chosen = iter(asked)
         return like(x, x.local[tuple(next(chosen) if n in spots else i for n, i in enumerate(index))], at)
-    _check(asked[spots.index(x.axis)], x.shape[x.axis])
-    pick = _picker(index, spots, x, place)
+    asked[spots.index(x.axis)] = _counted(asked[spots.index(x.axis)], x.shape[x.axis])
+    sliced_too = [i if n not in spots else slice(None) for n, i in enumerate(index)]
+    x = x if all(i == slice(None) for i in sliced_too) else x[tuple(sliced_too)]
+    given = iter(torch.broadcast_tensors(*asked))
+    numbers = [next(given) if n in spots else None for n in range(x.ndim)]
     if guide is not None:
-        return like(guide, around(pick, asked, [x]), place + guide.axis)
-    here = pick(ranges(x.sizes)[x.domain.rank], *asked, x.local)
-    return summed(here.broadcast_to(_picked_shape(x, index, shape, place, spots)), x.domain)
+        return like(guide, picked(x, numbers, place, guide.axis), place + guide.axis)
+    return summed(_here(x, numbers, place), x.domain)
 
 
-def _check(numbers: Tensor, length: int) -> None:
-    if numbers.numel() and not -length <= int(numbers.min()) <= int(numbers.max()) < length:
+def _counted(numbers: Tensor, length: int) -> Tensor:
+    """Numbers from the start; those from the end are below nought."""
+    least = int(numbers.min()) if numbers.numel() else 0
+    if numbers.numel() and not -length <= least <= int(numbers.max()) < length:
         raise IndexError(f"index out of range of the cut dimension, which has {length}")
+    return torch.where(numbers < 0, numbers + length, numbers) if least < 0 else numbers
 
 
-def _picker(index: list[Any], spots: list[int], x: ShardTensor, place: int) -> Any:
-    """What a rank picks from a block: the rows it asked for that are in it, and zeros."""
-
-    def pick(at: Any, *tensors: Tensor) -> Tensor:
-        *numbers, block = tensors
-        chosen, given = [], iter(numbers)
-        inside: Any = None
-        for n, i in enumerate(index):
-            number = next(given) if n in spots else i
-            if n == x.axis:
-                number = torch.where(number < 0, number + x.shape[x.axis], number)
-                inside = (number >= at[0]) & (number < at[1])
-                number = (number - at[0]).clamp(0, max(at[1] - at[0] - 1, 0))
-            chosen.append(number)
-        if at[0] == at[1]:
-            return block.new_zeros(()) + block.sum() * 0  # nobody's: nothing to pick from
-        inside = inside.broadcast_to(torch.broadcast_shapes(*(i.shape for i in numbers)))
-        found = block[tuple(chosen)]
-        after = found.ndim - place - inside.ndim
-        return found.masked_fill_(~inside.reshape(inside.shape + (1,) * after), 0)
-
-    return pick
-
-
-def _picked_shape(x: ShardTensor, index: list[Any], shape: Any, place: int, spots: list[int]) -> list[int]:
-    free = [len(range(*i.indices(x.shape[n]))) for n, i in enumerate(index) if n not in spots]
-    return [*free[:place], *shape, *free[place:]]
+def _here(x: ShardTensor, numbers: list[Any], place: int) -> Tensor:
+    """What this rank has of the rows that all ask for, and zeros."""
+    start, stop = ranges(x.sizes)[x.domain.rank]
+    wanted = numbers[x.axis]
+    if start == stop:  # of one row that is not there, to have the shape
+        shape = [n if d != x.axis else 1 for d, n in enumerate(x.local.shape)]
+        block, absent = x.local.new_zeros(shape) + x.local.sum() * 0, torch.ones_like(wanted, dtype=torch.bool)
+    else:
+        block, absent = x.local, (wanted < start) | (wanted >= stop)
+    inside = [*numbers[: x.axis], (wanted - start).clamp(0, max(stop - start - 1, 0)), *numbers[x.axis + 1 :]]
+    found = block[tuple(slice(None) if n is None else n for n in inside)]
+    return found.masked_fill(absent.reshape(*absent.shape, *[1] * (found.ndim - place - absent.ndim)), 0)
 
 
 @handles("index_select")
@@ -351,15 +341,10 @@ def _gather(func: Any, x: Any, dim: Any, index: Any, **kwargs: Any) -> Any:
     if dim != x.axis:
         return like(x, x.local.gather(dim, resized(index, x.sizes).local))
 
-    _check(index.local, x.shape[x.axis])
-
-    def pick(at: Any, numbers: Tensor, block: Tensor) -> Tensor:
-        inside = (numbers >= at[0]) & (numbers < at[1])
-        if at[0] == at[1]:
-            return block.new_zeros(numbers.shape) + block.sum() * 0
-        return block.gather(dim, (numbers - at[0]).clamp(0, at[1] - at[0] - 1)).masked_fill_(~inside, 0)
-
-    return like(index, around(pick, [index.local], [x]))
+    shape = index.local.shape
+    numbers = [torch.arange(n, device=x.device).reshape([-1] + [1] * (x.ndim - 1 - d)) for d, n in enumerate(shape)]
+    numbers[dim] = _counted(index.local, x.shape[x.axis])
+    return like(index, picked(x, torch.broadcast_tensors(*numbers), 0, x.axis))
 
 
 @handles("tril", "triu")

@@ -36,7 +36,7 @@ from assay.training.shardtensor.shards import (
 from assay.training.shardtensor.views import joined_along
 
 STRIPS = 16  # into how many strips a convolution is cut at most
-STRIP, ROWS = 1 << 16, 8  # bytes laid out and outputs that a strip has at least
+STRIP, ROWS = 1 << 16, (8, 2)  # bytes laid out, and outputs that a strip has at least: those of large inputs, of small
 # Up to so many elements torch takes a kernel that lays out every window, which is the input many times over. Strips of
 # more than these stay with the kernel that does not; what is small anyhow is cut by what would be laid out.
 LAID_OUT = 20480
@@ -147,9 +147,9 @@ class _Conv(torch.autograd.Function):
             part = gradient.narrow(plan.dim, start - plan.mine[0], stop - start)
             wide = plan.laid(local, halo, start, stop)
             by_wide, change = plan.differentiate(part, wide, weight, start, stop, asked)
-            del wide
             if change is not None:
                 by_weight += change
+            del wide, change
             if by_wide is None:
                 continue
             a, b = plan.reach(start, stop)
@@ -163,6 +163,7 @@ class _Conv(torch.autograd.Function):
             c, d = overlap((a, b), (low, high))
             if c < d:
                 by_want.narrow(plan.dim, c - low, d - c).add_(by_wide.narrow(plan.dim, c - a, d - c))
+            del by_wide  # before the next strip's is made
         by_local = None
         if ctx.needs_input_grad[0]:
             assert by_want is not None
@@ -183,11 +184,9 @@ class Plan:
     def strips(self, local: Tensor, weight: Tensor) -> list[Range]:
         """This rank's outputs, some at a time."""
         start, stop = self.mine
-        if local.numel() > LAID_OUT and local.dtype == torch.float32:
-            most = local.numel() // (LAID_OUT + 1)
-        else:
-            most = local.nbytes * prod(weight.shape[2:]) // STRIP
-        many = 1 if self.window is None else max(1, min(STRIPS, (stop - start) // ROWS, most))
+        small = local.numel() <= LAID_OUT or local.dtype != torch.float32
+        most = local.nbytes * prod(weight.shape[2:]) // STRIP if small else local.numel() // (LAID_OUT + 1)
+        many = 1 if self.window is None else max(1, min(STRIPS, (stop - start) // ROWS[small], most))
         ends = [start + (stop - start) * n // many for n in range(many + 1)]
         return list(itertools.pairwise(ends))
 
