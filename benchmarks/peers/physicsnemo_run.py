@@ -82,7 +82,7 @@ def main(folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
     _without_accelerator()
     from physicsnemo.distributed import DistributedManager  # type: ignore[import-not-found]
-    from physicsnemo.domain_parallel import ShardTensor, register_custom_ops  # type: ignore[import-not-found]
+    from physicsnemo.domain_parallel import ShardTensor, register_custom_ops
     from torch.distributed.tensor import Shard
 
     from assay.training.shardtensor.job import outputs

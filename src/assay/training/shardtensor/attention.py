@@ -98,8 +98,8 @@ def owe(kept: list[Tensor], block: list[Tensor], totals: list[Tensor], causal: b
     """Add the gradients of queries, keys and values by one block to their totals."""
     (gradient, q, out, lse), (k, v), (by_q, by_k, by_v) = kept, block, totals
     for rows, keys, own in tiles(q, k, v, causal, OWE):
-        tile = [t[:, :, rows] for t in (gradient, q)] + [t[:, :, keys] for t in (k, v)]
-        changes = owed(*tile, out[:, :, rows], lse[:, :, rows], own, scale)
+        of, by = (gradient[:, :, rows], q[:, :, rows]), (k[:, :, keys], v[:, :, keys])
+        changes = owed(*of, *by, out[:, :, rows], lse[:, :, rows], own, scale)
         for total, some, change in zip((by_q, by_k, by_v), (rows, keys, keys), changes, strict=True):
             total[:, :, some].add_(change)
         del changes, change
