@@ -39,6 +39,7 @@ def joined(
         "gloo", init_method=f"file://{folder}/store", rank=rank.index, world_size=rank.size,
         timeout=timedelta(seconds=patience),
     )  # fmt: skip
+    rank.meet(patience)  # who left while another still connects would be taken for one that crashed
     try:
         yield dist
     finally:
