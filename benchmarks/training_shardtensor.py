@@ -25,8 +25,9 @@ from assay.sim.ranks import ENVIRONMENT
 from assay.sim.scratch import scratch
 from assay.training.shardtensor.job import on_ranks, sizes_of
 
-CASES = {"vit": 40, "unet": 40, "points": 52, "transformer layer": 52, "convolutions": 40, "perceptron": 52}
+CASES = {"vit": 40, "unet": 40, "points": 48, "transformer layer": 48, "convolutions": 40, "perceptron": 48}
 PEER = Path(__file__).parent / "peers" / "physicsnemo_run.py"
+SOURCE = Path(__file__).parents[1] / "src"  # the models are ours, and the peer's environment has no assay
 SAME, PATIENCE = 1e-5, 150
 
 
@@ -59,7 +60,7 @@ def peer(python: str, case: dict[str, Any], ranks: int, seed: int) -> tuple[dict
     with scratch() as folder:
         job = {"ranks": ranks, "port": free_port(), "seed": seed, "cases": [case]}
         (folder / "job.json").write_text(json.dumps(job))
-        settings = os.environ | ENVIRONMENT
+        settings = os.environ | ENVIRONMENT | {"PYTHONPATH": str(SOURCE)}
         running = [
             subprocess.Popen([python, str(PEER), str(folder), str(r)], env=settings, stderr=subprocess.DEVNULL)
             for r in range(ranks)
