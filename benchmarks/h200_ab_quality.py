@@ -56,12 +56,14 @@ ASKED = {"text": 112, "passage": 16, "needle": VALUE}  # tokens at the end of a 
 
 @dataclass(frozen=True)
 class Model:
-    """A shape, how it is trained on windows of one length, and the lengths of the contexts it is asked about."""
+    """A shape, how it is trained, and the lengths of the contexts it is asked about.
+
+    Courses are (length of a window, windows of a step, steps). Short windows come first: what comes again is soon found
+    in them, and in long ones hardly ever from scratch.
+    """
 
     shape: tiny_lm.Shape
-    length: int
-    batch: int
-    steps: int
+    courses: tuple[tuple[int, int, int], ...]
     rate: float
     contexts: tuple[int, ...]
 
@@ -72,14 +74,14 @@ def _shape(**sizes):
 
 SMALL = _shape(layers=6, width=128, heads=8, head=32, kv_heads=4, hidden=256)
 LARGE = _shape(layers=8, width=512, heads=8, head=64, kv_heads=8, hidden=1024)
-MODELS = {  # as many steps as fitted into a minute or so; contexts: whole largest blocks between sink and window
-    "1.4 M": Model(SMALL, 8192, 16, 453, 4e-3, (8096, 4000)),
-    "22 M": Model(LARGE, 8192, 16, 529, 1.5e-3, (8096,)),
+MODELS = {  # a minute or two of learning each; contexts: whole largest blocks between sink and window
+    "22 M": Model(LARGE, ((512, 256, 800), (2048, 64, 200), (8192, 16, 200)), 1.5e-3, (8096,)),
+    "1.4 M": Model(SMALL, ((512, 256, 800), (2048, 64, 200), (8192, 16, 200)), 4e-3, (8096, 4000)),
 }
 TEXTS, BYTES = 32, 100e6
 if "TINY" in os.environ:
     tiny = _shape(layers=2, width=32, heads=4, head=16, kv_heads=2, hidden=64)
-    MODELS, TEXTS, BYTES = {"tiny": Model(tiny, 256, 4, 5, 4e-3, (672,))}, 2, 5e5
+    MODELS, TEXTS, BYTES = {"tiny": Model(tiny, ((64, 8, 3), (256, 4, 3)), 4e-3, (672,))}, 2, 5e5
 
 # ------------------------------------------------------------------------------------------ text
 
@@ -207,16 +209,17 @@ def window(stream, length, words, random):
 # ------------------------------------------------------------------------------------------ training
 
 
-def batches(stream, model, words, seed):
-    """Windows [batch, length + 1] without end, made ahead by a thread."""
+def batches(stream, courses, words, seed):
+    """Windows [batch, length + 1] of each course's steps, made ahead by a thread."""
     line, random = queue.Queue(8), np.random.default_rng([seed, 7])
 
     def fill():
-        while True:
-            line.put(np.stack([window(stream, model.length + 1, words, random) for _ in range(model.batch)]))
+        for length, batch, steps in courses:
+            for _ in range(steps):
+                line.put(np.stack([window(stream, length + 1, words, random) for _ in range(batch)]))
 
     threading.Thread(target=fill, daemon=True).start()
-    while True:
+    for _ in range(sum(steps for *_, steps in courses)):
         yield line.get()
 
 
@@ -224,9 +227,12 @@ def train(model, stream, words, seed=0):
     """The model after its steps, and each step's loss. The rate rises over 50 steps and falls to nothing."""
     shape = model.shape
     weights = {k: t.to(DEVICE).requires_grad_() for k, t in tiny_lm.init(shape, seed).tensors.items()}
-    turns = tuple(x.to(DEVICE) for x in tiny_lm.rotation(torch.arange(model.length), shape.head, shape.theta))
+    turns = {
+        length: tuple(x.to(DEVICE) for x in tiny_lm.rotation(torch.arange(length), shape.head, shape.theta))
+        for length, *_ in model.courses
+    }
 
-    def loss(ids):
+    def loss(ids, turns):
         with torch.autocast(DEVICE, torch.bfloat16):
             x = weights["embed"][ids[:, :-1]]
             for layer in range(shape.layers):
@@ -236,15 +242,15 @@ def train(model, stream, words, seed=0):
             logits = tiny_lm._norm(x, weights["norm"]) @ weights["embed"].T
         return functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
 
-    step = torch.compile(loss) if DEVICE == "cuda" else loss
+    step = torch.compile(loss, dynamic=False) if DEVICE == "cuda" else loss
     flat, square = [w for w in weights.values() if w.ndim == 1], [w for w in weights.values() if w.ndim > 1]
     groups = [{"params": flat, "weight_decay": 0.0}, {"params": square, "weight_decay": 0.05}]
     optimiser = torch.optim.AdamW(groups, lr=model.rate, betas=(0.9, 0.95), fused=DEVICE == "cuda")
-    losses = []
-    for number, batch in zip(range(model.steps), batches(stream, model, words, seed), strict=False):
+    losses, steps = [], sum(steps for *_, steps in model.courses)
+    for number, batch in enumerate(batches(stream, model.courses, words, seed)):
         for group in optimiser.param_groups:
-            group["lr"] = model.rate * min((number + 1) / 50, 1.0) * (1 - number / model.steps)
-        value = step(torch.from_numpy(batch).to(DEVICE))
+            group["lr"] = model.rate * min((number + 1) / 50, 1.0) * (1 - number / steps)
+        value = step(torch.from_numpy(batch).to(DEVICE), turns[batch.shape[1] - 1])
         optimiser.zero_grad()
         value.backward()
         torch.nn.utils.clip_grad_norm_(list(weights.values()), 1.0)
@@ -467,7 +473,7 @@ def main():
         begun = time.monotonic()
         params, losses = train(model, stream, words)
         curve = [round(float(np.mean(x)), 3) for x in np.array_split(losses, min(10, len(losses)))]
-        facts = {"parameters": params.count, "steps": len(losses), "tokens": len(losses) * model.length * model.batch}
+        facts = {"parameters": params.count, "steps": len(losses), "tokens": sum(map(np.prod, model.courses)).item()}
         tell("trained", model=name, **facts, losses=curve, seconds=time.monotonic() - begun)
         if DEVICE == "cuda":
             torch.set_default_device(DEVICE)  # tiny_lm makes its positions where tensors are made
