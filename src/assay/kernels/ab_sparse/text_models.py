@@ -2,9 +2,9 @@
 
 `benchmarks/h200_ab_quality.py` trains the models on the sources and documentation of a machine's Python, reads contexts
 of assay's own sources, and goes on behind them through sparse attention in every layer; `text_models.json` beside this
-file keeps what it wrote. Both models are young (157 million tokens, two or three minutes of learning, in windows of 512,
-2,048 and 8,192 tokens): they find half of the passages that come again, and neither finds a needle's value, even where
-it reads everything.
+file keeps what it wrote. Both models are young (157 million tokens, two or three minutes of learning, in windows of
+512, 2,048 and 8,192 tokens): they find half of the passages that come again, and neither finds a needle's value, even
+where it reads everything.
 """
 
 from __future__ import annotations
