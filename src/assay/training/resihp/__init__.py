@@ -99,12 +99,12 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
                      full={"warm_up": 50, "healthy": 100, "episodes": 20})]  # fmt: skip
     prepare(IMPORTS)
     here = replace(lab, workers=0)
-    few = lab.with_seeds(quick=2, full=10)  # of the large job
+    some, few = lab.with_seeds(quick=3, full=10), lab.with_seeds(quick=2, full=10)  # few of the large job
     return {
         "detection": pl.concat(
-            [one.run(trials.noticed, [case], per="detector") for one, case in zip((lab, few), detect, strict=True)]
+            [one.run(trials.noticed, [case], per="detector") for one, case in zip((some, few), detect, strict=True)]
         ),
-        "repair": lab.with_seeds(quick=3, full=10).run(trials.repaired, mend, per="system"),
+        "repair": some.run(trials.repaired, mend, per="system"),
         "stops": here.with_seeds(quick=2, full=10).run(
             trials.stops, [lab.pick(quick={"ranks": 38, "faults": 36}, full={"ranks": 26, "faults": 24})]
         ),
