@@ -181,7 +181,7 @@ claims = [
         asks="Of slowdowns of one group by 20 %, at least 95 % are found within five iterations.",
     ),
     Claim(
-        "live", clocked(_lived, experiment="live"), kind=Kind.EVERY, evidence=Evidence.REAL,
+        "live", clocked(_lived, experiment="live"), kind=Kind.EVERY,
         asks="Whenever a torch process, paced to a device of constant speed, is frozen for a sixth of the time, "
         "that is noticed within five steps.",
     ),
