@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -17,6 +18,11 @@ from assay.data.interface import Store
 from assay.data.store.blocking import wait
 
 
+def commits(store: Path) -> int:
+    """How many numbered objects there are."""
+    return sum(1 for _ in store.glob("broker/log/*"))
+
+
 @pytest.mark.slow
 def test_processes_that_are_killed_again_and_again_lose_and_double_nothing(tmp_path: Path) -> None:
     log, out = tmp_path / "in.jsonl", tmp_path / "out"
@@ -24,16 +30,16 @@ def test_processes_that_are_killed_again_and_again_lose_and_double_nothing(tmp_p
     log.write_text("".join(f'{{"user": "{user}", "n": {n}, "pad": "{"x" * 400}"}}\n' for n, user in enumerate(users)))
     run = "from assay.data.blobshuffle import jobs; jobs.COMMIT = 1 << 20; "
     run += f"jobs.repartition([{str(log)!r}], 'user', {str(out)!r}, parts=5, store={str(tmp_path / 'store')!r})"
-    kills = 0
-    while True:
+    for kills in range(4):  # each when it has committed something that those before it had not; the last one ends
         with subprocess.Popen([sys.executable, "-c", run], env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}) as child:
-            try:
-                assert child.wait(timeout=1.5 + 0.4 * kills) == 0
-                break
-            except subprocess.TimeoutExpired:
+            before = commits(tmp_path / "store")
+            while kills < 3 and commits(tmp_path / "store") < before + 8:
+                assert child.poll() is None, "it ended before it could be killed"
+                time.sleep(0.005)
+            if kills < 3:
                 child.kill()
-                kills += 1
-    assert kills >= 2
+            else:
+                assert child.wait(timeout=120) == 0
     came: dict[str, list[int]] = {}
     for path in out.glob("part-*.jsonl"):
         for line in path.read_text().splitlines():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,15 @@ def test_pages_changed_behind_the_index_are_told(files: Path) -> None:
     answered("build", index, files / "first.fvecs")
     for file in (index / "pages").iterdir():
         file.write_bytes(file.read_bytes()[:4096] + bytes(4096) + bytes(file.stat().st_size - 8192))
+    assert "is not what was written" in refused("search", index, files / "queries.npy")
+
+
+@pytest.mark.parametrize("harm", [lambda old: b"", lambda old: old[:-70], lambda old: bytes([old[0] ^ 1]) + old[1:]])
+def test_codes_changed_behind_the_index_are_told(files: Path, harm: Callable[[bytes], bytes]) -> None:
+    index = files / "index"
+    answered("build", index, files / "first.fvecs")
+    for file in (index / "nodes").iterdir():
+        file.write_bytes(harm(file.read_bytes()))
     assert "is not what was written" in refused("search", index, files / "queries.npy")
 
 

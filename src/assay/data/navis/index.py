@@ -109,10 +109,10 @@ class Navis:
             raise BadInput("this is no index of vectors but something else's folder; name another one") from error
         self.config, self.root, self.sources = state.config, state.root, dict(state.sources)
         self.centres = array(state.centres, np.float32, *state.shape)
-        nodes, first = self._begin(self.config), 0
+        nodes = self._begin(self.config)
         nodes.reserve(state.count)
         for name in state.chunks:
-            first += pages.read_chunk(nodes, first, await self.store.get(name))
+            pages.read_chunk(nodes, name, await self.store.get(name))
         nodes.count = nodes.first_fresh = state.count
         nodes.dead[: state.count] = np.unpackbits(np.frombuffer(state.dead, np.uint8), count=state.count)
         nodes.number = Numbers(nodes.ids[: state.count])

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import numpy as np
 
 from assay.data.engine.puts import put_surely
+from assay.data.engine.version_log import Damaged
 from assay.data.interface import Buffer, Unknown, Violation
 from assay.data.navis.linking import patch, patch_vectors
 from assay.data.navis.memory import Nodes
@@ -273,24 +275,26 @@ async def write_chunks(index: Navis) -> list[str]:
     full = [name for name in index.chunks if name.split("-")[1] == str(CHUNK)]
     for first in range(len(full) * CHUNK, nodes.count, CHUNK):
         part = slice(first, min(first + CHUNK, nodes.count))
-        data: list[Array] = [nodes.codes[part], nodes.slots[part], nodes.ids[part], nodes.parents[part]]
-        name = f"nodes/{first:012d}-{part.stop - first}-{index.version}-{index.author}"
-        await put_surely(index.store, name, b"".join(one.tobytes() for one in data))
+        arrays: list[Array] = [nodes.codes[part], nodes.slots[part], nodes.ids[part], nodes.parents[part]]
+        data = b"".join(one.tobytes() for one in arrays)
+        name = f"nodes/{first:012d}-{part.stop - first}-{index.version}-{index.author}-{crc32(data):08x}"
+        await put_surely(index.store, name, data)
         full.append(name)
     return full
 
 
-def read_chunk(nodes: Nodes, first: int, data: Buffer) -> int:
-    """Nodes from `first` on, as they were written; how many."""
-    parts = nodes.codes.shape[1]
-    n = len(data) // (parts + 16)
+def read_chunk(nodes: Nodes, name: str, data: Buffer) -> None:
+    """Nodes as they were written; the object's name tells the first, how many, and the checksum."""
+    numbers = name.removeprefix("nodes/").split("-")
+    first, n, parts = int(numbers[0]), int(numbers[1]), nodes.codes.shape[1]
     view = memoryview(data)
+    if len(view) != n * (parts + 16) or f"{crc32(view):08x}" != numbers[-1]:
+        raise Damaged(f"{name} is not what was written: restore the index from a copy, or build it again")
     part = slice(first, first + n)
     nodes.codes[part] = np.frombuffer(view[: n * parts], np.uint8).reshape(n, parts)
     nodes.slots[part] = np.frombuffer(view[n * parts : n * (parts + 4)], np.int32)
     nodes.ids[part] = np.frombuffer(view[n * (parts + 4) : n * (parts + 12)], np.int64)
     nodes.parents[part] = np.frombuffer(view[n * (parts + 12) :], np.int32)
-    return n
 
 
 async def collect(index: Navis) -> None:
