@@ -29,6 +29,7 @@ ROWS, WIDTH = 64, 64  # of a rank's slice
 TURNS = tuple(f"p{i}" for i in range(PRODUCERS))
 PREPARING = 100  # transforms of a slice: preparing a batch costs more than training on it, as with images
 PATIENCE = 90.0
+IMPORTS = ("torch", "torch._dynamo", __name__)  # once for all ranks; the second by torch.optim, for 1.2 s
 
 
 def prepared(number: int, rank: int, seed: int) -> bytes:
@@ -121,7 +122,7 @@ def job(feed: str, kills: int, batches: int, seed: int) -> dict[str, Any]:
         folder = inside.enter_context(scratch())
         opened(str(folder / "plane"), slices=RANKS, producers=PRODUCERS)
         given = (train, str(folder), feed, batches, seed)
-        ranks = inside.enter_context(Ranks(RANKS, *given, arrays=arrays, imports=("torch", __name__)))
+        ranks = inside.enter_context(Ranks(RANKS, *given, arrays=arrays, imports=IMPORTS))
         _until(lambda: ranks.array("steps").min() >= 0, ranks)
         preparing: Producers | Loaders = Producers(folder, batches, seed) if feed == "plane" else Loaders(folder)
         try:
