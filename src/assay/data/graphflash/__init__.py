@@ -67,12 +67,12 @@ def study(lab: Lab) -> Tables:
     """Real functions with ample and with limited resources; requests by design; S3 modelled; memory; crashes."""
     few = lab.with_seeds(quick=2, full=5)
     here = replace(few, workers=0)  # these start processes themselves, one case after the other
-    nodes = lab.pick(quick={"bfs": 144, "pagerank": 16, "components": 128}, full=dict.fromkeys(PROGRAMS, 2048))
+    nodes = lab.pick(quick={"bfs": 100, "pagerank": 16, "components": 96}, full=dict.fromkeys(PROGRAMS, 2048))
     real = [{"graph": g, "program": p, "nodes": nodes[p], "degree": lab.pick(quick=4, full=8)} for g, p in RUNS]
     rmat = {"graph": "rmat", "nodes": lab.pick(quick=4096, full=1 << 16), "degree": 16, "parts": 8}
     road = {"graph": "road", "nodes": lab.pick(quick=1024, full=1 << 16), "degree": 4, "parts": 64}
     big = {"graph": "rmat", "nodes": lab.pick(quick=1 << 13, full=1 << 18), "degree": 16, "workers": 2}
-    held = {"nodes": lab.pick(quick=1 << 15, full=1 << 20), "degree": 16, "parts": 4}
+    held = {"nodes": lab.pick(quick=1 << 14, full=1 << 20), "degree": 16, "parts": 4}
     far = {"nodes": lab.pick(quick=256, full=4096), "degree": 8, "workers": 16, "profile": "s3-standard"}
     parts = lab.pick(quick=4, full=8)
     safety = {"ops": lab.pick(quick=12, full=300), "mixes": lab.pick(quick=2, full=100)}
