@@ -9,11 +9,11 @@ folder behind one another. In half of the windows passages and needles (lines li
 drawn at random) come again. Texts to calibrate on and to ask about are assay's own sources, in two halves by folder.
 A context is read with full attention; behind it are decoded, through sparse attention in every layer, the text as it
 goes on, passages of which the beginning is given, and needles of which the name is given. What is not chosen is masked
-here, so nothing is saved: the question is only what heads see. Writes h200_ab_quality.jsonl to $OUT, or here.
+here, so nothing is saved: the question is only what heads see. Sizes and how to round summaries are learnt on the texts
+to calibrate on. Writes h200_ab_quality.jsonl to $OUT, or here.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: D102
 
 from __future__ import annotations
 
@@ -43,12 +43,15 @@ if "assay.sim.random" not in sys.modules:  # the part of it that needs no Numba
     sys.modules["assay.sim.random"] = streams
 
 from assay.kernels.ab_sparse.allocation import SIZES, allocate, greedy  # noqa: E402
+from assay.kernels.ab_sparse.carry import carry  # noqa: E402
+from assay.kernels.ab_sparse.codes_torch import rounded  # noqa: E402
 from assay.sim import tiny_lm  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TARGET = common.KERNELS / "ab_sparse/text_models.json"
 FINE = (2, 4, *SIZES)
 SINK = WINDOW = 16
+GROUP = 2048  # tokens whose blocks share scales and zeros
 SHARE = 0.04
 NEEDLES, VALUE, PROMPT, START = 8, 3, 12, 0
 ASKED = {"text": 112, "passage": 16, "needle": VALUE}  # tokens at the end of a tail that are asked for
@@ -266,20 +269,36 @@ def part(weights, layer):
 # ------------------------------------------------------------------------------------------ sparse reading
 
 
-def rounded(x, bits):
-    """A corner [heads, blocks, channels] as it comes back from so many bits a number."""
-    if bits >= 16:
-        return x.bfloat16().float() if bits == 16 else x
-    low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
-    scale = (high - low) / (2**bits - 1)
-    return low + scale * ((x - low) / torch.where(scale > 0, scale, 1)).round()
+def seen(q, kind):
+    """What queries [heads, queries, width] multiply a summary's numbers with."""
+    if kind == "cuboid":
+        return torch.cat([q.clamp(max=0), q.clamp(min=0)], 2)
+    return torch.cat([q, q.norm(dim=2, keepdim=True)], 2)
+
+
+def moments(queries, kind):
+    """The second moments of what the queries of every KV head multiply with [heads of all layers, numbers, numbers]."""
+    rows = [seen(q.flatten(1, 2).double(), kind) for q in queries]
+    return torch.cat([x.transpose(1, 2) @ x / x.shape[1] for x in rows])
+
+
+def carries(means):
+    """How the summaries of every KV head are rounded, by kind: order and shares of all heads."""
+    found = {}
+    for kind, mean in means.items():
+        each = [carry(one) for one in mean.cpu().numpy()]
+        found[kind] = tuple(torch.from_numpy(np.stack(x)).to(DEVICE) for x in zip(*each, strict=True))
+    return found
 
 
 class Book:
-    """A context that was read; a way to thin attention is (sizes of all KV heads, kind of summary, bits)."""
+    """A context that was read; a way to thin attention is (sizes of all KV heads, kind of summary, bits, carried).
 
-    def __init__(self, params, context):
-        self.context, self.tokens, self.made = context, len(context.ids), {}
+    Summaries are rounded as `carried` says where a way asks for it, else to the nearest step.
+    """
+
+    def __init__(self, params, context, carried=None):
+        self.context, self.tokens, self.carried, self.made = context, len(context.ids), carried, {}
         self.end = SINK + (self.tokens - SINK - WINDOW) // SIZES[-1] * SIZES[-1]
         always = self.tokens - self.end + SINK
         self.budget = max(SIZES[-1], int(SHARE * self.tokens - always) // SIZES[-1] * SIZES[-1])
@@ -290,28 +309,26 @@ class Book:
             for which in ("rotary", "free")
         )
 
-    def corners(self, layer, size, kind, bits):
-        name = layer, size, kind, bits
+    def corners(self, size, kind, bits, carried):
+        """The numbers of every block [KV heads of all layers, blocks, numbers]; made once."""
+        name = size, kind, bits, carried
         if name not in self.made:
-            cut = self.keys[layer, :, SINK : self.end].unflatten(1, (-1, size))
-            both = [cut.amin(2), cut.amax(2)]
-            if kind == "mean":
-                both = [cut.mean(2)]
-            elif kind == "ball":
-                middle = (both[0] + both[1]) / 2
+            cut = self.keys.flatten(0, 1)[:, SINK : self.end].unflatten(1, (-1, size))
+            numbers = torch.cat([cut.amin(2), cut.amax(2)], 2)
+            if kind == "ball":
+                middle = numbers.unflatten(2, (2, -1)).mean(2)
                 radius = ((cut - middle[:, :, None]) ** 2).sum(3).amax(2).sqrt()
-                both = [torch.cat([middle, radius[..., None]], 2)]
-            self.made[name] = [rounded(x, bits) for x in both]
+                numbers = torch.cat([middle, radius[..., None]], 2)
+            self.made[name] = rounded(numbers, bits, GROUP // size, self.carried[kind] if carried else None)
         return self.made[name]
 
-    def picked(self, layer, heads, size, kind, bits, q):
-        """Which blocks are read [heads, rows, blocks] for queries [heads, group, rows, width]."""
-        corners = [x[heads].transpose(1, 2)[:, None] for x in self.corners(layer, size, kind, bits)]
-        if kind == "ball":
-            q = torch.cat([q, q.norm(dim=3, keepdim=True)], 3)
-        scored = q @ corners[0] if len(corners) == 1 else q.clamp(max=0) @ corners[0] + q.clamp(min=0) @ corners[1]
+    def picked(self, layer, heads, way, q):
+        """Which blocks are read [heads, rows, blocks] for queries [heads, group, rows, width]; `way` has one size."""
+        each = [layer * self.keys.shape[1] + h for h in heads]
+        asks = seen(q.flatten(1, 2), way[1])
+        scored = (asks @ self.corners(*way)[each].transpose(1, 2)).unflatten(1, q.shape[1:3])
         scored = scored.amax(1)  # a block counts as the best query of its group says
-        chosen = scored.topk(self.budget // size, dim=2).indices
+        chosen = scored.topk(self.budget // way[0], dim=2).indices
         return torch.zeros_like(scored, dtype=torch.bool).scatter_(2, chosen, True)
 
     def mask(self, layer, way, q):
@@ -320,7 +337,7 @@ class Book:
         found = torch.ones(len(q), q.shape[2], self.tokens, dtype=torch.bool, device=q.device)
         for size in set(sizes):
             heads = [h for h, s in enumerate(sizes) if s == size]
-            blocks = self.picked(layer, heads, size, way[1], way[2], q[heads])
+            blocks = self.picked(layer, heads, (size, *way[1:]), q[heads])
             found[heads, :, SINK : self.end] = blocks.repeat_interleave(size, 2)
         return found
 
@@ -382,69 +399,91 @@ def scored(book, said):
     return row
 
 
+PLAIN = (
+    *((size, "cuboid", 16, False) for size in FINE),
+    *((size, "ball", 16, False) for size in SIZES),
+)
 WAYS = (
-    *((size, "cuboid", bits) for bits in (16, 4) for size in FINE),
-    *((size, "cuboid", bits) for bits in (8, 2) for size in SIZES),
-    *((size, "ball", bits) for bits in (16, 4) for size in SIZES),
+    *PLAIN,
+    *((size, "cuboid", 4, True) for size in FINE),
+    *((size, "cuboid", bits, True) for bits in (8, 2) for size in SIZES),
+    *((size, "cuboid", 4, False) for size in SIZES),
+    *((size, "ball", 4, True) for size in SIZES),
 )
 
 
-def recalls(book, queries):
-    """Of each of WAYS the recall by KV head, tasks counting alike; and attention shared with 16 bits, beside theirs."""
+def recalls(book, queries, ways=WAYS):
+    """Of each of `ways` the recall by KV head, tasks counting alike; and attention shared with 16 bits, beside theirs.
+
+    Of PLAIN, which are the first, all are asked for.
+    """
     ends = np.cumsum([0] + [ids[:, 1:].size for ids in book.context.tails.values()])
-    found, shared = {way: [] for way in WAYS}, {way: [] for way in WAYS}
+    found, shared = {way: [] for way in ways}, {way: [] for way in ways}
     for layer, q in enumerate(queries):
         weights = (q @ book.keys[layer][:, None].transpose(2, 3) * q.shape[3] ** -0.5).softmax(3)
         always = weights[..., :SINK].sum(3) + weights[..., book.end :].sum(3)
-        picked = {way: book.picked(layer, list(range(len(q))), *way, q) for way in WAYS}
+        picked = {way: book.picked(layer, list(range(len(q))), way, q) for way in ways}
         for way, mine in picked.items():
             sums = weights[..., SINK : book.end].unflatten(3, (-1, way[0])).sum(4)
             each = (always + (sums * mine[:, None]).sum(3)).mean(1)
             tasks = [each[:, a:b].mean(1) for a, b in itertools.pairwise(ends)]
             found[way].append(torch.stack(tasks).mean(0))
-            theirs = sums * picked[way[0], way[1], 16][:, None]
+            theirs = sums * picked[way[0], way[1], 16, False][:, None]
             shared[way].append(torch.stack([(theirs * mine[:, None]).sum((1, 2, 3)), theirs.sum((1, 2, 3))]))
     return {way: torch.cat(x).cpu().numpy() for way, x in found.items()}, {
         way: torch.cat(x, 1).cpu().numpy() for way, x in shared.items()
     }
 
 
-def opened(params, context):
-    book, queries = Book(params, context), []
+def opened(params, context, carried=None, ways=WAYS):
+    """A book, what the model says with everything read, its queries, and what `recalls` gives."""
+    book, queries = Book(params, context, carried), []
     with torch.no_grad():
         full = ask(params, book, None, queries)
-        return book, full, *recalls(book, queries)
+        return book, full, queries, *recalls(book, queries, ways)
+
+
+def calibrated(params, texts):
+    """The recall of each of PLAIN by KV head, mean over texts; and how to round."""
+    tables, means = [], {"cuboid": 0.0, "ball": 0.0}
+    for one in texts:
+        _, _, queries, table, _ = opened(params, one, ways=PLAIN)
+        tables.append(table)
+        for kind in means:
+            means[kind] = means[kind] + moments(queries, kind) / len(texts)
+    return {way: np.mean([table[way] for table in tables], 0) for way in PLAIN}, carries(means)
 
 
 # ------------------------------------------------------------------------------------------ measuring
 
 
 def methods(cuboids, balls):
-    """What is compared: (sizes, kind, bits) by name, sizes by the recall [heads, sizes] on calibration texts."""
+    """What is compared: (sizes, kind, bits, carried), sizes by the recall [heads, sizes] on calibration texts."""
     heads, coarse = len(cuboids), cuboids[:, 2:]
     ours = tuple(allocate(coarse).tolist())
-    found = {f"quest-{size}": ((size,) * heads, "cuboid", 16) for size in SIZES}
-    found |= {f"quest-{size} int4": ((size,) * heads, "cuboid", 4) for size in (8, 32)}
-    found |= {"ab-sparse": (ours, "cuboid", 4), "ab-sparse 16-bit": (ours, "cuboid", 16)}
-    found |= {f"ab-sparse int{bits}": (ours, "cuboid", bits) for bits in (8, 2)}
-    found["ab-sparse greedy"] = (tuple(greedy(coarse).tolist()), "cuboid", 4)
-    found["ab-sparse spent"] = (tuple(allocate(cuboids, FINE, 8).tolist()), "cuboid", 4)
-    found |= {"arkvale-32": ((32,) * heads, "ball", 16)}
-    return found | {"ab-sparse balls": (tuple(allocate(balls).tolist()), "ball", 4)}
+    found = {f"quest-{size}": ((size,) * heads, "cuboid", 16, False) for size in SIZES}
+    found |= {f"quest-{size} int4": ((size,) * heads, "cuboid", 4, True) for size in (8, 32)}
+    found |= {"ab-sparse": (ours, "cuboid", 4, True), "ab-sparse 16-bit": (ours, "cuboid", 16, False)}
+    found |= {f"ab-sparse int{bits}": (ours, "cuboid", bits, True) for bits in (8, 2)}
+    found["ab-sparse nearest"] = (ours, "cuboid", 4, False)
+    found["ab-sparse greedy"] = (tuple(greedy(coarse).tolist()), "cuboid", 4, True)
+    found["ab-sparse spent"] = (tuple(allocate(cuboids, FINE, 8).tolist()), "cuboid", 4, True)
+    found |= {"arkvale-32": ((32,) * heads, "ball", 16, False)}
+    return found | {"ab-sparse balls": (tuple(allocate(balls).tolist()), "ball", 4, True)}
 
 
 def measure(tell, name, params, calibration, asked):
     """Every method on every asked text."""
-    tables = [opened(params, one)[2] for one in calibration]
+    table, carried = calibrated(params, calibration)
     cuboids, balls = (
-        np.stack([np.mean([table[size, kind, 16] for table in tables], 0) for size in sizes], 1).clip(0, 1)
+        np.stack([table[size, kind, 16, False] for size in sizes], 1).clip(0, 1)
         for kind, sizes in (("cuboid", FINE), ("ball", SIZES))
     )
     tell("heads", model=name, calibrated=np.round(cuboids.astype(float), 3).tolist())
     ways = methods(cuboids, balls)
     rows = {"full": [], **{method: [] for method in ways}}
     for one in asked:
-        book, full, recall, shared = opened(params, one)
+        book, full, _, recall, shared = opened(params, one, carried)
         rows["full"].append(scored(book, full))
         for method, way in ways.items():
             with torch.no_grad():
@@ -460,7 +499,6 @@ def measure(tell, name, params, calibration, asked):
 
 def main():
     tell = common.Answers("h200_ab_quality", shown=300)
-    torch.set_float32_matmul_precision("high")
     theirs = folders(*(Path(sysconfig.get_paths()[name]) for name in ("stdlib", "purelib")), most=BYTES)
     root = common.SOURCE.parents[1]
     ours = folders(*(root / one for one in ("src/assay", "tests", "docs")))
@@ -471,10 +509,12 @@ def main():
     random = np.random.default_rng(5)
     for name, model in MODELS.items():
         begun = time.monotonic()
+        torch.set_float32_matmul_precision("high")
         params, losses = train(model, stream, words)
         curve = [round(float(np.mean(x)), 3) for x in np.array_split(losses, min(10, len(losses)))]
         facts = {"parameters": params.count, "steps": len(losses), "tokens": sum(map(np.prod, model.courses)).item()}
         tell("trained", model=name, **facts, losses=curve, seconds=time.monotonic() - begun)
+        torch.set_float32_matmul_precision("highest")  # what is chosen is the summaries' doing, not the products'
         if DEVICE == "cuda":
             torch.set_default_device(DEVICE)  # tiny_lm makes its positions where tensors are made
         for length in model.contexts:
@@ -483,12 +523,13 @@ def main():
                 for half, count in ((0, TEXTS // 2), (1, TEXTS))
             )
             measure(tell, f"{name}, {length} tokens", params, calibration, asked)
+            tell("took", model=name, tokens=length, seconds=time.monotonic() - begun)
         torch.set_default_device("cpu")
 
 
 def store(date, file):
     """Keep what was measured, with where it comes from."""
-    rows = [json.loads(line) for line in Path(file).read_text().splitlines()]
+    rows = [row for row in map(json.loads, Path(file).read_text().splitlines()) if row["part"] != "took"]
     kept = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     source = f"measured on one NVIDIA H200 on {date} by benchmarks/h200_ab_quality.py"
     TARGET.write_text(f'{{"source": {json.dumps(source)}, "rows": [\n{kept}\n]}}\n')

@@ -128,15 +128,19 @@ def fastest(candidates, make, rounds=5):
 
 # ---------------------------------------------------------------------------------------------- settings
 
-ESTIMATES = ((32, 4), (64, 4), (128, 4), (128, 8))  # tile, warps
+# Tile, warps, tiles of a run, stages.
+ESTIMATES = (
+    (16, 1, 1, 1), (16, 2, 1, 1), (32, 2, 1, 1), (32, 2, 2, 2), (32, 2, 4, 3), (64, 2, 1, 1), (64, 4, 1, 1),
+    (64, 4, 2, 2), (64, 4, 3, 3), (64, 4, 4, 3), (64, 4, 8, 3), (128, 8, 1, 1), (128, 8, 2, 2),
+)  # fmt: skip
 READS = ((32, 2, 3), (64, 4, 2), (64, 4, 3), (128, 8, 2))  # tokens, warps, stages
 SPLITS = (4, 8, 16, 32, 64, 128)
 if not CUDA:
-    ESTIMATES, READS, SPLITS = ((32, 4),), ((32, 2, 3),), (4, 8)
+    ESTIMATES, READS, SPLITS = ((32, 4, 2, 1),), ((32, 2, 3),), (4, 8)
 
 
-def best_of(candidates, make):
-    """The fastest candidate, each timed apart (a capture keeps the pointers of its buffers), the best three again."""
+def ranked(candidates, make):
+    """The three fastest candidates, each timed apart (a capture keeps the pointers of its buffers), and once more."""
     took = {}
     for one in candidates:
         if left() > 20:
@@ -146,41 +150,42 @@ def best_of(candidates, make):
         if left() > 20:
             again |= fastest([one], make, ROUNDS)[1]
     known = again or took
-    return min(known, key=known.get) if known else candidates[0]
+    return sorted(known, key=known.get) if known else candidates[:1]
+
+
+FIELDS = (("tile", "tile_warps", "run", "tile_stages"), ("choose_warps",), ("read", "read_warps", "stages", "splits"))
+
+
+def taken(step, run, *parts):
+    """What sets some parts of a step's setting, each (fields, values), and gives a run of it."""
+    named = {name: value for fields, values in parts for name, value in zip(fields, values, strict=True)}
+    step.set(replace(step.setting, **named))
+    return run
 
 
 def tuned(caches, sizes, bits):
-    """A step with the best setting of each of its kernels for this shape."""
+    """A step with the best setting for this shape: the best three of each kernel, and of those what suits together."""
     step = caches.step(sizes, bits, gpu.Setting())
-    q = caches.q
+    estimating, choosing, attending = FIELDS
+    found = []
     if step.blocks:
-
-        def estimating(one):
-            step.set(replace(step.setting, tile=one[0], tile_warps=one[1]))
-            return lambda: step.estimate(q)
-
-        best = best_of(ESTIMATES, estimating)
-        step.set(replace(step.setting, tile=best[0], tile_warps=best[1]))
-        step.estimate(q)
-
-        def choosing(warps):
-            step.setting = replace(step.setting, choose_warps=warps)
-            return step.choose
-
+        runs = lambda one: taken(step, lambda: step.estimate(caches.q), (estimating, one))  # noqa: E731
+        found.append(ranked(ESTIMATES, runs))
+        runs(found[0][0])()
         least = min(32, max(4, step.most_blocks // 1024))  # at most 32 scores a thread, where that goes
         ways = {least, min(32, 2 * least)} | ({0} if CUDA and gpu.histograms(1) else set())
-        step.setting = replace(step.setting, choose_warps=best_of(sorted(ways), choosing))
-        step.choose()
-
-    def attending(one):
-        step.set(replace(step.setting, read=one[0], read_warps=one[1], stages=one[2], splits=one[3]))
-        return lambda: step.attend(q)
-
+        runs = lambda one: taken(step, step.choose, (choosing, one))  # noqa: E731
+        found.append(ranked([(warps,) for warps in sorted(ways)], runs))
+        runs(found[1][0])()
     # The splits that fill the GPU two to eight times over, with each way to read; then nothing is guessed.
     programs = caches.batch * caches.heads
     some = [s for s in SPLITS if not CUDA or 100 <= s * programs <= 2200] or [SPLITS[0]]
-    best = best_of([(*read, splits) for read, splits in itertools.product(READS, some)], attending)
-    return step.set(replace(step.setting, read=best[0], read_warps=best[1], stages=best[2], splits=best[3]))
+    every = [(*read, splits) for read, splits in itertools.product(READS, some)]
+    found.append(ranked(every, lambda one: taken(step, lambda: step.attend(caches.q), (attending, one))))
+    fields = FIELDS[-len(found) :]
+    whole = lambda each: taken(step, lambda: step(caches.q), *zip(fields, each, strict=True))  # noqa: E731
+    whole(ranked(list(itertools.product(*found)), whole)[0])
+    return step
 
 
 def checked(step, q, pairs=3):
@@ -302,14 +307,17 @@ def kernels():
     most, begin = max(counts), step.begin.tolist()
     padded = torch.zeros(batch, heads, most, WIDTH, dtype=torch.uint8, device=DEVICE)
     valid = torch.zeros(heads, most, dtype=torch.bool, device=DEVICE)
+    part_of = torch.zeros(heads, most, dtype=torch.long, device=DEVICE)  # the group of tokens that a block lies in
     for h in range(heads):
         padded[:, h, : counts[h]] = step.summaries[:, step.starts[h] : step.starts[h + 1]]
         valid[h, : counts[h]] = True
-    fold, grouped = step.fold[:, :, :, None], q.reshape(batch, heads, group, WIDTH).float()
+        part_of[h, : counts[h]] = torch.arange(counts[h], device=DEVICE) // (gpu.GROUP // sizes[h])
+    which, grouped = torch.arange(heads, device=DEVICE)[:, None], q.reshape(batch, heads, group, WIDTH).float()
 
     def estimate():
-        lower = (padded & 15).float() * fold[:, :, 0] + fold[:, :, 1]
-        upper = (padded >> 4).float() * fold[:, :, 2] + fold[:, :, 3]
+        fold = step.fold[:, which, part_of]
+        lower = (padded & 15) * fold[..., 0, :].float() + fold[..., 1, :].float()
+        upper = (padded >> 4) * fold[..., 2, :].float() + fold[..., 3, :].float()
         scores = grouped.clamp_min(0) @ upper.transpose(2, 3) + grouped.clamp_max(0) @ lower.transpose(2, 3)
         return scores.amax(2).masked_fill(~valid, float("-inf"))
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from assay.kernels import ab_sparse, allocate, sparse_decode, summarise_kv
 from assay.kernels.ab_sparse import blocks, compare, ragged, reading, retrieval_lm, text_models
 from assay.kernels.ab_sparse.allocation import SIZES, greedy, total
+from assay.kernels.ab_sparse.carry import carry, learnt, seen
 from assay.kernels.engine import elsewhere
 from assay.record.errors import BadInput
 from assay.record.types import NotMeasured
@@ -111,24 +112,103 @@ def test_a_score_is_never_below_any_product_in_the_block(size: int, kind: str, s
 
 def test_estimates_from_bytes_are_those_of_the_numbers_they_stand_for() -> None:
     random = np.random.default_rng(1)
-    keys = random.normal(size=(2, 2, 600, 16)).astype(np.float32)
+    keys = random.normal(size=(2, 2, 2600, 16)).astype(np.float32)  # two groups of tokens
     q = random.normal(size=(2, 6, 16)).astype(np.float32)
-    cache = summarise_kv(keys, keys, [8, 64])
+    calibration = random.normal(size=(40, 6, 16)).astype(np.float32)
+    cache = summarise_kv(keys, keys, [8, 64], queries=calibration)
     scored = ragged.estimate(cache, q)
     for c in range(2):
         for h, size in enumerate((8, 64)):
-            corners = blocks.summarise(keys[c, h, cache.where.sink : cache.where.end], size, bits=4)
+            how = learnt(calibration[:, 3 * h : 3 * h + 3].reshape(-1, 16))
+            corners = blocks.summarise(keys[c, h, cache.where.sink : cache.where.end], size, bits=4, carry=how)
             wanted = blocks.scores(q[c, 3 * h : 3 * h + 3], corners).max(0)
             assert np.abs(scored[c, cache.first[h] : cache.first[h + 1]] - wanted).max() < 1e-3
 
 
-def test_four_bits_take_a_quarter_of_sixteen_and_blocks_of_a_kind_never_more_than_uniform_ones() -> None:
-    keys = np.random.default_rng(0).normal(size=(1, 8, 4128, 64)).astype(np.float32)
+@pytest.mark.parametrize("tokens", [4128, 5000])
+def test_four_bits_take_a_quarter_of_sixteen_and_equally_many_blocks_equally_many_bytes(tokens: int) -> None:
+    keys = np.random.default_rng(0).normal(size=(1, 8, tokens, 64)).astype(np.float32)
     ours, uniform = (summarise_kv(keys, keys, sizes) for sizes in (ab_sparse.MIXES["one fine head"], [32] * 8))
     assert ours.nbytes == uniform.nbytes
     body = keys[0, 0, 16:4112]
     four, sixteen = (blocks.summarise(body, 32, bits=bits).nbytes for bits in (4, 16))
-    assert four - 2 * 8 * 64 == sixteen / 4  # and a scale and a zero for each channel of both corners
+    groups = len(body) // blocks.GROUP
+    assert four - 2 * 4 * 64 * groups == sixteen / 4  # and a scale and a zero for each channel of both corners
+    assert four * 8 == ours.nbytes or tokens != 4128
+
+
+# ------------------------------------------------------------------------------------------ rounding
+
+
+@given(st.integers(1, 5), st.integers(1, 40), st.booleans(), st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_a_groups_codes_do_not_change_when_later_blocks_come(group: int, later: int, known: bool, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    numbers = random.normal(size=(3 * group + later, 12)).astype(np.float32)
+    how = learnt(random.normal(size=(30, 6))) if known else None
+    before, after = (blocks.codes(x, 4, group, how) for x in (numbers[: 3 * group], numbers))
+    assert (after[0][: 3 * group] == before[0]).all()
+    for old, new in zip(before[1:], after[1:], strict=True):
+        assert (new[:3] == old).all()
+
+
+@given(st.integers(1, 9), st.integers(1, 30), st.sampled_from([2, 4, 8]), st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_codes_are_those_of_the_obvious_way(group: int, count: int, bits: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    numbers = random.normal(size=(count, 8)).astype(np.float32)
+    how = learnt(random.normal(size=(20, 4)))
+    for carried in (None, how):
+        code, scale, zero = blocks.codes(numbers, bits, group, carried)
+        wanted = oracle.codes(numbers, scale, zero, bits, group, carried)
+        # A tie may fall either way where sums are added in another order.
+        assert np.abs(code.astype(int) - wanted).max() <= (carried is not None)
+        assert (code != wanted).mean() < 0.02
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_without_queries_no_number_is_off_by_more_than_half_a_step(seed: int) -> None:
+    numbers = np.random.default_rng(seed).normal(size=(50, 8)).astype(np.float32)
+    _, scale, _ = blocks.codes(numbers, 4, 16)
+    off = np.abs(blocks.rounded(numbers, 4, 16) - numbers)
+    assert (off <= np.repeat(scale.astype(np.float32), 16, 0)[:50] * 0.5 + 4e-3).all()  # ends are halves, too
+
+
+def test_what_queries_see_is_less_off_where_rounding_knows_them() -> None:
+    random = np.random.default_rng(2)
+    mixed = random.normal(size=(6, 16)).astype(np.float32)
+    calibration, asked = (random.normal(size=(300, 6)).astype(np.float32) @ mixed for _ in range(2))
+    numbers = random.normal(size=(400, 32)).astype(np.float32)
+    nearest, carried = (blocks.rounded(numbers, 4, 64, how) - numbers for how in (None, learnt(calibration)))
+    by_nearest, by_carried = (float(((seen(asked) @ off.T) ** 2).mean()) for off in (nearest, carried))
+    assert by_carried < 0.5 * by_nearest
+    assert (carried**2).mean() > (nearest**2).mean()  # though numbers themselves are farther off
+
+
+def test_queries_that_tell_nothing_leave_the_nearest_steps() -> None:
+    numbers = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+    alike = blocks.codes(numbers, 4, 10, carry(np.eye(6)))[0]
+    assert (alike == blocks.codes(numbers, 4, 10)[0]).all()
+
+
+@needs_torch
+@pytest.mark.parametrize("known", [False, True])
+def test_codes_in_torch_are_the_packages(known: bool) -> None:
+    import torch
+
+    from assay.kernels.ab_sparse import codes_torch
+
+    random = np.random.default_rng(3)
+    numbers = random.normal(size=(2, 45, 16)).astype(np.float32)
+    hows = [learnt(random.normal(size=(50, 8))) for _ in range(2)]
+    order, shares = (torch.from_numpy(np.stack(x)) for x in zip(*hows, strict=True))
+    got = codes_torch.codes(torch.from_numpy(numbers), 4, 16, (order, shares) if known else None)
+    for head, how in enumerate(hows):
+        wanted = blocks.codes(numbers[head], 4, 16, how if known else None)
+        assert (got[0][head].numpy() != wanted[0]).mean() < 0.01
+        for x, y in zip(got[1:], wanted[1:], strict=True):
+            assert np.abs(x[head].float().numpy() - y.astype(np.float32)).max() < 1e-3
 
 
 def test_what_is_kept_is_sink_window_and_the_chosen_blocks() -> None:
@@ -144,6 +224,11 @@ def test_what_is_kept_is_sink_window_and_the_chosen_blocks() -> None:
 def test_caches_and_sizes_that_do_not_go_together_get_one_line(sizes: list[int]) -> None:
     with pytest.raises(BadInput, match="do not go together"):
         summarise_kv(np.ones((1, 2, 300, 8)), np.ones((1, 2, 300, 8)), sizes)
+
+
+def test_calibration_queries_of_another_shape_get_one_line() -> None:
+    with pytest.raises(BadInput, match=r"calibration queries must be \[steps, a multiple of 2, 8\]"):
+        summarise_kv(np.ones((1, 2, 300, 8)), np.ones((1, 2, 300, 8)), [8, 8], queries=np.ones((4, 3, 8)))
 
 
 # ------------------------------------------------------------------------------------------ the GPU's source
@@ -257,7 +342,7 @@ def test_going_on_behind_all_of_a_context_is_what_the_model_itself_says(script: 
 
 
 @needs_torch
-@pytest.mark.parametrize(("kind", "bits"), [("cuboid", 16), ("cuboid", 4), ("ball", 16)])
+@pytest.mark.parametrize(("kind", "bits"), [("cuboid", 16), ("cuboid", 4), ("ball", 16), ("ball", 4)])
 def test_masks_in_torch_keep_what_the_packages_blocks_keep(script: dict[str, Any], kind: str, bits: int) -> None:
     import torch
 
@@ -266,6 +351,7 @@ def test_masks_in_torch_keep_what_the_packages_blocks_keep(script: dict[str, Any
     queries: list[Any] = []
     with torch.no_grad():
         script["ask"](model, book, None, queries)
+        book.carried = script["carries"]({each: script["moments"](queries, each) for each in ("cuboid", "ball")})
         recall, _ = script["recalls"](book, queries)
     where = blocks.frame(book.tokens)
     assert (where.sink, where.end, blocks.budget(where, 0.04)) == (script["SINK"], book.end, book.budget)
@@ -273,11 +359,12 @@ def test_masks_in_torch_keep_what_the_packages_blocks_keep(script: dict[str, Any
     for head, size in enumerate((8, 128, 16, 32)):
         layer, h = divmod(head, 2)
         keys, q = book.keys[layer, h].numpy(), queries[layer][h].numpy()
-        corners = blocks.summarise(keys[where.sink : where.end], size, kind, bits)
+        carry = learnt(q.reshape(-1, 16), kind) if bits == 4 else None
+        corners = blocks.summarise(keys[where.sink : where.end], size, kind, bits, carry)
         picked = blocks.picks(q.transpose(1, 0, 2).reshape(-1, 16), corners, book.budget // size, group=2)
         each = np.mean([blocks.recall(blocks.attention(one, keys), picked, where, size) for one in q], 0)
         wanted = np.mean([each[a:b].mean() for a, b in itertools.pairwise(ends)])
-        assert abs(recall[size, kind, bits][head] - wanted) < 1e-4
+        assert abs(recall[size, kind, bits, bits == 4][head] - wanted) < 1e-4
 
 
 @needs_torch

@@ -6,22 +6,21 @@ The interpreter is switched on by a variable that Triton reads when it is import
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import triton.runtime.interpreter as interpreter
 
-import assay
+from assay.kernels.ab_sparse import gpu
+from assay.kernels.ab_sparse.carry import learnt
 
-GPU = Path(assay.__file__).parent / "kernels/ab_sparse/gpu.py"
 CASES = (
     # tokens, caches, sizes, queries a head, bits, budget, setting
     (600, 2, (8, 128), 4, 4, 256, {"splits": 3}),
-    (417, 1, (16, 64, 8), 1, 4, 128, {"splits": 5, "read": 32, "tile": 16}),
+    (2337, 1, (16, 64, 8), 1, 4, 128, {"splits": 5, "read": 32, "tile": 16, "run": 2}),  # two groups of tokens
     (700, 1, (32, 32), 8, 16, 128, {"splits": 4}),
     (300, 1, (), 4, 16, 0, {"splits": 2}),
 )
@@ -40,18 +39,17 @@ def scalars_count_as_numbers() -> None:
 
 def main() -> None:
     scalars_count_as_numbers()
-    spec = importlib.util.spec_from_file_location("ab_sparse_gpu", GPU)
-    assert spec and spec.loader
-    gpu = importlib.util.module_from_spec(spec)
-    sys.modules["ab_sparse_gpu"] = gpu
-    spec.loader.exec_module(gpu)
     torch.manual_seed(0)
     found = []
     for tokens, caches, sizes, group, bits, budget, setting in (CASES[int(at)] for at in sys.argv[1:]):
         heads, each = len(sizes) or 2, -(-tokens // gpu.PAGE)
         pages = torch.randperm(each * caches).to(torch.int32).reshape(caches, each)
         keys, values = (torch.randn(each * caches, heads, gpu.PAGE, 32).half() for _ in range(2))
-        step = gpu.Step(keys, values, pages, tokens, group, budget, sizes, bits, gpu.Setting(**setting))
+        how = [learnt(torch.randn(60, 32).numpy()) for _ in range(heads)]
+        order, shares = (torch.from_numpy(np.stack(x)) for x in zip(*how, strict=True))
+        step = gpu.Step(
+            keys, values, pages, tokens, group, budget, sizes, bits, gpu.Setting(**setting), (order, shares)
+        )
         q = torch.randn(caches, heads * group, 32).half()
         out, begin = step(q), step.begin.tolist()
         for cache in range(caches):

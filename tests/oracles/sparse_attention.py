@@ -42,3 +42,16 @@ def decode(keys: Any, values: Any, queries: Any, size: int, budget: int, sink: i
         weights = np.exp(logits - logits.max())
         out.append((weights / weights.sum()) @ values[read])
     return np.array(out), picked
+
+
+def codes(numbers: Any, scale: Any, zero: Any, bits: int, group: int, carry: Any) -> Any:
+    """Codes number by number: the nearest step; with a carry, of what is left after what others were off."""
+    found = np.zeros(numbers.shape, int)
+    for block, row in enumerate(np.array(numbers, float)):
+        order = range(len(row)) if carry is None else carry.order.tolist()
+        for i, c in enumerate(order):
+            z, step = float(zero[block // group, c]), float(scale[block // group, c])
+            found[block, c] = min(max(round((row[c] - z) / step), 0), 2**bits - 1) if step else 0
+            for j in range(i + 1, len(row) if carry is not None else 0):
+                row[order[j]] -= (row[c] - z - step * found[block, c]) * float(carry.shares[i, j])
+    return found

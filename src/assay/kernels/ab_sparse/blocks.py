@@ -8,9 +8,13 @@ cut into blocks of a head's size. For ranking, a block is summarised:
 - ``mean``: their mean.
 
 All three are one thing, a pair of corners: score = Σ_c q_c · (upper_c where q_c > 0, else lower_c), over the key's
-channels, for balls with one more, in which the query has its own length. Corners are stored in 16 bits, or in a few
-bits a number with one scale and zero for each channel of a head; they only rank, so attention stays exact on what it
-reads.
+channels, for balls with one more, in which the query has its own length. They only rank, so attention stays exact on
+what it reads.
+
+Corners are stored in 16 bits, or in a few bits a number with a scale and a zero in half precision for each channel and
+GROUP of tokens. A group's codes depend on nothing behind it, so that a growing cache codes each group once; and all
+heads have equally many groups, so that equally many blocks are equally many bytes. Numbers are rounded to the nearest
+step, or, where calibration queries are at hand, so that it matters least to those (`carry.py`).
 """
 
 # Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
@@ -24,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.kernels.ab_sparse.allocation import SIZES
+from assay.kernels.ab_sparse.carry import Carry
 from assay.record.errors import BadInput
 from assay.sim.compiled import njit
 
@@ -33,6 +38,8 @@ Ints = NDArray[np.int64]
 SINK = 16  # tokens at the beginning that are always read: a physical page
 WINDOW = 16  # tokens at the end, at least
 KINDS = ("cuboid", "ball", "mean")
+GROUP = 2048  # tokens whose blocks share scales and zeros
+HALF = float(np.finfo(np.float16).max)
 
 
 class Frame(NamedTuple):
@@ -68,7 +75,7 @@ class Corners(NamedTuple):
     nbytes: float
 
 
-def summarise(keys: Floats, size: int, kind: str = "cuboid", bits: int = 16) -> Corners:
+def summarise(keys: Floats, size: int, kind: str = "cuboid", bits: int = 16, carry: Carry | None = None) -> Corners:
     """Corners of the blocks of `keys` [body, channels], as they are after being stored in so many bits a number.
 
     >>> made = summarise(np.array([[1.0, 2.0], [3.0, 0.0]], np.float32), size=2)
@@ -79,37 +86,77 @@ def summarise(keys: Floats, size: int, kind: str = "cuboid", bits: int = 16) -> 
         raise BadInput(f"summaries are {', '.join(KINDS)}, not '{kind}'")
     cut = keys.reshape(-1, size, keys.shape[-1])
     if kind == "cuboid":
-        both = [cut.min(1), cut.max(1)]
+        numbers = np.concatenate([cut.min(1), cut.max(1)], 1)
     else:
-        middle = cut.mean(1) if kind == "mean" else (cut.min(1) + cut.max(1)) / 2
+        numbers = cut.mean(1) if kind == "mean" else (cut.min(1) + cut.max(1)) / 2
         if kind == "ball":
-            middle = np.column_stack([middle, np.sqrt(((cut - middle[:, None]) ** 2).sum(2).max(1))])
-        both = [middle]
-    stored = [rounded(corner.astype(np.float32), bits) for corner in both]
-    nbytes = sum(corner.size * min(bits, 16) / 8 for corner in both)
-    nbytes += sum(8.0 * corner.shape[1] for corner in both) if bits < 16 else 0.0  # scale and zero
-    return Corners(stored[0], stored[-1], nbytes)
+            numbers = np.column_stack([numbers, np.sqrt(((cut - numbers[:, None]) ** 2).sum(2).max(1))])
+    stored = rounded(numbers.astype(np.float32), bits, per_group(size), carry)
+    nbytes = numbers.size * min(bits, 16) / 8
+    if bits < 16:  # scale and zero
+        nbytes += 4.0 * numbers.shape[1] * -(-len(numbers) // per_group(size))
+    lower, upper = np.split(stored, 2, 1) if kind == "cuboid" else (stored, stored)
+    return Corners(lower, upper, nbytes)
 
 
-def codes(corner: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats, Floats]:
-    """Each channel of a head in steps of its own: codes, scale and zero, so that zero + scale · code is nearest.
+def per_group(size: int) -> int:
+    """Blocks of a group.
 
-    >>> code, scale, zero = codes(np.array([[0.0], [3.0], [15.0]], np.float32), bits=4)
-    >>> code.ravel().tolist(), scale.tolist(), zero.tolist()
-    ([0, 3, 15], [1.0], [0.0])
+    >>> per_group(8), per_group(128)
+    (256, 16)
     """
-    zero, top = corner.min(0), corner.max(0)
-    scale = ((top - zero) / (2**bits - 1)).astype(np.float32)
-    steps = np.rint((corner - zero) / np.where(scale > 0, scale, 1))
-    return np.clip(steps, 0, 2**bits - 1).astype(np.uint8), scale, zero
+    return max(1, GROUP // size)
 
 
-def rounded(corner: Floats, bits: int) -> Floats:
-    """A corner as it comes back from `bits` a number: 32 and 16 are floats, fewer are steps a channel."""
+def codes(
+    numbers: Floats, bits: int, group: int, carry: Carry | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.float16], NDArray[np.float16]]:
+    """Each channel in steps of its own, anew for each `group` of blocks: codes, scales and zeros [groups, channels].
+
+    zero + scale · code is nearest, or with a `carry` such that queries see least of what it is off.
+
+    >>> code, scale, zero = codes(np.array([[0.0], [3.0], [15.0], [7.0]], np.float32), bits=4, group=3)
+    >>> code.ravel().tolist(), scale.ravel().tolist(), zero.ravel().tolist()
+    ([0, 3, 15, 0], [1.0, 0.0], [0.0, 7.0])
+    """
+    starts, most = np.arange(0, len(numbers), group), 2**bits - 1
+    low, high = np.minimum.reduceat(numbers, starts), np.maximum.reduceat(numbers, starts)
+    zero = low.clip(-HALF, HALF).astype(np.float16)
+    scale = ((high - low) / most).clip(0, HALF).astype(np.float16)
+    z, s = zero.astype(np.float32), scale.astype(np.float32)
+    if carry is None:
+        z, s = (np.repeat(x, group, 0)[: len(numbers)] for x in (z, s))
+        code = np.rint((numbers - z) / np.where(s > 0, s, 1)).clip(0, most).astype(np.uint8)
+    else:
+        code = np.empty(numbers.shape, np.uint8)
+        in_turn = [np.ascontiguousarray(x[:, carry.order]) for x in (numbers, z, s)]
+        code[:, carry.order] = _carried(*in_turn, group, carry.shares, np.float32(most))
+    return code, scale, zero
+
+
+def rounded(numbers: Floats, bits: int, group: int, carry: Carry | None = None) -> Floats:
+    """Numbers [blocks, channels] as they come back from `bits` each: 32 and 16 are floats, fewer are steps."""
     if bits >= 16:
-        return corner if bits == 32 else to_bfloat16(corner)
-    code, scale, zero = codes(corner, bits)
-    return (zero + scale * code).astype(np.float32)
+        return numbers if bits == 32 else to_bfloat16(numbers)
+    code, scale, zero = codes(numbers, bits, group, carry)
+    s, z = (np.repeat(x.astype(np.float32), group, 0)[: len(numbers)] for x in (scale, zero))
+    return np.asarray(z + s * code, np.float32)
+
+
+@njit(cache=True)
+def _carried(rows, zero, scale, group, shares, most):
+    """Codes of rows, rounded number by number; what one is off goes to those behind it. `rows` are used up."""
+    code = np.empty(rows.shape, np.uint8)
+    for block in range(len(rows)):
+        row, z, s = rows[block], zero[block // group], scale[block // group]
+        for c in range(len(row)):
+            steps = np.rint((row[c] - z[c]) / s[c]) if s[c] > 0 else np.float32(0)
+            steps = min(max(steps, np.float32(0)), most)
+            code[block, c] = np.uint8(steps)
+            off = row[c] - (z[c] + s[c] * steps)
+            for other in range(c + 1, len(row)):
+                row[other] -= off * shares[c, other]
+    return code
 
 
 def to_bfloat16(x: Floats) -> Floats:

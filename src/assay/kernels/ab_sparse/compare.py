@@ -71,13 +71,13 @@ def _counts(dump: Dump, cache: Ragged) -> Ints:
 
 
 def _caches(dump: Dump, mean: int) -> tuple[dict[str, Ragged], Any]:
-    """Every way's summaries, ours with sizes chosen on the first half of the steps; and the recalls there."""
+    """Every way's summaries, sizes and rounding learnt on the first half of the steps; and the recalls there."""
     keys, values, heads = dump.keys[None], dump.values[None], len(dump.keys)
     found = {f"quest-{size}": prepare(keys, values, [size] * heads, bits=32) for size in SIZES}
     first = slice(0, len(dump.queries) // 2)
     calibrated = np.stack([recalls(dump, found[f"quest-{size}"], first) for size in SIZES], 1)
-    found[f"quest-{mean} int4"] = prepare(keys, values, [mean] * heads)
-    found[OURS] = prepare(keys, values, allocate(calibrated, mean=mean))
+    found[f"quest-{mean} int4"] = prepare(keys, values, [mean] * heads, queries=dump.queries[first])
+    found[OURS] = prepare(keys, values, allocate(calibrated, mean=mean), queries=dump.queries[first])
     found["oracle top tokens"] = prepare(keys, values, [1] * heads, bits=32)
     return found, calibrated
 
@@ -152,7 +152,7 @@ def command(path: Path, share: float, mean: str, rounds: int, where: str, plot: 
     """Sparse decode attention on your own keys and queries: seconds, and how much attention is kept on unseen steps.
 
     keys and values are [heads, tokens, width] of one layer's cache, queries [steps, query heads, width]. Block sizes
-    are chosen on the first half of the steps; recall is measured on the second.
+    and rounding are chosen on the first half of the steps; recall is measured on the second.
     """
     dump = read_kv(path, share)
     caches, _ = _caches(dump, int(mean))

@@ -1,11 +1,11 @@
 """One decode step on a GPU over heads of different block sizes, in Triton: estimate, choose, attend, merge.
 
-Only torch and Triton are imported, and CuPy where it is at hand, so that `benchmarks/h200_ab_sparse.py` can load this
-file without assay.
+Only torch and Triton are imported (and a file that needs torch alone), and CuPy where it is at hand, so that
+`benchmarks/h200_ab_sparse.py` can load this file without assay.
 
-- *estimate*: programs share out tiles of the flat list of all heads' blocks; which head a tile belongs to is looked up.
-  A byte holds both corners of a channel. Scales are folded into the queries, codes are exact in half precision, so the
-  product runs on tensor cores.
+- *estimate*: programs share out runs of the flat list of all heads' blocks; which head a run belongs to is looked up. A
+  byte holds both corners of a channel; they become numbers in half precision on the chip, 16 blocks with one scale and
+  zero a channel, so that products run on tensor cores.
 - *choose*: one program a head and cache; the bound above which so many blocks lie is found by bisection over the
   bits of the scores, stopping as soon as the count fits; equal scores go by place. Where CuPy is at hand, `choose.cu`
   does the same by histograms: a head of 16,000 blocks takes half the time or less.
@@ -27,56 +27,78 @@ import torch
 import triton
 import triton.language as tl
 
+from assay.kernels.ab_sparse.codes_torch import codes
+
 PAGE = 16  # tokens of a physical page
 ROWS = 16  # queries of a group, padded to what tensor cores take
 SINK, WINDOW, LARGEST = 16, 16, 128
+GROUP = 2048  # tokens whose blocks share scales and zeros
+TOGETHER = GROUP // LARGEST  # so many blocks in a row lie in one group, whatever their size
+
+
+@triton.jit
+def halves(q, pair, group, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    """The queries of a head, what is below zero and what is above, as columns [width, rows]."""
+    row, c = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    x = tl.load(q + (pair * group + row[None, :]) * WIDTH + c[:, None], mask=row[None, :] < group, other=0.0)
+    x = x.to(tl.float32)
+    return tl.minimum(x, 0.0), tl.maximum(x, 0.0)
+
+
+@triton.jit
+def small(code):
+    """Whole numbers below 1024 in half precision: the last bits of 1024 + code are the code. Faster than converting."""
+    return (code.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True) - 1024.0
 
 
 @triton.jit
 def estimate_codes(
-    q, codes, fold, tile_head, tile_first, first, scored, blocks, heads, group,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    q, codes, fold, tiles, scored, blocks, heads, groups, group,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The best score that any query of a group can reach in each block, from corners of 4 bits."""
-    tile, cache = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    head = tl.load(tile_head + tile)
-    begin, end = tl.load(tile_first + tile), tl.load(first + head + 1)
-    row, c, at = tl.arange(0, ROWS), tl.arange(0, WIDTH), begin + tl.arange(0, TILE)
+    tile, cache = tiles + tl.program_id(0) * 5, tl.program_id(1).to(tl.int64)
+    head, begin, end, first, bits = (
+        tl.load(tile), tl.load(tile + 1), tl.load(tile + 2), tl.load(tile + 3), tl.load(tile + 4)
+    )  # fmt: skip
     pair = cache * heads + head
-    x = tl.load(q + (pair * group + row[:, None]) * WIDTH + c[None, :], mask=row[:, None] < group, other=0.0)
-    x = x.to(tl.float32)
-    down, up = tl.minimum(x, 0.0), tl.maximum(x, 0.0)
-    scale = fold + pair * 4 * WIDTH + c
-    low = tl.load(scale)[None, :] * down
-    high = tl.load(scale + 2 * WIDTH)[None, :] * up
-    base = tl.sum(tl.load(scale + WIDTH)[None, :] * down + tl.load(scale + 3 * WIDTH)[None, :] * up, 1)
-    code = tl.load(codes + (cache * blocks + at[:, None]) * WIDTH + c[None, :], mask=at[:, None] < end, other=0)
-    scores = tl.dot((code & 15).to(tl.float16), tl.trans(low.to(tl.float16)))
-    scores += tl.dot((code >> 4).to(tl.float16), tl.trans(high.to(tl.float16)))
-    scores = tl.where(row[None, :] < group, scores + base[None, :], float("-inf"))
-    tl.store(scored + cache * blocks + at, tl.max(scores, 1), mask=at < end)
+    down, up = halves(q, pair, group, WIDTH, ROWS)
+    down, up = down.to(tl.float16), up.to(tl.float16)
+    some, i = tl.arange(0, TILE // TOGETHER)[:, None, None], tl.arange(0, TOGETHER)[None, :, None]
+    c, row = tl.arange(0, WIDTH)[None, None, :], tl.arange(0, ROWS)
+    for start in tl.range(begin, end, TILE, num_stages=STAGES):
+        at = start + some * TOGETHER
+        code = tl.load(codes + (cache * blocks + at + i) * WIDTH + c, mask=at + i < end, other=0)
+        scale = fold + (pair * groups + tl.minimum((at - first) >> bits, groups - 1)) * 4 * WIDTH + c
+        lower = small(code & 15) * tl.load(scale) + tl.load(scale + WIDTH)
+        upper = small(code >> 4) * tl.load(scale + 2 * WIDTH) + tl.load(scale + 3 * WIDTH)
+        scores = tl.dot(tl.reshape(lower, (TILE, WIDTH)), down)
+        scores += tl.dot(tl.reshape(upper, (TILE, WIDTH)), up)
+        scores = tl.where(row[None, :] < group, scores, float("-inf"))
+        place = start + tl.arange(0, TILE)
+        tl.store(scored + cache * blocks + place, tl.max(scores, 1), mask=place < end)
 
 
 @triton.jit
 def estimate_corners(
-    q, corners, fold, tile_head, tile_first, first, scored, blocks, heads, group,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    q, corners, tiles, scored, blocks, heads, group,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The same from corners in half precision."""
-    tile, cache = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    head = tl.load(tile_head + tile)
-    begin, end = tl.load(tile_first + tile), tl.load(first + head + 1)
-    row, c, at = tl.arange(0, ROWS), tl.arange(0, WIDTH), begin + tl.arange(0, TILE)
-    pair = cache * heads + head
-    x = tl.load(q + (pair * group + row[:, None]) * WIDTH + c[None, :], mask=row[:, None] < group, other=0.0)
-    x = x.to(tl.float32)
-    place = corners + (cache * blocks + at[:, None]) * 2 * WIDTH + c[None, :]
-    lower = tl.load(place, mask=at[:, None] < end, other=0.0)
-    upper = tl.load(place + WIDTH, mask=at[:, None] < end, other=0.0)
-    scores = tl.dot(lower, tl.trans(tl.minimum(x, 0.0).to(lower.dtype)))
-    scores += tl.dot(upper, tl.trans(tl.maximum(x, 0.0).to(lower.dtype)))
-    scores = tl.where(row[None, :] < group, scores, float("-inf"))
-    tl.store(scored + cache * blocks + at, tl.max(scores, 1), mask=at < end)
+    tile, cache = tiles + tl.program_id(0) * 5, tl.program_id(1).to(tl.int64)
+    head, begin, end = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+    down, up = halves(q, cache * heads + head, group, WIDTH, ROWS)
+    down, up = down.to(corners.dtype.element_ty), up.to(corners.dtype.element_ty)
+    c, row = tl.arange(0, WIDTH)[None, :], tl.arange(0, ROWS)
+    for start in tl.range(begin, end, TILE, num_stages=STAGES):
+        at = start + tl.arange(0, TILE)
+        place = corners + (cache * blocks + at[:, None]) * 2 * WIDTH + c
+        lower = tl.load(place, mask=at[:, None] < end, other=0.0)
+        upper = tl.load(place + WIDTH, mask=at[:, None] < end, other=0.0)
+        scores = tl.dot(lower, down)
+        scores += tl.dot(upper, up)
+        scores = tl.where(row[None, :] < group, scores, float("-inf"))
+        tl.store(scored + cache * blocks + at, tl.max(scores, 1), mask=at < end)
 
 
 @triton.jit
@@ -188,8 +210,10 @@ def histograms(each):
 class Setting:
     """What can be chosen about the kernels: tiles, warps and splits."""
 
-    tile: int = 64  # blocks that an estimating program has
+    tile: int = 64  # blocks that an estimating program takes at once
     tile_warps: int = 4
+    run: int = 1  # tiles that it takes one after the other
+    tile_stages: int = 1
     choose_warps: int = 16  # 0: by histograms, with CuPy
     read: int = 64  # tokens that an attending program reads at once
     read_warps: int = 4
@@ -202,7 +226,8 @@ class Step:
     """Paged caches of equal length on a GPU, their summaries, and the buffers of a decode step.
 
     keys, values [pages, heads, 16, width]; pages [caches, tokens / 16]. `sizes` are the heads' block sizes, `bits` 4 or
-    16. Without sizes every token is read: full attention by the same kernel.
+    16. Without sizes every token is read: full attention by the same kernel. `carry` says how 4-bit summaries are
+    rounded (order [heads, 2 width] and shares [heads, 2 width, 2 width]); without it, to the nearest step.
     """
 
     keys: torch.Tensor
@@ -214,6 +239,7 @@ class Step:
     sizes: tuple[int, ...] = ()
     bits: int = 4
     setting: Setting = field(default_factory=Setting)
+    carry: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __post_init__(self):
         self.caches, self.heads, self.width = len(self.pages), self.keys.shape[1], self.keys.shape[3]
@@ -225,7 +251,7 @@ class Step:
         counts = [body // size for size in sizes]
         wanted = [min(self.budget, body) // size for size in sizes]
         self.starts = [sum(counts[:h]) for h in range(self.heads + 1)]
-        self.first = self.ints(self.starts)
+        self.first, self.groups = self.ints(self.starts), triton.cdiv(body, GROUP)
         self.begin = self.ints([sum(wanted[:h]) for h in range(self.heads + 1)])
         self.blocks, self.picks = sum(counts), sum(wanted)
         self.most_blocks = triton.next_power_of_2(max(*counts, 16))
@@ -242,13 +268,18 @@ class Step:
     def set(self, setting):
         """Take another setting; buffers follow."""
         self.setting = setting
-        tiles = [(h, at) for h in range(self.heads) for at in range(self.starts[h], self.starts[h + 1], setting.tile)]
-        self.tiles = len(tiles)
-        self.tile_head, self.tile_first = (self.ints([one[i] for one in tiles]) for i in (0, 1))
+        self.runs = self.ints([row for h in range(self.heads) for row in self.runs_of(h)])
         rows = self.caches * self.heads * setting.splits * self.group
         self.parts = torch.empty(rows * self.width, device=self.device)
         self.most, self.total = (torch.empty(rows, device=self.device) for _ in range(2))
         return self
+
+    def runs_of(self, head):
+        """Head, first block, block behind the last, the head's first, and blocks of a group as a power of two."""
+        first, last = self.starts[head], self.starts[head + 1]
+        each = self.setting.tile * self.setting.run
+        bits = (GROUP // self.sizes[head]).bit_length() - 1 if self.sizes else 0
+        return [(head, at, min(at + each, last), first, bits) for at in range(first, last, each)]
 
     def head(self, cache, head):
         """The keys of one head in the order of tokens [tokens, width]."""
@@ -260,22 +291,20 @@ class Step:
         kind = self.keys.dtype
         stored = torch.empty(shape if self.bits == 4 else (*shape[:2], 2, self.width),
                              dtype=torch.uint8 if self.bits == 4 else kind, device=self.device)  # fmt: skip
-        fold = torch.zeros(self.caches, self.heads, 4, self.width, device=self.device)
+        fold = torch.zeros(self.caches, self.heads, self.groups, 4, self.width, dtype=torch.half, device=self.device)
         for cache in range(self.caches):
             for h, size in enumerate(self.sizes):
                 cut = self.head(cache, h)[self.sink : self.end].float().reshape(-1, size, self.width)
                 rows = slice(self.starts[h], self.starts[h + 1])
-                both = cut.amin(1), cut.amax(1)
+                both = torch.cat([cut.amin(1), cut.amax(1)], 1)
                 if self.bits == 16:
-                    stored[cache, rows, 0], stored[cache, rows, 1] = both
+                    stored[cache, rows] = both.unflatten(1, (2, -1)).to(kind)
                     continue
-                codes = []
-                for i, corner in enumerate(both):
-                    zero = corner.amin(0)
-                    scale = (corner.amax(0) - zero) / 15
-                    codes.append(((corner - zero) / scale.clamp_min(1e-20)).round().clamp(0, 15).to(torch.uint8))
-                    fold[cache, h, 2 * i], fold[cache, h, 2 * i + 1] = scale, zero
-                stored[cache, rows] = codes[0] | (codes[1] << 4)
+                carry = None if self.carry is None else tuple(x[h : h + 1] for x in self.carry)
+                code, *steps = (x[0] for x in codes(both[None], 4, GROUP // size, carry))
+                stored[cache, rows] = code[:, : self.width] | (code[:, self.width :] << 4)
+                for i, x in enumerate(steps):  # scale and zero of the lower corner, then of the upper
+                    fold[cache, h, :, i::2] = x.unflatten(1, (2, -1))
         return stored, fold
 
     @property
@@ -283,16 +312,22 @@ class Step:
         """What a step must read at least: summaries, keys and values of what is read, queries; the result written."""
         read = self.caches * self.heads * (self.tokens - self.end + self.sink)
         read += self.caches * sum(min(self.budget, self.end - self.sink) for _ in self.sizes)
-        seen = 0 if self.summaries is None else self.summaries.numel() * self.summaries.element_size()
+        held = [self.summaries, self.fold][: 2 if self.bits == 4 else 1] if self.blocks else []
+        seen = sum(x.numel() * x.element_size() for x in held)
         return seen + 2 * read * self.width * self.keys.element_size() + 2 * self.out.numel() * self.out.element_size()
 
     def estimate(self, q):
-        kernel = estimate_codes if self.bits == 4 else estimate_corners
-        kernel[(self.tiles, self.caches)](
-            q, self.summaries, self.fold, self.tile_head, self.tile_first, self.first, self.scored, self.blocks,
-            self.heads, self.group, WIDTH=self.width, TILE=self.setting.tile, ROWS=ROWS,
-            num_warps=self.setting.tile_warps,
-        )  # fmt: skip
+        grid, s = (len(self.runs), self.caches), self.setting
+        fixed = {"WIDTH": self.width, "TILE": s.tile, "ROWS": ROWS, "STAGES": s.tile_stages, "num_warps": s.tile_warps}
+        if self.bits == 4:
+            estimate_codes[grid](
+                q, self.summaries, self.fold, self.runs, self.scored, self.blocks, self.heads, self.groups,
+                self.group, TOGETHER=TOGETHER, **fixed,
+            )  # fmt: skip
+        else:
+            estimate_corners[grid](
+                q, self.summaries, self.runs, self.scored, self.blocks, self.heads, self.group, **fixed
+            )
 
     def choose(self):
         if not self.setting.choose_warps:
@@ -339,9 +374,10 @@ class Step:
         if self.bits == 16:
             lower, upper = self.summaries[cache, rows].float().unbind(1)
         else:
-            code, fold = self.summaries[cache, rows], self.fold[cache, head]
-            lower = (code & 15).float() * fold[0] + fold[1]
-            upper = (code >> 4).float() * fold[2] + fold[3]
+            code = self.summaries[cache, rows]
+            fold = self.fold[cache, head].float().repeat_interleave(GROUP // self.sizes[head], 0)[: len(code)]
+            lower = (code & 15) * fold[:, 0] + fold[:, 1]
+            upper = (code >> 4) * fold[:, 2] + fold[:, 3]
         return (x.clamp_min(0) @ upper.T + x.clamp_max(0) @ lower.T).amax(0)
 
     def right(self, q, cache, head):

@@ -2,8 +2,8 @@
 
 The summaries of all heads lie one after the other, with prefix sums saying where a head begins: a head of many small
 blocks just has more of them. A byte holds both corners of a channel, four bits each. Scales and zeros go into the query
-once, so estimating is one product a channel and corner. What was chosen is read block by block where it lies; the
-partial results carry their maximum and their sum, so that parts of a cache can be merged.
+once for each group of blocks, so estimating is one product a channel and corner. What was chosen is read block by block
+where it lies; the partial results carry their maximum and their sum, so that parts of a cache can be merged.
 """
 
 # Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from assay.kernels.ab_sparse import blocks
 from assay.kernels.ab_sparse.allocation import SIZES
 from assay.kernels.ab_sparse.blocks import Floats, Frame, Ints
+from assay.kernels.ab_sparse.carry import Carry, learnt
 from assay.record.errors import BadInput
 from assay.sim.compiled import njit
 
@@ -28,7 +29,8 @@ class Ragged:
     """Caches of equal length [caches, heads, tokens, width], summarised in blocks of each head's size, ready to decode.
 
     `summaries` are bytes of two codes [caches, blocks of all heads, width], or corners [.., 2, width] in single
-    precision where `bits` is 32. `fold` holds scale and zero of both corners [caches, heads, 4, width].
+    precision where `bits` is 32. `fold` holds scale and zero of both corners of each group of tokens
+    [caches, heads, groups, 4, width].
     """
 
     keys: Floats
@@ -38,7 +40,7 @@ class Ragged:
     where: Frame
     bits: int
     summaries: NDArray[np.uint8] | Floats
-    fold: Floats
+    fold: NDArray[np.float16]
 
     @property
     def nbytes(self) -> int:
@@ -46,8 +48,13 @@ class Ragged:
         return self.summaries.nbytes + (self.fold.nbytes if self.bits == 4 else 0)
 
 
-def prepare(keys: ArrayLike, values: ArrayLike, sizes: ArrayLike, bits: int = 4) -> Ragged:
+def prepare(
+    keys: ArrayLike, values: ArrayLike, sizes: ArrayLike, bits: int = 4, queries: ArrayLike | None = None
+) -> Ragged:
     """Summarise caches [caches, heads, tokens, width] in blocks of `sizes` [heads]; 4 bits a number, or 32.
+
+    With `queries` [steps, query heads, width] of calibration texts, summaries are rounded so that it matters least to
+    such queries.
 
     >>> k = np.random.default_rng(0).normal(size=(1, 2, 512, 16))
     >>> prepare(k, k, [8, 128]).summaries.shape
@@ -62,19 +69,30 @@ def prepare(keys: ArrayLike, values: ArrayLike, sizes: ArrayLike, bits: int = 4)
     where = blocks.frame(k.shape[2], max(int(each.max()), SIZES[-1]))
     first = np.concatenate([[0], np.cumsum(where.body // each)])
     shape = (len(k), int(first[-1]), k.shape[3])
-    fold = np.zeros((len(k), k.shape[1], 4, k.shape[3]), np.float32)
+    fold = np.zeros((*k.shape[:2], -(-where.body // blocks.GROUP), 4, k.shape[3]), np.float16)
     stored = np.empty(shape, np.uint8) if bits == 4 else np.empty((*shape[:2], 2, shape[2]), np.float32)
-    for cache in range(len(k)):
+    carries = _carries(queries, *k.shape[1::2]) if bits == 4 and queries is not None else [None] * len(each)
+    for cache in range(len(k) if where.body else 0):
         for head, size in enumerate(each):
             cut = k[cache, head, where.sink : where.end].reshape(-1, size, shape[2])
-            rows = slice(first[head], first[head + 1])
+            rows, both = slice(first[head], first[head + 1]), np.concatenate([cut.min(1), cut.max(1)], 1)
             if bits == 32:
-                stored[cache, rows, 0], stored[cache, rows, 1] = cut.min(1), cut.max(1)
-            elif where.body:
-                low, fold[cache, head, 0], fold[cache, head, 1] = blocks.codes(cut.min(1), 4)
-                high, fold[cache, head, 2], fold[cache, head, 3] = blocks.codes(cut.max(1), 4)
-                stored[cache, rows] = low | high << 4
+                stored[cache, rows] = both.reshape(len(both), 2, -1)
+                continue
+            code, *steps = blocks.codes(both, 4, blocks.per_group(int(size)), carries[head])
+            stored[cache, rows] = code[:, : shape[2]] | code[:, shape[2] :] << 4
+            for i, x in enumerate(steps):  # scale and zero of the lower corner, then of the upper
+                fold[cache, head, :, i::2] = x.reshape(len(x), 2, -1)
     return Ragged(k, v, each, first, where, bits, stored, fold)
+
+
+def _carries(queries: ArrayLike, heads: int, width: int) -> list[Carry | None]:
+    """How to round for each head, by the calibration queries that share it."""
+    q = np.asarray(queries, np.float32)
+    if q.ndim != 3 or not q.size or q.shape[1] % heads or q.shape[2] != width:
+        raise BadInput(f"calibration queries must be [steps, a multiple of {heads}, {width}], got {list(q.shape)}")
+    each = q.reshape(len(q), heads, -1, width)
+    return [learnt(each[:, head].reshape(-1, width)) for head in range(heads)]
 
 
 def decode(cache: Ragged, queries: ArrayLike, budget: int) -> Floats:
@@ -107,7 +125,11 @@ def choose(cache: Ragged, q: Floats, counts: Ints) -> tuple[Ints, Ints]:
 def estimate(cache: Ragged, q: Floats) -> Floats:
     """The score of every block [caches, blocks of all heads]: the largest over the queries that share its head."""
     scored = np.empty((len(q), int(cache.first[-1])), np.float32)
-    (_estimate_codes if cache.bits == 4 else _estimate_corners)(q, cache.summaries, cache.fold, cache.first, scored)
+    if cache.bits == 4:
+        groups = np.array([blocks.per_group(int(size)) for size in cache.sizes])
+        _estimate_codes(q, cache.summaries, cache.fold.astype(np.float32), groups, cache.first, scored)
+    else:
+        _estimate_corners(q, cache.summaries, cache.first, scored)
     return scored
 
 
@@ -127,7 +149,18 @@ def attend(cache: Ragged, q: Floats, which: Ints, chosen: Ints, begin: Ints) -> 
 
 
 @njit(cache=True, fastmath=True)
-def _estimate_codes(q, codes, fold, first, scored):
+def _folded(q, scale, low, high, base):
+    """Scales and zeros of a group of blocks, multiplied into the queries of a head."""
+    for g in range(len(q)):
+        base[g] = np.float32(0)
+        for c in range(q.shape[1]):
+            down, up = min(q[g, c], np.float32(0)), max(q[g, c], np.float32(0))
+            low[g, c], high[g, c] = down * scale[0, c], up * scale[2, c]
+            base[g] += down * scale[1, c] + up * scale[3, c]
+
+
+@njit(cache=True, fastmath=True)
+def _estimate_codes(q, codes, fold, groups, first, scored):
     width, heads = q.shape[2], len(first) - 1
     group = q.shape[1] // heads
     low, high = np.empty((group, width), np.float32), np.empty((group, width), np.float32)
@@ -135,15 +168,11 @@ def _estimate_codes(q, codes, fold, first, scored):
     lower, upper = np.empty(width, np.float32), np.empty(width, np.float32)
     for cache in range(len(q)):
         for head in range(heads):
-            scale = fold[cache, head]
-            for g in range(group):
-                base[g] = np.float32(0)
-                for c in range(width):
-                    x = q[cache, head * group + g, c]
-                    down, up = min(x, np.float32(0)), max(x, np.float32(0))
-                    low[g, c], high[g, c] = down * scale[0, c], up * scale[2, c]
-                    base[g] += down * scale[1, c] + up * scale[3, c]
+            x = q[cache, head * group : (head + 1) * group]
             for block in range(first[head], first[head + 1]):
+                part, inside = divmod(block - first[head], groups[head])
+                if inside == 0:
+                    _folded(x, fold[cache, head, part], low, high, base)
                 row = codes[cache, block]
                 for c in range(width):
                     lower[c] = np.float32(row[c] & np.uint8(15))
@@ -158,7 +187,7 @@ def _estimate_codes(q, codes, fold, first, scored):
 
 
 @njit(cache=True, fastmath=True)
-def _estimate_corners(q, corners, fold, first, scored):
+def _estimate_corners(q, corners, first, scored):
     width, heads = q.shape[2], len(first) - 1
     group = q.shape[1] // heads
     for cache in range(len(q)):

@@ -6,8 +6,8 @@ kernels of this paper, in every layer. So an answer is wrong where a head did no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from assay.kernels.ab_sparse import blocks, retrieval_lm
 from assay.kernels.ab_sparse.blocks import Corners, Floats, Frame, Ints
+from assay.kernels.ab_sparse.carry import Carry, learnt
 from assay.kernels.ab_sparse.ragged import Ragged, attend
 from assay.sim import tiny_lm
 
@@ -26,17 +27,22 @@ class Way:
     sizes: tuple[int, ...]  # empty: nothing is left out
     kind: str = "cuboid"
     bits: int = 16
+    carried: bool = True  # rounded as calibration queries want it; else to the nearest step
 
 
 @dataclass(frozen=True)
 class Book:
-    """A context that was read: the rows it left [layers, heads, tokens, width]."""
+    """A context that was read: the rows it left [layers, heads, tokens, width].
+
+    `carries` say how a head's summaries are rounded, by layer, head and kind; where they don't, to the nearest step.
+    """
 
     context: retrieval_lm.Context
     keys: Floats
     values: Floats
     where: Frame
-    summaries: dict[tuple[int, int, int, str, int], Corners] = field(default_factory=dict)
+    carries: Mapping[tuple[int, int, str], Carry] = field(default_factory=dict)
+    summaries: dict[tuple[int, int, int, Way], Corners] = field(default_factory=dict)
 
     @property
     def heads(self) -> int:
@@ -48,16 +54,19 @@ class Book:
         heads = self.keys.shape[1]
         return way.sizes[layer * heads : (layer + 1) * heads]
 
-    def corners(self, layer: int, head: int, size: int, kind: str, bits: int) -> Corners:
+    def corners(self, layer: int, head: int, size: int, way: Way) -> Corners:
         """What ranks the blocks of a head; made once."""
-        name = (layer, head, size, kind, bits)
+        name = (layer, head, size, replace(way, sizes=()))
         if name not in self.summaries:
             body = self.keys[layer, head, self.where.sink : self.where.end]
-            self.summaries[name] = blocks.summarise(body, size, kind, bits)
+            carry = self.carries.get((layer, head, way.kind)) if way.carried else None
+            self.summaries[name] = blocks.summarise(body, size, way.kind, way.bits, carry)
         return self.summaries[name]
 
 
-def read(params: tiny_lm.Params, context: retrieval_lm.Context) -> Book:
+def read(
+    params: tiny_lm.Params, context: retrieval_lm.Context, carries: Mapping[tuple[int, int, str], Carry] | None = None
+) -> Book:
     """Read a context with full attention, as prefill does."""
     import torch
 
@@ -67,13 +76,13 @@ def read(params: tiny_lm.Params, context: retrieval_lm.Context) -> Book:
         np.stack([getattr(layer, part)[0].transpose(0, 1).numpy() for layer in cache.layers]).astype(np.float32)
         for part in ("rotary", "free")
     )
-    return Book(context, keys, values, blocks.frame(len(context.ids)))
+    return Book(context, keys, values, blocks.frame(len(context.ids)), carries or {})
 
 
 def chosen(book: Book, way: Way, layer: int, queries: Floats, tokens: int) -> list[Ints]:
     """The blocks that each head of a layer reads for queries [questions, heads, width]."""
     return [
-        blocks.picks(queries[:, h], book.corners(layer, h, size, way.kind, way.bits), tokens // size)
+        blocks.picks(queries[:, h], book.corners(layer, h, size, way), tokens // size)
         for h, size in enumerate(book.sizes(way, layer))
     ]
 
@@ -112,8 +121,8 @@ def _attended(book: Book, way: Way, layer: int, q: Floats, tokens: int) -> tuple
     else:
         each, sizes, where = [np.empty((len(q), 0), np.int64)] * heads, np.ones(heads, np.int64), Frame(n, 0, 0)
     begin = np.concatenate([[0], np.cumsum([one.shape[1] for one in each])])
-    nothing = np.empty((0,), np.float32)
-    cache = Ragged(book.keys[layer][None], book.values[layer][None], sizes, begin, where, 32, nothing, nothing)
+    nothing, folded = np.empty((0,), np.float32), np.empty((0,), np.float16)
+    cache = Ragged(book.keys[layer][None], book.values[layer][None], sizes, begin, where, 32, nothing, folded)
     return attend(cache, np.ascontiguousarray(q), np.zeros(len(q), np.int64), np.concatenate(each, 1), begin)
 
 
@@ -177,10 +186,21 @@ class Weights:
         return both / alone
 
 
+def carries(opened: Sequence[Weights]) -> dict[tuple[int, int, str], Carry]:
+    """How to round the summaries of each head, by the queries of calibration texts."""
+    layers, heads = opened[0].book.keys.shape[:2]
+    return {
+        (layer, h, kind): learnt(np.concatenate([one.asked[layer][:, h] for one in opened]), kind)
+        for layer in range(layers)
+        for h in range(heads)
+        for kind in ("cuboid", "ball")
+    }
+
+
 def metadata(book: Book, way: Way) -> float:
     """Bytes of the summaries of all heads, for each token of the body."""
     spent = [
-        book.corners(layer, h, size, way.kind, way.bits).nbytes
+        book.corners(layer, h, size, way).nbytes
         for layer in range(len(book.keys))
         for h, size in enumerate(book.sizes(way, layer))
     ]
