@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.kernels import sort, sort_file
-from assay.kernels.fractalsort import DISTRIBUTIONS, Index, drawn, index
+from assay.kernels.fractalsort import DISTRIBUTIONS, Index, blocks, drawn, index, packing
 from assay.kernels.fractalsort.keys import keys_of
 from assay.kernels.fractalsort.rivals import lsd
 from assay.record.errors import BadInput
@@ -37,8 +37,10 @@ def test_every_dtype_comes_out_in_numpys_order(dtype: str) -> None:
     x = random_bits(dtype, 5000)
     right = np.sort(x)
     assert same(Index.of(keys_of(x), 2, keep=False).materialise(), right)
+    assert same(Index.of(keys_of(x), 2, keep=False).spent(), right)
     assert same(sort(x), right)
     assert same(lsd(x), right)
+    assert same(lsd(x, digit=11), right)
 
 
 @pytest.mark.parametrize("bits", [16, 32, 64])
@@ -46,6 +48,29 @@ def test_every_dtype_comes_out_in_numpys_order(dtype: str) -> None:
 def test_every_distribution(kind: str, bits: int) -> None:
     x = drawn(kind, bits, 1 << 16, seed=3)
     assert same(sort(x), np.sort(x))
+
+
+@pytest.mark.parametrize("n", [1, 5, 4096, 300_001])  # the last in three blocks of one thread
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("ahead", [0, 1, 7])  # where in a line the output begins
+def test_a_pass_puts_keys_in_stable_order_of_one_digit(n: int, threads: int, ahead: int) -> None:
+    x = np.random.default_rng(n).integers(0, 2**32, n, dtype=np.uint32)
+    x[: n // 2] &= 0xFFFF00FF  # half of them in one bin
+    which = 0, np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(8)
+    counts = blocks.count_blocks(x, *which, 256, threads)
+    starts, total = packing.places(counts.sum(axis=1, dtype=np.int64), 1)
+    room = np.full(ahead + n + 16, 7, np.uint32)
+    blocks.scatter(x, *which, np.uint64(2**64 - 1), counts, starts, room[ahead : ahead + n])
+    assert total == n
+    assert np.array_equal(room[ahead : ahead + n], x[np.argsort((x >> 8) & 255, kind="stable")])
+    assert (room[:ahead] == 7).all()
+    assert (room[ahead + n :] == 7).all()
+
+
+def test_an_index_that_is_not_spent_can_be_written_twice() -> None:
+    x = drawn("uniform", 32, 1 << 16, 0)
+    made = Index.of(keys_of(x), 2, keep=False)
+    assert same(made.materialise(), made.materialise())
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=300), st.integers(1, 3))

@@ -15,17 +15,17 @@ from numba.extending import intrinsic
 
 from assay.sim.compiled import njit
 
-_WORD = 32  # bytes of one store
+WORD = 32  # bytes of one store
 
 
 @intrinsic
-def _streamed(typingctx, to, source):
+def streamed(typingctx, to, source):
     """Copy 32 bytes between two addresses, of which the first is a multiple of 32."""
 
     def codegen(context, builder, signature, arguments):
-        wide = ir.VectorType(ir.IntType(64), _WORD // 8)
+        wide = ir.VectorType(ir.IntType(64), WORD // 8)
         target, origin = (builder.inttoptr(address, wide.as_pointer()) for address in arguments)
-        store = builder.store(builder.load(origin, align=1), target, align=_WORD)
+        store = builder.store(builder.load(origin, align=1), target, align=WORD)
         store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
         return context.get_dummy_value()
 
@@ -33,7 +33,7 @@ def _streamed(typingctx, to, source):
 
 
 @intrinsic
-def _settled(typingctx):
+def settled(typingctx):
     """Whoever is told of the copy after this finds it: such stores keep no order of their own."""
 
     def codegen(context, builder, signature, arguments):
@@ -55,11 +55,11 @@ def copy_past_caches(to, source):
     size = len(to)
     if len(source) != size:
         raise ValueError("both must have the same length")
-    lead = min(-to.ctypes.data % _WORD, size)
-    middle = lead + (size - lead) // _WORD * _WORD
+    lead = min(-to.ctypes.data % WORD, size)
+    middle = lead + (size - lead) // WORD * WORD
     to[:lead] = source[:lead]
     target, origin = np.int64(to.ctypes.data), np.int64(source.ctypes.data)
-    for at in range(lead, middle, _WORD):
-        _streamed(target + at, origin + at)
+    for at in range(lead, middle, WORD):
+        streamed(target + at, origin + at)
     to[middle:] = source[middle:]
-    _settled()
+    settled()

@@ -3,7 +3,7 @@
 What is left of a key is its entry. A bin is small enough for the second-level cache, and is sorted there by its
 entries' digits; whole keys come into being when they are written. An index that is kept, or set aside on disk, packs up
 to four entries into a 64-bit word. A sort in memory leaves each in a word of its own: packing takes this processor
-longer (7 ns a key against 5) than the bytes it saves would.
+longer than the bytes it saves would.
 """
 
 # Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
@@ -14,29 +14,12 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from assay.kernels.fractalsort.keys import coded, decoded
+from assay.kernels.fractalsort.keys import FLOAT, coded, decoded, straight, to_float, top_of
 from assay.sim.compiled import njit
 
 DIGIT = 12  # bits of a digit inside a bin, at most
 MOST_PACKED = 4
 FEW = 48  # entries that are put in order one by one
-
-
-@njit(cache=True, parallel=True)
-def count_bins(words, kind, sign, infinity, low, shift, bins, threads):
-    """How many keys of each thread's share fall into each bin."""
-    counts, n = np.zeros((threads, bins), np.int64), len(words)
-    for t in prange(threads):
-        a, b = n * t // threads, n * (t + 1) // threads
-        mine = np.zeros((2, bins), np.int64)
-        whole = a + (b - a) // 2 * 2
-        for i in range(a, whole, 2):
-            mine[0, np.int64((coded(words[i], kind, sign, infinity) - low) >> shift)] += 1
-            mine[1, np.int64((coded(words[i + 1], kind, sign, infinity) - low) >> shift)] += 1
-        for i in range(whole, b):
-            mine[0, np.int64((coded(words[i], kind, sign, infinity) - low) >> shift)] += 1
-        counts[t] = mine[0] + mine[1]
-    return counts
 
 
 @njit(cache=True)
@@ -49,20 +32,6 @@ def places(counts, each):
             starts[t, b] = at
             at += (counts[t, b] + each - 1) // each
     return starts, at
-
-
-@njit(cache=True, parallel=True)
-def scatter(words, kind, sign, infinity, low, shift, starts, entries):
-    """Append every key's entry to its bin, each in a word of its own."""
-    threads, n, by = len(starts), len(words), np.uint64(shift)
-    mask = (np.uint64(1) << by) - np.uint64(1)
-    for t in prange(threads):
-        at = starts[t].copy()
-        for i in range(n * t // threads, n * (t + 1) // threads):
-            key = coded(words[i], kind, sign, infinity) - low
-            place = np.int64(key >> by)
-            entries[at[place]] = key & mask
-            at[place] += 1
 
 
 @njit(cache=True, parallel=True)
@@ -138,49 +107,86 @@ def tallied(entries, passes, width, tallies):
 
 
 @njit(cache=True)
+def placed_by(entries, by, mask, at, other):
+    """Entries in order of one digit; `at` has where those of each value begin."""
+    for i in range(len(entries)):
+        entry = entries[i]
+        digit = (np.uint64(entry) >> by) & mask
+        to = at[digit]
+        other[to] = entry
+        at[digit] = to + np.uint32(1)
+
+
+@njit(cache=True)
+def written_by(entries, by, mask, at, base, kind, sign, nan, out):
+    """The same for the last digit: entries become keys, and these the words of values."""
+    if kind == FLOAT:
+        top = top_of(sign)
+        for i in range(len(entries)):
+            entry = np.uint64(entries[i])
+            digit = (entry >> by) & mask
+            to = at[digit]
+            out[to] = to_float(base + entry, top, nan)
+            at[digit] = to + np.uint32(1)
+        return
+    flip, more = straight(kind, sign, base)
+    for i in range(len(entries)):
+        entry = np.uint64(entries[i])
+        digit = (entry >> by) & mask
+        to = at[digit]
+        out[to] = (entry + more) ^ flip
+        at[digit] = to + np.uint32(1)
+
+
+@njit(cache=True)
+def write_few(source, room, base, kind, sign, nan, out):
+    """Put entries in order one by one."""
+    n = len(source)
+    room[:n] = source
+    for i in range(1, n):
+        entry = room[i]
+        j = i - 1
+        while j >= 0 and room[j] > entry:
+            room[j + 1] = room[j]
+            j -= 1
+        room[j + 1] = entry
+    for i in range(n):
+        out[i] = decoded(base + np.uint64(room[i]), kind, sign, nan)
+
+
+@njit(cache=True)
 def write_sorted(source, first, second, shift, tallies, base, kind, sign, nan, out):
     """Write entries of `shift` bits to `out` as keys, in order: by their digits, the last of which goes there.
 
-    `source` is left as it is, unless it is `first`.
+    `source` may be `first`, and it may be `out`; else it is left as it is.
     """
     n, passes = len(source), (shift + DIGIT - 1) // DIGIT
     if n < FEW or passes == 0:
-        first[:n] = source
-        for i in range(1, n):
-            entry = first[i]
-            j = i - 1
-            while j >= 0 and first[j] > entry:
-                first[j + 1] = first[j]
-                j -= 1
-            first[j + 1] = entry
-        for i in range(n):
-            out[i] = decoded(base + np.uint64(first[i]), kind, sign, nan)
+        write_few(source, first, base, kind, sign, nan, out)
         return
     width = (shift + passes - 1) // passes
     if n < 1 << (width - 2):  # few entries: smaller digits, whose counters cost less than the entries
         width, passes = 8, (shift + 7) // 8
     tallied(source, passes, width, tallies)
-    mask, last = np.uint64((1 << width) - 1), 0
+    mask, one, last = np.uint64((1 << width) - 1), np.uint64(source[0]), 0
     for number in range(passes):
-        if tallies[number, np.int64((np.uint64(source[0]) >> np.uint64(number * width)) & mask)] < n:
+        if tallies[number, (one >> np.uint64(number * width)) & mask] < n:
             last = number  # where all are alike there is nothing to do
-    entries, other, spare = source, second, first
+    entries, other, spare, moved = source, second[:n], first[:n], False
     for number in range(last + 1):
-        by, placed = np.uint64(number * width), tallies[number]
-        if number < last and placed[np.int64((np.uint64(source[0]) >> by) & mask)] == n:
+        by, at = np.uint64(number * width), tallies[number]
+        if number < last and at[(one >> by) & mask] == n:
             continue
-        at = 0
+        begin = 0
         for d in range(1 << width):
-            placed[d], at = at, at + placed[d]
-        for i in range(n):
-            entry = entries[i]
-            digit = np.int64((np.uint64(entry) >> by) & mask)
-            if number == last:
-                out[placed[digit]] = decoded(base + np.uint64(entry), kind, sign, nan)
-            else:
-                other[placed[digit]] = entry
-            placed[digit] += 1
-        entries, other, spare = other, spare, other
+            at[d], begin = begin, begin + at[d]
+        if number < last:
+            placed_by(entries, by, mask, at, other)
+            entries, other, spare, moved = other, spare, other, True
+    if not moved:  # from a place of its own, for `out` may be where the entries are
+        second[:n] = source
+        entries = second[:n]
+    written_by(entries, by, mask, at, base, kind, sign, nan, out)
 
 
 @njit(cache=True, parallel=True)

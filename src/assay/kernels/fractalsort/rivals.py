@@ -12,42 +12,21 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from assay.kernels.fractalsort.keys import coded, decoded, keys_of, marks, values_of
+from assay.kernels.fractalsort import blocks, packing
+from assay.kernels.fractalsort.keys import FLOAT, keys_of, marks, straight, to_float, top_of, values_of
 from assay.sim.compiled import njit
 
 
 @njit(cache=True, parallel=True)
-def _pass(words, out, by, mask, threads):
-    """One digit: threads count their shares, then place them."""
-    n, size = len(words), mask + 1
-    counts = np.zeros((threads, size), np.int64)
-    for t in prange(threads):
-        mine = np.zeros(size, np.int64)
-        for i in range(n * t // threads, n * (t + 1) // threads):
-            mine[np.int64(np.uint64(words[i]) >> by) & mask] += 1
-        counts[t] = mine
-    at = 0
-    for d in range(size):
-        for t in range(threads):
-            counts[t, d], at = at, at + counts[t, d]
-    for t in prange(threads):
-        mine = counts[t].copy()
-        for i in range(n * t // threads, n * (t + 1) // threads):
-            digit = np.int64(np.uint64(words[i]) >> by) & mask
-            out[mine[digit]] = words[i]
-            mine[digit] += 1
-
-
-@njit(cache=True, parallel=True)
-def _coded(words, out, kind, sign, infinity):
-    for i in prange(len(words)):
-        out[i] = coded(words[i], kind, sign, infinity)
-
-
-@njit(cache=True, parallel=True)
 def _decoded(words, kind, sign, nan):
-    for i in prange(len(words)):
-        words[i] = decoded(np.uint64(words[i]), kind, sign, nan)
+    flip, more = straight(kind, sign, np.uint64(0))
+    top = top_of(sign)
+    if kind == FLOAT:
+        for i in prange(len(words)):
+            words[i] = to_float(np.uint64(words[i]), top, nan)
+    else:
+        for i in prange(len(words)):
+            words[i] = (np.uint64(words[i]) + more) ^ flip
 
 
 def lsd(x: NDArray[Any], digit: int = 8, threads: int | None = None) -> NDArray[Any]:
@@ -59,12 +38,15 @@ def lsd(x: NDArray[Any], digit: int = 8, threads: int | None = None) -> NDArray[
     keys = keys_of(x)
     team = threads or numba.get_num_threads()
     sign, infinity, nan = marks(keys)
-    words, other = keys.words.copy(), np.empty_like(keys.words)
-    if keys.kind:
-        _coded(keys.words, words, keys.kind, sign, infinity)
+    words, out, spare = keys.words, np.empty_like(keys.words), np.empty_like(keys.words)
+    low, every = np.uint64(0), np.uint64(2**64 - 1)
     for by in range(0, keys.bits, digit):
-        _pass(words, other, np.uint64(by), (1 << min(digit, keys.bits - by)) - 1, team)
-        words, other = other, words
+        kind = keys.kind if by == 0 else 0  # from the first pass on, words are keys
+        which = kind, sign, infinity, low, np.uint64(by)
+        counts = blocks.count_blocks(words, *which, 1 << min(digit, keys.bits - by), team)
+        starts, _ = packing.places(counts.sum(axis=1, dtype=np.int64), 1)
+        blocks.scatter(words, *which, every, counts, starts, out)
+        words, out, spare = out, spare, out
     if keys.kind:
         _decoded(words, keys.kind, sign, nan)
     return values_of(words, keys.dtype)

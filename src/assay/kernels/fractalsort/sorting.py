@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from assay.kernels.fractalsort import counting, packing
+from assay.kernels.fractalsort import blocks, counting, packing
 from assay.kernels.fractalsort.keys import Keys, decoded, extremes, keys_of, marks, values_of
 from assay.record.errors import BadInput, unreadable
 
@@ -98,7 +98,7 @@ def sort(x: ArrayLike, threads: int | None = None) -> NDArray[Any]:
     keys = keys_of(x)
     if not SMALL <= len(keys.words) < LARGE:
         return np.sort(np.asarray(x))
-    return Index.of(keys, threads, keep=False).materialise()
+    return Index.of(keys, threads, keep=False).spent()
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,13 @@ class Index:
             counts = counting.histogram(keys.words, keys.kind, sign, infinity, plan.low, plan.bin_bits, team)
             return cls(keys, plan, counts[None], none, np.empty(0, np.uint64), team)
         shift, bins = plan.entry_bits, 1 << plan.bin_bits
-        counts = packing.count_bins(keys.words, keys.kind, sign, infinity, plan.low, np.uint64(shift), bins, team)
-        flat = replace(plan, each=1)
+        by, mask = np.uint64(shift), np.uint64((1 << shift) - 1)
+        by_block = blocks.count_blocks(keys.words, keys.kind, sign, infinity, plan.low, by, bins, team)
+        counts = by_block.sum(axis=1, dtype=np.int64)
         starts, total = packing.places(counts, 1)
         entries = np.empty(total, np.uint32 if shift <= 32 else np.uint64)
-        packing.scatter(keys.words, keys.kind, sign, infinity, plan.low, shift, starts, entries)
-        made = cls(keys, flat, counts, starts, entries, team)
+        blocks.scatter(keys.words, keys.kind, sign, infinity, plan.low, by, mask, by_block, starts, entries)
+        made = cls(keys, replace(plan, each=1), counts, starts, entries, team)
         return made._sorted(plan.each) if keep else made
 
     def _sorted(self, each: int) -> Index:
@@ -181,6 +182,15 @@ class Index:
         """The sorted values."""
         out = np.empty(len(self.keys.words), self.keys.words.dtype)
         return values_of(self._written(out, whole=True), self.keys.dtype)
+
+    def spent(self) -> NDArray[Any]:
+        """The sorted values, in the memory of the entries where these are as wide; the index is none afterwards.
+
+        Memory that has just been read is near, and there is half as much of it to be had from the system.
+        """
+        if self.plan.counted or self.packed.dtype != self.keys.words.dtype or self.plan.each > 1:
+            return self.materialise()
+        return values_of(self._written(self.packed, whole=True), self.keys.dtype)
 
     def _written(self, out: NDArray[Any], whole: bool) -> NDArray[Any]:
         """Whole keys as words of values; or only entries, each bin's sorted."""
@@ -279,7 +289,8 @@ def _spill(keys: Any, out: Any, batch: int, threads: int | None, target: Path) -
     with tempfile.TemporaryFile(dir=target.parent) as spill:
         for part in _batches(keys, batch):
             sign, infinity, _ = marks(part)
-            count = packing.count_bins(part.words, part.kind, sign, infinity, low, np.uint64(bits), bins, 1)
+            by_block = blocks.count_blocks(part.words, part.kind, sign, infinity, low, np.uint64(bits), bins, 1)
+            count = by_block.sum(axis=1, dtype=np.int64)
             start, total = packing.places(count, plan.each)
             packed = np.empty(total, np.uint64)
             packing.scatter_packed(part.words, part.kind, sign, infinity, low, bits, plan.each, start, packed)
