@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from assay.kernels.ab_sparse import blocks
 from assay.kernels.ab_sparse.allocation import SIZES
-from assay.kernels.ab_sparse.blocks import Floats, Frame, Ints
+from assay.kernels.ab_sparse.blocks import GROUP, Floats, Frame, Ints
 from assay.kernels.ab_sparse.carry import Carry, learnt
 from assay.record.errors import BadInput
 from assay.sim.compiled import njit
@@ -69,7 +69,8 @@ def prepare(
     where = blocks.frame(k.shape[2], max(int(each.max()), SIZES[-1]))
     first = np.concatenate([[0], np.cumsum(where.body // each)])
     shape = (len(k), int(first[-1]), k.shape[3])
-    fold = np.zeros((*k.shape[:2], -(-where.body // blocks.GROUP), 4, k.shape[3]), np.float16)
+    groups = max(-(-(where.body // size) // blocks.per_group(size)) for size in each.tolist())
+    fold = np.zeros((*k.shape[:2], groups, 4, k.shape[3]), np.float16)
     stored = np.empty(shape, np.uint8) if bits == 4 else np.empty((*shape[:2], 2, shape[2]), np.float32)
     carries = _carries(queries, *k.shape[1::2]) if bits == 4 and queries is not None else [None] * len(each)
     for cache in range(len(k) if where.body else 0):
@@ -82,7 +83,7 @@ def prepare(
             code, *steps = blocks.codes(both, 4, blocks.per_group(int(size)), carries[head])
             stored[cache, rows] = code[:, : shape[2]] | code[:, shape[2] :] << 4
             for i, x in enumerate(steps):  # scale and zero of the lower corner, then of the upper
-                fold[cache, head, :, i::2] = x.reshape(len(x), 2, -1)
+                fold[cache, head, : len(x), i::2] = x.reshape(len(x), 2, -1)
     return Ragged(k, v, each, first, where, bits, stored, fold)
 
 
@@ -126,8 +127,7 @@ def estimate(cache: Ragged, q: Floats) -> Floats:
     """The score of every block [caches, blocks of all heads]: the largest over the queries that share its head."""
     scored = np.empty((len(q), int(cache.first[-1])), np.float32)
     if cache.bits == 4:
-        groups = np.array([blocks.per_group(int(size)) for size in cache.sizes])
-        _estimate_codes(q, cache.summaries, cache.fold.astype(np.float32), groups, cache.first, scored)
+        _estimate_codes(q, cache.summaries, cache.fold.astype(np.float32), cache.sizes, cache.first, scored)
     else:
         _estimate_corners(q, cache.summaries, cache.first, scored)
     return scored
@@ -152,15 +152,16 @@ def attend(cache: Ragged, q: Floats, which: Ints, chosen: Ints, begin: Ints) -> 
 def _folded(q, scale, low, high, base):
     """Scales and zeros of a group of blocks, multiplied into the queries of a head."""
     for g in range(len(q)):
-        base[g] = np.float32(0)
+        total = np.float32(0)
         for c in range(q.shape[1]):
             down, up = min(q[g, c], np.float32(0)), max(q[g, c], np.float32(0))
             low[g, c], high[g, c] = down * scale[0, c], up * scale[2, c]
-            base[g] += down * scale[1, c] + up * scale[3, c]
+            total += down * scale[1, c] + up * scale[3, c]
+        base[g] = total
 
 
 @njit(cache=True, fastmath=True)
-def _estimate_codes(q, codes, fold, groups, first, scored):
+def _estimate_codes(q, codes, fold, sizes, first, scored):
     width, heads = q.shape[2], len(first) - 1
     group = q.shape[1] // heads
     low, high = np.empty((group, width), np.float32), np.empty((group, width), np.float32)
@@ -168,22 +169,22 @@ def _estimate_codes(q, codes, fold, groups, first, scored):
     lower, upper = np.empty(width, np.float32), np.empty(width, np.float32)
     for cache in range(len(q)):
         for head in range(heads):
-            x = q[cache, head * group : (head + 1) * group]
-            for block in range(first[head], first[head + 1]):
-                part, inside = divmod(block - first[head], groups[head])
-                if inside == 0:
-                    _folded(x, fold[cache, head, part], low, high, base)
-                row = codes[cache, block]
-                for c in range(width):
-                    lower[c] = np.float32(row[c] & np.uint8(15))
-                    upper[c] = np.float32(row[c] >> np.uint8(4))
-                most = np.float32(-np.inf)
-                for g in range(group):
-                    total = base[g]
+            each = max(1, GROUP // sizes[head])
+            for part in range(fold.shape[2]):
+                _folded(q[cache, head * group : (head + 1) * group], fold[cache, head, part], low, high, base)
+                begin = first[head] + part * each
+                for block in range(begin, min(begin + each, first[head + 1])):
+                    row = codes[cache, block]
                     for c in range(width):
-                        total += low[g, c] * lower[c] + high[g, c] * upper[c]
-                    most = max(most, total)
-                scored[cache, block] = most
+                        lower[c] = np.float32(row[c] & np.uint8(15))
+                        upper[c] = np.float32(row[c] >> np.uint8(4))
+                    most = np.float32(-np.inf)
+                    for g in range(group):
+                        total = base[g]
+                        for c in range(width):
+                            total += low[g, c] * lower[c] + high[g, c] * upper[c]
+                        most = max(most, total)
+                    scored[cache, block] = most
 
 
 @njit(cache=True, fastmath=True)
