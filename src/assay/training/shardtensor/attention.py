@@ -115,14 +115,16 @@ class _Ring(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Any) -> Tensor:
         causal, scale, sizes, domain = plan
         wide = torch.promote_types(q.dtype, torch.float32)
-        found = q.new_zeros((*q.shape[:3], v.shape[-1]), dtype=wide)
+        batch, heads, rows = q.shape[:3]
+        # Laid out by tokens, as torch's kernel does: a model that joins the heads next needs no copy.
+        found = q.new_zeros((batch, rows, heads, v.shape[-1]), dtype=wide).transpose(1, 2)
         lse = q.new_full(q.shape[:3], -torch.inf, dtype=wide)
         for rounds in turns([k, v], (2, 2), sizes, domain):
             for whose, block in rounds:
                 if _meets(q, whose, rounds, causal):
                     own = causal and whose == domain.rank
-                    rows, merged, weight = _behind([q, found, lse], rounds, own)
-                    look(rows, block[0], block[1], merged, weight, own, scale)
+                    some, merged, weight = _behind([q, found, lse], rounds, own)
+                    look(some, block[0], block[1], merged, weight, own, scale)
         out = found.to(q.dtype)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, out, lse)

@@ -23,7 +23,7 @@ from torch.autograd.graph import get_gradient_edge
 from assay.training.shardtensor.shards import Domain, Range, ShardTensor, ranges
 
 STRETCHES, LOOKS = 64, 32  # of a rank's own rows, that meet a block or are looked up in it one after another
-PIECES = 64  # of a block at most: each has its messages and its calls
+PIECES = 32  # of a block at most: each has its messages and its calls
 Meeting = Callable[..., Tensor]  # (range of the block in the whole, own tensors..., block's tensors...)
 Numbers = Sequence[Tensor | None]  # one tensor for each dimension of a block that is looked up in, all of one shape
 
@@ -34,13 +34,13 @@ def _stretches(rows: int, many: int) -> list[Range]:
 
 
 def pieces(sizes: Sequence[int]) -> list[Range]:
-    """Which rows of every stretch go round together: all, unless the longest is over 5/4 of the shortest.
+    """Which rows of every stretch go round together: all, unless the longest is over 3/2 of the shortest.
 
     >>> pieces([256, 257, 0]), pieces([100, 30])
     ([(0, 257)], [(0, 34), (34, 68), (68, 100)])
     """
     longest, shortest = max(sizes), min((n for n in sizes if n), default=1)
-    step = max(1, ceil(longest / min(PIECES, max(1, ceil(4 * longest / (5 * shortest))))))
+    step = max(1, ceil(longest / min(PIECES, max(1, ceil(2 * longest / (3 * shortest))))))
     return [(start, min(start + step, longest)) for start in range(0, longest, step)] or [(0, 0)]
 
 
