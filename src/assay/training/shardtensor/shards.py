@@ -56,7 +56,7 @@ class Domain:
         if self.size > 1 and found.numel():
             dist.all_reduce(found, getattr(dist.ReduceOp, how.upper()), group=self.group)
             self.sent += 2 * (self.size - 1) * found.nbytes // self.size
-        return found
+        return found.detach()  # gloo may hold `found` a moment longer, and autograd copies what somebody else holds
 
     def send(self, values: Tensor, to: int) -> Any:
         """Begin to send; keep `values` until it is done."""
