@@ -48,6 +48,14 @@ def test_few_and_narrow_rows_in_unequal_stretches_stay_in_their_share(case: tupl
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shares", [[0.2, 0.3, 0.15, 0.35], [0.48, 0.04, 0.48], [0.05, 0.95]])
+def test_so_does_a_rank_that_has_little_and_meets_long_blocks(shares: list[float]) -> None:
+    case = "points", 512, 1, 16
+    tries = (on_ranks(len(shares), stretches.shares_of_the_bound, *case, shares) for _ in range(5))
+    assert any(max(found) <= 1.0 for found in tries)
+
+
+@pytest.mark.slow
 def test_training_in_stretches_is_training_in_one_piece() -> None:
     found = shardtensor.training(2, (16, 16), steps=4, seed=1)
     assert found["shardtensor"]["loss"] == pytest.approx(found["single"]["loss"], rel=1e-3)

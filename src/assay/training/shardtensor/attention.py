@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from assay.training.shardtensor.ring import Rounds
+from assay.training.shardtensor.ring import Rounds, turns
 from assay.training.shardtensor.shards import ShardTensor, like
 
 ROWS = 512  # queries whose scores are written out at a time
@@ -115,11 +115,16 @@ class _Ring(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Any) -> Tensor:
         causal, scale, sizes, domain = plan
         wide = torch.promote_types(q.dtype, torch.float32)
-        found = q.new_zeros((*q.shape[:3], v.shape[-1]), dtype=wide)
+        batch, heads, rows = q.shape[:3]
+        # Laid out by tokens, as torch's kernel does: a model that joins the heads next needs no copy.
+        found = q.new_zeros((batch, rows, heads, v.shape[-1]), dtype=wide).transpose(1, 2)
         lse = q.new_full(q.shape[:3], -torch.inf, dtype=wide)
-        for whose, (keys, values) in Rounds([k, v], (2, 2), sizes, domain):
-            if _meets(q, whose, plan):
-                look(q, keys, values, found, lse, causal and whose == domain.rank, scale)
+        for rounds in turns([k, v], (2, 2), sizes, domain):
+            for whose, block in rounds:
+                if _meets(q, whose, rounds, causal):
+                    own = causal and whose == domain.rank
+                    some, merged, weight = _behind([q, found, lse], rounds, own)
+                    look(some, block[0], block[1], merged, weight, own, scale)
         out = found.to(q.dtype)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, out, lse)
@@ -134,33 +139,34 @@ class _Ring(torch.autograd.Function):
         for head in range(q.shape[1]):  # one after another: what is under way is as small then
             some = slice(head, head + 1)
             kept, block = [t[:, some] for t in (gradient, q, out, lse)], [t[:, some] for t in (k, v)]
-            changes = _back(by_q[:, some], kept, block, ctx.plan)
-            rest = rest or [torch.empty_like(t) for t in (k, v)]
-            for whole, change in zip(rest, changes, strict=True):
-                whole[:, some] = change
-            del changes, change
+            for rounds in turns(block, (2, 2), ctx.plan[2], ctx.plan[3]):
+                changes = _back(by_q[:, some], kept, rounds, ctx.plan)
+                rest = rest or [torch.empty_like(t) for t in (k, v)]
+                for whole, change in zip(rest, changes, strict=True):
+                    rounds.own(whole[:, some], 2).copy_(change)
+                del changes, change
         return by_q.to(q.dtype), *rest, None
 
 
-def _back(by_q: Tensor, kept: list[Tensor], block: list[Tensor], plan: Any) -> list[Tensor]:
+def _back(by_q: Tensor, kept: list[Tensor], rounds: Rounds, plan: Any) -> list[Tensor]:
     """Add to the gradients of a head's queries; those of its keys and values come round with the blocks."""
-    causal, scale, sizes, domain = plan
-    sums = [torch.zeros_like(t, dtype=by_q.dtype, memory_format=torch.contiguous_format) for t in block]
-    rounds = Rounds(block, (2, 2), sizes, domain)
-    for whose, blocks in rounds:
-        if _meets(by_q, whose, plan):
-            owe(kept, blocks, [by_q, *sums], causal and whose == domain.rank, scale)
-        if domain.size > 1:
-            sums, works, leaving = rounds.begin(sums, whose)
-            for work in works:
-                work.wait()
-            del leaving
+    causal, scale, _, domain = plan
+    sums = [torch.zeros_like(t, dtype=by_q.dtype, memory_format=torch.contiguous_format) for t in rounds.blocks]
+    for whose, block in rounds:
+        if _meets(by_q, whose, rounds, causal):
+            own = causal and whose == domain.rank
+            owe(_behind(kept, rounds, own), block, [*_behind([by_q], rounds, own), *sums], own, scale)
+        sums = rounds.onward(sums, whose)
     return sums
 
 
-def _meets(q: Tensor, whose: int, plan: Any) -> bool:
-    causal, _, sizes, domain = plan
-    return bool(q.shape[2] and sizes[whose] and not (causal and whose > domain.rank))
+def _meets(q: Tensor, whose: int, rounds: Rounds, causal: bool) -> bool:
+    return bool(q.shape[2] and rounds.sizes[whose] and not (causal and whose > rounds.domain.rank))
+
+
+def _behind(rows: list[Tensor], rounds: Rounds, own: bool) -> list[Tensor]:
+    """Of queries that see only keys up to their own, those that see any of a piece: from its first key on."""
+    return [x[:, :, rounds.start :] for x in rows] if own else rows
 
 
 def ring_attention(q: ShardTensor, k: ShardTensor, v: ShardTensor, causal: bool, scale: float | None) -> ShardTensor:

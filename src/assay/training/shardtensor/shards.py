@@ -25,6 +25,9 @@ from assay.record.errors import BadInput
 
 Range = tuple[int, int]
 HANDLERS: dict[str, Callable[..., Any]] = {}
+VIEWS = {
+    f"{name}Backward0" for name in ("Expand", "Unsqueeze", "View", "Select", "Slice", "Transpose", "Permute", "Alias")
+}
 ALONG = "along the cut dimension"  # why a call is refused that would be local along any other
 
 
@@ -53,7 +56,7 @@ class Domain:
         if self.size > 1 and found.numel():
             dist.all_reduce(found, getattr(dist.ReduceOp, how.upper()), group=self.group)
             self.sent += 2 * (self.size - 1) * found.nbytes // self.size
-        return found
+        return found.detach()  # gloo may hold `found` a moment longer, and autograd copies what somebody else holds
 
     def send(self, values: Tensor, to: int) -> Any:
         """Begin to send; keep `values` until it is done."""
@@ -237,9 +240,23 @@ def replicated(x: Tensor, domain: Domain) -> Tensor:
     return _Replicated.apply(x, domain) if x.requires_grad and torch.is_grad_enabled() else x
 
 
+def repeated(x: Tensor, dim: int) -> Tensor | None:
+    """The tensor that `x` repeats along a dimension, if it is a mere view of it whose own gradient nobody asked for."""
+    base, node = x._base, x.grad_fn
+    if base is None or x.stride(dim) or x.retains_grad or x._backward_hooks:
+        return None
+    while node is not None and node is not base.grad_fn and node.name() in VIEWS:
+        node = node.next_functions[0][0]
+    return base if node is base.grad_fn or getattr(node, "variable", None) is base else None
+
+
 def stretch(x: Tensor, dim: int, part: Range, domain: Domain) -> Tensor:
     """A stretch of a plain tensor about to be used with shards; the tensor's gradient is made of all ranks'."""
     if x.requires_grad and torch.is_grad_enabled():
+        base = repeated(x, dim)
+        if base is not None:  # what is owed to all rows is owed to one: the whole's gradient is never laid out
+            shape = [part[1] - part[0] if at == dim % x.ndim else n for at, n in enumerate(x.shape)]
+            return replicated(base, domain).as_strided(shape, x.stride(), x.storage_offset())
         return _Stretch.apply(x, dim, *part, domain)  # type: ignore[no-any-return]
     return x.narrow(dim, part[0], part[1] - part[0])
 
