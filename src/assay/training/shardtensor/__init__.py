@@ -40,7 +40,7 @@ from assay.sim.random import stream
 from assay.sim.ranks import prepare
 from assay.sim.trust import sentence
 from assay.training.shardtensor import pace
-from assay.training.shardtensor.job import IMPORTS, on_ranks
+from assay.training.shardtensor.job import IMPORTS, PATIENCE, on_ranks
 from assay.training.shardtensor.job import Checked as Checked
 from assay.training.shardtensor.job import check as check
 
@@ -119,7 +119,7 @@ def _memory(grids: dict[str, tuple[int, int, int]], seed: int) -> Any:
 
 def training(ranks: int, grid: Sequence[int], steps: int, seed: int) -> dict[str, dict[str, Any]]:
     """A small weather model, trained whole and in stretches on the same days."""
-    found = on_ranks(ranks, _training, *grid, steps, seed)
+    found = on_ranks(ranks, _training, *grid, steps, seed, patience=PATIENCE + 6.0 * steps)  # on a busy machine
     return dict(found[0])
 
 

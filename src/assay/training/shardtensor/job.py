@@ -13,16 +13,16 @@ from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 
 IMPORTS = ("torch", "assay.training.shardtensor.dispatch")
-PATIENCE = 240.0
+PATIENCE = 240.0  # seconds
 
 
-def on_ranks(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+def on_ranks(ranks: int, work: Callable[..., Any], *arguments: Any, patience: float = PATIENCE) -> list[Any]:
     """What every rank of a process group returns; `work(*arguments)` is a top-level function."""
     with (
         scratch() as folder,
         Ranks(ranks, partial(_join, folder=str(folder), work=work), *arguments, imports=IMPORTS) as r,
     ):
-        return r.wait(timeout=PATIENCE)
+        return r.wait(timeout=patience)
 
 
 def _join(rank: Rank, *arguments: Any, folder: str, work: Callable[..., Any]) -> Any:
