@@ -176,7 +176,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         "gradients": once.run(by_gradient, sums, per="race"),
         "hooks": once.run(by_hook, trains, per="race"),
         "loopback": here.with_seeds(quick=2, full=5).run(
-            at_loopback, [{"count": 1 << 20, "rounds": lab.pick(quick=9, full=40)}], per="method"
+            at_loopback, [{"count": 1 << 20, "rounds": lab.pick(quick=120, full=480)}], per="method"
         ),
         "choices": choices,
     }
