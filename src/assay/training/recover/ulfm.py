@@ -51,7 +51,7 @@ class Ulfm:
         self.rank = MPI.COMM_WORLD.Get_rank()
         self._clock = watchdog(math.inf, f"replica {self.rank}")
         self._turn = 0  # votes so far, the same on all members
-        self._left: list[Any] = []  # requests of sums that failed, kept: MPI may still write to their buffers
+        self._left: list[Any] = []  # requests that nobody waits for, kept: MPI may still use their buffers
         with self._bounded():
             self._comm = MPI.COMM_WORLD.Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -88,7 +88,8 @@ class Ulfm:
             while True:
                 self._turn = (self._turn + 1) % TURNS
                 self._comm.Ack_failed()
-                self._members = [one for one in self._members if one not in self._dead()]
+                dead = self._dead()
+                self._members = [one for one in self._members if one not in dead]
                 votes = {self.rank: value}
                 try:
                     votes |= self._votes(mine)
@@ -126,13 +127,28 @@ class Ulfm:
         return found
 
     def _votes(self, mine: bytes) -> dict[int, Any]:
-        """From every member to every other: how long a vote is, then the vote."""
-        others = [one for one in self._members if one != self.rank]
+        """From every member to every other: how long a vote is, then the vote.
+
+        Both are sent before anything is waited for. One that gives up here because of a death leaves others behind who
+        had heard of it before they asked: to them nobody is missing, and they wait for this vote.
+        """
+        others, tag = [one for one in self._members if one != self.rank], 2 * self._turn + 1
+        self._left = [one for one in self._left if not self._done(one)]
+        for one in others:
+            for part in (len(mine).to_bytes(8, "big"), mine):
+                with suppress(self._mpi.Exception):  # it is dead, which is found out below
+                    self._left.append(self._comm.Isend([part, self._mpi.BYTE], one, tag))
         sizes = {one: bytearray(8) for one in others}
-        self._exchange(sizes, dict.fromkeys(others, len(mine).to_bytes(8, "big")), 2 * self._turn + 1)
+        self._exchange(sizes, {}, tag)
         votes = {one: bytearray(int.from_bytes(size, "big")) for one, size in sizes.items()}
-        self._exchange(votes, dict.fromkeys(others, mine), 2 * self._turn + 1)
+        self._exchange(votes, {}, tag)
         return dict(json.loads(bytes(vote)) for vote in votes.values())
+
+    def _done(self, request: Any) -> bool:
+        try:
+            return bool(request.Test())
+        except self._mpi.Exception:
+            return False
 
     def _exchange(self, into: dict[int, Any], out: dict[int, Any], tag: int) -> None:
         """Receive and send, until all of it is done or a member is dead."""
