@@ -33,7 +33,8 @@ class Verbs(click.Group):
         """With the line that each module begins with, read and not imported."""
         found = catalogue.verbs("data")
         with formatter.section("Verbs"):
-            formatter.write_dl([(name, "; ".join(map(_line, found[name]))) for name in sorted(found)])
+            lines = {name: [_line(module).rstrip(".") for module in modules] for name, modules in found.items()}
+            formatter.write_dl([(name, "; ".join(lines[name]) + ".") for name in sorted(found)])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import the verb."""
