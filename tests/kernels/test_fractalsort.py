@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.kernels import sort, sort_file
-from assay.kernels.fractalsort import DISTRIBUTIONS, Index, blocks, drawn, index, packing
+from assay.kernels.fractalsort import DISTRIBUTIONS, Index, blocks, drawn, index, packing, sorting
 from assay.kernels.fractalsort.keys import keys_of
 from assay.kernels.fractalsort.rivals import lsd
 from assay.record.errors import BadInput
@@ -71,6 +71,28 @@ def test_an_index_that_is_not_spent_can_be_written_twice() -> None:
     x = drawn("uniform", 32, 1 << 16, 0)
     made = Index.of(keys_of(x), 2, keep=False)
     assert same(made.materialise(), made.materialise())
+
+
+def crowded(dtype: str, n: int) -> Any:
+    """Most keys in one bin, most of these again, and some of them all alike."""
+    random = np.random.default_rng(5)
+    if dtype.startswith("f"):
+        return random.standard_normal(n).astype(dtype)
+    x = random.integers(0, 1 << 40, n) >> random.integers(0, 40, n)
+    x[: n // 3] = 1 << 20
+    return np.where(random.random(n) < 0.01, x << 20, x).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["u4", "f4", "i8", "f8"])
+def test_bins_that_no_cache_holds_are_cut_again(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorting, "CACHED", 1 << 10)
+    x = crowded(dtype, 30_000)
+    right = np.sort(x)
+    made = Index.of(keys_of(x), 2, keep=False)
+    assert (made.counts.sum(axis=0) * made.packed.itemsize > sorting.CACHED).any()
+    assert same(made.materialise(), right)
+    assert same(made.spent(), right)
+    assert same(index(x, 2).materialise(), right)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=300), st.integers(1, 3))

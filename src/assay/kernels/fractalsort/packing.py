@@ -191,7 +191,10 @@ def write_sorted(source, first, second, shift, tallies, base, kind, sign, nan, o
 
 @njit(cache=True, parallel=True)
 def sort_bins(packed, counts, starts, shift, each, borders, most, kind, sign, nan, low, whole, out):
-    """Sort each bin's entries and write them, as whole keys if so wanted; thread t takes bins borders[t] and on."""
+    """Sort each bin's entries and write them, as whole keys if so wanted; thread t takes bins borders[t] and on.
+
+    It has room for most[t] of them, and leaves larger bins alone.
+    """
     threads, bins = counts.shape
     offsets = np.zeros(bins + 1, np.int64)
     for b in range(bins):
@@ -201,7 +204,7 @@ def sort_bins(packed, counts, starts, shift, each, borders, most, kind, sign, na
         tallies = np.empty((8, 1 << DIGIT), np.uint32)
         for b in range(borders[t], borders[t + 1]):
             n = offsets[b + 1] - offsets[b]
-            if n == 0:
+            if n == 0 or n > most[t]:
                 continue
             base = low + (np.uint64(b) << np.uint64(shift)) if whole else low
             mine = out[offsets[b] : offsets[b + 1]]

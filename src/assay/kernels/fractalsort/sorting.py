@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from assay.kernels.fractalsort import blocks, counting, packing
-from assay.kernels.fractalsort.keys import Keys, decoded, extremes, keys_of, marks, values_of
+from assay.kernels.fractalsort.keys import PLAIN, Keys, decoded, extremes, keys_of, marks, values_of
 from assay.record.errors import BadInput, unreadable
 
 COUNTED_BITS = 20  # keys of so few bits are only counted
 SMALL = 1 << 16  # below, NumPy's sort is done before threads have begun
 LARGE = 1 << 32  # from here on counters of a bin might not do
 CACHED_BITS = 18  # of the number of keys in a bin that is sorted in the cache
+CACHED = 8 << 20  # bytes of a bin above which it is worth a pass of its own
 SAMPLE = 1024  # keys
 
 
@@ -194,19 +195,31 @@ class Index:
 
     def _written(self, out: NDArray[Any], whole: bool) -> NDArray[Any]:
         """Whole keys as words of values; or only entries, each bin's sorted."""
-        sign, _, nan = marks(self.keys)
-        plan, kind = self.plan, self.keys.kind
+        if whole:
+            return self._into(out, self.keys, self.plan.low)
+        return self._into(out, self.keys._replace(kind=PLAIN), np.uint64(0), whole=False)
+
+    def _into(self, out: NDArray[Any], like: Keys, low: Any, whole: bool = True) -> NDArray[Any]:
+        """Keys from `low` up as words like those; a bin that no cache holds is cut into bins of its own."""
+        sign, _, nan = marks(like)
+        plan = self.plan
         if plan.counted:
-            counting.expand(self._ends(), out, kind, sign, nan, plan.low, self.threads)
+            counting.expand(self._ends(), out, like.kind, sign, nan, low, self.threads)
             return out
         each_bin = self.counts.sum(axis=0)
-        ends, n = np.cumsum(each_bin), len(out)
-        borders = np.searchsorted(ends, [n * t // self.threads for t in range(self.threads + 1)])
-        borders[0], borders[-1] = 0, len(each_bin)
-        most = np.array([each_bin[a:b].max(initial=1) for a, b in pairwise(borders.tolist())])
-        low, kind = (plan.low, kind) if whole else (np.uint64(0), 0)
-        packing.sort_bins(self.packed, self.counts, self.starts, plan.entry_bits, plan.each, borders, most, kind, sign,
-                          nan, low, whole, out)  # fmt: skip
+        ends, large = np.cumsum(each_bin), (each_bin * self.packed.itemsize > CACHED) & (plan.each == 1)
+        for b in np.flatnonzero(large).tolist():
+            source = self.packed[self.starts[0, b] :][: each_bin[b]]  # all threads' parts in a row
+            within = Index.of(Keys(source, PLAIN, source.dtype), self.threads, keep=False)
+            base = low + np.uint64(b << plan.entry_bits if whole else 0)
+            within._into(out[ends[b] - each_bin[b] : ends[b]], like, base + within.plan.low)
+        here = np.where(large, 0, each_bin)
+        shares = [here.sum() * t // self.threads for t in range(self.threads + 1)]
+        borders = np.searchsorted(np.cumsum(here), shares)
+        borders[0], borders[-1] = 0, len(here)
+        most = np.array([here[a:b].max(initial=1) for a, b in pairwise(borders.tolist())])
+        packing.sort_bins(self.packed, self.counts, self.starts, plan.entry_bits, plan.each, borders, most, like.kind,
+                          sign, nan, low, whole, out)  # fmt: skip
         return out
 
 
