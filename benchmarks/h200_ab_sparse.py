@@ -130,10 +130,11 @@ def fastest(candidates, make, rounds=5):
 
 # Tile, warps, tiles of a run, stages.
 ESTIMATES = (
-    (16, 1, 1, 1), (16, 2, 1, 1), (32, 2, 1, 1), (32, 2, 2, 2), (32, 2, 4, 3), (64, 2, 1, 1), (64, 4, 1, 1),
-    (64, 4, 2, 2), (64, 4, 3, 3), (64, 4, 4, 3), (64, 4, 8, 3), (128, 8, 1, 1), (128, 8, 2, 2),
+    (16, 1, 1, 1), (16, 2, 1, 1), (32, 2, 1, 1), (32, 4, 1, 1), (32, 2, 2, 2), (32, 4, 2, 2), (32, 2, 4, 3),
+    (64, 2, 1, 1), (64, 4, 1, 1), (64, 4, 2, 2), (64, 4, 3, 3), (64, 4, 4, 3), (64, 4, 8, 3), (128, 8, 1, 1),
+    (128, 8, 2, 2),
 )  # fmt: skip
-READS = ((32, 2, 3), (64, 4, 2), (64, 4, 3), (128, 8, 2))  # tokens, warps, stages
+READS = ((32, 2, 3), (64, 2, 2), (64, 4, 2), (64, 4, 3))  # tokens, warps, stages
 SPLITS = (4, 8, 16, 32, 64, 128)
 if not CUDA:
     ESTIMATES, READS, SPLITS = ((32, 4, 2, 1),), ((32, 2, 3),), (4, 8)
@@ -153,7 +154,11 @@ def ranked(candidates, make):
     return sorted(known, key=known.get) if known else candidates[:1]
 
 
-FIELDS = (("tile", "tile_warps", "run", "tile_stages"), ("choose_warps",), ("read", "read_warps", "stages", "splits"))
+FIELDS = (
+    ("tile", "tile_warps", "run", "tile_stages"),
+    ("choose_warps", "choose_threads"),
+    ("read", "read_warps", "stages", "splits"),
+)
 
 
 def taken(step, run, *parts):
@@ -173,9 +178,11 @@ def tuned(caches, sizes, bits):
         found.append(ranked(ESTIMATES, runs))
         runs(found[0][0])()
         least = min(32, max(4, step.most_blocks // 1024))  # at most 32 scores a thread, where that goes
-        ways = {least, min(32, 2 * least)} | ({0} if CUDA and gpu.histograms(1) else set())
+        ways = [(warps, 0) for warps in sorted({least, min(32, 2 * least)})]
+        if CUDA and gpu.histograms(1024):
+            ways += [(least, threads) for threads in (512, 1024) if step.most_blocks <= 32 * threads]
         runs = lambda one: taken(step, step.choose, (choosing, one))  # noqa: E731
-        found.append(ranked([(warps,) for warps in sorted(ways)], runs))
+        found.append(ranked(ways, runs))
         runs(found[1][0])()
     # The splits that fill the GPU two to eight times over, with each way to read; then nothing is guessed.
     programs = caches.batch * caches.heads

@@ -20,6 +20,7 @@ TARGET = Path(__file__).parents[1] / "src/assay/kernels/engine/h200.json"
 CUCO = Path(__file__).parents[1] / "src/assay/training/cuco/h200.json"  # another room's, with every round
 PASSING = ("took", "done", "error", "failed")
 GROUPS = {"merbit": ("matrix", "dtype"), "etap-mla": ("what",)}
+GROUPS |= {f"falcongemm{part}": ("dtype",) for part in ("", "-profile", "-frontier", "-squares", "-prefill")}
 
 
 def short(row: dict[str, Any]) -> dict[str, Any]:

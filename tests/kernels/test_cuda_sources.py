@@ -232,11 +232,11 @@ def test_without_a_gpu_products_stay_on_the_cpu_and_say_why() -> None:
         spmv(a, where="gpu")
 
 
-@given(st.integers(0, 10**6), st.sampled_from(["apart", "few values", "all alike", "huge"]))
-@settings(max_examples=25, deadline=None)
-def test_the_blocks_with_the_highest_scores_are_chosen_equal_ones_by_place(seed: int, kind: str) -> None:
+@given(st.integers(0, 10**6), st.sampled_from(["apart", "few values", "all alike", "huge"]), st.sampled_from([10, 11]))
+@settings(max_examples=30, deadline=None)
+def test_the_blocks_with_the_highest_scores_are_chosen_equal_ones_by_place(seed: int, kind: str, bits: int) -> None:
     random, threads, each, heads, caches = np.random.default_rng(seed), 64, 6, 3, 2
-    device = OnCpu(SOURCES / "ab_sparse/choose.cu", THREADS=threads, EACH=each)
+    device = OnCpu(SOURCES / "ab_sparse/choose.cu", THREADS=threads, EACH=each, BITS=bits)
     sizes = random.integers(1, threads * each + 1, heads)
     wanted = random.integers(0, sizes + 1)
     first, begin = (np.concatenate([[0], np.cumsum(x)]).astype(np.int32) for x in (sizes, wanted))

@@ -1,13 +1,12 @@
 // The blocks of each head with the highest scores: a block of threads a head and cache, scores in registers.
 //
-// Compiled by NVRTC with -DTHREADS=n -DEACH=n (scores a thread at most) on a GPU, and by g++ over engine/cuda_on_cpu.h
-// in tests. A histogram over equal steps from the lowest score to the highest says in which step the last to be taken
+// Compiled by NVRTC with -DTHREADS=n -DEACH=n (scores a thread at most) -DBITS=n on a GPU, and by g++ over
+// engine/cuda_on_cpu.h in tests. A histogram over equal steps from the lowest score to the highest says in which step the last to be taken
 // lies; if a warp can hold what lies there, that is compared one with another. Else the scores, as whole numbers in their
-// order, are narrowed down by histograms of 11 bits at a time. Equal scores go by place. Who is taken is marked in words
+// order, are narrowed down by histograms of BITS bits at a time. Equal scores go by place. Who is taken is marked in words
 // of 32 places, so that few threads write them down in their order. Instructions bind: each is issued for every score.
 
 #define FULL 0xffffffffu
-#define BITS 11
 #define BINS (1 << BITS)
 #define WARPS (THREADS / 32)
 #define SHARE (BINS / THREADS)  // bins of a thread

@@ -51,10 +51,48 @@ def small(code):
     return (code.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True) - 1024.0
 
 
+# Four bytes become four numbers and four more, two an instruction: codes below 16 are the last bits of 1024 + code, and
+# those four bits further up of 1024 + 16 code; then times scale, plus zero. The compiler would do one at a time.
+PACKED: tl.constexpr = tl.constexpr("""
+{
+    .reg .b32 p, q, low, high, large, part, minus;
+    mov.b32 large, 0x64006400;
+    mov.b32 part, 0x2c002c00;
+    mov.b32 minus, 0xd400d400;
+    prmt.b32 p, $4, 0, 0x4140;
+    prmt.b32 q, $4, 0, 0x4342;
+    lop3.b32 low, p, 0x000f000f, large, 0xea;
+    lop3.b32 high, p, 0x00f000f0, large, 0xea;
+    sub.rn.f16x2 low, low, large;
+    fma.rn.f16x2 high, high, part, minus;
+    fma.rn.f16x2 $0, low, $5, $7;
+    fma.rn.f16x2 $2, high, $9, $11;
+    lop3.b32 low, q, 0x000f000f, large, 0xea;
+    lop3.b32 high, q, 0x00f000f0, large, 0xea;
+    sub.rn.f16x2 low, low, large;
+    fma.rn.f16x2 high, high, part, minus;
+    fma.rn.f16x2 $1, low, $6, $8;
+    fma.rn.f16x2 $3, high, $10, $12;
+}
+""")
+REGISTERS: tl.constexpr = tl.constexpr("=&r,=&r,=&r,=&r,r,r,r,r,r,r,r,r,r")
+
+
+@triton.jit
+def numbers(code, scale, WIDTH: tl.constexpr, FAST: tl.constexpr):
+    """Lower and upper corners from their codes, in half precision."""
+    s, z, t, y = tl.load(scale), tl.load(scale + WIDTH), tl.load(scale + 2 * WIDTH), tl.load(scale + 3 * WIDTH)
+    if FAST:
+        return tl.inline_asm_elementwise(
+            PACKED, REGISTERS, [code, s, z, t, y], dtype=(tl.float16, tl.float16), is_pure=True, pack=4
+        )
+    return small(code & 15) * s + z, small(code >> 4) * t + y
+
+
 @triton.jit
 def estimate_codes(
-    q, codes, fold, tiles, scored, blocks, heads, groups, group,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr,
+    q, codes, fold, tiles, scored, blocks, heads, groups, group, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    ROWS: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """The best score that any query of a group can reach in each block, from corners of 4 bits."""
     tile, cache = tiles + tl.program_id(0) * 5, tl.program_id(1).to(tl.int64)
@@ -70,8 +108,7 @@ def estimate_codes(
         at = start + some * TOGETHER
         code = tl.load(codes + (cache * blocks + at + i) * WIDTH + c, mask=at + i < end, other=0)
         scale = fold + (pair * groups + tl.minimum((at - first) >> bits, groups - 1)) * 4 * WIDTH + c
-        lower = small(code & 15) * tl.load(scale) + tl.load(scale + WIDTH)
-        upper = small(code >> 4) * tl.load(scale + 2 * WIDTH) + tl.load(scale + 3 * WIDTH)
+        lower, upper = numbers(code, scale, WIDTH, FAST)
         scores = tl.dot(tl.reshape(lower, (TILE, WIDTH)), down)
         scores += tl.dot(tl.reshape(upper, (TILE, WIDTH)), up)
         scores = tl.where(row[None, :] < group, scores, float("-inf"))
@@ -188,18 +225,18 @@ def merge(parts, most, total, out, splits, group, WIDTH: tl.constexpr, SPLITS: t
     tl.store(out + (pair * group + g) * WIDTH + c, mixed.to(out.dtype.element_ty))
 
 
-THREADS = 1024  # of a block of choose.cu
-
-
 @functools.cache
-def histograms(each):
-    """The kernel of `choose.cu` for so many scores a thread at most, or None without CuPy."""
+def histograms(most, threads=1024):
+    """The kernel of `choose.cu` for so many scores of a head at most, or None without CuPy."""
     try:
         import cupy
     except ImportError:
         return None
     code = Path(__file__).with_name("choose.cu").read_text(encoding="utf-8")
-    options = ("--std=c++17", f"-DTHREADS={THREADS}", f"-DEACH={each}")
+    bits = (
+        10 if most <= 1 << 14 else 11
+    )  # so many steps that a warp can hold what lies in one; fewer are soon looked at
+    options = ("--std=c++17", f"-DTHREADS={threads}", f"-DEACH={triton.cdiv(most, threads)}", f"-DBITS={bits}")
     return cupy.RawModule(code=code, options=options).get_function("choose")
 
 
@@ -214,7 +251,8 @@ class Setting:
     tile_warps: int = 4
     run: int = 1  # tiles that it takes one after the other
     tile_stages: int = 1
-    choose_warps: int = 16  # 0: by histograms, with CuPy
+    choose_warps: int = 16
+    choose_threads: int = 0  # by histograms with so many threads, with CuPy; 0: by bisection with those warps
     read: int = 64  # tokens that an attending program reads at once
     read_warps: int = 4
     stages: int = 2
@@ -322,7 +360,7 @@ class Step:
         if self.bits == 4:
             estimate_codes[grid](
                 q, self.summaries, self.fold, self.runs, self.scored, self.blocks, self.heads, self.groups,
-                self.group, TOGETHER=TOGETHER, **fixed,
+                self.group, TOGETHER=TOGETHER, FAST=self.keys.is_cuda, **fixed,
             )  # fmt: skip
         else:
             estimate_corners[grid](
@@ -330,14 +368,14 @@ class Step:
             )
 
     def choose(self):
-        if not self.setting.choose_warps:
+        if threads := self.setting.choose_threads:
             import cupy
 
-            kernel = histograms(triton.cdiv(self.most_blocks, THREADS))
+            kernel = histograms(self.most_blocks, threads)
             pointers = [x.data_ptr() for x in (self.scored, self.first, self.begin, self.chosen)]
             numbers = [cupy.int32(n) for n in (self.blocks, self.picks, self.heads)]
             with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
-                kernel((self.heads * self.caches,), (THREADS,), (*pointers, *numbers))
+                kernel((self.heads * self.caches,), (threads,), (*pointers, *numbers))
             return
         choose[(self.heads, self.caches)](
             self.scored, self.first, self.begin, self.chosen, self.blocks, self.picks, MOST=self.most_blocks,

@@ -5,6 +5,9 @@ vendor reaches at *their* size, and of its passes: bytes moved, and terms added 
 less than the vendor's own time by more than two parts in a hundred and what the model hoped too much on shapes held
 out.
 
+On a GPU rates jump from size to size by as much as schemes gain, so there the model only says what is worth a trial
+(`plausible`), and what the trial measured decides (`settle`).
+
 The form of the model is reconstructed: the paper says that it weighs arithmetic against bandwidth.
 """
 
@@ -14,7 +17,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +25,19 @@ from assay.kernels.falcongemm.schemes import Scheme, library
 
 MARGIN = 0.02  # a smaller gain is not worth the rounding
 VENDOR = "vendor"
+TRIED = 4  # ways that a trial compares with the vendor at most
+
+
+class Plan(NamedTuple):
+    """A scheme, and how its products are handed to the vendor: `staged`, one by one, or `batched`, in one call."""
+
+    scheme: Scheme
+    way: str
+
+    @property
+    def name(self) -> str:
+        """As rows and trials call it."""
+        return f"{self.scheme.name}, {self.way}"
 
 
 class Work(NamedTuple):
@@ -85,32 +101,37 @@ class Profile:
     adding: float  # seconds a byte
     start: float  # seconds that a product or a pass takes even if it is empty
     off: float = 0.0  # how much too well it thinks of schemes, on shapes held out
+    shy: float = 0.0  # how much too badly, on the same
+    batched: tuple[float, ...] = ()  # FLOP/s of seven products in one call, sizes as in `rates`; none: not measured
+    floor: float = 0.0  # seconds that it takes to launch all of a scheme, however small its matrices
     align: int = 1  # entries that blocks are filled up to: more than one on a GPU
     threads: int = 1
     measured: str = ""
 
-    def rate(self, shape: tuple[int, int, int]) -> float:
+    def rate(self, shape: tuple[int, int, int], way: str = "staged") -> float:
         """FLOP/s of the vendor's product: between the grid's sizes by their logarithms, beyond it those of its rim."""
         near = [_between(size, self.sizes) for size in shape]
+        rates = self.batched if way == "batched" else self.rates
         count, total = len(self.sizes), 0.0
         for i, p in near[0]:
             for j, q in near[1]:
                 for k, r in near[2]:
-                    total += p * q * r * math.log(self.rates[(i * count + j) * count + k])
+                    total += p * q * r * math.log(rates[(i * count + j) * count + k])
         return math.exp(total)
 
-    def product(self, shape: tuple[int, int, int]) -> float:
-        """Seconds of one product by the vendor."""
-        return 2.0 * shape[0] * shape[1] * shape[2] / self.rate(shape)
+    def product(self, shape: tuple[int, int, int], way: str = "staged") -> float:
+        """Seconds of one product by the vendor, alone or as one of several."""
+        return 2.0 * shape[0] * shape[1] * shape[2] / self.rate(shape, way)
 
-    def seconds(self, shape: tuple[int, int, int], scheme: Scheme | None, static: bool = False) -> float:
-        """Seconds by a scheme, or by the vendor."""
+    def seconds(self, shape: tuple[int, int, int], scheme: Scheme | None, static: bool = False, way: str = "") -> float:
+        """Seconds by the vendor, or by a scheme: handing on its products in one way, or in the faster one."""
         if scheme is None:
             return self.product(shape)
+        ways = (way,) if way else ("staged", "batched") if self.batched else ("staged",)
         passes = work(shape, scheme, static, self.align)
-        products = scheme.rank * self.product(blocks(shape, scheme, self.align))
+        products = scheme.rank * min(self.product(blocks(shape, scheme, self.align), way) for way in ways)
         own = self.itemsize * (passes.moved * self.moving + passes.added * self.adding)
-        return products + own + (2 if static else 3) * self.start
+        return max(self.floor, products + own + (2 if static else 3) * self.start)
 
 
 def hope(logs: list[float]) -> float:
@@ -120,6 +141,15 @@ def hope(logs: list[float]) -> float:
     (0.0, 0.03)
     """
     return max(0.0, float(np.percentile(logs, 75)))
+
+
+def doubt(logs: list[float]) -> float:
+    """How much too badly it thinks of them, at most: what it rules out must be sure to lose.
+
+    >>> doubt([-0.05, 0.01]), doubt([0.01, 0.04])
+    (0.05, 0.0)
+    """
+    return max(0.0, -min(logs))
 
 
 class Choice(NamedTuple):
@@ -156,6 +186,52 @@ def choose(
     told = f"{'gain' if gain > 0 else 'lose'} {abs(gain):.0%}".replace("%", " %")
     why = f"the best scheme would {told} ({best.name})"
     return Choice(None, taken, gain, f"{why}, and {needed:.1%} are asked for".replace("%", " %") if gain > 0 else why)
+
+
+def plausible(profile: Profile, shape: tuple[int, int, int], plans: Iterable[Plan], static: bool = False) -> list[Plan]:
+    """What is worth a trial beside the vendor: the best predicted, as far as the model's own error lets them gain.
+
+    >>> from assay.kernels.falcongemm.schemes import named
+    >>> slow = Profile("toy", "f32", 4, (256, 1024), (1e9,) * 8, 1e-10, 1e-11, 0.0)
+    >>> plans = [Plan(named("winograd"), "staged")]
+    >>> [len(plausible(slow, (n, n, n), plans)) for n in (4, 4096)]
+    [0, 1]
+    """
+    known = {plan: profile.seconds(shape, plan.scheme, static, plan.way) for plan in plans}
+    bar = profile.seconds(shape, None) * math.exp(profile.shy) / (1 + MARGIN)
+    return [plan for plan in sorted(known, key=lambda plan: known[plan]) if known[plan] < bar][:TRIED]
+
+
+Key = TypeVar("Key")
+
+
+def settle(seconds: dict[Key, list[float]], vendor: Key) -> Key:
+    """Who is taken after a trial of some rounds: the fastest, if it gained more than the margin in every round.
+
+    What a scheme costs beside time (rounding, memory) does not vary, and is what the margin is for; times do, so a gain
+    that one round did not show is none. With a scheme as fast as the vendor, and times that are off by two hundredths,
+    five rounds would take it once in a thousand times.
+
+    >>> settle({"vendor": [1.0, 1.1], "a": [0.9, 1.0], "b": [0.8, 1.2]}, "vendor")
+    'a'
+    >>> settle({"vendor": [1.0, 1.0], "a": [0.9, 0.99]}, "vendor")
+    'vendor'
+    """
+    others = [name for name in seconds if name != vendor]
+    best = min(others, key=lambda name: float(np.median(seconds[name])), default=vendor)
+    gains = [theirs / ours - 1 for theirs, ours in zip(seconds[vendor], seconds[best], strict=True)]
+    return best if min(gains) > MARGIN else vendor
+
+
+def least(shape: tuple[int, int, int], scheme: Scheme, itemsize: int, peak: float, bandwidth: float) -> float:
+    """Seconds below which no way to run a scheme can come: its products at the peak, its passes at the bandwidth.
+
+    >>> from assay.kernels.falcongemm.schemes import named
+    >>> least((4, 4, 4), named("strassen"), 1, 1.0, math.inf)  # 7 products of 2 x 2
+    112.0
+    """
+    high, deep, wide = blocks(shape, scheme)
+    return 2.0 * scheme.rank * high * deep * wide / peak + itemsize * work(shape, scheme).moved / bandwidth
 
 
 def frontier(profile: Profile, static: bool = False, largest: int = 1 << 16) -> int | None:

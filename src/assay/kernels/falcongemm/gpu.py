@@ -2,7 +2,8 @@
 
 Ways: `staged` hands the sums to the vendor product by product, `batched` in one call, `grouped` multiplies in a kernel
 of ours that keeps the result's blocks on the chip, `fused` also forms A's sums while it loads. The study's script tries
-all of them on an H200; `gemm` takes the first for few products and the second for many.
+all of them on an H200. `gemm` has the model name what may pay, and on the first product of a shape tries that beside
+the vendor.
 
 Nothing here imports the rest of assay beside schemes and the decision, so the script runs where assay is not installed.
 """
@@ -11,10 +12,22 @@ Nothing here imports the rest of assay beside schemes and the decision, so the s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
-from typing import Any
+from math import log
+from typing import Any, NamedTuple
 
-from assay.kernels.falcongemm.decision import VENDOR, Profile, blocks, choose, work
+from assay.kernels.falcongemm.decision import (
+    VENDOR,
+    Plan,
+    Profile,
+    blocks,
+    doubt,
+    hope,
+    plausible,
+    settle,
+    work,
+)
 from assay.kernels.falcongemm.schemes import Scheme, named
 from assay.kernels.falcongemm.triton_source import kernels
 from assay.record.errors import BadInput
@@ -26,7 +39,14 @@ KINDS = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16
 TILES = ((128, 64, 64, 8, 3), (64, 128, 64, 8, 3), (64, 64, 64, 4, 3), (64, 64, 32, 8, 3), (64, 64, 16, 8, 2))
 PASS = (4, 256, 4)  # rows and columns of a tile of a pass, and warps
 ALIGN = 16  # entries that blocks are filled up to: vector loads, and the vendor's tensor cores, want it
-FEW = 8  # products up to which they go to the vendor one by one
+FEW = 16  # products up to which they may go to the vendor one by one
+ROUNDS = 5  # of a trial
+SHORT = 0.05  # seconds of the longest product that is run to check a profile
+# Shapes that a profile's errors are measured on: of no model, and between the grid's sizes. As many as fit.
+HELD_OUT = (
+    (3008, 3008, 3008), (6016, 2496, 4992), (2624, 8960, 3520), (9984, 3328, 7040), (5312, 11008, 5312),
+    (8960, 8960, 8960), (13056, 6528, 9984), (12032, 13952, 12032),
+)  # fmt: skip
 MOST = 0.8  # of the free memory that a scheme may take
 
 
@@ -111,7 +131,7 @@ def multiply(
     """The product by a scheme on the GPU. `weights` are B's sums made before; a given flag is not acted upon."""
     import torch
 
-    way = way or ("staged" if scheme.rank <= FEW else "batched")
+    way = way or "batched"
     right = sums(b, scheme, "b") if weights is None else weights
     out = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
     seen = torch.zeros(1, dtype=torch.int32, device=a.device) if flag is None else flag
@@ -180,24 +200,44 @@ def kind(dtype: Any) -> str:
     return "tf32" if precision(dtype) == "tf32" else KINDS[name]
 
 
+@cache
+def plans() -> tuple[Plan, ...]:
+    """All that `gemm` chooses from: every scheme in one call, those of few products also one by one."""
+    some = [named(name) for name in SCHEMES]
+    return (*(Plan(one, "batched") for one in some), *(Plan(one, "staged") for one in some if one.rank <= FEW))
+
+
+def _rates(dtype: Any, sizes: tuple[int, ...], together: int) -> tuple[float, ...]:
+    """FLOP/s of the vendor over a grid of sizes, by so many products in a call."""
+    import numpy as np
+    import torch
+
+    top, rates = sizes[-1], []
+    x, y = (torch.randn(together * top * top, device="cuda", dtype=torch.float32).to(dtype) for _ in range(2))
+    out = torch.empty(together * top * top, device="cuda", dtype=dtype)
+    for m in sizes:
+        for k in sizes:
+            for n in sizes:
+                p, q, r = (
+                    part[: together * i * j].view(together, i, j) for part, i, j in ((x, m, k), (y, k, n), (out, m, n))
+                )
+                run = {
+                    "": lambda p=p, q=q, r=r: torch.bmm(p, q, out=r) if together > 1 else torch.mm(p[0], q[0], out=r[0])
+                }
+                timed(run, 1)
+                rates.append(together * 2.0 * m * k * n / float(np.median(timed(run, 3)[""])))
+    return tuple(rates)
+
+
 def measure(dtype: Any, largest: int = GRID[-1]) -> Profile:
-    """This GPU's profile: the vendor's products over a grid of sizes, and the passes of two schemes."""
+    """This GPU's profile: the vendor's products over a grid of sizes, alone and seven in a call, the passes of two
+    schemes, and how far it is off on shapes held out."""
     import numpy as np
     import torch
 
     sizes = tuple(size for size in GRID if size <= largest)
-    top = sizes[-1]
-    x, y = (torch.randn((top, top), device="cuda", dtype=torch.float32).to(dtype) for _ in range(2))
-    rates = []
-    for m in sizes:
-        for k in sizes:
-            for n in sizes:
-                p, q = x.view(-1)[: m * k].view(m, k), y.view(-1)[: k * n].view(k, n)
-                torch.mm(p, q)
-                seconds = timed({"": lambda p=p, q=q: torch.mm(p, q)}, 3)[""]
-                rates.append(2.0 * m * k * n / float(np.median(seconds)))
-    n, taken, rows = min(8192, top), [], []
-    a, out = x[:n, :n].contiguous(), torch.empty((n, n), dtype=dtype, device="cuda")
+    n, taken, rows = min(8192, sizes[-1]), [], []
+    a, out = torch.randn((n, n), device="cuda").to(dtype), torch.empty((n, n), dtype=dtype, device="cuda")
     flag = torch.zeros(1, dtype=torch.int32, device="cuda")
     for name in ("winograd", "winograd of winograd"):
         scheme = named(name)
@@ -214,29 +254,105 @@ def measure(dtype: Any, largest: int = GRID[-1]) -> Profile:
     moving, adding = np.linalg.solve(np.array(rows, float), np.array(taken))
     if adding < 0 or moving < 0:
         moving, adding = max(t / row[0] for t, row in zip(taken, rows, strict=True)), 0.0
-    return Profile(torch.cuda.get_device_name(), kind(dtype), a.element_size(), sizes, tuple(rates), float(moving),
-                   float(adding), 5e-6, align=ALIGN, threads=0)  # fmt: skip
+    small = {"": lambda: multiply(a[:64, :64], a[:64, :64], named("winograd"))}
+    timed(small, 2)
+    # Blocks are half a matrix at most, so seven of the largest would only take memory: its rate is that of the next.
+    few = _rates(dtype, sizes[:-1], 7)
+    kept = np.pad(np.reshape(few, (len(sizes) - 1,) * 3), (0, 1), mode="edge")
+    found = Profile(torch.cuda.get_device_name(), kind(dtype), a.element_size(), sizes, _rates(dtype, sizes, 1),
+                    float(moving), float(adding), 5e-6, align=ALIGN, threads=0, batched=tuple(kept.ravel().tolist()),
+                    floor=float(np.median(timed(small, 5)[""])))  # fmt: skip
+    return _checked(found, dtype)
+
+
+def _checked(profile: Profile, dtype: Any) -> Profile:
+    """The same with how much too well and too badly it thinks of schemes on shapes that it was not fitted to."""
+    import numpy as np
+    import torch
+
+    best, every = [], []
+    for shape in HELD_OUT:
+        if profile.seconds(shape, None) > SHORT:
+            continue
+        m, k, n = shape
+        a, b = (torch.randn(size, device="cuda").to(dtype) for size in ((m, k), (k, n)))
+        seconds = {name: float(np.median(x)) for name, x in timed_ways(a, b, plans()).items()}
+        logs = {}
+        for plan in plans():
+            predicted = profile.seconds(shape, plan.scheme, way=plan.way) / profile.seconds(shape, None)
+            logs[predicted] = log(seconds[plan.name] / seconds[VENDOR] / predicted)
+        best.append(logs[min(logs)])  # what the model would take, and so the one it may think too well of
+        every += logs.values()
+    return replace(profile, off=hope(best), shy=doubt(every))
+
+
+def timed_ways(a: Any, b: Any, some: Any, rounds: int = ROUNDS, weights: Any = None) -> dict[str, list[float]]:
+    """Seconds of the vendor and of some plans in each round, in turns, each run once before."""
+    import torch
+
+    kept = weights or {}
+    runs = {VENDOR: lambda: torch.mm(a, b)}
+    runs |= {
+        plan.name: lambda plan=plan: multiply(a, b, plan.scheme, plan.way, kept.get(plan.scheme.name)) for plan in some
+    }
+    timed(runs, 1)
+    return timed(runs, rounds)
 
 
 _PROFILES: dict[str, Profile] = {}
-_CONFIRMED: dict[tuple[Any, ...], bool] = {}
+_SETTLED: dict[tuple[Any, ...], Plan | None] = {}
 
 
-def _confirmed(a: Any, b: Any, scheme: Scheme) -> bool:
-    """Whether the scheme was faster than the vendor when both ran once on this shape: asked at its first product."""
+def _profile(dtype: Any) -> Profile:
+    name = kind(dtype)
+    if name not in _PROFILES:
+        _PROFILES[name] = measure(dtype, 8192)
+    return _PROFILES[name]
+
+
+def tried(a: Any, b: Any, profile: Profile, weights: Any = None) -> Plan | None:
+    """Who a trial on these matrices takes: a plan, or None for the vendor. Without plausible plans there is none."""
+    shape = (a.shape[0], a.shape[1], b.shape[1])
+    some = [plan for plan in plausible(profile, shape, plans(), bool(weights)) if _fits(shape, plan, a.element_size())]
+    if weights:
+        some = [plan for plan in some if plan.scheme.name in weights]
+    if not some:
+        return None
+    taken = settle(timed_ways(a, b, some, weights=weights), VENDOR)
+    return next((plan for plan in some if plan.name == taken), None)
+
+
+def _fits(shape: tuple[int, int, int], plan: Plan, size: int) -> bool:
+    """Whether sums and products have room in what is free."""
     import torch
 
-    key = (kind(a.dtype), a.shape, b.shape, scheme.name)
-    if key not in _CONFIRMED:
-        runs = {"scheme": lambda: multiply(a, b, scheme), VENDOR: lambda: torch.mm(a, b)}
-        timed(runs, 1)
-        seconds = timed(runs, 1)
-        _CONFIRMED[key] = seconds["scheme"][0] < seconds[VENDOR][0]
-    return _CONFIRMED[key]
+    high, deep, wide = blocks(shape, plan.scheme, ALIGN)
+    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return size * plan.scheme.rank * (high * deep + deep * wide + high * wide) <= MOST * free
 
 
-def gemm(a: Any, b: Any, scheme: str = "auto") -> Any:
-    """The product of two matrices on the GPU, by the scheme that pays there; the first of a dtype measures the GPU."""
+class Kept(NamedTuple):
+    """A right operand whose sums were made before, and by which plan; without one the vendor multiplies."""
+
+    b: Any
+    plan: Plan | None
+    sums: Any
+
+
+def weights(b: Any, rows: int) -> Kept:
+    """A right operand on the GPU for many products with about `rows` rows: its sums are made once, where that pays."""
+    import torch
+
+    a = torch.randn((rows, b.shape[0]), device=b.device).to(b.dtype)
+    _checked_pair(a, b)
+    if min(rows, *b.shape) < GRID[0]:
+        return Kept(b, None, None)
+    some = plausible(_profile(b.dtype), (rows, *b.shape), plans(), True)
+    plan = tried(a, b, _profile(b.dtype), {one.scheme.name: sums(b, one.scheme, "b") for one in some})
+    return Kept(b, plan, sums(b, plan.scheme, "b") if plan else None)
+
+
+def _checked_pair(a: Any, b: Any) -> None:
     import torch
 
     for name, x in (("a", a), ("b", b)):
@@ -248,19 +364,26 @@ def gemm(a: Any, b: Any, scheme: str = "auto") -> Any:
             raise BadInput(f"{name}: {x.shape[0]} x {x.shape[1]} is empty: there is nothing to multiply")
     if a.dtype != b.dtype or a.shape[1] != b.shape[0]:
         raise BadInput(f"a is {tuple(a.shape)} of {a.dtype} and b {tuple(b.shape)} of {b.dtype}: they do not match")
-    shape = (a.shape[0], a.shape[1], b.shape[1])
-    free = torch.cuda.mem_get_info()[0]
-    if (size := shape[0] * shape[2] * a.element_size()) > free:
+    size, free = a.shape[0] * b.shape[1] * a.element_size(), torch.cuda.mem_get_info()[0]
+    if size > free:
         raise BadInput(f"the product takes {size / 1e9:.1f} GB and {free / 1e9:.1f} are free: multiply a part at once")
-    chosen = None
+
+
+def gemm(a: Any, b: Any, scheme: str = "auto") -> Any:
+    """The product of two matrices on the GPU by what pays there. The first of a dtype measures the GPU, the first of a
+    shape tries what may pay on it."""
+    import torch
+
+    if isinstance(b, Kept):
+        _checked_pair(a, b.b)
+        return multiply(a, b.b, b.plan.scheme, b.plan.way, b.sums) if b.plan else torch.mm(a, b.b)
+    _checked_pair(a, b)
+    shape = (a.shape[0], a.shape[1], b.shape[1])
+    plan = None if scheme in ("auto", VENDOR) else Plan(named(scheme), "batched")
     if scheme == "auto" and min(shape) >= GRID[0]:
-        name = kind(a.dtype)
-        if name not in _PROFILES:
-            _PROFILES[name] = measure(a.dtype, 8192)
-        chosen = choose(_PROFILES[name], shape, map(named, SCHEMES)).scheme
-        chosen = chosen if chosen and _confirmed(a, b, chosen) else None
-    elif scheme not in ("auto", VENDOR):
-        chosen = named(scheme)
-    high, deep, wide = blocks(shape, chosen, ALIGN) if chosen else (0, 0, 0)
-    room = a.element_size() * (chosen.rank if chosen else 0) * (high * deep + deep * wide + high * wide)
-    return multiply(a, b, chosen) if chosen and room <= MOST * free else torch.mm(a, b)
+        key = (kind(a.dtype), shape, a.stride(), b.stride())
+        if key not in _SETTLED:
+            _SETTLED[key] = tried(a, b, _profile(a.dtype))
+        plan = _SETTLED[key]
+    fits = plan and _fits(shape, plan, a.element_size())
+    return multiply(a, b, plan.scheme, plan.way) if plan and fits else torch.mm(a, b)

@@ -139,12 +139,18 @@ def _by(a: Any, b: Any, scheme: Scheme | None, weights: list[Any] | None) -> Any
     return out if finite else np.matmul(a, b, out=out)
 
 
-def gemm_weights(b: Any, rows: int, scheme: str = "auto") -> Weights:
+def gemm_weights(b: Any, rows: int, scheme: str = "auto") -> Any:
     """A right operand for many products with about `rows` rows on the left: combined once, where a scheme pays.
+
+    Of a matrix on a GPU, what pays is tried there at once; `scheme` is for processors.
 
     >>> gemm(np.eye(3), gemm_weights(np.ones((3, 3)), rows=3)).sum()
     np.float64(9.0)
     """
+    if _torch(b) and getattr(b, "is_cuda", False):
+        from assay.kernels.falcongemm import gpu
+
+        return gpu.weights(b, rows)
     _shape(b.T[:1] if isinstance(b, np.ndarray) and b.ndim == 2 else b, b)
     shape = (rows, *b.shape)
     choice = decide_gemm(shape, KINDS[b.dtype.name], static=True) if scheme == "auto" else None
