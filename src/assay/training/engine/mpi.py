@@ -193,7 +193,10 @@ class Job:
                 raise RankFailed(f"no answer from rank {', '.join(map(str, sorted(waiting)))} in {self.limit:g} s")
             time.sleep(TICK)
         if not found:
-            raise RankFailed(f"no rank lived: {self.said()}")
+            code = self._process.poll() if self._process else None
+            raise RankFailed(
+                f"no rank lived, mpirun {'goes on' if code is None else f'ended with {code}'}: {self.said()}"
+            )
         return found
 
     def said(self) -> str:

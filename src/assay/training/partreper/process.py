@@ -22,6 +22,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -120,7 +121,7 @@ class Process:
         self.mpi, self.seat = mpi, seat
         self.comm = mpi.COMM_WORLD.Dup()
         self.comm.Set_errhandler(mpi.ERRORS_RETURN)
-        _meet(mpi.COMM_WORLD)
+        _meet(mpi)
         self.group, self.me, self.size = mpi.COMM_WORLD.Get_group(), mpi.COMM_WORLD.Get_rank(), seat.ranks
         self.rank = self.me if self.me < self.size else seat.twins[self.me - self.size]
         self.carriers = {rank: [rank] for rank in range(self.size)}
@@ -501,18 +502,23 @@ class Process:
         os._exit(code)
 
 
-def _meet(world: Any) -> None:
-    """A word with everybody, before the script begins.
+def _meet(mpi: Any) -> None:
+    """Two words with everybody, before the script begins.
 
-    Open MPI connects two processes at their first message, and may crash where one of them dies meanwhile.
+    Open MPI connects two processes at their first message, and may crash where one of them dies meanwhile. Nobody goes on
+    who has not had the second word of all others, which is sent after the first of all others has come; so who is found
+    dead here has met everybody. A barrier would not do: one that fails in it leaves others waiting for its part.
     """
+    world = mpi.COMM_WORLD
     others = [one for one in range(world.Get_size()) if one != world.Get_rank()]
-    words = [world.isend(None, one) for one in others]
-    for one in others:
-        world.recv(source=one)
-    for word in words:
-        word.wait()
-    world.Barrier()
+    for word in (1, 2):
+        sent = [world.isend(None, one, word) for one in others]
+        for one in others:
+            with suppress(mpi.Exception):
+                world.recv(source=one, tag=word)
+        for request in sent:
+            with suppress(mpi.Exception):
+                request.wait()
 
 
 def done(seat: Seat) -> set[int]:
