@@ -193,10 +193,8 @@ class Job:
                 raise RankFailed(f"no answer from rank {', '.join(map(str, sorted(waiting)))} in {self.limit:g} s")
             time.sleep(TICK)
         if not found:
-            code = self._process.poll() if self._process else None
-            raise RankFailed(
-                f"no rank lived, mpirun {'goes on' if code is None else f'ended with {code}'}: {self.said()}"
-            )
+            ended = f"ended with {self._process.returncode}" if self._process and self._ended else "goes on"
+            raise RankFailed(f"no rank lived, mpirun {ended}: {self.said()}")
         return found
 
     def said(self) -> str:

@@ -505,9 +505,9 @@ class Process:
 def _meet(mpi: Any) -> None:
     """Two words with everybody, before the script begins.
 
-    Open MPI connects two processes at their first message, and may crash where one of them dies meanwhile. Nobody goes on
-    who has not had the second word of all others, which is sent after the first of all others has come; so who is found
-    dead here has met everybody. A barrier would not do: one that fails in it leaves others waiting for its part.
+    Open MPI connects two processes at their first message, and may crash where one of them dies meanwhile. Nobody goes
+    on who has not had the second word of all others, which is sent after the first of all others has come; so who is
+    found dead here has met everybody. A barrier would not do: one that fails in it leaves others waiting for its part.
     """
     world = mpi.COMM_WORLD
     others = [one for one in range(world.Get_size()) if one != world.Get_rank()]
