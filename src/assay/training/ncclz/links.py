@@ -36,7 +36,8 @@ class Port:
         self.size, self.index = len(ranks), ranks.index(dist.get_rank())
         self._wire = Wire(dist, ranks, group)
         self.speeds: Any = None  # of coding, once the ranks have agreed on them
-        self.rests: dict[tuple[int, float | None], int] = {}  # sums that are not looked at, by size and bound
+        self.arbiters: dict[Any, Any] = {}  # by size
+        self.rests: dict[tuple[int, float | None], tuple[int, int]] = {}  # sums left alone yet, and at first
         self.start()
 
     def start(self) -> None:
@@ -94,10 +95,10 @@ class Port:
         return [found[k] for k in range(self.size)]
 
 
-def probed(dist: Any, group: Any = None, rounds: int = 5) -> Link:
+def probed(dist: Any, group: Any = None, rounds: int = 20) -> Link:
     """The link as it is found: bytes a second of a plain all-reduce, seconds of a message, the same on every rank.
 
-    Each is the quickest of a few, of the slowest rank.
+    Each is the quickest of some, of the slowest rank: others that compute for a moment are not the link.
     """
     import torch
 
