@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from assay.sim.compiled import njit
 from assay.training.buddy.rings import Ints, Ring, Sums
 from assay.training.buddy.router import Direct, Router
 
@@ -48,46 +49,53 @@ class Comm:
         self._out, self._into, self._sums, self._hurry, self._router = out, into, sums, hurry, router
         self._pause = pause
         self._handlers: dict[int, Handler] = {}
+        self._tags = np.empty(0, np.int64)
         self._inbox: list[Ints] = []
 
     def on(self, tag: int, handler: Handler) -> None:
         """Run `handler` on payloads, [rows, words], that were sent with this tag."""
         self._handlers[tag] = handler
+        self._tags = np.array(sorted(self._handlers), np.int64)
 
     def send(self, dest: ArrayLike, payload: ArrayLike, tag: int = 0) -> None:
         """Rows to the ranks in `dest`, one each; returns when they are in the ring, not when they arrived."""
-        to = np.asarray(dest, np.int64)
-        rows = np.empty((len(to), 1 + self.words), np.int64)
-        rows[:, 0] = to | (tag << 32)
-        rows[:, 1:] = np.asarray(payload, np.int64).reshape(len(to), -1)
-        self.sent += len(rows)
+        to = np.ascontiguousarray(dest, np.int64)
+        rows = np.ascontiguousarray(payload, np.int64).reshape(len(to), self.words)
+        self.sent += len(to)
         if self._router is not None:
-            if len(rows):
-                self._router.route(rows)
+            if len(to):
+                self._router.post(to, rows, tag)
             self._router.turn()
             return
-        while len(rows):
-            count = self._out.put(rows)
-            rows = rows[count:]
+        while len(to):
+            count = self._out.post(to, rows, tag)
+            to, rows = to[count:], rows[count:]
             if count:
                 self._waited = 0.0
             else:
                 self._look()
 
     def poll(self) -> int:
-        """Run the handlers of what arrived; how many rows that were."""
+        """Run the handlers of what arrived, each on all of its rows at once; how many rows that were.
+
+        Small packets thus become large batches for whoever was busy meanwhile.
+        """
         self._pause()
-        self._drain()
-        inbox, self._inbox = self._inbox, []
-        count = 0
-        for rows in inbox:
-            tags = rows[:, 0] >> 32
-            for tag in np.unique(tags).tolist():
-                mine = rows[tags == tag]
-                self._handlers[tag](mine[:, 1:])
-                self.handled += len(mine)  # after its handler, whose own rows are counted as sent by then
-                count += len(mine)
-        return count
+        if self._router is not None:
+            self._router.turn(bool(self._hurry[self.rank]))
+        arrived = self._into.views()
+        parts, self._inbox = self._inbox + arrived, []
+        payload, ends = split(parts, self._tags, self.words)
+        self._into.release(sum(map(len, arrived)))  # what was copied may be written over
+        if not len(payload):
+            return 0
+        first = 0
+        for tag, end in zip(self._tags.tolist(), ends.tolist(), strict=True):
+            if end > first:
+                self._handlers[tag](payload[first:end])
+                self.handled += end - first  # after its handler, whose own rows are counted as sent by then
+            first = end
+        return len(payload)
 
     def quiet(self) -> None:
         """Wait until every row of every rank was handled, those that handlers sent included.
@@ -134,3 +142,57 @@ class Comm:
         batches = self._into.take_all()
         self._inbox += batches
         return bool(batches)
+
+
+def split(parts: list[Ints], tags: Ints, words: int) -> tuple[Ints, Ints]:
+    """Payloads of all rows by tag, in their order; and where those of every tag end.
+
+    Raises:
+        KeyError: a row has none of the tags.
+
+    >>> payload, ends = split([np.array([[1 << 32, 5], [0, 6]]), np.array([[1 << 32, 7]])], np.array([0, 1]), words=1)
+    >>> payload.ravel().tolist(), ends.tolist()
+    ([6, 5, 7], [1, 3])
+    """
+    counts = np.zeros(len(tags), np.int64)
+    for rows in parts:
+        strange = count_tags(rows, tags, counts)
+        if strange >= 0:
+            raise KeyError(strange)
+    ends = counts.cumsum()
+    payload, place = np.empty((sum(map(len, parts)), words), np.int64), ends - counts
+    for rows in parts:
+        place_payloads(rows, tags, place, payload)
+    return payload, ends
+
+
+@njit(cache=True)
+def count_tags(rows: Any, tags: Any, counts: Any) -> int:
+    """Add how many rows have each tag; a tag that is none of them, or -1."""
+    k = 0
+    for i in range(len(rows)):
+        tag = rows[i, 0] >> 32
+        if k >= len(tags) or tags[k] != tag:  # neighbours mostly have the same one
+            k = 0
+            while k < len(tags) and tags[k] != tag:
+                k += 1
+            if k == len(tags):
+                return int(tag)
+        counts[k] += 1
+    return -1
+
+
+@njit(cache=True)
+def place_payloads(rows: Any, tags: Any, place: Any, payload: Any) -> None:
+    """Copy payloads to where those of their tag go on."""
+    k = 0
+    for i in range(len(rows)):
+        tag = rows[i, 0] >> 32
+        if tags[k] != tag:
+            k = 0
+            while tags[k] != tag:
+                k += 1
+        at = place[k]
+        place[k] = at + 1
+        for w in range(payload.shape[1]):
+            payload[at, w] = rows[i, w + 1]

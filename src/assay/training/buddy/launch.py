@@ -15,11 +15,12 @@ from assay.sim import own_code
 from assay.sim.random import stream
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
+from assay.training.buddy import loaded
 from assay.training.buddy.apps import APPS
 from assay.training.buddy.client import NAP, Comm
 from assay.training.buddy.ledger import ledger
 from assay.training.buddy.rings import COUNTS, Ints, Ring, Sums
-from assay.training.buddy.router import FULL, QUIET, Direct, Router, bucket, connected
+from assay.training.buddy.router import FULL, QUIET, Direct, Router, connected
 
 ROOM = 1 << 15  # rows of a ring
 MODES = ("inline", "proxy", "bulk")
@@ -125,7 +126,7 @@ def _process(
     peers = connected(folder, node, nodes, partial(rank.meet, 600.0)) if agent or mode != "proxy" else None
     if peers is None:
         rank.meet(600.0)
-    bucket(np.zeros((1, 2), np.int64), 1, 1)  # compiled, or loaded, on nobody's time
+    loaded.load()  # compiled on nobody's time
     full = NEVER if mode == "bulk" else machine.full
     quiet = float(NEVER) if mode == "bulk" else machine.quiet
     found = []
@@ -151,7 +152,10 @@ def _process(
 def _rings(rank: Rank, index: int, task: Task) -> tuple[Ring, Ring]:
     """Of a rank, as wide as the task's rows."""
     out, into = (
-        Ring(rank.array(f"{name}-{index}")[:, : 1 + words(task)], rank.array(f"{name}-counts-{index}"))
+        Ring(
+            rank.array(f"{name}-{index}").reshape(-1)[: ROOM * (1 + words(task))].reshape(ROOM, -1),
+            rank.array(f"{name}-counts-{index}"),
+        )
         for name in ("out", "into")
     )
     return out, into

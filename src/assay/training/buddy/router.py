@@ -42,6 +42,11 @@ class Direct:
         found, self.batches = self.batches, []
         return found
 
+    views = take_all
+
+    def release(self, count: int) -> None:
+        """Nothing is kept that could be freed."""
+
 
 @dataclass
 class Router:
@@ -77,10 +82,10 @@ class Router:
         self.pause()
         worked = False
         for ring in self.outgoing:
-            rows = ring.take()
-            if len(rows):
+            for rows in ring.views():
                 worked = True
                 self.route(rows)
+                ring.release(len(rows))
         if any(self._held.values()) and (hurry or time.perf_counter() - self._last > self.quiet):
             worked = True
             for node, held in self._held.items():
@@ -90,13 +95,18 @@ class Router:
         return self._deliver() or worked
 
     def route(self, rows: Ints) -> None:
-        """Rows into the buffers of their nodes; full ones leave."""
-        self.routed += len(rows)
+        """Rows into the buffers of their nodes, copied; full ones leave."""
+        self._dealt(*bucket(rows, self.per_node, 1 + max(self._held)))
+
+    def post(self, dest: Ints, payload: Ints, tag: int) -> None:
+        """The same of rows that are not made yet: each is written into its node's buffer, and nowhere else."""
+        self._dealt(*bucket_new(dest, payload, tag, self.per_node, 1 + max(self._held)))
+
+    def _dealt(self, dealt: Ints, ends: Ints) -> None:
+        self.routed += len(dealt)
         self._last = time.perf_counter()
-        nodes = 1 + max(self._held)
-        dealt, ends = bucket(rows, self.per_node, nodes)
         first = 0
-        for node in range(nodes):
+        for node in range(len(ends)):
             part = dealt[first : ends[node]]
             first = ends[node]
             if not len(part):
@@ -149,7 +159,7 @@ class Router:
             count = int.from_bytes(read[:8], "little")
             if len(read) < 8 + count * width:
                 break
-            rows = np.frombuffer(bytes(read[8 : 8 + count * width]), np.int64).reshape(count, self.words)
+            rows = np.frombuffer(read[8 : 8 + count * width], np.int64).reshape(count, self.words)
             del read[: 8 + count * width]
             self._local(rows)
         return worked
@@ -197,6 +207,27 @@ def bucket(rows: Any, per: int, buckets: int) -> Any:
         for w in range(rows.shape[1]):
             out[place[b], w] = rows[i, w]
         place[b] += 1
+    return out, ends
+
+
+@njit(cache=True)
+def bucket_new(dest: Any, payload: Any, tag: int, per: int, buckets: int) -> Any:
+    """Rows of a destination, a payload and a tag, dealt like those of :func:`bucket`."""
+    ends = np.zeros(buckets, np.int64)
+    for i in range(len(dest)):
+        ends[dest[i] // per] += 1
+    for b in range(1, buckets):
+        ends[b] += ends[b - 1]
+    place = np.zeros(buckets, np.int64)
+    for b in range(1, buckets):
+        place[b] = ends[b - 1]
+    out = np.empty((len(dest), 1 + payload.shape[1]), np.int64)
+    for i in range(len(dest)):
+        at = place[dest[i] // per]
+        place[dest[i] // per] = at + 1
+        out[at, 0] = dest[i] | (tag << 32)
+        for w in range(payload.shape[1]):
+            out[at, w + 1] = payload[i, w]
     return out, ends
 
 
