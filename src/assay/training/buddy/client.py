@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from assay.sim.compiled import njit
+from assay.training.buddy.bells import LONGEST, NAP, Naps
 from assay.training.buddy.rings import Ints, Ring, Sums
 from assay.training.buddy.router import Direct, Router
 
 Handler = Callable[[Ints], None]  # of the payloads of many rows at once
 TIMEOUT = 120.0  # seconds without any progress
-NAP = 2e-5
 
 
 class Comm:
@@ -35,11 +35,14 @@ class Comm:
         sums: over all ranks.
         hurry: where a rank says that it waits, so that buffers leave.
         router: of this process, where there is no agent.
+        bell: where it sleeps, and by which it wakes the others.
+        agent: whose bell it rings.
     """
 
     def __init__(
         self, rank: int, size: int, words: int, out: Ring, into: Ring | Direct, sums: Sums, hurry: Any,
-        router: Router | None = None, pause: Callable[[], None] = lambda: None,
+        router: Router | None = None, pause: Callable[[], None] = lambda: None, bell: Naps | None = None,
+        agent: int = 0,
     ) -> None:  # fmt: skip
         self.rank, self.size, self.words = rank, size, words
         self.sent = self.handled = self.rounds = 0
@@ -47,7 +50,7 @@ class Comm:
         self.idle = 0.0  # seconds of a processor that went into looking in vain
         self._waited = 0.0
         self._out, self._into, self._sums, self._hurry, self._router = out, into, sums, hurry, router
-        self._pause = pause
+        self._pause, self._bell, self._agent = pause, bell or Naps(), agent
         self._handlers: dict[int, Handler] = {}
         self._tags = np.empty(0, np.int64)
         self._inbox: list[Ints] = []
@@ -72,8 +75,9 @@ class Comm:
             to, rows = to[count:], rows[count:]
             if count:
                 self._waited = 0.0
+                self._bell.ring(self._agent)
             else:
-                self._look()
+                self._look(NAP)
 
     def poll(self) -> int:
         """Run the handlers of what arrived, each on all of its rows at once; how many rows that were.
@@ -104,24 +108,29 @@ class Comm:
             TimeoutError: nothing moved for two minutes.
         """
         self._hurry[self.rank] = 1
+        if self._router is None:
+            self._bell.ring(self._agent)
         before: tuple[int, ...] | None = None
         while True:
             while self.poll():
                 self._waited = 0.0
             self._sums.give(self.sent, self.handled)
             self.rounds += 1
+            if self._sums.ready():
+                for other in range(self.size):
+                    self._bell.ring(other)  # who waits for the last one
             while not self._sums.ready():
-                self._look()
+                self._look(LONGEST)
             sums = self._sums.total()
             if sums[0] == sums[1] and sums == before:
                 break
             if sums == before:
-                self._look()
+                self._look(NAP)
             before = sums
         self._hurry[self.rank] = 0
 
-    def _look(self) -> None:
-        """Set aside what came, or nap; looking in vain is not the application's time.
+    def _look(self, seconds: float) -> None:
+        """Set aside what came, or sleep; looking in vain is not the application's time.
 
         Of a nap that a paused machine made long, no more than a tenth of a second counts towards the time-out.
         """
@@ -131,9 +140,14 @@ class Comm:
             return
         if self._waited > TIMEOUT:
             raise TimeoutError(f"nothing moved for {TIMEOUT:g} s: a rank or an agent is gone")
-        time.sleep(NAP)
+        others = self._router.sockets if self._router else ()
+        self._bell.wait(min(seconds, self._router.patience if self._router else seconds), self._awaited, others)
         self._waited += min(time.monotonic() - now, 0.1)
         self.idle += time.thread_time() - began
+
+    def _awaited(self) -> bool:
+        """Whether what it sleeps for is there already."""
+        return self._sums.ready() if self._router else bool(self._sums.ready() or self._into.views())
 
     def _drain(self) -> bool:
         """Rows from the ring to the inbox."""
@@ -154,16 +168,19 @@ def split(parts: list[Ints], tags: Ints, words: int) -> tuple[Ints, Ints]:
     >>> payload.ravel().tolist(), ends.tolist()
     ([6, 5, 7], [1, 3])
     """
-    counts = np.zeros(len(tags), np.int64)
+    total = sum(map(len, parts))
+    payload, place, counts = np.empty((total, words), np.int64), np.zeros(len(tags), np.int64), np.zeros_like(tags)
+    if len(tags) != 1:  # with one handler all is copied in one pass, and a strange tag found on the way
+        for rows in parts:
+            strange = count_tags(rows, tags, counts)
+            if strange >= 0:
+                raise KeyError(strange)
+        place[:] = counts.cumsum() - counts
     for rows in parts:
-        strange = count_tags(rows, tags, counts)
+        strange = place_payloads(rows, tags, place, payload)
         if strange >= 0:
             raise KeyError(strange)
-    ends = counts.cumsum()
-    payload, place = np.empty((sum(map(len, parts)), words), np.int64), ends - counts
-    for rows in parts:
-        place_payloads(rows, tags, place, payload)
-    return payload, ends
+    return payload, place
 
 
 @njit(cache=True)
@@ -183,16 +200,19 @@ def count_tags(rows: Any, tags: Any, counts: Any) -> int:
 
 
 @njit(cache=True)
-def place_payloads(rows: Any, tags: Any, place: Any, payload: Any) -> None:
-    """Copy payloads to where those of their tag go on."""
+def place_payloads(rows: Any, tags: Any, place: Any, payload: Any) -> int:
+    """Copy payloads to where those of their tag go on; a tag that is none of them, or -1."""
     k = 0
     for i in range(len(rows)):
         tag = rows[i, 0] >> 32
         if tags[k] != tag:
             k = 0
-            while tags[k] != tag:
+            while k < len(tags) and tags[k] != tag:
                 k += 1
+            if k == len(tags):
+                return int(tag)
         at = place[k]
         place[k] = at + 1
         for w in range(payload.shape[1]):
             payload[at, w] = rows[i, w + 1]
+    return -1
