@@ -141,9 +141,7 @@ def plain(port: Port, x: Floats, add: Callable[..., Any] = np.add, out: Floats |
     if port.size == 1:
         return out
     if gloo:
-        import torch
-
-        port.dist.all_reduce(torch.from_numpy(out), group=port.group)
+        port.dist.all_reduce(port.tensor(out), group=port.group)
         return out
     reduce_ring(port, len(x), lambda a, b: x[a:b], partial(put, out), Plain(), add)
     return out
@@ -174,6 +172,9 @@ def all_reduce(
         ValueError: an eps that is no positive number, ranks of different sizes or bounds, over 512 of them, or an `out`
             that is no flat float32 of x's length.
     """
+    if out is x and choices is CHOOSE and port.again == (id(x), eps) and port.keeps(x):
+        port.dist.all_reduce(port.tensor(x), group=port.group)  # as the last time, and nothing else
+        return x, LEFT_ALONE
     flat = x if out is x else np.ascontiguousarray(x, np.float32).reshape(-1)
     if out is not None and not (out.dtype == np.float32 and out.shape == (flat.size,) and out.flags.c_contiguous):
         raise ValueError(f"out is {out.dtype} of shape {out.shape}, should be one piece of {flat.size} float32")
@@ -184,7 +185,9 @@ def all_reduce(
     arbiter = arbiter_for(port, len(flat), choices)
     idle = flat.nbytes <= SMALL or arbiter.hopeless or _rests(port, len(flat), eps)
     if eps is None or port.size == 1 or (idle and not choices.always):
-        return plain(port, flat, out=out), LEFT_ALONE
+        total = plain(port, flat, out=out)
+        port.again = (id(x), eps) if port.keeps(x) and left_alone(port, len(flat)) else None
+        return total, LEFT_ALONE
     peak, exempt, bits, coding = _agreed(port, flat, eps, arbiter)
     predict = bool(bits[1] < bits[0]) if choices.predict is None else choices.predict
     gains = arbiter.gains(bits[int(predict)], coding[int(predict)], len(flat), port.size)
