@@ -149,8 +149,9 @@ def _process(rank: Rank, turns: list[Turn], machine: Machine, seed: int, folder:
         else:
             found.append({"busy": 0.0, "packets": 0})
         rank.meet(600.0)
-    for each in (bell, *peers.values()):
-        each.close()
+    bell.close()
+    for peer in peers.values():
+        peer.close()
     return found
 
 
