@@ -94,7 +94,7 @@ def test_a_ring_is_a_queue_with_so_much_room(moves: list[tuple[bool, int]]) -> N
             queue += rows[:taken].tolist()
             number += 2 * taken
         else:
-            assert ring.take().tolist() == queue
+            assert [row for batch in ring.take_all() for row in batch.tolist()] == queue
             queue = []
 
 

@@ -19,7 +19,7 @@ from assay.cli.compare import command  # noqa: E402
 from assay.sim import gloo_ranks  # noqa: E402
 from assay.sim.ranks import Rank, Ranks  # noqa: E402
 from assay.sim.scratch import scratch  # noqa: E402
-from assay.training.ncclz import Compression, ddp_job, fields, link, race_job, rivals  # noqa: E402
+from assay.training.ncclz import Compression, ddp_job, fields, hook, link, race_job, rivals  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SHAPED = link("1gbit", shaped=True)
@@ -75,6 +75,32 @@ def _example(rank: Rank, where: str) -> float:
 def test_the_example_of_the_hook_trains() -> None:
     with scratch() as where, Ranks(2, _example, str(where), imports=race_job.IMPORTS) as ranks:
         assert all(0.5 < loss < 1.5 for loss in ranks.wait(240.0))  # targets have a variance of one
+
+
+def _trained(rank: Rank, where: str) -> list[tuple[bytes, int, int]]:
+    """Weights with no hook, and with one whose link carries floats sooner than they are coded."""
+    found = []
+    with gloo_ranks.joined(rank, where):
+        for state in (None, Compression(eps=1e-3, links="1000gbit")):
+            torch.manual_seed(0)
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(200, 200))
+            if state is not None:
+                model.register_comm_hook(state, hook)
+            for step in range(3):
+                model.zero_grad()
+                model(torch.full((4, 200), float(rank.index + step))).square().mean().backward()
+                with torch.no_grad():
+                    for weights in model.parameters():
+                        weights -= 1e-4 * weights.grad
+            bits = b"".join(weights.detach().numpy().tobytes() for weights in model.parameters())
+            found.append((bits, state.buckets if state else 3, state.coded if state else 0))
+    return found
+
+
+def test_on_a_link_quicker_than_the_coders_the_hook_leaves_gradients_to_torch_to_the_bit() -> None:
+    with scratch() as where, Ranks(2, _trained, str(where), imports=race_job.IMPORTS) as ranks:
+        for plain, hooked in ranks.wait(240.0):
+            assert plain == hooked
 
 
 @pytest.mark.slow

@@ -107,6 +107,55 @@ def test_after_a_sum_that_did_not_pay_the_next_ones_of_its_size_are_not_looked_a
         assert other, "of another bound nothing is known"
 
 
+def test_rests_double_while_looks_are_in_vain_and_end_with_a_sum_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = [np.random.default_rng(k).normal(size=1 << 15).astype(np.float32) for k in range(2)]
+    smooth = [fields.field("smooth", 1 << 15, 0, rank) for rank in range(2)]
+    monkeypatch.setattr(collectives, "RESTS", 1)
+    monkeypatch.setattr(collectives, "LONGEST", 3)
+    looks: list[int] = []
+    agreed = collectives._agreed
+
+    def looked(port: Any, *more: Any) -> Any:
+        if port.index == 0:
+            looks.append(len(done[0]))
+        return agreed(port, *more)
+
+    monkeypatch.setattr(collectives, "_agreed", looked)
+    done: list[list[bool]] = [[], []]
+
+    def job(port: Any, x: Any) -> None:
+        for at in range(13):
+            mine = smooth if at >= 11 else noise
+            done[port.index].append(all_reduce(port, mine[port.index], 1e-6, Choices(speeds=SPEEDS))[1].coded)
+
+    ring(noise, job, Link(2.5e8, shaped=True))
+    assert looks[:4] == [0, 2, 6, 10]  # one left alone, then three, and never more
+    assert not any(done[0][:10])
+
+
+@pytest.mark.parametrize(("eps", "choices"), [(None, Choices()), (1e-3, Choices(speeds=SPEEDS, always=True))])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_sum_in_place_is_the_same_sum(n: int, eps: float | None, choices: Choices) -> None:
+    parts = [fields.field("smooth", 40_000, 1, rank) for rank in range(n)]
+    for k, part in enumerate(parts):
+        part[k * 7 : k * 7 + 3] = [np.inf, 1e30, np.nan]  # outliers
+
+    def in_place(port: Any, x: Any) -> tuple[Any, bool]:
+        room = x.copy()
+        found, _ = all_reduce(port, room, eps, choices, out=room)
+        return room, found is room
+
+    apart = ring(parts, lambda port, x: all_reduce(port, x, eps, choices)[0], SLOW)
+    for (room, same), expected in zip(ring(parts, in_place, SLOW), apart, strict=True):
+        assert same and room.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("out", [np.empty(39_999, np.float32), np.empty(40_000), np.empty(80_000, np.float32)[::2]])
+def test_a_sum_that_does_not_fit_where_it_shall_go_is_refused(out: Any) -> None:
+    with pytest.raises(ValueError, match="out is"):
+        ring([np.ones(40_000, np.float32)], lambda port, x: all_reduce(port, x, None, out=out), SLOW)
+
+
 def test_without_a_bound_the_sum_is_the_plain_rings_to_the_bit() -> None:
     parts = [fields.field("noise", 40_000, 1, rank) for rank in range(3)]
     off, _ = summed(parts, None)[0]

@@ -58,7 +58,7 @@ references = (
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Applications with and without a proxy, and rows counted under drawn delays."""
     here = replace(lab, workers=0)
-    size = lab.pick(quick={"scale": 6, "repeats": 3}, full={"scale": 64, "repeats": 9})
+    size = lab.pick(quick={"scale": 6, "repeats": 4}, full={"scale": 64, "repeats": 8})
     late = [{"nodes": 2, "per_node": 2, "mode": "proxy"}, {"nodes": 3, "per_node": 1, "mode": "inline"}]
     return {
         "applications": here.with_seeds(quick=2, full=5).run(trials.applied, [size], per="case"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +17,20 @@ from assay.sim import own_code
 from assay.sim.random import stream
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
+from assay.training.buddy import loaded
 from assay.training.buddy.apps import APPS
-from assay.training.buddy.client import NAP, Comm
+from assay.training.buddy.bells import APART, NAP, Bell
+from assay.training.buddy.client import Comm
 from assay.training.buddy.ledger import ledger
 from assay.training.buddy.rings import COUNTS, Ints, Ring, Sums
-from assay.training.buddy.router import FULL, QUIET, Direct, Router, bucket, connected
+from assay.training.buddy.router import FULL, QUIET, Direct, Router, connected
 
-ROOM = 1 << 15  # rows of a ring
+ROOM = 1 << 14  # rows of a ring: those of two ranks and what they compute with stay in a core's cache
 MODES = ("inline", "proxy", "bulk")
+ON_BOTH = "inline on both"  # ranks have the spare processors, too
+Turn = tuple[str, "Task"]  # a mode, and what is run in it
 NEVER = 1 << 62
+LINGER = 1e-3  # seconds that an agent stays awake without anything to do
 IMPORTS = ("assay.training.buddy.launch", "assay.training.buddy.loaded")  # once for all ranks
 CHECKS = {"ledger": ledger}  # applications that only check
 
@@ -78,21 +85,29 @@ class Ran:
 
 def run(mode: str, tasks: Sequence[Task], machine: Machine, seed: int, timeout: float = 900.0) -> list[Ran]:
     """Some applications, one after the other, by one set of processes."""
-    agents = machine.nodes if mode == "proxy" else 0
-    size, widest = machine.size, 1 + max(words(task) for task in tasks)
+    return in_turns([(mode, task) for task in tasks], machine, seed, timeout)
+
+
+def in_turns(turns: Sequence[Turn], machine: Machine, seed: int, timeout: float = 900.0) -> list[Ran]:
+    """The same with a mode for each: what is compared has the same processes, and a noisy moment hits neighbours."""
+    agents = machine.nodes if any(mode == "proxy" for mode, _ in turns) else 0
+    size, widest = machine.size, 1 + max(words(task) for _, task in turns)
     arrays: dict[str, Any] = {
         "hurry": np.zeros(size, np.int64), "values": np.zeros((2, size, 2), np.int64),
-        "arrived": np.zeros(size, np.int64), "left": np.zeros((len(tasks), size), np.int64),
+        "arrived": np.zeros(size, np.int64), "asleep": np.zeros((size + agents) * APART, np.int64),
+        "left": np.zeros((len(turns), size), np.int64),
     }  # fmt: skip
     for index in range(size):
         for name in ("out", "into"):
             arrays[f"{name}-{index}"] = np.zeros((ROOM, widest), np.int64)
             arrays[f"{name}-counts-{index}"] = np.zeros(COUNTS, np.int64)
     with scratch() as folder:
-        target = partial(_process, mode=mode, tasks=list(tasks), machine=machine, seed=seed, folder=str(folder))
+        for name in ("ranks", "agents"):
+            Path(folder, name).mkdir()
+        target = partial(_process, turns=list(turns), machine=machine, seed=seed, folder=str(folder))
         with Ranks(size + agents, target, arrays=arrays, imports=IMPORTS) as running:
             answers = running.wait(timeout)
-    return [_joined([answer[at] for answer in answers], size, task) for at, task in enumerate(tasks)]
+    return [_joined([answer[at] for answer in answers], size, task) for at, (_, task) in enumerate(turns)]
 
 
 def words(task: Task) -> int:
@@ -110,48 +125,71 @@ def _joined(answers: list[dict[str, Any]], size: int, task: Task) -> Ran:
     )  # fmt: skip
 
 
-def _process(
-    rank: Rank, mode: str, tasks: list[Task], machine: Machine, seed: int, folder: str
-) -> list[dict[str, Any]]:
+def _process(rank: Rank, turns: list[Turn], machine: Machine, seed: int, folder: str) -> list[dict[str, Any]]:
     """A rank, or an agent behind the ranks."""
     agent = rank.index >= machine.size
-    place = machine.spare if agent else machine.host
-    if place:
-        os.sched_setaffinity(0, place)
     pause = _pauses(machine.fuzz, seed, rank.index)
-    # A node is what has a router: without a proxy that is every rank.
-    node = rank.index - machine.size if agent else rank.index
-    nodes, per = (machine.nodes, machine.per_node) if mode == "proxy" else (machine.size, 1)
-    peers = connected(folder, node, nodes, partial(rank.meet, 600.0)) if agent or mode != "proxy" else None
-    if peers is None:
-        rank.meet(600.0)
-    bucket(np.zeros((1, 2), np.int64), 1, 1)  # compiled, or loaded, on nobody's time
-    full = NEVER if mode == "bulk" else machine.full
-    quiet = float(NEVER) if mode == "bulk" else machine.quiet
+    peers = _peers(rank, turns, machine, folder)
+    bell = Bell(folder, rank.index, rank.array("asleep"))
+    loaded.load()  # compiled on nobody's time
     found = []
-    for at, task in enumerate(tasks):
-        router = None
-        if agent:
-            out, into = zip(*(_rings(rank, node * per + local, task) for local in range(per)), strict=True)
-            router = Router(node, per, 1 + words(task), out, into, peers or {}, full, quiet, pause)
-        elif peers is not None:
-            router = Router(node, 1, 1 + words(task), (), (Direct(),), peers, full, quiet, pause)
+    for at, (mode, task) in enumerate(turns):
+        place = machine.spare if agent else machine.host
+        if mode == ON_BOTH and not agent and place:
+            every = machine.host + machine.spare  # side by side at once: ranks that have come to share one stay there
+            place = (every[rank.index % len(every)],)
+        if place:
+            os.sched_setaffinity(0, place)
+        router = _router(rank, mode, task, machine, peers, pause)
         rank.meet(600.0)  # nobody's rows reach a ring before it is empty and known
-        found.append(
-            _serve(rank, router, at, node, per)
-            if agent and router
-            else _apply(rank, router, at, task, machine, seed, pause)
-        )
+        if not agent:
+            found.append(_apply(rank, router, at, task, machine, seed, pause, bell))
+        elif router:
+            found.append(_serve(rank, router, at, machine, bell))
+        else:
+            found.append({"busy": 0.0, "packets": 0})
         rank.meet(600.0)
-    for peer in (peers or {}).values():
+    bell.close()
+    for peer in peers.values():
         peer.close()
     return found
+
+
+def _peers(rank: Rank, turns: list[Turn], machine: Machine, folder: str) -> dict[int, socket.socket]:
+    """A node is what has a router: an agent, and without a proxy every rank. All are connected, each kind by itself."""
+    found: dict[int, socket.socket] = {}
+    kinds = {"agents": (machine.size, machine.nodes, True), "ranks": (0, machine.size, False)}
+    for kind, (first, nodes, proxied) in kinds.items():
+        if not any((mode == "proxy") == proxied for mode, _ in turns):
+            continue
+        if (rank.index >= machine.size) == proxied:
+            found = connected(str(Path(folder, kind)), rank.index - first, nodes, partial(rank.meet, 600.0))
+        else:
+            rank.meet(600.0)
+    return found
+
+
+def _router(
+    rank: Rank, mode: str, task: Task, machine: Machine, peers: dict[int, socket.socket], pause: Callable[[], None]
+) -> Router | None:
+    """The agent's where there is a proxy, and each rank's where there is none."""
+    full, quiet = (NEVER, float(NEVER)) if mode == "bulk" else (machine.full, machine.quiet)
+    node, per = rank.index - machine.size, machine.per_node
+    if (node >= 0) != (mode == "proxy"):
+        return None
+    if node < 0:
+        return Router(rank.index, 1, 1 + words(task), (), (Direct(),), peers, full, quiet, pause)
+    out, into = zip(*(_rings(rank, node * per + local, task) for local in range(per)), strict=True)
+    return Router(node, per, 1 + words(task), out, into, peers, full, quiet, pause)
 
 
 def _rings(rank: Rank, index: int, task: Task) -> tuple[Ring, Ring]:
     """Of a rank, as wide as the task's rows."""
     out, into = (
-        Ring(rank.array(f"{name}-{index}")[:, : 1 + words(task)], rank.array(f"{name}-counts-{index}"))
+        Ring(
+            rank.array(f"{name}-{index}").reshape(-1)[: ROOM * (1 + words(task))].reshape(ROOM, -1),
+            rank.array(f"{name}-counts-{index}"),
+        )
         for name in ("out", "into")
     )
     return out, into
@@ -169,28 +207,38 @@ def _pauses(fuzz: float, seed: int, index: int) -> Callable[[], None]:
     return pause
 
 
-def _serve(rank: Rank, router: Router, at: int, node: int, per: int) -> dict[str, Any]:
+def _serve(rank: Rank, router: Router, at: int, machine: Machine, bell: Bell) -> dict[str, Any]:
     """An agent until all ranks have left this task."""
     left, hurry = rank.array("left"), rank.array("hurry")
-    mine, busy = slice(node * per, (node + 1) * per), 0.0
+    first, busy = (rank.index - machine.size) * machine.per_node, 0.0
+    mine = slice(first, first + machine.per_node)
+    router.delivered = lambda place: bell.ring(first + place)
+    last = time.perf_counter()
     while not left[at].all():
         began = time.thread_time()
         if router.turn(bool(hurry[mine].any())):
             busy += time.thread_time() - began
+            last = time.perf_counter()
+        elif time.perf_counter() - last < LINGER:
+            time.sleep(NAP)  # more will come soon, and a bell costs the rank that rings it
         else:
-            time.sleep(NAP)
+            bell.wait(router.patience, router.awaited, router.sockets)
     return {"busy": busy, "packets": router.packets, "routed": router.routed}
 
 
 def _apply(
-    rank: Rank, router: Router | None, at: int, task: Task, machine: Machine, seed: int, pause: Callable[[], None]
-) -> dict[str, Any]:
+    rank: Rank, router: Router | None, at: int, task: Task, machine: Machine, seed: int, pause: Callable[[], None],
+    bell: Bell,
+) -> dict[str, Any]:  # fmt: skip
     """A rank's part of an application."""
     out, into = _rings(rank, rank.index, task)
     sums = Sums(rank.array("values"), rank.array("arrived"), rank.index)
     sums.round = int(rank.array("arrived")[rank.index])
     inbox = router.incoming[0] if router else into
-    comm = Comm(rank.index, machine.size, words(task), out, inbox, sums, rank.array("hurry"), router, pause)
+    agent = machine.size + rank.index // machine.per_node
+    comm = Comm(
+        rank.index, machine.size, words(task), out, inbox, sums, rank.array("hurry"), router, pause, bell, agent
+    )  # fmt: skip
     begin, spent = time.perf_counter(), time.thread_time()
     if task.app in CHECKS:
         result = CHECKS[task.app](comm)
@@ -201,6 +249,8 @@ def _apply(
         result = APPS[task.app][0](comm, task.scale, seed, **more)
     end, host = time.perf_counter(), time.thread_time() - spent - comm.idle
     rank.array("left")[at, rank.index] = 1
+    if router is None:
+        bell.ring(agent)
     return {
         "result": result, "begin": begin, "end": end, "host": host, "rows": comm.sent, "handled": comm.handled,
         "packets": router.packets if router else 0, "touched": comm.touched, "rounds": comm.rounds,

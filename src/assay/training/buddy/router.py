@@ -11,19 +11,22 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from assay.sim.compiled import njit
+from assay.training.buddy.bells import LONGEST, NAP
 from assay.training.buddy.rings import Ints, Ring
 
 DEST = (1 << 32) - 1  # of a row's first word; the handler's number lies above
 FULL = 4096  # rows of a buffer
 QUIET = 2e-4  # seconds
-CHUNK = 1 << 20  # bytes asked of a socket at once
+PIECES = 64  # that a socket is given at once
 
 
 class Direct:
@@ -42,6 +45,39 @@ class Direct:
         found, self.batches = self.batches, []
         return found
 
+    views = take_all
+
+    def release(self, count: int) -> None:
+        """Nothing is kept that could be freed."""
+
+
+class Inflow:
+    """What comes from a node: a count of rows and then these, read to where they stay."""
+
+    def __init__(self, words: int) -> None:
+        self._words, self._head = words, np.empty(1, np.int64)
+        self._rows: Ints | None = None
+        self._left = self._head.view(np.uint8).data
+
+    def read(self, peer: socket.socket) -> Ints | None:
+        """One piece of it; rows, where they are complete now.
+
+        Raises:
+            BlockingIOError: nothing is there.
+            EOFError: nothing will be.
+        """
+        got = peer.recv_into(self._left)
+        if not got:
+            raise EOFError
+        self._left = self._left[got:]
+        if len(self._left):
+            return None
+        whole, self._rows = self._rows, None
+        if whole is None:
+            self._rows = np.empty((int(self._head[0]), self._words), np.int64)
+        self._left = (self._head if self._rows is None else self._rows.reshape(-1)).view(np.uint8).data
+        return whole
+
 
 @dataclass
 class Router:
@@ -58,10 +94,11 @@ class Router:
     pause: Callable[[], None] = lambda: None  # where tests delay it
     packets: int = 0
     routed: int = 0
+    delivered: Callable[[int], None] = lambda place: None  # told of which of its ranks got something
     _buffers: dict[int, list[Ints]] = field(default_factory=dict)
     _held: dict[int, int] = field(default_factory=dict)
     _unsent: dict[int, deque[memoryview]] = field(default_factory=dict)
-    _read: dict[int, bytearray] = field(default_factory=dict)
+    _read: dict[int, Inflow] = field(default_factory=dict)
     _waiting: list[deque[Ints]] = field(default_factory=list)
     _last: float = 0.0
 
@@ -69,18 +106,30 @@ class Router:
         nodes = [self.node, *self.peers]
         self._buffers, self._held = {node: [] for node in nodes}, dict.fromkeys(nodes, 0)
         self._unsent = {node: deque() for node in self.peers}
-        self._read = {node: bytearray() for node in self.peers}
+        self._read = {node: Inflow(self.words) for node in self.peers}
         self._waiting = [deque() for _ in self.incoming]
+        self.sockets = list(self.peers.values())
+
+    @property
+    def patience(self) -> float:
+        """Seconds that it may be left alone, unless rows or packets come."""
+        if any(self._unsent.values()) or any(self._waiting):
+            return NAP
+        return min(self.quiet, LONGEST) if any(self._held.values()) else LONGEST
+
+    def awaited(self) -> bool:
+        """Whether rows are in the rings of its ranks."""
+        return any(ring.views() for ring in self.outgoing)
 
     def turn(self, hurry: bool = False) -> bool:
         """Do what there is to do; whether there was anything."""
         self.pause()
         worked = False
         for ring in self.outgoing:
-            rows = ring.take()
-            if len(rows):
+            for rows in ring.views():
                 worked = True
                 self.route(rows)
+                ring.release(len(rows))
         if any(self._held.values()) and (hurry or time.perf_counter() - self._last > self.quiet):
             worked = True
             for node, held in self._held.items():
@@ -90,13 +139,18 @@ class Router:
         return self._deliver() or worked
 
     def route(self, rows: Ints) -> None:
-        """Rows into the buffers of their nodes; full ones leave."""
-        self.routed += len(rows)
+        """Rows into the buffers of their nodes, copied; full ones leave."""
+        self._dealt(*bucket(rows, self.per_node, 1 + max(self._held)))
+
+    def post(self, dest: Ints, payload: Ints, tag: int) -> None:
+        """The same of rows that are not made yet: each is written into its node's buffer, and nowhere else."""
+        self._dealt(*bucket_new(dest, payload, tag, self.per_node, 1 + max(self._held)))
+
+    def _dealt(self, dealt: Ints, ends: Ints) -> None:
+        self.routed += len(dealt)
         self._last = time.perf_counter()
-        nodes = 1 + max(self._held)
-        dealt, ends = bucket(rows, self.per_node, nodes)
         first = 0
-        for node in range(nodes):
+        for node in range(len(ends)):
             part = dealt[first : ends[node]]
             first = ends[node]
             if not len(part):
@@ -110,10 +164,11 @@ class Router:
                 self._flush(node)
 
     def _flush(self, node: int) -> None:
-        rows = np.concatenate(self._buffers[node])
-        self._buffers[node], self._held[node] = [], 0
-        head = np.array([len(rows)], np.int64)
-        self._unsent[node].append(memoryview(head.tobytes() + rows.tobytes()))
+        """A packet: how many rows, and they themselves, from where they lie."""
+        parts, self._buffers[node] = self._buffers[node], []
+        self._unsent[node].append(np.array([self._held[node]]).view(np.uint8).data)
+        self._unsent[node].extend(part.reshape(-1).view(np.uint8).data for part in parts)
+        self._held[node] = 0
         self.packets += 1
 
     def _exchange(self) -> bool:
@@ -122,36 +177,25 @@ class Router:
             unsent = self._unsent[node]
             while unsent:
                 try:
-                    sent = peer.send(unsent[0])
+                    sent = peer.sendmsg(list(islice(unsent, PIECES)))
                 except BlockingIOError:
                     break
                 worked = True
-                if sent == len(unsent[0]):
-                    unsent.popleft()
-                else:
+                while unsent and sent >= len(unsent[0]):
+                    sent -= len(unsent.popleft())
+                if sent:
                     unsent[0] = unsent[0][sent:]
             worked |= self._receive(node, peer)
         return worked
 
     def _receive(self, node: int, peer: socket.socket) -> bool:
-        read, worked = self._read[node], False
-        while True:
-            try:
-                data = peer.recv(CHUNK)
-            except (BlockingIOError, ConnectionResetError):
-                break
-            if not data:
-                break  # the other node has ended
-            read += data
-            worked = True
-        width = 8 * self.words
-        while len(read) >= 8:
-            count = int.from_bytes(read[:8], "little")
-            if len(read) < 8 + count * width:
-                break
-            rows = np.frombuffer(bytes(read[8 : 8 + count * width]), np.int64).reshape(count, self.words)
-            del read[: 8 + count * width]
-            self._local(rows)
+        worked = False
+        with suppress(BlockingIOError, ConnectionResetError, EOFError):  # nothing yet, or the other node has ended
+            while True:
+                rows = self._read[node].read(peer)
+                worked = True
+                if rows is not None:
+                    self._local(rows)
         return worked
 
     def _local(self, rows: Ints) -> None:
@@ -169,14 +213,18 @@ class Router:
 
     def _deliver(self) -> bool:
         worked = False
-        for ring, waiting in zip(self.incoming, self._waiting, strict=True):
+        for place, (ring, waiting) in enumerate(zip(self.incoming, self._waiting, strict=True)):
+            some = False
             while waiting:
                 count = ring.put(waiting[0])
-                worked |= count > 0
+                some |= count > 0
                 if count < len(waiting[0]):
                     waiting[0] = waiting[0][count:]
                     break
                 waiting.popleft()
+            if some:
+                self.delivered(place)
+            worked |= some
         return worked
 
 
@@ -197,6 +245,27 @@ def bucket(rows: Any, per: int, buckets: int) -> Any:
         for w in range(rows.shape[1]):
             out[place[b], w] = rows[i, w]
         place[b] += 1
+    return out, ends
+
+
+@njit(cache=True)
+def bucket_new(dest: Any, payload: Any, tag: int, per: int, buckets: int) -> Any:
+    """Rows of a destination, a payload and a tag, dealt like those of :func:`bucket`."""
+    ends = np.zeros(buckets, np.int64)
+    for i in range(len(dest)):
+        ends[dest[i] // per] += 1
+    for b in range(1, buckets):
+        ends[b] += ends[b - 1]
+    place = np.zeros(buckets, np.int64)
+    for b in range(1, buckets):
+        place[b] = ends[b - 1]
+    out = np.empty((len(dest), 1 + payload.shape[1]), np.int64)
+    for i in range(len(dest)):
+        at = place[dest[i] // per]
+        place[dest[i] // per] = at + 1
+        out[at, 0] = dest[i] | (tag << 32)
+        for w in range(payload.shape[1]):
+            out[at, w + 1] = payload[i, w]
     return out, ends
 
 

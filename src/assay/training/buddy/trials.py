@@ -9,11 +9,12 @@ import numpy as np
 
 from assay.record.timing import Gauge
 from assay.training.buddy.apps import APPS
-from assay.training.buddy.launch import Machine, Ran, Task, run
+from assay.training.buddy.launch import ON_BOTH, Machine, Ran, Task, in_turns, run
 from assay.training.buddy.ledger import EPOCHS
 
 PASSES = (0, 1, 4, 16)  # of the histogram that reads memory so often for every batch
-MODES = ("inline", "proxy", "bulk", "inline on both")
+MODES = ("inline", "proxy", "bulk", ON_BOTH)
+LONGER = {"histogram": 4, "gather": 4}  # whose steps are short: all take tens of milliseconds
 LEDGER = Task("ledger", words=3)
 
 
@@ -24,25 +25,23 @@ def places() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def applied(scale: int, repeats: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Five applications, and the histogram with more and more reading, by each way to communicate."""
+    """Five applications, and the histogram with more and more reading, by each way to communicate, in turns."""
     host, spare = places()
-    tasks = [Task(app, scale) for app in APPS] + [Task("histogram", scale, passes) for passes in PASSES[1:]]
+    tasks = [Task(app, scale * LONGER.get(app, 1)) for app in APPS]
+    tasks += [Task("histogram", scale * LONGER["histogram"], passes) for passes in PASSES[1:]]
+    turns = [(mode, task) for turn in range(repeats) for task in tasks for mode in MODES[:: -1 if turn % 2 else 1]]
+    machine = Machine(host=host, spare=spare)
+    with Gauge() as gauge:
+        ran = in_turns(turns, machine, seed)
     found: dict[str, dict[str, Any]] = {}
-    for mode in MODES:
-        both = mode == "inline on both"
-        machine = Machine(host=host + spare if both else host, spare=spare)
-        with Gauge() as gauge:
-            ran = run("inline" if both else mode, tasks * repeats, machine, seed)
-        for at, task in enumerate(tasks):
-            same = ran[at :: len(tasks)]
-            right = _right(task, same[0], machine.size, seed)
+    for task in tasks:
+        alone = APPS[task.app][1](machine.size, task.scale, seed)
+        for mode in MODES:
+            same = [one for one, turn in zip(ran, turns, strict=True) if turn == (mode, task)]
+            right = all(np.array_equal(one.result, alone) for one in same)
             row = _row(task, mode, same, right) | {"free_cores": gauge.free if spare else 0.0}
             found[f"{task.app}, {task.passes} passes, {mode}"] = row
     return found
-
-
-def _right(task: Task, ran: Ran, size: int, seed: int) -> bool:
-    return bool(np.array_equal(ran.result, APPS[task.app][1](size, task.scale, seed)))
 
 
 def _row(task: Task, mode: str, same: list[Ran], right: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +117,7 @@ class Arbiter:
         """Seconds of a frame among others: the longer of both, and its share of the pipe's filling."""
         return float(max(wire, coding) + min(wire, coding) / self.frames)
 
-    @property
+    @cached_property
     def hopeless(self) -> bool:
         """Whether raw floats would be there before frames of no length at all were coded, or not long after."""
         return SURE * self._coded(0.0, self.speeds.fixed) > self.hops * 4 / self.bandwidth

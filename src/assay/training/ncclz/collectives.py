@@ -25,6 +25,7 @@ FRAME = 1 << 17  # symbols: one of NCCL's slots of 512 KiB
 SMALL = 1 << 16  # bytes of a message that is not worth a look
 KINDS = 256  # of sums whose rest is remembered
 RESTS = 15  # sums of a size that go plainly after one that was not worth coding: a look at them costs, too
+LONGEST = 255  # of them, as looks go on in vain and rests double
 FEW = 8  # one outlier in so many numbers, and nothing is coded
 PIECES = 4, 4096  # of a message that are looked at: 64 KiB
 
@@ -83,6 +84,9 @@ class Report:
     outliers: int = 0
 
 
+LEFT_ALONE = Report(coded=False)
+
+
 def cut(count: int, parts: int) -> list[list[tuple[int, int]]]:
     """The frames of every rank's segment.
 
@@ -127,15 +131,17 @@ def put(out: NDArray[Any], a: int, b: int, frame: Any) -> None:
     out[a:b] = frame
 
 
-def plain(port: Port, x: Floats, add: Callable[..., Any] = np.add) -> Floats:
-    """The ring on floats; where the link is not shaped, gloo's own all-reduce."""
-    out = np.array(x, np.float32)
+def plain(port: Port, x: Floats, add: Callable[..., Any] = np.add, out: Floats | None = None) -> Floats:
+    """The ring on floats; where the link is not shaped, gloo's own all-reduce. `out` may be `x` itself."""
+    if out is None:
+        out = np.empty(len(x), np.float32)
+    gloo = not port.link.shaped and add is np.add
+    if out is not x and (gloo or port.size == 1):
+        out[:] = x
     if port.size == 1:
         return out
-    if not port.link.shaped and add is np.add:
-        import torch
-
-        port.dist.all_reduce(torch.from_numpy(out), group=port.group)
+    if gloo:
+        port.dist.all_reduce(port.tensor(out), group=port.group)
         return out
     reduce_ring(port, len(x), lambda a, b: x[a:b], partial(put, out), Plain(), add)
     return out
@@ -154,54 +160,95 @@ class Choices:
 CHOOSE = Choices()
 
 
-def all_reduce(port: Port, x: Floats, eps: float | None, choices: Choices = CHOOSE) -> tuple[Floats, Report]:
+def all_reduce(
+    port: Port, x: Floats, eps: float | None, choices: Choices = CHOOSE, out: Floats | None = None
+) -> tuple[Floats, Report]:
     """The sum over all ranks, off by at most n eps; exactly the plain ring's where eps is None.
 
-    Where outliers come in, their sum's own rounding to float32 is added to the bound.
+    Where outliers come in, their sum's own rounding to float32 is added to the bound. `out` takes the sum, a new array
+    where it is left out; `out=x` sums in place, and what is not coded is then nothing but the plain sum.
 
     Raises:
-        ValueError: an eps that is no positive number, ranks of different sizes or bounds, or over 512 of them.
+        ValueError: an eps that is no positive number, ranks of different sizes or bounds, over 512 of them, or an `out`
+            that is no flat float32 of x's length.
     """
-    x = np.ascontiguousarray(x, np.float32).reshape(-1)
+    if out is x and choices is CHOOSE and port.again == (id(x), eps) and port.keeps(x):
+        port.dist.all_reduce(port.tensor(x), group=port.group)  # as the last time, and nothing else
+        return x, LEFT_ALONE
+    flat = x if out is x else np.ascontiguousarray(x, np.float32).reshape(-1)
+    if out is not None and not (out.dtype == np.float32 and out.shape == (flat.size,) and out.flags.c_contiguous):
+        raise ValueError(f"out is {out.dtype} of shape {out.shape}, should be one piece of {flat.size} float32")
     if eps is not None and not 0 < eps < np.inf:
         raise ValueError(f"eps is {eps}, should be a positive number")
     if port.size > quantise.MOST_RANKS:
         raise ValueError(f"{port.size} ranks, of which the sums of {quantise.MOST_RANKS} fit 32 bits")
-    arbiter = arbiter_for(port, len(x), choices)
-    idle = x.nbytes <= SMALL or arbiter.hopeless or _rests(port, len(x), eps)
+    arbiter = arbiter_for(port, len(flat), choices)
+    idle = flat.nbytes <= SMALL or arbiter.hopeless or _rests(port, len(flat), eps)
     if eps is None or port.size == 1 or (idle and not choices.always):
-        return plain(port, x), Report(coded=False)
-    peak, exempt, bits, coding = _agreed(port, x, eps, arbiter)
+        total = plain(port, flat, out=out)
+        port.again = (id(x), eps) if port.keeps(x) and left_alone(port, len(flat)) else None
+        return total, LEFT_ALONE
+    peak, exempt, bits, coding = _agreed(port, flat, eps, arbiter)
     predict = bool(bits[1] < bits[0]) if choices.predict is None else choices.predict
-    gains = arbiter.gains(bits[int(predict)], coding[int(predict)], len(x), port.size)
-    if exempt * FEW > len(x) or not (gains or choices.always):
-        if len(port.rests) >= KINDS:  # as where every sum has a bound of its own
-            port.rests.clear()
-        port.rests[len(x), eps] = RESTS
-        return plain(port, x), Report(coded=False, outliers=exempt)
-    on, coder, out = quantise.grid(eps, peak), Coded(arbiter, choices.coder), np.empty_like(x)
+    gains = arbiter.gains(bits[int(predict)], coding[int(predict)], len(flat), port.size)
+    if exempt * FEW > len(flat) or not (gains or choices.always):
+        _rest(port, len(flat), eps)
+        return plain(port, flat, out=out), Report(coded=False, outliers=exempt)
+    port.rests.pop((len(flat), eps), None)
+    return _coded(port, flat, quantise.grid(eps, peak), predict, exempt, Coded(arbiter, choices.coder), out)
+
+
+def left_alone(port: Port, count: int, choices: Choices = CHOOSE) -> bool:
+    """Whether sums of so many numbers are gloo's own whatever is in them; all ranks know the same."""
+    if choices.always or port.link.shaped:
+        return False
+    return port.size == 1 or 4 * count <= SMALL or arbiter_for(port, count, choices).hopeless
+
+
+def _coded(
+    port: Port, x: Floats, on: quantise.Grid, predict: bool, exempt: int, coder: Coded, out: Floats | None
+) -> tuple[Floats, Report]:
+    """Summed as codes. A frame of x is read before its sum is there, so that both may be one memory."""
+    wild = quantise.outliers(x, on) if exempt else None
+    total = np.empty_like(x) if out is None else out
     reduce_ring(
         port, len(x), lambda a, b: quantise.quantised(x[a:b], on, predict),
-        lambda a, b, codes: quantise.restored(codes, on.step, predict, out[a:b]), coder,
+        lambda a, b, codes: quantise.restored(codes, on.step, predict, total[a:b]), coder,
     )  # fmt: skip
-    if exempt:
-        quantise.add_outliers(port.gather(quantise.outliers(x, on)), out)
-    return out, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]), predict, exempt)
+    if wild is not None:
+        quantise.add_outliers(port.gather(wild), total)
+    return total, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]), predict, exempt)
 
 
 def _rests(port: Port, count: int, eps: float | None) -> bool:
     """Whether sums of this size were not worth coding a little while ago; all ranks know the same."""
-    left = port.rests.pop((count, eps), 0)
-    if left > 1:
-        port.rests[count, eps] = left - 1
+    left, whole = port.rests.get((count, eps), (0, 0))
+    if left:
+        port.rests[count, eps] = left - 1, whole
     return left > 0
+
+
+def _rest(port: Port, count: int, eps: float) -> None:
+    """Leave sums of this size alone for a while, twice as long as the last time."""
+    if len(port.rests) >= KINDS:  # as where every sum has a bound of its own
+        port.rests.clear()
+    _, last = port.rests.get((count, eps), (0, 0))
+    span = min(2 * last + 1, LONGEST) if last else RESTS
+    port.rests[count, eps] = span, span
 
 
 def arbiter_for(port: Port, count: int, choices: Choices = CHOOSE) -> Arbiter:
     """What chooses coders for a message of so many numbers; the first call on a port is made by all ranks together."""
-    hops = max(1, 2 * (port.size - 1)) / port.size
-    frames = max(1, round(hops * count / FRAME))
-    return Arbiter(port.link.bandwidth, choices.speeds or _speeds(port), frames, hops, port.link.latency, FRAME)
+    key = count, choices.speeds
+    if key not in port.arbiters:
+        if len(port.arbiters) >= KINDS:
+            port.arbiters.clear()
+        hops = max(1, 2 * (port.size - 1)) / port.size
+        frames = max(1, round(hops * count / FRAME))
+        speeds = choices.speeds or _speeds(port)
+        port.arbiters[key] = Arbiter(port.link.bandwidth, speeds, frames, hops, port.link.latency, FRAME)
+    found: Arbiter = port.arbiters[key]
+    return found
 
 
 def _speeds(port: Port) -> Speeds:

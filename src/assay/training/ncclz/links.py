@@ -35,9 +35,27 @@ class Port:
             ranks = [dist.get_global_rank(group, rank) for rank in ranks]
         self.size, self.index = len(ranks), ranks.index(dist.get_rank())
         self._wire = Wire(dist, ranks, group)
+        self._kept: tuple[Any, Any] = None, None
+        self.again: tuple[int, float | None] | None = None  # the array and bound of a sum that is left alone each time
         self.speeds: Any = None  # of coding, once the ranks have agreed on them
-        self.rests: dict[tuple[int, float | None], int] = {}  # sums that are not looked at, by size and bound
+        self.arbiters: dict[Any, Any] = {}  # by size
+        self.rests: dict[tuple[int, float | None], tuple[int, int]] = {}  # sums left alone yet, and at first
         self.start()
+
+    def tensor(self, x: NDArray[np.float32]) -> Any:
+        """The same memory as torch has it; kept until the next one is asked for.
+
+        If it were not, the last to let go of it would be gloo's thread, which then waits for Python's lock.
+        """
+        if self._kept[0] is not x:
+            import torch
+
+            self._kept = x, torch.from_numpy(x)
+        return self._kept[1]
+
+    def keeps(self, x: NDArray[np.float32]) -> bool:
+        """Whether it is the array that was last handed to gloo."""
+        return self._kept[0] is x
 
     def start(self) -> None:
         """Both clocks at nothing, an idle link, no bytes sent, no processor time spent."""
@@ -94,10 +112,10 @@ class Port:
         return [found[k] for k in range(self.size)]
 
 
-def probed(dist: Any, group: Any = None, rounds: int = 5) -> Link:
+def probed(dist: Any, group: Any = None, rounds: int = 20) -> Link:
     """The link as it is found: bytes a second of a plain all-reduce, seconds of a message, the same on every rank.
 
-    Each is the quickest of a few, of the slowest rank.
+    Each is the quickest of some, of the slowest rank: others that compute for a moment are not the link.
     """
     import torch
 

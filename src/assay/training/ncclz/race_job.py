@@ -16,8 +16,8 @@ from assay.sim import gloo_ranks
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 from assay.training.ncclz import fields, rivals
-from assay.training.ncclz.collectives import Choices, Report, all_reduce, all_reduce_levels, plain
-from assay.training.ncclz.links import Link, Port, probed
+from assay.training.ncclz.collectives import Choices, Report, all_reduce_levels, plain
+from assay.training.ncclz.links import Link, Port
 
 PATIENCE = 240.0
 # Once for all ranks: torch.optim imports the second, compiled code is loaded by the last.
@@ -46,14 +46,15 @@ def raced(races: Sequence[Race], ranks: int, data: NDArray[np.float32] | None = 
     """
     room = np.zeros((ranks, max(race.count for race in races)), np.float32) if data is None else data
     with Gauge() as gauge:
-        found = _on_ranks(ranks, _races, list(races), arrays={"data": room})
+        found = on_ranks(ranks, _races, list(races), arrays={"data": room})
     return [
         {name: _row(race, [one[k][name] for one in found], gauge.free) for name in race.methods}
         for k, race in enumerate(races)
     ]
 
 
-def _on_ranks(ranks: int, job: Callable[..., Any], *arguments: Any, arrays: Any = None) -> list[Any]:
+def on_ranks(ranks: int, job: Callable[..., Any], *arguments: Any, arrays: Any = None) -> list[Any]:
+    """What `job(rank, folder, *arguments)` answers on each of them."""
     with scratch() as where, Ranks(ranks, job, str(where), *arguments, arrays=arrays, imports=IMPORTS) as running:
         return running.wait(PATIENCE)
 
@@ -120,7 +121,7 @@ def _performed(name: str, port: Port, x: NDArray[np.float32], race: Race) -> tup
 
 def gradients(ranks: int, width: int, bits: int, on: Link, seeds: Sequence[int]) -> list[dict[str, Row]]:
     """Real gradients, summed plainly, by QSGD's levels through NCCLZ, and by the same levels only packed."""
-    found = _on_ranks(ranks, _gradients, width, bits, on, list(seeds))
+    found = on_ranks(ranks, _gradients, width, bits, on, list(seeds))
     keys = "seconds", "wall", "sent", "error", "bytes"
     return [
         {name: {key: max(one[k][name][key] for one in found) for key in keys} for name in found[0][k]}
@@ -150,52 +151,4 @@ def _gradient(rank: Rank, port: Port, width: int, bits: int, seed: int) -> dict[
             found[name] = {"seconds": port.now(), "wall": port.wall(), "sent": port.sent, "bytes": x.nbytes}
         exact = out if name == "plain" else exact
         found[name]["error"] = float(np.linalg.norm(out - exact) / np.linalg.norm(exact))
-    return found
-
-
-# ------------------------------------------------------------------------------------------------------- loopback
-
-
-def unshaped(count: int, eps: float, rounds: int, seed: int) -> dict[str, Row]:
-    """gloo as it is on this machine: its own all-reduce, NCCLZ left to choose, and NCCLZ made to code."""
-    with Gauge() as gauge:
-        found = _on_ranks(2, _unshaped, count, eps, rounds, seed)
-    return {
-        name: {
-            "wall": float(np.median(np.max([one[name]["wall"] for one in found], axis=0))),
-            "coded": any(one[name]["coded"] for one in found), "probed": found[0][name]["probed"],
-            "free_cores": gauge.free,
-        }
-        for name in found[0]
-    }  # fmt: skip
-
-
-def _unshaped(rank: Rank, where: str, count: int, eps: float, rounds: int, seed: int) -> dict[str, Row]:
-    mine = fields.field("smooth", count, seed, rank.index)
-    with gloo_ranks.joined(rank, where, patience=PATIENCE) as dist:
-        port = Port(dist, probed(dist))
-        jobs = {
-            "plain": lambda x: (plain(port, x), Report(False)),
-            "ncclz": lambda x: all_reduce(port, x, eps),
-            "always": lambda x: all_reduce(port, x, eps, Choices(always=True)),
-        }
-        found: dict[str, Row] = {
-            name: {"wall": [], "coded": False, "probed": port.link.bandwidth} for name in jobs
-        }  # fmt: skip
-
-        def sum_up(name: str, counts: bool) -> None:
-            rank.meet(PATIENCE)
-            port.start()
-            _, report = jobs[name](mine)
-            if counts:
-                found[name]["wall"].append(port.wall())
-                found[name]["coded"] |= report.coded
-
-        # What codes nothing is told apart from gloo's own in many short turns, who is first changing; coding comes
-        # after all of them, for it would leave the caches to whoever follows it.
-        for turn in range(-1, rounds):
-            for name in ("plain", "ncclz")[:: 1 if turn % 2 else -1]:
-                sum_up(name, turn >= 0)
-        for turn in range(-1, rounds // 6):
-            sum_up("always", turn >= 0)
     return found
