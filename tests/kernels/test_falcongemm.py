@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,19 @@ from hypothesis import strategies as st
 from assay.kernels import gemm, gemm_weights
 from assay.kernels.falcongemm import KERNEL, claims, contenders, cpu, drawn, errors, exact, h200_rows
 from assay.kernels.falcongemm.compare import read_shapes
-from assay.kernels.falcongemm.decision import Profile, blocks, choose, frontier, roofline, work
+from assay.kernels.falcongemm.decision import (
+    TRIED,
+    Plan,
+    Profile,
+    blocks,
+    choose,
+    frontier,
+    least,
+    plausible,
+    roofline,
+    settle,
+    work,
+)
 from assay.kernels.falcongemm.profiles import measure
 from assay.kernels.falcongemm.schemes import Scheme, brent, library, named, nested, read_scheme, rotated, transposed
 from assay.kernels.falcongemm.shapes import shapes
@@ -222,6 +235,44 @@ def test_a_scheme_is_only_chosen_for_more_than_the_margin(m: int, k: int, n: int
         assert choice.seconds["vendor"] / least > 1.02 + off - 1e-12
     else:
         assert choice.seconds["vendor"] / least <= 1.02 + off + 1e-12
+
+
+PLANS = [Plan(named(name), "staged") for name in ("winograd", "2x3x3", "3x2x3", "winograd of winograd", "strassen")]
+
+
+@given(st.integers(64, 20_000), st.integers(64, 20_000), st.integers(64, 20_000), st.floats(0, 0.3))
+@settings(max_examples=60, deadline=None)
+def test_what_is_tried_is_what_the_models_own_error_lets_gain(m: int, k: int, n: int, shy: float) -> None:
+    profile, shape = replace(toy(), shy=shy), (m, k, n)
+    predicted = {plan: profile.seconds(shape, plan.scheme, way=plan.way) for plan in PLANS}
+    hoped = [plan for plan in PLANS if predicted[plan] * 1.02 < profile.seconds(shape, None) * np.exp(shy)]
+    tried = plausible(profile, shape, PLANS)
+    assert tried == sorted(hoped, key=lambda plan: predicted[plan])[:TRIED]
+
+
+@given(st.lists(st.lists(st.floats(0.5, 2.0), min_size=3, max_size=3), min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_a_trial_takes_only_what_gained_in_every_round(times: list[list[float]]) -> None:
+    seconds = dict(enumerate(times))
+    taken = settle(seconds, 0)
+    if taken:
+        assert all(vendor > 1.02 * ours for vendor, ours in zip(seconds[0], seconds[taken], strict=True))
+        assert np.median(seconds[taken]) == min(np.median(x) for name, x in seconds.items() if name)
+
+
+def test_products_in_one_call_have_rates_of_their_own() -> None:
+    profile = replace(toy(), batched=(2e11,) * 8)
+    shape, scheme = (4096, 4096, 4096), named("winograd")
+    staged, batched = (profile.seconds(shape, scheme, way=way) for way in ("staged", "batched"))
+    assert profile.seconds(shape, scheme) == batched < staged
+    assert replace(profile, floor=100.0).seconds(shape, scheme) == 100.0
+
+
+@given(st.integers(64, 9000), st.integers(64, 9000), st.integers(64, 9000), st.sampled_from(PLANS))
+@settings(max_examples=40, deadline=None)
+def test_no_prediction_lies_below_the_least(m: int, k: int, n: int, plan: Plan) -> None:
+    profile = toy()
+    assert least((m, k, n), plan.scheme, 4, 1e11, 1e10) <= profile.seconds((m, k, n), plan.scheme) * (1 + 1e-9)
 
 
 def test_the_frontier_moves_with_the_ridge() -> None:

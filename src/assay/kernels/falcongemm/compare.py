@@ -113,10 +113,16 @@ def _predicted(asked: Asked, where: str) -> list[dict[str, Any]]:
         {
             "shape": str(asked), "implementation": name, "seconds": choice.seconds[name],
             "gflops": flops / choice.seconds[name] / 1e9, "gain": choice.seconds[VENDOR] / choice.seconds[name] - 1,
-            "chosen": name == choice.name, "measured": known["seconds_of"].get(name) if known else None,
+            "chosen": name == choice.name, "measured": _known(known, name),
         }
         for name in dict.fromkeys([*best, VENDOR])
     ]  # fmt: skip
+
+
+def _known(row: dict[str, Any] | None, name: str) -> float | None:
+    """What a scheme took by the faster of the ways that were measured, or the vendor; None where it was not."""
+    of = row["seconds_of"] if row else {}
+    return min((float(s) for plan, s in of.items() if plan.rpartition(", ")[0] == name or plan == name), default=None)
 
 
 def _elsewhere(asked: list[Asked], where: str) -> dict[str, Any]:

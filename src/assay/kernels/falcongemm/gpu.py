@@ -270,7 +270,8 @@ def _checked(profile: Profile, dtype: Any) -> Profile:
     import numpy as np
     import torch
 
-    best, every = [], []
+    best: list[float] = []
+    every: list[float] = []
     for shape in HELD_OUT:
         if profile.seconds(shape, None) > SHORT:
             continue
