@@ -55,7 +55,8 @@ evidence = Evidence.REAL
 use_when = "Matrices of several thousand rows are multiplied in float32 on a processor, or on a GPU without TF32."
 avoid_when = (
     "A GPU's tensor cores multiply bfloat16: an H200 has so much arithmetic for its memory that additions cost what "
-    "multiplications save, but for the largest shapes. Or entries of very different size must keep their own relative precision."
+    "multiplications save, but for the largest shapes. Or entries of very different size must keep their own "
+    "relative precision."
 )
 own_input = "assay compare kernels --gemm examples/shapes.csv"
 references = (
@@ -415,8 +416,8 @@ claims = [
           "model decides alone.", kind=Kind.AT_MOST, value=0.02, unit="change"),
     Claim("where-chosen", _where_chosen(""), asks="On an H200 products given to a scheme gain at least 5 %, geometric "
           "mean, all dtypes.", kind=Kind.AT_LEAST, value=0.05, unit="change"),
-    Claim("where-chosen-bf16", _where_chosen("bf16"), asks="The same over 960 shapes in bfloat16.", kind=Kind.AT_LEAST,
-          value=0.05, unit="change"),
+    Claim("where-chosen-bf16", _where_chosen("bf16"), asks="On an H200 those of 960 in bfloat16 that are given "
+          "to a scheme gain at least 5 %, geometric mean.", kind=Kind.AT_LEAST, value=0.05, unit="change"),
     Claim("weights-before", _weights_before, asks="On an H200 products given to a scheme with their right operand "
           "combined before gain at least 5 %, geometric mean.", kind=Kind.AT_LEAST, value=0.05, unit="change"),
     Claim("regret-h200", measures.best({f"H200, {kind}": _regret_there(kind) for kind in GPU_KINDS}, max),
