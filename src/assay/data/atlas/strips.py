@@ -31,7 +31,7 @@ from assay.sim.compiled import njit
 from assay.sim.memory import return_freed
 
 SUMS, SENT, EDGES, WIDE = 0.72, 0.10, 0.05, 0.75  # shares of the memory that nodes leave over; WIDE: before and after
-BOOKS = 224 << 10  # bytes that threads and Python's objects take, however little else is held
+BOOKS = 160 << 10  # bytes that threads and Python's objects take, however little else is held
 HEADS = 12  # bytes a node and head while edges are weighed, and as many for the head in work
 LANE = 8  # columns that are added at once; strips are filled up to a multiple, and their pages hold few rows
 
