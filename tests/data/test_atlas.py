@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from assay.cli.main import assay
 from assay.data.atlas import Inferred, infer, layers, read_model, trials
 from assay.data.atlas.attention import weigh
-from assay.data.atlas.choosing import choose, count_spills, sampled_spills
+from assay.data.atlas.choosing import choose, count_spills, estimates, sampled_spills
 from assay.data.atlas.compare import why
 from assay.data.atlas.engine import Plan
 from assay.data.atlas.gather import gather_layer, in_memory
@@ -598,3 +598,27 @@ def test_in_order_of_community_the_way_that_is_chosen_moves_the_fewest_bytes(tmp
     rows = {way: bench.atlas(model, nodes * width, way) for way in ("auto", "lru", "strips")}  # a quarter of the bytes
     moved = {way: row["read_ratio"] + row["spilled_ratio"] for way, row in rows.items()}
     assert moved["auto"] <= 1.01 * moved["strips"] < 0.85 * moved["lru"]
+
+
+@pytest.mark.parametrize("graph", ["rmat", "shuffled", "ordered"])
+def test_the_bytes_by_which_a_way_is_chosen_are_those_that_it_moves(tmp_path: Path, graph: str) -> None:
+    """In little memory, where evictions are small and each of their parts is read in whole pages."""
+    nodes, width, memory, model = 8192, 128, 1 << 20, trials.model_of("gcn", (128, 128), 0)
+    bench = trials.Bench.made(tmp_path / "bench", trials.edges_of(graph, nodes, 8, 0), nodes, width, 0)
+    plan, strips = Plan.of(model[0], nodes, 8, memory), StripPlan.of(model[0], nodes, memory)
+    told = estimates(model[0], bench.graph, plan.slots, strips, plan.choosing, -(-nodes // plan.range_rows))
+    for way in ("lru", "strips"):
+        [ran] = infer(model, bench.graph, bench.features, tmp_path / "y.npy", memory, policy=way).layers
+        moved = ran.feature_bytes + ran.edge_bytes + ran.spill_bytes + ran.output_bytes
+        # 17 % too much on R-MAT; without those pages it was 25 % too little on the shuffled one.
+        assert 0.8 < told[way] / moved < 1.2, way
+
+
+def test_a_tier_keeps_nothing_of_the_pieces_that_were_pushed() -> None:
+    """Python 3.11 does keep up to 2,000 tuples of twenty arguments."""
+    tier, row = HotTier(8, 8, 4, np.full(8, 10**6, np.int32), 8, SUM), np.ones((1, 4), np.float32)
+    before = sys.getallocatedblocks()
+    for _ in range(1000):
+        tier.begin_chunk()
+        tier.push(0, row, row, np.array([0, 1]), 0, np.array([5], np.int32), False, None)
+    assert sys.getallocatedblocks() - before < 500

@@ -11,6 +11,7 @@ from assay.data.atlas.layers import SUM, Layer
 from assay.data.atlas.strips import StripPlan
 from assay.data.atlas.tiers import FULL, HotTier, Int64s
 from assay.data.disk.graphs import DiskGraph
+from assay.data.disk.pages import PAGE
 
 RULES = ("min-pending", "lru")
 LEAVING = 4  # one part in so many of the tier is evicted together
@@ -18,7 +19,9 @@ STRIPS = "strips"
 RUN = 1 << 16  # bytes of rows side by side that are worth a write of their own
 
 
-def choose(layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None, sample: int = 50_000) -> str:
+def choose(
+    layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None, sample: int = 50_000, ranges: int = 1
+) -> str:
     """A rule of eviction, or strips where rows and accumulators of the better rule would cross the disk more often.
 
     Few pending messages are a good reason to leave where neighbours lie anywhere; where they lie together, a target
@@ -26,13 +29,28 @@ def choose(layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None,
     """
     if slots >= graph.n or not graph.m:
         return RULES[0]
+    moved = estimates(layer, graph, slots, strips, sample, ranges)
+    return min(moved, key=lambda way: moved[way])
+
+
+def estimates(
+    layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None, sample: int, ranges: int
+) -> dict[str, float]:
+    """Bytes that each way would read and write; evicted accumulators are read back by `ranges` of nodes.
+
+    A range's part of an eviction is read in whole pages and begins and ends within one: a page more for each part. In
+    little memory, where evictions are small and ranges many, that was up to a third of what is read.
+    """
     spilled = sampled_spills(graph, slots, layer.drops_loops, sample, max(RUN // (4 * layer.out_width), 1))
-    rule = min(RULES, key=lambda name: spilled[name])
-    if strips is None:
-        return rule
-    rows = layer.in_width * (2 if layer.kind == "gat" else 1) + layer.out_width
-    moved = 4 * graph.n * (rows + 2 * spilled[rule] * (layer.width + 1)) + 4 * graph.m
-    return STRIPS if strips.moved(layer, graph) < moved else rule
+    rows = 4 * graph.n * (layer.in_width * (2 if layer.kind == "gat" else 1) + layer.out_width) + 4 * graph.m
+    moved: dict[str, float] = {}
+    for rule, per_node in spilled.items():
+        records = per_node * graph.n
+        parts = min(records / max(slots // LEAVING, 1) * ranges, records)
+        moved[rule] = rows + 8 * records * (layer.width + 1) + PAGE * parts
+    if strips is not None:
+        moved[STRIPS] = strips.moved(layer, graph)
+    return moved
 
 
 def sampled_spills(graph: DiskGraph, slots: int, drop: bool, sample: int, run: int = 1) -> dict[str, float]:

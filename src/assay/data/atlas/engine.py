@@ -146,7 +146,7 @@ def run_layer(
     before = source.stats.read_bytes, graph.indices.stats.read_bytes + graph.indptr.stats.read_bytes
     degree = degrees(layer, graph.in_degree(), graph.loops())
     if policy == "auto":
-        policy = choose(layer, graph, plan.slots, strips, plan.choosing)
+        policy = choose(layer, graph, plan.slots, strips, plan.choosing, -(-graph.n // plan.range_rows))
         return_freed()  # the sample was made of many small blocks
     evicted = returns = live = 0
     if policy != STRIPS:

@@ -26,6 +26,7 @@ from assay.data.disk.graphs import DiskGraph
 from assay.data.disk.pages import PAGE
 from assay.sim.blas import threads_for
 from assay.sim.compiled import njit
+from assay.sim.memory import MAPPED, return_freed
 
 CACHES = ("lru", "static")
 
@@ -97,6 +98,7 @@ def gather_layer(
 ) -> Ran:  # fmt: skip
     """Compute the layer's rows into `target` from in-edges, with at most about `memory` bytes."""
     began = perf_counter()
+    return_freed(MAPPED)  # an inference before it may have set less, which is slower
     n = incoming.n
     if layer.kind != "gat" and layer.message_width >= layer.in_width:
         layer = replace(layer, late=True)  # projecting first would cost a pass and make no row narrower

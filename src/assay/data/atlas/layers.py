@@ -103,8 +103,10 @@ def message(layer: Layer, x: Floats, degree: Int32s) -> Floats:
     """What the nodes of these rows send along each of their edges."""
     w = layer.weights
     if layer.kind == "gcn":
-        sent = x @ w["lin"].T if layer.projects else x
-        return sent / _root(degree)
+        if not layer.projects:
+            return x / _root(degree)
+        sent: Floats = x @ w["lin"].T
+        return np.divide(sent, _root(degree), out=sent)
     if layer.kind == "gat":
         z = x @ w["lin"].T
         return np.concatenate([_halves(z, w["att_src"]), z], axis=1)
@@ -169,7 +171,7 @@ def _sage(layer: Layer, total: Floats, degree: Int32s) -> Floats:
 def _inner(layer: Layer, total: Floats) -> Floats:
     out = total
     for step, (weight, bias, scale, shift) in enumerate(layer.steps):
-        out = _biased(out if step == 0 and layer.projects else out @ weight.T, bias)
+        out = _biased(total.copy() if step == 0 and layer.projects else out @ weight.T, bias)
         if scale is not None and shift is not None:
             out = out * scale + shift
         if step < len(layer.steps) - 1:
@@ -178,7 +180,8 @@ def _inner(layer: Layer, total: Floats) -> Floats:
 
 
 def _biased(rows: Floats, bias: Floats | None) -> Floats:
-    return rows if bias is None else rows + bias
+    """The bias added in place: `rows` are nobody else's."""
+    return rows if bias is None else np.add(rows, bias, out=rows)
 
 
 def _root(degree: Int32s) -> Floats:

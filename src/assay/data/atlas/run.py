@@ -21,9 +21,10 @@ from assay.data.atlas.engine import Plan, Ran, run_layer
 from assay.data.atlas.layers import Layer
 from assay.data.disk.arrays import DiskArray, write_rows
 from assay.data.disk.graphs import DiskGraph
-from assay.sim.memory import return_freed
+from assay.sim.memory import MAPPED, return_freed
 
 Progress = Callable[[int, int], None]
+KEPT, LEAST_MAPPED = 64, 16 << 10  # a freed block of a 64th of the memory goes back, if that is 16 KiB or more
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def infer(
     ...     np.load(Path(folder, "y.npy")).tolist()
     [[1.0], [2.0], [2.0]]
     """
-    return_freed()
+    return_freed(min(max(memory // KEPT, LEAST_MAPPED), MAPPED))
     _check(model, graph, features)
     work = out.with_name(out.name + ".work")
     wanted = _identity(model, graph, features)

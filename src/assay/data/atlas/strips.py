@@ -187,9 +187,11 @@ def run_strips(
     with threads_for(plan.rows * layer.in_width * layer.out_width):
         weights = _send(layer, graph, degree, source, sent, plan, scratch, progress)
         return_freed()  # what rows took makes room for sums
+        acc = sums.strip(0).buffer(sums.padded)
         for number, strip in enumerate(plan.strips):
-            _add_up(layer, graph, plan, strip, sent.strip(number), sums.strip(number), weights)
+            _add_up(layer, graph, plan, strip, sent.strip(number), sums.strip(number), acc, weights)
             progress(graph.n // 4 + (number + 1) * graph.n // (2 * len(plan.strips)))
+        del acc
         sent.close()
         if weights is not None:
             asked = weights.stats
@@ -220,10 +222,9 @@ def _send(
 
 def _add_up(
     layer: Layer, graph: DiskGraph, plan: StripPlan, strip: Strip, sent: DiskArray, sums: DiskArray,
-    weights: Weights | None,
+    acc: Floats, weights: Weights | None,
 ) -> None:  # fmt: skip
-    """A strip's sums of every node, from one pass over its messages and the edges."""
-    acc = sums.buffer(-(-graph.n // sums.group) * sums.group)
+    """A strip's sums of every node in `acc` and on the disk, from one pass over its messages and the edges."""
     clear_all(acc, layer.reduce, strip.width, 0)
     beside = weights.edges[strip.heads] if weights else []
     own_weights = [array.rows(0, graph.n) for array in weights.own[strip.heads]] if weights else []

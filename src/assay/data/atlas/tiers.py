@@ -55,6 +55,11 @@ class HotTier:
         self.ready = np.empty(groups, np.int32)
         self.state = np.zeros(8, np.int64)
         self.state[FREE] = slots
+        # One argument for all of these: Python 3.11 keeps up to 2,000 tuples of twenty arguments, and uses none again.
+        self._arrays = (
+            self.acc, self.owner, self.stamp, self.free, self.slot_of, self.pending, self.complete, self.broken,
+            self.ready,
+        )  # fmt: skip
         self.evicted = 0
 
     def push(
@@ -68,8 +73,7 @@ class HotTier:
         """
         facing = np.empty((0, 0), np.float32) if facing is None else facing
         return int(_push(
-            self.state, first, sent, own, bounds, start, targets, drop, facing, self.reduce, self.acc, self.owner,
-            self.stamp, self.free, self.slot_of, self.pending, self.complete, self.broken, self.ready, self.group,
+            self.state, first, sent, own, bounds, start, targets, drop, facing, self.reduce, self._arrays, self.group,
         ))  # fmt: skip
 
     def count(self, targets: Int32s, start: int) -> int:
@@ -235,10 +239,8 @@ def clear(acc, s, reduce, columns, heads):
 
 
 @njit(cache=True, nogil=True)
-def _push(
-    state, first, sent, own, bounds, start, targets, drop, facing, reduce, acc, owner, stamp, free, slot_of, pending,
-    complete, broken, ready, group,
-):  # fmt: skip
+def _push(state, first, sent, own, bounds, start, targets, drop, facing, reduce, arrays, group):
+    acc, owner, stamp, free, slot_of, pending, complete, broken, ready = arrays
     columns, heads, stop = sent.shape[1], facing.shape[1], start + len(targets)
     rows, n = len(bounds) - 1, len(pending)
     row = state[ROW]
