@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 
 from assay.kernels.falcongemm import cpu
@@ -129,13 +128,9 @@ def _numpy(x: Any, name: str) -> Any:
 def _by(a: Any, b: Any, scheme: Scheme | None, weights: list[Any] | None) -> Any:
     if scheme is None:
         return np.matmul(a, b)
-    out, before = np.empty((a.shape[0], b.shape[1]), a.dtype), numba.get_num_threads()
-    numba.set_num_threads(cpu.threads())
-    try:
-        with np.errstate(invalid="ignore", over="ignore"):
-            finite = cpu.multiply(a, b, scheme, out, _SPACE, weights)
-    finally:
-        numba.set_num_threads(before)
+    out = np.empty((a.shape[0], b.shape[1]), a.dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        finite = cpu.multiply(a, b, scheme, out, _SPACE, weights)
     return out if finite else np.matmul(a, b, out=out)
 
 
