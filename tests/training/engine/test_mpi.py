@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,29 @@ def test_what_a_rank_raises_and_a_rank_that_waits_for_ever_are_told_in_one_line(
         mpi.run(f"{HERE}:wait_or_raise", 2, "raise")
     with pytest.raises(RankFailed, match=r"no answer from rank 0|no rank lived"):
         mpi.run(f"{HERE}:wait_or_raise", 1, "sleep", limit=3.0)
+
+
+def test_a_word_that_two_threads_leave_at_once_is_never_found_empty(tmp_path: Path) -> None:
+    over, word, lost = threading.Event(), "1234.5", []
+
+    def leave() -> None:
+        while not over.is_set():
+            try:
+                mpi._whole(tmp_path / "0.dies.note", word)
+            except OSError as error:  # the other took what it had written
+                lost.append(error)
+
+    writers = [threading.Thread(target=leave) for _ in range(2)]
+    for one in writers:
+        one.start()
+    while not (tmp_path / "0.dies.note").exists():
+        time.sleep(0.001)
+    found = {(tmp_path / "0.dies.note").read_text() for _ in range(2000)}
+    over.set()
+    for one in writers:
+        one.join()
+    assert found == {word}
+    assert not lost
 
 
 def test_without_mpi_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

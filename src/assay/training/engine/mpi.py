@@ -352,7 +352,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _whole(path: Path, text: str) -> None:
-    aside = path.with_suffix(".part")
+    """Whole or not at all, whoever else writes it: two threads of a rank may be about to kill it."""
+    aside = path.with_suffix(f".{threading.get_ident()}.part")
     aside.write_text(text)
     aside.rename(path)
 
