@@ -72,6 +72,25 @@ def test_a_killed_rank_is_noticed_and_a_frozen_one_ends_with_the_block() -> None
     assert all(map(gone, pids))
 
 
+def long_answer(rank: Rank) -> bytes:
+    return bytes(1 << 20 if rank.index else 1)  # more than a pipe takes: it waits until somebody reads
+
+
+@pytest.mark.parametrize("ask", ["survivors", "wait"])
+def test_a_rank_that_is_killed_within_its_answer_has_given_none(ask: str) -> None:
+    with Ranks(2, long_answer) as ranks:
+        assert ranks._answers[1].poll(60)
+        ranks.kill(1)
+        ranks._processes[1].join()
+        if ask == "survivors":
+            lost: list[int] = []
+            assert list(ranks.survivors(60, lost.append)) == [0]
+            assert lost == [1]
+        else:
+            with pytest.raises(RankFailed, match="rank 1 died with code -9"):
+                ranks.wait(60)
+
+
 def test_ranks_that_share_a_slow_import_are_real_processes_all_the_same() -> None:
     imports = ["colorsys", "not_there_at_all"]  # a module that is missing is missed where it is wanted, not here
     with Ranks(2, threads, imports=imports) as ranks:

@@ -212,7 +212,7 @@ class Ranks:
                 index = waiting[connection]  # type: ignore[index]
                 try:
                     failed, value, self._spent[index] = self._answers[index].recv()
-                except EOFError:
+                except (EOFError, OSError):  # before its answer, or within it
                     self._processes[index].join()
                     raise RankFailed(f"rank {index} died with code {self._processes[index].exitcode}") from None
                 if failed:
@@ -237,7 +237,7 @@ class Ranks:
                 index = waiting.pop(connection)
                 try:
                     failed, value, self._spent[index] = self._answers[index].recv()
-                except (EOFError, ConnectionResetError):
+                except (EOFError, OSError):  # before its answer, or within it
                     if gone:
                         gone(index)
                     continue
