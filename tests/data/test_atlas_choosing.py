@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from assay.data.atlas import infer, trials
+from assay.data.atlas import infer, layers, trials
 from assay.data.atlas.choosing import estimates
 from assay.data.atlas.engine import Plan
 from assay.data.atlas.strips import StripPlan
@@ -32,3 +33,9 @@ def test_the_bytes_by_which_a_way_is_chosen_are_those_that_it_moves(tmp_path: Pa
         moved = ran.feature_bytes + ran.edge_bytes + ran.spill_bytes + ran.output_bytes
         # 17 % too much on R-MAT; without those pages it was 25 % too little on the shuffled one.
         assert 0.8 < told[way] / moved < 1.2, way
+
+
+def test_the_sample_that_rules_are_tried_on_is_part_of_the_plan() -> None:
+    layer = layers({"convs.0.lin.weight": np.ones((128, 128))})[0]
+    little, much = (Plan.of(layer, 1 << 17, 8, memory).choosing for memory in (7 << 20, 1 << 30))
+    assert 80 * little < 7 << 20 and much == 50_000
