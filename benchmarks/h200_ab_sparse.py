@@ -36,7 +36,7 @@ SECONDS = float(os.environ.get("SECONDS", "170"))
 DEVICE = os.environ.get("DEVICE", "cuda")  # "cpu" with TRITON_INTERPRET=1: the same code, tiny and slow
 CUDA = DEVICE == "cuda"
 KIND = torch.bfloat16 if CUDA else torch.float16
-ROUNDS = 15
+ROUNDS = 51  # a step at batch 1 takes 20 us, and rounds differ by one of them
 SHARE = 0.04  # of the tokens that a head reads
 MODELS = {"llama-3-8b": (8, 4), "qwen3-32b": (8, 8)}  # KV heads, query heads each; width 128
 WIDTH = 128
@@ -110,7 +110,7 @@ def captured(run):
         return run
 
 
-def fastest(candidates, make, rounds=5):
+def fastest(candidates, make, rounds=11):
     """The candidate whose run takes least, those that fail left out; and what each took."""
     runs = {}
     for one in candidates:
@@ -129,15 +129,17 @@ def fastest(candidates, make, rounds=5):
 # ---------------------------------------------------------------------------------------------- settings
 
 # Tile, warps, tiles of a run, stages.
-ESTIMATES = (
+BY_TRITON = (
     (16, 1, 1, 1), (16, 2, 1, 1), (32, 2, 1, 1), (32, 4, 1, 1), (32, 2, 2, 2), (32, 4, 2, 2), (32, 2, 4, 3),
     (64, 2, 1, 1), (64, 4, 1, 1), (64, 4, 2, 2), (64, 4, 3, 3), (64, 4, 4, 3), (64, 4, 8, 3), (128, 8, 1, 1),
     (128, 8, 2, 2),
 )  # fmt: skip
+BY_WARPS = ((1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (8, 2), (4, 4), (8, 4), (4, 8))  # warps, tiles of 16 that one takes
+ESTIMATES = (*((*one, 0) for one in BY_TRITON), *((16, warps, 1, 1, tiles) for warps, tiles in BY_WARPS if CUDA))
 READS = ((32, 2, 3), (64, 2, 2), (64, 4, 2), (64, 4, 3))  # tokens, warps, stages
 SPLITS = (4, 8, 16, 32, 64, 128)
 if not CUDA:
-    ESTIMATES, READS, SPLITS = ((32, 4, 2, 1),), ((32, 2, 3),), (4, 8)
+    ESTIMATES, READS, SPLITS = ((32, 4, 2, 1, 0),), ((32, 2, 3),), (4, 8)
 
 
 def ranked(candidates, make):
@@ -155,7 +157,7 @@ def ranked(candidates, make):
 
 
 FIELDS = (
-    ("tile", "tile_warps", "run", "tile_stages"),
+    ("tile", "tile_warps", "run", "tile_stages", "tile_of_warp"),
     ("choose_warps", "choose_threads"),
     ("read", "read_warps", "stages", "splits"),
 )
@@ -231,10 +233,11 @@ def check():
         (3000, 2, 8, (8, 128), 16), (500, 2, 4, (), 16),
     )[: 5 if CUDA else 2]:  # fmt: skip
         caches = Caches(len(sizes) or 2, group, tokens, batch)
-        step = caches.step(sizes, bits, gpu.Setting())
-        right, scores, out = checked(step, caches.q, pairs=8)
-        tell("ab-sparse-check", tokens=tokens, batch=batch, group=group, sizes=sizes, bits=bits, right=right,
-             scores=scores, out=out)  # fmt: skip
+        for tiles in (0, 1, 3) if CUDA and sizes and gpu.histograms(1024) else (0,):
+            step = caches.step(sizes, bits, gpu.Setting(tile_of_warp=tiles, choose_threads=512 if tiles else 0))
+            right, scores, out = checked(step, caches.q, pairs=8)
+            tell("ab-sparse-check", tokens=tokens, batch=batch, group=group, sizes=sizes, bits=bits, right=right,
+                 scores=scores, out=out, by="warps" if tiles else "tiles")  # fmt: skip
 
 
 METHODS = {f"ab-sparse, {name}": (sizes, 4) for name, sizes in MIXES.items()}
@@ -261,7 +264,7 @@ def steps(shapes=SHAPES):
             torch.cuda.empty_cache()
 
 
-KNOWN = {}  # settings by (method, tokens x batch class): shapes of like size share them
+KNOWN = {}  # settings by (model, tokens, batch, method)
 
 
 def one_shape(model, tokens, batch):
@@ -271,12 +274,8 @@ def one_shape(model, tokens, batch):
     for name, (sizes, bits) in METHODS.items():
         if left() < 20:
             break
-        key = (name, tokens, batch)
-        if key in KNOWN:
-            step = caches.step(sizes, bits, KNOWN[key])
-        else:
-            step = tuned(caches, sizes, bits)
-            KNOWN[key] = step.setting
+        step = tuned(caches, sizes, bits)
+        KNOWN[model, tokens, batch, name] = step.setting
         right = checked(step, caches.q)
         ready[name] = step, right
         runs[name] = captured(lambda step=step: step(caches.q))
@@ -306,7 +305,7 @@ def kernels():
     heads, group = MODELS[model]
     caches = Caches(heads, group, tokens, batch)
     sizes = MIXES["one fine head"]
-    key = (f"ab-sparse, {next(iter(MIXES))}", tokens, batch)
+    key = (model, tokens, batch, f"ab-sparse, {next(iter(MIXES))}")
     step = caches.step(sizes, 4, KNOWN[key]) if key in KNOWN else tuned(caches, sizes, 4)
     q = caches.q
     step(q)

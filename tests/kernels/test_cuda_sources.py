@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -232,7 +233,10 @@ def test_without_a_gpu_products_stay_on_the_cpu_and_say_why() -> None:
         spmv(a, where="gpu")
 
 
-@given(st.integers(0, 10**6), st.sampled_from(["apart", "few values", "all alike", "huge"]), st.sampled_from([10, 11]))
+KINDS = ("apart", "few values", "all alike", "huge", "one far away")
+
+
+@given(st.integers(0, 10**6), st.sampled_from(KINDS), st.sampled_from([10, 11]))
 @settings(max_examples=30, deadline=None)
 def test_the_blocks_with_the_highest_scores_are_chosen_equal_ones_by_place(seed: int, kind: str, bits: int) -> None:
     random, threads, each, heads, caches = np.random.default_rng(seed), 64, 6, 3, 2
@@ -242,7 +246,8 @@ def test_the_blocks_with_the_highest_scores_are_chosen_equal_ones_by_place(seed:
     first, begin = (np.concatenate([[0], np.cumsum(x)]).astype(np.int32) for x in (sizes, wanted))
     shape = caches, int(first[-1])
     drawn = {"apart": random.standard_normal(shape), "few values": random.integers(-2, 3, shape),
-             "all alike": np.ones(shape), "huge": random.standard_normal(shape) * 1e37}[kind]  # fmt: skip
+             "all alike": np.ones(shape), "huge": random.standard_normal(shape) * 1e37,
+             "one far away": random.standard_normal(shape) + 1e6 * (np.arange(shape[1]) == 5)}[kind]  # fmt: skip
     scores, picks = drawn.astype(np.float32), max(1, int(begin[-1]))
     chosen = np.full((caches, picks), -1, np.int32)
     device.launch("choose", heads * caches, threads, scores, first, begin, chosen, shape[1], picks, heads)
@@ -251,6 +256,41 @@ def test_the_blocks_with_the_highest_scores_are_chosen_equal_ones_by_place(seed:
             mine = scores[cache, first[h] : first[h + 1]]
             right = np.sort(np.argsort(-mine, kind="stable")[: wanted[h]])
             assert (chosen[cache, begin[h] : begin[h + 1]] == right).all()
+
+
+class Where(ctypes.Structure):
+    """The struct of that name in estimate.cu, of three heads."""
+
+    _fields_: ClassVar = [("first", ctypes.c_int * 4), ("runs", ctypes.c_int * 4), ("bits", ctypes.c_int * 3)]
+
+
+@pytest.mark.parametrize(
+    ("bits", "queries", "width", "tiles"), [(4, 4, 128, 1), (4, 11, 64, 3), (16, 4, 64, 2), (16, 8, 128, 1)]
+)
+def test_the_best_score_of_every_block_is_that_of_its_corners(bits: int, queries: int, width: int, tiles: int) -> None:
+    random, sizes, caches, tokens, group, warps = np.random.default_rng(bits), (8, 32, 128), 2, 2944, 2048, 2
+    counts = [tokens // size for size in sizes]
+    first = np.concatenate([[0], np.cumsum(counts)]).tolist()
+    runs = np.concatenate([[0], np.cumsum([-(-count // (16 * tiles)) for count in counts])]).tolist()
+    where = Where(tuple(first), tuple(runs), tuple((group // size).bit_length() - 1 for size in sizes))
+    q = random.standard_normal((caches, 3, queries, width)).astype(np.float16)
+    groups, scored = -(-tokens // group), np.full((caches, first[-1]), np.nan, np.float32)
+    fold = random.standard_normal((caches, 3, groups, 4, width)).astype(np.float16)
+    code = random.integers(0, 256, (caches, first[-1], width)).astype(np.uint8)
+    corners = random.standard_normal((caches, first[-1], 2, width)).astype(np.float16)
+    device = OnCpu(SOURCES / "ab_sparse/estimate.cu", HEADS=3, GROUP=queries, WIDTH=width, BITS=bits, BRAIN=0,
+                   WARPS=warps, RUN=tiles)  # fmt: skip
+    device.launch("estimate", -(-caches * runs[-1] // warps), 32 * warps, q, code if bits == 4 else corners, fold,
+                  scored, where, first[-1], groups, caches)  # fmt: skip
+    for cache, head in np.ndindex(caches, 3):
+        rows, x = slice(first[head], first[head + 1]), q[cache, head].astype(np.float64)
+        lower, upper = corners[cache, rows].astype(np.float64).transpose(1, 0, 2)
+        if bits == 4:
+            steps = fold[cache, head].astype(np.float64).repeat(group // sizes[head], 0)[: counts[head]]
+            lower = (code[cache, rows] & 15) * steps[:, 0] + steps[:, 1]
+            upper = (code[cache, rows] >> 4) * steps[:, 2] + steps[:, 3]
+        right = (np.maximum(x, 0) @ upper.T + np.minimum(x, 0) @ lower.T).max(0)
+        assert np.abs(scored[cache, rows] - right).max() < (1e-3 if bits == 4 else 1e-6) * np.abs(right).max()
 
 
 def test_columns_by_popularity_leave_the_product_as_it_is() -> None:

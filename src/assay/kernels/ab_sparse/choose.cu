@@ -1,10 +1,10 @@
 // The blocks of each head with the highest scores: a block of threads a head and cache, scores in registers.
 //
 // Compiled by NVRTC with -DTHREADS=n -DEACH=n (scores a thread at most) -DBITS=n on a GPU, and by g++ over
-// engine/cuda_on_cpu.h in tests. A histogram over equal steps from the lowest score to the highest says in which step the last to be taken
-// lies; if a warp can hold what lies there, that is compared one with another. Else the scores, as whole numbers in their
-// order, are narrowed down by histograms of BITS bits at a time. Equal scores go by place. Who is taken is marked in words
-// of 32 places, so that few threads write them down in their order. Instructions bind: each is issued for every score.
+// engine/cuda_on_cpu.h in tests. A histogram over equal steps from the lowest score to the highest says in which step the
+// last to be taken lies; if a warp can hold what lies there, that is compared one with another. Else the scores, as whole
+// numbers in their order, are narrowed down by histograms of BITS bits at a time. Equal scores go by place. Who is taken
+// is marked in words of 32 places, so that few threads write them down in their order.
 
 #define FULL 0xffffffffu
 #define BINS (1 << BITS)
@@ -87,32 +87,34 @@ __device__ __forceinline__ void clear(unsigned* bins)
     for (int b = 0; b < SHARE; b++) bins[b * THREADS + threadIdx.x] = 0;
 }
 
-// At most 32 scores are left, those of one step: every warp compares them one with another.
-__device__ __forceinline__ void compare(Open& open, const float (&score)[EACH], int own, Steps steps, int step,
-                                        float* few, unsigned* count)
+// At most 32 scores are left, those of one step: what lies above is marked, and of those a warp marks who is taken, each
+// compared with all.
+__device__ __forceinline__ void settle(Open open, const float (&score)[EACH], const int (&step)[EACH], int last,
+                                       unsigned* surely, float* few, int* place, unsigned* count)
 {
-    const unsigned lane = threadIdx.x & 31;
+    const unsigned lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     unsigned its = 0;
 #pragma unroll
-    for (int k = 0; k < EACH; k++)
-        if (k < own && steps.of(score[k]) == step) its |= 1u << k;
+    for (int k = 0; k < EACH; k++) {
+        const unsigned sure = __ballot_sync(FULL, step[k] > last);
+        if (lane == 0) surely[k * WARPS + warp] = sure;
+        if (step[k] == last) its |= 1u << k;
+    }
     if (its)  // few warps have any
 #pragma unroll
         for (int k = 0; k < EACH; k++)
-            if (its >> k & 1) few[atomicAdd(count, 1u)] = score[k];
+            if (its >> k & 1) {
+                const unsigned at = atomicAdd(count, 1u);
+                few[at] = score[k], place[at] = k * THREADS + (int)threadIdx.x;
+            }
     __syncthreads();
-    const float mine = lane < open.within ? few[lane] : NONE;
-    unsigned above = 0, alike = 0;
-    for (unsigned i = 0; i < open.within; i++) {
-        const float other = __shfl_sync(FULL, mine, i);
-        above += other > mine;
-        alike += other == mine;
+    if (warp == 0 && lane < open.within) {
+        unsigned before = 0;
+        for (unsigned i = 0; i < open.within; i++)
+            before += few[i] > few[lane] || (few[i] == few[lane] && place[i] < place[lane]);
+        if (before < open.need) atomicOr(&surely[place[lane] >> 5], 1u << (place[lane] & 31));
     }
-    const bool last = lane < open.within && above < open.need && above + alike >= open.need;
-    const int at = __ffs(__ballot_sync(FULL, last)) - 1;
-    open.from = open.to = __shfl_sync(FULL, mine, at);
-    open.need -= __shfl_sync(FULL, above, at);
-    open.within = __shfl_sync(FULL, alike, at);
+    __syncthreads();
 }
 
 // Many are left, however they lie: histograms of the bits in which they may differ. `bins[turn]` are clear.
@@ -135,9 +137,8 @@ __device__ __forceinline__ void narrow(Open& open, const float (&score)[EACH], u
     open.from = score_of(from), open.to = score_of(to);
 }
 
-// The places of what is taken, in their order: how many are sure, and how many may be, before each 32.
-__device__ __forceinline__ void write_down(Open open, const float (&score)[EACH], unsigned* surely, unsigned* perhaps,
-                                           unsigned* sums, int* place)
+// Marks what is taken, and where the last ones are equal what may be.
+__device__ __forceinline__ void mark(Open open, const float (&score)[EACH], unsigned* surely, unsigned* perhaps)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const bool ties = open.need < open.within;
@@ -154,6 +155,13 @@ __device__ __forceinline__ void write_down(Open open, const float (&score)[EACH]
             if (lane == 0) perhaps[k * WARPS + warp] = may;
         }
     __syncthreads();
+}
+
+// The places of what is taken, in their order: how many are sure, and how many may be, before each 32.
+__device__ __forceinline__ void write_down(bool ties, unsigned need, const unsigned* surely, const unsigned* perhaps,
+                                           unsigned* sums, int* place)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int word = threadIdx.x * OWN, end = min(word + OWN, WORDS);
     unsigned mine = 0;
     for (int w = word; w < end; w++) mine += __popc(surely[w]) | (ties ? __popc(perhaps[w]) << 16 : 0);
@@ -167,7 +175,7 @@ __device__ __forceinline__ void write_down(Open open, const float (&score)[EACH]
             const int bit = __ffs(left) - 1;
             const unsigned tied = sum >> 16;
             const bool taken = sure >> bit & 1;
-            if (taken || tied < open.need) place[(sum & 0xffff) + min(tied, open.need)] = w * 32 + bit;
+            if (taken || tied < need) place[(sum & 0xffff) + min(tied, need)] = w * 32 + bit;
             sum += taken ? 1 : 1 << 16;
         }
     }
@@ -176,8 +184,9 @@ __device__ __forceinline__ void write_down(Open open, const float (&score)[EACH]
 extern "C" __global__ void __launch_bounds__(THREADS) choose(const float* scored, const int* first, const int* begin,
                                                              int* chosen, int blocks, int picks, int heads)
 {
-    __shared__ unsigned bins[2][BINS], sums[32], surely[WORDS], perhaps[WORDS], count;
-    __shared__ float few[32], ends[2][32];
+    __shared__ unsigned bins[2][BINS], sums[32], ends[2][32], surely[WORDS], perhaps[WORDS], count;
+    __shared__ float few[32];
+    __shared__ int spots[32];
     const int head = blockIdx.x % heads, cache = blockIdx.x / heads;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int start = first[head], size = first[head + 1] - start, out = begin[head], want = begin[head + 1] - out;
@@ -197,33 +206,35 @@ extern "C" __global__ void __launch_bounds__(THREADS) choose(const float* scored
             least = fminf(least, score[k]);
             most = fmaxf(most, score[k]);
         }
-    for (int by = 16; by; by >>= 1) {
-        least = fminf(least, __shfl_xor_sync(FULL, least, by));
-        most = fmaxf(most, __shfl_xor_sync(FULL, most, by));
-    }
-    if (lane == 0) ends[0][warp] = least, ends[1][warp] = most;
+    // Scores as whole numbers in their order: for these a warp has one instruction.
+    unsigned lowest = __reduce_min_sync(FULL, key_of(least)), highest = __reduce_max_sync(FULL, key_of(most));
+    if (lane == 0) ends[0][warp] = lowest, ends[1][warp] = highest;
     __syncthreads();
-    least = ends[0][lane % WARPS], most = ends[1][lane % WARPS];
-    for (int by = 16; by; by >>= 1) {
-        least = fminf(least, __shfl_xor_sync(FULL, least, by));
-        most = fmaxf(most, __shfl_xor_sync(FULL, most, by));
-    }
+    lowest = __reduce_min_sync(FULL, ends[0][lane % WARPS]), highest = __reduce_max_sync(FULL, ends[1][lane % WARPS]);
+    least = score_of(lowest), most = score_of(highest);
 
     Open open = {least, most, (unsigned)want, (unsigned)size};
     const Steps steps = {least, (BINS - 1) / (most - least)};
-    if (open.need < open.within && steps.by > 0 && steps.by < 1e30f) {
+    const bool spread = want < size && steps.by > 0 && steps.by < 1e30f;
+    bool settled = false;
+    if (spread) {
+        int step[EACH];
 #pragma unroll
-        for (int k = 0; k < EACH; k++)
-            if (k < own) atomicAdd(&bins[0][steps.of(score[k])], 1u);
+        for (int k = 0; k < EACH; k++) {
+            step[k] = k < own ? steps.of(score[k]) : -1;
+            if (k < own) atomicAdd(&bins[0][step[k]], 1u);
+        }
         __syncthreads();
         clear(bins[1]);
-        const int step = pick(bins[0], sums, open);
-        if (open.within <= 32)
-            compare(open, score, own, steps, step, few, &count);
-        else
-            open.need = want, open.within = size;
+        Open left = open;
+        const int last = pick(bins[0], sums, left);
+        settled = left.within <= 32;
+        if (settled) settle(left, score, step, last, surely, few, spots, &count);
     }
-    if (open.within == size) narrow(open, score, bins, sums, steps.by > 0 && steps.by < 1e30f);
-
-    write_down(open, score, surely, perhaps, sums, chosen + (long long)cache * picks + out);
+    if (!settled) {
+        narrow(open, score, bins, sums, spread);
+        mark(open, score, surely, perhaps);
+    }
+    write_down(!settled && open.need < open.within, open.need, surely, perhaps, sums,
+               chosen + (long long)cache * picks + out);
 }

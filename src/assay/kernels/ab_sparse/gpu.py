@@ -5,7 +5,8 @@ Only torch and Triton are imported (and a file that needs torch alone), and CuPy
 
 - *estimate*: programs share out runs of the flat list of all heads' blocks; which head a run belongs to is looked up. A
   byte holds both corners of a channel; they become numbers in half precision on the chip, 16 blocks with one scale and
-  zero a channel, so that products run on tensor cores.
+  zero a channel, so that products run on tensor cores. Where CuPy is at hand, `estimate.cu` does the same a warp at a
+  time with all its loads on their way at once: at one cache the wait for memory is most of the time.
 - *choose*: one program a head and cache; the bound above which so many blocks lie is found by bisection over the
   bits of the scores, stopping as soon as the count fits; equal scores go by place. Where CuPy is at hand, `choose.cu`
   does the same by histograms: a head of 16,000 blocks takes half the time or less.
@@ -23,6 +24,7 @@ import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -225,19 +227,40 @@ def merge(parts, most, total, out, splits, group, WIDTH: tl.constexpr, SPLITS: t
     tl.store(out + (pair * group + g) * WIDTH + c, mixed.to(out.dtype.element_ty))
 
 
-@functools.cache
-def histograms(most, threads=1024):
-    """The kernel of `choose.cu` for so many scores of a head at most, or None without CuPy."""
+def compiled(name, **defines):
+    """The kernel of that name in `name.cu`, or None without CuPy."""
     try:
         import cupy
     except ImportError:
         return None
-    code = Path(__file__).with_name("choose.cu").read_text(encoding="utf-8")
-    bits = (
-        10 if most <= 1 << 14 else 11
-    )  # so many steps that a warp can hold what lies in one; fewer are soon looked at
-    options = ("--std=c++17", f"-DTHREADS={threads}", f"-DEACH={triton.cdiv(most, threads)}", f"-DBITS={bits}")
-    return cupy.RawModule(code=code, options=options).get_function("choose")
+    code = Path(__file__).with_name(f"{name}.cu").read_text(encoding="utf-8")
+    options = ("--std=c++17", *(f"-D{key}={value}" for key, value in defines.items()))
+    return cupy.RawModule(code=code, options=options).get_function(name)
+
+
+@functools.cache
+def histograms(most, threads=1024):
+    """The kernel of `choose.cu` for so many scores of a head at most, or None without CuPy."""
+    bits = 10 if most <= 1 << 14 else 11  # so many steps that a warp can hold what lies in one
+    return compiled("choose", THREADS=threads, EACH=triton.cdiv(most, threads), BITS=bits)
+
+
+@functools.cache
+def by_warps(heads, group, width, bits, brain, warps, run):
+    """The kernel of `estimate.cu` for such heads, or None without CuPy."""
+    return compiled(
+        "estimate", HEADS=heads, GROUP=group, WIDTH=width, BITS=bits, BRAIN=int(brain), WARPS=warps, RUN=run
+    )
+
+
+def start(kernel, grid, threads, *arguments):
+    """A compiled kernel on torch's stream: tensors by their addresses, NumPy arrays by value."""
+    import cupy
+
+    given = [x.data_ptr() if isinstance(x, torch.Tensor) else cupy.int32(x) if isinstance(x, int) else x
+             for x in arguments]  # fmt: skip
+    with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        kernel((grid,), (threads,), tuple(given))
 
 
 # ---------------------------------------------------------------------------------------------- the step
@@ -251,6 +274,7 @@ class Setting:
     tile_warps: int = 4
     run: int = 1  # tiles that it takes one after the other
     tile_stages: int = 1
+    tile_of_warp: int = 0  # tiles of 16 blocks that a warp takes by `estimate.cu`, with CuPy; 0: by Triton, as above
     choose_warps: int = 16
     choose_threads: int = 0  # by histograms with so many threads, with CuPy; 0: by bisection with those warps
     read: int = 64  # tokens that an attending program reads at once
@@ -307,6 +331,7 @@ class Step:
         """Take another setting; buffers follow."""
         self.setting = setting
         self.runs = self.ints([row for h in range(self.heads) for row in self.runs_of(h)])
+        self.where = self.runs_of_warps()
         rows = self.caches * self.heads * setting.splits * self.group
         self.parts = torch.empty(rows * self.width, device=self.device)
         self.most, self.total = (torch.empty(rows, device=self.device) for _ in range(2))
@@ -318,6 +343,17 @@ class Step:
         each = self.setting.tile * self.setting.run
         bits = (GROUP // self.sizes[head]).bit_length() - 1 if self.sizes else 0
         return [(head, at, min(at + each, last), first, bits) for at in range(first, last, each)]
+
+    def runs_of_warps(self):
+        """For `estimate.cu`: the heads' first blocks, their warps' first runs, blocks of a group as powers of two."""
+        if not (each := 16 * self.setting.tile_of_warp):
+            return None
+        runs = [0]
+        for h in range(self.heads):
+            runs.append(runs[-1] + triton.cdiv(self.starts[h + 1] - self.starts[h], each))
+        bits = [(GROUP // size).bit_length() - 1 for size in self.sizes]
+        every = [*self.starts, *runs, *bits]
+        return np.array((every,), [("where", np.int32, len(every))])  # one number of many words: passed by value
 
     def head(self, cache, head):
         """The keys of one head in the order of tokens [tokens, width]."""
@@ -356,6 +392,17 @@ class Step:
 
     def estimate(self, q):
         grid, s = (len(self.runs), self.caches), self.setting
+        if s.tile_of_warp:
+            brain = self.keys.dtype == torch.bfloat16
+            kernel = by_warps(
+                self.heads, self.group, self.width, self.bits, brain, s.tile_warps, s.tile_of_warp
+            )  # fmt: skip
+            runs = int(self.where["where"][2 * self.heads + 1]) * self.caches
+            start(
+                kernel, triton.cdiv(runs, s.tile_warps), 32 * s.tile_warps, q, self.summaries, self.fold, self.scored,
+                self.where, self.blocks, self.groups, self.caches,
+            )  # fmt: skip
+            return
         fixed = {"WIDTH": self.width, "TILE": s.tile, "ROWS": ROWS, "STAGES": s.tile_stages, "num_warps": s.tile_warps}
         if self.bits == 4:
             estimate_codes[grid](
@@ -369,13 +416,10 @@ class Step:
 
     def choose(self):
         if threads := self.setting.choose_threads:
-            import cupy
-
-            kernel = histograms(self.most_blocks, threads)
-            pointers = [x.data_ptr() for x in (self.scored, self.first, self.begin, self.chosen)]
-            numbers = [cupy.int32(n) for n in (self.blocks, self.picks, self.heads)]
-            with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
-                kernel((self.heads * self.caches,), (threads,), (*pointers, *numbers))
+            start(
+                histograms(self.most_blocks, threads), self.heads * self.caches, threads, self.scored, self.first,
+                self.begin, self.chosen, self.blocks, self.picks, self.heads,
+            )  # fmt: skip
             return
         choose[(self.heads, self.caches)](
             self.scored, self.first, self.begin, self.chosen, self.blocks, self.picks, MOST=self.most_blocks,

@@ -97,6 +97,8 @@ class OnCpu:
 def _c(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return ctypes.c_void_p(value.ctypes.data)
+    if isinstance(value, ctypes.Structure):
+        return value
     if isinstance(value, np.uint64):
         return ctypes.c_uint64(int(value))
     if isinstance(value, np.int64):

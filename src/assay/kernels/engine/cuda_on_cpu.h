@@ -23,6 +23,7 @@
 using std::max;
 using std::min;
 struct Place { unsigned x, y, z; };
+struct uint4 { unsigned x, y, z, w; };
 static Place threadIdx, blockIdx, blockDim, gridDim;
 
 namespace cpu {
@@ -143,6 +144,18 @@ inline unsigned __reduce_add_sync(unsigned, unsigned value)
     for (unsigned lane = 0; lane < 32; lane++) sum += cpu::taken<unsigned>(all, lane);
     return sum;
 }
+inline unsigned __reduce_min_sync(unsigned, unsigned value)
+{
+    auto all = cpu::exchange(value);
+    for (unsigned lane = 0; lane < 32; lane++) value = min(value, cpu::taken<unsigned>(all, lane));
+    return value;
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value)
+{
+    auto all = cpu::exchange(value);
+    for (unsigned lane = 0; lane < 32; lane++) value = max(value, cpu::taken<unsigned>(all, lane));
+    return value;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
@@ -161,3 +174,62 @@ template <class T, class U> T atomicAdd(T* at, U by) { T old = *at; *at += by; r
 template <class T, class U> T atomicOr(T* at, U by) { T old = *at; *at |= by; return old; }
 template <class T, class U> T atomicMin(T* at, U by) { T old = *at; *at = std::min<T>(old, by); return old; }
 template <class T, class U> T atomicMax(T* at, U by) { T old = *at; *at = std::max<T>(old, by); return old; }
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which)
+{
+    const std::uint64_t both = (std::uint64_t)b << 32 | a;
+    unsigned out = 0;
+    for (int i = 0; i < 4; i++) out |= (unsigned)(both >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return out;
+}
+
+// Numbers of 16 bits, two a word, as tensor cores and packed instructions take them.
+namespace cpu {
+inline float single(unsigned half)  // from half precision
+{
+    const int exponent = half >> 10 & 31, last = half & 0x3ff;
+    const float size = exponent ? std::ldexp(float(1024 + last), exponent - 25) : std::ldexp(float(last), -24);
+    return half & 0x8000 ? -size : size;
+}
+inline unsigned half(float x)  // to the nearest, ties to even; beyond its range infinity
+{
+    const float size = std::fabs(x);
+    const unsigned sign = std::signbit(x) ? 0x8000 : 0;
+    if (!(size < 65520.0f)) return sign | 0x7c00;
+    if (size == 0) return sign;
+    int exponent = 0;
+    std::frexp(size, &exponent);
+    const int by = std::max(exponent - 11, -24);  // of its last bit
+    const unsigned last = (unsigned)std::nearbyint(std::ldexp(size, -by));  // its highest bit goes into the exponent
+    return sign | (((unsigned)(by + 24) << 10) + last);
+}
+inline float upper(unsigned x) { return __uint_as_float(x & 0xffff0000u); }
+}  // namespace cpu
+inline unsigned halves(float low, float high) { return cpu::half(low) | cpu::half(high) << 16; }
+inline unsigned multiplied_added(unsigned a, unsigned b, unsigned c)
+{
+    auto at = [&](int by) {
+        return cpu::single(a >> by & 0xffff) * cpu::single(b >> by & 0xffff) + cpu::single(c >> by & 0xffff);
+    };
+    return halves(at(0), at(16));
+}
+inline unsigned multiplied(unsigned a, unsigned b) { return multiplied_added(a, b, 0x80008000u); }
+
+// mma.m16n8k16: lane 4 i + j has rows i and i + 8 of `a` and `d`, column i of `b`, and of those the pairs j and j + 4.
+template <bool bfloat>
+void cpu_product(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
+{
+    unsigned a[4][32], b[2][32], mine[] = {a0, a1, a2, a3, b0, b1};
+    for (int i = 0; i < 6; i++) {
+        auto all = cpu::exchange(mine[i]);
+        for (unsigned lane = 0; lane < 32; lane++) (i < 4 ? a[i] : b[i - 4])[lane] = cpu::taken<unsigned>(all, lane);
+    }
+    auto of = [](unsigned word, int k) {
+        if (bfloat) return cpu::upper(k & 1 ? word : word << 16);
+        return cpu::single(k & 1 ? word >> 16 : word & 0xffff);
+    };
+    for (int i = 0; i < 4; i++) {
+        const unsigned row = lane_of_now() / 4, column = lane_of_now() % 4 * 2 + (i & 1);
+        for (int k = 0; k < 16; k++)
+            d[i] += of(a[(k >> 3) * 2 + (i >> 1)][row * 4 + k % 8 / 2], k) * of(b[k >> 3][column * 4 + k % 8 / 2], k);
+    }
+}
