@@ -56,6 +56,13 @@ def test_what_a_rank_raises_and_a_rank_that_waits_for_ever_are_told_in_one_line(
         mpi.run(f"{HERE}:wait_or_raise", 1, "sleep", limit=3.0)
 
 
+@needs_mpi
+def test_ranks_that_never_begin_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "BEGIN", 0.0)  # nobody is as fast
+    with pytest.raises(RankFailed, match="ranks never began"):
+        mpi.run("assay.training.engine.mpi:total", 2)
+
+
 def test_a_word_that_two_threads_leave_at_once_is_never_found_empty(tmp_path: Path) -> None:
     over, word, lost = threading.Event(), "1234.5", []
 

@@ -44,7 +44,8 @@ from assay.sim.scratch import scratch
 FOLDER = "ASSAY_MPI_JOB"
 MPIRUN = "ASSAY_MPIRUN"  # where mpirun is, if it is not beside this Python
 LIMIT = 240.0  # seconds of a whole job
-BEGIN = 120.0  # seconds in which MPI is there or the rank ends
+BEGIN = 120.0  # seconds in which MPI is there in all ranks, or the job is over
+ALARM = 10 * BEGIN  # of the wall: a rank whose starter is gone does not wait for MPI for ever
 GRACE = 10.0  # for mpirun to end when all ranks have
 TICK = 0.02
 PULSE = 0.25  # seconds between two looks of a watchdog
@@ -177,9 +178,11 @@ class Job:
         Raises:
             RankFailed: one of them raised or was late, or none lived.
         """
-        clock, found = Clock(self.limit), {}
+        clock, begin, found = Clock(self.limit), Clock(BEGIN), {}
         waiting = set(range(self.ranks))
         while waiting:
+            if (missing := self.ranks - len(self.pids)) and begin.over():
+                raise RankFailed(f"{missing} ranks never began: {self.said()}")
             gone = range(self.ranks) if self._ended else {rank for rank, pid in self.pids.items() if not _lives(pid)}
             for rank in sorted(waiting):
                 if (self._folder / f"{rank}.failed").exists():
@@ -301,8 +304,10 @@ def serve(stand_in: int | None = None) -> None:
     watchdog(job["limit"], f"rank {rank}", [job["starter"], stand_in or os.getppid()])
     module, _, name = job["target"].partition(":")
     try:
-        signal.setitimer(signal.ITIMER_REAL, min(job["limit"], BEGIN))
-        from mpi4py import MPI  # begins MPI with Python's lock held: there only a signal ends a wait for who is dead
+        # MPI begins with Python's lock held: there only a signal ends a wait. A timer goes on while a process is
+        # stopped, so it is far off, and who counts is the starter.
+        signal.setitimer(signal.ITIMER_REAL, ALARM)
+        from mpi4py import MPI
 
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         _whole(folder / f"{rank}.pid", str(os.getpid()))
