@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 from assay.data import Checkpointer
 from assay.data.engine.segments import digest
 from assay.data.interface import Buffer, Meta, NotFound, StoreError
-from assay.data.orbax import Part, Retention, Sharded, writing
+from assay.data.orbax import Part, Retention, Sharded, checkpointer, writing
 from assay.data.orbax.register import StepExists
-from assay.data.orbax.tree import Leaf
+from assay.data.orbax.tree import Leaf, flatten
+from assay.data.store.blocking import background
 from assay.data.store.memory import MemStore
 from assay.data.store.wrappers import Metered, Wrapper
 from assay.record.errors import BadInput
@@ -213,3 +215,44 @@ def test_what_is_staged_in_large_pieces_is_the_state_at_that_moment() -> None:
     copies = writing.Stage().copy(leaves)
     whole[:] = 0  # training goes on
     assert b"".join(bytes(leaf.views[0][1]) for leaf in copies) == wanted
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_lots_are_shared_out_so_that_each_is_taken_once(threads: int) -> None:
+    taken: list[int] = []
+    writing.share_out(list(range(1000)), taken.append, threads)
+    assert sorted(taken) == list(range(1000))
+
+
+def test_what_goes_wrong_with_a_lot_is_raised_whoever_took_it() -> None:
+    mine = threading.get_ident()
+    others = threading.Event()
+
+    def work(lot: int) -> None:
+        if threading.get_ident() != mine:
+            others.set()
+            raise MemoryError(f"no memory for {lot}")
+        assert others.wait(10)  # the first lot that this thread takes lasts until another has taken one
+
+    with pytest.raises(MemoryError, match="no memory"):
+        writing.share_out([1, 2], work, threads=2)
+
+
+def test_what_looks_at_the_arrays_is_let_go_before_the_writing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[weakref.ref[Leaf]] = []
+    left: list[Leaf | None] = []
+
+    def seen(tree: Any) -> tuple[list[Leaf], Any]:
+        leaves, skeleton = flatten(tree)
+        looks.extend(map(weakref.ref, leaves))
+        return leaves, skeleton
+
+    def begun() -> Any:
+        left.extend(look() for look in looks)
+        return background()
+
+    monkeypatch.setattr(checkpointer, "flatten", seen)
+    ck = Checkpointer(MemStore())
+    monkeypatch.setattr(checkpointer, "background", begun)
+    ck.save_async(1, {"w": torch.zeros(3)}).wait()
+    assert left == [None]

@@ -15,7 +15,7 @@ from assay.data.interface import Store
 from assay.data.orbax.checkpoints import Checkpoints, Retention
 from assay.data.orbax.pieces import Array, Table
 from assay.data.orbax.reading import Target, target
-from assay.data.orbax.tree import Part, Sharded, as_bytes, as_kind, flatten, joined, torch, unflatten
+from assay.data.orbax.tree import Leaf, Part, Sharded, as_bytes, as_kind, flatten, joined, torch, unflatten
 from assay.data.orbax.writing import Stage
 from assay.data.store.address import open_store
 from assay.data.store.blocking import background, wait
@@ -77,13 +77,20 @@ class Checkpointer:
     ) -> Handle:
         """Copy the tree and return; it is written meanwhile. The next save waits for it, and raises its error."""
         self.wait()
-        leaves, skeleton = flatten(tree)
-        staged = self._stage.copy(leaves)
-        writing = self._saved(step, staged, skeleton, meta, metric)
+        writing = self._saved(step, *self._staged(tree), meta, metric)
         future = asyncio.run_coroutine_threadsafe(writing, background())
         future.add_done_callback(self._ended)
         self._handle = Handle(step, future)
         return self._handle
+
+    def _staged(self, tree: Any) -> tuple[list[Leaf], Any]:
+        """A copy of the tree's arrays, and its skeleton.
+
+        What looks at the arrays themselves ends here, before the writing begins: torch lets go of the interpreter's
+        lock where a tensor ends, and would wait for the writing's Python to get it back, in many saves for 14 ms.
+        """
+        leaves, skeleton = flatten(tree)
+        return self._stage.copy(leaves), skeleton
 
     async def _saved(self, step: int, leaves: Any, skeleton: Any, meta: Any, metric: float | None) -> None:
         await self.inside.save(step, leaves, skeleton, meta=meta, metric=metric)

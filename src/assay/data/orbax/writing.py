@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ LOT = 16 << 20  # bytes that a thread copies before it takes the next: one that 
 
 Place = tuple[str, tuple[int, ...], tuple[int, ...]]  # path, start, shape
 Cut = tuple[str, Box, memoryview]
+Lot = TypeVar("Lot")
+Moves = list[tuple[memoryview, memoryview]]  # where to, where from
 
 
 def cuts(leaves: Sequence[Leaf], rank: int, world: int) -> list[Cut]:
@@ -142,14 +145,31 @@ class Stage:
                 views.append((box, place))
                 moves.append((place, view))
             copies.append(Leaf(leaf.path, leaf.kind, leaf.dtype, leaf.shape, tuple(views), leaf.whole))
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda lot: _move(lot, fresh), _spread(moves, LOT)))
+        share_out(_spread(moves, LOT), lambda lot: _move(lot, fresh), threads)
         return copies
 
 
-def _spread(moves: list[tuple[memoryview, memoryview]], share: int) -> list[list[tuple[memoryview, memoryview]]]:
+def share_out(lots: list[Lot], work: Callable[[Lot], None], threads: int) -> None:
+    """Let this thread and others take one lot after the other until none is left.
+
+    Nobody waits meanwhile: a thread that was woken for every lot made a copy of 2 GB by two others 8 % longer.
+    """
+    left = iter(lots)  # of a list: two threads never get the same
+
+    def take() -> None:
+        for lot in left:
+            work(lot)
+
+    with ThreadPoolExecutor(max(threads - 1, 1)) as pool:
+        others = [pool.submit(take) for _ in range(threads - 1)]
+        take()
+        for one in others:
+            one.result()
+
+
+def _spread(moves: Moves, share: int) -> list[Moves]:
     """The copies in lots of about equal bytes; a large one is cut."""
-    lots: list[list[tuple[memoryview, memoryview]]] = [[]]
+    lots: list[Moves] = [[]]
     room = share
     for place, view in moves:
         done = 0
@@ -163,7 +183,7 @@ def _spread(moves: list[tuple[memoryview, memoryview]], share: int) -> list[list
     return lots
 
 
-def _move(lot: list[tuple[memoryview, memoryview]], fresh: bool) -> None:
+def _move(lot: Moves, fresh: bool) -> None:
     for place, view in lot:  # both ways to copy let other threads run
         if fresh:
             touch(place)
