@@ -232,7 +232,7 @@ def test_what_goes_wrong_with_a_lot_is_raised_whoever_took_it() -> None:
         if threading.get_ident() != mine:
             others.set()
             raise MemoryError(f"no memory for {lot}")
-        assert others.wait(10)  # the first lot that this thread takes lasts until another has taken one
+        assert others.wait(120)  # the first lot that this thread takes lasts until another has taken one
 
     with pytest.raises(MemoryError, match="no memory"):
         writing.share_out([1, 2], work, threads=2)
