@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from assay.cli.compare import command
 from assay.record.errors import BadInput
-from assay.training.buddy import Machine, Ran, Task, launch, run, trials
+from assay.training.buddy import Machine, Ran, Task, launch, loops, run, transport, trials, walk
 from assay.training.buddy.apps import APPS
 from assay.training.buddy.client import Comm
 from assay.training.buddy.ledger import EPOCHS, HOPS, ROWS, expected
@@ -24,7 +24,7 @@ from assay.training.buddy.rings import COUNTS, Ring, Sums
 from assay.training.buddy.router import DEST, Direct, Router, bucket
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "messages.py"
-TASKS = tuple(Task(app, scale=2) for app in APPS)
+TASKS = (*(Task(app, scale=2) for app in APPS), Task("histogram", 2, setting=3), Task("monte-carlo", 2, setting=3))
 
 
 @cache
@@ -35,7 +35,8 @@ def ran(mode: str, nodes: int, per_node: int) -> list[Ran]:
 @pytest.mark.parametrize(("mode", "nodes", "per_node"), [("inline", 2, 1), ("proxy", 2, 2), ("bulk", 2, 1)])
 def test_every_application_finds_what_one_process_finds(mode: str, nodes: int, per_node: int) -> None:
     for task, one in zip(TASKS, ran(mode, nodes, per_node), strict=True):
-        assert np.array_equal(one.result, APPS[task.app][1](nodes * per_node, task.scale, 9)), task.app
+        alone = APPS[task.app].alone(nodes * per_node, task.scale, 9, task.setting)
+        assert np.array_equal(one.result, alone), task
         assert one.rows > 0 and one.touched > 0
     assert multiprocessing.active_children() == []
 
@@ -102,19 +103,69 @@ def test_a_ring_is_a_queue_with_so_much_room(moves: list[tuple[bool, int]]) -> N
 @settings(max_examples=40, deadline=None)
 def test_rows_are_dealt_as_a_stable_sort_deals_them(dest: list[int], per: int) -> None:
     rows = np.column_stack([np.array(dest, np.int64) | (5 << 32), np.arange(len(dest))]).astype(np.int64)
-    dealt, ends = bucket(rows, per, 12)
+    dealt, ends = bucket(rows, np.arange(12 * per) // per)
     key = (rows[:, 0] & DEST) // per
     assert dealt.tolist() == rows[np.argsort(key, kind="stable")].tolist()
     assert ends.tolist() == [(key <= at).sum() for at in range(12)]
 
 
-def alone() -> Comm:
+@given(st.lists(st.tuples(st.integers(5, 9), st.integers(0, 99)), max_size=40))
+@settings(max_examples=40, deadline=None)
+def test_rows_are_put_in_order_of_a_word_as_a_stable_sort_does(pairs: list[tuple[int, int]]) -> None:
+    rows = np.array(pairs, np.int64).reshape(-1, 2)
+    ordered, first = loops.dealt(rows, 0, 5, 5)
+    assert ordered.tolist() == rows[np.argsort(rows[:, 0], kind="stable")].tolist()
+    assert first.tolist() == [(rows[:, 0] < key).sum() for key in range(5, 11)]
+
+
+@given(st.lists(st.tuples(st.integers(10, 17), st.integers(0, 20)), max_size=40))
+@settings(max_examples=40, deadline=None)
+def test_labels_fall_to_the_least_and_each_that_fell_is_told_of_once(pairs: list[tuple[int, int]]) -> None:
+    rows, labels = np.array(pairs, np.int64).reshape(-1, 2), np.arange(10, 18)
+    least = labels.copy()
+    np.minimum.at(least, rows[:, 0] - 10, rows[:, 1])
+    marked = np.zeros(8, np.bool_)
+    changed = loops.lowered(rows, labels, 10, marked)
+    assert labels.tolist() == least.tolist() and not marked.any()
+    assert sorted(changed.tolist()) == np.flatnonzero(least < np.arange(10, 18)).tolist()
+
+
+def alone(words: int = 1) -> Comm:
     """A rank with nobody else."""
     into = Direct()
-    router = Router(0, 1, 2, (), (into,), {})
+    router = Router(0, 1, 1 + words, (), (into,), {})
     sums = Sums(np.zeros((2, 1, 2), np.int64), np.zeros(1, np.int64), 0)
-    ring = Ring(np.zeros((4, 2), np.int64), np.zeros(COUNTS, np.int64))
-    return Comm(0, 1, 1, ring, into, sums, np.zeros(1, np.int64), router)
+    ring = Ring(np.zeros((4, 1 + words), np.int64), np.zeros(COUNTS, np.int64))
+    return Comm(0, 1, words, ring, into, sums, np.zeros(1, np.int64), router)
+
+
+def test_particles_take_the_way_that_arrays_of_them_take_and_none_is_lost() -> None:
+    comm, given_ = alone(walk.WORDS), transport.domain(0, 1, 1, 3, setting=2)
+    count = len(given_.born)
+    found = transport.monte_carlo(comm, given_)
+    assert found.tolist() == transport.monte_carlo_alone(1, 1, 3, setting=2).tolist()
+    flux, absorbed, census = found.reshape(3, -1).sum(axis=1).tolist()
+    assert absorbed + census == count and 0 < absorbed < census
+    assert flux < count * 8.7 * walk.FINE and comm.sent > count  # a domain of four cells is left often
+
+
+def test_as_many_particles_leave_a_domain_as_its_surface_lets_out() -> None:
+    comm, given_ = alone(walk.WORDS), transport.domain(0, 1, 2, 3)
+    count = len(given_.born)
+    flux = transport.monte_carlo(comm, given_)[: transport.EDGE**3].sum() / walk.FINE
+    assert comm.sent == pytest.approx(flux * 6 / (4 * transport.EDGE), rel=0.1)  # mean chord: 4 volume / surface
+    assert comm.sent < count
+
+
+def test_who_waits_in_a_barrier_keeps_its_own_rows_and_gives_others_to_the_agent() -> None:
+    ring, hurry = Ring(np.zeros((8, 2), np.int64), np.zeros(COUNTS, np.int64)), np.ones(2, np.int64)
+    into = Ring(np.zeros((8, 2), np.int64), np.zeros(COUNTS, np.int64))
+    sums = Sums(np.zeros((2, 2, 2), np.int64), np.zeros(2, np.int64), 0)
+    comm, seen = Comm(0, 2, 1, ring, into, sums, hurry), []
+    comm.on(3, lambda rows: seen.extend(rows[:, 0].tolist()))
+    comm.send([0, 1, 0], [7, 8, 9], tag=3)
+    assert ring.take_all()[0].tolist() == [[1 | (3 << 32), 8]]
+    assert comm.poll() == 2 and seen == [7, 9] and (comm.sent, comm.handled) == (3, 2)
 
 
 def test_handlers_take_batches_and_may_send_and_a_barrier_waits_for_those_too() -> None:

@@ -7,10 +7,12 @@ full, when nothing came for a while, or at a barrier, and deals out what arrives
 when two successive sums over all ranks agree that as many rows were handled as sent.
 
 It pays where the host is the bottleneck, and costs where the agent is: the ratio of memory traffic to bytes that are
-communicated is meant to tell. Five applications really compute and communicate: histogram, sparse transpose, Monte
-Carlo transport, connected components, index gather. Beside the proxy: the same router inside the application (inline),
-buffers that leave only at barriers (bulk), and inline with the spare core given to the application. There is no DPU
-here: what its cores or its missing cache access do is not measured.
+communicated is meant to tell. It can only take off what there is to communicate, so beyond some ratio what it gains
+falls again, towards nothing. Five applications really compute and communicate: histogram, sparse transpose, Monte Carlo
+transport, connected components, index gather; the histogram reads more and more memory for the same messages, and the
+domains of the transport shrink. Beside the proxy: the same router inside the application (inline), buffers that leave
+only at barriers (bulk), and inline with the spare core given to the application. There is no DPU here: what its cores
+or its missing cache access do is not measured.
 
 arXiv:2605.04842.
 
@@ -66,13 +68,16 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     }
 
 
-def _cell(app: str, mode: str, passes: int = 0) -> dict[str, object]:
-    return {"app": app, "mode": mode, "passes": passes}
+_CASES = [(app, setting) for app in APPS for setting in trials.SWEEPS.get(app, (0,))]
 
 
-def _times(column: str, slow: str, fast: str, app: str, passes: int = 0) -> Measure:
+def _cell(app: str, mode: str, setting: int = 0) -> dict[str, object]:
+    return {"app": app, "mode": mode, "setting": setting}
+
+
+def _times(column: str, slow: str, fast: str, app: str, setting: int = 0) -> Measure:
     """How many times as long one way takes as another."""
-    of, to = _cell(app, slow, passes), _cell(app, fast, passes)
+    of, to = _cell(app, slow, setting), _cell(app, fast, setting)
     return ratio(column, of=of, to=to, experiment="applications")
 
 
@@ -80,9 +85,9 @@ def _best(column: str, slow: str, fast: str) -> Measure:
     return best({app: _times(column, slow, fast, app) for app in APPS})
 
 
-def _saves(table: pl.DataFrame, app: str, passes: int = 0) -> float:
-    """Processor seconds of the bottleneck, host or agent, inline over proxy: above 1 the proxy pays."""
-    return _times("bottleneck", "inline", "proxy", app, passes)(table).value
+def _gains(table: pl.DataFrame, app: str, setting: int = 0) -> float:
+    """Seconds inline over seconds by proxy: above 1 the proxy pays."""
+    return _times("seconds", "inline", "proxy", app, setting)(table).value
 
 
 def _predicted(table: pl.DataFrame) -> Estimate:
@@ -90,15 +95,22 @@ def _predicted(table: pl.DataFrame) -> Estimate:
 
     It is the ratio of memory to communication above which the histogram that reads more and more begins to pay.
     """
-    sweep = [(_ratio(table, "histogram", passes), _saves(table, "histogram", passes) > 1) for passes in trials.PASSES]
+    settings = trials.SWEEPS["histogram"]
+    sweep = [(_ratio(table, "histogram", setting), _gains(table, "histogram", setting) > 1) for setting in settings]
     paying = [at for at, pays in sweep if pays]
     bound = min(paying, default=float("inf"))
-    held = [(_saves(table, app) > 1) == (_ratio(table, app) >= bound) for app in APPS]
+    held = [(_gains(table, app) > 1) == (_ratio(table, app) >= bound) for app in APPS]
     return counted(sum(held) / len(held), len(held))
 
 
-def _ratio(table: pl.DataFrame, app: str, passes: int = 0) -> float:
-    return mean("memory_to_communication", experiment="applications", **_cell(app, "inline", passes))(table).value
+def _ratio(table: pl.DataFrame, app: str, setting: int = 0) -> float:
+    return mean("memory_to_communication", experiment="applications", **_cell(app, "inline", setting))(table).value
+
+
+def _highest(table: pl.DataFrame) -> Estimate:
+    """How many times as fast a proxy makes the application, and the setting of it, with the highest ratio of all."""
+    app, setting = max(_CASES, key=lambda case: _ratio(table, *case))
+    return replace(_times("seconds", "inline", "proxy", app, setting)(table), cases=f"{app}, setting {setting}")
 
 
 def _fewest(table: pl.DataFrame) -> Estimate:
@@ -131,12 +143,16 @@ claims = [
         asks="Ranks spend less processor time with a proxy than inline, in the best application.",
     ),
     Claim(
-        "high", clocked(_times("seconds", "inline", "proxy", "histogram", trials.PASSES[-1]), **_ON_TIME),
-        kind=Kind.AT_LEAST, value=1.2, unit="ratio",
-        asks=f"A histogram with {trials.PASSES[-1]} passes over memory a batch is at least 1.2 times as fast by proxy.",
+        "high", clocked(_highest, **_ON_TIME), kind=Kind.AT_LEAST, value=1.2, unit="ratio",
+        asks="Where most memory is touched for a byte communicated, a proxy makes it at least 1.2 times as fast.",
     ),
     Claim(
-        "spare", clocked(best({app: _times("seconds", "inline on both", "proxy", app) for app in APPS}), **_ON_TIME),
+        "between", clocked(_times("seconds", "inline", "proxy", "histogram", 16), **_ON_TIME),
+        kind=Kind.AT_LEAST, value=1.2, unit="ratio",
+        asks="A histogram with 16 passes over memory a batch, between the two ends, is 1.2 times as fast by proxy.",
+    ),
+    Claim(
+        "spare", clocked(_best("seconds", "inline on both", "proxy"), **_ON_TIME),
         kind=Kind.RATIO, toward="up",
         asks="In the best application the spare core serves better as a proxy than as a second core for the ranks.",
     ),
@@ -144,24 +160,21 @@ claims = [
 
 
 def plot(table: pl.DataFrame) -> alt.Chart:
-    """What the bottleneck's processor time falls by, over the ratio of memory to communication."""
+    """How many times as fast a proxy makes it, over the ratio of memory to communication; swept settings are joined."""
     import altair as alt
 
-    cases = [(app, 0) for app in APPS] + [("histogram", passes) for passes in trials.PASSES[1:]]
     found = pl.DataFrame({
-        "case": [app if not passes else f"{app}, {passes} passes" for app, passes in cases],
-        "ratio": [_ratio(table, app, passes) for app, passes in cases],
-        "saves": [_saves(table, app, passes) for app, passes in cases],
+        "application": [app for app, _ in _CASES],
+        "ratio": [_ratio(table, *case) for case in _CASES],
+        "gain": [_gains(table, *case) for case in _CASES],
     })  # fmt: skip
-    points = (
-        alt.Chart(found)
-        .mark_point(filled=True, size=80)
-        .encode(
-            x=alt.X("ratio:Q", title="bytes of memory touched for a byte communicated", scale=alt.Scale(type="log")),
-            y=alt.Y("saves:Q", title="time of the bottleneck, inline over proxy", scale=alt.Scale(zero=False)),
-            color=alt.Color("case:N", title=None),
-        )
+    drawn = alt.Chart(found).encode(
+        x=alt.X("ratio:Q", title="bytes of memory touched for a byte communicated", scale=alt.Scale(type="log")),
+        y=alt.Y("gain:Q", title="seconds inline over seconds by proxy", scale=alt.Scale(zero=False)),
+        color=alt.Color("application:N", title=None),
     )
     even = alt.Chart(pl.DataFrame({"y": [1.0]})).mark_rule(strokeDash=[4, 4]).encode(y="y:Q")
-    chart: alt.Chart = (points + even).properties(width=380, height=260, title="Does a proxy pay?")
+    chart: alt.Chart = (drawn.mark_line() + drawn.mark_point(filled=True, size=80) + even).properties(
+        width=380, height=260, title="Does a proxy pay?"
+    )
     return chart

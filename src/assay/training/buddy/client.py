@@ -70,6 +70,8 @@ class Comm:
                 self._router.post(to, rows, tag)
             self._router.turn()
             return
+        if self._hurry[self.rank]:
+            to, rows = self._kept(to, rows, tag)
         while len(to):
             count = self._out.post(to, rows, tag)
             to, rows = to[count:], rows[count:]
@@ -78,6 +80,16 @@ class Comm:
                 self._bell.ring(self._agent)
             else:
                 self._look(NAP)
+
+    def _kept(self, to: Ints, rows: Ints, tag: int) -> tuple[Ints, Ints]:
+        """Those for others: who has come to a barrier has time to keep its own, and would only wait for them."""
+        own = to == self.rank
+        if not own.any():
+            return to, rows
+        kept = np.empty((int(own.sum()), 1 + self.words), np.int64)
+        kept[:, 0], kept[:, 1:] = self.rank | (tag << 32), rows[own]
+        self._inbox.append(kept)
+        return to[~own], rows[~own]
 
     def poll(self) -> int:
         """Run the handlers of what arrived, each on all of its rows at once; how many rows that were.
@@ -128,6 +140,10 @@ class Comm:
                 self._look(NAP)
             before = sums
         self._hurry[self.rank] = 0
+
+    def leave(self) -> None:
+        """Wake the agent, which may be the last one to know that all is done."""
+        self._bell.ring(self._agent)
 
     def _look(self, seconds: float) -> None:
         """Set aside what came, or sleep; looking in vain is not the application's time.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +27,27 @@ from assay.training.buddy.ledger import ledger
 from assay.training.buddy.rings import COUNTS, Ints, Ring, Sums
 from assay.training.buddy.router import FULL, QUIET, Direct, Router, connected
 
-ROOM = 1 << 14  # rows of a ring: those of two ranks and what they compute with stay in a core's cache
+ROOM = 1 << 14  # rows of a ring: those of two ranks and what they compute with stay in a core's cache,
+RING = 1 << 16  # words: and so do fewer, wider rows
+PACKET = 1 << 14  # words that are no longer held back, however few rows they are
 MODES = ("inline", "proxy", "bulk")
 ON_BOTH = "inline on both"  # ranks have the spare processors, too
 Turn = tuple[str, "Task"]  # a mode, and what is run in it
 NEVER = 1 << 62
-LINGER = 1e-3  # seconds that an agent stays awake without anything to do
+LINGER = 1e-3  # seconds that an agent stays awake without anything to do: looking, on a spare processor
+SLICE = 2e-3  # seconds: who is kept from its processor so long shares it with strangers, and naps from then on
 IMPORTS = ("assay.training.buddy.launch", "assay.training.buddy.loaded")  # once for all ranks
+TRIM_ABOVE, MAP_ABOVE = -1, -3  # parameters of mallopt
 CHECKS = {"ledger": ledger}  # applications that only check
 
 
 @dataclass(frozen=True)
 class Task:
-    """One application, or `own` (file.py:function), with its size; `passes` of the histogram."""
+    """One application, or `own` (file.py:function), with its size; its `setting` is one of :mod:`.apps`."""
 
     app: str
     scale: int = 4
-    passes: int = 0
+    setting: int = 0
     own: str = ""
     words: int = 1
 
@@ -91,7 +97,7 @@ def run(mode: str, tasks: Sequence[Task], machine: Machine, seed: int, timeout: 
 def in_turns(turns: Sequence[Turn], machine: Machine, seed: int, timeout: float = 900.0) -> list[Ran]:
     """The same with a mode for each: what is compared has the same processes, and a noisy moment hits neighbours."""
     agents = machine.nodes if any(mode == "proxy" for mode, _ in turns) else 0
-    size, widest = machine.size, 1 + max(words(task) for _, task in turns)
+    size = machine.size
     arrays: dict[str, Any] = {
         "hurry": np.zeros(size, np.int64), "values": np.zeros((2, size, 2), np.int64),
         "arrived": np.zeros(size, np.int64), "asleep": np.zeros((size + agents) * APART, np.int64),
@@ -99,7 +105,7 @@ def in_turns(turns: Sequence[Turn], machine: Machine, seed: int, timeout: float 
     }  # fmt: skip
     for index in range(size):
         for name in ("out", "into"):
-            arrays[f"{name}-{index}"] = np.zeros((ROOM, widest), np.int64)
+            arrays[f"{name}-{index}"] = np.zeros(RING, np.int64)
             arrays[f"{name}-counts-{index}"] = np.zeros(COUNTS, np.int64)
     with scratch() as folder:
         for name in ("ranks", "agents"):
@@ -112,7 +118,7 @@ def in_turns(turns: Sequence[Turn], machine: Machine, seed: int, timeout: float 
 
 def words(task: Task) -> int:
     """Of a task's payload."""
-    return APPS[task.app][2] if task.app in APPS else task.words
+    return APPS[task.app].words if task.app in APPS else task.words
 
 
 def _joined(answers: list[dict[str, Any]], size: int, task: Task) -> Ran:
@@ -132,6 +138,7 @@ def _process(rank: Rank, turns: list[Turn], machine: Machine, seed: int, folder:
     peers = _peers(rank, turns, machine, folder)
     bell = Bell(folder, rank.index, rank.array("asleep"))
     loaded.load()  # compiled on nobody's time
+    _keep_memory()
     found = []
     for at, (mode, task) in enumerate(turns):
         place = machine.spare if agent else machine.host
@@ -141,9 +148,12 @@ def _process(rank: Rank, turns: list[Turn], machine: Machine, seed: int, folder:
         if place:
             os.sched_setaffinity(0, place)
         router = _router(rank, mode, task, machine, peers, pause)
+        if not agent:
+            comm = _comm(rank, router, task, machine, pause, bell)
+            job = _job(comm, task, seed)  # with its input, which is made on nobody's time
         rank.meet(600.0)  # nobody's rows reach a ring before it is empty and known
         if not agent:
-            found.append(_apply(rank, router, at, task, machine, seed, pause, bell))
+            found.append(_apply(rank, router, at, comm, job))
         elif router:
             found.append(_serve(rank, router, at, machine, bell))
         else:
@@ -153,6 +163,18 @@ def _process(rank: Rank, turns: list[Turn], machine: Machine, seed: int, folder:
     for peer in peers.values():
         peer.close()
     return found
+
+
+def _keep_memory() -> None:
+    """What is freed stays with this process: otherwise every larger array is mapped, and its pages cleared, anew.
+
+    Programs that send much reuse their buffers; here the allocator does (glibc's: elsewhere it goes without). Inline
+    gains most by it, for a ring lies where it lies: a gather took half as long again without.
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter in (TRIM_ABOVE, MAP_ABOVE):
+            mallopt(parameter, 1 << 25)
 
 
 def _peers(rank: Rank, turns: list[Turn], machine: Machine, folder: str) -> dict[int, socket.socket]:
@@ -173,23 +195,25 @@ def _router(
     rank: Rank, mode: str, task: Task, machine: Machine, peers: dict[int, socket.socket], pause: Callable[[], None]
 ) -> Router | None:
     """The agent's where there is a proxy, and each rank's where there is none."""
-    full, quiet = (NEVER, float(NEVER)) if mode == "bulk" else (machine.full, machine.quiet)
+    width = 1 + words(task)
+    full, quiet = min(machine.full, PACKET // width), machine.quiet
+    if mode == "bulk":
+        full, quiet = NEVER, float(NEVER)
     node, per = rank.index - machine.size, machine.per_node
     if (node >= 0) != (mode == "proxy"):
         return None
     if node < 0:
-        return Router(rank.index, 1, 1 + words(task), (), (Direct(),), peers, full, quiet, pause)
+        return Router(rank.index, 1, width, (), (Direct(),), peers, full, quiet, pause)
     out, into = zip(*(_rings(rank, node * per + local, task) for local in range(per)), strict=True)
-    return Router(node, per, 1 + words(task), out, into, peers, full, quiet, pause)
+    return Router(node, per, width, out, into, peers, full, quiet, pause)
 
 
 def _rings(rank: Rank, index: int, task: Task) -> tuple[Ring, Ring]:
     """Of a rank, as wide as the task's rows."""
+    width = 1 + words(task)
+    room = min(ROOM, RING // width)
     out, into = (
-        Ring(
-            rank.array(f"{name}-{index}").reshape(-1)[: ROOM * (1 + words(task))].reshape(ROOM, -1),
-            rank.array(f"{name}-counts-{index}"),
-        )
+        Ring(rank.array(f"{name}-{index}")[: room * width].reshape(room, -1), rank.array(f"{name}-counts-{index}"))
         for name in ("out", "into")
     )
     return out, into
@@ -211,46 +235,62 @@ def _serve(rank: Rank, router: Router, at: int, machine: Machine, bell: Bell) ->
     """An agent until all ranks have left this task."""
     left, hurry = rank.array("left"), rank.array("hurry")
     first, busy = (rank.index - machine.size) * machine.per_node, 0.0
-    mine = slice(first, first + machine.per_node)
+    mine, undisturbed = slice(first, first + machine.per_node), bool(machine.spare)
     router.delivered = lambda place: bell.ring(first + place)
     last = time.perf_counter()
     while not left[at].all():
-        began = time.thread_time()
+        began, now = time.thread_time(), time.perf_counter()
         if router.turn(bool(hurry[mine].any())):
             busy += time.thread_time() - began
             last = time.perf_counter()
-        elif time.perf_counter() - last < LINGER:
-            time.sleep(NAP)  # more will come soon, and a bell costs the rank that rings it
-        else:
+        elif now - last >= LINGER:
             bell.wait(router.patience, router.awaited, router.sockets)
+        elif undisturbed:  # more will come soon, and a bell costs the rank that rings it
+            os.sched_yield()
+            undisturbed = time.perf_counter() - now < SLICE
+        else:
+            time.sleep(NAP)
     return {"busy": busy, "packets": router.packets, "routed": router.routed}
 
 
-def _apply(
-    rank: Rank, router: Router | None, at: int, task: Task, machine: Machine, seed: int, pause: Callable[[], None],
-    bell: Bell,
-) -> dict[str, Any]:  # fmt: skip
-    """A rank's part of an application."""
+def _job(comm: Comm, task: Task, seed: int) -> Callable[[], Ints]:
+    """What a rank runs, with its input at hand."""
+    if task.app in CHECKS:
+        return partial(CHECKS[task.app], comm)
+    if task.own:
+        own = own_code.load(task.own)
+        return lambda: np.asarray(own(comm), np.int64)
+    given = _given(task.app, comm.rank, comm.size, task.scale, seed, task.setting)
+    return partial(APPS[task.app].run, comm, given, task.setting)
+
+
+@cache
+def _given(app: str, *arguments: int) -> Any:
+    """A rank's input: made once for all modes and repetitions."""
+    return APPS[app].given(*arguments)
+
+
+def _comm(
+    rank: Rank, router: Router | None, task: Task, machine: Machine, pause: Callable[[], None], bell: Bell
+) -> Comm:
+    """A rank's connection, for one task."""
     out, into = _rings(rank, rank.index, task)
     sums = Sums(rank.array("values"), rank.array("arrived"), rank.index)
     sums.round = int(rank.array("arrived")[rank.index])
     inbox = router.incoming[0] if router else into
     agent = machine.size + rank.index // machine.per_node
-    comm = Comm(
-        rank.index, machine.size, words(task), out, inbox, sums, rank.array("hurry"), router, pause, bell, agent
-    )  # fmt: skip
+    hurry = rank.array("hurry")
+    return Comm(rank.index, machine.size, words(task), out, inbox, sums, hurry, router, pause, bell, agent)
+
+
+def _apply(rank: Rank, router: Router | None, at: int, comm: Comm, job: Callable[[], Ints]) -> dict[str, Any]:
+    """A rank's part of an application."""
     begin, spent = time.perf_counter(), time.thread_time()
-    if task.app in CHECKS:
-        result = CHECKS[task.app](comm)
-    elif task.own:
-        result = np.asarray(own_code.load(task.own)(comm), np.int64)
-    else:
-        more = {"passes": task.passes} if task.app == "histogram" else {}
-        result = APPS[task.app][0](comm, task.scale, seed, **more)
+    result = job()
     end, host = time.perf_counter(), time.thread_time() - spent - comm.idle
     rank.array("left")[at, rank.index] = 1
     if router is None:
-        bell.ring(agent)
+        comm.leave()
     return {
         "result": result, "begin": begin, "end": end, "host": host, "rows": comm.sent, "handled": comm.handled,
         "packets": router.packets if router else 0, "touched": comm.touched, "rounds": comm.rounds,

@@ -109,6 +109,8 @@ class Router:
         self._read = {node: Inflow(self.words) for node in self.peers}
         self._waiting = [deque() for _ in self.incoming]
         self.sockets = list(self.peers.values())
+        self._rank = np.arange(len(nodes) * self.per_node)
+        self._node = self._rank // self.per_node  # looked up: a division takes longer
 
     @property
     def patience(self) -> float:
@@ -128,8 +130,11 @@ class Router:
         for ring in self.outgoing:
             for rows in ring.views():
                 worked = True
-                self.route(rows)
-                ring.release(len(rows))
+                for first in range(0, len(rows), FULL):  # who waits for room, or for rows, need not wait for all
+                    some = rows[first : first + FULL]
+                    self.route(some)
+                    ring.release(len(some))
+                    self._exchange()
         if any(self._held.values()) and (hurry or time.perf_counter() - self._last > self.quiet):
             worked = True
             for node, held in self._held.items():
@@ -140,11 +145,11 @@ class Router:
 
     def route(self, rows: Ints) -> None:
         """Rows into the buffers of their nodes, copied; full ones leave."""
-        self._dealt(*bucket(rows, self.per_node, 1 + max(self._held)))
+        self._dealt(*bucket(rows, self._node))
 
     def post(self, dest: Ints, payload: Ints, tag: int) -> None:
         """The same of rows that are not made yet: each is written into its node's buffer, and nowhere else."""
-        self._dealt(*bucket_new(dest, payload, tag, self.per_node, 1 + max(self._held)))
+        self._dealt(*bucket_new(dest, payload, tag, self._node))
 
     def _dealt(self, dealt: Ints, ends: Ints) -> None:
         self.routed += len(dealt)
@@ -203,7 +208,7 @@ class Router:
         if self.per_node == 1:
             self._waiting[0].append(rows)
             return
-        dealt, ends = bucket(rows, 1, (self.node + 1) * self.per_node)
+        dealt, ends = bucket(rows, self._rank)
         first = int(ends[self.node * self.per_node - 1]) if self.node else 0
         for place in range(self.per_node):
             last = int(ends[self.node * self.per_node + place])
@@ -229,11 +234,15 @@ class Router:
 
 
 @njit(cache=True)
-def bucket(rows: Any, per: int, buckets: int) -> Any:
-    """Rows by destination // per, in their order within each bucket; and where every bucket ends (a counting sort)."""
+def bucket(rows: Any, of: Any) -> Any:
+    """Rows by the bucket `of` their destination, in their order within each; where every bucket ends (a counting sort).
+
+    The last destination is in the last bucket.
+    """
+    buckets = of[-1] + 1
     ends = np.zeros(buckets, np.int64)
     for i in range(len(rows)):
-        ends[(rows[i, 0] & DEST) // per] += 1
+        ends[of[rows[i, 0] & DEST]] += 1
     for b in range(1, buckets):
         ends[b] += ends[b - 1]
     place = np.zeros(buckets, np.int64)
@@ -241,7 +250,7 @@ def bucket(rows: Any, per: int, buckets: int) -> Any:
         place[b] = ends[b - 1]
     out = np.empty_like(rows)
     for i in range(len(rows)):
-        b = (rows[i, 0] & DEST) // per
+        b = of[rows[i, 0] & DEST]
         for w in range(rows.shape[1]):
             out[place[b], w] = rows[i, w]
         place[b] += 1
@@ -249,11 +258,12 @@ def bucket(rows: Any, per: int, buckets: int) -> Any:
 
 
 @njit(cache=True)
-def bucket_new(dest: Any, payload: Any, tag: int, per: int, buckets: int) -> Any:
+def bucket_new(dest: Any, payload: Any, tag: int, of: Any) -> Any:
     """Rows of a destination, a payload and a tag, dealt like those of :func:`bucket`."""
+    buckets = of[-1] + 1
     ends = np.zeros(buckets, np.int64)
     for i in range(len(dest)):
-        ends[dest[i] // per] += 1
+        ends[of[dest[i]]] += 1
     for b in range(1, buckets):
         ends[b] += ends[b - 1]
     place = np.zeros(buckets, np.int64)
@@ -261,8 +271,9 @@ def bucket_new(dest: Any, payload: Any, tag: int, per: int, buckets: int) -> Any
         place[b] = ends[b - 1]
     out = np.empty((len(dest), 1 + payload.shape[1]), np.int64)
     for i in range(len(dest)):
-        at = place[dest[i] // per]
-        place[dest[i] // per] = at + 1
+        b = of[dest[i]]
+        at = place[b]
+        place[b] = at + 1
         out[at, 0] = dest[i] | (tag << 32)
         for w in range(payload.shape[1]):
             out[at, w + 1] = payload[i, w]

@@ -12,8 +12,8 @@ from assay.training.buddy.apps import APPS
 from assay.training.buddy.launch import ON_BOTH, Machine, Ran, Task, in_turns, run
 from assay.training.buddy.ledger import EPOCHS
 
-PASSES = (0, 1, 4, 16)  # of the histogram that reads memory so often for every batch
-MODES = ("inline", "proxy", "bulk", ON_BOTH)
+SWEEPS = {"histogram": (0, 1, 4, 16, 64), "monte-carlo": (0, 1, 3)}  # of settings: see apps
+MODES = ("inline", "proxy", "bulk", ON_BOTH)  # of the first setting; of the others the first two
 LONGER = {"histogram": 4, "gather": 4}  # whose steps are short: all take tens of milliseconds
 LEDGER = Task("ledger", words=3)
 
@@ -25,22 +25,25 @@ def places() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def applied(scale: int, repeats: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Five applications, and the histogram with more and more reading, by each way to communicate, in turns."""
+    """Five applications, two of them with less and less to communicate, by each way to do so, in turns.
+
+    Two repetitions, there and back, have the same processes, and the next two others: which pages a process was given
+    makes it faster or slower for as long as it lives.
+    """
     host, spare = places()
-    tasks = [Task(app, scale * LONGER.get(app, 1)) for app in APPS]
-    tasks += [Task("histogram", scale * LONGER["histogram"], passes) for passes in PASSES[1:]]
-    turns = [(mode, task) for turn in range(repeats) for task in tasks for mode in MODES[:: -1 if turn % 2 else 1]]
+    tasks = [Task(app, scale * LONGER.get(app, 1), setting) for app in APPS for setting in SWEEPS.get(app, (0,))]
+    pairs = [(mode, task) for task in tasks for mode in MODES[: 2 if task.setting else None]]
+    turns = [*pairs, *pairs[::-1]]
     machine = Machine(host=host, spare=spare)
     with Gauge() as gauge:
-        ran = in_turns(turns, machine, seed)
+        ran = [in_turns(turns, machine, seed) for _ in range(repeats // 2)]
     found: dict[str, dict[str, Any]] = {}
-    for task in tasks:
-        alone = APPS[task.app][1](machine.size, task.scale, seed)
-        for mode in MODES:
-            same = [one for one, turn in zip(ran, turns, strict=True) if turn == (mode, task)]
-            right = all(np.array_equal(one.result, alone) for one in same)
-            row = _row(task, mode, same, right) | {"free_cores": gauge.free if spare else 0.0}
-            found[f"{task.app}, {task.passes} passes, {mode}"] = row
+    alone = {task: APPS[task.app].alone(machine.size, task.scale, seed, task.setting) for task in tasks}
+    for mode, task in pairs:
+        same = [one for some in ran for one, turn in zip(some, turns, strict=True) if turn == (mode, task)]
+        right = all(np.array_equal(one.result, alone[task]) for one in same)
+        row = _row(task, mode, same, right) | {"free_cores": gauge.free if spare else 0.0}
+        found[f"{task.app}, {task.setting}, {mode}"] = row
     return found
 
 
@@ -49,7 +52,7 @@ def _row(task: Task, mode: str, same: list[Ran], right: bool) -> dict[str, Any]:
     middle = {name: float(np.median([getattr(one, name) for one in same])) for name in ("seconds", "host", "agent")}
     first = same[0]
     return {
-        "app": task.app, "passes": task.passes, "mode": mode, **middle,
+        "app": task.app, "setting": task.setting, "mode": mode, **middle,
         "bottleneck": max(middle["host"], middle["agent"]), "rows": first.rows, "packets": first.packets,
         "aggregation": first.rows / max(first.packets, 1), "memory_to_communication": first.touched / first.nbytes,
         "right": right,
