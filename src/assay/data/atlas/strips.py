@@ -90,6 +90,7 @@ class StripPlan:
     sent: int  # rows of a strip that are read at once
     edges: int
     heads: int = 1  # whose edges are weighed together
+    threads: int = THREADS
 
     @staticmethod
     def of(layer: Layer, n: int, memory: int) -> StripPlan | None:
@@ -107,14 +108,16 @@ class StripPlan:
         strips = tuple(strips_of(layer, floats))
         width = _padded(strips)
         # While rows are sent, what both ends of an edge bring to the attention is held beside them.
-        rows = int((rest - 8 * n * heads) * WIDE) // (4 * THREADS * _flying(layer, len(strips) * width))
+        flying = int((rest - 8 * n * heads) * WIDE) // (4 * _flying(layer, len(strips) * width))
+        least = max(PAGE // LANE // 4, DiskArray.group_of(4 * layer.out_width))
+        threads = min(flying // least, THREADS)
         shared_heads = max(strip.heads.stop - strip.heads.start for strip in strips)
         weighed = max(int(rest * SUMS) // (HEADS * max(n, 1)) - heads, 0)
-        if rows < max(PAGE // LANE // 4, DiskArray.group_of(4 * layer.out_width)) or weighed < shared_heads:
+        if threads < 1 or weighed < shared_heads:
             return None
         reading = (rest * (SUMS + READ) - 4 * n * width) / (DEEP + 1)  # what is lacking to whole lanes is read, too
         sent, edges = int(reading * 2 / 3) // (4 * width), int(reading / 3) // (4 + 4 * shared_heads)
-        return StripPlan(strips, min(rows, n), min(sent, n), min(edges, 1 << 22), weighed)
+        return StripPlan(strips, min(flying // threads, n), min(sent, n), min(edges, 1 << 22), weighed, threads)
 
     @property
     def together(self) -> list[slice]:
@@ -128,12 +131,12 @@ class StripPlan:
         every = 4 * graph.m + 8 * graph.n  # edges and where they begin
         if layer.kind != "gat":
             return 4 * graph.n * rows + len(self.strips) * every
-        weighed = [4 * (1 + heads.stop - heads.start) * graph.m for heads in self.together]
-        weighed += [4 * (1 + strip.heads.stop - strip.heads.start) * graph.m for strip in self.strips]
-        own_weights = 4 * graph.n * (layer.heads + sum(strip.heads.stop - strip.heads.start for strip in self.strips))
+        files = [*self.together, *(strip.heads for strip in self.strips)]  # written, and read by every strip
+        weighed: int = 4 * graph.m * sum(1 + heads.stop - heads.start for heads in files)
+        own_weights: int = 4 * graph.n * (layer.heads + sum(one.heads.stop - one.heads.start for one in self.strips))
         bounds = 8 * graph.n * len(self.strips)
         passes = 2 * len(groups(self.together, self.heads))
-        return 4 * graph.n * rows + passes * every + sum(weighed) + own_weights + bounds
+        return 4 * graph.n * rows + passes * every + weighed + own_weights + bounds
 
 
 def _padded(strips: Sequence[Strip]) -> int:
@@ -225,11 +228,11 @@ def run_strips(
     return striped.file.stats + asked
 
 
-def _rooms(layer: Layer, source: DiskArray, striped: _Striped, rows: int) -> list[tuple[Bytes, Bytes]]:
+def _rooms(layer: Layer, source: DiskArray, striped: _Striped, rows: int, threads: int) -> list[tuple[Bytes, Bytes]]:
     """Two places for each thread's rows: one into which they are read or cut apart, one for what is made of them."""
     first = max(source.room(rows), striped.room(rows))
     second = max(striped.room(rows), 4 * rows * layer.width)
-    return [(aligned(first), aligned(second)) for _ in range(min(THREADS, -(-len(source) // rows)))]
+    return [(aligned(first), aligned(second)) for _ in range(min(threads, -(-len(source) // rows)))]
 
 
 def _send(
@@ -251,7 +254,7 @@ def _send(
             logits[start:stop], halves[start:stop] = both[:, :heads], both[:, heads:]
         striped.write(start, rows, room[0] if rows is into else room[1])
 
-    for start in shared(send, iter(range(0, graph.n, step)), _rooms(layer, source, striped, step)):
+    for start in shared(send, iter(range(0, graph.n, step)), _rooms(layer, source, striped, step, plan.threads)):
         progress(start // 4)
     return weigh(graph, logits, halves, plan.together, plan.heads, plan.edges, scratch) if heads else None
 
@@ -323,7 +326,7 @@ def _put_together(
                 total[:, layer.message_width :] = x
         target.write(start, finish_weighed(layer, total) if layer.kind == "gat" else finish(layer, total, some))
 
-    for start in shared(put, iter(range(0, striped.n, step)), _rooms(layer, source, striped, step)):
+    for start in shared(put, iter(range(0, striped.n, step)), _rooms(layer, source, striped, step, plan.threads)):
         progress(3 * striped.n // 4 + start // 4)
 
 
