@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.data.atlas.layers import columns, ends, facing, message
@@ -19,6 +19,7 @@ from assay.data.disk.pages import PAGE, PagedFile, aligned
 
 
 @given(st.integers(0, 900), st.integers(1, 9), st.integers(1, 400))
+@settings(max_examples=10)
 def test_blocks_are_the_rows_in_order(n: int, width: int, at_once: int) -> None:
     rows = np.arange(n * width, dtype=np.float32).reshape(n, width)
     with tempfile.TemporaryDirectory() as folder:
@@ -30,6 +31,7 @@ def test_blocks_are_the_rows_in_order(n: int, width: int, at_once: int) -> None:
 
 
 @given(st.integers(1, 60), st.integers(0, 200), st.integers(1, 30), st.integers(1, 50), st.integers(0, 99))
+@settings(max_examples=10)
 def test_pieces_have_every_edge_once_beside_the_row_of_its_source(
     n: int, m: int, rows: int, at_once: int, seed: int
 ) -> None:
