@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from assay.cli.main import assay
 from assay.data.atlas import Inferred, infer, layers, read_model, trials
-from assay.data.atlas.attention import weigh
+from assay.data.atlas.attention import groups, weigh
 from assay.data.atlas.choosing import choose, count_spills, sampled_spills
 from assay.data.atlas.compare import why
 from assay.data.atlas.engine import Plan
@@ -208,13 +208,13 @@ def test_strips_of_any_width_give_the_same_rows_and_evict_nobody(bench: dict[str
         with scratch() as folder, DiskArray.open(bench["folder"] / "x.npy") as source:
             right = in_memory(layer, graph.reversed(folder / "in"), bench["x"])
             for floats in (7, 27, 200):
-                plan = StripPlan(tuple(strips_of(layer, floats)), rows=1100, sent=700, edges=3000)
+                plan = StripPlan(tuple(strips_of(layer, floats)), rows=700, sent=700, edges=3000)
                 with DiskArray.create(folder / "y.npy", (n, layer.out_width), np.float32) as target:
                     stats = run_strips(layer, graph, degree, source, target, plan, folder, lambda rows: None)
                 assert np.abs(np.load(folder / "y.npy") - right).max() < 1e-4 * np.abs(right).max(), floats
                 told = plan.moved(layer, graph) - 4 * n * layer.out_width - source.nbytes * (1 + (kind == "sage"))
-                passes = len(plan.strips) + (3 * layer.heads if kind == "gat" else 0)
-                edges = passes * (4 * graph.m + 8 * n)
+                passes = 2 * len(groups(plan.together, plan.heads)) if kind == "gat" else len(plan.strips)
+                edges = passes * (4 * graph.m + 8 * n) + (8 * n * len(plan.strips) if kind == "gat" else 0)
                 assert abs(told - edges - stats.read_bytes - stats.write_bytes) < 0.2 * (told - edges) + 80 * 4096
             assert {path.name for path in folder.iterdir()} == {"in", "y.npy"}
 
@@ -243,12 +243,16 @@ def test_edges_weigh_what_a_softmax_over_each_nodes_edges_says(
     logits, facing = (scale * rng.standard_normal((n, 2)).astype(np.float32) for _ in range(2))
     with scratch() as folder:
         graph = DiskGraph.build(folder / "g", [np.array(edges, np.int64).reshape(-1, 2)], n)
-        found = weigh(graph, logits, facing, at_once, folder)
-        for head in range(2):
-            right = oracle.attention(edges, logits[:, head].tolist(), facing[:, head].tolist())
-            assert np.allclose(found.edges[head].rows(0, len(edges)), right[0], atol=1e-5)
-            assert np.allclose(found.own[head].rows(0, n), right[1], atol=1e-5)
-        found.close()
+        for together, most in (([slice(0, 1), slice(1, 2)], 1), ([slice(0, 1), slice(1, 2)], 2), ([slice(0, 2)], 1)):
+            found = weigh(graph, logits, facing, together, most, at_once, folder)
+            for heads, head in ((one, head) for one in together for head in range(one.start, one.stop)):
+                right = oracle.attention(edges, logits[:, head].tolist(), facing[:, head].tolist())
+                weighed, mine = found.edges[heads.start].rows(0, len(edges)), found.own[heads.start].rows(0, n)
+                assert weighed[:, 0].tolist() == [v for _, v in edges]
+                column = head - heads.start
+                assert np.allclose(weighed.view(np.float32)[:, 1 + column], right[0], atol=1e-5)
+                assert np.allclose(mine[:, column], right[1], atol=1e-5)
+            found.close()
         assert {path.name for path in folder.iterdir()} == {"g"}
 
 

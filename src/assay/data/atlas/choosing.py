@@ -29,34 +29,39 @@ def choose(
     """
     if slots >= graph.n or not graph.m:
         return RULES[0]
-    moved = estimates(layer, graph, slots, strips, sample, ranges)
+    moved = estimates(layer, graph, slots, strips, sample, ranges, enough=True)
     return min(moved, key=lambda way: moved[way])
 
 
 def estimates(
-    layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None, sample: int, ranges: int
-) -> dict[str, float]:
+    layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None, sample: int, ranges: int,
+    enough: bool = False,
+) -> dict[str, float]:  # fmt: skip
     """Bytes that each way would read and write; evicted accumulators are read back by `ranges` of nodes.
+
+    With `enough`, a rule that has spilled more than strips move in all is not tried to its end.
 
     A range's part of an eviction is read in whole pages and begins and ends within one: a page more for each part. In
     little memory, where evictions are small and ranges many, that was up to a third of what is read.
     """
-    spilled = sampled_spills(graph, slots, layer.drops_loops, sample, max(RUN // (4 * layer.out_width), 1))
     rows = 4 * graph.n * (layer.in_width * (2 if layer.kind == "gat" else 1) + layer.out_width) + 4 * graph.m
-    moved: dict[str, float] = {}
+    moved: dict[str, float] = {} if strips is None else {STRIPS: strips.moved(layer, graph)}
+    most = max(moved[STRIPS] - rows, 0) / (8 * (layer.width + 1) * graph.n) if enough and moved else np.inf
+    spilled = sampled_spills(graph, slots, layer.drops_loops, sample, max(RUN // (4 * layer.out_width), 1), most)
     for rule, per_node in spilled.items():
         records = per_node * graph.n
         parts = min(records / max(slots // LEAVING, 1) * ranges, records)
         moved[rule] = rows + 8 * records * (layer.width + 1) + PAGE * parts
-    if strips is not None:
-        moved[STRIPS] = strips.moved(layer, graph)
     return moved
 
 
-def sampled_spills(graph: DiskGraph, slots: int, drop: bool, sample: int, run: int = 1) -> dict[str, float]:
+def sampled_spills(
+    graph: DiskGraph, slots: int, drop: bool, sample: int, run: int = 1, most: float = np.inf
+) -> dict[str, float]:
     """Accumulators spilled a node by each rule, with a tier as much smaller as the sample is.
 
-    One that is complete is spilled all the same unless all of the `run` rows that are written together are.
+    One that is complete is spilled all the same unless all of the `run` rows that are written together are. Of a rule
+    that spills more than `most` a node, no more is known.
     """
     every = max(-(-(graph.m + graph.n) // sample), 1)
     stream, targets = [], []
@@ -71,18 +76,19 @@ def sampled_spills(graph: DiskGraph, slots: int, drop: bool, sample: int, run: i
     few = max(slots // every, 8)
     spilled = {}
     for rule in RULES:
-        gone, _, _, whole = count_spills(arrive[order], nodes[order], n, few, rule, leaving=LEAVING)
+        gone, _, _, whole = count_spills(arrive[order], nodes[order], n, few, rule, leaving=LEAVING, most=most * n)
         spilled[rule] = (gone + whole * (1 - (whole / n) ** (run - 1))) / n
     return spilled
 
 
 def count_spills(
-    arrive: Int64s, nodes: Int64s, n: int, slots: int, policy: str, seed: int = 0, chunk: int = 64, leaving: int = 8
-) -> tuple[int, int, int, int]:
+    arrive: Int64s, nodes: Int64s, n: int, slots: int, policy: str, seed: int = 0, chunk: int = 64, leaving: int = 8,
+    most: float = np.inf,
+) -> tuple[int, int, int, int]:  # fmt: skip
     """Records spilled, returns, most slots in use, and nodes that left complete, of a tier; no row is moved.
 
     Message i is for `nodes[i]`, from the source `arrive[i]`, which never falls; `chunk` sources are one moment. One
-    part in `leaving` of the tier is evicted together.
+    part in `leaving` of the tier is evicted together. Counting ends where more than `most` are spilled.
     """
     expected = np.bincount(nodes, minlength=n).astype(np.int32)
     tier = HotTier(slots, n, 0, expected, 1, SUM)
@@ -95,6 +101,8 @@ def count_spills(
     for block in range(0, len(starts), chunk):
         a = int(starts[block])
         b = int(starts[block + chunk]) if block + chunk < len(starts) else len(nodes)
+        if tier.evicted > most:
+            break
         tier.begin_chunk()
         while tier.count(targets[a:b], a) == FULL:
             ready = tier.ready_rows()

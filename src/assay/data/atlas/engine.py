@@ -233,7 +233,8 @@ class _Work:
         """Yield (first node, what its chunk sends, own terms, bounds of their edges, first edge, targets)."""
         chunk = -1
         sent = mine = np.empty((0, 0), np.float32)
-        for first, x, bounds, start, targets, _ in pieces(graph, source, self.plan.rows, self.plan.edges):
+        streams = source.stream(self.plan.rows), graph.indices.stream(self.plan.edges)
+        for first, x, bounds, start, targets in pieces(graph, *streams):
             if first != chunk:
                 chunk, last = first, first + len(x)
                 sent = message(self.layer, x, self.degree[first:last])

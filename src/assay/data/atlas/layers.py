@@ -100,17 +100,22 @@ def degrees(layer: Layer, in_degree: Int32s, loops: Int32s | None) -> Int32s:
 
 
 def message(layer: Layer, x: Floats, degree: Int32s) -> Floats:
-    """What the nodes of these rows send along each of their edges."""
-    w = layer.weights
-    if layer.kind == "gcn":
-        if not layer.projects:
-            return x / _root(degree)
-        sent: Floats = x @ w["lin"].T
-        return np.divide(sent, _root(degree), out=sent)
-    if layer.kind == "gat":
-        z = x @ w["lin"].T
-        return np.concatenate([_halves(z, w["att_src"]), z], axis=1)
-    return x @ layer._first.T if layer.projects else x
+    """What the nodes of these rows send along each of their edges; for GAT, a logit a head before the columns."""
+    if layer.kind != "gat":
+        return columns(layer, x, degree)
+    sent = np.empty((len(x), layer.message_width), np.float32)
+    columns(layer, x, degree, sent[:, layer.heads :])
+    sent[:, : layer.heads] = x @ _attending(layer, "att_src")
+    return sent
+
+
+def columns(layer: Layer, x: Floats, degree: Int32s, out: Floats | None = None) -> Floats:
+    """The columns of a message that are added up, in `out` where rows are multiplied; else they may be `x` itself."""
+    if layer.projects:
+        weight: Floats = layer.weights["lin"] if layer.kind == "gat" else layer._first
+        sent: Floats = np.matmul(x, weight.T, out=out)
+        return np.divide(sent, _root(degree), out=sent) if layer.kind == "gcn" else sent
+    return np.divide(x, _root(degree), out=out) if layer.kind == "gcn" else x
 
 
 def own(layer: Layer, x: Floats, degree: Int32s, sent: Floats, facing: Floats | None) -> Floats:
@@ -131,17 +136,28 @@ def own(layer: Layer, x: Floats, degree: Int32s, sent: Floats, facing: Floats | 
 
 def facing(layer: Layer, x: Floats) -> Floats:
     """The attention that a target brings to each of its edges, a column a head."""
-    heads, columns = layer.weights["att_dst"].shape
-    by_head = layer.weights["lin"].reshape(heads, columns, -1)
-    columnwise: Floats = np.einsum("hci,hc->ih", by_head, layer.weights["att_dst"])
-    return x @ columnwise
+    return x @ _attending(layer, "att_dst")
+
+
+def ends(layer: Layer, x: Floats) -> Floats:
+    """The attention that a node brings to its edges as their source, a column a head, and then as their target."""
+    both: Floats = np.concatenate([_attending(layer, "att_src"), _attending(layer, "att_dst")], axis=1)
+    return x @ both
+
+
+def _attending(layer: Layer, end: str) -> Floats:
+    """What rows are multiplied by to get one end's attention: columns for heads."""
+    heads, per = layer.weights[end].shape
+    by_head = layer.weights["lin"].reshape(heads, per, -1)
+    found: Floats = np.einsum("hci,hc->ih", by_head, layer.weights[end])
+    return found
 
 
 def finish(layer: Layer, total: Floats, degree: Int32s) -> Floats:
-    """Turn complete accumulators into the layer's rows."""
+    """Turn complete accumulators into the layer's rows; they may be the same memory, so nobody else's."""
     w = layer.weights
     if layer.kind == "gcn":
-        out: Floats = total / _root(degree)
+        out: Floats = np.divide(total, _root(degree), out=total)
         out = _biased(out if layer.projects else out @ w["lin"].T, w.get("bias"))
     elif layer.kind == "sage":
         out = _biased(_sage(layer, total, degree), w.get("bias"))
@@ -150,16 +166,22 @@ def finish(layer: Layer, total: Floats, degree: Int32s) -> Floats:
     else:
         heads = layer.heads
         parts: Floats = total[:, 2 * heads :].reshape(len(total), heads, -1) / total[:, heads : 2 * heads, None]
-        concat = layer.out_width == heads * parts.shape[2]
-        joined: Floats = parts.reshape(len(total), -1) if concat else parts.mean(axis=1, dtype=np.float32)
-        out = _biased(joined, w.get("bias"))
+        return finish_weighed(layer, parts.reshape(len(total), -1))
+    return np.maximum(out, 0, out=out) if layer.activate else out
+
+
+def finish_weighed(layer: Layer, sums: Floats) -> Floats:
+    """Turn sums over edges whose weights add up to one, the columns of all heads, into a GAT layer's rows."""
+    by_head = sums.reshape(len(sums), layer.heads, -1)
+    concat = layer.out_width == sums.shape[1]
+    out = _biased(sums if concat else by_head.mean(axis=1, dtype=np.float32), layer.weights.get("bias"))
     return np.maximum(out, 0, out=out) if layer.activate else out
 
 
 def _sage(layer: Layer, total: Floats, degree: Int32s) -> Floats:
     w, half = layer.weights, layer.message_width
     if layer.projects:
-        return total / _at_least_one(degree)
+        return np.divide(total, _at_least_one(degree), out=total)
     if layer.reduce == MAX:
         found = np.where(np.isneginf(total[:, :half]), np.float32(0), total[:, :half])
     else:
@@ -171,11 +193,11 @@ def _sage(layer: Layer, total: Floats, degree: Int32s) -> Floats:
 def _inner(layer: Layer, total: Floats) -> Floats:
     out = total
     for step, (weight, bias, scale, shift) in enumerate(layer.steps):
-        out = _biased(total.copy() if step == 0 and layer.projects else out @ weight.T, bias)
+        out = _biased(total if step == 0 and layer.projects else out @ weight.T, bias)
         if scale is not None and shift is not None:
-            out = out * scale + shift
+            out = np.add(np.multiply(out, scale, out=out), shift, out=out)
         if step < len(layer.steps) - 1:
-            out = np.maximum(out, 0)
+            out = np.maximum(out, 0, out=out)
     return out
 
 
@@ -191,12 +213,6 @@ def _root(degree: Int32s) -> Floats:
 
 def _at_least_one(degree: Int32s) -> Floats:
     return np.maximum(degree, 1).astype(np.float32)[:, None]
-
-
-def _halves(z: Floats, attention: Floats) -> Floats:
-    heads, columns = attention.shape
-    halves: Floats = np.einsum("nhc,hc->nh", z.reshape(len(z), heads, columns), attention)
-    return halves
 
 
 def _leaky(x: Floats) -> Floats:

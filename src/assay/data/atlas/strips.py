@@ -14,25 +14,28 @@ matrix the same way.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from assay.data.atlas.attention import Weights, weigh
-from assay.data.atlas.layers import SUM, Floats, Int32s, Layer, facing, finish, message, own
-from assay.data.atlas.streaming import Progress, ahead, pieces
+from assay.data.atlas.attention import Weights, groups, weigh
+from assay.data.atlas.layers import SUM, Floats, Int32s, Layer, columns, ends, finish, finish_weighed, own
+from assay.data.atlas.streaming import DEEP, Progress, blocks, pieces, shared
 from assay.data.atlas.tiers import absorb, clear_all
-from assay.data.disk.arrays import DiskArray, RowWriter
+from assay.data.disk.arrays import DiskArray
 from assay.data.disk.graphs import DiskGraph
-from assay.data.disk.pages import PAGE, IoStats, PagedFile, Ticket, aligned
+from assay.data.disk.pages import PAGE, Bytes, Int64s, IoStats, PagedFile, aligned
 from assay.sim.blas import threads_for
 from assay.sim.compiled import njit
 from assay.sim.memory import return_freed
 
-SUMS, SENT, EDGES, WIDE = 0.72, 0.10, 0.05, 0.75  # shares of the memory that nodes leave over; WIDE: before and after
+SUMS, READ, WIDE = 0.72, 0.15, 0.75  # shares of the memory that nodes leave over; WIDE: before and after
 BOOKS = 160 << 10  # bytes that threads and Python's objects take, however little else is held
-HEADS = 12  # bytes a node and head while edges are weighed, and as many for the head in work
+HEADS = 8  # bytes a node and head while edges are weighed, and as many for the heads in work
+THREADS = 3  # that send and finish rows: two at work, and one that waits for the disk
 LANE = 8  # columns that are added at once; strips are filled up to a multiple, and their pages hold few rows
 
 
@@ -49,16 +52,6 @@ class Strip:
         """How many columns these are."""
         return self.stop - self.start
 
-    def of_message(self, layer: Layer) -> list[int]:
-        """Where they are in a message: for GAT behind a logit a head."""
-        skip = layer.heads if layer.kind == "gat" else 0
-        return list(range(skip + self.start, skip + self.stop))
-
-    def of_sums(self, layer: Layer) -> list[int]:
-        """Where they are in an accumulator: for GAT behind the largest logits and the weights."""
-        skip = 2 * layer.heads if layer.kind == "gat" else 0
-        return list(range(skip + self.start, skip + self.stop))
-
 
 def strips_of(layer: Layer, floats: int) -> list[Strip]:
     """The messages' columns in strips whose sums have at most so many floats; none mixes part of a head with another.
@@ -68,11 +61,16 @@ def strips_of(layer: Layer, floats: int) -> list[Strip]:
     [(0, 8), (8, 10)]
     """
     if layer.kind != "gat":
-        return [Strip(a, b, slice(0, 0)) for a, b in _cuts(0, layer.message_width, floats)]
-    per = (layer.message_width - layer.heads) // layer.heads
+        return [Strip(a, b, slice(0, 0)) for a, b in _cuts(0, _summed(layer), floats)]
+    per = _summed(layer) // layer.heads
     if whole := floats // (per + 1):  # and a node's weight for itself
         return [Strip(a * per, b * per, slice(a, b)) for a, b in _cuts(0, layer.heads, whole, 1)]
     return [Strip(a, b, slice(h, h + 1)) for h in range(layer.heads) for a, b in _cuts(h * per, (h + 1) * per, floats)]
+
+
+def _summed(layer: Layer) -> int:
+    """Columns of a message that are added up: for GAT those behind a logit a head."""
+    return layer.message_width - (layer.heads if layer.kind == "gat" else 0)
 
 
 def _cuts(start: int, stop: int, most: int, multiple: int = LANE) -> list[tuple[int, int]]:
@@ -88,9 +86,11 @@ class StripPlan:
     """How much of everything is held at once."""
 
     strips: tuple[Strip, ...]
-    rows: int  # whole rows in flight
-    sent: int  # rows of a strip in flight
+    rows: int  # whole rows in each thread's work
+    sent: int  # rows of a strip that are read at once
     edges: int
+    heads: int = 1  # whose edges are weighed together
+    threads: int = THREADS
 
     @staticmethod
     def of(layer: Layer, n: int, memory: int) -> StripPlan | None:
@@ -103,72 +103,101 @@ class StripPlan:
         heads = layer.heads if layer.kind == "gat" else 0
         rest = memory - BOOKS - n * (8 if heads else 4)  # degrees, and what nodes weigh for themselves
         floats = int(rest * SUMS) // (4 * max(n, 1)) // LANE * LANE
-        if floats < LANE or rest < n * HEADS * (heads + 1):
+        if floats < LANE:
             return None
         strips = tuple(strips_of(layer, floats))
-        before = 3 * layer.in_width + 4 * layer.message_width
-        after = 3 * layer.width + 3 * layer.out_width + (2 * layer.in_width if layer.kind == "sage" else 0)
+        width = _padded(strips)
         # While rows are sent, what both ends of an edge bring to the attention is held beside them.
-        rows = int((rest - 8 * n * heads) * WIDE) // (4 * max(before, after))
-        width = max(strip.width for strip in strips) + LANE
-        if rows < PAGE // LANE // 4:
+        flying = int((rest - 8 * n * heads) * WIDE) // (4 * _flying(layer, len(strips) * width))
+        least = max(PAGE // LANE // 4, DiskArray.group_of(4 * layer.out_width))
+        threads = min(flying // least, THREADS)
+        shared_heads = max(strip.heads.stop - strip.heads.start for strip in strips)
+        weighed = max(int(rest * SUMS) // (HEADS * max(n, 1)) - heads, 0)
+        if threads < 1 or weighed < shared_heads:
             return None
-        edges = min(int(rest * EDGES) // (16 if heads else 8), 1 << 22)  # with their weights, where they have any
-        return StripPlan(strips, min(rows, n), min(int(rest * SENT) // (8 * width + 16), n), edges)
+        reading = (rest * (SUMS + READ) - 4 * n * width) / (DEEP + 1)  # what is lacking to whole lanes is read, too
+        sent, edges = int(reading * 2 / 3) // (4 * width), int(reading / 3) // (4 + 4 * shared_heads)
+        return StripPlan(strips, min(flying // threads, n), min(sent, n), min(edges, 1 << 22), weighed, threads)
+
+    @property
+    def together(self) -> list[slice]:
+        """Heads whose weights are in one file: those of one strip, or of the strips that share a head."""
+        return [slice(a, b) for a, b in sorted({(strip.heads.start, strip.heads.stop) for strip in self.strips})]
 
     def moved(self, layer: Layer, graph: DiskGraph) -> int:
         """Bytes that a layer reads and writes: rows in, messages and sums out and in again, rows out, edges."""
-        wide = len(self.strips) * -(-max(strip.width for strip in self.strips) // LANE) * LANE
+        wide = len(self.strips) * _padded(self.strips)
         rows = layer.in_width * (2 if layer.kind == "sage" else 1) + 4 * wide + layer.out_width
-        heads = layer.heads if layer.kind == "gat" else 0
-        edges = len(self.strips) * (4 * graph.m + 8 * graph.n) + heads * (3 * (4 * graph.m + 8 * graph.n))
-        read = sum(int(strip.heads.stop - strip.heads.start) for strip in self.strips)
-        return 4 * graph.n * rows + edges + (heads + read) * 4 * (graph.m + graph.n)
+        every = 4 * graph.m + 8 * graph.n  # edges and where they begin
+        if layer.kind != "gat":
+            return 4 * graph.n * rows + len(self.strips) * every
+        files = [*self.together, *(strip.heads for strip in self.strips)]  # written, and read by every strip
+        weighed: int = 4 * graph.m * sum(1 + heads.stop - heads.start for heads in files)
+        own_weights: int = 4 * graph.n * (layer.heads + sum(one.heads.stop - one.heads.start for one in self.strips))
+        bounds = 8 * graph.n * len(self.strips)
+        passes = 2 * len(groups(self.together, self.heads))
+        return 4 * graph.n * rows + passes * every + weighed + own_weights + bounds
+
+
+def _padded(strips: Sequence[Strip]) -> int:
+    """Columns that a strip takes on the disk and in memory: those of the widest, in whole lanes."""
+    widest: int = max(strip.width for strip in strips)
+    return -(-widest // LANE) * LANE
+
+
+def _flying(layer: Layer, wide: int) -> int:
+    """Floats for each row in a thread's work: two places, and what numpy makes in passing."""
+    first = max(layer.in_width, wide)
+    second = max(_summed(layer), wide, layer.width)
+    inner = max((step[0].shape[0] for step in layer.steps), default=0)
+    late = 0 if layer.projects else layer.message_width
+    joined = layer.kind == "gat" and layer.out_width < _summed(layer)
+    passing = 3 * inner if layer.steps else 2 * layer.out_width if layer.kind == "sage" or joined or late else 0
+    return first + second + late + passing
 
 
 class _Striped:
-    """Rows of every strip in one file, strip after strip: short strips are filled up to the width of the widest."""
+    """Rows of every strip in one file, strip after strip: short strips are filled up to the width of the widest.
 
-    def __init__(self, path: Path, n: int, columns: list[list[int]]) -> None:
-        width = -(-max(map(len, columns)) // LANE) * LANE
-        self.columns = np.full((len(columns), width), -1, np.int32)  # of a whole row, or -1
-        for strip, places in enumerate(columns):
-            self.columns[strip, : len(places)] = places
-        self.n, self.width, self.group = n, width, DiskArray.group_of(4 * width)
+    Messages are written first; a strip's sums then take the place of its messages.
+    """
+
+    def __init__(self, path: Path, n: int, strips: Sequence[Strip]) -> None:
+        self.bounds = np.array([(strip.start, strip.stop) for strip in strips])
+        self.n, self.width = n, _padded(strips)
+        self.group = DiskArray.group_of(4 * self.width)
         self.padded = -(-n // self.group) * self.group
         self.file = PagedFile.create(path)
-        self._writing: Ticket[None] | None = None
+        self.file.reserve(4 * self.width * self.padded * len(strips))
 
     def strip(self, number: int) -> DiskArray:
         """One strip as a row store."""
         return DiskArray(self.file, (self.n, self.width), np.dtype(np.float32), 4 * self.width * self.padded * number)
 
-    def write(self, start: int, rows: Floats) -> None:
-        """Begin to write whole rows from `start` on, a multiple of `group`, each strip to its place."""
-        count = -(-len(rows) // self.group) * self.group
-        out = aligned(4 * self.columns.size * count).view(np.float32).reshape(len(self.columns), count, self.width)
-        _cut(rows, self.columns, out)
-        self.written()
-        spans = [(self._page(k, start), out[k].reshape(-1).view(np.uint8)) for k in range(len(out))]
-        self._writing = self.file.write_spans_async(spans)
+    def write(self, start: int, rows: Floats, room: Bytes) -> None:
+        """Write rows from `start` on, a multiple of `group`, each strip to its place; cut apart in `room`."""
+        parts = self._parts(len(rows), room)
+        _cut(rows, self.bounds, parts)
+        self.file.write_spans(self._spans(start, parts))
 
-    def written(self) -> None:
-        """Return when no write is under way."""
-        if self._writing is not None:
-            self._writing.wait()
-            self._writing = None
+    def read(self, start: int, room: Bytes, out: Floats) -> None:
+        """Read rows from `start` on, a multiple of `group`, and put them together from their strips."""
+        parts = self._parts(len(out), room)
+        self.file.read_into(self._spans(start, parts))
+        _paste(parts, self.bounds, out)
 
-    def read(self, start: int, stop: int, width: int) -> Floats:
-        """Whole rows of `width` columns, put together from their strips; from a multiple of `group` on."""
-        count = -(-(stop - start) // self.group) * self.group
-        spans = [(self._page(k, start), 4 * self.width * count // PAGE) for k in range(len(self.columns))]
-        raw = self.file.read_spans_async(spans).wait().view(np.float32)
-        out = np.zeros((stop - start, width), np.float32)
-        _paste(raw.reshape(len(self.columns), count, self.width), self.columns, out)
-        return out
+    def room(self, rows: int) -> int:
+        """Bytes that so many rows take, cut apart."""
+        return 4 * self.width * len(self.bounds) * -(-rows // self.group) * self.group
 
-    def _page(self, number: int, start: int) -> int:
-        return 4 * self.width * (self.padded * number + start) // PAGE
+    def _parts(self, rows: int, room: Bytes) -> Floats:
+        return room[: self.room(rows)].view(np.float32).reshape(len(self.bounds), -1, self.width)
+
+    def _spans(self, start: int, parts: Floats) -> list[tuple[int, Bytes]]:
+        """The page on which each strip's part begins, and its memory."""
+        page = 4 * self.width * start // PAGE
+        every = 4 * self.width * self.padded // PAGE
+        return [(page + number * every, part.reshape(-1).view(np.uint8)) for number, part in enumerate(parts)]
 
     def close(self) -> None:
         """Drop the file."""
@@ -181,100 +210,124 @@ def run_strips(
     scratch: Path, progress: Progress,
 ) -> IoStats:  # fmt: skip
     """Compute a layer's rows; what the files between its steps were asked."""
-    sent = _Striped(scratch / "sent", graph.n, [strip.of_message(layer) for strip in plan.strips])
-    sums = _Striped(scratch / "sums", graph.n, [strip.of_sums(layer) for strip in plan.strips])
+    striped = _Striped(scratch / "strips", graph.n, plan.strips)
     asked = IoStats()
     with threads_for(plan.rows * layer.in_width * layer.out_width):
-        weights = _send(layer, graph, degree, source, sent, plan, scratch, progress)
+        weights = _send(layer, graph, degree, source, striped, plan, scratch, progress)
         return_freed()  # what rows took makes room for sums
-        acc = sums.strip(0).buffer(sums.padded)
+        acc = striped.strip(0).buffer(striped.padded)
         for number, strip in enumerate(plan.strips):
-            _add_up(layer, graph, plan, strip, sent.strip(number), sums.strip(number), acc, weights)
+            _add_up(layer, graph, plan, strip, striped.strip(number), acc, weights)
             progress(graph.n // 4 + (number + 1) * graph.n // (2 * len(plan.strips)))
         del acc
-        sent.close()
         if weights is not None:
             asked = weights.stats
             weights.close()
-        _put_together(layer, degree, source, sums, target, plan, progress)
-    sums.close()
-    return sent.file.stats + sums.file.stats + asked
+        _put_together(layer, degree, source, striped, target, plan, progress)
+    striped.close()
+    return striped.file.stats + asked
+
+
+def _rooms(layer: Layer, source: DiskArray, striped: _Striped, rows: int, threads: int) -> list[tuple[Bytes, Bytes]]:
+    """Two places for each thread's rows: one into which they are read or cut apart, one for what is made of them."""
+    first = max(source.room(rows), striped.room(rows))
+    second = max(striped.room(rows), 4 * rows * layer.width)
+    return [(aligned(first), aligned(second)) for _ in range(min(threads, -(-len(source) // rows)))]
 
 
 def _send(
-    layer: Layer, graph: DiskGraph, degree: Int32s, source: DiskArray, sent: _Striped, plan: StripPlan, scratch: Path,
-    progress: Progress,
+    layer: Layer, graph: DiskGraph, degree: Int32s, source: DiskArray, striped: _Striped, plan: StripPlan,
+    scratch: Path, progress: Progress,
 ) -> Weights | None:  # fmt: skip
     """Write every node's message; return what edges weigh, where they are weighed."""
     heads = layer.heads if layer.kind == "gat" else 0
     logits, halves = (np.empty((len(source), heads), np.float32) for _ in range(2))
-    for start, raw in source.stream(max(plan.rows // sent.group, 1) * sent.group):
-        x = raw.astype(np.float32, copy=False)
-        rows = message(layer, x, degree[start : start + len(x)])
-        sent.write(start, rows)
+    step = max(plan.rows // striped.group, 1) * striped.group
+
+    def send(start: int, room: tuple[Bytes, Bytes]) -> None:
+        stop = min(start + step, graph.n)
+        x = source.rows_into(start, stop, room[0]).astype(np.float32, copy=False)
+        into = _shaped(room[1], stop - start, _summed(layer))
+        rows = columns(layer, x, degree[start:stop], into)
         if heads:
-            logits[start : start + len(x)] = rows[:, :heads]
-            halves[start : start + len(x)] = facing(layer, x)
+            both = ends(layer, x)
+            logits[start:stop], halves[start:stop] = both[:, :heads], both[:, heads:]
+        striped.write(start, rows, room[0] if rows is into else room[1])
+
+    for start in shared(send, iter(range(0, graph.n, step)), _rooms(layer, source, striped, step, plan.threads)):
         progress(start // 4)
-    sent.written()
-    return weigh(graph, logits, halves, plan.edges, scratch) if heads else None
+    return weigh(graph, logits, halves, plan.together, plan.heads, plan.edges, scratch) if heads else None
+
+
+def _shaped(room: Bytes, rows: int, width: int) -> Floats:
+    return room[: 4 * rows * width].view(np.float32).reshape(rows, width)
 
 
 def _add_up(
-    layer: Layer, graph: DiskGraph, plan: StripPlan, strip: Strip, sent: DiskArray, sums: DiskArray,
-    acc: Floats, weights: Weights | None,
+    layer: Layer, graph: DiskGraph, plan: StripPlan, strip: Strip, striped: DiskArray, acc: Floats,
+    weights: Weights | None,
 ) -> None:  # fmt: skip
-    """A strip's sums of every node in `acc` and on the disk, from one pass over its messages and the edges."""
+    """A strip's sums of every node in `acc` and in place of its messages, from one pass over them and the edges."""
     clear_all(acc, layer.reduce, strip.width, 0)
-    beside = weights.edges[strip.heads] if weights else []
-    own_weights = [array.rows(0, graph.n) for array in weights.own[strip.heads]] if weights else []
-    weight, chunk = _own_weight(layer), -1
-    for first, rows, bounds, start, targets, weighed in pieces(graph, sent, plan.sent, plan.edges, beside):
-        if first != chunk:
-            chunk = first
-            if weights:
-                for h, mine in enumerate(own_weights):
-                    _weigh_own(acc, first, rows, mine, *_columns(strip, h))
-            else:
-                _own(acc, first, rows, strip.width, weight, layer.reduce)
-        if weights:
-            for h, values in enumerate(weighed):
-                _weigh(acc, first, rows, bounds, start, targets, values, *_columns(strip, h))
-        elif layer.reduce == SUM:
-            _add(acc, first, rows, bounds, start, targets, layer.drops_loops)
-        else:
-            _push(acc, first, rows, strip.width, bounds, start, targets, layer.drops_loops, layer.reduce)
-    sums.file.write_span(sums.offset // PAGE, acc.reshape(-1).view(np.uint8))
+    if weights is None:
+        along, add = graph.indices, partial(_push_all, layer, strip, acc)
+    else:
+        mine = weights.own[strip.heads.start].rows(0, graph.n)
+        along, add = weights.edges[strip.heads.start], partial(_weigh_all, strip, acc, mine)
+    chunk = -1
+    for first, rows, bounds, start, piece in pieces(graph, blocks(striped, plan.sent), blocks(along, plan.edges)):
+        add(first, rows, bounds, start, piece, first != chunk)
+        chunk = first
+    striped.file.write_span(striped.offset // PAGE, acc.reshape(-1).view(np.uint8))
 
 
-def _columns(strip: Strip, head: int) -> tuple[int, int]:
-    """Where the columns of a strip's head begin and end in it."""
-    per = strip.width // (strip.heads.stop - strip.heads.start)
-    return head * per, (head + 1) * per
+def _push_all(
+    layer: Layer, strip: Strip, acc: Floats, first: int, rows: Floats, bounds: Int64s, start: int, targets: Int32s,
+    begins: bool,
+) -> None:  # fmt: skip
+    """Add a piece of the stream; a chunk that begins brings nodes' own messages."""
+    if begins:
+        _own(acc, first, rows, strip.width, _own_weight(layer), layer.reduce)
+    if layer.reduce == SUM:
+        _add(acc, first, rows, bounds, start, targets, layer.drops_loops)
+    else:
+        _push(acc, first, rows, strip.width, bounds, start, targets, layer.drops_loops, layer.reduce)
+
+
+def _weigh_all(
+    strip: Strip, acc: Floats, mine: Floats, first: int, rows: Floats, bounds: Int64s, start: int, weighed: Int32s,
+    begins: bool,
+) -> None:  # fmt: skip
+    """The same where every edge has a weight for each of the strip's heads."""
+    per = strip.width // mine.shape[1]
+    if begins:
+        _weigh_own(acc, first, rows, mine, per)
+    _weigh(acc, first, rows, bounds, start, weighed, weighed.view(np.float32), per)
 
 
 def _put_together(
-    layer: Layer, degree: Int32s, source: DiskArray, sums: _Striped, target: DiskArray, plan: StripPlan,
+    layer: Layer, degree: Int32s, source: DiskArray, striped: _Striped, target: DiskArray, plan: StripPlan,
     progress: Progress,
 ) -> None:  # fmt: skip
     """Rows from the strips of their sums."""
-    step = max(plan.rows // sums.group, 1) * sums.group
-    writer = RowWriter(target, 8 * step * layer.out_width)
-    own_rows = source.stream(step) if layer.kind == "sage" else None
-    spans = ((start, min(start + step, sums.n)) for start in range(0, sums.n, step))
-    for start, total in ahead((a, sums.read(a, b, layer.width)) for a, b in spans):
-        some = degree[start : start + len(total)]
-        if layer.kind == "gat":
-            total[:, layer.heads : 2 * layer.heads] = 1  # weights were divided by their sum before
-        if own_rows is not None:
-            x = next(own_rows)[1].astype(np.float32, copy=False)
+    group = max(striped.group, target.group)  # both are powers of two
+    step = max(plan.rows // group, 1) * group
+    width = _summed(layer) if layer.kind == "gat" else layer.width
+
+    def put(start: int, room: tuple[Bytes, Bytes]) -> None:
+        stop = min(start + step, striped.n)
+        some, total = degree[start:stop], _shaped(room[1], stop - start, width)
+        striped.read(start, room[0], total)
+        if layer.kind == "sage":
+            x = source.rows_into(start, stop, room[0]).astype(np.float32, copy=False)
             if layer.projects:
                 total += own(layer, x, some, total, None)
             else:
                 total[:, layer.message_width :] = x
-        writer.append(finish(layer, total, some))
-        progress(3 * sums.n // 4 + start // 4)
-    writer.end()
+        target.write(start, finish_weighed(layer, total) if layer.kind == "gat" else finish(layer, total, some))
+
+    for start in shared(put, iter(range(0, striped.n, step)), _rooms(layer, source, striped, step, plan.threads)):
+        progress(3 * striped.n // 4 + start // 4)
 
 
 def _own_weight(layer: Layer) -> np.float32:
@@ -283,20 +336,23 @@ def _own_weight(layer: Layer) -> np.float32:
 
 
 @njit(cache=True, nogil=True)
-def _cut(rows, columns, out):
-    for strip in range(len(columns)):
-        for i in range(len(rows)):
-            for j in range(columns.shape[1]):
-                out[strip, i, j] = rows[i, columns[strip, j]] if columns[strip, j] >= 0 else np.float32(0)
+def _cut(rows, bounds, out):
+    for strip in range(len(bounds)):
+        begin, end = np.uintp(bounds[strip, 0]), np.uintp(bounds[strip, 1])
+        for i in range(np.uintp(len(rows))):
+            for j in range(begin, end):
+                out[strip, i, j - begin] = rows[i, j]
+            for j in range(end - begin, np.uintp(out.shape[2])):
+                out[strip, i, j] = np.float32(0)
 
 
 @njit(cache=True, nogil=True)
-def _paste(parts, columns, out):
-    for strip in range(len(columns)):
-        for i in range(len(out)):
-            for j in range(columns.shape[1]):
-                if columns[strip, j] >= 0:
-                    out[i, columns[strip, j]] = parts[strip, i, j]
+def _paste(parts, bounds, out):
+    for strip in range(len(bounds)):
+        begin, end = np.uintp(bounds[strip, 0]), np.uintp(bounds[strip, 1])
+        for i in range(np.uintp(len(out))):
+            for j in range(begin, end):
+                out[i, j] = parts[strip, i, j - begin]
 
 
 @njit(cache=True, nogil=True)
@@ -306,6 +362,11 @@ def _own(acc, first, sent, columns, weight, reduce):
         return
     row, none = np.empty(columns, np.float32), np.empty((0, 0), np.float32)
     for i in range(len(sent)):
+        to, of = np.uintp(first + i), np.uintp(i)
+        if reduce == SUM:
+            for j in range(sent.shape[1]):
+                acc[to, j] += weight * sent[of, j]
+            continue
         for j in range(len(row)):
             row[j] = weight * sent[i, j]
         absorb(acc, first + i, row, reduce, columns, none, first + i, 0)
@@ -324,24 +385,29 @@ def _push(acc, first, sent, columns, bounds, start, targets, drop, reduce):
 
 
 @njit(cache=True, nogil=True)
-def _weigh_own(acc, first, sent, weights, begin, end):
-    """A head's columns of what nodes send themselves."""
+def _weigh_own(acc, first, sent, weights, per):
+    """What nodes send themselves: `per` columns a head, and a weight a head."""
     for i in range(len(sent)):
-        weight, to, of = weights[first + i], np.uintp(first + i), np.uintp(i)
-        for j in range(np.uintp(begin), np.uintp(end)):
-            acc[to, j] += weight * sent[of, j]
+        to, of = np.uintp(first + i), np.uintp(i)
+        for h in range(weights.shape[1]):
+            weight, begin = weights[to, h], np.uintp(h * per)
+            for j in range(begin, begin + np.uintp(per)):
+                acc[to, j] += weight * sent[of, j]
 
 
 @njit(cache=True, nogil=True)
-def _weigh(acc, first, sent, bounds, start, targets, weights, begin, end):
-    """Add a head's columns of a chunk's rows, weighed, to the targets of their edges from `start` on."""
-    row = np.searchsorted(bounds, start, side="right") - 1
-    for e in range(start, start + len(targets)):
+def _weigh(acc, first, sent, bounds, start, names, weights, per):
+    """Add a chunk's rows, weighed, to the targets of their edges from `start` on; weights stand behind the target."""
+    row, heads = np.searchsorted(bounds, start, side="right") - 1, weights.shape[1] - 1
+    for e in range(start, start + len(names)):
         while e >= bounds[row + 1]:
             row += 1
-        weight, to, of = weights[e - start], np.uintp(targets[e - start]), np.uintp(row)
-        for j in range(np.uintp(begin), np.uintp(end)):
-            acc[to, j] += weight * sent[of, j]
+        at = np.uintp(e - start)
+        to, of = np.uintp(names[at, 0]), np.uintp(row)
+        for h in range(heads):
+            weight, begin = weights[at, h + 1], np.uintp(h * per)
+            for j in range(begin, begin + np.uintp(per)):
+                acc[to, j] += weight * sent[of, j]
 
 
 @njit(cache=True, nogil=True)

@@ -102,6 +102,27 @@ class DiskArray:
         ticket = self.file.read_span_async(first, count)
         return lambda: self._shaped(ticket.wait()[skip:], stop - start)
 
+    def room(self, rows: int) -> int:
+        """Bytes into which any so many rows can be read: with the pages that they begin and end in."""
+        return (-(-rows * self.row_bytes // PAGE) + 1) * PAGE
+
+    def rows_into(self, start: int, stop: int, room: Bytes) -> Array:
+        """Read rows into :func:`aligned` memory of :meth:`room` bytes; they are there until it is used again."""
+        first, count, skip = self._cover(start, stop)
+        self.file.read_into([(first, room[: count * PAGE])])
+        return self._shaped(room[skip:], stop - start)
+
+    def rows_into_async(self, start: int, stop: int, room: Bytes) -> Callable[[], Array]:
+        """Begin such a read; calling what is returned waits for the rows."""
+        first, count, skip = self._cover(start, stop)
+        ticket = self.file.read_into_async(first, room[: count * PAGE])
+
+        def wait() -> Array:
+            ticket.wait()
+            return self._shaped(room[skip:], stop - start)
+
+        return wait
+
     def _cover(self, start: int, stop: int) -> tuple[int, int, int]:
         """The pages that hold these rows, (first, count), and where in them the rows begin."""
         if not 0 <= start <= stop <= len(self):

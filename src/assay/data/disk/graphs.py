@@ -61,8 +61,9 @@ class DiskGraph:
             bounds = self.indptr.rows(start, min(start + (1 << 16), self.n) + 1)
             for e0 in range(int(bounds[0]), int(bounds[-1]), edges):
                 e1 = min(e0 + edges, int(bounds[-1]))
-                sources = np.searchsorted(bounds, np.arange(e0, e1), side="right") - 1 + start
-                yield sources, self.indices.rows(e0, e1)
+                first, last = np.searchsorted(bounds, e0, side="right") - 1, np.searchsorted(bounds, e1)
+                counts = np.diff(np.clip(bounds[first : last + 1], e0, e1))
+                yield np.repeat(np.arange(start + first, start + last), counts), self.indices.rows(e0, e1)
 
     def reversed(self, folder: Path, memory: int = 1 << 28) -> DiskGraph:
         """The graph with every edge turned round: who is gathered from, by target."""
