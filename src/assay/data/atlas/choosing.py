@@ -1,9 +1,11 @@
-"""Who leaves memory, or nobody: the way that moves the fewest bytes, found by trying the rules on a sample of targets.
+"""Who leaves memory, or nobody: the way that takes least time for its bytes, by trying the rules on some targets.
 
 A target is in the sample with all of its messages or not at all, so it comes and goes as in the whole stream.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,13 +18,26 @@ from assay.data.disk.pages import PAGE
 RULES = ("min-pending", "lru")
 LEAVING = 4  # one part in so many of the tier is evicted together
 STRIPS = "strips"
+SCATTERED = 1.5  # an evicted byte takes as long as so many that stream: 1.5 to 2 measured, with one width or another
 RUN = 1 << 16  # bytes of rows side by side that are worth a write of their own
+
+
+class Moved(NamedTuple):
+    """Bytes that a way reads and writes: in order, and of accumulators that leave and come back."""
+
+    streamed: float
+    evicted: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """Bytes that would stream in the same time."""
+        return self.streamed + SCATTERED * self.evicted
 
 
 def choose(
     layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None, sample: int = 50_000, ranges: int = 1
 ) -> str:
-    """A rule of eviction, or strips where rows and accumulators of the better rule would cross the disk more often.
+    """A rule of eviction, or strips where rows and accumulators of the better rule would take longer to cross the disk.
 
     Few pending messages are a good reason to leave where neighbours lie anywhere; where they lie together, a target
     that lacks only a few is about to be complete, and the one not touched for longest is the better victim.
@@ -30,28 +45,29 @@ def choose(
     if slots >= graph.n or not graph.m:
         return RULES[0]
     moved = estimates(layer, graph, slots, strips, sample, ranges, enough=True)
-    return min(moved, key=lambda way: moved[way])
+    return min(moved, key=lambda way: moved[way].cost)
 
 
 def estimates(
     layer: Layer, graph: DiskGraph, slots: int, strips: StripPlan | None, sample: int, ranges: int,
     enough: bool = False,
-) -> dict[str, float]:  # fmt: skip
-    """Bytes that each way would read and write; evicted accumulators are read back by `ranges` of nodes.
+) -> dict[str, Moved]:  # fmt: skip
+    """What each way would read and write; evicted accumulators are read back by `ranges` of nodes.
 
-    With `enough`, a rule that has spilled more than strips move in all is not tried to its end.
+    With `enough`, a rule that is worse than strips already is not tried to its end.
 
     A range's part of an eviction is read in whole pages and begins and ends within one: a page more for each part. In
     little memory, where evictions are small and ranges many, that was up to a third of what is read.
     """
     rows = 4 * graph.n * (layer.in_width * (2 if layer.kind == "gat" else 1) + layer.out_width) + 4 * graph.m
-    moved: dict[str, float] = {} if strips is None else {STRIPS: strips.moved(layer, graph)}
-    most = max(moved[STRIPS] - rows, 0) / (8 * (layer.width + 1) * graph.n) if enough and moved else np.inf
+    moved = {} if strips is None else {STRIPS: Moved(strips.moved(layer, graph))}
+    each = 8 * (layer.width + 1)
+    most = max(moved[STRIPS].cost - rows, 0) / (SCATTERED * each * graph.n) if enough and moved else np.inf
     spilled = sampled_spills(graph, slots, layer.drops_loops, sample, max(RUN // (4 * layer.out_width), 1), most)
     for rule, per_node in spilled.items():
         records = per_node * graph.n
         parts = min(records / max(slots // LEAVING, 1) * ranges, records)
-        moved[rule] = rows + 8 * records * (layer.width + 1) + PAGE * parts
+        moved[rule] = Moved(rows, each * records + PAGE * parts)
     return moved
 
 
