@@ -10,7 +10,7 @@ the paper's; how is reconstructed. Evicted accumulators are partial sums, append
 up at the end of the layer: a node may come back with an empty accumulator, and nothing is read to be changed. Sum,
 mean, maximum and softmax-weighted sums (as pairs of maximum and weights) can all be taken in parts, so GCN, GraphSAGE,
 GIN and GAT give the rows that they give in memory. With eviction, GAT reads its rows twice: what a target brings to the
-attention must be known before its first message comes. Without, three passes over its edges weigh them, and its rows
+attention must be known before its first message comes. Without, two passes over its edges weigh them, and its rows
 are summed up like any others.
 
 `auto`, ours, tries fewest-to-come and least-recently-touched on a sample of targets, because where neighbours lie

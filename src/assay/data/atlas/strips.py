@@ -35,7 +35,7 @@ from assay.sim.memory import return_freed
 SUMS, READ, WIDE = 0.72, 0.15, 0.75  # shares of the memory that nodes leave over; WIDE: before and after
 BOOKS = 160 << 10  # bytes that threads and Python's objects take, however little else is held
 HEADS = 8  # bytes a node and head while edges are weighed, and as many for the heads in work
-THREADS = 3  # that send and finish rows: two at work, and one that waits for the disk
+THREADS = 2  # that send and finish rows: with a third, each has a third fewer rows at a time, which takes longer
 LANE = 8  # columns that are added at once; strips are filled up to a multiple, and their pages hold few rows
 
 
