@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.data.atlas.layers import columns, ends, facing, message
+from assay.data.atlas.layers import columns, ends, facing, finish, message
 from assay.data.atlas.streaming import blocks, pieces, shared
 from assay.data.atlas.trials import model_of
 from assay.data.disk.arrays import DiskArray, write_rows
@@ -96,3 +96,15 @@ def test_columns_made_in_a_given_place_are_those_of_the_message(kind: str, width
         logits = np.einsum("nhc,hc->nh", z, layer.weights["att_src"])
         assert np.allclose(sent[:, :heads], logits, atol=1e-4)
         assert np.allclose(ends(layer, x), np.concatenate([logits, facing(layer, x)], axis=1), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin"])
+@pytest.mark.parametrize("widths", [(12, 8), (8, 24)])
+@pytest.mark.parametrize("floats", [0, 30 * 24])
+def test_rows_finished_in_a_given_place_are_those_finished_anywhere(
+    kind: str, widths: tuple[int, int], floats: int
+) -> None:
+    [layer] = model_of(kind, widths, 3)
+    total = np.random.default_rng(1).standard_normal((30, layer.width)).astype(np.float32)
+    degree, room = np.arange(30, dtype=np.int32), np.full(floats, np.nan, np.float32)
+    assert np.array_equal(finish(layer, total.copy(), degree, room), finish(layer, total.copy(), degree))

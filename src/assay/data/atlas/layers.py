@@ -128,10 +128,19 @@ def own(layer: Layer, x: Floats, degree: Int32s, sent: Floats, facing: Floats | 
         logits = _leaky(sent[:, : layer.heads] + facing)
         return np.concatenate([logits, np.ones_like(logits), sent[:, layer.heads :]], axis=1)
     if layer.kind == "sage":
-        if layer.projects:  # finish divides all by the degree
-            return (x @ w["lin_r"].T) * _at_least_one(degree) if "lin_r" in w else np.zeros_like(sent)
+        if layer.projects:
+            return own_projected(layer, x, degree, np.empty_like(sent))
         return np.concatenate([np.full_like(x, -np.inf if layer.reduce == MAX else 0), x], axis=1)
     return sent * (np.float32(1) + w["eps"])
+
+
+def own_projected(layer: Layer, x: Floats, degree: Int32s, out: Floats) -> Floats:
+    """What a node of a SAGE layer that projects first adds to its own accumulator, in `out`."""
+    if "lin_r" not in layer.weights:
+        out[:] = 0
+        return out
+    np.matmul(x, layer.weights["lin_r"].T, out=out)
+    return np.multiply(out, _at_least_one(degree), out=out)  # finish divides all by the degree
 
 
 def facing(layer: Layer, x: Floats) -> Floats:
@@ -153,16 +162,20 @@ def _attending(layer: Layer, end: str) -> Floats:
     return found
 
 
-def finish(layer: Layer, total: Floats, degree: Int32s) -> Floats:
-    """Turn complete accumulators into the layer's rows; they may be the same memory, so nobody else's."""
+def finish(layer: Layer, total: Floats, degree: Int32s, room: Floats | None = None) -> Floats:
+    """Turn complete accumulators into the layer's rows; they may be the same memory, or `room`, so nobody else's.
+
+    Products are put into `room` where it is given and large enough: memory that is asked for and returned for every few
+    hundred rows takes as long as to fill it.
+    """
     w = layer.weights
     if layer.kind == "gcn":
         out: Floats = np.divide(total, _root(degree), out=total)
-        out = _biased(out if layer.projects else out @ w["lin"].T, w.get("bias"))
+        out = _biased(out if layer.projects else _product(out, w["lin"], room), w.get("bias"))
     elif layer.kind == "sage":
-        out = _biased(_sage(layer, total, degree), w.get("bias"))
+        out = _biased(_sage(layer, total, degree, room), w.get("bias"))
     elif layer.kind == "gin":
-        out = _inner(layer, total)
+        out = _inner(layer, total, room)
     else:
         heads = layer.heads
         parts: Floats = total[:, 2 * heads :].reshape(len(total), heads, -1) / total[:, heads : 2 * heads, None]
@@ -178,22 +191,33 @@ def finish_weighed(layer: Layer, sums: Floats) -> Floats:
     return np.maximum(out, 0, out=out) if layer.activate else out
 
 
-def _sage(layer: Layer, total: Floats, degree: Int32s) -> Floats:
-    w, half = layer.weights, layer.message_width
+def _product(rows: Floats, weight: Floats, room: Floats | None) -> Floats:
+    """Rows times a weight's rows."""
+    size = len(rows) * len(weight)
+    into = None if room is None or room.size < size else room.reshape(-1)[:size].reshape(len(rows), -1)
+    found: Floats = np.matmul(rows, weight.T, out=into)
+    return found
+
+
+def _sage(layer: Layer, total: Floats, degree: Int32s, room: Floats | None) -> Floats:
+    w, found = layer.weights, total[:, : layer.message_width]
     if layer.projects:
         return np.divide(total, _at_least_one(degree), out=total)
     if layer.reduce == MAX:
-        found = np.where(np.isneginf(total[:, :half]), np.float32(0), total[:, :half])
+        np.copyto(found, np.float32(0), where=np.isneginf(found))
     else:
-        found = total[:, :half] / _at_least_one(degree)
-    out = found @ w["lin_l"].T
-    return out + total[:, half:] @ w["lin_r"].T if "lin_r" in w else out
+        np.divide(found, _at_least_one(degree), out=found)
+    if "lin_r" not in w:
+        return _product(found, w["lin_l"], room)
+    return _product(total, np.concatenate([w["lin_l"], w["lin_r"]], axis=1), room)
 
 
-def _inner(layer: Layer, total: Floats) -> Floats:
+def _inner(layer: Layer, total: Floats, room: Floats | None) -> Floats:
     out = total
     for step, (weight, bias, scale, shift) in enumerate(layer.steps):
-        out = _biased(total if step == 0 and layer.projects else out @ weight.T, bias)
+        if step or not layer.projects:
+            out, room = _product(out, weight, room), room if room is None else out  # each in the other's place
+        out = _biased(out, bias)
         if scale is not None and shift is not None:
             out = np.add(np.multiply(out, scale, out=out), shift, out=out)
         if step < len(layer.steps) - 1:

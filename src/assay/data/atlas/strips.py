@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from assay.data.atlas.attention import Weights, groups, weigh
-from assay.data.atlas.layers import SUM, Floats, Int32s, Layer, columns, ends, finish, finish_weighed, own
+from assay.data.atlas.layers import SUM, Floats, Int32s, Layer, columns, ends, finish, finish_weighed, own_projected
 from assay.data.atlas.streaming import DEEP, Progress, blocks, pieces, shared
 from assay.data.atlas.tiers import absorb, clear_all
 from assay.data.disk.arrays import DiskArray
@@ -149,11 +149,14 @@ def _flying(layer: Layer, wide: int) -> int:
     """Floats for each row in a thread's work: two places, and what numpy makes in passing."""
     first = max(layer.in_width, wide)
     second = max(_summed(layer), wide, layer.width)
-    inner = max((step[0].shape[0] for step in layer.steps), default=0)
-    late = 0 if layer.projects else layer.message_width
-    joined = layer.kind == "gat" and layer.out_width < _summed(layer)
-    passing = 3 * inner if layer.steps else 2 * layer.out_width if layer.kind == "sage" or joined or late else 0
-    return first + second + late + passing
+    products = [len(step[0]) for step in layer.steps] or [layer.out_width]
+    if layer.kind == "gat":
+        passing = 2 * layer.out_width if layer.out_width < _summed(layer) else 0
+    elif max(products) > min(first, layer.width):  # they have no room in these places
+        passing = 3 * max(products)
+    else:
+        passing = 0
+    return first + second + passing
 
 
 class _Striped:
@@ -180,11 +183,11 @@ class _Striped:
         _cut(rows, self.bounds, parts)
         self.file.write_spans(self._spans(start, parts))
 
-    def read(self, start: int, room: Bytes, out: Floats) -> None:
-        """Read rows from `start` on, a multiple of `group`, and put them together from their strips."""
+    def read(self, start: int, room: Bytes, out: Floats, add: bool = False) -> None:
+        """Read rows from `start` on, a multiple of `group`, put them together from their strips, or `add` them."""
         parts = self._parts(len(out), room)
         self.file.read_into(self._spans(start, parts))
-        _paste(parts, self.bounds, out)
+        _paste(parts, self.bounds, out, add)
 
     def room(self, rows: int) -> int:
         """Bytes that so many rows take, cut apart."""
@@ -259,8 +262,12 @@ def _send(
     return weigh(graph, logits, halves, plan.together, plan.heads, plan.edges, scratch) if heads else None
 
 
+def _floats(room: Bytes) -> Floats:
+    return room[: len(room) // 4 * 4].view(np.float32)
+
+
 def _shaped(room: Bytes, rows: int, width: int) -> Floats:
-    return room[: 4 * rows * width].view(np.float32).reshape(rows, width)
+    return _floats(room)[: rows * width].reshape(rows, width)
 
 
 def _add_up(
@@ -317,17 +324,21 @@ def _put_together(
     step = max(plan.rows // group, 1) * group
     width = _summed(layer) if layer.kind == "gat" else layer.width
 
+    def read(start: int, stop: int, room: Bytes) -> Floats:
+        return source.rows_into(start, stop, room).astype(np.float32, copy=False)
+
     def put(start: int, room: tuple[Bytes, Bytes]) -> None:
         stop = min(start + step, striped.n)
         some, total = degree[start:stop], _shaped(room[1], stop - start, width)
-        striped.read(start, room[0], total)
-        if layer.kind == "sage":
-            x = source.rows_into(start, stop, room[0]).astype(np.float32, copy=False)
-            if layer.projects:
-                total += own(layer, x, some, total, None)
-            else:
-                total[:, layer.message_width :] = x
-        target.write(start, finish_weighed(layer, total) if layer.kind == "gat" else finish(layer, total, some))
+        if layer.kind == "sage" and layer.projects:
+            own_projected(layer, read(start, stop, room[0]), some, total)
+            striped.read(start, room[0], total, add=True)
+        else:
+            striped.read(start, room[0], total)
+            if layer.kind == "sage":
+                total[:, layer.message_width :] = read(start, stop, room[0])
+        done = finish_weighed(layer, total) if layer.kind == "gat" else finish(layer, total, some, _floats(room[0]))
+        target.write(start, done)
 
     for start in shared(put, iter(range(0, striped.n, step)), _rooms(layer, source, striped, step, plan.threads)):
         progress(3 * striped.n // 4 + start // 4)
@@ -350,12 +361,16 @@ def _cut(rows, bounds, out):
 
 
 @njit(cache=True, nogil=True)
-def _paste(parts, bounds, out):
+def _paste(parts, bounds, out, add):
     for strip in range(len(bounds)):
         begin, end = np.uintp(bounds[strip, 0]), np.uintp(bounds[strip, 1])
         for i in range(np.uintp(len(out))):
-            for j in range(begin, end):
-                out[i, j] = parts[strip, i, j - begin]
+            if add:
+                for j in range(begin, end):
+                    out[i, j] += parts[strip, i, j - begin]
+            else:
+                for j in range(begin, end):
+                    out[i, j] = parts[strip, i, j - begin]
 
 
 @njit(cache=True, nogil=True)
