@@ -86,6 +86,15 @@ def test_a_timed_case_gets_a_process_of_its_own() -> None:
     assert len({*kept, *again}) == 1 and alone[0] not in kept
 
 
+def test_who_was_timed_first_works_on_for_others_afterwards_but_is_not_timed_again() -> None:
+    with pool.Crew(1) as crew:
+        lab = Lab("demo", seeds=(0,), workers=1, crew=crew)
+        timed, others, again = (
+            lab.run(whoami, [{"x": x}], alone=alone)["pid"].to_list() for x, alone in ((1, True), (2, False), (3, True))
+        )
+    assert timed == others != again
+
+
 def test_progress_counts_every_case() -> None:
     seen: list[tuple[int, int]] = []
     lab = Lab("demo", seeds=(0, 1), progress=lambda done, total: seen.append((done, total)))

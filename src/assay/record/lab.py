@@ -115,10 +115,11 @@ class Lab:
             return iter(())
         if self.on != "local" and not alone:
             return pool.on_ray(tasks, self.on)
-        if self.crew is not None and self.workers and not alone:
-            return self.crew.run(tasks, self.workers)
-        # What is timed runs in a new process: one that has worked before has other memory.
-        return pool.local(tasks, min(self.workers, 1) if alone else self.workers)
+        workers = min(self.workers, 1) if alone else self.workers
+        if self.crew is not None and workers:
+            # What is timed runs in a new process: one that has worked before has other memory.
+            return self.crew.run(tasks, workers, new=alone)
+        return pool.local(tasks, workers)
 
 
 def _identity(task: pool.Task) -> str:

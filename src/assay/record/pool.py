@@ -110,13 +110,16 @@ class Crew:
         while self._free:
             _end(self._free.pop()[1])
 
-    def run(self, tasks: Sequence[Task], most: int | None = None) -> Iterator[tuple[int, Any]]:
-        """Run tasks, at most so many at once; yields (position, outcome) as they finish."""
+    def run(self, tasks: Sequence[Task], most: int | None = None, new: bool = False) -> Iterator[tuple[int, Any]]:
+        """Run tasks, at most so many at once; yields (position, outcome) as they finish.
+
+        With `new` no worker has worked before; afterwards they are kept like others, as many as there are to be.
+        """
         waiting = list(range(len(tasks)))[::-1]
         busy: dict[Any, tuple[Any, int]] = {}
         try:
             for _ in range(min(most or self.workers, self.workers, len(tasks))):
-                pipe, process = self._worker()
+                pipe, process = self._worker(new)
                 busy[pipe] = process, waiting.pop()
                 pipe.send(tasks[busy[pipe][1]])
             while busy:
@@ -129,14 +132,20 @@ class Crew:
                         pipe.send(tasks[busy[pipe][1]])
                     else:
                         del busy[pipe]
-                        self._free.append((pipe, process))
+                        self._keep(pipe, process)
                     yield position, outcome
         finally:
             for process, _ in busy.values():  # interrupted: what they would say nobody waits for
                 _end(process)
 
-    def _worker(self) -> tuple[Any, Any]:
-        while self._free:
+    def _keep(self, pipe: Any, process: Any) -> None:
+        if len(self._free) < self.workers:
+            self._free.append((pipe, process))
+        else:
+            _end(process)
+
+    def _worker(self, new: bool) -> tuple[Any, Any]:
+        while self._free and not new:
             pipe, process = self._free.pop()
             if process.is_alive():
                 return pipe, process

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def _file(module: str) -> Path | None:
 def _imports(path: Path, source: bytes) -> tuple[str, ...]:
     """What a file imports when it is run."""
     names: list[str] = []
-    for node in _run(ast.parse(source)):
+    for node in _run(ast.parse(source).body):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -96,15 +96,22 @@ def _imports(path: Path, source: bytes) -> tuple[str, ...]:
     return tuple(name for name in names if name.partition(".")[0] == _PACKAGE.name)
 
 
-def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a program but what stands under `if TYPE_CHECKING`."""
-    yield node
-    if isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
-        children: Iterator[ast.AST] = iter(node.orelse)
-    else:
-        children = ast.iter_child_nodes(node)
-    for child in children:
-        yield from _run(child)
+def _run(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements of a program, inner ones too, but what stands under `if TYPE_CHECKING`.
+
+    An import is a statement: expressions, of which there are many times as many nodes, are not looked into.
+    """
+    for node in body:
+        yield node
+        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+            inner = getattr(node, part, ())
+            if inner and not (part == "body" and _for_checkers(node)):
+                yield from _run(inner)
+
+
+def _for_checkers(node: ast.stmt) -> bool:
+    test = node.test if isinstance(node, ast.If) else None
+    return (test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")) == "TYPE_CHECKING"
 
 
 def _absolute(path: Path, node: ast.ImportFrom) -> str:

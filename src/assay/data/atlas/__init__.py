@@ -89,7 +89,7 @@ def study(lab: Lab) -> Tables:
     """A tenth of the memory beside gathers, room for all beside memory; eviction rules counted; bytes really held."""
     some = lab.with_seeds(quick=2, full=5)
     size = lab.pick(
-        quick={"nodes": 20_480, "width": 256, "degree": 4},  # R-MAT links the first 2^14 of them
+        quick={"nodes": 20_480, "width": 256, "degree": 8},  # R-MAT links the first 2^14 of them
         full={"nodes": 1 << 18, "width": 256, "degree": 16},
     )
     timed = lab.pick(quick=GRAPHS[:1], full=GRAPHS)

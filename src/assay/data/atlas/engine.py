@@ -31,7 +31,7 @@ LEAST = 64  # accumulators below which a plan is refused
 # Shares of the memory that nodes leave over; what is missing to 1 is for what libraries allocate in passing.
 SLOTS, ROWS, EDGES, BLOCK = 0.46, 0.13, 0.03, 0.06
 CHOOSING = 0.6  # for the sample of messages, which are gone before the tier comes
-RANGE, FOLDING = 0.58, 0.08  # for a range's accumulators, and parts that are read, when the tier is gone
+RANGE, FOLDING = 0.52, 0.09  # for a range's accumulators, and parts that are read, when the tier is gone
 FLOW = 1 << 21  # bytes of rows that are worth a step of the pipeline
 
 

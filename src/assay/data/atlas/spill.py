@@ -10,7 +10,7 @@ once. Nothing is ever read to be changed. Where the pieces lie is on disk, too: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -102,9 +102,18 @@ class Spill:
         self._buffers.clear()
 
     def read(self, k: int, memory: int) -> Iterator[Records]:
-        """Yield the records of range k, about so many bytes at a time."""
-        if self._file is None:
-            return
+        """Yield the records of range k, about so many bytes at a time; the next ones are being read meanwhile."""
+        coming: Callable[[], Records] | None = None
+        for spans, places, counts in self._batches(k, memory):
+            after = self._begin(spans, places, counts)
+            if coming is not None:
+                yield coming()
+            coming = after
+        if coming is not None:
+            yield coming()
+
+    def _batches(self, k: int, memory: int) -> Iterator[tuple[list[tuple[int, int]], list[int], list[int]]]:
+        """What is read at once of range k: (page, pages) in the log, and where in that records lie, how many."""
         spans: list[tuple[int, int]] = []
         places: list[int] = []
         counts: list[int] = []
@@ -112,22 +121,24 @@ class Spill:
         for page, a, b in self._pieces(k):
             first, last = a * self._record // PAGE, -(-b * self._record // PAGE)
             if spans and (total + last - first) * PAGE > memory:
-                yield self._read(spans, places, counts)
+                yield spans, places, counts
                 spans, places, counts, total = [], [], [], 0
             spans.append((page + first, last - first))
             places.append((total * PAGE + a * self._record - first * PAGE) // 4)
             counts.append(b - a)
             total += last - first
         if spans:
-            yield self._read(spans, places, counts)
+            yield spans, places, counts
 
-    def _read(self, spans: list[tuple[int, int]], places: list[int], counts: list[int]) -> Records:
+    def _begin(self, spans: list[tuple[int, int]], places: list[int], counts: list[int]) -> Callable[[], Records]:
         assert self._file is not None
-        raw = self._file.read_spans_async(spans).wait()
-        return Records(raw, np.array(places), np.array(counts))
+        reading = self._file.read_spans_async(spans)
+        return lambda: Records(reading.wait(), np.array(places), np.array(counts))
 
     def _pieces(self, k: int) -> Iterator[tuple[int, int, int]]:
         """Range k's (page of the buffer, first record, behind the last) of every buffer that has any."""
+        if self._file is None:
+            return
         self._indexing.seek(0)
         entries = max(INDEX // (8 * (self.ranges + 2)), 1) * (self.ranges + 2)
         while len(some := np.fromfile(self._indexing, np.int64, entries)):
