@@ -60,7 +60,7 @@ references = (
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Applications with and without a proxy, and rows counted under drawn delays."""
     here = replace(lab, workers=0)
-    size = lab.pick(quick={"scale": 6, "repeats": 4}, full={"scale": 64, "repeats": 8})
+    size = lab.pick(quick={"scale": 6, "repeats": 6}, full={"scale": 64, "repeats": 8})
     late = [{"nodes": 2, "per_node": 2, "mode": "proxy"}, {"nodes": 3, "per_node": 1, "mode": "inline"}]
     return {
         "applications": here.with_seeds(quick=2, full=5).run(trials.applied, [size], per="case"),
@@ -143,13 +143,13 @@ claims = [
         asks="Ranks spend less processor time with a proxy than inline, in the best application.",
     ),
     Claim(
-        "high", clocked(_highest, **_ON_TIME), kind=Kind.AT_LEAST, value=1.2, unit="ratio",
-        asks="Where most memory is touched for a byte communicated, a proxy makes it at least 1.2 times as fast.",
+        "high", clocked(_highest, **_ON_TIME), kind=Kind.RATIO, toward="up",
+        asks="Where most memory is touched for a byte communicated, a proxy makes it faster.",
     ),
     Claim(
-        "between", clocked(_times("seconds", "inline", "proxy", "histogram", 16), **_ON_TIME),
+        "upper", clocked(_times("seconds", "inline", "proxy", "histogram", 16), **_ON_TIME),
         kind=Kind.AT_LEAST, value=1.2, unit="ratio",
-        asks="A histogram with 16 passes over memory a batch, between the two ends, is 1.2 times as fast by proxy.",
+        asks="A histogram that touches 70 bytes of memory for a byte communicated is 1.2 times as fast by proxy.",
     ),
     Claim(
         "spare", clocked(_best("seconds", "inline on both", "proxy"), **_ON_TIME),
