@@ -62,11 +62,17 @@ def cut(leaf: Leaf, rank: int, world: int) -> Iterator[tuple[Box, memoryview]]:
     for (start, shape), view in leaf.views:
         first, last = _mine(leaf, shape, rank, world)
         axis, rows = _rows(shape)
-        size = len(view) // rows if rows else 0
-        step = max(1, min(max(len(view) // PIECES, SMALLEST), LARGEST) // size) if size else rows
-        for row in range(first, last, max(step, 1)):
+        size = len(view) // rows
+        if not shape or not size:  # a number, or nothing
+            if first < last:
+                yield (start, shape), view
+            continue
+        step = max(1, min(max(len(view) // PIECES, SMALLEST), LARGEST) // size)
+        before, after = start[:axis], start[axis + 1 :]
+        outer, inner = shape[:axis], shape[axis + 1 :]
+        for row in range(first, last, step):
             end = min(row + step, last)
-            yield _shifted(start, shape, axis, row, end), view[row * size : end * size]
+            yield ((*before, start[axis] + row, *after), (*outer, end - row, *inner)), view[row * size : end * size]
 
 
 def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -83,13 +89,6 @@ def _mine(leaf: Leaf, shape: tuple[int, ...], rank: int, world: int) -> tuple[in
     if math.prod(shape) * itemsize(leaf.dtype) >= SHARED and rows >= world:
         return rows * rank // world, rows * (rank + 1) // world
     return (0, rows) if zlib.crc32(leaf.path.encode()) % world == rank else (0, 0)
-
-
-def _shifted(start: tuple[int, ...], shape: tuple[int, ...], axis: int, row: int, end: int) -> Box:
-    if not shape or not math.prod(shape):
-        return start, shape
-    begin = tuple(at + (row if a == axis else 0) for a, at in enumerate(start))
-    return begin, tuple(end - row if a == axis else n for a, n in enumerate(shape))
 
 
 def overlap(one: Box, other: Box) -> Box | None:
