@@ -147,6 +147,10 @@ claims = [
         asks="Where most memory is touched for a byte communicated, a proxy makes it faster.",
     ),
     Claim(
+        "highest", clocked(_highest, **_ON_TIME), kind=Kind.AT_LEAST, value=1.2, unit="ratio",
+        asks="There it makes it at least 1.2 times as fast.",
+    ),
+    Claim(
         "upper", clocked(_times("seconds", "inline", "proxy", "histogram", 16), **_ON_TIME),
         kind=Kind.AT_LEAST, value=1.2, unit="ratio",
         asks="A histogram that touches 70 bytes of memory for a byte communicated is 1.2 times as fast by proxy.",
