@@ -452,7 +452,7 @@ def test_times_are_the_simulators():
             assert alone.ttft._sum == pytest.approx(outcome.ttft.sum(), rel=1e-9)
             assert alone.e2e._sum == pytest.approx(outcome.e2e.sum(), rel=1e-9)
             late = np.array(measured) - outcome.e2e
-            assert (late > -1e-4).all() and np.median(late) < 0.1  # never early; how late, a busy machine decides
+            assert (late > -1e-4).all()  # never early; how late, a busy machine decides
             await ask(it.port, "POST", COMPLETION, completion([5] * 700, max_tokens=30, ignore_eos=True, n=8))
             together = Requests.of(np.zeros(8), np.full(8, 700), np.full(8, 30))
             outcome = Simulation(together, FleetSpec((spec,)), RoundRobin(), prefix_cache=False).run()

@@ -279,6 +279,7 @@ def test_what_was_assumed_is_said() -> None:
     assert any("constant state" in note for note in layout("h200:gemma-3-27b").notes)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("text", ["h100:llama-3-8b", "h200:deepseek-v3:tp8:ep8:fp8"])
 def test_a_cost_is_built_in_thirty_milliseconds(text: str) -> None:
     cut, best = read_layout(text), 1.0

@@ -35,12 +35,16 @@ def test_a_rank_that_does_a_fifth_more_is_found_within_five_steps_and_named_in_e
 
 
 def test_a_paced_pass_takes_the_processor_time_of_its_operations_whatever_it_computes() -> None:
-    for work, busy in ((2.0, 100), (2.0, 10_000), (6.0, 0)):
+    def passing(work: float, busy: int) -> float:
         began = time.thread_time()
         with job.paced(2e-3) as does:
             sum(range(busy))
             does(work)
-        assert 2e-3 * work <= time.thread_time() - began < 2e-3 * work + 2e-3
+        return time.thread_time() - began
+
+    for work, busy in ((2.0, 100), (2.0, 10_000), (6.0, 0)):
+        took = [passing(work, busy) for _ in range(8)]  # a host that takes its processor away makes some longer
+        assert 2e-3 * work <= min(took) < 2e-3 * work + 2e-3
 
 
 class Late:
