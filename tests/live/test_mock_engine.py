@@ -433,6 +433,24 @@ def test_kv_events_mirrored_are_what_the_engine_has():
 # When it is said
 
 
+@pytest.mark.timed
+def test_answers_come_hardly_later_than_the_simulator_says():
+    async def test():
+        prompts, outputs, spec = [3000, 200, 9000, 40], [5, 9, 3, 12], Instance(COST)
+        async with engine(instance=spec, speed=1.0, prefix_caching=False) as it:
+            measured = []
+            for prompt, output in zip(prompts, outputs, strict=True):
+                asked = completion([5] * prompt, max_tokens=output, ignore_eos=True, stream=True)
+                began = time.monotonic()
+                await ask(it.port, "POST", COMPLETION, asked)
+                measured.append(time.monotonic() - began)
+        spaced = Requests.of([10.0 * i for i in range(4)], prompts, outputs)
+        outcome = Simulation(spaced, FleetSpec((spec,)), RoundRobin(), prefix_cache=False).run()
+        assert np.median(np.array(measured) - outcome.e2e) < 0.1
+
+    run(test())
+
+
 def test_times_are_the_simulators():
     """Requests that come alone, and some that come together: each sum of times is the simulator's to rounding."""
 

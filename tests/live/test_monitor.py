@@ -75,6 +75,17 @@ def test_stages_and_steps_arrive_with_their_rank(tmp_path: Path) -> None:
     assert {(said.rank, said.size, said.pid) for said in reports(tmp_path)} == {(3, 8, os.getpid())}
 
 
+@pytest.mark.timed
+def test_a_stage_that_does_nothing_takes_next_to_nothing(tmp_path: Path) -> None:
+    monitor.start(str(tmp_path), rank=0, size=1)
+    for _ in range(5):
+        with monitor.stage("forward"):
+            pass
+        monitor.step()
+    monitor.stop()
+    assert all(row["forward"] < 2_000_000 for row in rows(tmp_path).values())
+
+
 def test_a_row_adds_up_to_the_step_whatever_its_stages_did(tmp_path: Path) -> None:
     monitor.start(str(tmp_path), rank=0, size=1)
     began = perf_counter_ns()

@@ -192,7 +192,8 @@ claims = [
     Claim(
         "auto",
         _by_clock(measures.best({graph: faster(graph, AUTO) for graph in GRAPHS}, min)),
-        asks="With the way chosen by sampling, inference is at least 5 times as fast as the best gather.",
+        asks="With the way chosen by sampling, a GCN layer in a tenth of the features' bytes is at least 5 times as "
+        "fast as by the best gather.",
         kind=Kind.AT_LEAST, value=5.0, unit="ratio",
     ),
     Claim(
