@@ -2,20 +2,20 @@
 PYTHON ?= python3
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 SHELL := /bin/bash
-ROOT := $(CURDIR)
-BIN := $(ROOT)/.venv/bin
-CACHE := $(ROOT)/.cache
+# Paths of targets are relative, and others are quoted: a checkout's path may have spaces.
+BIN := .venv/bin
+CACHE := $(CURDIR)/.cache
 
 export PIP_CACHE_DIR := $(CACHE)/pip
-export ASSAY_HOME ?= $(ROOT)/.assay
+export ASSAY_HOME ?= $(CURDIR)/.assay
 export XDG_CACHE_HOME := $(CACHE)
 export RAY_TMPDIR := $(CACHE)/ray
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export RAY_USAGE_STATS_ENABLED := 0
 export TMPDIR := $(CACHE)/tmp
-_ := $(shell mkdir -p $(CACHE)/tmp $(CACHE)/home)
+_ := $(shell mkdir -p .cache/tmp .cache/home)
 
-.PHONY: help demo test slow deep coverage lint bench full docs report engines clients clean
+.PHONY: help demo test traces strange wheel slow deep coverage lint bench full docs report engines clients clean
 
 help:  ## say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -42,26 +42,35 @@ demo: .venv/core  ## set up, compare routers, run two studies, write the report
 	@$(BIN)/assay demo --html report
 
 test: .venv/test  ## set up and run every quick test
-	HOME=$(CACHE)/home $(BIN)/python -m tests.suite $(SUITE)
+	HOME="$(CACHE)/home" $(BIN)/python -m tests.suite $(SUITE)
+
+traces: .venv/test  ## the tests that need public traces, where those are at hand
+	HOME="$(CACHE)/home" $(BIN)/python -m pytest -n auto --dist loadfile -m 'traces and not slow and not timed'
+
+strange: .venv/test  ## every quick test as three other machines would run it: processor, threads, locale, hour, path
+	HOME="$(CACHE)/home" $(BIN)/python -m tests.strange $(STRANGE)
+
+wheel: $(BIN)/python  ## a wheel and an sdist from a clean clone; installed elsewhere, what people type first (WHEEL=--all: every Python here)
+	HOME="$(CACHE)/home" $(BIN)/python -m tests.wheel $(WHEEL)
 
 slow: .venv/test  ## full-size studies, soaks, and bounds on measured time
-	HOME=$(CACHE)/home $(BIN)/python -m pytest -m 'slow or timed'
+	HOME="$(CACHE)/home" $(BIN)/python -m pytest -m 'slow or timed'
 
 deep: .venv/test  ## the property tests with many more examples, new ones each time
-	HOME=$(CACHE)/home HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow and not timed and hypothesis'
+	HOME="$(CACHE)/home" HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow and not timed and not traces and hypothesis'
 
 # Optional, into .cache: with them the tests that `make test` else skips run, too.
 engines: .venv/test  ## llama.cpp and vLLM with tiny random models (minutes); then tries the gateway with them
 	$(BIN)/python -m tests.live.real.install
-	HOME=$(CACHE)/home $(BIN)/python -m pytest -m engines tests/live/real
+	HOME="$(CACHE)/home" $(BIN)/python -m pytest -m engines tests/live/real
 
 clients: .venv/test  ## Anthropic's, LiteLLM's and LangChain's clients; then tries the gateway with them
-	[ -x $(CACHE)/clients/bin/python ] || $(PYTHON) -m venv $(CACHE)/clients
-	$(CACHE)/clients/bin/pip install --quiet --requirement tests/envs/clients.txt
-	HOME=$(CACHE)/home $(BIN)/python -m pytest tests/live/test_sdks.py
+	[ -x .cache/clients/bin/python ] || $(PYTHON) -m venv .cache/clients
+	.cache/clients/bin/python -m pip install --quiet --requirement tests/envs/clients.txt
+	HOME="$(CACHE)/home" $(BIN)/python -m pytest tests/live/test_sdks.py
 
 coverage: .venv/test  ## the quick tests, and which lines they miss
-	HOME=$(CACHE)/home $(BIN)/coverage run -m pytest
+	HOME="$(CACHE)/home" $(BIN)/coverage run -m pytest
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

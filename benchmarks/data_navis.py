@@ -65,17 +65,29 @@ def base_of(folder: Path, vectors: Any) -> building.Base:
     graph, path = folder / "graph.npz", folder / "base.npz"
     if not graph.exists():
         began = perf_counter()
-        lists, root = building.vamana(vectors, trials.DEGREE, trials.BREADTH, 1.2, progress=_told)
+        lists, root, levels = building.vamana(vectors, trials.DEGREE, trials.BREADTH, trials.ALPHA, progress=_told)
         print(f"graph of {len(vectors):,} vectors in {perf_counter() - began:.0f} s", flush=True)
-        _saved(graph, root=np.array(root), lists=lists)
+        _saved(graph, root=np.array(root), lists=lists, **_named(levels))
     if not path.exists():
         kept = np.load(graph)
-        made = building.finished(vectors, kept["lists"], int(kept["root"]))
+        made = building.finished(vectors, kept["lists"], int(kept["root"]), _levels(kept))
         _saved(path, root=np.array(made.root), centres=made.code.centres, codes=made.codes, lists=made.lists,
-               parents=made.parents)  # fmt: skip
+               parents=made.parents, **_named(made.levels))  # fmt: skip
     kept = np.load(path)
     code = ProductCode(kept["centres"], vectors.shape[1])
-    return building.Base(code, kept["codes"], kept["lists"], int(kept["root"]), kept["parents"])
+    return building.Base(code, kept["codes"], kept["lists"], int(kept["root"]), kept["parents"], _levels(kept))
+
+
+def _named(levels: Any) -> dict[str, Any]:
+    return {
+        f"{what}{i}": of for i, level in enumerate(levels) for what, of in zip(("nodes", "edges"), level, strict=True)
+    }
+
+
+def _levels(kept: Any) -> Any:
+    if "nodes0" not in kept:
+        raise SystemExit("the folder holds a graph of an earlier version; name another --folder")
+    return tuple((kept[f"nodes{i}"], kept[f"edges{i}"]) for i in range(sum(name.startswith("nodes") for name in kept)))
 
 
 def _saved(path: Path, **arrays: Any) -> None:
@@ -98,7 +110,9 @@ def build(folder: Path, name: str, vectors: Any, first: int) -> None:
     else:
         index = Navis()
         wait(index.open(DirStore(folder / name), LocalDisk(folder / name / "pages")))
-        config = Config(rows.shape[1], trials.DEGREE, trials.BREADTH, trials.SEARCH, **trials.DESIGNS[name])
+        config = Config(
+            rows.shape[1], trials.DEGREE, trials.BREADTH, trials.SEARCH, trials.ALPHA, **trials.DESIGNS[name]
+        )
         wait(index.build(rows, np.arange(first), config, base=base_of(folder, rows)))
         index.close()
     (folder / f"{name}.built").write_text(f"{perf_counter() - began:.0f} s\n")

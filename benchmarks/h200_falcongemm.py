@@ -67,23 +67,23 @@ def off(out, right):
 
 
 def check():
-    """Every scheme and way on shapes that divide and that do not, beside a product in double precision."""
-    for kind in ("bf16", "f32"):
+    """Every plan that `gemm` chooses from, on shapes that divide and that do not, beside a product in double precision."""
+    for kind in ("bf16", "f16", "tf32", "f32"):
         dtype = use(kind)
         for m, k, n in ((1024, 1024, 1024), (1000, 1111, 777)):
             a, b = drawn(m, k, dtype), drawn(k, n, dtype)
             right = a.double() @ b.double()
             vendor = off(a @ b, right)
-            for scheme in SCHEMES if m == 1024 else SCHEMES[:3]:
-                found = off(gpu.multiply(a, b, scheme), right)
+            for plan in gpu.plans():
+                found = off(gpu.multiply(a, b, plan.scheme, plan.way), right)
                 tell(
                     "falcongemm-check",
                     dtype=kind,
                     m=m,
                     k=k,
                     n=n,
-                    scheme=scheme.name,
-                    way="passes",
+                    scheme=plan.scheme.name,
+                    way=plan.way,
                     error=found,
                     vendor=vendor,
                     right=found < 40 * vendor,

@@ -199,6 +199,17 @@ def with_third(package: Package) -> Package:
 
 
 @pytest.fixture(autouse=True)
+def public_traces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The folder of public traces, for tests marked `traces`; the others see none."""
+    folder = os.environ["ASSAY_PUBLIC_TRACES"]
+    if request.node.get_closest_marker("traces"):
+        if not folder:
+            pytest.skip("no public traces are at hand: assay traces get --all, or set ASSAY_TRACES to their folder")
+        monkeypatch.setenv("ASSAY_TRACES", folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the user's store."""
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))

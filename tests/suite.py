@@ -21,7 +21,7 @@ from conftest import ALONE
 from tests import ledger
 
 ROOT = Path(__file__).parents[1]
-QUICK = "not slow and not timed"
+QUICK = "not slow and not timed and not traces"
 MOST = 60.0  # processor seconds a file, at a pace of 1
 PAPER = 8.0  # processor seconds a paper
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 def rooms() -> set[str]:
     """The parts of the package that have examples or tests, and the single test files at the top."""
     folders = [path for base in ("src/assay", "tests") for path in (ROOT / base).iterdir() if path.is_dir()]
-    return {path.name for path in folders if path.name not in ("__pycache__", "oracles")} | {"house"}
+    return {path.name for path in folders if path.name not in ("__pycache__", "oracles", "examples")} | {"house"}
 
 
 SPREAD = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
@@ -105,12 +105,17 @@ def room_of(path: str) -> str:
 
 
 def touched() -> set[str]:
-    """The rooms of the files that differ from what this branch grew from, or else from the commit before."""
+    """The rooms of the files that were changed."""
+    return {room_of(path) for path in changed()}
+
+
+def changed() -> list[str]:
+    """The files that differ from what this branch grew from, or else from the commit before."""
     for before in ("origin/main", "main", "HEAD~1"):
         base = _git("merge-base", "HEAD", before)
         if base and base != _git("rev-parse", "HEAD"):
-            return {room_of(path) for path in _git("diff", "--name-only", base, "HEAD").splitlines()}
-    return set()
+            return _git("diff", "--name-only", base, "HEAD").splitlines()
+    return []
 
 
 def summary(costs: Sequence[ledger.Cost]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -29,6 +30,8 @@ def modules() -> dict[str, Path]:
     """Every module of the package by its dotted name below `assay`."""
     found = {}
     for path in SOURCE.rglob("*.py"):
+        if SOURCE / "examples" in path.parents:  # programs for users to change, of which nobody imports another
+            continue
         parts = path.relative_to(SOURCE).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
@@ -153,3 +156,33 @@ def test_a_rooms_public_names_are_there_and_importing_the_room_imports_none_of_t
         f"assert light; assert len(room.__all__) >= 2; [getattr(room, name) for name in room.__all__]"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+OF_A_CHECKOUT = re.compile(
+    r"(?<![\w/.])(benchmarks|docs|tests|deploy)/\w|`make \w|'make \w|constraints\.txt|the Makefile"
+)
+
+
+def messages(path: Path) -> dict[int, str]:
+    """The strings of a module by line, but for docstrings, of which only those of commands are printed (as help)."""
+    tree = ast.parse(path.read_bytes())
+    owners = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    silent = {
+        id(owner.body[0].value)
+        for owner in owners
+        if owner.body and isinstance(owner.body[0], ast.Expr)
+        if not any(re.search("command|group", ast.dump(mark)) for mark in getattr(owner, "decorator_list", []))
+    }
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return {node.lineno: node.value for node in strings if id(node) not in silent}
+
+
+def test_messages_name_only_what_an_installed_user_has() -> None:
+    """Who installed a wheel has no benchmarks, no docs, no Makefile; the doctor alone looks whether there are some."""
+    odd = [
+        f"{name}, line {line}: {message}"
+        for name, path in modules().items()
+        for line, message in messages(path).items()
+        if OF_A_CHECKOUT.search(message) and not message.startswith("# Written by ") and name != "record.extras"
+    ]
+    assert odd == []

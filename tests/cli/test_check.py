@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from assay.cli.check import command
+from assay.protocols.judges import lattice
 from assay.record.errors import BadInput
 from assay.workloads import histories
 from assay.workloads import planted_histories as planted
@@ -40,7 +41,9 @@ def test_a_violated_model_ends_in_one_with_a_drawing(forked: Path) -> None:
 
 def test_the_strongest_model_is_named_and_what_broke_the_next_one(forked: Path) -> None:
     result = CliRunner().invoke(command, [str(forked)])
-    assert result.exit_code == 0
+    assert result.exit_code == 1  # a stale read
+    assert "✗ expected linearizable: violated" in result.output
+    assert CliRunner().invoke(command, [str(forked), "--expect", "causal"]).exit_code == 0
     assert result.output.count("strongest that holds") == 2
     assert "what broke sequential:" in result.output and "what broke linearizable:" not in result.output
 
@@ -52,6 +55,69 @@ def test_json_has_every_model(forked: Path) -> None:
     assert {row["model"]: row["verdict"] for row in told["models"]}["sequential"] == "violated"
     one = CliRunner().invoke(command, [str(forked), "--model", "pram", "--json"])
     assert json.loads(one.output)["verdict"] == "holds"
+
+
+STEPS = {
+    "dirty": ('[["append", "x", 1]]', "fail", '[["r", "x", [1]]]', "ok"),
+    "lost": ('[["r", "x", []], ["append", "x", 1]]', "ok", '[["r", "x", []], ["append", "x", 2]]', "ok"),
+    "fine": ('[["append", "x", 1]]', "ok", '[["r", "x", [1]]]', "ok"),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "level", "code"),
+    [("dirty", None, 1), ("lost", None, 1), ("fine", None, 0), ("dirty", "read-uncommitted", 0),
+     ("lost", "read-committed", 0), ("lost", "serializable", 1), ("lost", "linearizable", 2)],
+)  # fmt: skip
+def test_a_dirty_read_and_a_lost_update_fail_unless_less_is_expected(
+    tmp_path: Path, case: str, level: str | None, code: int
+) -> None:
+    first, status, second, other = STEPS[case]
+    rows = [(0, first, status), (1, second, other)]
+    if case == "lost":
+        rows.append((2, '[["r", "x", [1, 2]]]', "ok"))
+    path = tmp_path / "history.jsonl"
+    lines = []
+    for process, steps, end in rows:
+        asked = [[f, key, None if f == "r" else value] for f, key, value in json.loads(steps)]
+        lines += [{"process": process, "type": "invoke", "f": "txn", "value": asked, "time": len(lines)}]
+        lines += [{"process": process, "type": end, "f": "txn", "value": json.loads(steps), "time": len(lines)}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = CliRunner().invoke(command, [str(path), *(["--expect", level] if level else [])])
+    assert (2 if isinstance(result.exception, BadInput) else result.exit_code) == code, result.output
+
+
+def test_the_keys_that_are_not_linearizable_are_named(tmp_path: Path) -> None:
+    history = planted.registers(30)
+    for name, seed in (("stale-read", 1), ("own-write-missed", 2)):
+        history, _ = planted.plant(history, name, seed)
+    histories.write(tmp_path / "stale.jsonl", history)
+    one = CliRunner().invoke(command, [str(tmp_path / "stale.jsonl"), "--model", "per-key-linearizable"])
+    assert one.exit_code == 1 and "keys fail: " in one.output
+    assert all(key in one.output for key in ("stale-read-x", "own-write-missed-x"))
+    told = CliRunner().invoke(command, [str(tmp_path / "stale.jsonl"), "--expect", "per-key-linearizable", "--json"])
+    rows = {row["model"]: row for row in json.loads(told.output)["models"]}
+    assert told.exit_code == 1
+    assert sorted(rows["per-key-linearizable"]["keys"]) == ["own-write-missed-x", "stale-read-x"]
+
+
+def test_every_model_is_named_in_the_help() -> None:
+    told = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
+    assert all(f" {model}" in told.replace("- ", "-") for model in lattice.MODELS)
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "broken"),
+    [("forgotten-session", "serializable", "strong-session-snapshot-isolation"),
+     ("late-session", "strong-session-snapshot-isolation", "strong-session-serializable")],
+)  # fmt: skip
+def test_a_session_that_forgets_fails_where_that_is_expected(tmp_path: Path, name: str, held: str, broken: str) -> None:
+    history, _ = planted.plant(planted.transactions(30), name)
+    histories.write(tmp_path / "lists.jsonl", history)
+    for level, code in ((held, 0), (broken, 1)):
+        result = CliRunner().invoke(command, [str(tmp_path / "lists.jsonl"), "--expect", level])
+        assert result.exit_code == code, result.output
+        assert f"what broke {broken}: G" in result.output
 
 
 @pytest.mark.parametrize(

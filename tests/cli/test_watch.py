@@ -297,3 +297,64 @@ def test_run_ends_the_job_after_the_seconds_given(tmp_path: Path) -> None:
     done = watch("--seconds", "1.5", "run", "--", sys.executable, "-c", "import time; time.sleep(600)")
     assert done.returncode == 128 + signal.SIGTERM
     assert "ended after 1.5 s" in done.stderr
+
+
+# Two ranks under a launcher: rank 0 waits for rank 1 in every backward pass, and rank 1 is frozen in its data.
+FROZEN = """
+import os, signal, subprocess, sys
+from assay.live import monitor
+if "RANK" not in os.environ:
+    reading, writing = os.pipe()
+    ranks = [
+        subprocess.Popen([sys.executable, *sys.argv], pass_fds=(end,),
+                         env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "PIPE": str(end)})
+        for rank, end in enumerate((reading, writing))
+    ]
+    print(*(rank.pid for rank in ranks), flush=True)
+    sys.exit(max(rank.wait() for rank in ranks))
+rank, pipe = int(os.environ["RANK"]), int(os.environ["PIPE"])
+for step in range(10**6):
+    with monitor.stage("data"):
+        if rank == 1 and step >= 300 and monitor._running.speaker.sent:
+            os.kill(os.getpid(), signal.SIGSTOP)
+    with monitor.stage("backward"):
+        if rank:
+            os.write(pipe, b"x")
+        else:
+            os.read(pipe, 1)
+    monitor.step()
+"""
+
+
+SOON = """
+import assay.live.watch.job as job, assay.live.watch.summary as summary
+summary._STUCK, summary._GIVEN_UP, job.GRACE = 4.0, 1.5, 2.0  # seconds, so that nobody waits for half a minute
+from assay.cli.watch import command
+command()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks the system for its processes")
+@pytest.mark.parametrize("told", [["--json"], []])
+def test_a_job_that_hangs_is_ended_by_once_and_the_frozen_rank_is_named(told: list[str], tmp_path: Path) -> None:
+    """The launcher waits for a rank that hears no signal: neither is left behind, and who waited is not to blame."""
+    (script := tmp_path / "frozen.py").write_text(FROZEN)
+    words = [sys.executable, "-c", SOON, "--once", *told, "run", "--", sys.executable, str(script)]
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "it will not go on" in done.stderr
+    if told:
+        (line,) = done.stdout.splitlines()
+        end = json.loads(line)
+        assert (end["kind"], end["label"]) == ("end", "hang")
+        assert [one["rank"] for one in end["suspects"]] == [1]
+        assert [row["state"] for row in end["ranks"]][1] == "stopped"  # as it was, and not as it was ended
+    else:
+        assert "rank 1 was frozen" in done.stdout
+    ranks = (done.stderr if told else done.stdout).splitlines()[0].split()
+    assert len(ranks) == 2
+    assert not any(Path(f"/proc/{pid}/fd").exists() and _running(pid) for pid in ranks)
+
+
+def _running(pid: str) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2][0] not in "ZX"

@@ -444,6 +444,23 @@ def test_a_killed_run_goes_on_behind_its_last_whole_layer(asked: Asked) -> None:
         asked.check(f"y{turn}.npy", point, *told)
 
 
+def test_two_runs_into_one_output_do_not_take_each_others_layers(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    from assay.data.atlas import run
+
+    original = run.run_layer
+
+    def beside(*given: Any) -> Any:
+        with monkeypatch.context() as patched, pytest.raises(BadInput, match="another run is writing to"):
+            patched.setattr(run, "run_layer", original)
+            asked.infer("y.npy")
+        return original(*given)
+
+    monkeypatch.setattr(run, "run_layer", beside)
+    asked.infer("y.npy")
+    assert np.array_equal(np.load(asked.folder / "y.npy"), np.load(asked.folder / "right.npy"))
+    assert not (asked.folder / "y.npy.work").exists()
+
+
 def _path() -> dict[str, str]:
     import assay as package
 
@@ -522,6 +539,30 @@ def test_bad_input_is_one_line_with_the_cure(tmp_path: Path, spoil: Any, says: s
         CliRunner().invoke(assay, [*arguments, "--memory", "4GB"], catch_exceptions=False, standalone_mode=False)
     assert "\n" not in str(told.value)
     assert not (tmp_path / "y.npy").exists()
+
+
+@pytest.mark.usefixtures("verb")
+def test_a_stopped_run_does_not_go_on_with_edges_that_changed_in_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [*files(tmp_path), "--memory", "4GB"]
+    ogb = tmp_path / "ogb"
+    ogb.mkdir()
+    (ogb / "edge.csv").write_text("0,1\n1,2\n")
+    arguments[3] = str(ogb)
+
+    def run(*_: Any) -> Any:
+        return CliRunner().invoke(assay, arguments, catch_exceptions=False, standalone_mode=False)
+
+    with monkeypatch.context() as patched, pytest.raises(Stop):
+        patched.setattr("assay.data.atlas.commands.gnn.infer", lambda *_, **__: (_ for _ in ()).throw(Stop))
+        run()
+    (ogb / "edge.csv").write_text("0,2\n2,1\n")  # as many bytes, and the folder has not changed
+    run()
+    found = np.load(tmp_path / "y.npy")
+    (tmp_path / "y.npy").unlink()
+    run()
+    assert np.array_equal(found, np.load(tmp_path / "y.npy"))
 
 
 @pytest.mark.usefixtures("verb")

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,6 +18,7 @@ from assay.kernels.engine import elsewhere, machine, runner
 from assay.kernels.engine.asking import why, write_plot
 from assay.kernels.engine.tuning import Key, Tuning
 from assay.kernels.interface import Cost, Implementation, Kernel, Machine, Match, Record
+from assay.record import timing
 from assay.record.errors import BadInput
 from assay.record.types import NotMeasured
 
@@ -91,14 +98,86 @@ def test_a_setting_that_failed_is_kept_and_not_tried_again(tmp_path: Path) -> No
 
 
 def test_a_machine_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
-    measured = []
-    monkeypatch.setattr(machine, "measure", lambda: measured.append(1) or HERE)
-    assert machine.here() == HERE
-    assert machine.here() == HERE
+    measured = measuring(monkeypatch, tmp_path)
+    assert asked_anew() == TODAY
+    assert asked_anew() == TODAY
     assert len(measured) == 1
     machine.here(again=True)
     assert len(measured) == 2
+    with ThreadPoolExecutor(8) as pool:
+        machine._LOOKED.clear()
+        machine._file().unlink()
+        assert list(pool.map(lambda _: machine.here(), range(8))) == [TODAY] * 8
+    assert len(measured) == 3
+
+
+TODAY = replace(HERE, bandwidth=dict.fromkeys((1, machine.numba.get_num_threads()), 10000000000.0), gathers={1: 1e8},
+                measured=f"{datetime.now(UTC):%Y-%m-%d}, on this machine")  # fmt: skip
+
+
+def measuring(patch: pytest.MonkeyPatch, folder: Path, free: float = math.inf) -> list[int]:
+    """Let this machine measure as TODAY has it, and at a glance be as fast, while others leave so many cores."""
+    measured: list[int] = []
+    patch.setenv("ASSAY_HOME", str(folder))
+    patch.setattr(machine, "measure", lambda: measured.append(1) or TODAY)
+    patch.setattr(machine, "_glance", lambda: (1e10, 1e11))
+    patch.setattr(timing.Gauge, "__exit__", lambda self, *_: setattr(self, "free", free))
+    machine._LOOKED.clear()
+    return measured
+
+
+def asked_anew() -> Machine:
+    """As the next process asks."""
+    machine._LOOKED.clear()
+    return machine.here()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_child_forked_while_its_parent_measures_is_not_kept_waiting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measuring(monkeypatch, tmp_path)
+    with machine._ONE:
+        if not (child := os.fork()):
+            signal.alarm(120)  # ends it where it waits for ever
+            os._exit(0 if machine.here() == TODAY else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_what_was_measured_among_others_is_said_and_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    measured = measuring(monkeypatch, tmp_path, free=0.4)
+    assert "others left 0.4" in asked_anew().measured
+    assert machine.here().measured.endswith("not kept")  # this process asks once
+    assert len(measured) == 1
+    measuring(monkeypatch, tmp_path)
+    assert asked_anew() == TODAY
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        replace(TODAY, measured="2020-01-01, on this machine"),
+        replace(TODAY, measured="2999-01-01, on this machine"),
+        replace(TODAY, measured="today"),
+        replace(TODAY, bandwidth={512: 1e10}),  # of other threads
+        replace(TODAY, bandwidth=dict.fromkeys(TODAY.bandwidth, 3.8e9)),  # of a loaded machine: a glance outruns it
+        replace(TODAY, peaks={"f32": 2e10}),
+        replace(TODAY, bandwidth=dict.fromkeys(TODAY.bandwidth, 9e12)),
+        replace(TODAY, peaks={"f32": 1e11, "f64": 4e11}),
+        replace(TODAY, peaks={"f32": float("nan")}),
+        replace(TODAY, gathers={1: 1e10}),
+        replace(TODAY, sync=0.0),
+    ],
+)
+def test_what_is_not_to_be_believed_is_measured_again(
+    kept: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured = measuring(monkeypatch, tmp_path)
+    assert asked_anew() == TODAY
+    machine._file().write_bytes(msgspec.json.encode(kept))
+    assert asked_anew() == TODAY
+    assert len(measured) == 2
+    assert msgspec.json.decode(machine._file().read_bytes(), type=Machine) == TODAY
 
 
 def test_what_was_measured_elsewhere_says_where() -> None:

@@ -7,18 +7,20 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.kernels import gemm, gemm_weights
-from assay.kernels.falcongemm import KERNEL, claims, contenders, cpu, drawn, errors, exact, h200_rows
+from assay.kernels.falcongemm import KERNEL, claims, contenders, cpu, drawn, errors, exact, h200_rows, profiles
 from assay.kernels.falcongemm.compare import read_shapes
 from assay.kernels.falcongemm.decision import (
     TRIED,
@@ -37,6 +39,7 @@ from assay.kernels.falcongemm.profiles import measure
 from assay.kernels.falcongemm.schemes import Scheme, brent, library, named, nested, read_scheme, rotated, transposed
 from assay.kernels.falcongemm.shapes import shapes
 from assay.kernels.falcongemm.triton_source import source
+from assay.record import timing
 from assay.record.errors import BadInput
 from assay.record.types import NotMeasured
 from tests.oracles.gemm import by_scheme, product
@@ -342,7 +345,7 @@ def test_claims_about_an_h200_wait_for_its_rows() -> None:
 
     for claim in claims:
         if claim.id in ("prefill", "slowest", "model-alone", "where-chosen", "regret-h200"):
-            with pytest.raises(NotMeasured, match="h200_falcongemm"):
+            with pytest.raises(NotMeasured, match="on an H200 only"):
                 claim.measure(pl.DataFrame())
 
 
@@ -421,3 +424,64 @@ def test_triton_kernels_in_the_interpreter() -> None:
         env=os.environ | {"TRITON_INTERPRET": "1"},
     )  # fmt: skip
     assert done.stdout.strip() == "right", done.stderr[-2000:]
+
+
+# ------------------------------------------------------------------------------------- what is believed of a machine
+
+FINE = Profile(
+    "toy", "f32", 4, (192, 640, 1920), (1e10,) * 27, 1e-10, 1e-11, 0.0, threads=1, batched=(),
+    measured=f"{datetime.now(UTC):%Y-%m-%d}, on this machine",
+)  # fmt: skip
+
+
+def test_no_scheme_is_promised_to_gain_more_than_the_multiplications_it_saves() -> None:
+    """A profile of a loaded machine, where a product on all threads took twice as long as products on one each."""
+    loaded = replace(FINE, batched=(4e10,) * 27, threads=2)
+    for one in library().values():
+        gain = loaded.product((4000, 4000, 4000)) / loaded.seconds((4000, 4000, 4000), one) - 1
+        assert gain <= 1 / (1 - one.saved) - 1 + 1e-12
+    assert "4 times" in profiles.unphysical(loaded)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(FINE, rates=(4e15,) * 27), replace(FINE, rates=(0.0,) * 27), replace(FINE, moving=float("nan")),
+        replace(FINE, off=0.75), replace(FINE, measured="2020-01-01"), replace(FINE, rates=(1e9,) * 27),
+        replace(FINE, batched=(2.1e10,) * 27),
+    ],
+)  # fmt: skip
+def test_a_profile_that_cannot_be_is_thrown_away(
+    wrong: Profile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
+    measured: list[Profile] = [FINE, wrong, wrong]
+    monkeypatch.setattr(profiles, "measure", lambda dtype: measured.pop(0))
+    monkeypatch.setattr(profiles, "_rate", lambda *_: 1e10)
+    monkeypatch.setattr(timing.Gauge, "__exit__", lambda self, *_: setattr(self, "free", 8.0))
+    profiles._HERE.clear()
+    assert profiles.here("f32") == FINE
+    (path,) = tmp_path.glob("machines/gemm-*")
+    path.write_bytes(msgspec.json.encode(asdict(wrong)))
+    monkeypatch.setattr(profiles, "measure", lambda dtype: FINE)
+    profiles._HERE.clear()
+    assert profiles.here("f32") == FINE
+    path.unlink()
+    profiles._HERE.clear()
+    monkeypatch.setattr(profiles, "measure", lambda dtype: measured.pop(0))
+    found = profiles.here("f32")
+    if profiles.unphysical(wrong):
+        assert "not believed" in found.measured
+        assert choose(found, (4000, 4000, 4000)).scheme is None
+        assert not path.exists()
+    profiles._HERE.clear()
+
+
+def test_a_profile_of_a_busy_machine_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
+    monkeypatch.setattr(profiles, "measure", lambda dtype: FINE)
+    monkeypatch.setattr(timing.Gauge, "__exit__", lambda self, *_: setattr(self, "free", 0.3))
+    profiles._HERE.clear()
+    assert "not kept" in profiles.here("f32").measured
+    assert not list(tmp_path.glob("machines/gemm-*"))
+    profiles._HERE.clear()

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.kernels import sort, sort_file
-from assay.kernels.fractalsort import DISTRIBUTIONS, Index, blocks, drawn, index, packing, sorting
+from assay.kernels.fractalsort import DISTRIBUTIONS, Index, blocks, drawn, index, keys, packing, sorting
 from assay.kernels.fractalsort.keys import keys_of
-from assay.kernels.fractalsort.rivals import lsd
+from assay.kernels.fractalsort.rivals import counted, lsd
 from assay.record.errors import BadInput
 
 DTYPES = ("u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8", "M8[s]", "m8[ms]", "S5", "?")
@@ -154,3 +154,40 @@ def test_a_file_that_is_none_gets_one_line(tmp_path: Path) -> None:
         sort_file(tmp_path / "bad.npy", tmp_path / "out.npy")
     with pytest.raises(BadInput, match="cannot read"):
         sort_file(tmp_path / "none.npy", tmp_path / "out.npy")
+
+
+def ordered_inputs() -> list[Any]:
+    floats = np.sort(random_bits("f8", 4000, 5))  # NaNs last
+    dates = np.sort(random_bits("i8", 4000, 6)).view("M8[s]")
+    text = np.sort(random_bits("S5", 4000, 7))
+    return [floats, dates, text, np.sort(random_bits("f2", 4000, 8)), np.arange(4000, dtype="u2"), np.full(4000, 7.0)]
+
+
+@pytest.mark.parametrize("place", [None, 0, 1, 2000, 3999])
+@pytest.mark.parametrize("turned", [1, -1])
+@pytest.mark.parametrize("at", range(6))
+def test_what_is_in_order_but_for_one_place_is_sorted_alike(
+    at: int, turned: int, place: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorting, "SMALL", 1)
+    monkeypatch.setattr(keys, "PIECE", 64)
+    x = ordered_inputs()[at][::turned].copy()
+    if place is not None:
+        x[place] = x[(place + 1777) % len(x)]
+    assert same(sort(x), np.sort(x))
+
+
+@pytest.mark.parametrize("turned", [1, -1])
+def test_what_is_in_order_is_not_scattered(turned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's sort of such keys takes little more than the copy: ours looks, and copies."""
+    monkeypatch.setattr(Index, "of", None)
+    for x in (np.arange(1 << 17)[::turned], np.full(1 << 17, 3.0), np.arange(1 << 17, dtype=">u4")[::turned]):
+        found = sort(x)
+        assert same(found, np.sort(x))
+        assert not np.shares_memory(found, x)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "i2", "f2"])
+def test_counting_in_plain_counters_is_a_sort(dtype: str) -> None:
+    x = random_bits(dtype, 30_000, 4)
+    assert same(counted(x, 2), np.sort(x))

@@ -46,6 +46,41 @@ def test_a_certificate_is_taken_up_again_and_any_line_can_be_redone(tmp_path: Pa
     assert redo(file, 1)
 
 
+def test_a_crash_at_any_byte_of_the_last_lines_costs_what_it_cut_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut anywhere, also just before the line's end: the resumed certificate is the one of a run that nobody killed."""
+    monkeypatch.setattr(checking, "SEGMENT", 1 << 17)
+    known = {span: checking.check(*span, 1) for span in checking._spans(450_000) if span[0] > 4}
+    done: list[tuple[int, int]] = []
+    monkeypatch.setattr(checking, "check", lambda begin, end, threads: done.append((begin, end)) or known[begin, end])
+    monkeypatch.setattr(checking.os, "fsync", lambda _: None)  # a disk's time, a thousand times
+    file = tmp_path / "certificate"
+    whole = goldbach(450_000, file)
+    text = file.read_bytes()
+    lines = text.splitlines(keepends=True)
+    assert len(lines) == 4
+    for cut in range(len(lines[0]) + len(lines[1]), len(text) + 1):
+        for rubbish in (b"", b"\0" * 7) if cut % 50 == 0 else (b"",):
+            file.write_bytes(text[:cut] + rubbish)
+            done.clear()
+            resumed = goldbach(450_000, file)
+            assert len(done) == 3 - (text[:cut].count(b"\n") - 1)
+            assert (resumed.digest, file.read_bytes()) == (whole.digest, text)
+
+
+def test_what_is_no_certificate_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    for text in (b"my notes", b"my notes\n", "für\n".encode(), b"{}\n", b'{"begin":4}\n'):
+        file.write_bytes(text)
+        with pytest.raises(BadInput, match=r"notes\.txt:1"):
+            goldbach(70_000, file)
+        assert file.read_bytes() == text
+    for nowhere in (tmp_path / "none" / "certificate", tmp_path):
+        with pytest.raises(BadInput, match="cannot"):
+            goldbach(70_000, nowhere)
+
+
 def test_a_certificate_that_was_changed_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "certificate"
     goldbach(70_000, file, threads=1)

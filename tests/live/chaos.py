@@ -51,6 +51,7 @@ class Engine:
     number: int
     options: tuple[str, ...]
     port: int = field(default_factory=free_port)
+    faults: tuple[str, ...] = FAULTS
     process: subprocess.Popen[bytes] | None = None
     stopped: bool = False
 
@@ -60,7 +61,7 @@ class Engine:
 
     def start(self) -> None:
         mixed = "--served-model-name" in self.options
-        faults = [word for fault in (*FAULTS, *(MIXED if mixed else ())) for word in ("--fault", fault)]
+        faults = [word for fault in (*self.faults, *(MIXED if mixed else ())) for word in ("--fault", fault)]
         command = [
             sys.executable,
             "-m",
@@ -140,16 +141,16 @@ class Connection:
         self._port = port
         self._open = False
 
-    async def ask(self, body: bytes, name: str = "-") -> tuple[int, bytes]:
+    async def ask(self, body: bytes, name: str = "-", *lines: str) -> tuple[int, bytes]:
         """Status and body of one answer; ConnectionError where the connection broke instead."""
         if not self._open:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
             self._open = True
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
-        self._writer.write(head % (name.encode(), len(body)) + body)
-        lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
-        fields = dict(line.split(": ", 1) for line in lines[1:] if line)
-        status = int(lines[0].split(" ")[1])
+        head = ("POST /v1/chat/completions HTTP/1.1", "host: x", f"x-request-id: {name}", *lines)
+        self._writer.write("\r\n".join([*head, f"content-length: {len(body)}", "", ""]).encode() + body)
+        answer_head = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+        fields = dict(line.split(": ", 1) for line in answer_head[1:] if line)
+        status = int(answer_head[0].split(" ")[1])
         if "content-length" in fields:
             answer = await self._reader.readexactly(int(fields["content-length"]))
         else:

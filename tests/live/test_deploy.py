@@ -224,7 +224,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("needs systemd-analyze")
-    unit = (DEPLOY / "assay-gateway.service").read_text().replace("/opt/assay/bin/assay", sys.executable)
+    unit = (DEPLOY / "assay-gateway.service").read_text().replace("/opt/assay/bin/assay", f'"{sys.executable}"')
     path = tmp_path / "assay-gateway.service"
     path.write_text(unit)
     ran = subprocess.run([analyze, "verify", str(path)], capture_output=True, text=True, timeout=60)

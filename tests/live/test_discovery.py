@@ -246,7 +246,7 @@ def test_engines_follow_the_slices_of_a_label_and_survive_all_that_a_watch_does(
                 api.status = 403
                 api.watches[-1].cut()  # the API server restarts, and the right is gone
                 source = running.gateway.roster.sources[0]
-                await until(lambda: "kubernetes-discovery.yaml" in source.problem)
+                await until(lambda: "needs a Role" in source.problem)
                 assert names(running) == ["vllm-2"]
                 api.status = 200
                 await until(lambda: not source.problem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 
@@ -180,9 +181,8 @@ def test_the_log_of_all_this_is_a_trace(gateway, client):
 
 def test_a_gateway_without_engines_says_what_to_do():
     done = subprocess.run(
-        [*"python3 -m assay.cli.main gateway".replace("python3", __import__("sys").executable).split()],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-m", "assay.cli.main", "gateway"], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 2 and "--engines" in done.stderr and done.stderr.count("\n") == 1
 
 

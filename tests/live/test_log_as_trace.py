@@ -111,7 +111,7 @@ def test_the_format_is_told_by_the_content_and_the_mapping_is_shown(
 ) -> None:
     source = both[2].source
     assert source.format == "assay"
-    assert source.mapping["arrival"] == "time (s)"
+    assert source.mapping["arrival"] == "time (s since 1970)"
     assert source.mapping["prompt"] == "prompt_tokens"
     assert source.mapping["prefixes"] == "hash_ids (blocks of 16 tokens; an id stands for all before it)"
     assert source.mapping["category"] == "endpoint"

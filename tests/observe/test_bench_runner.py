@@ -104,7 +104,7 @@ def test_errors_end_in_code_two_and_regressions_in_one(repository: Path) -> None
 
 def test_a_process_that_hangs_is_killed_with_its_children(repository: Path, tmp_path: Path) -> None:
     mark = tmp_path / "child"
-    words = f"['sh', '-c', 'sleep 300 & echo $! > {mark}; wait']"
+    words = f"['sh', '-c', 'sleep 300 & echo $! > \"{mark}\"; wait']"
     one = compared(repository, f"command = {words}\ntimeout = 1.0")
     assert "did not end within 1 s" in one.error
     child = int(mark.read_text())

@@ -220,6 +220,12 @@ def test_the_claim_on_overlap_can_fail_and_is_no_claim_where_nothing_overlaps_mo
             _answered("overlap", _pairs(step, overlap))
 
 
+def test_the_pair_differs_in_one_thing_so_that_overlap_is_what_is_compared() -> None:
+    less, more = trials.PAIR["less"], trials.PAIR["more"]
+    assert less.keys() == more.keys()
+    assert [name for name in less if less[name] != more[name]] == ["bucket"]
+
+
 def test_the_pair_is_not_the_easy_one() -> None:
     """Two setups an engineer might choose, of the search's own space, at equal precision: see below for their bytes."""
     more, less = trials.PAIR["more"], trials.PAIR["less"]

@@ -90,10 +90,9 @@ def test_on_a_quiet_machine_the_replay_is_within_a_tenth_of_the_measured_step() 
 # ------------------------------------------------------------------------------------------------ the study
 
 
+@pytest.mark.traces
 def test_the_published_samples_replay_and_say_what_they_lack() -> None:
     rows = trials.samples(seed=0)
-    if not rows:
-        pytest.skip("the trace 'chakra' is not at hand")
     works = {(row["source"], row["method"]): row["works"] for row in rows.values()}
     for use in ("store", "analyse", "replay", "simulate", "generate"):
         assert works["sample chakra.0.et", use]

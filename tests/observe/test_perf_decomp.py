@@ -99,7 +99,7 @@ def planted(ours: Sequence[float], spectrum: Sequence[float]) -> pl.DataFrame:
 def test_all_of_a_few_planted_periods_found_is_no_proof_where_one_spectrum_finds_them_too() -> None:
     """Two records with 8 of 8 were once enough; 24 fresh ones gave 75 of 88."""
     assert answered("periods", planted([1.0] * 4, [1.0] * 4))[1] is Verdict.NOT_REPRODUCED
-    assert answered("periods", planted([1.0, 1.0], [0.75, 1.0]))[1] is Verdict.NOT_REPRODUCED
+    assert answered("periods", planted([1.0, 1.0], [0.75, 1.0]))[1] is Verdict.DIRECTION  # two are certain of nothing
     found, verdict = answered("periods", planted([1.0, 0.86, 1.0, 0.9], [0.5, 0.5, 0.75, 0.5]))
     assert verdict is Verdict.REPRODUCED and found.value == pytest.approx(1.51 / 4) and found.n == 4
 
@@ -131,7 +131,7 @@ def test_the_quick_grid_can_show_every_period_that_is_planted() -> None:
 def months(errors: Mapping[str, Sequence[float]]) -> pl.DataFrame:
     return pl.DataFrame([
         {"experiment": "held-out months", "method": method, "benchmark": benchmark, "seed": 50 + at // 2,
-         "month": at % 2, "covered": 0.9, "mase": scale * one, "mape": scale * one / 50}
+         "month": at % 2, "covered": 0.9, "cycles": 1, "mase": scale * one, "mape": scale * one / 50}
         for method, found in errors.items() for at, one in enumerate(found)
         for benchmark, scale in (("pg_ro", 1.0), ("redis_get", 0.2))
     ])  # fmt: skip
@@ -152,6 +152,14 @@ def test_an_error_is_the_mean_over_the_benchmarks_of_each_month() -> None:
     assert verdict is Verdict.REPRODUCED  # 1.3 % where the paper has 2.1
     with pytest.raises(NotMeasured, match="at this size"):
         answered("deep", table)
+
+
+def test_an_error_on_months_without_a_cycle_is_not_that_of_a_decomposition() -> None:
+    """43 of 50 months held none, and an error as small as the paper's was called reproduced."""
+    few = months({"automatic": [1.0, 1.2, 0.9, 1.1], "hybrid": [1.0] * 4})
+    for claim in ("analyst", "automatic"):
+        with pytest.raises(NotMeasured, match="6 of 8 held-out months hold no cycle"):
+            answered(claim, few.with_columns(cycles=(pl.col("seed") == 50) * (pl.col("month") == 0).cast(pl.Int64)))
 
 
 def test_variability_is_paired_by_turn_and_the_bound_is_the_papers() -> None:

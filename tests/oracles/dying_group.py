@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from assay.training.recover.keeper import Broken
+from assay.training.recover.seat import Broken
 
 
 class Died(BaseException):

@@ -104,27 +104,92 @@ def serializable(history: Order) -> bool:
     return any(map(legal_lists, _orders(history, lambda a, b: False)))
 
 
-def snapshot_isolated(history: Order) -> bool:
+def read_committed(history: Order) -> bool:
+    """Some order of transactions in which each reads, key by key, what any beginning of the order before it left."""
+    if not all(sees_its_own(item) for item in history if item.status == "ok"):
+        return False
+    for order in _orders(history, lambda a, b: False):
+        left = _left(order)
+        if all(
+            any(lists.get(key, ()) == version for lists in left[: at + 1])
+            for at, item in enumerate(order) if item.status == "ok"
+            for key, version in _of_others(item).items()
+        ):  # fmt: skip
+            return True
+    return False
+
+
+def read_uncommitted(history: Order) -> bool:
+    """Some order of transactions such that whatever is read is, key by key, the beginning of what all of them leave.
+
+    Of what failed, anything may be among it, in one order for all who read it.
+    """
+    sure = [item for item in history if item.status == "ok"]
+    failed = {
+        (key, value) for item in history if item.status == "fail" for f, key, value in item.value if f == "append"
+    }
+    reads = [(key, version) for item in sure for key, version in _of_others(item).items()]
+    if not all(map(sees_its_own, sure)) or any(len(set(version)) < len(version) for _, version in reads):
+        return False
+    if any(k == m and v[: len(w)] != w[: len(v)] for k, v in reads for m, w in reads):
+        return False
+    valid = [(key, tuple(value for value in version if (key, value) not in failed)) for key, version in reads]
+    return any(
+        all(_left(order)[-1].get(key, ())[: len(version)] == version for key, version in valid)
+        for order in _orders(history, lambda a, b: False)
+    )
+
+
+def _left(order: Order) -> list[Lists]:
+    """What the first transactions of an order leave behind: none, one, two, …"""
+    found: list[Lists] = [{}]
+    for item in order:
+        lists = dict(found[-1])
+        for f, key, value in item.value:
+            if f == "append":
+                lists[key] = (*lists.get(key, ()), value)
+        found.append(lists)
+    return found
+
+
+def _of_others(transaction: Operation) -> Lists:
+    """The version of each key that a transaction read, without what it appended itself."""
+    mine = [(key, value) for f, key, value in transaction.value if f == "append"]
+    return {
+        key: tuple(value for value in version if (key, value) not in mine)
+        for f, key, version in transaction.result if f == "r"
+    }  # fmt: skip
+
+
+def snapshot_isolated(history: Order, before: Callable[[Operation, Operation], bool] | None = None) -> bool:
     """Some order of begins and commits: each reads what was committed when it began, and of two that append to one
-    key, one begins after the other's commit.
+    key, one begins after the other's commit; nobody begins before the commit of one that must come `before` it.
     """
     sure = [item for item in history if item.status == "ok"]
     maybe = [item for item in history if item.status == "info"]
     return any(
-        _snapshots([*sure, *some], {}, {}) for count in range(len(maybe) + 1) for some in combinations(maybe, count)
+        _snapshots([*sure, *some], {}, {}, before)
+        for count in range(len(maybe) + 1)
+        for some in combinations(maybe, count)
     )
 
 
-def _snapshots(waiting: Order, running: dict[int, tuple[Operation, Lists]], lists: Lists) -> bool:
+def _snapshots(
+    waiting: Order, running: dict[int, tuple[Operation, Lists]], lists: Lists,
+    before: Callable[[Operation, Operation], bool] | None,
+) -> bool:  # fmt: skip
     if not waiting and not running:
         return True
     for i, item in enumerate(waiting):
         appends = [
             Operation(0, "txn", None, [["append", key, value]], None, 0.0) for key in lists for value in lists[key]
         ]
+        uncommitted = [*waiting, *(other for other, _ in running.values())]
+        if before is not None and any(before(other, item) for other in uncommitted):
+            continue
         if legal_lists([*appends, item]):
             begun = {**running, id(item): (item, lists)}
-            if _snapshots([*waiting[:i], *waiting[i + 1 :]], begun, lists):
+            if _snapshots([*waiting[:i], *waiting[i + 1 :]], begun, lists, before):
                 return True
     for number, (item, seen) in running.items():
         after = dict(lists)
@@ -133,9 +198,30 @@ def _snapshots(waiting: Order, running: dict[int, tuple[Operation, Lists]], list
                 after[key] = (*after.get(key, ()), value)
         if all(lists.get(key, ()) == seen.get(key, ()) for key in after if after[key] != lists.get(key)):
             rest = {other: run for other, run in running.items() if other != number}
-            if _snapshots(waiting, rest, after):
+            if _snapshots(waiting, rest, after, before):
                 return True
     return False
+
+
+def isolation(history: Order) -> dict[str, bool]:
+    """Every level of a history of transactions on lists."""
+    return {
+        "read-uncommitted": read_uncommitted(history),
+        "read-committed": read_committed(history),
+        "snapshot-isolation": snapshot_isolated(history),
+        "strong-session-snapshot-isolation": snapshot_isolated(history, program_order),
+        "serializable": serializable(history),
+        "strong-session-serializable": sequential(history, legal_lists),
+        "strict-serializable": linearizable(history, legal_lists),
+    }
+
+
+def per_key_linearizable(history: Order, legal: Legal) -> set[Any]:
+    """The keys whose operations alone have no order that real time allows."""
+    return {
+        key for key in {item.key for item in history}
+        if not linearizable([item for item in history if item.key == key], legal)
+    }  # fmt: skip
 
 
 def _orders(history: Order, before: Callable[[Operation, Operation], bool]) -> Iterator[Order]:
@@ -322,3 +408,18 @@ def _happened(history: Order) -> tuple[list[Operation], dict[int, int | None]] |
     if any(source[i] is None and nodes[i].result is not None for i in source):
         return None
     return nodes, source
+
+
+def sees_its_own(transaction: Operation) -> bool:
+    """Whether some list could have stood before the transaction such that all its reads are right."""
+    keys = {key for _, key, _ in transaction.value}
+    for key in keys:
+        mine = [value for f, name, value in transaction.value if f == "append" and name == key]
+        shown = [
+            (list(transaction.result[at][2]), sum(g == "append" and n == key for g, n, _ in transaction.value[:at]))
+            for at, (f, name, _) in enumerate(transaction.value) if f == "r" and name == key
+        ]  # fmt: skip
+        befores = [[value for value in version if value not in mine] for version, _ in shown]
+        if any(version != [*befores[0], *mine[:done]] for version, done in shown):
+            return False
+    return True

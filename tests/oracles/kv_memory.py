@@ -195,7 +195,7 @@ class Memory:
             self.units[unit].append(key)
             sequence.blocks[sequence.shared] = key
             sequence.shared += 1
-            if self.complete(sequence, key):
+            if self.complete(sequence, key) or sequence.shared == len(sequence.path):
                 del self.writer[unit]
 
     def complete(self, sequence: Sequence, key: Key) -> bool:

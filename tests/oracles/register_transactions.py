@@ -23,10 +23,17 @@ def plays(operation: Operation, state: State) -> State | None:
     return now
 
 
-def serializable(history: Sequence[Operation], *, strict: bool = False) -> bool:
-    """Whether there is an order of whole transactions, in real time where strict."""
+def in_session(a: Operation, b: Operation) -> bool:
+    """Whether one process did the first before the second."""
+    return a.process == b.process and a.invoke < b.invoke
+
+
+def serializable(history: Sequence[Operation], *, strict: bool = False, sessions: bool = False) -> bool:
+    """Whether there is an order of whole transactions, in real time where strict, true to processes with sessions."""
     for order in permutations(history):
         late = any(b.complete < a.invoke for at, a in enumerate(order) for b in order[at + 1 :])
+        if sessions and any(in_session(b, a) for at, a in enumerate(order) for b in order[at + 1 :]):
+            continue
         state: State | None = {}
         for operation in order:
             state = plays(operation, state) if state is not None else None
@@ -35,12 +42,18 @@ def serializable(history: Sequence[Operation], *, strict: bool = False) -> bool:
     return False
 
 
-def snapshot_isolated(history: Sequence[Operation]) -> bool:
-    """Whether there is an order of beginnings and commits: reads at the beginning, first committer wins."""
+def snapshot_isolated(history: Sequence[Operation], *, sessions: bool = False) -> bool:
+    """Whether there is an order of beginnings and commits: reads at the beginning, first committer wins; with
+    sessions, a process begins one transaction after the commit of the one before.
+    """
     points = [(kind, i) for i in range(len(history)) for kind in ("begin", "commit")]
+    needed = [(("begin", i), ("commit", i)) for i in range(len(history))]
+    if sessions:
+        pairs = [(a, b) for a in range(len(history)) for b in range(len(history))]
+        needed += [(("commit", a), ("begin", b)) for a, b in pairs if in_session(history[a], history[b])]
     for order in permutations(points):
         place = {point: at for at, point in enumerate(order)}
-        if all(place["begin", i] < place["commit", i] for i in range(len(history))) and _snapshots(history, order):
+        if all(place[first] < place[second] for first, second in needed) and _snapshots(history, order):
             return True
     return False
 
@@ -110,8 +123,10 @@ def committed(history: Sequence[Operation]) -> bool:
     return False
 
 
-def written(seed: int, most: int = 3) -> list[Operation]:
-    """A few transactions with answers drawn at random from what was written; every value has one author."""
+def written(seed: int, most: int = 3, values_of_each: int = 1_000) -> list[Operation]:
+    """A few transactions with answers drawn at random from what was written, by a few processes; every value has one
+    author, unless there are few values.
+    """
     draw = random.Random(seed)
     count = draw.randint(2, most)
     asked = [[(draw.choice("rrw"), draw.choice("xy")) for _ in range(draw.randint(1, 3))] for _ in range(count)]
@@ -129,8 +144,14 @@ def written(seed: int, most: int = 3) -> list[Operation]:
         for step in steps:
             if step[0] == "r":
                 step[2] = draw.choice(values[step[1]])
-    spans = [sorted((draw.random() * 3, draw.random() * 3)) for _ in made]
+    for step in (step for steps in made for step in steps if step[2] is not None):
+        step[2] = 1 + step[2] % values_of_each
+    process = [draw.randrange(count + 1) for _ in made]
+    instants = {p: sorted(draw.random() * 3 for _ in range(2 * process.count(p))) for p in sorted(set(process))}
     return [
-        Operation(i, "txn", None, [[f, k, None if f == "r" else v] for f, k, v in steps], steps, begin, end)
-        for i, (steps, (begin, end)) in enumerate(zip(made, spans, strict=True))
-    ]
+        Operation(
+            p, "txn", None, [[f, k, None if f == "r" else v] for f, k, v in steps], steps,
+            instants[p].pop(0), instants[p].pop(0),
+        )
+        for p, steps in zip(process, made, strict=True)
+    ]  # fmt: skip

@@ -55,6 +55,7 @@ class Play:
     def advance(self, group: int, stage: int) -> bool:
         """Run what is next, if what it needs has arrived."""
         together = self.programs[stage][self.at[group, stage]]
+        saved = self.saved(stage, together)
         needs = [
             (c, what, self.part(chunk, stage) + (-1 if what == F else 1), mb)
             for what, chunk, mb, _ in together
@@ -69,12 +70,32 @@ class Play:
         }
         for what, chunk, mb, _ in together:
             time = dict.fromkeys(time, self.passed(time, group, stage, what, chunk, mb))
+        time = {c: when - saved for c, when in time.items()}
         self.clock[group, stage] = end = max(time.values())
         for what, chunk, mb, _ in together:
             for c in self.members[group]:
                 self.hand_on(c, stage, what, self.part(chunk, stage), mb, end)
         self.at[group, stage] += 1
         return True
+
+    def saved(self, stage: int, together: list[list[int]]) -> float:
+        """Seconds that passes which overlap are shorter than one after the other.
+
+        What goes to experts and back hides behind the other microbatch, which has 20 of 132 multiprocessors less
+        meanwhile; it cannot be shorter than what travels, nor than one microbatch alone.
+        """
+        if len(together) == 1:
+            return 0.0
+        costs, whole, away, alone = self.costs, 0.0, 0.0, []
+        for what, chunk, _, _ in together:
+            part = self.part(chunk, stage)
+            computing = (costs.forward, costs.inputs, costs.weights)[what][part]
+            if what == B and not self.schedule.split:
+                computing = computing + costs.weights[part]
+            hides = (costs.dispatch_forward[part], costs.dispatch_backward[part], 0.0)[what]
+            whole, away = whole + computing, away + hides
+            alone.append(computing + hides)
+        return float(whole + away - max([away, whole + 20 / 132 * away, *alone]))
 
     def passed(self, time: dict[int, float], group: int, stage: int, what: int, chunk: int, mb: int) -> float:
         """When all of the group are through one pass."""
@@ -103,7 +124,7 @@ class Play:
             return
         if target != stage:
             key = (c, stage, target, what)
-            self.wire[key] = end = max(end, self.wire[key]) + self.costs.send
+            self.wire[key] = end = max(end, self.wire[key]) + self.costs.send[stage][target]
         self.arrived[c, what, part, mb] = end
 
     def reduced(self) -> float:
@@ -115,7 +136,14 @@ class Play:
                 part = self.part(chunk, stage)
                 one = 1.0 / self.costs.layers[part]
                 for slice_ in range(self.tp):
-                    last = [self.last[group_of[c], stage, chunk] for c in self.columns if c % self.tp == slice_]
+                    last = [
+                        self.last[group_of[c], other, held]
+                        for c in self.columns
+                        if c % self.tp == slice_
+                        for other in range(self.pp)
+                        for held in range(self.schedule.chunks)
+                        if self.part(held, other) == part  # every copy of a part, whichever stage it lies on
+                    ]
                     most = max(head for head, _ in last) + self.costs.reduce[part] * (1 - one)
                     ends.append(max(most, max(end for _, end in last)) + self.costs.reduce[part] * one)
         held = ([self.part(c, s) for c in range(self.schedule.chunks)] for s in range(self.pp))

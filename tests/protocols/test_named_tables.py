@@ -21,10 +21,10 @@ SEVERAL = {
     "lcc": {"order", "dichotomy", "definitions", "live", "migration", "stores", "metadata", "planted", "clean",
             "rivals"},
     "lcc-triangle": {"catalogue", "live", "surfaces", "repair", "idle"},
-    "ordered-pp": {"large", "unordered", "inside", "machine", "alike", "all tiny", "some tiny"},
+    "ordered-pp": {"large", "unordered", "inside", "machine", "alike"},
     "quantas2": {"pbft", "raft", "safety", "parasite", "links", "modes"},
     "snowveil": {"size", "sample", "lead", "liars", "rivals", "network"},
-    "subcubic-coin": {"whole", "cost", "everybody", "commonness", "greedy", "inner", "agreement"},
+    "subcubic-coin": {"cost", "everybody", "commonness", "greedy", "inner", "agreement"},
     "taco": {"prove", "given", "claimed", "not read", "later", "weaken", "search"},
 }  # fmt: skip
 

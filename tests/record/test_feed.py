@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import tomllib
 from html import escape
@@ -244,16 +243,13 @@ def test_every_paper_of_the_record_is_closest_to_its_own_room_mostly() -> None:
     assert right / len(papers()) > 0.9
 
 
-def seeds() -> list[Path]:
-    """The five listings from which the record was made, where they are at hand."""
-    folder = Path(os.environ.get("ASSAY_LISTINGS") or Path(__file__).parents[3] / "shared" / "seeds")
-    return sorted(folder.glob("*.txt"))
-
-
-@pytest.mark.skipif(not seeds(), reason="the record's listings are not at hand; set ASSAY_LISTINGS to their folder")
-def test_the_listings_give_exactly_the_record() -> None:
-    found = []
-    for path in seeds():
+@pytest.mark.traces
+def test_the_listings_give_exactly_the_record(public_traces: str) -> None:
+    """The five listings from which the record was made, where they lie beside the traces."""
+    found, listings = [], sorted(Path(public_traces).with_name("seeds").glob("*.txt"))
+    if not listings:
+        pytest.skip("the record's listings are not beside the public traces")
+    for path in listings:
         with path.open("rb") as stream:
             found.append(feed.read(stream, path.name))
     assert [len(listing.entries) for listing in found] == [15, 74, 15, 15, 15]

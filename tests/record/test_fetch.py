@@ -248,8 +248,9 @@ def test_the_catalogue_names_every_file_once() -> None:
         assert ".." not in Path(file.path).parts
 
 
-def test_what_lies_at_hand_is_what_the_catalogue_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+@pytest.mark.traces
+def test_what_lies_at_hand_is_what_the_catalogue_says(public_traces: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_TRACES", public_traces)  # the other tests of this file have none
     there = [(base / f.path, f) for base in traces.folders() for t in traces.published() for f in t.files if f.sha256]
     there = [(path, file) for path, file in there if path.exists()]
     if not there:

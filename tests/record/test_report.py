@@ -230,14 +230,14 @@ def test_a_paper_page_says_all_there_is(site: Path) -> None:
     for part in (
         "✓1 reproduced", "~1 direction", "✗verdict: not reproduced", "A product needs no weights",
         "prompts share prefixes", "every instance is idle", "against vLLM-v1’s load-only router",
-        "1.305 … 1.882×", "72 % (38 … 91)", "≥ 1.587",
+        "1.305 … 1.882×", "72 % (38 … 91)", "1.587 … 2.828",
         "at rate=8 alone",
         "assay’s own question", "assay run lmetric --full --seeds 3 --on ray", "4f136b5acfd0+", "0123456789abcdef",
         "2 cases from an interrupted run", "numpy 2.3.1", "12.5 s", "2026-07-09T12:00:00.000Z", "Somebody, 2026",
     ):  # fmt: skip
         assert part in text, part
     labels = [svg.get("aria-label") or "" for svg in page.all("svg") if svg.get("role") == "img"]
-    expected = "Measured 1.652×; 95 % interval 1.305 … 1.882×; the paper says 2×; reproduced if ≥ 1.587."
+    expected = "Measured 1.652×; 95 % interval 1.305 … 1.882×; the paper says 2×; reproduced if 1.587 … 2.828."
     assert expected in labels
     assert any(label.startswith("Plot of the study") for label in labels)
     assert 'clip-path="url(#plot-clip0)"' in (site / "papers" / "lmetric.html").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 
 from assay.cli.main import assay
 from assay.record import charts
-from tests.conftest import SOURCE, THIRD_PAPER, THIRD_PLOT, Package, copied
+from tests.conftest import SOURCE, THIRD_ENTRY, THIRD_PAPER, THIRD_PLOT, Package, copied
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,44 @@ def test_list_and_show_know_it(with_third: Package) -> None:
 
 def test_what_is_printed_ends_with_how_the_papers_claims_fared(ran: Package) -> None:
     assert "Of the paper's 2 claims: 1 reproduced, 1 not reproduced." in (ran.root / "printed").read_text()
+
+
+def test_why_an_effect_exceeds_the_papers_is_told_wherever_it_is(package: Package) -> None:
+    why = "Sizes and seeds are both small here."
+    easy = THIRD_ENTRY.replace("value = 4.0,", f'value = 1.5, exceeds = "{why}",')
+    package.add(entry=easy)
+    printed = package.assay("run", "third-paper").stdout
+    assert "Of the paper's 2 claims: 1 exceeded, 1 not reproduced." in printed
+    assert "↑ exceeded" in printed and f"exceeded: {why}" in printed
+    assert f"exceeded: {why}" in package.assay("show", "third-paper").stdout
+    told = package.assay("record", "--room", "continuum", "--html", "site").stdout
+    assert f"exceeded: {why}" in told and "1 exceeded" in told
+    (row,) = [row for row in package.json("record") if row["key"] == "third-paper"]
+    assert (row["headline"], row["tally"]) == ("0 of 2", {"exceeded": 1, "not reproduced": 1})
+    assert [claim["exceeds"] for claim in row["claims"] if claim["stated"]] == [why, ""]
+    for page in ("index.html", "papers/third-paper.html"):
+        assert why in (package.root / "site" / page).read_text(encoding="utf-8")
+
+
+def test_only_a_printed_effect_can_be_exceeded(package: Package) -> None:
+    package.add(entry=THIRD_ENTRY.replace("value = 120.0,", 'value = 120.0, exceeds = "A bound has no upper side.",'))
+    assert "exceeds goes with a printed number" in package.assay("list", code=2).stderr
+
+
+def test_why_is_a_whole_sentence(package: Package) -> None:
+    package.add(entry=THIRD_ENTRY.replace("value = 4.0,", 'value = 4.0, exceeds = "weak rival",'))
+    assert "exceeds must be a whole sentence" in package.assay("list", code=2).stderr
+
+
+def test_one_seed_that_keeps_a_bound_is_not_certain_and_not_against_it(package: Package) -> None:
+    package.add(entry=THIRD_ENTRY.replace("value = 120.0", "value = 0.5"))
+    for seeds in ("1", "2"):
+        package.assay("run", "third-paper", "--seeds", seeds)
+        (row,) = [row for row in package.json("record") if row["key"] == "third-paper"]
+        assert row["tally"] == {"direction": 2}, seeds
+    package.assay("run", "third-paper", "--seeds", "3")
+    (row,) = [row for row in package.json("record") if row["key"] == "third-paper"]
+    assert row["tally"] == {"reproduced": 1, "direction": 1}
 
 
 def test_result_has_the_promised_shape(result: dict) -> None:

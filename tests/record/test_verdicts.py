@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from assay.record.types import Answer, Estimate, Evidence, Kind, Result, Stated,
 from assay.record.verdicts import answered, judge, judged_anew, rule, span
 
 TTFT = "time to first token falls against vLLM-v1's load-only router"  # as older results have it
-R, D, N = Verdict.REPRODUCED, Verdict.DIRECTION, Verdict.NOT_REPRODUCED
+R, D, N, X = Verdict.REPRODUCED, Verdict.DIRECTION, Verdict.NOT_REPRODUCED, Verdict.EXCEEDED
 
 
 def sentence(kind: Kind, value: float | None = None, **more: str) -> Stated:
@@ -37,27 +38,52 @@ def sentence(kind: Kind, value: float | None = None, **more: str) -> Stated:
         (sentence(Kind.CHANGE, -0.92), (-0.83, -0.9, -0.7), R),
         (sentence(Kind.DIFFERENCE, 0.3), (0.2, 0.1, 0.3), R),
         (sentence(Kind.DIFFERENCE, 0.3), (0.19, 0.1, 0.3), D),
+        # More than three halves of it is another thing than the paper's, and so is an interval wholly above them.
+        (sentence(Kind.RATIO, 4.0), (7.9, 7.0, 9.0), R),
+        (sentence(Kind.RATIO, 4.0), (8.1, 7.0, 9.0), X),
+        (sentence(Kind.RATIO, 4.0), (7.9, 8.1, 9.0), X),
+        (sentence(Kind.RATIO, 4.0), (8.1, -math.inf, math.inf), X),  # one seed
+        (sentence(Kind.RATIO, 0.25), (0.12, 0.1, 0.13), X),
+        (sentence(Kind.CHANGE, -0.75), (-0.87, -0.9, -0.8), R),
+        (sentence(Kind.CHANGE, -0.75), (-0.88, -0.9, -0.8), X),
+        (sentence(Kind.CHANGE, 0.1), (0.2, 0.15, 0.25), X),
+        (sentence(Kind.DIFFERENCE, -0.2), (-0.31, -0.4, -0.2), X),
+        (sentence(Kind.DIFFERENCE, -0.2), (0.31, 0.2, 0.4), N),
+        (sentence(Kind.RATIO, 2.0, over="best"), (3.0, 2.5, 3.5), X),
+        (sentence(Kind.LEVEL, 100.0, toward="down"), (20.0, 19.0, 21.0), R),
+        (sentence(Kind.AT_LEAST, 2.0), (9.0, 8.0, 10.0), R),
+        (sentence(Kind.AT_MOST, 2.0), (0.1, 0.05, 0.2), R),
+        (sentence(Kind.COUNT, 2.0), (9.0, 9.0, 9.0), N),
         # Without a number: a certain effect in its direction.
         (sentence(Kind.CHANGE, toward="down"), (-0.01, -0.02, -0.001), R),
         (sentence(Kind.CHANGE, toward="down"), (-0.3, -0.7, 0.1), N),
         (sentence(Kind.RATIO, toward="up"), (1.2, 1.1, 1.3), R),
         (sentence(Kind.RATIO, toward="up"), (0.8, 0.7, 0.9), N),
-        # A bound is kept or not kept, with the interval on its side.
+        # A bound is kept, with the interval on its side, or not kept; not certain is another thing than not kept.
         (sentence(Kind.AT_MOST, 0.05), (0.04, 0.03, 0.05), R),
-        (sentence(Kind.AT_MOST, 0.05), (0.04, 0.03, 0.06), N),
+        (sentence(Kind.AT_MOST, 0.05), (0.04, 0.03, 0.06), D),
+        (sentence(Kind.AT_MOST, 0.05), (0.06, 0.04, 0.08), N),
+        (sentence(Kind.AT_MOST, 0.05), (0.04, -math.inf, math.inf), D),  # one seed
+        (sentence(Kind.AT_MOST, 0.05), (0.06, -math.inf, math.inf), N),
         (sentence(Kind.AT_LEAST, 0.95), (0.97, 0.96, 0.98), R),
-        (sentence(Kind.AT_LEAST, 0.95), (0.97, 0.94, 0.98), N),
+        (sentence(Kind.AT_LEAST, 0.95), (0.97, 0.94, 0.98), D),
+        (sentence(Kind.AT_LEAST, 0.95), (0.94, 0.90, 0.98), N),
+        (sentence(Kind.COUNT, 85.0), (85.0, -math.inf, math.inf), D),
         # The tolerance is the kind's.
         (sentence(Kind.EXPONENT, 1.0), (1.02, 0.95, 1.09), R),
         (sentence(Kind.EXPONENT, 1.0), (1.02, 0.85, 1.19), D),
         (sentence(Kind.EXPONENT, 1.0), (1.2, 1.15, 1.25), N),
         (sentence(Kind.EXPONENT_AT_MOST, 2.0), (1.4, 1.3, 1.5), R),
-        (sentence(Kind.EXPONENT_AT_MOST, 2.0), (2.05, 1.95, 2.15), N),
+        (sentence(Kind.EXPONENT_AT_MOST, 2.0), (2.05, 1.95, 2.15), D),
         (sentence(Kind.LEVEL, 100.0), (140.0, 130.0, 149.0), R),
         (sentence(Kind.LEVEL, 100.0), (50.0, 49.0, 51.0), N),
         (sentence(Kind.LEVEL, 100.0, toward="down"), (50.0, 49.0, 51.0), R),
         (sentence(Kind.PROPORTION, 0.31), (0.33, 0.31, 0.35), R),
-        (sentence(Kind.PROPORTION, 0.31), (0.5, 0.4, 0.6), N),
+        (sentence(Kind.PROPORTION, 0.31), (0.4, 0.35, 0.45), N),
+        (sentence(Kind.PROPORTION, 0.31), (0.5, 0.4, 0.6), X),
+        (sentence(Kind.PROPORTION, 0.6, toward="up"), (0.85, 0.7, 0.95), R),
+        (sentence(Kind.PROPORTION, 0.6, toward="up"), (0.91, 0.85, 0.95), X),
+        (sentence(Kind.PROPORTION, 0.3, toward="down"), (0.1, 0.05, 0.15), X),
         (sentence(Kind.PROPORTION, 1.0, toward="up"), (0.98, 0.96, 1.0), R),
         (sentence(Kind.COUNT, 85.0), (83.0, 83.0, 83.0), N),
         (sentence(Kind.COUNT, 85.0), (85.0, 85.0, 85.0), R),
@@ -69,8 +95,11 @@ def sentence(kind: Kind, value: float | None = None, **more: str) -> Stated:
         (sentence(Kind.EVERY), (0.9999, 0.999, 1.0), N),
         # One observation tells no spread, so nothing is certain.
         (sentence(Kind.RATIO, 2.0), (2.0, -math.inf, math.inf), D),
-        (sentence(Kind.RATIO, toward="up"), (2.0, -math.inf, math.inf), N),
-        (sentence(Kind.AT_MOST, 1.0), (0.5, math.nan, math.nan), N),
+        (sentence(Kind.RATIO, toward="up"), (2.0, -math.inf, math.inf), D),
+        (sentence(Kind.RATIO, toward="down"), (2.0, -math.inf, math.inf), N),
+        (sentence(Kind.RATIO, toward="up"), (1.0, -math.inf, math.inf), N),
+        (sentence(Kind.DIFFERENCE, toward="up"), (1.0, math.nan, math.nan), D),  # as of a stored answer
+        (sentence(Kind.AT_MOST, 1.0), (0.5, math.nan, math.nan), D),
         (sentence(Kind.RATIO, 2.0), (math.nan, math.nan, math.nan), Verdict.NOT_MEASURED),
     ],
 )
@@ -161,9 +190,19 @@ def answer(measured: float | None, **more: object) -> Answer:
 
 
 def test_a_result_follows_its_sentence_when_that_is_corrected() -> None:
-    corrected = Stated("ttft-vllm", "TTFT falls.", Kind.CHANGE, -0.4)
+    corrected = Stated("ttft-vllm", "TTFT falls.", Kind.CHANGE, -0.45)
     anew = judged_anew(result(answer(-0.55)), [corrected], {}).claims[0]
-    assert (anew.verdict, anew.paper, anew.text) == (R, -0.4, "TTFT falls.")
+    assert (anew.verdict, anew.paper, anew.text) == (R, -0.45, "TTFT falls.")
+
+
+def test_an_effect_that_exceeds_the_papers_says_why_and_is_never_counted() -> None:
+    easy = Stated("ttft-vllm", "TTFT falls.", Kind.CHANGE, -0.2, exceeds="The rival never looks at the queue.")
+    found = judged_anew(result(answer(-0.55)), [easy], {})
+    assert (found.claims[0].verdict, found.claims[0].exceeds) == (X, easy.exceeds)
+    assert found.headline == "0 of 1" and found.tally == {"exceeded": 1}
+    unsaid = judged_anew(found, [replace(easy, exceeds="")], {}).claims[0]
+    assert "nobody has said why" in unsaid.exceeds
+    assert judged_anew(found, [replace(easy, value=-0.5)], {}).claims[0].exceeds == ""  # and no longer exceeds it
 
 
 def test_what_is_true_by_construction_is_never_counted() -> None:
@@ -181,6 +220,9 @@ def test_what_is_true_by_construction_is_never_counted() -> None:
         (stored("", id="ttft-vllm"), answer(None, note="no trace"), "no trace"),
         (stored("", id="ttft-vllm"), answer(-0.9, construction="a formula"), "a formula"),
         (stored("something else"), answer(-0.9), "a new sentence"),
+        (stored("", id="ttft-vllm", measured=-0.99), answer(-0.99), "the rule: 182 % of the effect, because nobody"),
+        (stored("", id="ttft-vllm", measured=-0.9), replace(answer(-0.9), low=None, high=None,
+         verdict=Verdict.DIRECTION), "the interval: –, not −60 … −50 %"),
     ],
 )  # fmt: skip
 def test_why_a_verdict_changed(before: dict[str, object], now: Answer, why: str) -> None:

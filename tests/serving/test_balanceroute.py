@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.record.catalogue import study
 from assay.record.lab import Lab
+from assay.record.runner import judge
 from assay.record.tables import joined
+from assay.record.types import Verdict
 from assay.serving import balanceroute
 from assay.serving.balanceroute import BalanceRoute, LookAhead, TrueLengths, gap_filling
 from assay.serving.balanceroute.lockstep import Delivered, Evenness, LeastKv, Pooled, evenness, workers
@@ -240,12 +243,21 @@ def test_survival_is_a_probability_that_falls(seed: int) -> None:
         assert (values[:, 0] == 1.0).all() and (np.diff(values, axis=1) <= 0).all() and (values >= 0).all()
 
 
+@pytest.mark.traces
 def test_the_study_answers_every_claim() -> None:
     table = joined(balanceroute.study(Lab("balanceroute", seeds=(0,))))
     for claim in balanceroute.claims:
         estimate = claim.measure(table)
         assert np.isfinite(estimate.value), claim.id
     assert balanceroute.plot(table).to_dict()
+
+
+def test_without_its_traces_the_study_times_decisions_and_says_how_to_get_the_others() -> None:
+    lab = Lab("balanceroute", seeds=(0, 1, 2))
+    found = {answer.id: answer for answer in judge(study("balanceroute"), joined(balanceroute.study(lab)), lab.lacking)}
+    assert found.pop("decision").measured is not None
+    cure = "run: assay traces get azure-2023-conv mooncake-conversation"
+    assert all(answer.verdict is Verdict.NOT_MEASURED and cure in answer.note for answer in found.values())
 
 
 # --------------------------------------------------------------------------------------------- the study

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.serving.baselines.routers import LeastRequests, RoundRobin
-from assay.serving.compare import compare, over_traces
+from assay.serving.baselines.routers import RoundRobin
+from assay.serving.compare import compare, over_traces, who_wins_apart
 from assay.serving.engine import timeline
-from assay.serving.engine.capacity import find
 from assay.serving.engine.own_trace import at_rate
 from assay.serving.engine.plots import comparison
 from assay.serving.engine.simulator import simulate
@@ -126,10 +125,25 @@ def test_a_calm_trace_is_a_tie_and_a_loaded_one_has_an_interval(trace: Path) -> 
     asked = ("--trace", trace, "--fleet", FLEET, "--policies", "vllm-v1,round-robin,least-requests")
     calm = run(*asked, "--rate", "0.2", "--slo", "ttft=2")
     assert " tie at " in calm and "the choice hardly matters" in " ".join(calm.split())
-    loaded = json.loads(run(*asked, "--rate", "x20", "--json"))
+    loaded = json.loads(run(*asked, "--rate", "x8", "--json"))
     others = [row for row in loaded["table"] if row["led_by"] is not None]
     assert all(row["led_by_low"] < row["led_by"] < row["led_by_high"] for row in others)
     assert "95 % interval" in loaded["why"]
+
+
+def test_a_unit_in_which_another_wins_is_told_and_one_in_which_ours_may_win_is_none() -> None:
+    """Round-robin gives a slow GPU as many requests as a fast one: there is no doubt who is first."""
+    made = {"round-robin": "round-robin", "least-requests": "least-requests"}
+    other, spec = chat(200, rate=20.0, seed=1), parse("2xh200:qwen3-8b+1xl4:qwen3-8b")
+
+    def answer(first: str, second: str, low: float) -> dict[str, object]:
+        rows = ((first, 1.0, None, None), (second, 1.1, 0.1, low))
+        return {"table": [dict(zip(("policy", "ttft_mean", "led_by", "led_by_low"), row, strict=True)) for row in rows]}
+
+    ours = answer("round-robin", "least-requests", -0.1)
+    assert who_wins_apart(ours, other, spec, made, {}) == "least-requests wins, not round-robin"
+    for low in (-0.1, 0.1):
+        assert who_wins_apart(answer("least-requests", "round-robin", low), other, spec, made, {}) == ""
 
 
 def test_who_wins_says_how_sure_that_is_and_a_tie_is_called_one(trace: Path) -> None:
@@ -159,7 +173,7 @@ def test_several_traces_tell_how_far_a_lead_reaches() -> None:
 
 
 def test_signals_can_be_old_and_admission_the_older_rule(trace: Path) -> None:
-    asked = ["--trace", trace, "--fleet", FLEET, "--policies", "least-requests,round-robin", "--rate", "x20", "--json"]
+    asked = ["--trace", trace, "--fleet", FLEET, "--policies", "least-requests,round-robin", "--rate", "x6", "--json"]
     fresh, old = (json.loads(run(*asked, *more)) for more in ([], ["--age", "2", "--admission", "chunk"]))
     assert (fresh["fleet"]["signals"], fresh["fleet"]["admission"]) == ("as they are", "prompt")
     assert (old["fleet"]["signals"], old["fleet"]["admission"]) == ("read every 2 s", "chunk")
@@ -251,21 +265,10 @@ def test_a_prompt_that_fits_nowhere_is_refused_and_counted(tmp_path: Path) -> No
     assert "tp" in one_line(run("--trace", path, "--fleet", "1xh200:qwen3-8b", code=2))
 
 
-def test_capacity_is_the_highest_rate_that_keeps_the_promise() -> None:
-    trace, slo = chat(400, rate=5.0, seed=2), SLO(ttft=0.5, tpot=0.02)
-    found = find(trace, uniform(2, COST), LeastRequests, slo, attainment=0.95)
-    assert found.outcome.attainment(slo) >= 0.95
-    assert found.rate < found.above < 1.05 * found.rate
-    above = simulate(trace.faster(found.factor * 1.1), uniform(2, COST), LeastRequests())
-    assert above.attainment(slo) < 0.95
-    double = find(trace, uniform(4, COST), LeastRequests, slo)
-    assert double.rate > 1.5 * found.rate
-
-
 def test_rates_and_targets_are_read() -> None:
     trace = Requests.of([0.0, 1.0, 2.0], [5, 5, 5], [2, 2, 2])
-    assert at_rate(trace, "x2").seconds == 1.0
-    assert at_rate(trace, "3").rate == pytest.approx(3.0)
+    assert at_rate(trace, "x2").rate == pytest.approx(3.0, rel=0.05)
+    assert at_rate(trace, "7").rate == pytest.approx(7.0, rel=0.05)
     assert read_slo("e2e=30") == SLO(e2e=30.0)
 
 

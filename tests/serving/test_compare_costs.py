@@ -31,13 +31,16 @@ def test_a_million_tokens_cost_what_the_fleet_costs_while_it_makes_them() -> Non
     fleet = priced(parse("2xh200:qwen3-8b:tp2+1xl4:qwen3-8b"), "h200=3,l4=0.5")
     outcome = simulate(TRACE, fleet, RoundRobin())
     spent = per_million(outcome)
-    dollars = (2 * 2 * 3 + 0.5) * outcome.makespan / 3600
-    assert spent["usd_per_mtok"] == pytest.approx(dollars / (20 * 30) * 1e6)
-    assert spent["usd_per_mtok_all"] == pytest.approx(dollars / (20 * 230) * 1e6)
-    joules = joules_of(outcome)
+    flow = outcome.flow
+    assert flow.stop - flow.start == pytest.approx(0.8 * (TRACE.arrival[-1] - TRACE.arrival[0]))
+    dollars = (2 * 2 * 3 + 0.5) * flow.seconds / 3600
+    assert spent["usd_per_mtok"] == pytest.approx(dollars / flow.tokens * 1e6)
+    assert spent["usd_per_mtok_all"] == pytest.approx(dollars / (flow.tokens + flow.prompts) * 1e6)
+    assert 0.5 * 20 * 30 < flow.tokens < 20 * 30
+    joules = joules_of(outcome, flow.seconds, flow.share)
     assert joules is not None
-    assert spent["joules_per_mtok"] == pytest.approx(joules / 600 * 1e6)
-    assert spent["joules_per_request"] == pytest.approx(joules / 20)
+    assert spent["joules_per_mtok"] == pytest.approx(joules / flow.tokens * 1e6)
+    assert spent["joules_per_request"] == pytest.approx(joules / (20 * flow.share))
 
 
 def test_joules_lie_between_idling_and_the_boards_limit() -> None:

@@ -195,9 +195,13 @@ def test_prefill_and_decode_apart_are_asked_together() -> None:
     assert (alone.ttft[0], alone.tpot[0]) == (one.ttft[0], one.tpot[0])
 
 
-def test_a_capacity_that_no_rate_breaks_is_a_lower_bound_and_no_time_has_none() -> None:
-    trace = Requests.of([0.0, 1e6, 2e6], [100] * 3, [2] * 3)
-    assert find(trace, uniform(2, COST), RoundRobin, SLO(ttft=60.0)).above == float("inf")
+def test_a_capacity_that_no_rate_breaks_is_a_lower_bound_and_no_time_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = Requests.of([0.0, 1e4, 2e4], [100] * 3, [2] * 3)
+    slow = StepCost(0.1 + 1e-5 * np.arange(9000), kv_tokens=9_000)
+    found = find(trace, uniform(1, slow), RoundRobin, SLO(ttft=60.0), start=50.0)
+    assert found.rate < found.above < 1.03 * found.rate and found.outcome.flow.sustained
+    monkeypatch.setattr("assay.serving.engine.capacity.MOST", 2000)  # no more than a hundred requests a second
+    assert find(trace, uniform(2, COST), RoundRobin, SLO(ttft=60.0), start=80.0).above == float("inf")
     from assay.record.errors import BadInput
 
     with pytest.raises(BadInput, match="lasts some time"):

@@ -17,7 +17,7 @@ from assay.record.errors import BadInput
 from assay.record.lab import Lab
 from assay.record.runner import judge
 from assay.record.tables import joined
-from assay.record.types import NotMeasured, Verdict
+from assay.record.types import Verdict
 from assay.serving import coral
 from assay.serving.coral import compare, rental_baselines, rental_schedule, rental_served, replica_designs
 from assay.serving.coral.gpu_rental import Rental, solve, started
@@ -41,10 +41,7 @@ EXACT = {"gap": 0.0, "work": 10**6}
 
 
 def conversations() -> str:
-    try:
-        return str(traces.find("AzureLLMInferenceTrace_conv.csv"))
-    except NotMeasured as missing:
-        pytest.skip(str(missing))
+    return str(traces.find("AzureLLMInferenceTrace_conv.csv"))
 
 
 def poisson(services: list[Service], rates: list[float], seconds: float, seed: int = 0) -> Requests:
@@ -172,6 +169,7 @@ def test_no_baseline_is_better(case: Any) -> None:
             assert ours.usd_per_hour <= other.usd_per_hour + 1e-6
 
 
+@pytest.mark.traces
 @pytest.mark.parametrize("supply", [24.0, 3.0])
 def test_no_baseline_is_better_on_a_market_of_real_designs(supply: float) -> None:
     rows = coral.on_market(conversations(), 3, 8, supply, 60.0, 600, seed=1)
@@ -347,6 +345,18 @@ def test_an_empty_rental_serves_nobody() -> None:
     assert rental_served.met(rental_served.serve(nothing, [SMALL], requests), [SMALL], requests).tolist() == [0.0]
 
 
+def test_a_supply_that_is_scarce_for_few_seeds_is_not_the_best_case() -> None:
+    """Of six GPUs of each kind two seeds of five had too few: their mean was the largest, and the answer."""
+    rows = [
+        {"experiment": "market", "supply": supply, "scarce": supply < 6 or seed < 2, "seed": seed, "draw": 0,
+         "policy": policy, "goodput": good}
+        for supply, ours in ((6.0, 3.0), (4.0, 2.0)) for seed in range(5)
+        for policy, good in (("coral", ours + seed / 100), ("best baseline", 1.0))
+    ]  # fmt: skip
+    found = coral.largest("goodput", scarce=True)(pl.DataFrame(rows))
+    assert found.n == 5 and found.value == pytest.approx(2.02)
+
+
 class Small(Lab):
     """A study with one draw of its scarce markets."""
 
@@ -354,26 +364,26 @@ class Small(Lab):
         return 1 if quick == 4 else quick
 
 
+@pytest.mark.traces
 def test_every_claim_finds_its_columns_in_a_small_study() -> None:
-    conversations()
     table = joined(coral.study(Small("coral", seeds=(0,))))
     answers = {answer.id: answer for answer in judge(study("coral"), table)}
     assert not any(answer.broken for answer in answers.values())
-    assert answers["optimum"].n == 1 and coral.lossless(table).value == 1.0
+    assert answers["optimum"].n == 3 and coral.lossless(table).value == 1.0
     rows = table.filter(pl.col("experiment") == "joint")
     assert answers["joint"].measured == pytest.approx(rows["joint_seconds"].sum() / rows["seconds"].sum())
     assert coral.lossless(table.with_columns(loss=pl.col("loss") + 1e-3)).value == 0.0
     coral.plot(table).to_dict()
 
 
+@pytest.mark.traces
 @pytest.mark.slow
 def test_the_claims_are_answered() -> None:
-    conversations()
     table = joined(coral.study(Lab("coral", seeds=(0, 1))))
     answers = {answer.id: answer for answer in judge(study("coral"), table)}
     assert not any(answer.note for answer in answers.values())
     assert answers["optimum"].verdict is Verdict.REPRODUCED
-    assert answers["optimum"].n == 2
+    assert answers["optimum"].n == 6
     assert answers["seconds"].verdict is Verdict.REPRODUCED
     # Both sides were timed on the same markets: how much longer the joint program takes is measured, not asserted.
     rows = table.filter(pl.col("experiment") == "joint")

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, event, given, settings
 
 from assay.record.errors import BadInput
 from assay.serving.baselines.routers import RoundRobin
-from assay.serving.engine import state
+from assay.serving.engine import simulator, state
 from assay.serving.engine.control import Control
 from assay.serving.engine.simulator import PolicyFailed, Simulation, simulate
 from assay.serving.fleet import uniform
@@ -433,6 +433,30 @@ def test_a_policy_that_is_too_slow_is_named() -> None:
     simulate(requests, fleet, Wrong(dawdle))  # once is forgiven
     with pytest.raises(PolicyFailed, match=r"too slow.*for request 2"):
         Simulation(requests, fleet, Wrong(lambda: time.sleep(1.1) or 0), patience=1e-6).run()
+
+
+def test_a_policy_is_not_too_slow_for_what_it_loads_first_nor_for_what_others_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first decision imports and compiles, on a machine that may be busy with other work."""
+    clock, waited = [0.0], [0.0]
+    monkeypatch.setattr(simulator, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(simulator, "waited_for_processor", lambda: waited[0])
+
+    class Loads(RoundRobin):
+        own = 0.0
+
+        def route(self, request: Request, fleet: Fleet) -> int:
+            clock[0] += 5.0 if request.id == 0 else 3.0
+            waited[0] += 1.0 if request.id == 0 else 3.0 - self.own
+            return 0
+
+    requests = Requests.of([0.0, 1.0, 2.5], [100, 100, 100], [5, 5, 5])
+    fleet = uniform(2, make_cost(1, 200), max_tokens=100, max_seqs=8, kv_tokens=1600)
+    simulate(requests, fleet, Loads())
+    Loads.own = 1.5
+    with pytest.raises(PolicyFailed, match=r"too slow: 1 s a decision over 3 decisions"):
+        simulate(requests, fleet, Loads())
 
 
 def test_an_unknown_mode_is_refused() -> None:

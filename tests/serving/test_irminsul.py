@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.record import catalogue, runner
 from assay.record.catalogue import papers
 from assay.record.errors import BadInput
 from assay.record.lab import Lab
@@ -143,7 +144,7 @@ def answers() -> pl.DataFrame:
     cases = [
         {"experiment": "consistency", "model": model, "kind": "header"} | said for model in irminsul.mla_standins.SHAPES
     ]
-    return Lab("irminsul", seeds=(7, 12345)).run(irminsul.trial, cases, per="method")
+    return Lab("irminsul", seeds=(7, 12345, 3)).run(irminsul.trial, cases, per="method")
 
 
 def by_method(answers: pl.DataFrame, column: str) -> dict[str, float]:
@@ -168,7 +169,7 @@ def test_consistency_worsens_without_carve_out_and_far_more_without_turning(answ
 
 
 def verdict(answers: pl.DataFrame, column: str, model: str, method: str) -> Verdict:
-    return judge(Stated("", "", Kind.UNCHANGED), irminsul.off(column, model, method)(answers)).verdict
+    return judge(Stated("", "", Kind.UNCHANGED), irminsul.off(column, model, method, "short")(answers)).verdict
 
 
 @pytest.mark.parametrize("wrong", irminsul.WRONG)
@@ -187,9 +188,11 @@ def test_the_study_says_so_if_a_wrong_cache_passes(answers: pl.DataFrame) -> Non
 
 
 def test_consistency_is_judged_where_much_is_reused(answers: pl.DataFrame) -> None:
-    """The prompts are those of the reuse claim: where little is reused, nothing can go wrong."""
-    assert answers.filter(method="irminsul")["reused_share"].mean() > 0.5
-    assert set(answers["style"]) <= set(irminsul.STYLES)
+    """The prompts are those of the reuse claim, the long ones: where little is reused, nothing can go wrong."""
+    off = {"short": 0.0, "long": 0.2}
+    rows = [answers.with_columns(style=pl.lit(style), differs=pl.lit(wrong)) for style, wrong in off.items()]
+    said = {answer.id: answer for answer in runner.judge(catalogue.study("irminsul"), pl.concat(rows))}
+    assert said["answers"].measured == pytest.approx(0.2)
 
 
 def test_reuse_computes_fewer_tokens(answers: pl.DataFrame) -> None:

@@ -118,8 +118,8 @@ def test_the_row_is_what_the_winner_does_when_it_runs() -> None:
     again = simulate(search.requests, parse(row["fleet"]), LeastRequests())
     assert row["attainment"] == again.attainment(search.slo) >= 0.95
     assert row["goodput_per_gpu"] == pytest.approx(again.goodput(search.slo) / row["gpus"])
-    tokens = float(search.requests.output.sum())
-    assert row["usd_per_mtok"] == pytest.approx(row["usd_per_hour"] * again.makespan / 3600 / tokens * 1e6)
+    flow = again.flow
+    assert row["usd_per_mtok"] == pytest.approx(row["usd_per_hour"] * flow.seconds / 3600 / flow.tokens * 1e6)
 
 
 def test_where_nothing_serves_in_time_the_nearest_is_told() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.record import traces
-from assay.record.types import NotMeasured
 from assay.serving import lmetric
 from assay.serving.baselines.routers import BASELINES, Linear
 from assay.serving.engine.simulator import simulate
@@ -129,16 +128,10 @@ def test_every_rival_of_the_specification_stands_in_the_table() -> None:
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def path() -> str:
-    try:
-        return str(traces.find(TRACE))
-    except NotMeasured as reason:
-        pytest.skip(str(reason))
-
-
+@pytest.mark.traces
 @pytest.mark.parametrize("seed", [0, 1000, 77_000])
-def test_nobody_is_judged_on_what_the_weight_was_tuned_on(path: str, seed: int) -> None:
+def test_nobody_is_judged_on_what_the_weight_was_tuned_on(seed: int) -> None:
+    path = str(traces.find(TRACE))
     whole = lmetric._whole(path)
     judged, other = (make("conversation", path, 500, seed, tuning) for tuning in (False, True))
     at, at_other = (_place(whole, part) for part in (judged, other))
@@ -152,13 +145,25 @@ def _place(whole: Requests, part: Requests) -> int:
     return int(np.flatnonzero((rows == part.prompt).all(axis=1))[0])
 
 
+@pytest.mark.traces
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_no_turn_of_the_study_comes_before_the_answer_it_holds(path: str, workload: str) -> None:
-    trace = lmetric.at_load(make(workload, path, 800, 5), 0.85)
+def test_no_turn_of_the_study_comes_before_the_answer_it_holds(workload: str) -> None:
+    trace = lmetric.at_load(make(workload, str(traces.find(TRACE)), 800, 5), 0.85)
     outcome = simulate(trace, parse(FLEET), LMetric())
     assert outcome.loop == "closed"
     assert (trace.after >= 0).mean() > 0.1  # type: ignore[operator]
     assert outcome.early == 0.0
+
+
+@pytest.mark.parametrize("workload", ["chat", "agents"])
+def test_the_load_is_what_is_sent_and_not_what_the_trace_would_like_to_send(workload: str) -> None:
+    """At the rate of the trace itself, sessions that wait for answers sent 64 and 77 % of what the fleet can do."""
+    drawn = make(workload, "", 2000, 3)
+    records, judged = lmetric.late(
+        simulate(lmetric.at_load(drawn, 0.85), parse(FLEET), BASELINES["vllm-v1"](), record=False)
+    )
+    sent = records["arrival"][judged]
+    assert len(sent) / (sent.max() - sent.min()) == pytest.approx(0.85 * saturated(drawn), rel=0.03)
 
 
 def test_what_is_measured_is_the_second_half(agents: Requests) -> None:
@@ -169,7 +174,9 @@ def test_what_is_measured_is_the_second_half(agents: Requests) -> None:
     assert steady(outcome)["ttft_mean"] == pytest.approx(outcome.ttft[late].mean())
 
 
-def test_a_case_has_a_row_for_everyone_and_says_the_weight(path: str) -> None:
+@pytest.mark.traces
+def test_a_case_has_a_row_for_everyone_and_says_the_weight() -> None:
+    path = str(traces.find(TRACE))
     rows = lmetric.compare_at("agents", path, 0.85, 600, 11)
     assert {"lmetric", *lmetric.JUDGES, *PRODUCTION.values(), "linear, best weight"} <= rows.keys()
     for name in PRODUCTION.values():

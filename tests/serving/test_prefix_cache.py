@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from assay.serving import RoundRobin, parse, read, simulate
 from assay.serving.engine.prefix_cache import (
     clear,
     extend,
@@ -197,3 +200,16 @@ def test_two_who_compute_the_same_blocks_do_not_share_them() -> None:
         pair.go_on(r, 1)
         pair.go_on(s, 1)
         pair.compare()
+
+
+def test_a_prompt_that_ends_inside_a_shared_block_keeps_nobody_from_writing_on(tmp_path: Path) -> None:
+    """Published ids stand for 512 tokens; the first prompt ends in the second one's, and goes on to decode for long."""
+    rows = [{"timestamp": 0, "input_length": 600, "output_length": 2000, "hash_ids": [1, 2]}]
+    rows += [
+        {"timestamp": 1000 * second, "input_length": 2040, "output_length": 4, "hash_ids": [1, 2, 3, 4]}
+        for second in (1, 2, 3)
+    ]
+    trace = tmp_path / "mooncake.jsonl"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outcome = simulate(read(trace), parse("1xh200:qwen3-8b"), RoundRobin())
+    assert outcome.table["cached"].to_list() == [0, 592, 2032, 2032]  # the third found 592, too

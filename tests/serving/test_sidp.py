@@ -195,7 +195,7 @@ def test_the_claims_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     systems = jobs.group_by("name", "system").agg(pl.col("tokens_per_second").sum()).rows_by_key(["name", "system"])
     best = max(systems[name, "sidp"][0][0] / systems[name, "dp"][0][0] for name in sidp.MODELS)
     assert answers["throughput"].measured >= best * (1 - 1e-9)
-    assert answers["throughput"].cases.endswith("jobs")
+    assert answers["throughput"].cases.endswith("cases")
     assert not answers["best-cuts"].stated
     assert sidp.plot(table).to_dict()
 

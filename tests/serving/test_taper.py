@@ -9,10 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from assay.record import traces
 from assay.record.errors import BadInput
 from assay.record.lab import Lab
-from assay.record.types import NotMeasured
 from assay.serving import taper
 from assay.serving.taper import BLIND, MAIN, POLICIES, QUICK, TAPER, attained, run, traffic
 from assay.serving.taper.branch_engine import serve
@@ -130,11 +128,8 @@ def test_a_load_gives_a_row_for_every_policy_and_the_plot_draws(capacities: pl.D
     assert taper.plot(pl.concat([capacities, loads], how="diagonal_relaxed")).to_dict()
 
 
+@pytest.mark.traces
 def test_azure_conversations_can_carry_the_branches() -> None:
-    try:
-        traces.find(taper.AZURE)
-    except NotMeasured as missing:
-        pytest.skip(str(missing))
     trace = traffic("azure", 0.5, 100, seed=0)
     assert len(trace) == 100
     assert 0.3 < trace.branching.mean() < 0.7

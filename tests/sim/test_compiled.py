@@ -45,7 +45,7 @@ def small(root: Path) -> Path:
     for folder in ("", "record", "sim"):
         (root / "assay" / folder).mkdir(parents=True)
         (root / "assay" / folder / "__init__.py").touch()
-    for place in ("record/sources.py", "sim/compiled.py"):
+    for place in ("record/sources.py", "sim/compiled.py", "sim/parallel.py"):
         shutil.copy2(SOURCE / place, root / "assay" / place)
     for name, text in KERNELS.items():
         (root / "assay" / "sim" / f"{name}.py").write_text(text)
@@ -95,7 +95,7 @@ def test_a_kernel_belongs_to_the_closures_that_contain_it(tmp_path: Path, monkey
     assert changed_by("sim/base.py") == {"base", "top"}
     assert changed_by("sim/apart.py") == {"apart"}
     assert changed_by("sim/constants.py") == {"constants", "base", "top"}
-    assert changed_by("sim/compiled.py") == changed_by("record/sources.py") == set()
+    assert changed_by("sim/compiled.py") == changed_by("sim/parallel.py") == changed_by("record/sources.py") == set()
 
 
 def test_a_users_own_kernel_is_kept_as_numba_does_it() -> None:

@@ -10,8 +10,8 @@ from assay.record.errors import BadInput
 from assay.sim import hardware
 from assay.sim.hardware import Device, device, devices
 
-NEEDED = """a100 a100-40g a800 h100 h200 b200 h20 l4 l40s a40 a10g rtx4090 mi300x mi250x max1550 ascend910b
-xeon""".split()
+NEEDED = """a100 a100-40g a800 h100 h200 b200 h800 h20 gb200 l4 l40s a40 a10g rtx4090 mi300x mi250x max1550 tpu-v5p
+ascend910b xeon""".split()
 every_device = pytest.mark.parametrize("record", devices(), ids=lambda record: record.name)
 
 

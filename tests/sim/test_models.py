@@ -16,7 +16,8 @@ from assay.sim.models import Model, model
 
 NEEDED = """llama-3-8b llama-3.1-8b llama-3.2-1b llama-3.2-3b llama-3-70b llama-3.1-70b llama-3.1-405b llama-2-7b
 llama-2-70b qwen1.5-1.8b qwen2.5-72b qwen3-0.6b qwen3-8b qwen3-32b qwen3-30b-a3b mixtral-8x22b qwen2-57b-a14b
-deepseek-v3 deepseek-v2-lite gemma-3-27b qwen3-next-80b-a3b nemotron-h-8b""".split()
+deepseek-v3 deepseek-v2-lite gemma-3-27b qwen3-next-80b-a3b nemotron-h-8b
+kimi-k2 llama-4-scout llama-4-maverick glm-4.5 phi-3-mini""".split()
 every_model = pytest.mark.parametrize("shape", models.models(), ids=lambda shape: shape.name)
 TINY = {
     "model_type": "llama",

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from assay.record import traces
 from assay.record.errors import BadInput
-from assay.record.types import NotMeasured
 from assay.sim import op_surface, vidur_profiles
 from assay.sim.profile_db import ProfileDB, fit, monotone, step_cost
 
@@ -159,13 +158,11 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.traces
 @pytest.mark.parametrize(("device", "known", "wanted"), CASES)
 def test_published_operator_times_are_predicted_across_models(device: str, known: str, wanted: str) -> None:
     """Median error over operators, tokens and tensor-parallel degrees at most 10 %, no operator's above 15 %."""
-    try:
-        folder = traces.find("vidur_profiles")
-    except NotMeasured as absent:
-        pytest.skip(str(absent))
+    folder = traces.find("vidur_profiles")
     tables = {m: vidur_profiles.read(folder / f"{device}_Llama-2-{m}-hf_mlp.csv") for m in (known, wanted)}
     predicted = vidur_profiles.transfer(tables[known], tables[wanted], vidur_profiles.MULTIPROCESSORS[device])
     errors = predicted.with_columns(error=(pl.col("predicted") / pl.col("seconds") - 1).abs())

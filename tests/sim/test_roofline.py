@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import os
 import statistics
 import time
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.record import traces
 from assay.record.errors import BadInput
 from assay.sim import roofline as module
 from assay.sim.hardware import device, devices
@@ -29,7 +28,6 @@ LAYOUTS = [
 ]  # fmt: skip
 layouts = st.sampled_from(LAYOUTS)
 unhurried = settings(deadline=None)  # the first call compiles
-TRACES = Path(os.environ.get("ASSAY_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
 
 
 @pytest.mark.parametrize("text", LAYOUTS)
@@ -293,6 +291,7 @@ def test_a_cost_is_built_in_thirty_milliseconds(text: str) -> None:
 # beside measurements
 
 
+@pytest.mark.traces
 @pytest.mark.parametrize("size", ["7b", "70b"])
 @pytest.mark.parametrize("name", ["a100", "h100"])
 def test_matrices_agree_with_vidurs_measurements(name: str, size: str) -> None:
@@ -300,9 +299,7 @@ def test_matrices_agree_with_vidurs_measurements(name: str, size: str) -> None:
 
     Not an independent check: the default efficiencies were chosen with the 70B tables in view.
     """
-    path = TRACES / "vidur_profiles" / f"{name}_Llama-2-{size}-hf_mlp.csv"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there; ASSAY_TRACES may name another folder")
+    path = traces.find("vidur_profiles") / f"{name}_Llama-2-{size}-hf_mlp.csv"
     measured = defaultdict(list)
     columns = [f"time_stats.{op}.median" for op in ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")]
     with path.open() as file:

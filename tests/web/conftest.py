@@ -24,7 +24,7 @@ from assay.record.doctor import browser as find_browser
 from tests.conftest import Package, copied
 
 PATIENCE = 180.0  # seconds: the first start of a version compiles
-_URL = re.compile(r"assay web on http://(\S+?):(\d+):")
+_URL = re.compile(r"assay web on http://(\S+?):(\d+)/\?token=(\S+) ")
 
 # A paper whose cases wait until a file lets them go: what happens meanwhile is decided, not timed.
 GATED = '''\
@@ -69,12 +69,13 @@ class Bench:
     """`assay web` as a process."""
 
     def __init__(self, environment: dict[str, str], *arguments: str, folder: Path | None = None) -> None:
-        command = [sys.executable, "-m", "assay.cli.main", "web", "--port", "0", *arguments]
+        command = [sys.executable, "-m", "assay.cli.main", "web", *arguments]
         self.process = subprocess.Popen(
             command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         self.lines: list[str] = []
-        self.host, self.port = "", 0
+        self._given = environment.get("ASSAY_WEB_TOKEN", "")
+        self.host, self.port, self.token = "", 0, ""
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -91,7 +92,7 @@ class Bench:
         for line in self.process.stderr:
             self.lines.append(line)
             if found := _URL.match(line):
-                self.host, self.port = found[1], int(found[2])
+                self.host, self.port, self.token = found[1], int(found[2]), self._given or found[3]
                 self._ready.set()
         self._ready.set()
 
@@ -107,9 +108,10 @@ class Bench:
         return "".join(self.lines)
 
     def ask(self, method: str, path: str, body: Any = None, **heads: str) -> tuple[int, dict[str, str], bytes]:
-        """One request; a body that is no bytes is sent as JSON."""
+        """One request, with the token unless heads say otherwise; a body that is no bytes is sent as JSON."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        fields = {name.replace("_", "-"): value for name, value in heads.items()}
+        fields = {"authorization": f"Bearer {self.token}"}
+        fields |= {name.replace("_", "-"): value for name, value in heads.items()}
         if body is not None and not isinstance(body, bytes):
             body, fields = json.dumps(body).encode(), {"content-type": "application/json"} | fields
         try:
@@ -234,7 +236,7 @@ def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
         page.on("console", lambda message: _trouble(troubles, message))
         page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
         page.on("request", lambda r: r.url.startswith((bench.url, "data:", "blob:")) or troubles.append(r.url))
-        page.goto(bench.url + path)
+        page.goto(f"{bench.url}{path}{'&' if '?' in path else '?'}token={bench.token}")
         return page
 
     yield open_page
@@ -244,6 +246,7 @@ def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
 
 
 def _trouble(troubles: list[str], message: Any) -> None:
-    """What a page complains of; an answer that refuses is told to people, and by the browser here as well."""
-    if message.type in ("error", "warning") and "the server responded with a status of 4" not in message.text:
+    """What a page complains of; refusals and absence it tells people itself, and the browser tells them here, too."""
+    told = ("the server responded with a status of 4", "net::ERR_CONNECTION_REFUSED")
+    if message.type in ("error", "warning") and not any(one in message.text for one in told):
         troubles.append(message.text)

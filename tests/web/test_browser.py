@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from assay.record import catalogue
+from assay.web.security import opener
 from tests.web.browsing import BROWSER, Open, shot
 from tests.web.conftest import Bench, Gated, until
 
@@ -34,6 +38,14 @@ def test_div_is_run_from_the_page_to_its_verdict(bench: Bench, visit: Open) -> N
     assert page.locator(".entry:visible .headline").first.inner_text().endswith("reproduced")
     page.locator(".forest a").first.click()  # through to the paper
     page.wait_for_selector("section[aria-labelledby=runs] tbody tr")
+
+
+def test_a_private_page_leads_to_the_workbench(bench: Bench, visit: Open, tmp_path: Path) -> None:
+    page = visit(bench).context.browser.new_context().new_page()
+    page.goto(opener(tmp_path, f"{bench.url}/compare?token={bench.token}").as_uri())
+    page.wait_for_selector("h1:has-text('Compare')")
+    assert page.url == f"{bench.url}/compare"
+    page.context.close()
 
 
 def test_the_record_holds_every_paper_and_filters_in_the_address(bench: Bench, visit: Open) -> None:
@@ -63,6 +75,40 @@ def test_a_study_is_cancelled_and_resumed_and_two_browsers_see_it(gated: Gated, 
     assert first.locator(".claims .chip").count() >= 2
     second.reload()
     assert second.locator("section[aria-labelledby=runs] tbody tr").count() == 1
+
+
+def test_a_page_whose_scripts_come_slowly_follows_what_runs(gated: Gated, visit: Open) -> None:
+    first = visit(gated, "/papers/third-paper.html")
+    first.click(".go")
+    late = first.context.new_page()
+    listed: list[str] = []
+    late.on("response", lambda answer: listed.append(answer.url) if answer.url.endswith("/api/jobs") else None)
+
+    def after_a_while(route: Any) -> None:
+        for _ in range(20):
+            late.wait_for_timeout(100)
+            if listed:  # what runs would be known before anybody listens
+                break
+        route.continue_()
+
+    late.route("**/static/run.js", after_a_while)
+    late.goto(f"{gated.url}/papers/third-paper.html")
+    late.wait_for_selector(".progress:not([hidden])")
+
+
+def test_seven_tabs_on_a_running_study_leave_room_for_its_cancel(gated: Gated, visit: Open) -> None:
+    """A browser has six connections for all its tabs of an address: no tab may keep one."""
+    first = visit(gated, "/papers/third-paper.html")
+    first.fill("[name=seeds]", "2")
+    first.click(".go")
+    first.wait_for_selector(".progress .cases li")
+    tabs = [first.context.new_page() for _ in range(7)]
+    for tab in tabs:
+        tab.goto(f"{gated.url}/papers/third-paper.html")
+        tab.wait_for_selector(".progress .cases li")
+    tabs[-1].click(".run .stop")
+    for tab in (first, *tabs):
+        tab.wait_for_selector(".progress .told:has-text('finished cases are kept')")
 
 
 PAGES = ("/", "/papers/div.html", "/compare", "/compare/serving" + SMALL, "/live")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.web.browsing import BROWSER, Open, answers, at_rest, drop, shot
-from tests.web.conftest import Bench, mooncake, until
+from tests.web.conftest import Bench, environment, mooncake, until
 
 pytestmark = [pytest.mark.alone, *BROWSER]
 WORKS = """class Mine:
@@ -72,6 +73,99 @@ def test_policies_that_work_raise_and_never_return_are_each_one_message(bench: B
     assert "a class with a method route" in page.text_content(".told.bad")
     page.click(".ask .go")  # and the server lives
     page.wait_for_selector(".told:has-text('answered in')")
+
+
+def test_a_drop_takes_the_place_of_what_was_and_a_bad_file_can_be_taken_out(
+    bench: Bench, visit: Open, tmp_path: Path
+) -> None:
+    page = visit(bench, "/compare/serving" + SMALL)
+    answers(page, 1)
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"no": "request"}\n')
+    drop(page, bad)
+    page.wait_for_selector(".told.bad")
+    assert page.locator(".answer *").count() == 0  # what stood there answered another question
+    assert page.locator(".dropped li").all_inner_texts()[0].startswith("bad.jsonl")
+    drop(page, mooncake(tmp_path / "good.jsonl"))
+    answers(page, 2)
+    assert [text.split()[0] for text in page.locator(".dropped li").all_inner_texts()] == ["good.jsonl×"] or [
+        text.partition("×")[0].strip() for text in page.locator(".dropped li").all_inner_texts()
+    ] == ["good.jsonl"]
+    page.click(".dropped button")
+    assert page.locator(".dropped li").count() == 0 and "trace=" not in page.url
+
+
+def test_a_comparison_is_listed_on_every_page_and_two_reloads_lock_nobody_out(bench: Bench, visit: Open) -> None:
+    never = {"name": "serving", "code": NEVER, "options": {"trace": ["chat"], "limit": ["60"], "policies": ["lmetric"]}}
+    _, job = bench.json("POST", "/api/comparisons", never)
+    page = visit(bench, "/")
+    page.wait_for_selector(".running:has-text('serving (comparison)')")
+    page.click(".running button")
+    until(lambda: bench.json("GET", f"/api/jobs/{job['id']}")[1]["state"] == "stopped")
+    page.wait_for_selector(".running", state="hidden")
+    page = visit(bench, "/compare/serving" + SMALL)
+    for _ in range(4):
+        page.reload()
+    answers(page, 1)
+
+
+def test_another_pages_link_gets_no_answer(bench: Bench, chromium: Any) -> None:
+    """To a browser localhost and 127.0.0.1 are two sites."""
+    page = chromium.new_context().new_page()
+    try:
+        page.goto(f"{bench.url}/compare?token={bench.token}")
+        jobs = bench.json("GET", "/api/jobs")[1]
+        link = f"http://localhost:{bench.port}/compare/serving{SMALL}"
+        page.evaluate("(to) => { document.body.innerHTML = `<a href='${to}'>look</a>`; }", link)
+        page.click("a")
+        page.wait_for_url(link)
+        assert "a token is needed" in page.content()  # it does not even get the cookie
+        assert bench.json("GET", "/api/jobs")[1] == jobs
+    finally:
+        page.context.close()
+
+
+def test_a_question_that_a_link_brought_waits_for_a_click(bench: Bench, visit: Open) -> None:
+    """As the server answers who comes from elsewhere and has the cookie: a page of another port of this machine."""
+    page = visit(bench, "/compare")
+    page.route(
+        "**/compare/serving?*", lambda route: route.fulfill(body=_from_elsewhere(route), content_type="text/html")
+    )
+    jobs = bench.json("GET", "/api/jobs")[1]
+    page.goto(bench.url + "/compare/serving" + SMALL)
+    page.wait_for_selector(".told:has-text('press Compare')")
+    assert page.input_value("#f-fleet") == "2xh200:qwen3-8b"
+    assert bench.json("GET", "/api/jobs")[1] == jobs
+    page.click(".ask .go")
+    answers(page, 1)
+
+
+def _from_elsewhere(route: Any) -> str:
+    return route.fetch(headers=route.request.headers | {"sec-fetch-site": "same-site"}).text()
+
+
+def test_after_a_restart_the_page_says_so_and_goes_on(visit: Open, tmp_path: Path) -> None:
+    first = Bench(environment(tmp_path / "home"), "--allow-code", folder=tmp_path)
+    try:
+        page = visit(first, "/compare/serving" + SMALL)
+        answers(page, 1)
+        page.click(".editor summary")
+        page.fill("#code", NEVER)
+        page.click(".try")
+        until(lambda: any(job["state"] == "running" for job in first.json("GET", "/api/jobs")[1]))
+    finally:
+        first.stop()
+    page.wait_for_selector(".told:has-text('does not answer')")
+    second = Bench(environment(tmp_path / "home"), "--port", str(first.port), folder=tmp_path)
+    try:
+        assert second.token == first.token
+        page.wait_for_selector(
+            ".told:has-text('code of your own runs only after')"
+        )  # it asked the new one, who may not
+        page.click(".ask .go")
+        page.wait_for_selector(".told:has-text('answered in')")
+    finally:
+        second.stop()
 
 
 def test_with_the_keyboard_alone(bench: Bench, visit: Open) -> None:

@@ -35,7 +35,8 @@ def test_schemathesis_finds_nothing(bench: Bench, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("schemathesis")
     done = subprocess.run(
         [
-            str(program), "run", str(schema), "--url", bench.url, "--checks", "all", "--exclude-checks",
+            str(program), "run", str(schema), "--url", bench.url, "--header", f"Authorization: Bearer {bench.token}",
+            "--checks", "all", "--exclude-checks",
             "positive_data_acceptance", "--max-examples", "15", "--generation-deterministic", "--phases",
             "examples,coverage,fuzzing", "--request-timeout", "30",
         ],

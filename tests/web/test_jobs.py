@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
 import shlex
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from random import Random
+from typing import Any
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+pytest.importorskip("starlette")
+
+from assay.web import jobs
 from tests.web.conftest import Bench, Gated, environment, mooncake, until
 
 PAPER = {"key": "third-paper", "seeds": "2"}
@@ -22,7 +31,7 @@ def test_a_cancelled_study_keeps_its_finished_cases_and_the_next_run_resumes(gat
     _, job = gated.json("POST", "/api/runs", PAPER)
     assert job["state"] == "running" and job["command"] == "assay run third-paper --seeds 2"
     until(lambda: len(gated.trials) >= 2)  # the small cases are through, the others wait at the gate
-    until(lambda: b'"case"' in _events(gated, job["id"]))
+    until(lambda: sum(event["event"] == "case" for event in events(gated, job["id"])) >= 2)
     assert gated.json("POST", "/api/runs", PAPER)[1]["id"] == job["id"]  # who asks again joins
     assert gated.json("DELETE", f"/api/jobs/{job['id']}")[0] == 202
     ended = gated.wait(job["id"])
@@ -46,20 +55,8 @@ def test_a_cancelled_study_keeps_its_finished_cases_and_the_next_run_resumes(gat
             assert "sandbox" in heads["content-security-policy"]
 
 
-def _events(bench: Bench, job: str) -> bytes:
-    """What a job has said so far: the stream stays open, so only its beginning is read."""
-    import socket
-
-    with socket.create_connection(("127.0.0.1", bench.port), timeout=30) as link:
-        link.sendall(f"GET /api/jobs/{job}/events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
-        link.settimeout(1.0)
-        found = b""
-        try:
-            while part := link.recv(65536):
-                found += part
-        except TimeoutError:
-            pass
-    return found
+def events(bench: Bench, job: str, after: int = 0) -> list[dict]:
+    return bench.json("GET", f"/api/jobs/{job}/events?after={after}")[1]["events"]
 
 
 def test_two_runs_are_compared_claim_by_claim(gated: Gated) -> None:
@@ -86,6 +83,95 @@ def test_a_study_that_cannot_run_says_why_in_one_line(bench: Bench) -> None:
         status, told = bench.json("POST", "/api/runs", {"key": "div"} | wrong)
         assert status == 400 and "\n" not in told["error"], wrong
     assert bench.json("GET", "/api/jobs/0000")[0] == 404
+
+
+class Silent:
+    """A process that never answers."""
+
+    alive = True
+
+    async def ask(self, request: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        await asyncio.get_running_loop().create_future()
+        yield {}
+
+    def interrupt(self) -> None:
+        self.alive = False
+
+    async def end(self) -> None:
+        self.alive = False
+
+
+def silent_jobs(monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float] = lambda: 0.0) -> jobs.Jobs:
+    """Jobs whose processes never answer, by a clock of the test's."""
+
+    async def start(folder: Path, code: bool = False) -> Silent:
+        return Silent()
+
+    monkeypatch.setattr(jobs.Worker, "start", start)
+    return jobs.Jobs(clock=clock)
+
+
+def test_a_comparison_ends_when_nobody_has_looked_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    async def drill() -> None:
+        nonlocal now
+        here = silent_jobs(monkeypatch, lambda: now)
+        left = here.start("compare", "div", "assay compare div", {"words": []}, limit=1e9)
+        kept = here.start("compare", "serving", "assay compare serving", {"words": []}, limit=1e9)
+        study = here.start("run", "div", "assay run div", {}, limit=1e9)
+        for second in range(0, 90, 10):  # a page asks for one of them every ten seconds
+            now = float(second)
+            here.get(kept.id)
+            await here.end_unseen()
+            assert (left.state == "running") == (second < jobs.UNSEEN)
+        assert "no page had asked" in left.message
+        assert kept.state == study.state == "running"  # a study goes on: its cases are kept
+        await here.close()
+
+    asyncio.run(drill())
+
+
+def test_two_reloads_join_what_they_asked_and_lock_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def drill() -> None:
+        here = silent_jobs(monkeypatch)
+        first = here.start("compare", "serving", "…", {"words": ["--rate", "x2"]}, limit=1e9)
+        assert here.start("compare", "serving", "…", {"words": ["--rate", "x2"]}, limit=1e9) is first
+        other = here.start("compare", "serving", "…", {"words": ["--rate", "x4"]}, limit=1e9)
+        with pytest.raises(jobs.Busy, match="serving and serving run already; wait for one, or cancel one"):
+            here.start("compare", "div", "…", {"words": []}, limit=1e9)
+        await here.cancel(other)  # at once, while its process is only being started
+        assert other.state == "stopped"
+        assert here.start("compare", "div", "…", {"words": []}, limit=1e9).state == "running"
+        await here.close()
+
+    asyncio.run(drill())
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.randoms(use_true_random=False))
+def test_progress_never_runs_backwards_and_counts_every_case_once(totals: list[int], random: Random) -> None:
+    progress, before = jobs.Progress(), 0
+    for total in totals:
+        progress.take(0, total)
+        for done in range(1, total + 1):
+            late = random.choice([done, done, max(1, done - 1)])  # words of two workers may cross
+            progress.take(done, total)
+            progress.take(late, total)
+            assert progress.done >= before
+            before = progress.done
+    assert progress.done == sum(totals) and progress.experiment == len(totals)
+
+
+def test_every_running_job_is_listed_and_can_be_cancelled(bench: Bench) -> None:
+    slow = "class Slow:\n    def route(self, request, fleet):\n        while True:\n            pass\n"
+    options = {"trace": ["chat"], "limit": ["60"], "policies": ["lmetric"], "fleet": ["2xh200:qwen3-8b"]}
+    asked = {"name": "serving", "options": options, "code": slow}
+    _, job = bench.json("POST", "/api/comparisons", asked)
+    assert bench.json("POST", "/api/comparisons", asked)[1]["id"] == job["id"]  # as a reloaded page asks
+    listed = [one for one in bench.json("GET", "/api/jobs")[1] if one["state"] == "running"]
+    assert [(one["id"], one["kind"]) for one in listed] == [(job["id"], "compare")]
+    assert bench.json("DELETE", f"/api/jobs/{job['id']}")[0] == 202
+    assert bench.wait(job["id"])["message"] == "cancelled"
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +229,7 @@ def test_html_in_a_trace_and_in_a_policy_is_only_text(bench: Bench, tmp_path: Pa
     assert ended["state"] == "done", ended
     for file in ("page.html",):
         assert evil not in bench.ask("GET", f"/api/jobs/{job['id']}/take/{file}")[2].decode()
-    parts = _all_events(bench, job["id"])
+    parts = events(bench, job["id"])
     assert any("html" in part for part in parts) and evil not in "".join(part.get("html", "") for part in parts)
     _, job = bench.json("POST", "/api/comparisons", {"name": "serving", "options": options, "code": code})
     ended = bench.wait(job["id"])
@@ -151,17 +237,13 @@ def test_html_in_a_trace_and_in_a_policy_is_only_text(bench: Bench, tmp_path: Pa
     assert evil not in bench.ask("GET", f"/papers/{quote(evil)}.html", accept="text/html")[2].decode()
 
 
-def _all_events(bench: Bench, job: str) -> list[dict]:
-    body = bench.ask("GET", f"/api/jobs/{job}/events")[2].decode()
-    return [json.loads(line.removeprefix("data: ")) for line in body.splitlines() if line.startswith("data: ")]
-
-
-def test_a_client_that_was_cut_off_goes_on_where_it_was(bench: Bench, answered: dict) -> None:
-    whole = _all_events(bench, answered["id"])
+def test_who_asks_again_gets_what_came_since(bench: Bench, answered: dict) -> None:
+    whole = events(bench, answered["id"])
     assert whole[-1]["event"] == "end"
-    body = bench.ask("GET", f"/api/jobs/{answered['id']}/events", last_event_id=str(len(whole) - 1))[2]
-    assert body.count(b"data: ") == 1
-    assert bench.ask("GET", f"/api/jobs/{answered['id']}/events", last_event_id="x")[0] == 400
+    assert events(bench, answered["id"], len(whole) - 1) == whole[-1:]
+    assert events(bench, answered["id"], len(whole)) == []
+    for wrong in ("x", "-1", "1e3", "9" * 20):
+        assert bench.ask("GET", f"/api/jobs/{answered['id']}/events?after={wrong}")[0] == 400
 
 
 def test_policies_that_raise_and_that_are_none_get_one_line_and_the_server_lives(bench: Bench) -> None:

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from assay.record import traces
 from assay.record.errors import BadInput
-from assay.record.types import NotMeasured
 from assay.workloads import chakra, chakra_attributes, chakra_json
 from assay.workloads.chakra import COLL, COMP, Graph
 from assay.workloads.chakra_frame import numbered, positions
@@ -86,11 +85,7 @@ def streams(draw: Any) -> tuple[Any, list[Any]]:
 
 
 def sample(archive: str, ending: str) -> bytes:
-    try:
-        path = traces.find("chakra") / archive
-    except NotMeasured as why:
-        pytest.skip(str(why))
-    with tarfile.open(path) as packed:
+    with tarfile.open(traces.find("chakra") / archive) as packed:
         member = next(m for m in packed if m.name.endswith(ending) and not Path(m.name).name.startswith("._"))
         file = packed.extractfile(member)
         assert file is not None
@@ -255,6 +250,7 @@ def test_a_suffix_that_is_no_traces_is_refused(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ the samples
 
 
+@pytest.mark.traces
 def test_the_published_protobuf_sample_is_written_back_byte_for_byte() -> None:
     content = sample("feeder_tests_trace.tar.gz", ".et")
     graph = chakra.decode(content, "chakra.0.et")
@@ -268,6 +264,7 @@ def test_the_published_protobuf_sample_is_written_back_byte_for_byte() -> None:
         assert graph.attributes(i) == said and size[i] == said.get("comm_size", 0)
 
 
+@pytest.mark.traces
 def test_the_published_samples_flaws_are_kept() -> None:
     graph = chakra.decode(sample("feeder_tests_trace.tar.gz", ".et"))
     waits = np.repeat(graph.id, np.diff(graph.ctrl_deps.at))
@@ -277,6 +274,7 @@ def test_the_published_samples_flaws_are_kept() -> None:
     assert int(collectives.sum()) == 21 and int((collectives & graph.has("comm_type")).sum()) == 7
 
 
+@pytest.mark.traces
 @pytest.mark.parametrize(("ending", "exact"), [("/chakra.0.json", True), ("small_chakra.0.json", False)])
 def test_the_published_json_samples_are_written_back_key_by_key(ending: str, exact: bool) -> None:
     content = sample("json_trace.tar.gz", ending)
@@ -292,11 +290,9 @@ def test_the_published_json_samples_are_written_back_key_by_key(ending: str, exa
     assert json.loads(chakra_json.encode(through)) == before
 
 
+@pytest.mark.traces
 def test_an_archive_with_one_trace_is_read_and_one_with_two_names_them() -> None:
-    try:
-        folder = traces.find("chakra")
-    except NotMeasured as why:
-        pytest.skip(str(why))
+    folder = traces.find("chakra")
     assert len(chakra.read(folder / "feeder_tests_trace.tar.gz")) == 3664
     assert [len(graph) for graph in chakra.read_all(folder / "json_trace.tar.gz")] in ([3664, 7], [7, 3664])
     with pytest.raises(BadInput, match=r"holds 2 traces \(.*chakra"):

@@ -15,7 +15,6 @@ from scipy.stats import ks_2samp, spearmanr
 
 from assay.workloads.chat import Agents, Chat, Lengths, chat, day_curve, fit
 from assay.workloads.prefixes import infinite_cache_hit, previous, shared_tokens, turns
-from assay.workloads.public_traces import named
 from assay.workloads.request_files import read
 from assay.workloads.request_summary import burstiness, counts
 from assay.workloads.requests import Requests
@@ -178,12 +177,10 @@ def alike(trace: Requests, made: Requests) -> None:
         assert (turns(made) >= 0).mean() == pytest.approx((turns(trace) >= 0).mean(), abs=0.02)
 
 
+@pytest.mark.traces
 @pytest.mark.parametrize("name", ["mooncake-conversation", "azure-2023-conv"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_fitted_to_a_real_trace(name: str, seed: int) -> None:
-    public = named(name)
-    if public is None or public.path is None:
-        pytest.skip(f"the trace {name} is not at hand (ASSAY_TRACES)")
     trace = read(name, dejitter=True)
     alike(trace, fit(trace).generate(len(trace), seed))
 

@@ -111,11 +111,9 @@ def test_mutated_files_are_read_or_refused_never_worse(
         assert "\n" not in str(refused)
 
 
+@pytest.mark.traces
 def test_the_public_record_of_cloud_machines_is_read() -> None:
-    base = traces.folder()
-    if base is None or not (base / "azure_vm_noise").is_dir():
-        pytest.skip("the trace azure_vm_noise is not at hand")
-    frame = long_series.read(base / "azure_vm_noise" / "pg_ro_westus2_d8sv5.csv")
+    frame = long_series.read(traces.find("azure_vm_noise") / "pg_ro_westus2_d8sv5.csv")
     parts = long_series.split(frame)
     assert [part.name for part in parts] == ["0", "1", "2"]
     assert long_series.natural_step(parts[1]) == 7200.0

@@ -128,3 +128,26 @@ def test_noise_gives_a_value_or_one_line(noise: bytes) -> None:
         plain_pickle.loads(noise)
     except BadInput as refused:
         assert "offset" in str(refused)
+
+
+@given(value=DATA, protocol=st.integers(0, 5))
+def test_a_reader_of_records_reads_plain_data_alike(value: Any, protocol: int) -> None:
+    data = pickle.dumps(value, max(protocol, 3))
+    assert plain_pickle.loads(data, inert=True) == pickle.loads(data)
+
+
+@pytest.mark.parametrize("protocol", [4, 5])  # before, the function itself was found by a call
+def test_a_record_says_what_would_have_been_called_and_nothing_is(tmp_path: Path, protocol: int) -> None:
+    target = tmp_path / "made"
+    read = plain_pickle.loads(pickle.dumps({"entries": [Runs(str(target))]}, protocol), inert=True)
+    (record,) = read["entries"]
+    assert record.name == "pathlib.Path.touch"
+    assert not target.exists()
+
+
+@given(data=st.binary(max_size=60), start=st.sampled_from([b"", b"\x80\x02", b"\x80\x04\x8c\x02os\x8c\x06system\x93"]))
+def test_bytes_of_any_kind_are_records_or_one_line(data: bytes, start: bytes) -> None:
+    try:
+        plain_pickle.loads(start + data, inert=True)
+    except BadInput as refused:
+        assert "\n" not in str(refused)

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.workloads.prefixes import chains, infinite_cache_hit, previous, sessions, shared_tokens, turns
-from assay.workloads.public_traces import named
 from assay.workloads.request_files import read
 from assay.workloads.requests import Prefixes, Requests
 from tests.oracles import prefixes as oracle
@@ -144,11 +143,9 @@ def test_large_and_negative_ids(seed: int, n: int) -> None:
     assert len(tree.parent) == oracle.segment_count(blocks)
 
 
+@pytest.mark.traces
 @pytest.mark.timed
 def test_mooncake_takes_milliseconds() -> None:
-    public = named("mooncake-conversation")
-    if public is None or public.path is None:
-        pytest.skip("the Mooncake conversation trace is not at hand (ASSAY_TRACES)")
     trace = read("mooncake-conversation")
     assert infinite_cache_hit(trace) == pytest.approx(0.366, abs=0.001)
     random = np.random.default_rng(1)  # as many ids, of the same kind

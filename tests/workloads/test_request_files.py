@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from assay.record.errors import BadInput
 from assay.workloads.prefixes import infinite_cache_hit, shared_tokens, turns
-from assay.workloads.public_traces import named
 from assay.workloads.request_files import read, spread
 from assay.workloads.requests import Requests
 from tests.workloads import request_fixtures as fx
@@ -144,7 +143,7 @@ def test_openai_chats_and_batches(tmp_path: Path) -> None:
 def test_gateway_log_by_the_names_of_its_columns(tmp_path: Path) -> None:
     trace = put_and_read(tmp_path, fx.FILES["gateway"])
     assert trace.source.mapping == {
-        "arrival": "ts (date and time)", "prompt": "usage.prompt_tokens", "output": "usage.completion_tokens",
+        "arrival": "ts (s since 1970)", "prompt": "usage.prompt_tokens", "output": "usage.completion_tokens",
         "model": "model", "tenant": "user", "tier": "priority",
     }  # fmt: skip
     assert (trace.arrival.tolist(), trace.tenants, trace.tiers) == ([0.0, 1.0], ("u1", "u2"), ("1", "0"))
@@ -167,7 +166,7 @@ def test_engine_logs(tmp_path: Path) -> None:
     [
         ("arrival_ms", ["0", "2500"], "ms", 2.5),
         ("timestamp", ["1700000000000", "1700000002500"], "ms since 1970", 2.5),
-        ("ts", ["1700000000", "1700000002.5"], "date and time", 2.5),
+        ("ts", ["1700000000", "1700000002.5"], "s since 1970", 2.5),
         ("created_at", ["2024-01-01T00:00:00Z", "2024-01-01T01:00:02.5+01:00"], "date and time", 2.5),
         ("time", ["3", "5.5"], "s", 2.5),
     ],
@@ -393,15 +392,9 @@ def test_a_long_file_takes_bounded_memory(tmp_path: Path) -> None:
     assert time.process_time() - begin < 5
 
 
-def at_hand(name: str) -> str:
-    public = named(name)
-    if public is None or public.path is None:
-        pytest.skip(f"the trace {name} is not at hand (ASSAY_TRACES)")
-    return name
-
-
+@pytest.mark.traces
 def test_the_real_mooncake_trace() -> None:
-    trace = sound(read(at_hand("mooncake-conversation")))
+    trace = sound(read("mooncake-conversation"))
     assert (len(trace), trace.source.refused) == (12_031, 0)
     assert trace.prompt.mean() == pytest.approx(12_035, abs=1)
     assert trace.prompt.max() == 126_195
@@ -413,10 +406,10 @@ def test_the_real_mooncake_trace() -> None:
     assert (np.diff(spread_out.arrival) == 0).mean() == 0
 
 
+@pytest.mark.traces
 @pytest.mark.timed
 def test_the_real_mooncake_trace_is_read_in_a_blink() -> None:
-    name = at_hand("mooncake-conversation")
-    assert min(_seconds(name) for _ in range(5)) < 0.12  # 42 ms on a quiet machine
+    assert min(_seconds("mooncake-conversation") for _ in range(5)) < 0.12  # 42 ms on a quiet machine
 
 
 def _seconds(name: str) -> float:
@@ -425,8 +418,9 @@ def _seconds(name: str) -> float:
     return time.perf_counter() - begin
 
 
+@pytest.mark.traces
 def test_the_real_azure_trace_is_the_one_vidur_reads() -> None:
-    azure, vidur = sound(read(at_hand("azure-2023-conv"))), sound(read(at_hand("vidur-splitwise-conv")))
+    azure, vidur = sound(read("azure-2023-conv")), sound(read("vidur-splitwise-conv"))
     assert len(azure) == len(vidur) == 19_366
     assert np.array_equal(azure.prompt, vidur.prompt)
     assert np.array_equal(azure.output, vidur.output)

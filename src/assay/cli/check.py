@@ -23,8 +23,10 @@ SIGNS = {"holds": ("✓", "green"), "violated": ("✗", "red"), "unknown": ("?",
 @click.argument("history", type=click.Path(path_type=Path))
 @click.option(
     "--model", default="strongest", show_default=True,
-    help="linearizable, sequential, causal-memory, causal-convergent, causal, pram, a session guarantee, an isolation "
-    "level, or strongest: which models hold, and what broke the next one.",
+    help="strongest: which models hold, and what broke the next one. Or one: linearizable, per-key-linearizable, "
+    "sequential, causal-memory, causal-convergent, causal, pram, read-your-writes, monotonic-reads, monotonic-writes, "
+    "writes-follow-reads; of transactions strict-serializable, strong-session-serializable, serializable, "
+    "strong-session-snapshot-isolation, snapshot-isolation, read-committed, read-uncommitted.",
 )  # fmt: skip
 @click.option(
     "--spec", help="register, cas-register, kv, set, counter, queue, mutex, list-append, rw-register, multi-register, "
@@ -38,15 +40,21 @@ SIGNS = {"holds": ("✓", "green"), "violated": ("✗", "red"), "unknown": ("?",
 @click.option(
     "--format", help="jsonl, jepsen-edn, jepsen-json, porcupine-log or porcupine-json; told from the content."
 )
+@click.option(
+    "--expect", metavar="LEVEL",
+    help="The weakest model that is good enough: exit code 1 where it does not hold.  [transactions: "
+    "snapshot-isolation, so a dirty read or a lost update fails; others: linearizable, so a stale read does]",
+)  # fmt: skip
 @click.option("--steps", type=click.IntRange(1), help="Steps of a search before it answers 'unknown'.")
 @json_option
 def command(
-    history: Path, model: str, spec: str | None, initial: str | None, format: str | None, steps: int | None,
-    as_json: bool,
+    history: Path, model: str, spec: str | None, initial: str | None, format: str | None, expect: str | None,
+    steps: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Judge a HISTORY of operations: JSON lines, Jepsen's EDN or JSON, Porcupine's logs.
 
-    Exit code 0: the model holds; 1: it is violated, or nobody knows; 2: the input is wrong.
+    Exit code 0: the model holds, or of the strongest what is expected does; 1: it is violated, or nobody knows; 2: the
+    input is wrong.
     """
     from assay.protocols.judges import lattice
     from assay.protocols.judges.judgement import ENOUGH, Budget
@@ -55,7 +63,10 @@ def command(
 
     if model != "strongest" and model not in lattice.MODELS:
         raise BadInput(f"no model '{model}'; there are strongest, {', '.join(lattice.MODELS)}")
+    if expect is not None and model != "strongest":
+        raise BadInput(f"--expect {expect} with --model {model}: one model is judged; leave one of them out")
     operations = histories.read(history, format)
+    expected = _expected(expect, operations)
     if not operations and not as_json:
         click.echo("no client did anything in this history: every model holds, and nothing is learnt", err=True)
     chosen = _specification(spec, operations, initial)
@@ -69,10 +80,28 @@ def command(
         raise click.exceptions.Exit(0 if judgement.holds else 1)
     ladder = lattice.strongest(operations, chosen, budget)
     if as_json:
-        print_json({"maximal": ladder.maximal, "models": [_row(judgement) for judgement in ladder.judgements]})
+        models = [_row(judgement) for judgement in ladder.rows]
+        print_json({"maximal": ladder.maximal, "expected": expected, "models": models})
     else:
         _print_ladder(operations, ladder)
-    raise click.exceptions.Exit(0 if ladder.maximal else 1)
+        sign, _ = SIGNS[ladder[expected].verdict]
+        click.echo(f"\n{sign} expected {expected}: {ladder[expected].verdict}" + ("" if expect else " (see --expect)"))
+    raise click.exceptions.Exit(0 if ladder[expected].holds else 1)
+
+
+def _expected(asked: str | None, operations: list[Operation]) -> str:
+    """The model whose violation fails: no dirty read and no lost update of transactions, no stale read of others."""
+    from assay.protocols.judges import lattice
+    from assay.record.errors import BadInput
+
+    transactions = any(operation.f == "txn" for operation in operations)
+    known = lattice.levels_of(transactions=transactions)
+    if asked is None:
+        return "snapshot-isolation" if transactions else "linearizable"
+    if asked not in known:
+        kind = "transactions" if transactions else "operations on single objects"
+        raise BadInput(f"--expect {asked}: no model of {kind}; there are {', '.join(known)}")
+    return asked
 
 
 def _specification(spec: str | None, operations: list[Operation], initial: str | None) -> Any:
@@ -121,6 +150,7 @@ def _row(judgement: Judgement) -> dict[str, Any]:
         "reason": judgement.reason,
         "prefix": judgement.prefix,
         "order": judgement.order,
+        "keys": judgement.keys,
     }
 
 
@@ -137,13 +167,16 @@ def _print(operations: list[Operation], judgement: Judgement) -> None:
 def _print_ladder(operations: list[Operation], ladder: Ladder) -> None:
     from rich.text import Text
 
+    from assay.protocols.judges import lattice
+
     table = quiet_table()
     table.add_column("model")
     table.add_column("verdict", no_wrap=True)
     table.add_column("", overflow="fold", ratio=1)
-    for judgement in ladder.judgements:
+    for judgement in ladder.rows:
         sign, colour = SIGNS[judgement.verdict]
-        note = "strongest that holds" if judgement.model in ladder.maximal else judgement.reason
+        maximal = lattice.SAME.get(judgement.model, judgement.model) in ladder.maximal
+        note = "strongest that holds" if maximal else judgement.reason
         table.add_row(judgement.model, Text(f"{sign} {judgement.verdict}", style=colour), Text(note))
     console().print(table)
     for judgement in ladder.broken:

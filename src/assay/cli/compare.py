@@ -5,7 +5,8 @@ A room, or a paper that is a folder, fills this hook with a module `compare.py` 
 of rows) and `why`, who wins in a sentence or two; a modelled answer also `trust`, how far off the model is. Printing
 it, as tables or JSON, happens here; `shown` names the columns that people get to see without `--wide`, else it is the
 first six; `apart` those that are told elsewhere, not in the table; `units` the units of columns and facts by name;
-`pictures` functions that draw Altair charts, by name, for who can show them.
+`pictures` functions that draw Altair charts, by name, for who can show them; `fails`, where the answer is a check that
+was not passed, says so in one line, which ends the command with code 1.
 Other lists of rows are tables of their own; a list of whole answers is printed one after the other, before the table
 over all. `click.get_current_context().obj` is a `Progress` it may call.
 
@@ -24,7 +25,7 @@ import click
 from assay.cli.output import console, plain_table, print_json, print_whole, progress_bar
 from assay.record import catalogue
 from assay.record.comparisons import found, has_own, load
-from assay.record.errors import BadInput, unreadable
+from assay.record.errors import AssayError, BadInput, unreadable
 from assay.record.headline import COLUMNS
 from assay.record.types import ROOMS
 from assay.record.wording import number
@@ -139,6 +140,8 @@ def printing(command: click.Command) -> click.Command:
             except OSError as error:
                 raise unreadable(error.filename, error) from error
         print_json(_told(answer)) if as_json else _print(answer, wide)
+        if answer.get("fails"):
+            raise AssayError(answer["fails"])
 
     flags = [
         click.Option(["--wide"], is_flag=True, help="Show every column."),
@@ -167,9 +170,9 @@ def _holds_answers(value: Any) -> bool:
 def _print(answer: dict[str, Any], wide: bool) -> None:
     from rich.text import Text
 
-    screen, units = console(), answer.get("units", {})
+    screen, units, lines = console(), answer.get("units", {}), answer.get("lines", ())
     for name, facts in answer.items():
-        if isinstance(facts, dict) and name not in ("units", "pictures"):
+        if isinstance(facts, dict) and name not in ("units", "pictures", *lines):
             _print_facts(name, facts, units)
     for part in next((value for value in answer.values() if _holds_answers(value)), []):
         screen.print()
@@ -178,6 +181,9 @@ def _print(answer: dict[str, Any], wide: bool) -> None:
     screen.print(Text(f"\n{answer['why']}"))
     if "trust" in answer:
         screen.print(Text(answer["trust"], style="yellow"))
+    for name in lines:
+        for told, line in answer[name].items():  # to be copied: as long as they are
+            screen.print(Text.assemble("\n", (f"{told}:\n", "bold"), line), soft_wrap=True)
 
 
 def _print_facts(name: str, facts: dict[str, Any], units: dict[str, str]) -> None:

@@ -100,5 +100,7 @@ def _ready(running: Any, view: bool) -> None:
     click.echo(f"assay gateway on {url}: {settings.policy}{shadow}{canary} over {names}", err=True)
     if settings.host not in ("127.0.0.1", "::1", "localhost") and not settings.key:
         click.echo(
-            "warning: it listens beyond this machine and asks for no key; see 'key' in docs/gateway.md", err=True
+            "warning: it listens beyond this machine and asks for no key; give its configuration [[key]] entries:"
+            " a tenant, and the SHA-256 of its key",
+            err=True,
         )

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,7 +22,7 @@ from assay.record.errors import AssayError
 COMMANDS = (
     "demo", "web", "list", "show", "run", "record", "compare", "plan", "recover", "partreper", "gateway", "engine",
     "top", "calibrate", "protocol", "check", "verify", "dedup", "data", "watch", "hang", "trace", "traces", "decompose",
-    "bench", "machine", "feed", "doctor", "completion",
+    "bench", "machine", "feed", "examples", "doctor", "completion",
 )  # fmt: skip
 
 
@@ -117,7 +118,10 @@ def _spell_out_signs() -> None:
 
 
 def _say(line: str, code: int) -> int:
-    print(f"assay: {' '.join(line.split())}", file=sys.stderr)
+    cure = ""
+    if code == 2 and "examples/" in line and not Path("examples").exists():
+        cure = "; 'assay examples examples' writes the files that shown commands name"
+    print(f"assay: {' '.join(line.split())}{cure}", file=sys.stderr)
     return code
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COLOURS = {
     Verdict.REPRODUCED: "green",
+    Verdict.EXCEEDED: "magenta",
     Verdict.DIRECTION: "yellow",
     Verdict.NOT_REPRODUCED: "red",
     Verdict.NOT_MEASURED: "bright_black",
@@ -80,10 +81,19 @@ def verdict_text(verdict: Verdict | str | None) -> Text:
     return Text(f"{SIGNS[found]} {found.value}", style=COLOURS[found])
 
 
-def claims_table(answers: Iterable[Answer], wide: bool = False) -> Table:
-    """Claims with the paper's value, ours with its interval, and the verdict; `wide` adds the share and the count."""
+def claim_text(answer: Answer, *asides: str) -> Text:
+    """A claim's sentence, and below it what is to be said of its answer."""
     from rich.text import Text
 
+    text = Text(answer.text + ("" if answer.stated else " (assay's own question)"))
+    for aside in filter(None, asides):
+        label = "exceeded: " if aside is answer.exceeds else ""
+        text.append(f"\n{label}{aside}", style="bright_black")
+    return text
+
+
+def claims_table(answers: Iterable[Answer], wide: bool = False) -> Table:
+    """Claims with the paper's value, ours with its interval, and the verdict; `wide` adds the share and the count."""
     table = quiet_table()
     table.add_column("claim", ratio=1, overflow="fold")
     for name in ("paper", "measured", "interval", *(("share of effect", "n") if wide else ())):
@@ -91,12 +101,9 @@ def claims_table(answers: Iterable[Answer], wide: bool = False) -> Table:
     for name in ("verdict", "evidence"):
         table.add_column(name, no_wrap=True)
     for answer in answers:
-        text = Text(answer.text + ("" if answer.stated else " (assay's own question)"))
-        for aside in (answer.cases, answer.construction, answer.note):
-            if aside:
-                text.append(f"\n{aside}", style="bright_black")
         table.add_row(
-            text, with_unit(answer.paper, answer.unit), with_unit(answer.measured, answer.unit),
+            claim_text(answer, answer.cases, answer.construction, answer.exceeds, answer.note),
+            with_unit(answer.paper, answer.unit), with_unit(answer.measured, answer.unit),
             interval_text(answer.low, answer.high, answer.unit),
             *((share_text(answer), number(answer.n)) if wide else ()),
             verdict_text(answer.verdict),
@@ -118,8 +125,9 @@ def full_size_lines(result: Result) -> list[str]:
 
     kept = full_size.runs().get(result.key)
     return [
-        f"At full size ({kept.started[:10]}, {kept.machine}) '{answer.id}' is {answer.verdict.value}: "
-        f"{with_unit(answer.measured, answer.unit)} ({interval_text(answer.low, answer.high, answer.unit)})."
+        f"At full size ({kept.where}) '{answer.id}' is {answer.verdict.value}: "
+        f"{with_unit(answer.measured, answer.unit)} ({interval_text(answer.low, answer.high, answer.unit)})"
+        f"{f'; {answer.exceeds}' if answer.exceeds else '.'}"
         for answer in full_size.contradictions(result).values()
         if kept is not None
     ]

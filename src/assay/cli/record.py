@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from assay.cli.output import console, json_option, paper_row, print_json, progress_bar, quiet_table, verdict_text
+from assay.cli.output import (
+    claim_text,
+    console,
+    json_option,
+    paper_row,
+    print_json,
+    progress_bar,
+    quiet_table,
+    verdict_text,
+)
 from assay.record import catalogue, sources
 from assay.record.errors import AssayError, BadInput, Interrupted, unreadable
-from assay.record.store import latest, stored
+from assay.record.store import standing, stored
 from assay.record.types import ROOMS, Paper, Verdict
 from assay.record.wording import share_text, with_unit
 
@@ -38,7 +47,7 @@ def command(
     """The record: every paper's claims, what was measured of them, the share of the effect and the verdict."""
     chosen = [p for p in catalogue.papers().values() if room in (None, p.room)]
     code, told = _run_missing(chosen, yes) if run_missing else (0, [])
-    results = {p.key: newest for p in chosen if catalogue.is_built(p) and (newest := latest(p.key))}
+    results = {p.key: found for p in chosen if catalogue.is_built(p) and (found := standing(p.key))}
     if html:
         from assay.record.report import write_site
 
@@ -117,7 +126,7 @@ def _print(chosen: list[Paper], results: dict[str, Result]) -> None:
     for key, result in results.items():
         for position, answer in enumerate(result.stated):
             table.add_row(
-                f"{key} {result.headline}" if position == 0 else "", answer.text,
+                f"{key} {result.headline}" if position == 0 else "", claim_text(answer, answer.exceeds),
                 with_unit(answer.paper, answer.unit), with_unit(answer.measured, answer.unit), share_text(answer),
                 verdict_text(answer.verdict), "–" if answer.measured is None else answer.evidence.value,
             )  # fmt: skip

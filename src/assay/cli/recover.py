@@ -40,17 +40,28 @@ def demo(replicas: int, steps: int, seed: int, text: Path | None, as_json: bool)
 
 @command.command("run", epilog="Example:  assay recover run -n 3 examples/recover.py")
 @click.option("-n", "replicas", default=2, show_default=True, type=click.IntRange(1, 1024), help="Replicas.")
-@click.option("--timeout", default=5.0, show_default=True, type=click.FloatRange(0.1), help="Seconds of silence.")
+@click.option(
+    "--timeout",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="Seconds of silence of a process that cannot be seen.",
+)
+@click.option(
+    "--hang-after", default=600.0, show_default=True, type=click.FloatRange(0.1),
+    help="Seconds that the others wait for a replica that runs and makes no progress; longer than any microbatch.",
+)  # fmt: skip
 @click.argument("script", nargs=-1, required=True, type=click.UNPROCESSED)
 @json_option
-def run(replicas: int, timeout: float, script: tuple[str, ...], as_json: bool) -> None:
+def run(replicas: int, timeout: float, hang_after: float, script: tuple[str, ...], as_json: bool) -> None:
     """Start SCRIPT in so many replicas on this machine; while one of them lives, the job goes on.
 
-    The script takes its place by `assay.training.recover.join(model, batch)`.
+    The script takes its place by `assay.training.recover.join(model, batch)`. Its own options follow `--`:
+    assay recover run -n 3 -- train.py --lr 0.1
     """
     if not Path(script[0]).is_file():
         raise BadInput(f"{script[0]}: no such script")
-    found = _paper().launch(script, replicas, timeout, lambda line: click.echo(line, err=True))
+    found = _paper().launch(script, replicas, timeout, lambda line: click.echo(line, err=True), hang_after)
     if as_json:
         print_json(found)
         return

@@ -64,6 +64,7 @@ def _print(paper: Paper, study: Study | None) -> None:
         if kept := full_size.runs().get(paper.key):
             reproduced = sum(answer.verdict is Verdict.REPRODUCED for answer in kept.answers)
             found = f"{reproduced} of {len(kept.answers)} reproduced"
+            found += f"; {full_size.STALE}" if kept.stale else ""
             once = Text(f"At full size, {kept.started[:10]} on {kept.machine}: {found}.", style="bright_black")
             screen.print(Padding(once, (0, 0, 0, 2), expand=False))
     section("Run it", Text(f"assay run {paper.key}\nassay run {paper.key} --full --plot {paper.key}.svg  (minutes)"))

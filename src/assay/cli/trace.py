@@ -110,7 +110,7 @@ def _print(about: dict[str, Any]) -> None:
     spans, ranks = about["spans"], len(about["overlap"])
     screen.print(f"{about['kind']} trace, {spans:,} spans, {ranks} rank{'s' if ranks != 1 else ''}")
     for what, count in about["repairs"].items():
-        screen.print(f"mended: {what}" + (f" ({count:,})" if count > 1 else ""), markup=False)
+        screen.print(f"mended: {what}" + (f" ({count:,})" if count > 1 else ""), markup=False, soft_wrap=True)
     for line in about["notes"]:
         screen.print(f"note: {line}", markup=False)
     screen.print()

@@ -12,6 +12,7 @@ from assay.cli.output import console, json_option, print_json, progress_bar, qui
 from assay.record import traces
 from assay.record.errors import AssayError, BadInput
 from assay.record.wording import number
+from assay.workloads.time_option import TIME_UNIT
 
 
 class Traces(click.Command):
@@ -33,6 +34,7 @@ class Traces(click.Command):
 )
 @click.argument("file", required=False)
 @click.option("--format", "layout", help="Read it as this format instead of the one its content tells.")
+@TIME_UNIT
 @click.option("--dejitter", is_flag=True, help="Spread arrivals that were rounded to a coarse clock.")
 @click.option("--skip-bad", is_flag=True, help="Leave out and count rows that cannot be read.")
 @click.option("--limit", type=click.IntRange(min=1), help="Read only the first rows.")
@@ -41,6 +43,7 @@ class Traces(click.Command):
 def command(
     file: str | None,
     layout: str | None,
+    time_unit: str | None,
     dejitter: bool,
     skip_bad: bool,
     limit: int | None,
@@ -60,7 +63,7 @@ def command(
     from assay.workloads.request_files import read  # NumPy, Numba, Polars: not for the list
     from assay.workloads.request_summary import describe
 
-    requests = read(file, layout, dejitter, limit, skip_bad)
+    requests = read(file, layout, dejitter, limit, skip_bad, time_unit)
     about = {"source": asdict(requests.source)} | describe(requests)
     if chart is not None:
         from assay.record import charts
@@ -95,7 +98,7 @@ def _list(as_json: bool) -> None:
     at_hand = sum(trace.path is not None for trace in known)
     screen.print(
         f"\n{at_hand} of {len(known)} at hand (✓). 'assay traces get NAME' fetches those with a size; the others lack a"
-        " checksum: put them into one folder, named as docs/traces.md says, and set ASSAY_TRACES to it."
+        " checksum: put them into one folder, under the names that --json gives, and set ASSAY_TRACES to it."
     )
 
 
@@ -165,7 +168,8 @@ def _print(about: dict[str, Any]) -> None:
     table = quiet_table()
     table.add_column("")
     table.add_column("", overflow="fold")
-    rows = [("file", source["name"]), ("format", source["format"])]
+    times = f", times in {source['times']}" if source["times"] else ""
+    rows = [("file", f"{source['name']}{times}"), ("format", source["format"])]
     rows += [(f"  {ours}", theirs) for ours, theirs in source["mapping"].items()]
     rows += [
         ("rows", f"{number(source['read'])} read, {number(source['used'])} used, {number(source['refused'])} refused")

@@ -106,7 +106,7 @@ def _run(watch: Watch, command: Sequence[str], once: bool, seconds: float | None
 
     end = None if seconds is None else monotonic() + seconds
     live = sys.stdout.isatty() and not once and not as_json
-    screen = console()
+    screen, hung = console(), None
     job = Job(
         command, watch.source.place, (lambda line: screen.print(line, markup=False)) if live else None,
         output=sys.stderr.fileno() if as_json else None,
@@ -115,8 +115,8 @@ def _run(watch: Watch, command: Sequence[str], once: bool, seconds: float | None
     before = {number: signal.signal(number, job.forward) for number in (signal.SIGTERM, signal.SIGHUP)}
     before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
 
-    def over(_: Summary) -> bool:
-        return not job.running or (end is not None and monotonic() >= end)
+    def over(seen: Summary) -> bool:
+        return not job.running or (end is not None and monotonic() >= end) or (once and seen.given_up)
 
     try:
         if live:
@@ -124,14 +124,16 @@ def _run(watch: Watch, command: Sequence[str], once: bool, seconds: float | None
         else:
             _gather(watch, over, None, as_json and not once)
         if job.running:
-            click.echo(f"the job is ended after {seconds:g} s", err=True)
+            late = end is not None and monotonic() >= end
+            hung = None if late else watch.whole()  # who is frozen and who waits: in a moment all of them are dead
+            click.echo(f"the job is ended{f' after {seconds:g} s' if late else ': it will not go on'}", err=True)
     finally:
         job.end()
         for number, handler in before.items():
             signal.signal(number, handler)
     code = job.code()
     watch.poll(0.0)  # last words
-    _tell(watch, as_json)
+    _tell(watch, as_json, hung)
     return 1 if watch.whole().hang else code
 
 
@@ -157,9 +159,9 @@ def _gather(watch: Watch, over: Over, seconds: float | None, lines: bool) -> Non
             _line("window" if due is not watch.latest else "hang" if due.hang else "ranks", due)
 
 
-def _tell(watch: Watch, as_json: bool) -> None:
-    """The whole job, as far as it is still known."""
-    whole = watch.whole()
+def _tell(watch: Watch, as_json: bool, whole: Summary | None = None) -> None:
+    """The whole job, as far as it is still known, or as it was."""
+    whole = whole or watch.whole()
     if as_json:
         _line("end", whole)
         return

@@ -21,6 +21,8 @@ from assay.data.lakestream import dataset as plane_dataset
 from assay.data.lakestream import produce as produce
 from assay.data.navis import VectorIndex as VectorIndex
 from assay.data.orbax import Checkpointer as Checkpointer
+from assay.data.orbax import Part as Part
+from assay.data.orbax import Sharded as Sharded
 from assay.data.solanet import knn_graph as knn_graph
 from assay.data.store.address import open_store as open_store
 from assay.data.store.blocking import blocking as blocking
@@ -47,9 +49,11 @@ __all__ = [
     "MemStore",
     "Metered",
     "PagedFile",
+    "Part",
     "Plane",
     "Recorded",
     "SegmentBlob",
+    "Sharded",
     "Store",
     "VectorIndex",
     "VersionLog",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _TEXT = b"content-type: text/plain; version=0.0.4; charset=utf-8"
 _ENGINES = b"/engines"
+_MODELS, _LOOK = 1.5, 0.05  # seconds that a list of models waits for an engine; between two looks
 _ONLY_ITSELF = (
     b"content-security-policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     b"connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
@@ -101,15 +103,31 @@ def _openapi(gateway: Gateway, exchange: Exchange) -> None:
     exchange.reply(200, [JSON], _description())
 
 
+def _wait_for_models(gateway: Gateway, exchange: Exchange, until: float) -> None:
+    """An engine may be up in a moment; what there will be nobody knows before."""
+    if exchange.done:
+        return
+    if any(engine.state == UP for engine in gateway.fleet.engines):
+        gateway.answer(exchange)
+    elif gateway.now() >= until or gateway.draining:
+        exchange.refuse(503, "no engine is up", more=(b"retry-after: 1",))
+    else:
+        asyncio.get_running_loop().call_later(_LOOK, _wait_for_models, gateway, exchange, until)
+
+
 def _models(gateway: Gateway, exchange: Exchange) -> bool:
-    """All models of all engines; where every engine has the same, an engine says it itself."""
-    lists = {engine.models for engine in gateway.fleet.engines if engine.state == UP and engine.models}
-    if len(lists) < 2 and not gateway.aliases:
+    """All models of all engines; where every engine has the same, and one has a moment, an engine says it itself."""
+    engines, method = gateway.fleet.engines, exchange.head.method
+    lists = {engine.models for engine in engines if engine.state == UP and engine.models}
+    passes = gateway.passes(method, exchange.head.path) and any(engine.open for engine in engines)
+    if len(lists) < 2 and not gateway.aliases and passes:
         return False
     if gateway.keys and gateway.keys.find(exchange.head.fields) is None:
         exchange.refuse(401, "a valid API key is needed", "authentication_error", (b"www-authenticate: Bearer",))
-    elif exchange.head.method not in (b"GET", b"HEAD"):
+    elif method not in (b"GET", b"HEAD"):
         exchange.refuse(405, "ask with GET", more=(b"allow: GET, HEAD",))
+    elif not any(engine.state == UP for engine in engines):
+        _wait_for_models(gateway, exchange, gateway.now() + _MODELS)
     else:
         names = dict.fromkeys([*(name for models in sorted(lists) for name in models), *gateway.aliases])
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "assay"} for name in names]
@@ -173,6 +191,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
         "queue": gateway.placing.waiting,
         "requests": sum(counters.requests.values()), "retries": counters.retries,
         "policy_errors": counters.policy_errors, "policy_error": gateway.placing.error,
+        "log_lost": gateway.log.lost, "log_error": gateway.log.problem,
         **gateway.recent.report(fleet.engines, now), "scale": fleet.scale,
         "statuses": dict(gateway.recent.statuses()), "engines": rows,
         "decisions": [_decision(decision, now) for decision in list(gateway.placing.decisions)[-12:]],
@@ -190,9 +209,20 @@ def _hits(engine: Engine) -> float | None:
 
 
 def _decision(decision: dict[str, Any], now: float) -> dict[str, Any]:
-    scores = decision["scores"]
+    """Scores by the engines that there were then: none of who could not be chosen; none at all if others decided."""
+    scores, eligible = decision["scores"], decision["eligible"]
     values = None if scores is None else [_finite(float(score)) for score in np.atleast_1d(scores)]
-    return {**decision, "scores": values, "at": now - decision["at"]}
+    if values is not None and eligible is not None:
+        values = [value if able else None for value, able in zip(values, eligible.tolist(), strict=False)]
+    if values is not None and not _decided(values, decision["engines"].index(decision["engine"])):
+        values = None  # the policy looked at them and chose by something else
+    said = {name: value for name, value in decision.items() if name != "eligible"}
+    return said | {"scores": values, "at": now - decision["at"]}
+
+
+def _decided(scores: Sequence[float | None], chosen: int) -> bool:
+    """Whether who was chosen has the smallest of these."""
+    return chosen < len(scores) and scores[chosen] == min((s for s in scores if s is not None), default=None)
 
 
 def _finite(value: float) -> float | None:

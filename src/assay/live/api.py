@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -23,6 +24,13 @@ ENDPOINTS = {
     b"/v1/messages": "messages",
 }
 
+
+# What concerns only whoever asks, by method and path: a list of models, speech and its text, answers, batches and files
+# that an engine keeps. Lists of the latter are everybody's; and some engines load and unload models below /v1/models.
+OPEN = re.compile(
+    rb"(?:GET|HEAD) /v1/models(?:/[^/]+)*|POST /v1/(?:audio/\w+|batches|files)"
+    rb"|(?:GET|HEAD|POST|DELETE) /v1/(?:responses|batches|files)/[^/]+(?:/\w+)?"
+)
 
 CONVERSATIONS = frozenset(("chat", "messages", "responses"))
 NAMED_EVENTS = frozenset(("messages", "responses"))  # an error in their streams wants to be called one
@@ -43,6 +51,7 @@ class Ask(msgspec.Struct, gc=False):
     input: msgspec.Raw = msgspec.Raw()
     instructions: str | None = None  # of /v1/responses: what comes before the input
     system: str | list[msgspec.Raw] | None = None  # of /v1/messages
+    previous_response_id: str | None = None  # of /v1/responses: the answer that it goes on from
 
     @property
     def limit(self) -> int | None:
@@ -139,7 +148,8 @@ _MESSAGE = msgspec.json.Decoder(Message)
 _MARK = b'"usage":'
 
 
-_LONG, _MANY = 1 << 16, 1 << 18  # bytes; values, an object being about four
+_LONG, MANY = 1 << 16, 1 << 18  # bytes; values, an object being about four
+PARTS = 1 << 13  # of messages, and rows of a prompt: each of them takes as long as many values
 
 
 def read(body: bytes, endpoint: str = "chat") -> Ask | None:
@@ -148,27 +158,37 @@ def read(body: bytes, endpoint: str = "chat") -> Ask | None:
     Also None where there are so many values in it that everybody else would wait while they are read: a prompt of
     millions of token ids, a million messages. Long texts and images are not many values.
     """
-    if len(body) > _LONG and body.count(b",") + 4 * body.count(b"{") > _MANY:
+    if len(body) > _LONG and body.count(b",") + 4 * body.count(b"{") > MANY:
         return None
     try:
         ask = _ASK.decode(body)
         if endpoint == "messages" and ask.system:
             ask.messages = [Message("system", ask.system), *ask.messages]
         elif endpoint == "responses":
-            ask.messages = _said(ask)
+            said = _said(ask)
+            if said is None:
+                return None
+            ask.messages = said
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if len(body) > 2 * PARTS and sum(len(m.content) for m in ask.messages if isinstance(m.content, list)) > PARTS:
         return None
     return ask
 
 
-def _said(ask: Ask) -> list[Message]:
-    """The input of /v1/responses as messages: a text, or items, some of which (calls, their results) have no role."""
+def _said(ask: Ask) -> list[Message] | None:
+    """The input of /v1/responses as messages: a text, or items, some of which (calls, their results) have no role.
+
+    None where there are too many of them.
+    """
     messages = [Message("system", ask.instructions)] if ask.instructions else []
     if not ask.input:
         return messages
     given = msgspec.json.decode(ask.input, type=str | list[msgspec.Raw])
     if isinstance(given, str):
         return [*messages, Message("user", given)]
+    if len(given) > PARTS:
+        return None
     for item in given:
         try:
             messages.append(_MESSAGE.decode(item))
@@ -183,6 +203,30 @@ def outline(body: bytes) -> Outline:
         return _OUTLINE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Outline()
+
+
+_MODEL = re.compile(rb'"model"\s*:\s*("[^"\\]{1,256}")')
+_STREAM = re.compile(rb'"stream"\s*:\s*true')
+
+
+def ends_outline(body: bytes) -> Outline:
+    """The outline of a request with very many values, from what stands before and after them."""
+    ends = body[:_LONG] + b" " + body[-_LONG:]
+    found = _MODEL.search(ends)
+    return Outline(msgspec.json.decode(found[1], type=str) if found else "", _STREAM.search(ends) is not None)
+
+
+def renamed(body: bytes | bytearray, name: str) -> list[bytes | memoryview]:
+    """The request with another model, in pieces, where that is named before or after very many values.
+
+    >>> b"".join(renamed(b'{"model": "big", "prompt": [1, 2]}', "small"))
+    b'{"model": "small", "prompt": [1, 2]}'
+    """
+    whole = memoryview(body)
+    for start in (0, max(len(body) - _LONG, 0)):
+        if (found := _MODEL.search(body, start, start + _LONG)) is not None:
+            return [whole[: found.start(1)], msgspec.json.encode(name), whole[found.end(1) :]]
+    return [whole]
 
 
 def edited(body: bytes, changes: dict[str, Any], without: tuple[str, ...] = ()) -> bytes:
@@ -248,6 +292,28 @@ def named_tokens(data: bytes) -> int:
     1
     """
     return data.count(b"event: content_block_delta") + data.count(b".delta\n")
+
+
+_END = re.compile(rb'^data: ?\[DONE\]|"finish_reason": ?"', re.MULTILINE)
+_NAMED_ENDS = {
+    "messages": re.compile(rb'^event: ?message_stop|"type": ?"message_stop"|"stop_reason": ?"', re.MULTILINE),
+    "responses": re.compile(
+        rb'"type": ?"response\.(?:completed|incomplete|failed|cancelled)"|^data: ?\[DONE\]', re.MULTILINE
+    ),
+}
+
+
+def ends(endpoint: str, piece: bytes) -> bool:
+    """Whether a stream says of itself that it is whole, in a piece of it.
+
+    >>> ends("chat", b'data: {"choices": [{"finish_reason": "stop"}]}\\n\\n')
+    True
+    >>> ends("chat", b'data: {"choices": [{"delta": {"content": "So"}, "finish_reason": null}]}\\n\\n')
+    False
+    """
+    if endpoint == "other" or piece.endswith(b"data: [DONE]\n\n"):
+        return True
+    return _NAMED_ENDS.get(endpoint, _END).search(piece) is not None
 
 
 def begins_with_role(data: bytes) -> bool:

@@ -29,7 +29,7 @@ def room(engine: Engine) -> dict[str, Any]:
 class Companion:
     """The half of a request that computes its prompt."""
 
-    __slots__ = ("_relay", "_status", "_upstream", "due", "engine", "method", "new")
+    __slots__ = ("_message", "_relay", "_status", "_upstream", "due", "engine", "method", "new")
 
     def __init__(self, relay: Relay, engine: Engine, message: bytes) -> None:
         self._relay = relay
@@ -37,6 +37,7 @@ class Companion:
         self.method = relay.method
         self._status = 0
         relay.gateway.companions.add(self)
+        self._message = message
         self._upstream = engine.pool.ask(self, message, False)
 
     def connected(self, upstream: Upstream) -> bool:
@@ -48,7 +49,9 @@ class Companion:
 
     def unreachable(self, pool: Pool, why: str) -> None:
         """No connection could be opened for it."""
-        self.broken(why, False)
+        self.engine.errors += 1
+        self._fail(why)
+        self._relay.gateway.unreachable(self.engine, why)
 
     def answered(self, head: ResponseHead) -> None:
         """The head is there."""
@@ -73,13 +76,24 @@ class Companion:
     def broken(self, why: str, stale: bool) -> None:
         """It failed: unless the answer has begun, all of it is asked for anew."""
         self._upstream = None
-        if self._off(0):
-            relay = self._relay
-            if self._status == 0 or self._status >= 500:
-                relay.gateway.suspect(self.engine, why)
-            if not relay.exchange.started and relay.companion is self:
-                relay.failed |= {self.engine}
-                relay.anew(why)
+        relay, gateway = self._relay, self._relay.gateway
+        if self not in gateway.companions:
+            return
+        if stale:
+            self._upstream = self.engine.pool.ask(self, self._message, True)
+            return
+        if self._status == 0 or self._status >= 500:
+            relay.blame(self.engine, why)
+        relay.lost += self._status == 0
+        self._fail(why)
+        if self._status == 0:
+            gateway.roster.look(self.engine)
+
+    def _fail(self, why: str) -> None:
+        relay = self._relay
+        if self._off(0) and not relay.exchange.started and relay.companion is self:
+            relay.failed |= {self.engine}
+            relay.anew(why)
 
     def abandon(self, why: str) -> None:
         """Its engine is down."""
@@ -89,8 +103,8 @@ class Companion:
         self._relay.gateway.later(self._lost, why)
 
     def _lost(self, why: str) -> None:
-        self._status = 400  # the engine is blamed already
-        self.broken(why, False)
+        self._relay.lost += self in self._relay.gateway.companions
+        self._fail(why)
 
     def drop(self) -> None:
         """Nobody needs it any more."""

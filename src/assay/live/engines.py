@@ -47,6 +47,10 @@ class Engine:
     corrections: Corrections = field(default_factory=lambda: Corrections(65536))
     models: tuple[str, ...] = ()
     failures: int = 0  # in a row
+    downs: int = 0  # how often it went down: what it failed before says nothing about it afterwards
+    doubted: set[Any] = field(default_factory=set)  # requests that others failed with, and that it has not begun
+    watched: frozenset[Any] = frozenset()  # of them those that were there at the last health check
+    trust: int = 1  # how many of them it may have at once
     retry: float = float("-inf")  # when a broken circuit is tried again
     added: float = float("-inf")  # since when it is here
     answered: bool = False  # at least once: before that it may still be starting
@@ -89,6 +93,7 @@ class LiveFleet(Fleet):
     def __init__(self, index: PrefixIndex) -> None:
         self.index = index
         self.engines: list[Engine] = []
+        self.names: tuple[str, ...] = ()  # of the engines, by number
         self.scale = 1.0  # an engine's tokens for one of ours
         self.paths: dict[int | str, NDArray[np.uint64]] = {}  # of requests under way
         self.scores: Any = None  # what the last decision went by
@@ -142,7 +147,7 @@ class LiveFleet(Fleet):
 
     def argmin(self, score: Any, *ties: Any, alone: int = -1) -> int:
         """As `Fleet.argmin`, and remembers the scores for whoever looks on."""
-        self.scores = score
+        self.scores = score.copy() if isinstance(score, np.ndarray) else score  # a policy may go on counting in it
         return super().argmin(score, *ties, alone=alone)
 
     @property
@@ -266,7 +271,12 @@ class LiveFleet(Fleet):
         self.index.drop(gone)
         self._resize(lambda old: np.delete(old, gone))
 
+    def called(self) -> None:
+        """Somebody came, went, or has another name."""
+        self.names = tuple(engine.name for engine in self.engines)
+
     def _resize(self, change: Any) -> None:
+        self.called()
         names = {"running": np.int64, "waiting": np.int64, "prefill_tokens": np.int64, "kv_tokens": np.int64,
                  "itl": np.float64, "ttft": np.float64, "tp": np.int64, "slots": np.int64, "_fresh": np.int64,
                  "_silent": np.int64, "_others": np.int64, "_free": np.float64, "_kv_then": np.int64,

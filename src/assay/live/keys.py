@@ -18,7 +18,9 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from assay.live.quotas import UNLIMITED, Allowance
 from assay.live.settings import KeySettings, from_environment
+from assay.record.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Key:
     tenant: str
     tier: str = ""
     admin: bool = False
+    allowance: Allowance = UNLIMITED
 
 
 class Keys:
@@ -38,6 +41,11 @@ class Keys:
         self._salt = os.urandom(32)
         self._known = {self._mark(key.digest): key for key in keys}
         self.admins = any(key.admin for key in self._known.values())
+
+    @property
+    def known(self) -> Iterable[Key]:
+        """All of them."""
+        return self._known.values()
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -59,13 +67,18 @@ class Keys:
         return hmac.digest(self._salt, digest, "sha256")
 
 
-def read(settings: Iterable[KeySettings]) -> Keys:
-    """The keys that the settings name."""
+def read(settings: Iterable[KeySettings], priced: bool = True) -> Keys:
+    """The keys that the settings name; BadInput where one has dollars to spend and nothing has a price."""
     found = []
     for key in settings:
         if key.env:
             digest = hashlib.sha256(from_environment(key.env, f"key of '{key.tenant}'")).digest()
         else:
             digest = bytes.fromhex(key.sha256)
-        found.append(Key(digest, key.tenant, key.tier, key.admin))
+        allowance = Allowance(
+            key.requests_per_minute, key.tokens_per_minute, key.parallel, key.tokens_per_day, key.dollars_per_day
+        )
+        if key.dollars_per_day and not priced:
+            raise BadInput(f"key of '{key.tenant}': dollars_per_day needs a [[price]] of all models (model = \"*\")")
+        found.append(Key(digest, key.tenant, key.tier, key.admin, allowance))
     return Keys(found)

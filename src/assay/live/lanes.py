@@ -42,6 +42,8 @@ class Lanes:
         self._lanes: dict[bytes, Lane] = {}
         self._by_model: dict[str, Lane] = {}
         self._staged: dict[tuple[str, str], Lane] = {}
+        self._any: dict[tuple[str, ...], Lane] = {}
+        self.models: set[str] = set()  # all that engines say they have
         self.roles = False  # whether some engine has one
 
     def of(self, model: str, stage: str = "") -> Lane:
@@ -59,11 +61,30 @@ class Lanes:
                     self._by_model[model] = lane
         return lane
 
+    def only(self, engine: Engine) -> Lane:
+        """One engine, whatever it serves; nobody where it is gone."""
+        mask = np.array([e is engine for e in self._engines], np.bool_)
+        return self._lanes.setdefault(mask.tobytes(), Lane(mask))
+
+    def any(self, names: tuple[str, ...]) -> Lane:
+        """The engines that can take a request that several models may answer."""
+        lane = self._any.get(names)
+        if lane is None:
+            masks = [self.of(name).mask for name in names if name in self.models] or [self.of(names[0]).mask]
+            known = [mask for mask in masks if mask is not None]
+            lane = self.everybody
+            if len(known) == len(masks) and not (mask := np.logical_or.reduce(known)).all():
+                lane = self._lanes.setdefault(mask.tobytes(), Lane(mask))
+            self._any[names] = lane
+        return lane
+
     def changed(self) -> None:
         """Somebody came, went, or serves something else."""
         self._lanes.clear()
         self._by_model.clear()
         self._staged.clear()
+        self._any.clear()
+        self.models = {name for e in self._engines for name in e.models}
         self.roles = any(e.role for e in self._engines)
 
     def _find(self, model: str, stage: str) -> Lane:

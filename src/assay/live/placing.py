@@ -73,7 +73,9 @@ class Placing:
 
     def fall_back(self, relay: Relay) -> bool:
         """Whether one of its other models can answer a request; then that one is asked for from now on."""
-        left = relay.names[relay.names.index(relay.request.model) + 1 :] if relay.names else ()
+        if not relay.names or relay.keeper is not None:  # what one engine keeps no other model's can go on from
+            return False
+        left = relay.names[relay.names.index(relay.request.model) + 1 :]
         best = self.best(left) if left else ""
         if not any(e.state == UP and best in e.models for e in self._fleet.engines):
             return False
@@ -123,7 +125,9 @@ class Placing:
         self._fleet.paths[relay.request.id] = relay.path
         if self.lanes.roles and not again:
             relay.stage = self.stage(relay)
-        if self.batch and relay.endpoint != "other":
+        if relay.full == "refuse" and not again and self._full(relay):
+            relay.give_up(429, f"every engine of the model {relay.request.model} has enough to do", RETRY)
+        elif self.batch and relay.endpoint != "other":
             self._hold(relay, now)
         elif (not again and len(self.queue) and self.queue.waits(self.lane(relay))) or not self.place(relay):
             self._fleet.cache_changed()  # when it has its turn, blocks may have grown too old
@@ -132,19 +136,36 @@ class Placing:
             if away is not None:
                 away.give_up(429, "too many requests wait here", RETRY)
 
+    def _full(self, relay: Relay) -> bool:
+        """Whether engines that are up could take it, and none has room."""
+        mask = self._eligible(relay)
+        return mask is not None and not mask.any() and self.able(relay)
+
     def lane(self, relay: Relay) -> Hashable:
         """What all requests have in common that the same engines can take."""
-        lane = self.lanes.of(relay.request.model, relay.stage)
-        return (lane, relay.failed) if relay.failed else lane
+        lane = self._lane(relay)
+        return (lane, relay.failed, relay.lost > 0) if relay.failed or relay.lost else lane
+
+    def _lane(self, relay: Relay) -> Lane:
+        """The engines that can take it: of all models that may answer it, where they stand in for each other."""
+        if relay.keeper is not None:
+            return self.lanes.only(relay.keeper)
+        if self._spreads(relay):
+            return self.lanes.any(relay.names)
+        return self.lanes.of(relay.request.model, relay.stage)
+
+    def _spreads(self, relay: Relay) -> bool:
+        """Whether it goes to the next of its models where the first is full."""
+        return relay.full == "overflow" and relay.keeper is None and not relay.stage and not self.batch
 
     def able(self, relay: Relay) -> bool:
         """Whether there is an engine that could take it, now or when others are done."""
-        lane = self.lanes.of(relay.request.model, relay.stage)
+        lane = self._lane(relay)
         return any(e.state == UP and e in lane and e not in relay.failed for e in self._fleet.engines)
 
     def another(self, relay: Relay) -> bool:
         """Whether there is an engine that could take it now and was not tried."""
-        lane = self.lanes.of(relay.request.model, relay.stage)
+        lane = self._lane(relay)
         whole = self.lanes.of(relay.request.model) if relay.stage else lane
         tried = {*relay.failed, relay.engine}
         return any(e.open and (e in lane or e in whole) and e not in tried for e in self._fleet.engines)
@@ -159,7 +180,7 @@ class Placing:
 
     def starting(self, relay: Relay) -> bool:
         """Whether some engine that may be able to take it has never answered, and still may."""
-        lane = self.lanes.of(relay.request.model, relay.stage)
+        lane = self._lane(relay)
         return any(e.state == STARTING and e in lane for e in self._fleet.engines)
 
     def _patience(self, relay: Relay, now: float) -> float:
@@ -193,8 +214,11 @@ class Placing:
 
     def place(self, relay: Relay) -> bool:
         """Send it to the engine that the policy chooses; False where none has room."""
-        mask = self._eligible(relay)
-        if not self._fleet.engines or (mask is not None and not mask.any()):
+        if not self._fleet.engines:
+            return False
+        overflows = relay.full == "overflow" and self._spreads(relay)
+        mask = self._overflow(relay) if overflows else self._eligible(relay)
+        if mask is not None and not mask.any():
             return False
         fleet = self._fleet
         now = fleet.now = self._gateway.now()
@@ -204,12 +228,26 @@ class Placing:
         self._send(relay, i, now)
         return True
 
+    def _overflow(self, relay: Relay) -> NDArray[np.bool_] | None:
+        """It asks for the first of its models that has room; who can take it then."""
+        mask = None
+        for name in relay.names:
+            relay.request.model = name
+            if (mask := self._eligible(relay)) is None or mask.any():
+                return mask
+        relay.request.model = self.best(relay.names)
+        return mask
+
     def _eligible(self, relay: Relay) -> NDArray[np.bool_] | None:
         engines = self._fleet.engines
-        served = self.lanes.of(relay.request.model, relay.stage).mask
-        if served is None and not relay.failed and _all_open(engines):
+        served = (
+            self.lanes.of(relay.request.model, relay.stage).mask if relay.keeper is None else self._lane(relay).mask
+        )
+        if served is None and not relay.failed and not relay.lost and _all_open(engines):
             return None
         mask = np.array([e.open and e not in relay.failed for e in engines], np.bool_)
+        if relay.lost:  # what kills an engine is to be told from what was there when it died: so they come one by one
+            mask &= [len(e.doubted) < e.trust for e in engines]
         return mask if served is None else mask & served
 
     def _least(self, mask: NDArray[np.bool_] | None) -> int:
@@ -249,12 +287,15 @@ class Placing:
             relay.load = (int(fleet.running[i]), int(fleet.kv_tokens[i]), int(fleet.prefill_tokens[i]))
         decision = (
             {"request": request.id, "engine": engine.name, "prompt": request.prompt, "matched": relay.matched,
-             "scores": fleet.scores, "at": now, "shadow": None, "canary": relay.arm}
+             "scores": fleet.scores,
+             "engines": fleet.names, "eligible": fleet.eligible, "at": now, "shadow": None, "canary": relay.arm}
         )  # fmt: skip
         self.decisions.append(decision)
         if first:
             gateway.counters.queueing.observe(now - relay.arrival)
         fleet.sent(i, request, relay.new)
+        if relay.lost:
+            engine.doubted.add(relay)
         engine.aboard += 1
         engine.requests += 1
         engine.prompt += request.prompt
@@ -278,6 +319,8 @@ class Placing:
         """Let a router that chooses from a pool assign what it will: one pool for what the same engines can take."""
         pools: dict[Hashable, list[Relay]] = {}
         for relay in self.held.values():
+            if relay.full == "overflow" and relay.keeper is None and not relay.stage:
+                self._overflow(relay)
             pools.setdefault(self.lane(relay), []).append(relay)
         for pool in pools.values():
             self._assign(pool)
@@ -301,7 +344,8 @@ class Placing:
                 self.complain(IndexError(f"it chose {i}"), request)
                 i = None
             engine = fleet.engines[fleet.argmin(fleet.batch_size) if i is None else int(i)]
-            if relay is not None and engine.open:  # it may be full by now
+            trusted = not pool[0].lost or len(engine.doubted) < engine.trust
+            if relay is not None and engine.open and trusted:  # it may be full by now
                 del self.held[request.id]
                 self._send(relay, engine.number, fleet.now)
 
@@ -335,7 +379,7 @@ class Placing:
 
 def _usable(key: Hashable, engine: Engine) -> bool:
     """Whether an engine can take the requests of a lane."""
-    lane, failed = key if isinstance(key, tuple) else (key, ())
+    lane, failed, _ = key if isinstance(key, tuple) else (key, (), False)
     assert isinstance(lane, Lane)
     return engine in lane and engine not in failed
 

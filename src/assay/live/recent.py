@@ -6,7 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from assay.live.counters import Counters, Histogram
+from assay.live.counters import OTHERS, Counters, Histogram
 from assay.live.engines import UP, Engine
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ STEP = 5.0  # seconds between two looks
 WINDOW = 60.0  # seconds that "lately" means
 _CHANGES = 50  # that are remembered
 _TENANTS = 1000  # that are told apart: without keys, clients make up as many names as they like
-OTHERS = "(others)"
 
 
 @dataclass
@@ -25,8 +24,6 @@ class Tenant:
 
     requests: int = 0
     failed: int = 0
-    prompt: int = 0
-    output: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,15 +82,18 @@ class Recent:
 
     def ended(self, relay: Relay) -> None:
         """A request of a tenant is over."""
-        name = relay.tenant
-        tenant = self.tenants.get(name)
-        if tenant is None:
-            name = name if len(self.tenants) < _TENANTS else OTHERS
-            tenant = self.tenants.setdefault(name[:100], Tenant())
+        tenant = self.tenants[relay.called]
         tenant.requests += 1
         tenant.failed += relay.status >= 400
-        tenant.prompt += relay.request.prompt
-        tenant.output += relay.tokens
+
+    def name(self, tenant: str) -> str:
+        """What a tenant is called here and in the metrics."""
+        name = tenant[:100] if len(tenant) > 100 else tenant
+        if name not in self.tenants:
+            if len(self.tenants) >= _TENANTS:
+                name = OTHERS
+            self.tenants.setdefault(name, Tenant())
+        return name
 
     def report(self, engines: list[Engine], now: float) -> dict[str, Any]:
         """Quantiles of the last minute, None where nothing came; the tenants with most requests; changes of state."""
@@ -102,6 +102,7 @@ class Recent:
         ttft = _since(self._counters.ttft, then.ttft if then else [])
         itl = _since(self._counters.itl, then.itl if then else [])
         statuses = here.statuses - then.statuses if then else here.statuses
+        tokens = self._counters.of_tenants()
         busiest = sorted(self.tenants.items(), key=lambda item: -item[1].requests)[:20]
         return {
             "ttft_p50": _quantile(ttft, 0.5), "ttft_p99": _quantile(ttft, 0.99),
@@ -111,9 +112,10 @@ class Recent:
                 "retries": here.retries - (then.retries if then else 0),
             },
             "tenants": [
-                {"tenant": name, "requests": t.requests, "failed": t.failed, "prompt_tokens": t.prompt,
-                 "completion_tokens": t.output}
+                {"tenant": name, "requests": t.requests, "failed": t.failed, "prompt_tokens": prompt,
+                 "completion_tokens": output}
                 for name, t in busiest
+                for prompt, output in [tokens.get(name, (0, 0))]
             ],
             "changes": [{**change, "at": now - change["at"]} for change in self.changes],
         }  # fmt: skip

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from assay.live import api
+from assay.live import api, kept
+from assay.live.asking import message
 from assay.live.companion import Companion, room
-from assay.live.engines import NO_PATH, Engine
+from assay.live.engines import NO_PATH, UP, Engine
 from assay.live.http1 import CHUNKED, UNTIL_CLOSE, ResponseHead
+from assay.live.large import Short
+from assay.live.quotas import Purse
 from assay.live.server import Exchange, error_body
 from assay.live.upstream import Pool, Upstream
 from assay.serving.interface import Finished, Request
@@ -32,10 +35,12 @@ EVENT = 1 << 20  # bytes of an event that are kept until it is whole
 EARLY = 1 << 16  # bytes of events before the first token that are kept until it is there
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")  # of an event, in each of the three ways to end a line
 _ITEM = b"event: response.output_item"  # of /v1/responses: from here on it is an answer, if not yet a text
-_WITH_BODY = (b"POST", b"PUT", b"PATCH")
 RETRY = (b"retry-after: 1",)
+NO_RETRY = (b"x-should-retry: false",)  # the libraries of OpenAI and Anthropic ask again twice unless told not to
 NOBODY: frozenset[Engine] = frozenset()
-_NO_REASON: Mapping[Engine, str] = {}
+_KEEPING = ("responses", "other")  # endpoints where engines may keep what they answer
+LOST = 2  # engines that may fail with a request aboard: it may be what they fail of, and is not sent to a third
+_NO_REASON: Mapping[Engine, tuple[str, int]] = {}
 LEFT = 499  # the client went away first: nginx's number for it
 
 
@@ -43,11 +48,12 @@ class Relay:
     """The life of one request. Ends once: in an answer, in an error, or because the client left."""
 
     __slots__ = (
-        "_early", "_fault", "_held", "_kv", "_most", "_named", "_pieces", "_tail", "_torn", "arm", "arrival", "asked",
-        "companion", "deadline", "due", "endpoint", "engine", "error", "exchange", "failed", "first", "gateway",
-        "head", "key", "known", "last", "load", "matched", "method", "name", "names", "new", "own", "path", "placed",
-        "prefilled", "request", "sent", "stage", "status", "streaming", "stumbled", "tenant", "tokens", "transfer",
-        "tries", "upstream", "usage", "wanted",
+        "_early", "_ended", "_fault", "_final", "_held", "_kv", "_most", "_named", "_pieces", "_tail", "_torn",
+        "announced", "arm", "arrival", "asked", "called", "companion", "cost", "deadline", "due", "endpoint", "engine",
+        "error", "exchange", "failed", "first", "full", "gateway", "head", "keeper", "key", "known", "last", "load",
+        "lost", "matched", "method", "name", "names", "new", "own", "paid", "path", "placed", "prefilled", "purse",
+        "reference", "request", "sent", "short", "stage", "status", "streaming", "stumbled", "tenant", "tokens",
+        "transfer", "tries", "upstream", "usage", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -58,19 +64,28 @@ class Relay:
         self.request = request
         self.names: tuple[str, ...] = ()  # of models that may answer it, where it asked for none of an engine's own
         self.asked = ""  # which one it asked for then
+        self.full = ""  # what becomes of it where the first of them is full: overflow, wait, refuse
+        self.reference = ""  # the name of what an engine keeps, where it goes on from that,
+        self.keeper: Engine | None = None  # and the engine, where that is known
         self.stage = ""  # prefill, then decode, where two engines share the work
         self.transfer: dict[str, Any] | None = None  # fields that tell the second where the first keeps the prompt
         self.companion: Companion | None = None  # of SGLang: the first, while the second is asked
+        self.announced = False  # whether its answer has said what it is called
         self.prefilled = ""  # the name of the first
         self.arm = False  # whether the canary decides about it
         self.name = name  # its id, as clients and engines see it
         self.method = exchange.head.method
         self.endpoint = endpoint
         self.tenant = request.tenant
+        self.called = ""  # as the metrics name the tenant
+        self.purse: Purse | None = None  # of its key, where that is limited,
+        self.paid = 0  # the tokens taken from it,
+        self.cost = 0.0  # and the dollars
         self.arrival = now
         self.deadline = now + gateway.settings.deadline
         self.due = self.deadline  # when the sweep looks at it
         self.key = now  # its place in the queue
+        self.short: Short | None = None  # of a large request what is small
         self.own = 1  # tokens of the prompt, as the gateway counts them
         self.load = (0, 0, 0)  # on the engine when it was sent: running, KV tokens, prompt tokens not computed
         self.wanted = False  # a stream is
@@ -78,7 +93,8 @@ class Relay:
         self.engine: Engine | None = None
         self.upstream: Upstream | None = None
         self.failed = NOBODY  # engines that did not answer it
-        self.stumbled: Mapping[Engine, str] = _NO_REASON  # of them those that said so themselves, and how
+        self.stumbled: Mapping[Engine, tuple[str, int]] = _NO_REASON  # of them those that had it, and what became of it
+        self.lost = 0  # how many died, hung up or fell silent while they had it
         self.tries = 0
         self.sent: float | None = None  # when the first engine was asked
         self.placed = now  # when the present one was
@@ -99,6 +115,8 @@ class Relay:
         self._tail = b""
         self._named = endpoint in api.NAMED_EVENTS
         self._early = b""  # events before the first token
+        self._final = b""  # the last piece that came: it tells whether the stream was whole,
+        self._ended = False  # unless one before it did
         self._fault = 0  # the status of an error that came in the middle of a stream
         self._torn = False  # an event was too large to be kept until it is whole
         self._kv = 0  # tokens counted as held on the engine
@@ -118,46 +136,24 @@ class Relay:
         if self.stage == "prefill" and engine.bootstrap:
             self._ask_both(engine)
         else:
-            self.upstream = engine.pool.ask(self, self._message(engine), fresh)
+            self.upstream = engine.pool.ask(self, message(self, engine), fresh)
 
     def _ask_both(self, engine: Engine) -> None:
         """SGLang: while one engine computes the prompt, another one is asked for the answer."""
         self.transfer = room(engine)
-        self.companion = Companion(self, engine, self._message(engine))
+        self.companion = Companion(self, engine, message(self, engine))
         self.engine, self.stage, self.prefilled, self.new = None, "decode", engine.name, 0
         self.tries -= 1  # nothing has failed
         self.gateway.placing.admit(self, again=True)
 
-    def _message(self, engine: Engine) -> bytes:
-        head, body = self.exchange.head, self.exchange.body
-        if self.names or self.stage:
-            body = self._edited(body, engine)
-        lines, more = head.kept, []
-        if self.gateway.keys or engine.key:  # the client's key is for the gateway, not for engines
-            lines = [line for line in lines if not line[:14].lower().startswith((b"authorization:", b"x-api-key:"))]
-            if engine.key:
-                more.append(b"authorization: Bearer " + engine.key)
-        given = head.fields.get(b"x-request-id")
-        if given != self.name:
-            more.append(b"x-request-id: " + self.name)
-            if given is not None:
-                lines = [line for line in lines if line[:13].lower() != b"x-request-id:"]
-        if body or head.method in _WITH_BODY:
-            more.append(b"content-length: %d" % len(body))
-        first = b"%b %b%b%b" % (head.method, engine.address.prefix, head.target, engine.host)
-        return b"\r\n".join([first, *lines, *more, b"", body])
-
-    def _edited(self, body: bytes, engine: Engine) -> bytes:
-        """What an engine is asked where that is not what the client asked."""
-        changes: dict[str, Any] = {"model": self.request.model} if self.names else {}
-        if self.stage == "prefill" and not engine.bootstrap:
-            return api.prefill(body, changes)
-        return api.edited(body, changes | (self.transfer or {}))
-
     def unreachable(self, pool: Pool, why: str) -> None:
-        """A connection that was to be opened for it is not to be had."""
-        if self.engine is not None and self.engine.pool is pool and self.upstream is None:
-            self.broken(why, False)
+        """A connection that was to be opened for it is not to be had: the engine never had it."""
+        engine = self.engine
+        if engine is not None and engine.pool is pool and self.upstream is None:
+            engine.errors += 1
+            self.tries -= pool.refused  # those who are found dead are found only once
+            self.retry(why)
+            self.gateway.unreachable(engine, why)
 
     def connected(self, upstream: Upstream) -> bool:
         """A connection that was opened for it is there; False where it is not wanted any more."""
@@ -172,6 +168,11 @@ class Relay:
         """The head of the answer."""
         if self.engine is not None:
             self.engine.answered = True
+        if head.status == 404 and self.reference and self.keeper is None and self._another():
+            self.tries -= 1  # it is looked for, and this one has not failed
+            self._drop_upstream()
+            self.retry("the engine has no such thing")
+            return
         if (head.status in RETRIED or head.status == FULL) and self._another():
             self._decline(head.status, f"the engine answered {head.line.decode('latin-1')}")
             return
@@ -188,10 +189,16 @@ class Relay:
 
     def _decline(self, status: int, why: str) -> None:
         """The engine says that it cannot: another one is asked."""
-        if status == STUMBLED and self.engine is not None:
-            self.stumbled = {**self.stumbled, self.engine: why}
+        if status != FULL and self.engine is not None:
+            self.blame(self.engine, why)
         self._drop_upstream()
-        self.retry(why, blame=status not in (STUMBLED, FULL))
+        self.retry(why)
+
+    def blame(self, engine: Engine, why: str) -> None:
+        """An engine failed it; whether that is the engine's fault shows when another one answers it."""
+        if engine not in self.stumbled:  # one request counts once
+            engine.errors += 1
+        self.stumbled = {**self.stumbled, engine: (why, engine.downs)}
 
     def payload(self, data: bytes) -> None:
         """A piece of the answer."""
@@ -211,6 +218,8 @@ class Relay:
                 return
         if self._named:
             tokens = api.named_tokens(data)
+            if self.endpoint == "responses" and self.engine is not None and not self.announced:
+                self.announced = gateway.kept.streams(data, self.engine, self.tenant)
         else:  # one with each event
             tokens = data.count(b"\ndata:") + data.startswith(b"data:") - data.endswith(b"data: [DONE]\n\n")
             if self.first is None and tokens > 0 and self.endpoint == "chat":
@@ -222,6 +231,8 @@ class Relay:
                 return
         if b'"usage":' in data:
             self.usage = api.streamed_usage(data, self.usage)
+            self._ended = api.ends(self.endpoint, self._final)  # what comes before it may have been the end
+        self._final = data
         # Clients first: what is to be written down can wait.
         if tokens > 0 and self.first is None:
             self._first(tokens, data, now)
@@ -295,7 +306,8 @@ class Relay:
         gateway.fleet.began(self.engine.number, self.request, self.new, now - self.placed if self.streaming else None)
         self.new = 0
         if self.streaming:
-            gateway.counters.ttft.observe(now - self.arrival)
+            self.called = gateway.recent.name(self.tenant)
+            gateway.counters.began(now - self.arrival, gateway.model(self), self.called, self.engine.name)
         gateway.began(self)
 
     def _keep(self, data: bytes, now: float) -> None:
@@ -346,6 +358,13 @@ class Relay:
             exchange.reply(head.status, self._lines(), body, head.line)
             if head.status == 200 and self.request.prompt:
                 self.usage = api.usage(body)
+            keeps = head.status == 200 and self.endpoint in _KEEPING and kept.concerns(exchange.head.path)
+            if keeps and self.engine is not None:
+                self.gateway.kept.answered(body, self.engine, self.tenant)
+        if self.streaming and not self._fault and not (self._ended or api.ends(self.endpoint, self._final)):
+            self._fault, self.error = 502, "cut: the engine's stream ended without [DONE] and without a finish reason"
+            if self.engine is not None:
+                self.engine.errors += 1
         if self._fault:
             self._end(self._fault, now)
             return
@@ -374,6 +393,7 @@ class Relay:
         """Nothing of an engine's answer counts any more."""
         self._pieces, self._held, self._most, self._tail, self.head = [], 0, HELD, b"", None
         self._early, self.streaming = b"", False
+        self._final, self._ended = b"", False
 
     # ------------------------------------------------------------------------------------------ what goes wrong
 
@@ -385,14 +405,19 @@ class Relay:
         if stale and not self.exchange.started:  # the engine had closed it already: that says nothing about the engine
             self.ask(self.engine, self.gateway.now(), fresh=True)
             return
+        engine = self.engine
+        self.blame(engine, why)
+        look = self.gateway.roster.look(engine)  # whether it is dead: of one that lives nothing else is taken away
         if self.exchange.started:
-            self.gateway.suspect(self.engine, why)
             self.give_up(502, f"the engine failed in the middle of its answer: {why}")
+        elif self.stage == "prefill" and look is not None:
+            # It was not asked what the client asked: one that lives may have failed with the hand-over itself.
+            look.add_done_callback(lambda _: self._leave(engine, why, engine.state != UP))
         else:
-            self.retry(why)
+            self.retry(why, lost=True)
 
-    def retry(self, why: str, blame: bool = True) -> None:
-        """Ask another engine: the client has seen nothing yet."""
+    def retry(self, why: str, lost: bool = False) -> None:
+        """Ask another engine: the client has seen nothing yet. `lost`: this one failed with the request aboard."""
         engine = self.engine
         if self.exchange.done or engine is None:
             return
@@ -400,14 +425,23 @@ class Relay:
         self._drop_companion()
         self._off(engine)
         self.failed |= {engine}
-        if blame:  # once it is off that engine: what breaks the circuit abandons all that are still on it
-            self.gateway.suspect(engine, why)
+        self.lost += lost
         self._forget()
         placing = self.gateway.placing
         if self.stage == "decode" or (self.stage and not placing.able(self)):
             self.stage, self.transfer = placing.stage(self), None  # what was kept for it may be gone
-        if not placing.able(self) and not placing.fall_back(self):
-            self.failed = NOBODY  # all have failed it: whoever is up gets a second chance
+        if self.lost >= LOST:
+            self.give_up(
+                502, f"engines failed twice while they had this request, and no third is asked: {why}", NO_RETRY
+            )
+            placing.room(engine)
+            return
+        if not placing.able(self):
+            placing.fall_back(self)
+            for failed in (frozenset((engine,)), NOBODY):  # all have failed it: whoever else is up gets a second chance
+                self.failed = failed
+                if placing.able(self):
+                    break
         if self.tries < self.gateway.settings.attempts and placing.able(self):
             self.gateway.counters.retries += 1
             placing.admit(self, again=True)
@@ -431,7 +465,7 @@ class Relay:
             self._forget()
         placing.left(self)
         self.stage, self.transfer, self.prefilled = placing.stage(self), None, ""
-        if self.tries < self.gateway.settings.attempts and placing.able(self):
+        if self.lost < LOST and self.tries < self.gateway.settings.attempts and placing.able(self):
             self.gateway.counters.retries += 1
             placing.admit(self, again=True)
         else:
@@ -443,10 +477,10 @@ class Relay:
         self._drop_upstream()
         self.gateway.later(self._leave, self.engine, why)
 
-    def _leave(self, engine: Engine, why: str) -> None:
+    def _leave(self, engine: Engine, why: str, lost: bool = True) -> None:
         """Off the engine that it was on when that went down, unless something else took it off meanwhile."""
         if self.engine is engine:
-            self.retry(why, blame=False)
+            self.retry(why, lost)
 
     def _another(self) -> bool:
         """Whether the client can still be spared, and there is an engine that was not tried."""
@@ -469,7 +503,7 @@ class Relay:
             self._drop_upstream()
             self.broken(f"no byte for {waited:.1f} s", False)
 
-    def give_up(self, status: int, why: str, more: tuple[bytes, ...] = ()) -> None:
+    def give_up(self, status: int, why: str, more: tuple[bytes, ...] = (), kind: str = "") -> None:
         """End it in an error that the client can read."""
         exchange = self.exchange
         if exchange.done:
@@ -477,7 +511,7 @@ class Relay:
         self.error = why
         self._drop_upstream()
         if not exchange.started:
-            exchange.refuse(status, why, more=more)
+            exchange.refuse(status, why, kind, more)
         elif self.streaming:
             end = b"\n\n" if self._torn else b""  # of the event that is under way
             name = b"event: error\n" if self._named else b""
@@ -526,6 +560,19 @@ class Relay:
             self._off(engine)
         self.engine = engine  # for the log
         self.gateway.ended(self, now)
+
+    def used(self) -> tuple[int, int]:
+        """Tokens of the prompt and of the answer that an engine computed, as it counts them where it says.
+
+        Of what was refused or failed before its first token nothing; who leaves meanwhile has had the prompt computed.
+        """
+        usage = self.usage
+        if self.endpoint == "other" or (self.first is None and (self.status != LEFT or self.sent is None)):
+            return 0, 0
+        if usage is None:
+            return self.request.prompt, self.tokens
+        output = usage.output
+        return usage.prompt or self.request.prompt, self.tokens if output is None else output
 
     def finished(self, now: float) -> Finished:
         """What became of it, for components that learn."""

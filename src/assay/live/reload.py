@@ -11,7 +11,7 @@ import msgspec
 
 from assay.live import keys
 from assay.live.access_log import AccessLog
-from assay.live.gateway import new_canary
+from assay.live.gateway import new_canary, priced
 from assay.live.origins import Origins
 from assay.live.settings import Settings
 from assay.live.shadow import Shadow
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from assay.live.serve import Running
 
 # What a socket, the index or a thread was made with.
-RESTART = ("host", "port", "tls_cert", "tls_key", "engine_ca", "tokenizer", "block", "otel")
+RESTART = ("host", "port", "tls_cert", "tls_key", "engine_ca", "tokenizer", "block", "otel", "budgets")
 
 
 def renew(running: Running, reread: Callable[[], Settings]) -> None:
@@ -43,16 +43,17 @@ def apply(running: Running, new: Settings) -> str:
     canary = gateway.canary
     if _other(old.canary, new.canary) or _other(old.policy, new.policy):  # a new comparison begins
         canary = new_canary(new)
-    found = keys.read(new.key)
+    found = keys.read(new.key, priced(new))
     log = AccessLog(new.log)  # a file that was moved away is left to whoever moved it
     gateway.roster.check(new.engine)
     gateway.roster.check_sources(new.discover)
     changed = [name for name in Settings.__struct_fields__ if getattr(old, name) != getattr(new, name)]
     stay = [name for name in changed if name in RESTART]
     gateway.settings = msgspec.structs.replace(new, **{name: getattr(old, name) for name in stay})
-    gateway.log.close()
+    log.follow(gateway.log)
     gateway.keys, gateway.origins, gateway.log = found, Origins(new.origins) if new.origins else None, log
-    gateway.canary, gateway.aliases = canary, {model.name: model.to for model in new.model}
+    gateway.quotas.renew(found, new.price, gateway.now())
+    gateway.canary, gateway.aliases = canary, {model.name: model for model in new.model}
     gateway.index.capacity, gateway.index.ttl = new.blocks, new.ttl
     running.server.limits = replace(new.limits, connections=running.server.affordable(new.connections))
     if shadow is not gateway.shadow:

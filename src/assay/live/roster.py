@@ -95,6 +95,7 @@ class Roster:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._tasks: dict[Engine, asyncio.Task[None]] = {}
+        self._looks: dict[Engine, asyncio.Task[bool]] = {}
         self._subscribers: dict[Engine, Subscriber] = {}
         self._mirrors: dict[Engine, Mirror] = {}
         self._loaded: dict[Engine, signals.Reading] = {}
@@ -149,6 +150,7 @@ class Roster:
             self._listen(engine, settings)  # first: it may fail
         if settings.name and settings.name != engine.name:
             engine.rename(self._name(settings, engine.address))
+            self._gateway.fleet.called()
         engine.key, engine.tp, engine.cost = _key(settings), settings.tp, _cost(settings.layout)
         on_trial = engine.room < engine.limit
         engine.limit = settings.limit or self._gateway.settings.inflight
@@ -261,6 +263,8 @@ class Roster:
             source.close()
         for task in self._tasks.values():
             task.cancel()
+        for look in self._looks.values():
+            look.cancel()
         for subscriber in self._subscribers.values():
             subscriber.close()
         for engine in self._gateway.fleet.engines:
@@ -275,7 +279,8 @@ class Roster:
             now = self._gateway.now()
             try:
                 if now >= next_probe or engine.state == STARTING:
-                    await self._probe(engine)
+                    if await self._probe(engine):
+                        self._trusts(engine)
                     next_probe = now + settings.probe
                 if engine.state == UP:
                     await self._scrape(engine)
@@ -289,7 +294,29 @@ class Roster:
             self.settle(engine)
             await asyncio.sleep(min(settings.scrape, settings.probe, _STARTS if engine.state == STARTING else math.inf))
 
-    async def _probe(self, engine: Engine) -> None:
+    def look(self, engine: Engine) -> asyncio.Task[bool] | None:
+        """It hung up on a request, or is silent: whether it is still there is to be known now."""
+        if engine.state != UP or engine.number < 0:
+            return None
+        task = self._looks.get(engine)
+        if task is None:
+            task = self._looks[engine] = asyncio.get_running_loop().create_task(self._probe(engine))
+            task.add_done_callback(lambda _: self._looks.pop(engine))
+        return task
+
+    def _trusts(self, engine: Engine) -> None:
+        """Its health is good, and it has had some requests for a while that others failed with: twice as many may come.
+
+        Else one at a time would have to be answered first, which takes long where a busy engine died.
+        """
+        survived = engine.watched & engine.doubted
+        if survived:
+            engine.trust *= 2
+            for relay in survived:
+                self._gateway.cleared(engine, relay)
+        engine.watched = frozenset(engine.doubted)
+
+    async def _probe(self, engine: Engine) -> bool:
         """Is it there? It gets nothing until it first answers, nor after enough failures until it answers again."""
         gateway = self._gateway
         try:
@@ -307,12 +334,14 @@ class Roster:
             engine.trial &= well  # where its health is bad, its health tells
             if well and gateway.now() >= engine.retry:
                 self._back(engine)
-        elif not well:
-            gateway.suspect(engine, why, trial=False)
+        elif not well and engine.state == UP:
+            gateway.unreachable(engine, why, trial=False)
+        return well
 
     def _back(self, engine: Engine) -> None:
         """Its circuit is closed again; where it failed in spite of good health, by one request at a time at first."""
         engine.state, engine.note, engine.failures, engine.room = UP, "", 0, engine.limit
+        engine.pool.refused = False
         if engine.trial:
             engine.note, engine.room = "on trial: one request at a time until one is answered", 1
             engine.failures = self._gateway.settings.failures - 1

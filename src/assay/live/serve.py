@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from assay.live.gateway import Gateway
+from assay.live.quotas import EVERY
 from assay.live.recent import STEP
 from assay.live.relay import RETRY
 from assay.live.reload import renew
@@ -18,6 +19,7 @@ from assay.live.roster import Roster
 from assay.live.server import Server
 from assay.live.settings import Settings
 from assay.record.errors import AssayError, BadInput
+from assay.record.store import home
 from assay.serving.engine import components
 from assay.sim import pages, turns
 
@@ -44,6 +46,11 @@ class Running:
     async def __aenter__(self) -> Running:
         gateway, settings = self.gateway, self.settings
         gateway.warm()
+        if settings.budgets or settings.port:
+            gateway.quotas.path = Path(settings.budgets or home() / "gateway" / f"budgets-{settings.port}.json")
+        if settings.budgets:  # the other one has the port in its name
+            gateway.quotas.hold()
+        gateway.quotas.load()
         gateway.roster = Roster(gateway)
         for engine in settings.engine:
             if gateway.roster.add(engine) is None:
@@ -67,6 +74,8 @@ class Running:
         self._every(_SWEEP, gateway.sweep)
         self._every(STEP, lambda: gateway.recent.tick(gateway.fleet.engines, gateway.now()))
         self._every(_FLUSH, lambda: gateway.log.flush())  # another log may take its place
+        loop = asyncio.get_running_loop()
+        self._every(EVERY, lambda: gateway.quotas.note(lambda do: loop.run_in_executor(None, do)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -86,7 +95,9 @@ class Running:
         for task in self._ticking:
             task.cancel()
         gateway.roster.close()
-        gateway.log.flush()
+        gateway.log.close()
+        gateway.quotas.note()
+        gateway.quotas.release()
         if gateway.spans is not None:
             gateway.spans.close()
         return cut

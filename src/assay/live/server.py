@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -27,6 +27,7 @@ REASONS = {status.value: b"%d %s" % (status.value, status.phrase.encode()) for s
 JSON = b"content-type: application/json"
 _END = b"\r\n\r\n"
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+_COPIED = 1 << 17  # bytes of a body
 _AHEAD = 64 * 1024  # bytes a client may send ahead of the answer it waits for
 _SWEEP = 0.5  # seconds between two looks for clients that take too long
 _REFUSES = 0.05  # seconds in which a client on this machine refuses what it is sent after it left
@@ -336,7 +337,8 @@ class Connection(asyncio.Protocol):
         else:
             if not self._gather(data):
                 return
-            body = bytes(self._body)
+            # A copy of a large one would take too long; it is bytes in all but name.
+            body = bytes(self._body) if len(self._body) <= _COPIED else cast(bytes, self._body)
             self._body = bytearray()
         self._head, self._chunks, self._want = None, None, 0
         self._answer(Exchange(self, head, body))

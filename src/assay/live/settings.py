@@ -19,6 +19,7 @@ from assay.record.errors import BadInput, unreadable
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
+_Limit = Annotated[int, msgspec.Meta(ge=0)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
@@ -61,6 +62,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     to: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]  # the first one that some engine has and is up
+    full: Annotated[str, msgspec.Meta(pattern="^(overflow|wait|refuse)$")] = "overflow"  # what then
 
 
 class KeySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +73,19 @@ class KeySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     env: str = ""  # or the environment variable that holds the key itself
     tier: str = ""
     admin: bool = False  # may see /metrics and change /engines
+    requests_per_minute: _Limit = 0  # 0: as many as it likes
+    tokens_per_minute: _Limit = 0
+    parallel: _Limit = 0  # requests at once
+    tokens_per_day: _Limit = 0
+    dollars_per_day: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+class PriceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a model costs, in dollars per million tokens."""
+
+    model: str = "*"  # all that have no price of their own
+    prompt: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    answer: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +114,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pause: _Positive = 5.0  # until it is tried again
     policy_time: _Positive = 0.25  # for one decision; then the least loaded engine takes it
     grace: _Positive = 30.0  # for what runs when the gateway is told to stop
-    passthrough: bool = True  # paths the gateway does not know go to an engine
+    passthrough: bool | tuple[str, ...] = True  # paths the gateway does not know go to an engine; with keys only these
     origins: tuple[str, ...] = ()  # web pages that may ask from a browser: https://chat.example, or *
     tls_cert: str = ""
     tls_key: str = ""
@@ -117,6 +132,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_time: _Positive = 75.0
     stall_time: _Positive = 60.0
     key: tuple[KeySettings, ...] = ()
+    key_file: str = ""  # more of them, in a file of their own
+    budgets: str = ""  # where it is noted what keys have spent today
+    price: tuple[PriceSettings, ...] = ()
     model: tuple[ModelSettings, ...] = ()
 
     @property
@@ -131,18 +149,34 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_file(path: Path) -> Settings:
     """The settings in a TOML file; BadInput with the field that is wrong."""
     try:
-        return read(path.read_bytes(), str(path))
+        content = path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from error
+    return read(content, str(path), path.parent)
 
 
-def read(content: bytes, name: str = "gateway.toml") -> Settings:
-    """The settings in TOML."""
+def read(content: bytes, name: str = "gateway.toml", folder: Path | None = None) -> Settings:
+    """The settings in TOML; a file of keys is looked for in `folder`."""
+    table = _toml(content, name)
+    settings = convert(table, name)
+    if not settings.key_file:
+        return settings
+    path = (folder or Path()) / settings.key_file
     try:
-        table = tomllib.loads(content.decode())
+        more = _toml(path.read_bytes(), str(path))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if set(more) - {"key"}:
+        raise BadInput(f"{path}: {min(set(more) - {'key'})}: a file of keys has [[key]] tables and nothing else")
+    kept = msgspec.structs.replace(convert({"key": more.get("key", [])}, str(path)), price=settings.price)
+    return msgspec.structs.replace(settings, key=(*settings.key, *kept.key), key_file="")
+
+
+def _toml(content: bytes, name: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{name}: {error}") from error
-    return convert(table, name)
 
 
 def convert(table: dict[str, object], name: str) -> Settings:
@@ -159,6 +193,13 @@ def convert(table: dict[str, object], name: str) -> Settings:
             raise BadInput(
                 f"{name}: key of '{key.tenant}': give sha256 (64 hex digits: printf %s KEY | sha256sum) or env"
             )
+    seen: dict[str, str] = {}
+    for key in settings.key:
+        if (tenant := seen.setdefault(key.sha256, key.tenant)) and key.sha256 and tenant != key.tenant:
+            raise BadInput(f"{name}: key of '{key.tenant}': that of '{tenant}' has the same sha256")
+    for path in settings.passthrough if isinstance(settings.passthrough, tuple) else ():
+        if not re.fullmatch(r"/[!-)+-~]*\*?", path):
+            raise BadInput(f"{name}: passthrough: '{path}' is no path, such as /tokenize or /v1/audio/*")
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadInput(f"{name}: TLS needs both tls_cert and tls_key")
     for origin in settings.origins:

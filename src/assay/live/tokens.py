@@ -59,7 +59,7 @@ class _Part(msgspec.Struct, gc=False):
 
 
 _PART = msgspec.json.Decoder(_Part)
-_TEXTS = ("text", "input_text", "output_text")  # as the three APIs call them
+TEXTS = ("text", "input_text", "output_text")  # as the three APIs call them
 _LARGEST = 4096  # bytes: a thousand tokens, about what an image costs a model
 
 
@@ -69,7 +69,7 @@ def _part_text(part: msgspec.Raw) -> str | None:
         found = _PART.decode(part)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return found.text if found.type in _TEXTS else None
+    return found.text if found.type in TEXTS else None
 
 
 def _part_bytes(part: msgspec.Raw) -> bytes:

@@ -77,7 +77,8 @@ class Decision(msgspec.Struct):
     engine: str | None = None
     prompt: int | None = None
     matched: int | None = None
-    scores: list[float | None] | None = None
+    scores: list[float | None] | None = None  # none of engines that could not have been chosen
+    engines: list[str] | None = None  # whose they are
     at: float | None = None  # seconds ago
     shadow: str | None = None
 
@@ -132,6 +133,8 @@ class Page(msgspec.Struct):
     retries: int | None = None
     policy_errors: int | None = None
     policy_error: str | None = None
+    log_lost: int = 0
+    log_error: str | None = None
     ttft_p50: float | None = None
     ttft_p99: float | None = None
     itl_p50: float | None = None
@@ -300,9 +303,10 @@ def _head(reading: Reading, before: Sequence[Reading], width: int, title: str, t
     lines.append(curves)
     lines += [_times(page, width), _counts(page)]
     if page.policy_errors:
-        lines.append(
-            Text(f"✗ the policy failed {page.policy_errors:,} times: {page.policy_error or NONE}", style="red")
-        )
+        why = page.policy_error or NONE
+        lines.append(Text(f"✗ the policy failed {page.policy_errors:,} times: {why}", style="red"))
+    if page.log_lost or page.log_error:
+        lines.append(Text(f"✗ the access log lost {page.log_lost:,} lines: {page.log_error or NONE}", style="red"))
     return [_one_line(line) for line in lines]
 
 
@@ -475,7 +479,7 @@ def _alike(names: Sequence[str]) -> int:
 
 def _decisions(page: Page, width: int, rows: int) -> RenderableType:
     """The newest first; where they fit, the scores of all engines side by side."""
-    made = list(reversed(page.decisions or []))[:rows]
+    made = [_today(decision, page) for decision in list(reversed(page.decisions or []))[:rows]]
     names = [engine.name or NONE for engine in page.engines]
     heads = [label[-8:] for label in labels(names)]
     shadow = any(decision.shadow for decision in made)
@@ -498,6 +502,14 @@ def _decisions(page: Page, width: int, rows: int) -> RenderableType:
         cells += _scores(decision, page, heads) if grid else [_smallest(decision, page, heads, room // (cell + 9))]
         table.add_row(*cells, *(_other(decision, names, heads) if shadow else ()))
     return table
+
+
+def _today(decision: Decision, page: Page) -> Decision:
+    """Its scores in the order of the engines that there are now, by their names."""
+    if not decision.scores or not decision.engines:
+        return decision
+    scores = dict(zip(decision.engines, decision.scores, strict=False))
+    return msgspec.structs.replace(decision, scores=[scores.get(engine.name or "") for engine in page.engines])
 
 
 def _decision(decision: Decision, called: dict[str, str]) -> list[RenderableType]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import ssl
+import struct
+import termios
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -77,7 +81,7 @@ class Answered(Protocol):
         """The answer is whole."""
 
     def broken(self, why: str, stale: bool) -> None:
-        """The connection failed first. `stale`: a kept connection that the engine had closed before it was asked."""
+        """The connection failed first. `stale`: a kept connection whose engine never had what it was asked."""
 
 
 class Upstream(asyncio.Protocol):
@@ -204,8 +208,20 @@ class Upstream(asyncio.Protocol):
         if self._head is not None and self._left == UNTIL_CLOSE and error is None:
             asker.complete()
         else:
-            stale = self._used > 0 and self._head is None and not self._buffer
+            stale = self._used > 0 and self._head is None and not self._buffer and self._unread()
             asker.broken(f"the connection to the engine broke: {error}" if error else "the engine hung up", stale)
+
+    def _unread(self) -> bool:
+        """Whether the engine's system never acknowledged some of what it was sent.
+
+        That tells an engine that closed a connection before it was asked, as servers do with idle ones, from one that
+        was asked and hung up. Where the system does not say, the first is taken for granted: it is the usual one.
+        """
+        try:
+            file = self.transport.get_extra_info("socket").fileno()
+            return bool(struct.unpack("i", fcntl.ioctl(file, termios.TIOCOUTQ, bytes(4)))[0])
+        except (AttributeError, OSError):
+            return True
 
 
 class Pool:
@@ -227,6 +243,7 @@ class Pool:
         self._keep = keep
         self.all: set[Upstream] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.refused = False  # the last connection that was tried: nobody listens there
 
     def ask(self, asker: Answered, data: bytes, fresh: bool = False) -> Upstream | None:
         """Send on a kept connection, or open one: then None, and `connected` or `unreachable` follows."""
@@ -250,8 +267,10 @@ class Pool:
                     lambda: Upstream(self), *where, ssl=self._tls, server_hostname=server_name
                 )
         except OSError as error:  # a timeout and a TLS failure are of this kind, too
+            self.refused = _refused(error)
             asker.unreachable(self, f"cannot connect: {error.strerror or str(error) or 'no answer'}")
             return
+        self.refused = False
         if upstream.transport.is_closing():  # it was there, and is gone already
             asker.unreachable(self, "the engine hung up at once")
             return
@@ -280,3 +299,11 @@ class Pool:
             task.cancel()
         for upstream in list(self.all):
             upstream.drop()
+
+
+def _refused(error: OSError) -> bool:
+    """Whether nobody listens: a name with several addresses has an error of each in one text, and no number."""
+    if error.errno is not None or isinstance(error, TimeoutError | ssl.SSLError):
+        return error.errno == errno.ECONNREFUSED
+    each = str(error).count("[Errno ")
+    return each > 0 and str(error).count(f"[Errno {errno.ECONNREFUSED}]") == each

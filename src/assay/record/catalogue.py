@@ -19,7 +19,7 @@ from typing import Any
 
 from assay.record.errors import BadInput
 from assay.record.extras import missing_module
-from assay.record.types import EFFECTS, ROOMS, UNITS, Claim, Evidence, Kind, Paper, Stated, Study
+from assay.record.types import EFFECTS, PRINTED, ROOMS, UNITS, Claim, Evidence, Kind, Paper, Stated, Study
 
 PAPERS = Path(__file__).with_name("papers.toml")
 RENAMED = Path(__file__).with_name("renamed.toml")
@@ -68,13 +68,13 @@ def _stated(claim: Any, where: str) -> Stated:
     if not isinstance(value, int | float | None):
         raise BadInput(f"{shape}; the value is a number")
     where = f"{where}: claim '{claim['id']}'"
-    if unknown := set(claim) - {"id", "kind", "value", "unit", "toward", "over", "text"}:
+    if unknown := set(claim) - {"id", "kind", "value", "unit", "toward", "over", "text", "exceeds"}:
         raise BadInput(f"{where}: unknown {', '.join(sorted(unknown))}")
     if claim["kind"] not in list(Kind):
         raise BadInput(f"{where}: '{claim['kind']}' is no kind; the kinds are {', '.join(Kind)}")
     sentence = Stated(
         claim["id"], claim["text"], Kind(claim["kind"]), None if value is None else float(value),
-        claim.get("unit", ""), claim.get("toward", ""), claim.get("over", ""),
+        claim.get("unit", ""), claim.get("toward", ""), claim.get("over", ""), claim.get("exceeds", ""),
     )  # fmt: skip
     if wrong := malformed(sentence):
         raise BadInput(f"{where}: {wrong}")
@@ -91,6 +91,10 @@ def malformed(sentence: Stated) -> str:
         return "toward is up or down, over is best or worst"
     if not sentence.text.endswith("."):
         return "its text must be a whole sentence, with a full stop"
+    if sentence.exceeds and (sentence.kind not in PRINTED or sentence.value is None):
+        return f"exceeds goes with a printed number of kind {', '.join(PRINTED)}"
+    if sentence.exceeds and not str(sentence.exceeds).endswith("."):
+        return "exceeds must be a whole sentence, with a full stop"
     if not sentence.measured_in and sentence.value is not None:
         return f"say its unit; only {', '.join(UNITS)} bring one"
     if sentence.kind in EFFECTS and sentence.value is None and not sentence.toward:

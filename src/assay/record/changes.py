@@ -5,13 +5,14 @@ The older record is what `assay record --json` printed then, whatever its versio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from assay.record import catalogue, verdicts
 from assay.record.types import Answer, Estimate, Result, Stated, Verdict
-from assay.record.wording import with_unit
+from assay.record.wording import interval_text, with_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,21 @@ def _why(then: Mapping[str, Any] | None, now: Answer, sentence: Stated | None) -
         return now.note
     if then.get("measured") is None:
         return f"measured now: {with_unit(now.measured, now.unit)}"
+    if now.verdict is Verdict.EXCEEDED and _same(then, now):
+        return f"the rule: {100 * (now.share or 0):.0f} % of the effect, because {now.exceeds}"
     by_rule = _judged(then, sentence)
     if by_rule is not None and by_rule.verdict is now.verdict:
         share = "" if by_rule.share is None else f": the old {100 * by_rule.share:.0f} % of the effect"
         return f"the rule{share}"
+    if _same(then, now):
+        was = interval_text(then.get("low"), then.get("high"), now.unit)
+        return f"the interval: {interval_text(now.low, now.high, now.unit)}, not {was}"
     return f"measured anew: {with_unit(now.measured, now.unit)}, not {with_unit(then['measured'], now.unit)}"
+
+
+def _same(then: Mapping[str, Any], now: Answer) -> bool:
+    """Whether the older record measured the same value."""
+    return now.measured is not None and math.isclose(then["measured"], now.measured, rel_tol=1e-6)
 
 
 def _judged(then: Mapping[str, Any], sentence: Stated | None) -> verdicts.Judgement | None:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 
 from assay.record import machine, traces
-from assay.record.extras import EXTRAS, install_command
+from assay.record.extras import EXTRAS, WHEELS_UNTIL, Extra, install_command
 from assay.record.store import home
 
 
@@ -33,12 +33,18 @@ def examine() -> list[Finding]:
         Finding("memory", True, f"{memory / 1e9:.1f} GB" if memory else "unknown"),
         _gpu(facts["gpus"]),
     ]
-    for extra in EXTRAS:
-        missing = extra.missing
-        found = f"missing {', '.join(missing)}" if missing else "installed"
-        cure = install_command(extra.name) if missing else ""
-        findings.append(Finding(f"extra {extra.name}", not missing, found, extra.enables, cure))
+    findings += [_extra(extra) for extra in EXTRAS]
     return [*findings, _browser(), _traces(), _store()]
+
+
+def _extra(extra: Extra, python: tuple[int, int] = sys.version_info[:2]) -> Finding:
+    missing = extra.missing
+    found = f"missing {', '.join(missing)}" if missing else "installed"
+    if missing and extra.compiled and python > WHEELS_UNTIL:
+        newest = ".".join(map(str, WHEELS_UNTIL))
+        found += f"; {', '.join(extra.compiled)}: no wheel for this Python, it takes a C compiler or Python {newest}"
+    cure = install_command(extra.name) if missing else ""
+    return Finding(f"extra {extra.name}", not missing, found, extra.enables, cure)
 
 
 def cures(findings: list[Finding]) -> dict[str, str]:

@@ -49,7 +49,7 @@ def lines(answers: Iterable[Answer], width: int, drawn: Signs = UNICODE) -> list
     >>> from assay.record.types import Evidence, Kind, Verdict
     >>> fast = Answer("It is fast.", 2.0, 1.5, 1.1, 1.9, 5, Verdict.REPRODUCED, Evidence.REAL, kind=Kind.RATIO)
     >>> print("\\n".join(lines([fast], 60, ASCII)))
-    It is fast. 0.9    |  [-------------o------------]..x... 2.1
+    It is fast. 0.8    | [-------o-------]x................    3
     o measured  [-] 95 % interval  x paper  . reproduced
     | no effect
     """

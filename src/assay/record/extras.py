@@ -16,12 +16,15 @@ class Extra:
     name: str
     modules: tuple[str, ...]
     enables: str
+    compiled: tuple[str, ...] = ()  # what of it has no wheel for Pythons newer than `WHEELS_UNTIL`
 
     @property
     def missing(self) -> list[str]:
         """The modules of this extra that cannot be imported here; nothing is imported to find out."""
         return [module for module in self.modules if not _importable(module)]
 
+
+WHEELS_UNTIL = (3, 13)  # all extras have wheels up to this Python, as of 2026-11
 
 EXTRAS = (
     Extra("torch", ("torch", "sklearn", "safetensors"), "studies that train or run a model"),
@@ -31,30 +34,27 @@ EXTRAS = (
         ("uvloop", "zmq", "prometheus_client", "tokenizers", "opentelemetry"),
         "the live gateway and the mock engine",
     ),
-    Extra("protocols", ("z3", "dd", "cryptography"), "signatures and the proofs of `assay verify`"),
+    Extra("protocols", ("z3", "dd", "cryptography"), "signatures and the proofs of `assay verify`", ("dd",)),
     Extra(
         "observe",
-        ("google.protobuf", "opentelemetry.proto", "statsmodels", "statsforecast", "ruptures", "yaml"),
+        (
+            *("google.protobuf", "opentelemetry.proto", "prometheus_client", "yaml"),
+            *("statsmodels", "statsforecast", "ruptures"),
+        ),
         "OTLP in protobuf, workload cards, and the peers that forecasts are compared with",
+        ("ruptures",),
     ),
     Extra(
         "data",
         (
-            "obstore",
-            "fsspec",
-            "s3fs",
-            "blake3",
-            "xxhash",
-            "cryptography",
-            "pymetis",
-            "nats",
-            "redis",
-            "confluent_kafka",
+            *("obstore", "fsspec", "s3fs", "blake3", "xxhash", "cryptography", "pyarrow", "safetensors"),
+            *("pymetis", "usearch", "nats", "redis", "confluent_kafka"),
         ),
         "object stores, digests of what they keep, and brokers",
     ),
     Extra("solvers", ("highspy", "ortools", "cvxpy", "optuna"), "planners that solve integer programmes"),
     Extra("web", ("starlette", "uvicorn"), "the workbench in the browser: assay web"),
+    Extra("orbax", ("tensorstore",), "Orbax's own checkpoints: assay data ckpt"),
     Extra("codecs", ("pysz", "zfpy"), "SZ3 and ZFP beside compressing collectives"),
     Extra("mpi", ("mpi4py",), "jobs over MPI that survive the death of ranks (ULFM)"),
     Extra("gpu", ("cupy", "pynvml"), "GPU kernels and GPU power"),
@@ -69,20 +69,22 @@ def _importable(module: str) -> bool:
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra to the running installation, a checkout or not."""
+    """The command that adds an extra to the running installation: a checkout that is edited, or what a wheel brought.
+
+    Of an installed assay pip keeps the version that is here and adds what the extra needs.
+    """
     from importlib import metadata  # imported here: `assay list` must not wait for it
     from urllib.parse import unquote, urlparse
 
     pip = f"{sys.executable} -m pip install"
     try:
-        origin = metadata.distribution("assay").read_text("direct_url.json")
-        url = urlparse(json.loads(origin or "{}").get("url", ""))
+        origin = json.loads(metadata.distribution("assay").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
-        return f"{pip} 'assay[{extra}]'"
-    if url.scheme != "file":
-        return f"{pip} 'assay[{extra}]'"
-    checkout = Path(unquote(url.path))
-    return f"{pip} -e '{checkout}[{extra}]' -c {checkout / 'constraints.txt'}"
+        origin = {}
+    checkout = Path(unquote(urlparse(origin.get("url", "")).path))
+    if origin.get("dir_info", {}).get("editable") and (checkout / "constraints.txt").is_file():
+        return f"{pip} -e '{checkout}[{extra}]' -c '{checkout / 'constraints.txt'}'"
+    return f"{pip} 'assay[{extra}]'"
 
 
 def missing_module(key: str, error: ModuleNotFoundError) -> str:

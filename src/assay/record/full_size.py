@@ -1,7 +1,8 @@
 """What the studies measured at full size, once, on a machine that is named: a quick run says where it differs.
 
-`full_size.toml` holds estimates, not verdicts, so that they are judged by today's rule. `benchmarks/full_size.py`
-writes it from stored results.
+`full_size.toml` holds estimates, not verdicts, so that they are judged by today's rule, and the digest of the code that
+made them: a figure that another version of its study measured is stale, and says so wherever it is quoted.
+`benchmarks/full_size.py` writes it from stored results.
 """
 
 from __future__ import annotations
@@ -15,21 +16,38 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from assay.record import catalogue, verdicts
+from assay.record import catalogue, sources, verdicts
 from assay.record.types import Answer, Evidence, Result, Stated, Verdict
 
 FILE = Path(__file__).with_name("full_size.toml")
+STALE = "stale: measured with an earlier version of the study"
 
 
 @dataclass(frozen=True, slots=True)
 class FullSize:
-    """One paper's run at full size: when, where, how long, and its answers to the paper's claims."""
+    """One paper's run at full size: when, where, how long, with which code, and its answers to the paper's claims."""
 
+    key: str
     started: str
     machine: str
     seconds: float
     seeds: int
     answers: tuple[Answer, ...]
+    source: str = ""  # digest of the study's code; older runs do not tell it
+
+    @property
+    def stale(self) -> bool:
+        """Whether the study's code has changed since, or is not known."""
+        return self.source != sources.digest(catalogue.paper(self.key).module)
+
+    @property
+    def where(self) -> str:
+        """When and where it was, and whether that still says something of today's code.
+
+        >>> FullSize("div", "2026-11-16T13:33:35.720Z", "a Xeon, 2 cores", 9.0, 5, ()).where
+        '2026-11-16, a Xeon, 2 cores; stale: measured with an earlier version of the study'
+        """
+        return f"{self.started[:10]}, {self.machine}{f'; {STALE}' if self.stale else ''}"
 
 
 @cache
@@ -38,15 +56,17 @@ def runs() -> dict[str, FullSize]:
     if not FILE.exists():
         return {}
     entries = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    return {key: _read(entry, catalogue.paper(key).claims) for key, entry in entries.items()}
+    return {key: _read(key, entry, catalogue.paper(key).claims) for key, entry in entries.items()}
 
 
-def _read(entry: Mapping[str, Any], sentences: Iterable[Stated]) -> FullSize:
+def _read(key: str, entry: Mapping[str, Any], sentences: Iterable[Stated]) -> FullSize:
     now = {sentence.id: sentence for sentence in sentences}
     answers = tuple(
         verdicts.answered(_answer(claim), now[name]) for name, claim in entry.get("claims", {}).items() if name in now
     )
-    return FullSize(entry["started"], entry["machine"], entry["seconds"], entry["seeds"], answers)
+    return FullSize(
+        key, entry["started"], entry["machine"], entry["seconds"], entry["seeds"], answers, entry.get("source", "")
+    )
 
 
 def _answer(claim: Mapping[str, Any]) -> Answer:
@@ -80,7 +100,7 @@ def _entry(result: Result) -> str:
     cpu, cores = result.machine.get("cpu", "unknown"), result.machine.get("cores", "?")
     seeds = result.seeds if isinstance(result.seeds, int) else len(result.seeds)
     head = f"[{result.key}]\nstarted = {_text(result.started)}\nmachine = {_text(f'{cpu}, {cores} cores')}"
-    numbers = f"\nseconds = {result.seconds:.1f}\nseeds = {seeds}\n"
+    numbers = f"\nseconds = {result.seconds:.1f}\nseeds = {seeds}\nsource = {_text(result.source)}\n"
     return head + numbers + "".join(_claim(result.key, answer) for answer in result.stated)
 
 

@@ -13,9 +13,11 @@ import math
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
@@ -27,6 +29,9 @@ from assay.record.extras import missing_module
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM")} | {
     "POLARS_MAX_THREADS": "1"
 }
+
+SOCKET_PATH = 107  # bytes of one, at most
+_RAY_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,19 +217,49 @@ def on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Any]]:
         raise BadInput(missing_module("--on ray", error)) from error
     remote = address.startswith("ray://")
     # A cluster runs this very code, not whichever assay it may have installed.
-    ship = {"py_modules": [str(Path(__file__).parents[1])]} if remote else {}
-    place: dict[str, Any] = {"address": address} if remote else {"include_dashboard": False}
+    ship = {"env_vars": ONE_THREAD, "py_modules": [str(Path(__file__).parents[1])]}
+    with _ray_folder() as folder, _set_for_children(ONE_THREAD):
+        place: dict[str, Any] = {"include_dashboard": False, "_temp_dir": folder}
+        if remote:
+            place = {"address": address, "runtime_env": ship}
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **place)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            hint = "; is it up, and does RAY_AUTH_MODE (token or disabled) match the cluster's?" if remote else ""
+            raise BadInput(f"cannot reach Ray at '{address}': {str(error).splitlines()[0]}{hint}") from error
+        try:
+            yield from _ray_tasks(ray, tasks)
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _set_for_children(values: Mapping[str, str]) -> Iterator[None]:
+    """Processes that are started meanwhile have these in their environment.
+
+    Ray would set them, too, but starts such workers by a shell, which takes a space in a path for the end of a word.
+    """
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= values
     try:
-        ray.init(
-            runtime_env={"env_vars": ONE_THREAD, **ship}, log_to_driver=False, logging_level=logging.ERROR, **place
-        )
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        hint = "; is it up, and does RAY_AUTH_MODE (token or disabled) match the cluster's?" if remote else ""
-        raise BadInput(f"cannot reach Ray at '{address}': {str(error).splitlines()[0]}{hint}") from error
-    try:
-        yield from _ray_tasks(ray, tasks)
+        yield
     finally:
-        ray.shutdown()
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _ray_folder() -> Iterator[str | None]:
+    """Where Ray on this machine keeps its sockets: where it wants to, unless it could not name or open them there."""
+    usual = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    if usual.isascii() and len(usual + _RAY_SOCKET) <= SOCKET_PATH:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="assay-ray-", dir="/tmp", ignore_cleanup_errors=True) as short:
+        yield short
 
 
 def _ray_tasks(ray: Any, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:

@@ -31,6 +31,7 @@ NOT_BUILT = "not built yet"
 # A sign, a word and what it means: no verdict is told by its colour alone.
 STATES = {
     Verdict.REPRODUCED.value: ("✓", "at least two thirds of the paper’s effect, and certain; a bound that is kept"),
+    Verdict.EXCEEDED.value: ("↑", "more than three halves of the paper’s effect: mostly a weak rival; never counted"),
     Verdict.DIRECTION.value: ("~", "a certain effect that is smaller, or two thirds of it and not certain"),
     Verdict.NOT_REPRODUCED.value: ("✗", "the measurement does not bear the claim out"),
     Verdict.NOT_MEASURED.value: ("·", "no answer from this machine yet; the page says what it takes"),
@@ -69,16 +70,22 @@ class Entry:
         return {Verdict.NOT_MEASURED.value if self.built or self.result else NOT_BUILT: len(self.paper.claims)}
 
     @property
-    def sentences(self) -> list[tuple[str, str]]:
-        """Each of the paper's claims with its verdict, or how far it is from one."""
+    def sentences(self) -> list[tuple[str, str, str]]:
+        """Each of the paper's claims with its verdict, or how far it is from one, and why it is exceeded."""
         if self.result and self.result.stated:
-            return [(answer.verdict.value, answer.text) for answer in self.result.stated]
-        return [(next(iter(self.tally)), claim.text) for claim in self.paper.claims]
+            return [(answer.verdict.value, answer.text, answer.exceeds) for answer in self.result.stated]
+        return [(next(iter(self.tally)), claim.text, "") for claim in self.paper.claims]
 
     @property
     def contradicted(self) -> dict[str, Answer]:
         """What the study at full size says otherwise, by the claim's id."""
         return full_size.contradictions(self.result) if self.result else {}
+
+    @property
+    def full_size(self) -> str:
+        """When and where the study ran at full size, and whether that is stale."""
+        kept = full_size.runs().get(self.paper.key)
+        return kept.where if kept else ""
 
     @property
     def rank(self) -> int:

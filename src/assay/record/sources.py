@@ -48,7 +48,7 @@ def _measured(path: Path) -> bool:
 
 def _compiled(path: Path) -> bool:
     place = _place(path)
-    return not place.startswith("record/") and place != "sim/compiled.py"
+    return not place.startswith("record/") and place not in ("sim/compiled.py", "sim/parallel.py")
 
 
 def _hash(sources: dict[Path, bytes]) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from assay.record import catalogue, verdicts
+from assay.record import catalogue, sources, verdicts
 from assay.record.errors import BadInput, StoreFailed
 from assay.record.types import Result, Stated
 
@@ -113,3 +113,15 @@ def _sentences(key: str) -> tuple[Stated, ...]:
 def latest(key: str) -> tuple[Path, Result] | None:
     """The newest readable result of a paper."""
     return next(stored(key), None)
+
+
+def standing(key: str) -> tuple[Path, Result] | None:
+    """What the record shows of a paper: its newest result at full size if that is of today's code, else its newest."""
+    version, newest = "", None
+    for path, result in stored(key):
+        newest = newest or (path, result)
+        if result.size == "full":
+            version = version or sources.digest(catalogue.paper(key).module)
+            if result.source == version:
+                return path, result
+    return newest

@@ -23,6 +23,7 @@ class Verdict(StrEnum):
     """What a study says about a claim. A claim that fails is a result like any other."""
 
     REPRODUCED = "reproduced"
+    EXCEEDED = "exceeded"  # more than three halves of the paper's effect: not counted, until somebody has said why
     DIRECTION = "direction"  # the right sign, but a smaller effect or one not yet certain
     NOT_REPRODUCED = "not reproduced"
     NOT_MEASURED = "not measured here"
@@ -47,6 +48,7 @@ class Kind(StrEnum):
 
 
 EFFECTS = (Kind.RATIO, Kind.CHANGE, Kind.DIFFERENCE)
+PRINTED = (*EFFECTS, Kind.PROPORTION)  # of these more than the paper's is no better: see `Verdict.EXCEEDED`
 UNITS = {
     Kind.RATIO: "ratio",
     Kind.CHANGE: "change",
@@ -71,7 +73,8 @@ class Stated:
     """A sentence to be judged, in our words: its kind, its unit, and the number it prints, if any.
 
     `toward` tells the direction of an effect where no number does: "up" or "down". `over` is "best" where the paper
-    says "up to" and "worst" where it says "in the weakest case".
+    says "up to" and "worst" where it says "in the weakest case". `exceeds` says why our effect is larger than the
+    paper's, where it is: a weak rival, an easy model.
 
     >>> Stated("ttft", "TTFT falls against round robin.", Kind.CHANGE, -0.4).measured_in
     'change'
@@ -84,6 +87,7 @@ class Stated:
     unit: str = ""
     toward: str = ""
     over: str = ""
+    exceeds: str = ""
 
     @property
     def measured_in(self) -> str:
@@ -133,7 +137,8 @@ class Claim:
     A paper's own sentence stands in `papers.toml` under `id`, with its kind and its number: they join after the
     measurement, so that a study cannot aim at what it does not know, and no claim chooses its own bound. A claim with
     `asks` is assay's own question: `Claim("peer", measure, asks="…", kind=Kind.RATIO, toward="up")`; a bound of such a
-    question stands in its sentence. `construction` says why an answer is true by how we wrote it, where it is.
+    question stands in its sentence. `construction` says why an answer is true by how we wrote it, where it is, and
+    `exceeds` why the effect of such a question is larger than its number (the paper's own say it in `papers.toml`).
     """
 
     id: str
@@ -145,13 +150,14 @@ class Claim:
     value: float | None = None
     unit: str = ""
     toward: str = ""
+    exceeds: str = ""
 
     @property
     def question(self) -> Stated | None:
         """assay's own question; None where the sentence is the paper's."""
         if not self.asks or self.kind is None:
             return None
-        return Stated(self.id, self.asks, self.kind, self.value, self.unit, self.toward)
+        return Stated(self.id, self.asks, self.kind, self.value, self.unit, self.toward, exceeds=self.exceeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +201,7 @@ class Answer:
     stated: bool = True  # False: assay's own question, not the paper's
     cases: str = ""  # over which cases a best or worst one was sought
     construction: str = ""
+    exceeds: str = ""  # why the effect is larger than the paper's, of one that exceeds it
     note: str = ""
     broken: bool = False  # its measure raised: a defect of the study, not of the machine
 
@@ -203,7 +210,7 @@ class Answer:
         """What was judged; None for an answer stored before there was one rule."""
         if self.kind is None:
             return None
-        return Stated(self.id, self.text, self.kind, self.paper, self.unit, self.toward, self.over)
+        return Stated(self.id, self.text, self.kind, self.paper, self.unit, self.toward, self.over, self.exceeds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,13 @@ both join only after the measurement. Nothing here can be chosen by a study or a
 
 - An effect (ratio, change, difference) has a share: measured over the paper's, ratios and changes as logarithms.
   Reproduced: at least two thirds of the effect, and no effect at all lies outside the interval. Direction: certain and
-  smaller, or two thirds and not certain. Without a number: reproduced if an effect in its direction is certain.
-- A bound is kept, with the whole interval on its side, or it is not.
-- An exponent (± 0.1), a level (a factor of 3/2), a proportion (± 0.05), "unchanged" (± 0.02), a count (none): the
-  interval lies within the kind's tolerance. Direction: the value does, the interval does not.
+  smaller, or two thirds and not certain. Without a number: reproduced if an effect in its direction is certain,
+  direction where so few seeds say so that its interval is not known.
+- Exceeded: more than three halves of an effect or a proportion that the paper prints, or an interval wholly above that.
+  Mostly a weak rival or an easy model, so it is counted nowhere; `exceeds` says why.
+- A bound, an exponent (± 0.1), a level (a factor of 3/2), a proportion (± 0.05), "unchanged" (± 0.02), a count (none):
+  the interval lies on the bound's side, or within the kind's tolerance. Direction: the value does, the interval does
+  not, as of a bound that one seed keeps.
 - A universal statement falls with one counterexample.
 """
 
@@ -18,14 +21,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from assay.record.types import EFFECTS, Answer, Estimate, Kind, Result, Stated, Verdict
+from assay.record.types import EFFECTS, PRINTED, Answer, Estimate, Kind, Result, Stated, Verdict
 
-ENOUGH = 2 / 3
+ENOUGH, MOST = 2 / 3, 3 / 2  # of an effect
 EXPONENT = 0.1
 LEVEL = 3 / 2  # a factor: as much as the two thirds of an effect
 PROPORTION = 0.05
 UNCHANGED = 0.02
 _LEAST = 1e-12  # a ratio of nothing at all has no logarithm
+_ROUNDING = 1e-9
+UNSAID = "nobody has said why yet: take it for a weak rival or an easy model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,8 @@ def judge(sentence: Stated, found: Estimate) -> Judgement:
     'direction'
     >>> judge(falls, Estimate(0.1, -0.1, 0.3, 5)).verdict.value
     'not reproduced'
+    >>> judge(falls, Estimate(-0.7, -0.75, -0.65, 5)).verdict.value  # a fall to 0.3, where the paper's is to 0.5
+    'exceeded'
     """
     if math.isnan(found.value) or math.isinf(found.value):
         return Judgement(Verdict.NOT_MEASURED)
@@ -58,6 +65,8 @@ def judge(sentence: Stated, found: Estimate) -> Judgement:
     verdict = _effect(sentence, share, low) if sentence.kind in EFFECTS else _held(sentence, found)
     if sentence.value is None:
         return Judgement(verdict)
+    if sentence.kind in PRINTED and max(share, low) > MOST + _ROUNDING:
+        verdict = Verdict.EXCEEDED
     return Judgement(verdict, *(_finite(x) for x in (share, low, high)))
 
 
@@ -95,25 +104,24 @@ def effect(kind: Kind, value: float) -> float:
 def _effect(sentence: Stated, share: float, low: float) -> Verdict:
     certain, enough = low > 0, share >= ENOUGH
     if sentence.value is None:
-        return Verdict.REPRODUCED if certain else Verdict.NOT_REPRODUCED
+        unknown = math.isinf(low) and share > 0  # of one seed or two: not certain is another thing than not so
+        return Verdict.REPRODUCED if certain else Verdict.DIRECTION if unknown else Verdict.NOT_REPRODUCED
     if certain and enough:
         return Verdict.REPRODUCED
     return Verdict.DIRECTION if certain or enough else Verdict.NOT_REPRODUCED
 
 
 def _held(sentence: Stated, found: Estimate) -> Verdict:
-    low, high = span(sentence)
+    low, high = _tolerated(sentence)
     if sentence.kind is Kind.EVERY:
         return Verdict.REPRODUCED if found.value >= 1.0 else Verdict.NOT_REPRODUCED
-    inside, certain = low <= found.value <= high, low <= found.low and found.high <= high
-    if inside and certain:
-        return Verdict.REPRODUCED
-    bound = sentence.kind in (Kind.AT_MOST, Kind.AT_LEAST, Kind.EXPONENT_AT_MOST, Kind.COUNT)
-    return Verdict.DIRECTION if inside and not bound else Verdict.NOT_REPRODUCED
+    if not low <= found.value <= high:
+        return Verdict.NOT_REPRODUCED
+    return Verdict.REPRODUCED if low <= found.low and found.high <= high else Verdict.DIRECTION
 
 
 def span(sentence: Stated) -> tuple[float, float]:
-    """The values that count as the sentence's own: of an effect those from two thirds of it.
+    """The values that count as the sentence's own: of an effect those from two thirds of it to three halves.
 
     >>> span(Stated("seconds", "It takes at most 3 s.", Kind.AT_MOST, 3.0))
     (-inf, 3.0)
@@ -121,10 +129,22 @@ def span(sentence: Stated) -> tuple[float, float]:
     (0.9, 1.1)
     """
     kind, paper = sentence.kind, sentence.value
+    if kind in EFFECTS and paper is not None:
+        least, most = sorted(_part(kind, paper, part) for part in (ENOUGH, MOST))
+        return least, most
     if kind in EFFECTS:
-        least = _part(kind, paper) if paper is not None else float(kind is Kind.RATIO)
-        upward = sentence.toward == "up" if paper is None else effect(kind, paper) > 0
-        return (least, math.inf) if upward else (-math.inf, least)
+        nothing = float(kind is Kind.RATIO)
+        return (nothing, math.inf) if sentence.toward == "up" else (-math.inf, nothing)
+    low, high = _tolerated(sentence)
+    if kind is not Kind.PROPORTION or paper is None:
+        return low, high
+    above = (MOST - 1) * (abs(paper) or 1.0)
+    return (max(low, paper - above), high) if sentence.toward == "down" else (low, min(high, paper + above))
+
+
+def _tolerated(sentence: Stated) -> tuple[float, float]:
+    """Where the interval of what is no effect has to lie."""
+    kind, paper = sentence.kind, sentence.value
     if kind is Kind.EVERY:
         return 1.0, 1.0
     if kind is Kind.UNCHANGED:
@@ -152,11 +172,11 @@ def neutral(kind: Kind) -> float | None:
     return (1.0 if kind is Kind.RATIO else 0.0) if kind in EFFECTS else None
 
 
-def _part(kind: Kind, paper: float) -> float:
-    """The value that is two thirds of the paper's effect."""
+def _part(kind: Kind, paper: float, part: float) -> float:
+    """The value that is so much of the paper's effect."""
     if kind is Kind.DIFFERENCE:
-        return ENOUGH * paper
-    return math.exp(ENOUGH * effect(kind, paper)) - (1 if kind is Kind.CHANGE else 0)
+        return part * paper
+    return math.exp(part * effect(kind, paper)) - (1 if kind is Kind.CHANGE else 0)
 
 
 def rule(sentence: Stated) -> str:
@@ -195,7 +215,8 @@ def answered(answer: Answer, sentence: Stated | None) -> Answer:
     low, high = (math.nan if end is None else end for end in (answer.low, answer.high))
     found = judge(sentence, Estimate(answer.measured, low, high, answer.n))
     verdict = Verdict.BY_CONSTRUCTION if answer.construction else found.verdict
-    return replace(answer, verdict=verdict, share=found.share, share_low=found.low, share_high=found.high)
+    why = (sentence.exceeds or UNSAID) if verdict is Verdict.EXCEEDED else ""
+    return replace(answer, verdict=verdict, share=found.share, share_low=found.low, share_high=found.high, exceeds=why)
 
 
 def judged_anew(result: Result, stated: Iterable[Stated], renamed: Mapping[str, str]) -> Result:

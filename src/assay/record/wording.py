@@ -12,6 +12,7 @@ from assay.record.types import Answer, Verdict
 # A sign and a word: no verdict is told by its colour alone.
 SIGNS = {
     Verdict.REPRODUCED: "✓",
+    Verdict.EXCEEDED: "↑",
     Verdict.DIRECTION: "~",
     Verdict.NOT_REPRODUCED: "✗",
     Verdict.NOT_MEASURED: "·",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from assay.record.wording import listed
 from assay.serving import fleet as fleets
 from assay.serving.engine import bill, columns, components, contest, layout_report, plots, step_sources
 from assay.serving.engine.layout_search import Search
+from assay.serving.engine.luck import Again
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.own_trace import at_rate, in_loop, read_trace, served_here
 from assay.serving.engine.promise import Promise
@@ -26,6 +28,8 @@ from assay.serving.engine.state import ADMISSIONS
 from assay.serving.engine.targets import Targets, check_tiers, read_targets, tier_rows
 from assay.sim.step_times import COSTS, MEASURED
 from assay.workloads.requests import Requests
+from assay.workloads.time_option import TIME_UNIT, in_doubt
+from assay.workloads.time_units import WORDS
 
 DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 
@@ -85,6 +89,7 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 @click.option("--gpu", help="With --find layout: the kind of GPU; else the fleet's.")
 @click.option("--model", help="With --find layout: the model, such as qwen3-32b:fp8; else the fleet's.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
+@TIME_UNIT
 @click.option("--dejitter", is_flag=True, help="Spread arrivals that a trace rounds to the same moment.")
 @click.option("--skip-bad", is_flag=True, help="Refuse and count bad rows instead of stopping at the first.")
 @click.option("--block", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens of a KV block.")
@@ -93,8 +98,8 @@ DEFAULT = "lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware"
 def command(
     traces: tuple[str, ...], fleet_text: str, cost: str, policies: str, more: tuple[str, ...], order: str | None,
     cache: str, rate: str, loop: str, admission: str | None, age: float, slo: tuple[str, ...], price: str | None,
-    find: str | None, gpus: int | None, gpu: str | None, model: str | None, limit: int | None, dejitter: bool,
-    skip_bad: bool, block: int,
+    find: str | None, gpus: int | None, gpu: str | None, model: str | None, limit: int | None, time_unit: str | None,
+    dejitter: bool, skip_bad: bool, block: int,
     plot: Path | None, timeline: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Routers on your own trace and fleet: who serves it best, and why."""
@@ -113,27 +118,39 @@ def command(
         spec = replace(spec, instances=tuple(replace(one, admission=admission) for one in spec.instances))
     if price is not None:
         spec = bill.priced(spec, price)
-    asked = []
+    asked: list[Requests] = []
+    others: dict[tuple[int, str], Requests] = {}  # by trace: what else its times may mean
     for trace in traces:
-        requests = in_loop(read_trace(trace, dejitter=dejitter, limit=limit, skip_bad=skip_bad), loop)
+        read = partial(read_trace, trace, limit, dejitter=dejitter, skip_bad=skip_bad)
+        requests = in_loop(read(time_unit=time_unit), loop)
         check_tiers(targets, requests)
         asked.append(at_rate(requests, rate))
+        for unit in requests.source.units:
+            others[len(asked) - 1, unit] = at_rate(in_loop(read(time_unit=unit), loop), rate)
     if find == "layout":
         assert targets is not None
+        if others:
+            raise BadInput(in_doubt(asked[0], "no layout is looked for"))
         layout, most = layout_report.question(spec, gpus, gpu, model)
         search = Search(
-            asked[0], targets, most, layout, names[0] if names else "", admission=admission, price=price, block=block,
+            replace(asked[0], steady=None), targets, most, layout, names[0] if names else "",
+            admission=admission, price=price, block=block,
             cost=cost, order=order, progress=click.get_current_context().obj,
             options={"prefix_cache": cache == "prefix", "loop": "open" if loop == "open" else "closed", "age": age},
         )  # fmt: skip
         return best_layout(search)
     asked = [served_here(requests, spec) for requests in asked]
     made = {_label(name, names): name for name in names}
-    answer, outcomes = compare_all(
-        asked, spec, made, order=order, prefix_cache=cache == "prefix", slo=targets, find=find is not None,
-        loop="open" if loop == "open" else "closed", age=age, price=price, progress=click.get_current_context().obj,
-        crew=click.get_current_context().meta.get("assay.crew"),
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "order": order, "prefix_cache": cache == "prefix", "slo": targets, "find": find is not None,
+        "loop": "open" if loop == "open" else "closed", "age": age, "price": price,
+        "crew": click.get_current_context().meta.get("assay.crew"),
+    }  # fmt: skip
+    answer, outcomes = compare_all(asked, spec, made, progress=click.get_current_context().obj, **options)
+    for (number, unit), requests in others.items():
+        apart = who_wins_apart(answer["traces"][number] if len(asked) > 1 else answer, requests, spec, made, options)
+        if apart:
+            raise BadInput(in_doubt(asked[number], f"read as {WORDS[unit]} {apart}"))
     answer["pictures"] = {"latency": partial(plots.curves, outcomes), "load over time": partial(plots.heat, outcomes)}
     if plot is not None:
         from assay.record import charts
@@ -153,6 +170,18 @@ def beside(kind: str, key: str) -> dict[str, Any]:
     'balanceroute,lmetric,vllm-v1,round-robin,llm-d,dynamo,sglang-cache-aware'
     """
     return {"order": key} if kind == "order" else {"policies": ",".join(listed(f"{key},{DEFAULT}"))}
+
+
+def who_wins_apart(
+    answer: Mapping[str, Any], requests: Requests, spec: fleets.FleetSpec, made: Mapping[str, str],
+    options: Mapping[str, Any],
+) -> str:  # fmt: skip
+    """Who wins, in words, where a trace read in another unit has another winner; nothing where it has ours."""
+    other, _ = compare(served_here(requests, spec), spec, made, **options)
+    ours, theirs = (contest.leaders(each["table"]) for each in (answer, other))
+    if ours[0] in theirs:  # who goes by our answer has the best, or nobody can tell, in either unit
+        return ""
+    return f"{theirs[0]} wins, not {ours[0]}"
 
 
 def _loop_facts(outcome: Outcome) -> str:
@@ -186,20 +215,24 @@ def compare_all(
     **options: Any,
 ) -> tuple[dict[str, Any], dict[str, Outcome]]:
     """The policies on each trace and, where there are several, over all of them; and the runs of the first."""
-    parts, runs = [], []
+    parts, runs, again = [], [], []
+    played = {"prefix_cache": options.get("prefix_cache", True), "loop": options.get("loop", "closed"),
+              "age": options.get("age", 0.0)}  # fmt: skip
     for number, requests in enumerate(traces):
 
         def of_all(done: int, total: int, before: int = number) -> None:
             progress(before * total + done, len(traces) * total)
 
-        answer, outcomes = compare(requests, spec, policies, slo=slo, find=find, progress=of_all, **options)
+        more = None if find else runs_again(requests, spec, policies, options.get("order"), played)
+        answer, outcomes = compare(requests, spec, policies, slo=slo, find=find, progress=of_all, again=more, **options)
+        again += [] if more is None else [more]
         parts.append(answer)
         runs.append(outcomes)
     if len(parts) == 1:
         return parts[0], runs[0]
     tables = [part["table"] for part in parts]
     names = [requests.source.name for requests in traces]
-    table = contest.over_all(tables, runs, slo, find)
+    table = contest.over_all(tables, runs, slo, find, again)
     own = {name: facts for name, facts in parts[0].items() if name in ("fleet", "costs", "policies")}
     each = [{name: told for name, told in part.items() if name not in (*own, "units", "trust")} for part in parts]
     return own | {
@@ -222,6 +255,7 @@ def compare(
     price: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     crew: Crew | None = None,
+    again: Again | None = None,
 ) -> tuple[dict[str, Any], dict[str, Outcome]]:
     """The policies on one trace and one fleet: facts, a table and who wins; and the runs themselves.
 
@@ -233,7 +267,8 @@ def compare(
     warm()
     options: dict[str, Any] = {"prefix_cache": prefix_cache, "loop": loop, "age": age}
     promise = Promise.of(requests, spec, slo, prefix_cache) if find and slo is not None else None
-    outcomes, table = {}, []
+    outcomes: dict[str, Outcome] = {}
+    table: list[dict[str, Any]] = []
     ready = {} if crew is None or promise is not None else side_by_side(crew, requests, spec, policies, order, options)
     for done, (label, name) in enumerate(policies.items()):
         progress(done, len(policies))
@@ -241,7 +276,8 @@ def compare(
             options["order"] = components.order(order)
         row: dict[str, Any] = {"policy": label}
         if promise is not None:
-            found, outcome = promise.find(partial(components.router, name), options)
+            start = max((known["capacity"] for known in table), default=0.0) or None
+            found, outcome = promise.find(partial(components.router, name), options, start)
             row |= found
         else:
             outcome = ready.get(label) or simulate(requests, spec, routers[label], **options)
@@ -250,7 +286,8 @@ def compare(
         outcomes[label] = outcome
         table.append(row | outcome.summary(slo) | _spent(outcome, row))
     rivals = outcomes if promise is None else promise.rivals(table, policies, options, outcomes)
-    contest.add_leads(table, rivals, slo, find)
+    again = again or runs_again(next(iter(rivals.values())).requests, spec, policies, order, options)
+    contest.add_leads(table, rivals, slo, find, again)
     answer: dict[str, Any] = {
         "trace": _trace_facts(requests, next(iter(outcomes.values()))), "fleet": _fleet_facts(spec, age),
         "costs": bill.reckoning(spec, price), "policies": _policy_facts(routers, spec),
@@ -261,8 +298,13 @@ def compare(
     if slo is not None and requests.tier is not None:
         answer["tiers"] = [row for label, run in outcomes.items() for row in tier_rows(label, run, slo)]
     if promise is not None:
-        answer |= {"capacity": promise.facts(), "never": promise.rows()}
-        answer["why"] = f"{promise.sentence()}{answer['why']}"
+        best = contest.ranked(table, slo, find)[0]
+        first = partial(components.router, policies[best["policy"]])
+        off = promise.resolution(first, options, best["capacity"]) if best["capacity"] else math.inf
+        answer |= {"capacity": promise.facts(outcomes.values(), off), "never": promise.rows()}
+        answer["why"] = f"{promise.sentence()}{answer['why']}{promise.exactness(off)}"
+    else:
+        answer["why"] += contest.load_sentence(table, outcomes)
     return answer, outcomes
 
 
@@ -288,11 +330,25 @@ def side_by_side(
 
 
 def one_run(
-    requests: Requests, spec: fleets.FleetSpec, name: str, order: str | None, options: dict[str, Any]
-) -> Outcome:
+    requests: Requests, spec: fleets.FleetSpec, name: str, order: str | None, options: dict[str, Any],
+    seed: int | None = None,
+) -> Outcome:  # fmt: skip
     """One policy's run, by names that another process understands."""
     more = {} if order is None else {"order": components.order(order)}
-    return simulate(requests, spec, components.router(name), **options, **more)
+    return simulate(requests, spec, components.router(name, seed), **options, **more)
+
+
+def runs_again(
+    requests: Requests, spec: fleets.FleetSpec, policies: Mapping[str, str], order: str | None,
+    options: Mapping[str, Any],
+) -> Again:  # fmt: skip
+    """The policies' further laps over a trace, for what luck did in the first."""
+    given = {name: value for name, value in options.items() if name != "order"} | {"record": False}
+
+    def run(later: Requests, label: str, seed: int) -> Outcome:
+        return one_run(later, spec, policies[label], order, given, seed)
+
+    return Again(requests, run)
 
 
 def best_layout(search: Search) -> dict[str, Any]:
@@ -341,21 +397,24 @@ def _nothing_fits(requests: Requests, spec: fleets.FleetSpec) -> str:
 
 
 def _trace_facts(requests: Requests, outcome: Outcome) -> dict[str, Any]:
-    source = requests.source
+    source, played = requests.source, outcome.requests
+    misfits = np.flatnonzero(~outcome.served) if played.origin is None else np.unique(played.origin[~outcome.served])
+    refused = source.read - len(requests) + len(misfits) if requests.origin is None else source.refused + len(misfits)
     facts = {
-        "name": source.name, "format": source.format, "read": source.read, "used": int(outcome.served.sum()),
-        "refused": source.read - int(outcome.served.sum()), "seconds": requests.seconds, "rate": requests.rate,
+        "name": source.name, **({"times": source.times} if source.times else {}), "format": source.format,
+        "read": source.read, "used": source.read - refused,
+        "refused": refused, "seconds": requests.seconds, "rate": requests.rate,
         "loop": _loop_facts(outcome),
         "prompt_mean": float(requests.prompt.mean()), "output_mean": float(requests.output.mean()),
         "mapping": ", ".join(f"{ours} = {theirs}" for ours, theirs in source.mapping.items()),
     }  # fmt: skip
     notes = list(source.notes)
-    misfits = np.flatnonzero(~outcome.served)
-    if len(misfits):
-        r = int(misfits[0])
+    if not outcome.served.all():
+        r = int(np.flatnonzero(~outcome.served)[0])
+        name = r if played.origin is None else int(misfits[0])
         notes.append(
-            f"{len(misfits)} requests fit no instance; the first is request {r} "
-            f"({int(requests.prompt[r]):,} prompt and {int(requests.output[r]):,} output tokens)"
+            f"{len(misfits)} requests fit no instance; the first is request {name} "
+            f"({int(played.prompt[r]):,} prompt and {int(played.output[r]):,} output tokens)"
         )
     return facts | {"notes": "; ".join(notes)}
 

@@ -203,8 +203,21 @@ def _whole(path: str) -> Requests:
 
 
 def at_load(trace: Requests, load: float) -> Requests:
-    """The trace at a share of the rate that the fleet can sustain."""
-    return trace.faster(load * saturated(trace) / trace.rate)
+    """The trace, faster or slower, so that in the stretch that is judged this share of what the fleet can do is sent.
+
+    A turn waits for the answer before it, and sessions end after the stretch: what comes by vLLM's rule is less than
+    the trace's own rate says, so the pace is set anew until it is right to 2 %. (At another pace people think faster.)
+    """
+    wanted = load * saturated(trace)
+    pace = wanted / trace.rate
+    for _ in range(6):
+        records, judged = late(simulate(trace.faster(pace), parse(FLEET), BASELINES["vllm-v1"](), record=False))
+        sent = records["arrival"][judged]
+        reached = len(sent) / (sent.max() - sent.min()) / wanted
+        if abs(reached - 1) < 0.02:
+            break
+        pace /= reached**1.5  # what is sent follows the pace less than in proportion
+    return trace.faster(pace)
 
 
 def saturated(trace: Requests) -> float:
@@ -218,22 +231,27 @@ def saturated(trace: Requests) -> float:
     return float((last - first) / (done[last] - done[first]))
 
 
-def steady(outcome: Outcome) -> dict[str, Any]:
-    """The figures of the requests that were sent in the second half of the time in which sessions begin.
+def late(outcome: Outcome) -> tuple[Any, Any]:
+    """The records of what was served, and which of it was sent in the second half of the time in which sessions begin.
 
     Until then caches fill and sessions grow; a mean from the start would depend on how long the trace is.
     """
     records = outcome.records
     begins = records["arrival"] if outcome.requests.after is None else records["arrival"][outcome.requests.after < 0]
-    sent = records["arrival"][outcome.served]
-    late = (sent >= 0.5 * begins.max()) & (sent <= begins.max())
-    ttft, tpot, prompt = outcome.ttft[late], outcome.tpot[late], records["prompt"][outcome.served][late]
-    several = records["output"][outcome.served][late] > 1
+    served = records[outcome.served]
+    return served, (served["arrival"] >= 0.5 * begins.max()) & (served["arrival"] <= begins.max())
+
+
+def steady(outcome: Outcome) -> dict[str, Any]:
+    """The figures of the requests that are judged, see `late`."""
+    records, judged = outcome.records, late(outcome)[1]
+    ttft, tpot, prompt = outcome.ttft[judged], outcome.tpot[judged], records["prompt"][outcome.served][judged]
+    several = records["output"][outcome.served][judged] > 1
     return {
         "offered": outcome.offered, "ttft_mean": float(ttft.mean()), "ttft_p50": float(np.median(ttft)),
         "ttft_p99": float(np.quantile(ttft, 0.99)), "tpot_mean": float(tpot[several].mean()),
-        "tpot_p99": float(np.quantile(tpot[several], 0.99)), "e2e_mean": float(outcome.e2e[late].mean()),
-        "cached_ratio": float(records["cached"][outcome.served][late].sum() / prompt.sum()),
+        "tpot_p99": float(np.quantile(tpot[several], 0.99)), "e2e_mean": float(outcome.e2e[judged].mean()),
+        "cached_ratio": float(records["cached"][outcome.served][judged].sum() / prompt.sum()),
         "preemptions": int(records["preemptions"].sum()),
     }  # fmt: skip
 

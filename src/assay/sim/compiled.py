@@ -24,6 +24,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 
 from assay.record import sources
+from assay.sim.parallel import Parallel
 
 R = TypeVar("R")
 _PACKAGE = Path(__file__).parents[1]
@@ -51,6 +52,9 @@ def njit(**options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
 
     def compile_lazily(function: Callable[..., R]) -> Callable[..., R]:
         compiled: Any = numba.njit(**options)(function)
+        if options.get("parallel") and hasattr(compiled, "enable_caching"):
+            compiled.__class__ = Parallel
+            compiled.alone = njit(**options | {"parallel": False, "cache": cached})(_named(function, "alone"))
         if cached and hasattr(compiled, "enable_caching"):  # a plain function under NUMBA_DISABLE_JIT
             if _PACKAGE in Path(compiled.py_func.__code__.co_filename).parents:
                 compiled._cache = _Cache(function)
@@ -60,6 +64,15 @@ def njit(**options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
         return compiled  # type: ignore[no-any-return]
 
     return compile_lazily
+
+
+def _named(function: FunctionType | Callable[..., R], suffix: str) -> Callable[..., R]:
+    """The same function under another name: what is compiled from it with other options is kept apart."""
+    assert isinstance(function, FunctionType)
+    code, scope = function.__code__, function.__globals__
+    made = FunctionType(code, scope, function.__name__, function.__defaults__, function.__closure__)
+    made.__qualname__, made.__module__ = f"{function.__qualname__}.{suffix}", function.__module__
+    return made
 
 
 @cache

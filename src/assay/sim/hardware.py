@@ -51,6 +51,7 @@ class Device:
     usd_per_hour: float
     gpus_per_node: int
     source: Mapping[str, str] = field(hash=False, repr=False)
+    silicon: str = ""  # the chip, where several products are cut from it
 
     def flops(self, dtype: str) -> float:
         """FLOP/s at which matrices of this dtype are multiplied.
@@ -119,5 +120,6 @@ def _device(name: str, record: dict[str, Any]) -> Device:
         nic=Link(value["nic_latency"], value["nic_bw"]),
         gpus_per_node=int(value["gpus_per_node"]),
         source=MappingProxyType({key: str(pair[1]) for key, pair in given.items()}),
+        silicon=record.get("silicon", ""),
         **{key: value[key] for key in PLAIN},
     )

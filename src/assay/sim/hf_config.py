@@ -15,9 +15,9 @@ from typing import Any
 from assay.record.errors import BadInput, unreadable
 from assay.sim.models import Experts, Latent, Linear, Model
 
-DENSE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text")
-MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss")
-LATENT = ("deepseek_v2", "deepseek_v3")
+DENSE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text", "phi3")
+MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "llama4", "llama4_text", "glm4_moe")
+LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 HYBRID = ("qwen3_next", "nemotron_h")
 KNOWN = DENSE + MOE + LATENT + HYBRID
 MIXERS = ("full_attention", "sliding_attention", "linear_attention")
@@ -106,8 +106,8 @@ def read(fields: Mapping[str, Any], name: str, where: str) -> Model:
         heads=heads,
         kv_heads=keys,
         head_dim=config.count("head_dim", default=max(1, hidden // heads)),
-        ffn=config.count("intermediate_size"),
-        window=config.count("sliding_window") if "sliding_attention" in kinds else 0,
+        ffn=config.count("intermediate_size_mlp", "intermediate_size"),
+        window=config.count("sliding_window", "attention_chunk_size") if "sliding_attention" in kinds else 0,
         gated_mlp=family != "nemotron_h",
         gated_attention=family == "qwen3_next",
         latent=_latent(config) if family in LATENT else None,
@@ -122,6 +122,7 @@ def _kinds(config: _Config, family: str, layers: int) -> list[str]:
     """The kind of every layer's mixer, as newer files list them under `layer_types`."""
     listed = config.fields.get("layer_types")
     if isinstance(listed, list):
+        listed = ["sliding_attention" if kind == "chunked_attention" else kind for kind in listed]
         allowed = MIXERS if family == "qwen3_next" else MIXERS[:2]
         if len(listed) != layers or any(kind not in allowed for kind in listed):
             raise BadInput(f"{config.where}: layer_types should be {layers} of {', '.join(allowed)}")
@@ -137,8 +138,10 @@ def _kinds(config: _Config, family: str, layers: int) -> list[str]:
         every, others = 2, "sliding_attention"
     elif family.startswith("gemma3"):
         every, others = config.count("sliding_window_pattern", default=6), "sliding_attention"
-    elif family in ("mistral", "gpt_oss") and config.fields.get("sliding_window"):
-        every, others = (layers + 1 if family == "mistral" else 2), "sliding_attention"
+    elif family in ("mistral", "phi3", "gpt_oss") and config.fields.get("sliding_window"):
+        every, others = (2 if family == "gpt_oss" else layers + 1), "sliding_attention"
+    elif family.startswith("llama4"):  # a token sees its chunk, at most as many as a window would show it
+        every, others = config.count("no_rope_layer_interval", default=4), "sliding_attention"
     elif family.startswith("qwen") and config.flag("use_sliding_window"):
         full = min(layers, config.count("max_window_layers", default=layers, least=0))
         return ["full_attention"] * full + ["sliding_attention"] * (layers - full)
@@ -190,14 +193,14 @@ def _experts(config: _Config, family: str) -> Experts | None:
     ffn = config.count("moe_intermediate_size", "intermediate_size")
     if top_k > count:
         raise BadInput(f"{config.where}: num_experts_per_tok is {top_k}, more than the {count} experts")
-    shared = config.count("shared_expert_intermediate_size", default=0, least=0)
+    shared = config.count("shared_expert_intermediate_size", default=ffn if family.startswith("llama4") else 0, least=0)
     return Experts(count, top_k, ffn, shared or ffn * config.count("n_shared_experts", default=0, least=0))
 
 
 def _moe_layers(config: _Config, layers: int) -> int:
     """How many layers have experts: those past the first dense ones, every `decoder_sparse_step`-th."""
     first = config.count("first_k_dense_replace", default=0, least=0)
-    step = config.count("decoder_sparse_step", "moe_layer_freq", default=1)
+    step = config.count("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step", default=1)
     listed = config.fields.get("mlp_only_layers")
     dense = listed if isinstance(listed, list) else []
     return sum(layer >= first and (layer + 1) % step == 0 and layer not in dense for layer in range(layers))

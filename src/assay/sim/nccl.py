@@ -83,7 +83,7 @@ PROTOCOLS = {
     "LL128": _protocol("LL128", 576_000, 1, 576_000, 120 / 128, (14.0, 14.0), ((1.25, 1.9), (1.9, 2.5), (8.5, 4.0))),
 }
 AMPERE, HOPPER, BLACKWELL = "ampere", "hopper", "blackwell"
-FAMILY = {"h100": HOPPER, "h200": HOPPER, "h20": HOPPER, "b200": BLACKWELL}  # others copy no faster than Ampere
+FAMILY = {"GH100": HOPPER, "h20": HOPPER, "GB100": BLACKWELL}  # by chip; others copy no faster than Ampere
 CHANNEL = {AMPERE: 20e9, HOPPER: 36.7e9, BLACKWELL: 40e9}  # bytes a second that one thread block copies
 # LL polls flags, between nodes in host memory: bytes a second at most on one node, on two, and on more.
 LL_MOST = {
@@ -198,7 +198,7 @@ class NcclModel:
         """On so many nodes of this device, with one network card each and rails."""
         linked = device.nvlink != device.pcie
         known: dict[str, Any] = {"kind": "nvlink" if linked else "pcie"}
-        known["family"] = FAMILY.get(device.name, AMPERE)
+        known["family"] = FAMILY.get(device.silicon or device.name, AMPERE)
         if not linked:
             known["protocols"] = ("LL", "Simple")  # 128 bytes arrive whole over NVLink only
         ranks = per_node or device.gpus_per_node

@@ -18,7 +18,7 @@ from assay.sim.random import stream
 from assay.training.baselines.assigners import ASSIGNERS
 from assay.training.baselines.planners import PLANNERS
 from assay.training.engine import cluster as clusters
-from assay.training.engine import planning
+from assay.training.engine import planning, sensitivity
 from assay.training.engine import search as space
 from assay.training.engine.cluster import Cluster
 from assay.training.engine.costs import check
@@ -112,7 +112,16 @@ def schedules(shape: Model, cluster: Cluster, job: Job, own: dict[str, Schedule]
     if not best:
         raise BadInput("no pipeline of this model fits this cluster; use more ranks or a smaller batch")
     ranked = sorted(best.items(), key=lambda pair: pair[1].step)
-    return [{"policy": key, **one.row()} for key, one in ranked], _told([(key, one) for key, one in ranked])
+    told = f"{_told([(key, one) for key, one in ranked])} {_hangs(shape, cluster, job, [one for _, one in ranked])}"
+    return [{"policy": key, **one.row()} for key, one in ranked], told.strip()
+
+
+def _hangs(shape: Model, cluster: Cluster, job: Job, ranked: Sequence[Outcome]) -> str:
+    """Which assumed share would change the order; nothing of a winner whose schedule is the user's own."""
+    plans = [one.plan for one in ranked if one.plan.schedule in SCHEDULES]
+    if len(plans) < 2 or plans[0] != ranked[0].plan:
+        return ""
+    return sensitivity.told(cluster, sensitivity.turns(shape, cluster, job, plans))
 
 
 def _own_schedule(shape: Model, cluster: Cluster, plan: Plan, job: Job, key: str, order: Schedule) -> Outcome | None:
@@ -151,7 +160,7 @@ def planners(shape: Model, cluster: Cluster, job: Job, own: dict[str, Planner]) 
     rows = [{name: row.get(name) for name in columns} for row in rows]
     rows.sort(key=lambda row: (row["step"] is None, row["step"], row["asked"]))
     found.sort(key=lambda pair: pair[1].step)
-    return rows, _told(found)
+    return rows, f"{_told(found)} {_hangs(shape, cluster, job, [one for _, one in found])}".strip()
 
 
 def assigners(

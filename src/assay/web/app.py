@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from assay.record import catalogue, report
@@ -37,6 +38,7 @@ class Settings:
 
     limits: Limits
     allow_code: bool = False
+    opener: Path | None = None  # a page with the token that is gone when this ends
 
 
 def make(settings: Settings) -> App:
@@ -45,7 +47,12 @@ def make(settings: Settings) -> App:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.jobs, app.state.settings, app.state.fields = Jobs(comparisons.shown), settings, {}
+        app.state.places = set()
+        watching = asyncio.create_task(app.state.jobs.watch())
         yield
+        if settings.opener is not None:
+            settings.opener.unlink(missing_ok=True)
+        watching.cancel()
         await app.state.jobs.close()
 
     app = Starlette(
@@ -72,7 +79,7 @@ def routes() -> list[Route]:
         Route("/compare", comparisons.overview),
         Route("/compare/{name}", comparisons.one),
         Route("/live", live_view.live),
-        Route("/api/live", live_view.now),
+        Route("/api/live", live_view.now, methods=["GET", "POST"]),
         Route("/static/{file}", static),
         Route("/api/record.{kind}", record_file),
         Route("/api/runs", start_run, methods=["POST"]),
@@ -189,18 +196,12 @@ async def one_job(request: Request) -> Response:
 
 
 async def events(request: Request) -> Response:
-    """What a job says, as server-sent events; who was cut off goes on after the last one it got."""
-    job = frame.job(request)
-    try:
-        after = max(0, int(request.headers.get("last-event-id", "0")))
-    except ValueError:
-        raise BadInput("last-event-id is no number") from None
-
-    async def stream() -> AsyncIterator[bytes]:
-        async for number, event in job.listen(after):
-            yield b"id: %d\ndata: %s\n\n" % (number, msgspec.json.encode(event))
-
-    return StreamingResponse(stream(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+    """What a job has said since the caller last asked, and how far it is."""
+    after = request.query_params.get("after", "0")
+    if not (after.isascii() and after.isdigit() and len(after) < 10):
+        raise BadInput("after is no number of events")
+    told = msgspec.json.encode(frame.job(request).since(int(after)))
+    return Response(told, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 # ------------------------------------------------------------------------------------------------ refusals

@@ -11,7 +11,7 @@ from assay.record import seeds
 from assay.record.errors import BadInput
 
 Key = Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
-Place = Annotated[str, Meta(pattern=r"^(local|ray|ray://[A-Za-z0-9.-]+:[0-9]{1,5})$", max_length=200)]
+On = Annotated[str, Meta(pattern=r"^(local|ray|ray://[A-Za-z0-9.-]+:[0-9]{1,5})$", max_length=200)]
 Seeds = Annotated[str, Meta(pattern=r"^[0-9, ]*$", max_length=2000)]
 Value = Annotated[str, Meta(max_length=300)]
 
@@ -23,7 +23,7 @@ class Run(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     size: Literal["quick", "full"] = "quick"
     seeds: Seeds = ""
     first_seed: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
-    on: Place = "local"
+    on: On = "local"
     fresh: bool = False
 
     @property
@@ -42,6 +42,13 @@ class Comparison(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ] = {}
     code: Annotated[str, Meta(max_length=20_000)] = ""
     whole: bool = False  # also the pictures that take longer
+
+
+class Place(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A gateway or a watched job that the owner wants looked at."""
+
+    kind: Literal["gateway", "watch"]
+    url: Annotated[str, Meta(max_length=200)]
 
 
 def read(body: bytes, kind: Any) -> Any:

@@ -16,13 +16,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from assay.record import catalogue
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, StoreFailed
 from assay.record.site.drawing import plain_svg
 from assay.record.types import ROOMS
 from assay.record.wording import number
 from assay.web import asked, commands, export, files, frame
 from assay.web.jobs import Job
 from assay.web.options import Option
+from assay.web.security import private_folder
 from assay.web.words import words
 
 PATIENCE = 60.0  # seconds until a form is described: the first time its room is compiled
@@ -65,6 +66,8 @@ async def one(request: Request) -> Response:
     return frame.page(
         "compare.html", "Compare", ("compare.js",), rooms={}, name=name, line=line, is_paper=name in catalogue.papers(),
         own_code=request.app.state.settings.allow_code and name in _routing(),
+        # A link of another page may fill the form; only the user's own click or address asks the question.
+        asks=request.headers.get("sec-fetch-site") in ("same-origin", "none"),
     )  # fmt: skip
 
 
@@ -140,10 +143,12 @@ def _pasted(request: Request, want: asked.Comparison) -> str:
     classes = _CLASS.findall(want.code)
     if not classes:
         raise BadInput("a policy is a class with a method route(self, request, fleet); there is none")
-    folder = files.folder().parent / "policies"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{classes[-1].lower()}_{_digest(want.code)}.py"
-    path.write_text(want.code, encoding="utf-8")
+    try:
+        folder = private_folder(private_folder(files.folder().parent) / "policies")
+        path = folder / f"{classes[-1].lower()}_{_digest(want.code)}.py"
+        path.write_text(want.code, encoding="utf-8")
+    except OSError as error:
+        raise StoreFailed(f"cannot keep the policy: {error.strerror}; set ASSAY_HOME to a folder of yours") from error
     return f"{path}:{classes[-1]}"
 
 

@@ -30,6 +30,15 @@ _JOB = {
         "answer": {"type": "object"},
     },
 }
+_EVENTS = {
+    "type": "object",
+    "required": ["next", "progress", "events"],
+    "properties": {
+        "next": {"type": "integer"},
+        "progress": {"type": "object"},
+        "events": {"type": "array", "items": {"type": "object", "required": ["event"]}},
+    },
+}
 _FILE = {
     "type": "object",
     "required": ["file", "name", "bytes"],
@@ -40,11 +49,12 @@ _FILE = {
 def openapi() -> Schema:
     """The description, as `/openapi.json` gives it."""
     schemas, components = msgspec.json.schema_components(
-        [asked.Run, asked.Comparison], ref_template="#/components/schemas/{name}"
+        [asked.Run, asked.Comparison, asked.Place], ref_template="#/components/schemas/{name}"
     )
-    run, comparison = schemas
+    run, comparison, place = schemas
     key = {"name": "key", "in": "path", "required": True, "schema": {"type": "string"}}
     name, job = key | {"name": "name"}, key | {"name": "id"}
+    after = {"name": "after", "in": "query", "schema": {"type": "integer", "minimum": 0}}
     asks_name = {"name": "name", "in": "query", "schema": {"type": "string"}}
     which = [{"name": n, "in": "query", "schema": {"type": "string"}} for n in ("run", "with")]
     places = [{"name": n, "in": "query", "schema": {"type": "string"}} for n in ("gateway", "watch")]
@@ -62,7 +72,10 @@ def openapi() -> Schema:
         "/compare": {"get": _answers("Every comparison.", html)},
         "/compare/{name}": {"get": _answers("A comparison.", html, [name], 400, 404)},
         "/live": {"get": _answers("Gateways and watched jobs.", html)},
-        "/api/live": {"get": _answers("What they say now.", _json({"type": "object"}), places, 400)},
+        "/api/live": {
+            "get": _answers("What they say now.", _json({"type": "object"}), places, 400),
+            "post": _changes("Have one looked at.", _json(place), place, 201),
+        },
         "/api/files": {"post": _changes("Keep a file.", _octets(), _FILE, 201, 413, asks=[asks_name])},
         "/api/runs": {"post": _changes("Run a study.", _json(run), _JOB, 201, 404, 429)},
         "/api/comparisons": {"post": _changes("Compare.", _json(comparison), _JOB, 201, 404, 429)},
@@ -71,10 +84,12 @@ def openapi() -> Schema:
             "get": _answers("A job.", _json(_JOB), [job], 404),
             "delete": _changes("End it early.", None, _JOB, 202, 404, asks=[job]),
         },
-        "/api/jobs/{id}/events": {"get": _answers("What it says.", {"text/event-stream": {}}, [job], 400, 404)},
+        "/api/jobs/{id}/events": {"get": _answers("What it said since.", _json(_EVENTS), [job, after], 400, 404)},
     }
     about = {"title": "assay web", "version": __version__, "description": "The workbench."}
-    return {"openapi": "3.1.0", "info": about, "paths": paths, "components": {"schemas": components}}
+    components = {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+    security: list[Schema] = [{"token": []}]  # that of the address which `assay web` prints
+    return {"openapi": "3.1.0", "info": about, "paths": paths, "components": components, "security": security}
 
 
 def _json(schema: Schema) -> Schema:
@@ -87,7 +102,7 @@ def _octets() -> Schema:
 
 def _answers(told: str, content: Schema, parameters: list[Schema] | None = None, *refusals: int) -> Schema:
     """A question that changes nothing."""
-    found = {"200": {"description": told, "content": content}} | {str(code): _ERROR for code in refusals}
+    found = {"200": {"description": told, "content": content}} | {str(code): _ERROR for code in (401, *refusals)}
     return {"summary": told, "parameters": parameters or [], "responses": found}
 
 
@@ -96,6 +111,6 @@ def _changes(
 ) -> Schema:
     """A request that changes something: no other site may send it, and it is bounded."""
     found = {str(code): {"description": told, "content": _json(answer)}}
-    found |= {str(refusal): _ERROR for refusal in (400, 403, *refusals, *((413, 415) if body else ()))}
+    found |= {str(refusal): _ERROR for refusal in (400, 401, 403, *refusals, *((413, 415) if body else ()))}
     made: Schema = {"summary": told, "parameters": asks or [], "responses": found}
     return made | ({"requestBody": {"required": True, "content": body}} if body else {})

@@ -8,6 +8,7 @@ Compressed files are unpacked to nowhere first, to see how large they would beco
 
 from __future__ import annotations
 
+import asyncio
 import bz2
 import gzip
 import hashlib
@@ -24,6 +25,7 @@ from typing import Any
 
 from assay.record.errors import BadInput, StoreFailed
 from assay.record.store import home
+from assay.web.security import private_folder
 
 ALL = 4 << 30  # bytes that all kept files may take; the oldest go first
 UNPACKED = 2 << 30  # bytes that a compressed file may become
@@ -48,28 +50,34 @@ def plain_name(name: str) -> str:
     return _NAME.sub("-", last).strip(".-")[-80:] or "file"
 
 
+_UNPACKING = asyncio.Semaphore(1)  # one at a time, so that pages that are drawn in threads find one
+
+
 async def keep(name: str, chunks: AsyncIterator[bytes]) -> tuple[str, int]:
     """Take a file in; its address `digest/name`, and its length."""
     name, digest, length = plain_name(name), hashlib.blake2b(digest_size=12), 0
     aside = folder() / f".{secrets.token_hex(8)}"
     try:
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("xb") as file:
+        private_folder(folder().parent)
+        private_folder(folder())
+        aside.touch(mode=0o600, exist_ok=False)
+        with aside.open("wb") as file:
             async for chunk in chunks:
                 digest.update(chunk)
                 length += len(chunk)
                 file.write(chunk)
         if not length:
             raise BadInput(f"{name} is empty")
-        check_unpacked(aside, name, length)
         place = folder() / digest.hexdigest() / name
-        place.parent.mkdir(exist_ok=True)
-        aside.replace(place)
+        async with _UNPACKING:  # seconds of the processor for some: not in the loop that answers every page
+            await asyncio.to_thread(check_unpacked, aside, name, length)
+            private_folder(place.parent)
+            aside.replace(place)
+            await asyncio.to_thread(_tidy)
     except OSError as error:
         raise StoreFailed(f"cannot keep {name}: {error.strerror}; free space, or set ASSAY_HOME") from error
     finally:
         aside.unlink(missing_ok=True)
-    _tidy()
     return f"{digest.hexdigest()}/{name}", length
 
 
@@ -98,15 +106,7 @@ def check_unpacked(path: Path, name: str, length: int) -> None:
                     total += len(chunk)
                     if total > most:
                         raise BadInput(f"{name} unpacks into more than {most >> 20:,} MiB, which is not taken")
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        EOFError,
-        OSError,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
+    except _BROKEN as error:
         raise BadInput(f"{name} cannot be unpacked: {error}") from error
 
 
@@ -117,16 +117,26 @@ def _parts(path: Path) -> Any:
         b"\x1f\x8b": gzip.open,
         b"BZh": bz2.open,
         b"\xfd7zXZ": lzma.open,
+        b"\x5d\0\0": lzma.open,  # as before there was xz
     }
     if head.startswith(b"PK\x03\x04"):
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 yield archive.open(entry)
     elif head.startswith(b"\x28\xb5\x2f\xfd"):
-        yield io.BytesIO()  # zstandard: the readers take it by pieces, in a process with a limit
+        yield _unzstd(path)
     for mark, opener in openers.items():
         if head.startswith(mark):
             yield opener(path)
+
+
+def _unzstd(path: Path) -> Any:
+    """Zstandard; where nothing can unpack it by pieces, nothing, and a reader will take it by lines."""
+    try:
+        import pyarrow
+    except ModuleNotFoundError:
+        return io.BytesIO()
+    return pyarrow.CompressedInputStream(str(path), "zstd")
 
 
 def _tidy() -> None:

@@ -1,9 +1,11 @@
 """Studies and comparisons as processes of their own, and what they say while they run.
 
 A job is one process (`assay.web.child`) that gets a request as a line of JSON and answers with lines of JSON: progress,
-finished cases, the answer or one line of what went wrong. The server only hands these on. A cancelled study is
-interrupted as by Ctrl-C, so that its finished cases stay; a comparison is killed. Processes that compared stay warm:
-the next question of the same room finds its trace read and its code compiled.
+finished cases, the answer or one line of what went wrong. The server only hands these on, to pages that ask now and
+then: a stream a page would take the few connections that a browser has for all its tabs. A cancelled study is
+interrupted as by Ctrl-C, so that its finished cases stay; a comparison is killed, and ends by itself when no page has
+asked for a minute. Processes that compared stay warm: the next question of the same room finds its trace read and its
+code compiled.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,9 @@ import msgspec
 from assay.record.errors import AssayError, BadInput
 from assay.sim.own_code import REFUSE
 
-AT_ONCE = 2  # jobs that run; a third is refused, because it would only slow the others
+AT_ONCE = 2  # jobs of a kind that run; a third is refused, because it would only slow the others
+UNSEEN = 70.0  # seconds without a look that end a comparison: a minute, and what browsers let a hidden page wait
+LOOKS = 5.0  # seconds between two looks for such
 KEPT = 40  # finished jobs whose answers can still be exported
 GRACE = 20.0  # seconds that an interrupted study has to put its cases away
 WARM = 2  # idle processes that wait for another question
@@ -37,6 +42,32 @@ class Busy(AssayError):  # noqa: N818
     """As many jobs run as may."""
 
 
+@dataclass
+class Progress:
+    """Cases that are done, over all experiments of a job: it never runs backwards.
+
+    How many experiments will follow nobody knows, so only the cases of the one that runs have a total.
+
+    >>> progress = Progress()
+    >>> for done, total in ((0, 3), (2, 3), (3, 3), (0, 8), (5, 8), (4, 8)):
+    ...     progress.take(done, total)
+    >>> progress
+    Progress(done=8, experiment=2, of_it=5, total=8)
+    """
+
+    done: int = 0
+    experiment: int = 0
+    of_it: int = 0  # cases of the experiment that runs
+    total: int = 0
+
+    def take(self, done: int, total: int) -> None:
+        """What the experiment that runs says of itself; it begins with none done."""
+        if not self.experiment or total != self.total or (done == 0 and self.of_it):
+            self.experiment, self.of_it, self.total = self.experiment + 1, 0, total
+        self.done += max(0, done - self.of_it)
+        self.of_it = max(self.of_it, done)
+
+
 @dataclass(eq=False)
 class Job:
     """A study or a comparison that runs or has run."""
@@ -45,12 +76,15 @@ class Job:
     kind: str  # run, compare, describe
     name: str  # the paper's key, or the comparison's name
     command: str  # what to type for the same
+    request: Mapping[str, Any]
+    seen: float  # when somebody last asked for it
     state: str = "running"  # then done, failed or stopped
     events: list[dict[str, Any]] = field(default_factory=list)
+    progress: Progress = field(default_factory=Progress)
     answer: dict[str, Any] = field(default_factory=dict)
     message: str = ""
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
     worker: Worker | None = None
+    task: asyncio.Task[None] | None = None
 
     def told(self) -> dict[str, Any]:
         """What a page needs to know of it."""
@@ -58,24 +92,17 @@ class Job:
                 "message": self.message}  # fmt: skip
 
     def note(self, event: dict[str, Any]) -> None:
-        """Take down an event and wake who listens."""
-        if len(self.events) < SEEN or event.get("event") == "end":
+        """Take down an event."""
+        if len(self.events) < SEEN or event["event"] != "case":
             self.events.append(event)
-        self.changed.set()
-        self.changed = asyncio.Event()
 
-    async def listen(self, after: int = 0) -> AsyncIterator[tuple[int, dict[str, Any]]]:
-        """Its events from a number on, as they come, to the last."""
-        position = after
-        while True:
-            changed = self.changed
-            while position < len(self.events):
-                event = self.events[position]
-                position += 1
-                yield position, event
-                if event["event"] == "end":
-                    return
-            await changed.wait()
+    def since(self, number: int) -> dict[str, Any]:
+        """What happened after so many events, how far it is, and with which number to ask next."""
+        return {
+            "next": len(self.events),
+            "progress": msgspec.to_builtins(self.progress),
+            "events": self.events[number:],
+        }
 
 
 Shown = Callable[[Job], str]  # what there is of a comparison's answer, as a part of a page
@@ -152,13 +179,12 @@ def _environment(code: bool) -> dict[str, str]:
 class Jobs:
     """All jobs of a server, and the warm processes."""
 
-    def __init__(self, shown: Shown = lambda job: "") -> None:
-        self._shown = shown
+    def __init__(self, shown: Shown = lambda job: "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._shown, self._clock = shown, clock
         self.known: dict[str, Job] = {}
         self._warm: list[Worker] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._folder = tempfile.TemporaryDirectory(prefix="assay-web-")  # empty: no name finds a file there
-        self._starting: dict[str, asyncio.Task[Worker]] = {}
 
     @property
     def folder(self) -> Path:
@@ -170,28 +196,46 @@ class Jobs:
         return [job for job in self.known.values() if job.state == "running"]
 
     def get(self, identity: str) -> Job:
-        """A job by its id."""
-        if identity not in self.known:
-            raise KeyError(identity)
-        return self.known[identity]
+        """A job by its id, for somebody who looks at it."""
+        job = self.known[identity]
+        job.seen = self._clock()
+        return job
+
+    async def end_unseen(self) -> None:
+        """End comparisons that nobody has asked for in a minute."""
+        for job in self.running():
+            if job.kind == "compare" and self._clock() - job.seen >= UNSEEN:
+                await self.cancel(job, "ended, as no page had asked for it in a minute")
+
+    async def watch(self) -> None:
+        """Look for such for ever."""
+        while True:
+            await asyncio.sleep(LOOKS)
+            await self.end_unseen()
 
     def start(
         self, kind: str, name: str, command: str, request: Mapping[str, Any], *, limit: float, code: bool = False
     ) -> Job:
-        """Begin a job; one of a paper that already runs is joined, not begun again."""
-        if kind == "run":
-            for job in self.running():
-                if job.kind == "run" and job.name == name:
-                    return job
-        if sum(job.kind == kind for job in self.running()) >= AT_ONCE:
-            raise Busy(f"{AT_ONCE} jobs run already; wait for one, or cancel one")
-        job = Job(secrets.token_hex(8), kind, name, command)
+        """Begin a job; a study of the same paper, or the same comparison, that runs already is joined."""
+        wanted = dict(request) | {"kind": kind, "name": name}
+        others = [job for job in self.running() if job.kind == kind]
+        for job in others:
+            if job.name == name and (kind == "run" or job.request == wanted):
+                job.seen = self._clock()
+                return job
+        if len(others) >= AT_ONCE:
+            raise Busy(f"{' and '.join(job.name for job in others)} run already; wait for one, or cancel one")
+        job = Job(secrets.token_hex(8), kind, name, command, wanted, self._clock())
         self._forget()
         self.known[job.id] = job
-        task = asyncio.create_task(self._run(job, dict(request) | {"kind": kind, "name": name}, limit, code))
+        job.task = self._begun(self._run(job, wanted, limit, code))
+        return job
+
+    def _begun(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return job
+        return task
 
     async def ask(self, kind: str, name: str, request: Mapping[str, Any], limit: float) -> Any:
         """The answer to a small question, of a warm process."""
@@ -233,14 +277,17 @@ class Jobs:
             job.worker = None
             job.note({"event": "end", "state": job.state, "message": job.message})
 
-    async def cancel(self, job: Job) -> None:
+    async def cancel(self, job: Job, why: str = "cancelled") -> None:
         """End it early: a study keeps its finished cases."""
         worker = job.worker
-        if job.state != "running" or worker is None:
+        if job.state != "running":
             return
-        if job.kind != "run":
-            job.state, job.message = "stopped", "cancelled"
-            await worker.end()
+        if job.kind != "run" or worker is None:
+            job.state, job.message = "stopped", why
+            if worker is not None:
+                await worker.end()
+            elif job.task is not None:
+                job.task.cancel()  # its process is only being started
             return
         worker.interrupt()
 
@@ -250,9 +297,7 @@ class Jobs:
                 job.state, job.message = "stopped", "cancelled; it did not end by itself"
                 await worker.end()
 
-        task = asyncio.create_task(insist())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._begun(insist())
 
     async def _worker(self, name: str, code: bool) -> Worker:
         """A process for a question: the one that knows the name, else any warm one, else a new one."""
@@ -304,5 +349,7 @@ def _heard(job: Job, event: dict[str, Any], shown: Shown) -> None:
                 job.note({"event": "charts", "html": shown(job)})
         case "failed" | "stopped" as state:
             job.state, job.message = state, event["message"]
+        case "progress":
+            job.progress.take(event["done"], event["total"])
         case _:
             job.note(event)

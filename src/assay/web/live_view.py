@@ -1,12 +1,13 @@
 """What runs now: gateways and watched jobs, on this machine, as they tell it themselves.
 
-The page cannot ask them: they are other origins. The server asks for it, and only ever on loopback.
+The page cannot ask them: they are other origins. The server asks for it, only ever on loopback, and only what announced
+itself or what the owner named: an address that another page put into a link is shown, not asked.
 """
 
 from __future__ import annotations
 
 import http.client
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,12 +19,11 @@ from starlette.responses import JSONResponse, Response
 
 from assay.live.announce import announced
 from assay.record.errors import AssayError, BadInput
-from assay.web import frame
+from assay.web import asked, frame
 from assay.web.security import is_loopback
 
 PATIENCE = 3.0  # seconds for an answer
 LARGEST = 8 << 20  # bytes of one
-USUAL = "http://127.0.0.1:8000"  # where a gateway listens unless told otherwise
 MOST = 8  # looked at together
 
 
@@ -34,26 +34,36 @@ async def live(request: Request) -> Response:
 
 
 async def now(request: Request) -> Response:
-    """What every gateway and every watched job says at this moment."""
+    """What every gateway and every watched job says at this moment; POST names one that is to be looked at."""
+    if request.method == "POST":
+        return await _name(request)
     query, key = request.query_params, request.headers.get("x-gateway-key", "")
-    asked = {kind: _places(kind, query.get(kind, "")) for kind in ("gateway", "watch")}
+    named: set[tuple[str, str]] = request.app.state.places
 
     def told() -> dict[str, Any]:
-        found: dict[str, Any] = {"gateways": [_heard(url, lambda url: gateway(url, key)) for url in asked["gateway"]]}
-        found["watches"] = [_heard(url, watch) for url in asked["watch"]]
-        if not query.get("gateway") and USUAL not in asked["gateway"]:
-            usual = _heard(USUAL, lambda url: gateway(url, key))
-            found["gateways"] += [usual] if "said" in usual else []
-        return found
+        return {
+            "gateways": _all("gateway", query.get("gateway", ""), named, lambda url: gateway(url, key)),
+            "watches": _all("watch", query.get("watch", ""), named, watch),
+        }
 
     return JSONResponse(await run_in_threadpool(told))
 
 
-def _places(kind: str, given: str) -> list[str]:
-    places = [given] if given else announced(kind)[:MOST]
-    for url in places:
+async def _name(request: Request) -> Response:
+    place = asked.read(await frame.json_body(request), asked.Place)
+    _local(place.url)
+    request.app.state.places.add((place.kind, place.url))
+    return JSONResponse(msgspec.to_builtins(place), 201)
+
+
+def _all(kind: str, given: str, named: Set[tuple[str, str]], ask: Callable[[str], Any]) -> list[dict[str, Any]]:
+    """What the place in the address says, or where there is none, all that announced themselves."""
+    known = announced(kind)[:MOST]
+    for url in [given] if given else known:
         _local(url)
-    return places
+    if given and given not in known and (kind, given) not in named:
+        return [{"url": given, "error": "not asked: it stands in a link, and nobody here named it", "unnamed": True}]
+    return [_heard(url, ask) for url in ([given] if given else known)]
 
 
 def _local(url: str) -> tuple[str, int]:

@@ -4,6 +4,9 @@ The standard unpickler is a machine that calls what the file names. This one has
 functions, no reduce, no build. Dumps of torch's Flight Recorder need none of them. Nor can a small file ask for much
 memory: lengths are checked against what is there, and the memo holds only what was put in.
 
+Where a reader knows the classes of a format, `inert=True` reads what asks for one as an :class:`Inert` record of what
+it asks for. Still nothing is imported and nothing called: who reads the record decides what it means.
+
 >>> import pickle
 >>> loads(pickle.dumps({"version": "2.10", "ranks": (0, 1), "entries": [None, True, 1.5, -7, 2**70]}))
 {'version': '2.10', 'ranks': (0, 1), 'entries': [None, True, 1.5, -7, 1180591620717411303424]}
@@ -11,12 +14,15 @@ memory: lengths are checked against what is there, and the memo holds only what 
 Traceback (most recent call last):
     ...
 assay.record.errors.BadInput: pickle: offset 30: asks for a class or a function; only plain data are read
+>>> loads(pickle.dumps(range(3)), inert=True)
+Inert(name='builtins.range', args=(0, 3, 1), state=None, items={}, values=[])
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from assay.record.errors import BadInput
@@ -27,6 +33,21 @@ _MOST = 20_000_000  # values: a gigabyte or two
 _CALLS = frozenset(
     b"cioRb\x81\x82\x83\x84\x92\x93PQ\x97\x98"
 )  # globals, instances, reduce, build, extensions, persistent
+
+
+@dataclass(eq=False)
+class Inert:
+    """What a pickle asks for and does not get: something by this name, called with these arguments, if it was.
+
+    >>> loads(b"cos\\nsystem\\n(X\\x05\\x00\\x00\\x00falsetR.", inert=True)
+    Inert(name='os.system', args=('false',), state=None, items={}, values=[])
+    """
+
+    name: str
+    args: tuple[Any, ...] | None = None  # None: named, not called
+    state: Any = None
+    items: dict[Any, Any] = field(default_factory=dict)
+    values: list[Any] = field(default_factory=list)
 
 
 class _Refused(Exception):  # noqa: N818
@@ -68,10 +89,17 @@ class _Machine:
         raise _Refused("has no mark where one is needed")
 
     def top(self, kind: type) -> Any:
-        """The topmost value, of this type."""
+        """The topmost value, of this type, or what a record of something else holds of it."""
+        if self.stack and type(self.stack[-1]) is Inert:
+            return self.stack[-1].items if kind is dict else self.stack[-1].values
         if not self.stack or type(self.stack[-1]) is not kind:
             raise _Refused(f"adds to something that is no {kind.__name__}")
         return self.stack[-1]
+
+    def line(self) -> str:
+        """The bytes up to the end of the line, as text."""
+        end = self.data.find(b"\n", self.at)
+        return self.take(end + 1 - self.at)[:-1].decode() if end >= 0 else self.take(len(self.data)).decode()
 
     def text(self, size: int) -> str:
         """The next so many bytes as text; halves of surrogate pairs are let through."""
@@ -89,7 +117,7 @@ class _Machine:
             raise _Refused("has a key without a value")
         target = self.top(dict)
         for place in range(0, len(flat), 2):
-            if not isinstance(flat[place], str | int | float | bool | bytes | None):
+            if not isinstance(flat[place], str | int | float | bool | bytes | Inert | None):
                 raise _Refused("has a key that is neither text nor a number")
             target[flat[place]] = flat[place + 1]
 
@@ -157,6 +185,40 @@ _DO: dict[int, Callable[[_Machine], Any]] = {
 }
 
 
+def _called(machine: _Machine, count: int = 2) -> Inert:
+    what, *args = _tuple(machine, count)
+    if type(what) is not Inert or what.args is not None or not all(isinstance(one, tuple | dict) for one in args):
+        raise _Refused("calls what is no class and no function")
+    return Inert(what.name, tuple(args[0]) + tuple(args[1:]))
+
+
+def _build(machine: _Machine) -> None:
+    state = machine.pop()
+    if not machine.stack or type(machine.stack[-1]) is not Inert:
+        raise _Refused("sets the state of what has none")
+    machine.stack[-1].state = state
+
+
+def _by_name(machine: _Machine) -> Inert:
+    module, name = _two(machine)
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise _Refused("names a class by what is no text")
+    return Inert(f"{module}.{name}")
+
+
+# What only a reader of records knows: classes, calls, states, and what lies outside of the pickle.
+_INERT: dict[int, Callable[[_Machine], Any]] = {
+    ord("c"): lambda m: Inert(f"{m.line()}.{m.line()}"),
+    0x93: _by_name,
+    ord("R"): _called,
+    0x81: _called,
+    0x92: lambda m: _called(m, 3),
+    ord("Q"): lambda m: Inert("persistent", (m.pop(),)),
+    0x8F: lambda m: Inert("builtins.set", ()),
+}
+_INERT_DO: dict[int, Callable[[_Machine], Any]] = {ord("b"): _build, 0x90: lambda m: _append(m, m.to_mark())}
+
+
 def _append(machine: _Machine, values: list[Any]) -> None:
     machine.top(list).extend(values)
 
@@ -169,14 +231,15 @@ def _dict(flat: list[Any]) -> dict[Any, Any]:
     return made
 
 
-def loads(data: bytes, source: str = "pickle") -> Any:
-    """The value in a pickle of plain data.
+def loads(data: bytes, source: str = "pickle", *, inert: bool = False) -> Any:
+    """The value in a pickle of plain data; with `inert`, also of records of what it would call.
 
     Raises:
         BadInput: it is cut off, broken, or asks for anything but data; the message gives the offset.
     """
     machine = _Machine(data)
-    stack, push = machine.stack, _PUSH
+    stack = machine.stack
+    push, change = (_PUSH | _INERT, _DO | _INERT_DO) if inert else (_PUSH, _DO)
     begin = made = 0
     try:
         while True:
@@ -190,7 +253,7 @@ def loads(data: bytes, source: str = "pickle") -> Any:
                 made += 1
                 if made > _MOST:
                     raise _Refused(f"holds more than {_MOST:,} values")
-            elif (do := _DO.get(opcode)) is not None:
+            elif (do := change.get(opcode)) is not None:
                 do(machine)
             elif opcode in _CALLS:
                 raise _Refused("asks for a class or a function; only plain data are read")

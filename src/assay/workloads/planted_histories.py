@@ -149,6 +149,8 @@ TRANSACTIONS = {  # process: steps; F marks one that fails
     "forked-snapshots": ("snapshot-isolation", "0ax1 1ay1 2rx1,ry- 3rx-,ry1"),
     "blind-rivals": ("snapshot-isolation", "0rx-,ay1,az1 1ry-,ax1,az2"),
     "write-skew": ("serializable", "0rx-,ay1 1ry-,ax1 2rx1,ry1"),
+    "forgotten-session": ("strong-session-snapshot-isolation", "0ax1 0rx- 1rx1"),
+    "late-session": ("strong-session-serializable", "0ay1 1ry-,ax1 0rx- 2rx1,ry1"),
     "stale-transaction": ("strict-serializable", "0ax1 1rx- 2rx1"),
 }
 

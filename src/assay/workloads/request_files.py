@@ -9,6 +9,7 @@ what became of every row.
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import zlib
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from assay.record.errors import BadInput, unreadable
 from assay.record.traces import lacking
 from assay.sim.random import stream
 from assay.workloads import prefixes as trees
+from assay.workloads import time_units
 from assay.workloads.closed_loop import closed
 from assay.workloads.public_traces import PUBLIC, named
 from assay.workloads.request_chats import BLOCK, read_chats
@@ -45,12 +47,14 @@ def read(
     dejitter: bool = False,
     limit: int | None = None,
     skip_bad: bool = False,
+    time_unit: str | None = None,
 ) -> Requests:
     """The requests of a file, or of a published trace by its name ("mooncake-conversation").
 
     `dejitter` spreads arrivals that were rounded to a coarse clock. `limit` reads the first rows only. A row that
     cannot be read is BadInput, naming file, line and field; with `skip_bad` it is left out and counted. Rows without
-    output (failures) are always left out and counted.
+    output (failures) are always left out and counted. `time_unit` (s, ms, us, ns) says what numbers in the arrival
+    column count; without it their name or their size tells, or else it is guessed from the rows (`Source.times`).
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +80,7 @@ def read(
         read_log(rows, _chunks(file), limit)
     else:
         read_lines(rows, layout, _chunks(file), limit)
-    return _finish(rows, layout, dejitter)
+    return _finish(rows, layout, dejitter, None if time_unit is None else time_units.chosen(time_unit))
 
 
 def _find(path: str | os.PathLike[str]) -> Path:
@@ -147,7 +151,7 @@ def _unzstd(path: Path) -> Iterator[bytes]:
 # ------------------------------------------------------------------------------- from rows to requests
 
 
-def _finish(rows: Rows, layout: Layout, dejitter: bool) -> Requests:
+def _finish(rows: Rows, layout: Layout, dejitter: bool, asked: str | None) -> Requests:
     columns = {name: rows.column(name) for name in (*_COLUMNS, *LABELS)}
     ids = rows.column("ids")
     notes = [*rows.notes, *_losses(rows)]
@@ -160,7 +164,10 @@ def _finish(rows: Rows, layout: Layout, dejitter: bool) -> Requests:
         notes.append(f"{nothing:,} rows refused: no prompt tokens")
     if not kept.any():
         raise BadInput(f"{rows.name} holds no request{_because(notes)}; expected rows with prompt and output tokens")
-    scale, unit = (1.0, rows.unit) if rows.unit else _scale(layout, arrival)
+    links = None
+    if columns["chat"] is not None and columns["parent"] is not None:
+        links = _parents(columns["chat"], columns["parent"])
+    unit = _unit(rows, layout, asked, arrival, output, columns["session"] if links is None else trees.sessions(links))
     order = np.flatnonzero(kept)
     times = arrival[order]
     if (np.diff(times) < 0).any():
@@ -168,7 +175,7 @@ def _finish(rows: Rows, layout: Layout, dejitter: bool) -> Requests:
             notes.append("arrivals were not in order: sorted")
         by_time = np.argsort(times, kind="stable")
         order, times = order[by_time], times[by_time]
-    times = (times - times[0]) * scale
+    times = (times - times[0]) * unit.scale
     if dejitter:
         times, note = spread(times)
         notes.append(note)
@@ -189,14 +196,9 @@ def _finish(rows: Rows, layout: Layout, dejitter: bool) -> Requests:
         block = _block(layout, prompt, columns["counts"], columns["width"])
         trace |= _prefixes(layout, ids, columns["counts"], order, block, trace, links)
     source = Source(
-        rows.name,
-        layout.format,
-        _mapping(layout, unit, block),
-        rows.read,
-        len(order),
-        rows.read - len(order),
-        tuple(notes),
-    )
+        rows.name, layout.format, _mapping(layout, unit.told, block), rows.read, len(order), rows.read - len(order),
+        tuple(notes), unit.sentence(), unit.also,
+    )  # fmt: skip
     requests = Requests(arrival=times, source=source, **trace)
     if "session" not in trace:
         return requests
@@ -246,19 +248,23 @@ def _unanswered(rows: Rows, columns: dict[str, NDArray[Any] | None], output: NDA
     return notes
 
 
-def _scale(layout: Layout, arrival: Floats) -> tuple[float, str]:
-    """What a number in the arrival column is worth in seconds: the format says, or the column's name, or its size."""
-    if layout.scale is not None:
-        return layout.scale, {1e-3: "ms", 1.0: "s"}[layout.scale]
-    name = layout.columns.get("arrival", "").lower()
-    for unit, scale in (("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
-        if name.endswith(("_" + unit, "." + unit, "(" + unit + ")")):
-            return scale, unit
-    largest = float(arrival.max())
-    for unit, scale, least in (("ns", 1e-9, 1e17), ("us", 1e-6, 1e14), ("ms", 1e-3, 1e11)):
-        if largest >= least:  # seconds since 1970 are near 2e9
-            return scale, f"{unit} since 1970"
-    return 1.0, "date and time" if largest > 1e8 else "s"
+def _unit(
+    rows: Rows, layout: Layout, asked: str | None, arrival: Floats, output: NDArray[np.int64], session: Ints | None
+) -> time_units.Unit:
+    """What a number in the arrival column counts: the user says, or the column's name, or the rows do."""
+    if rows.unit or layout.format in ("sharegpt", "openai"):
+        if asked is not None:
+            raise BadInput(f"--time-unit {asked}: {rows.name} has {rows.unit or 'no times'}, not numbers; leave it out")
+        return time_units.Unit("s", told=rows.unit or "s")
+    if asked is not None:
+        return time_units.Unit(asked, told=asked)
+    if layout.format in ("assay", "log"):  # who writes them writes seconds
+        return time_units.Unit("s", told="s since 1970" if float(arrival.max()) > 1e8 else "s")
+    name = time_units.named(layout.columns.get("arrival", ""))
+    if name is not None:
+        return time_units.Unit(name, told=name)
+    hint = {"mooncake": 2.0, "jsonl": 1.0}.get(layout.format, math.inf)  # other formats' columns are theirs alone
+    return time_units.guessed(arrival, output, session, layout.unit, hint)
 
 
 def _mapping(layout: Layout, unit: str, block: int) -> dict[str, str]:

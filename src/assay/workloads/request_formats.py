@@ -45,7 +45,7 @@ class Layout:
     kind: str
     columns: Mapping[str, str] = field(default_factory=dict)
     separator: str = ","
-    scale: float | None = None  # numbers in the arrival column times this are seconds; None: by their size
+    unit: str | None = None  # in which such arrivals are published; the rows may say otherwise
     block: int = 0  # tokens of a block; 0: told from the rows
     chained: bool = True
 
@@ -63,12 +63,12 @@ _GATEWAY = {
 _GATEWAY_KEYS = {"time", "id", "endpoint", "status", "e2e"}  # those that are in nearly every line
 
 KNOWN = {
-    "mooncake": Layout("mooncake", "jsonl", _HASHED, scale=1e-3, block=512),
-    "bailian": Layout("bailian", "jsonl", _BAILIAN, scale=1.0, block=16, chained=False),
-    "assay": Layout("assay", "jsonl", _GATEWAY, scale=1.0),  # the log of `assay gateway`
+    "mooncake": Layout("mooncake", "jsonl", _HASHED, unit="ms", block=512),
+    "bailian": Layout("bailian", "jsonl", _BAILIAN, unit="s", block=16, chained=False),
+    "assay": Layout("assay", "jsonl", _GATEWAY, unit="s"),  # the log of `assay gateway`
     "azure": Layout("azure", "csv", _AZURE),
-    "burstgpt": Layout("burstgpt", "csv", _BURST | _BURST_MORE, scale=1.0),
-    "vidur": Layout("vidur", "csv", _VIDUR, scale=1.0),
+    "burstgpt": Layout("burstgpt", "csv", _BURST | _BURST_MORE, unit="s"),
+    "vidur": Layout("vidur", "csv", _VIDUR, unit="s"),
     "sharegpt": Layout("sharegpt", "json"),
     "openai": Layout("openai", "jsonl"),
     "log": Layout("log", "log"),
@@ -165,6 +165,8 @@ def _sniff_json(name: str, begin: bytes) -> Layout:
     if {"messages", "body.messages", "request.messages"} & keys.keys():
         return KNOWN["openai"]
     found = infer(keys)
+    if {"timestamp", "input_length", "output_length"} <= keys.keys():  # as AIPerf and Dynamo write Mooncake's columns
+        return Layout("jsonl", "jsonl", found, unit="ms")
     if {"prompt", "completion"} <= keys.keys() and "output" not in found:
         return KNOWN["openai"]
     return _complete(name, Layout("jsonl", "jsonl", found), keys)
@@ -189,7 +191,7 @@ def _sniff_csv(name: str, begin: bytes, format: str | None) -> Layout:
         needs = [layout.columns[ours] for ours in ("arrival", "prompt", "output")]
         if format in (None, layout.format) and set(needs) <= set(columns):
             there = {ours: theirs for ours, theirs in layout.columns.items() if theirs in columns}
-            return Layout(layout.format, "csv", there, separator, layout.scale)
+            return Layout(layout.format, "csv", there, separator, layout.unit)
     if format not in (None, "csv"):
         raise BadInput(
             f"{name} line 1: not the columns of {format}; expected {', '.join(KNOWN[format].columns.values())}"

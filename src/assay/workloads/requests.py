@@ -57,6 +57,8 @@ class Source:
     used: int = 0
     refused: int = 0
     notes: tuple[str, ...] = ()  # "dejittered within 3 s", "line 17: output_length is 0", …
+    times: str = ""  # in which unit the arrivals were read, and how that was told
+    units: tuple[str, ...] = ()  # other units in which they may be meant
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class Requests:
     category: Ints | None = None  # kind of prompt: log type, task
     categories: tuple[str, ...] = ()
     blocks: Blocks | None = None  # where the trace names blocks by their content
+    steady: tuple[float, float] | None = None  # between these seconds the load is what it should be; None: all of it
+    origin: NDArray[np.int64] | None = None  # the row of the trace that each is a copy of; see `more_sessions`
     source: Source = field(default_factory=Source)
 
     @classmethod
@@ -118,9 +122,13 @@ class Requests:
         return int(self.prompt.sum(dtype=np.int64) + self.output.sum(dtype=np.int64))
 
     def faster(self, factor: float) -> Requests:
-        """The same requests, `factor` times as fast: arrivals and think times divided by it."""
+        """The same requests, `factor` times as fast: arrivals and think times divided by it.
+
+        More load of people is more people: :func:`assay.workloads.more_sessions.sustained`.
+        """
         think = None if self.think is None else self.think / factor
-        return replace(self, arrival=self.arrival / factor, think=think)
+        steady = None if self.steady is None else (self.steady[0] / factor, self.steady[1] / factor)
+        return replace(self, arrival=self.arrival / factor, think=think, steady=steady)
 
     def part(self, start: int, stop: int) -> Requests:
         """Requests `start` to `stop` - 1, the first of them at time zero; who waited for one before them does no more.
@@ -129,7 +137,7 @@ class Requests:
         [20, 3]
         """
         rows = slice(start, stop)
-        names = ("prompt", "output", "session", "think", "tier", "tenant", "model", "category")
+        names = ("prompt", "output", "session", "think", "tier", "tenant", "model", "category", "origin")
         columns = {name: None if (column := getattr(self, name)) is None else column[rows] for name in names}
         if self.after is not None:
             columns["after"] = np.maximum(self.after[rows] - np.int32(start), np.int32(-1))
@@ -138,5 +146,12 @@ class Requests:
             offsets = prefixes.offsets[start : stop + 1]
             segments = prefixes.segments[offsets[0] : offsets[-1]]
             prefixes = replace(prefixes, offsets=offsets - offsets[0], segments=segments, output=prefixes.output[rows])
-        arrival = self.arrival[rows]
-        return replace(self, arrival=arrival - arrival[0], prefixes=prefixes, **columns)  # type: ignore[arg-type]
+        blocks = self.blocks
+        if blocks is not None:
+            at = blocks.offsets[start : stop + 1]
+            blocks = replace(blocks, ids=blocks.ids[at[0] : at[-1]], offsets=at - at[0])
+        arrival = self.arrival[rows] - self.arrival[start]
+        steady = self.steady
+        if steady is not None:
+            steady = (max(steady[0] - self.arrival[start], 0.0), max(steady[1] - self.arrival[start], 0.0))
+        return replace(self, arrival=arrival, prefixes=prefixes, blocks=blocks, steady=steady, **columns)  # type: ignore[arg-type]

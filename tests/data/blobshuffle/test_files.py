@@ -83,6 +83,21 @@ def test_a_cut_line_is_named_and_the_next_run_goes_on(tmp_path: Path) -> None:
     assert numbers(out) == whole(6000)
 
 
+@pytest.mark.parametrize("at", [0, 5])
+def test_a_bad_line_that_was_mended_is_shuffled_and_the_file_is_known_when_it_is_renamed(
+    tmp_path: Path, at: int
+) -> None:
+    log, out, store = tmp_path / "in.jsonl", tmp_path / "out", str(tmp_path / "store")
+    rows = lines(10).splitlines(keepends=True)
+    log.write_text("".join([*rows[:at], '{"user": "u3", and more than what will be there\n', *rows[at + 1 :]]))
+    with pytest.raises(BadInput, match=f"in.jsonl:{at + 1}: "):
+        shuffled(log, out, store=store)
+    log.write_text("".join(rows))
+    assert shuffled(log, out, store=store).before == at and numbers(out) == whole(10)
+    log.rename(other := tmp_path / "renamed.jsonl")
+    assert shuffled(other, out, store=store).records == 0 and numbers(out) == whole(10)
+
+
 def test_a_gzip_that_ends_early_is_told_and_goes_on_when_it_is_whole(tmp_path: Path) -> None:
     log, out, store = tmp_path / "in.jsonl.gz", tmp_path / "out", str(tmp_path / "store")
     data = gzip.compress(lines(20_000).encode())

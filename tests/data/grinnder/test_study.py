@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from assay.data.grinnder import trials
+from assay.data.grinnder import rivals, trials
 from assay.record.runner import run
 from assay.record.types import Verdict
 
@@ -42,3 +42,12 @@ def test_ways_to_hold_rows_differ_in_traffic_and_not_in_gradients() -> None:
 def test_a_process_takes_what_it_was_given_where_memory_alone_would_not_do() -> None:
     found = trials.held("gcn", 1 << 15, 128, 8, 0.5, seed=1)
     assert found["taken_ratio"] is None or found["taken_ratio"] < 1.1 < found["in_memory_ratio"]
+
+
+def test_gradients_are_compared_where_no_number_is_about_to_be_rectified(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = trials.exact("gcn", 4, 256, 16, seed=2)
+    assert all(row["kink"] >= trials.CLEAR and row["difference"] <= 1e-4 for row in found.values())
+    near = iter([0.0, 1.0])
+    monkeypatch.setattr(rivals.InMemory, "nearest_kink", lambda self: next(near))
+    found = trials.exact("gcn", 4, 256, 16, seed=2)
+    assert [(row["draws"], row["kink"]) for row in found.values()] == [(2, 1.0)] * len(found), "another one is drawn"

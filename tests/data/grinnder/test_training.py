@@ -183,7 +183,7 @@ def test_training_learns_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     edges, x, labels = some_graph(60, 300, 6, 2)
     write_rows(tmp_path / "x.npy", x)
 
-    def trained(epochs: int, store: str | None, seed: int = 0) -> tuple[Any, Any]:
+    def trained(epochs: int, store: str | None, seed: int = 0, edges: Any = edges) -> tuple[Any, Any]:
         network = Network("gcn", (6, 8, 3), seed=seed)
         saved = Checkpointer(str(tmp_path / store), keep=2) if store else None
         done = fit(
@@ -194,12 +194,18 @@ def test_training_learns_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     done, right = trained(7, None)
     assert done.losses[-1] < done.losses[0]
     trained(3, "ckpt")
-    again, found = trained(7, "ckpt", seed=1)  # other first weights: those saved count
+    again, found = trained(7, "ckpt")
     assert (again.resumed, len(again.epochs), len(again.losses)) == (3, 4, 7)
     assert again.losses == pytest.approx(done.losses, abs=0)
     assert all(np.array_equal(found[name], right[name]) for name in right)
+    with pytest.raises(ValueError, match="holds 7 epochs of this training, and 3 are wanted"):
+        trained(3, "ckpt")
+    other = "a training of other data or settings; name another store"
+    for change in ({"seed": 1}, {"edges": edges[:-1]}, {"edges": np.concatenate([edges, edges[:, ::-1]])}):
+        with pytest.raises(ValueError, match=other):
+            trained(9, "ckpt", **change)
     labels[0] = 2
-    with pytest.raises(ValueError, match="a training of other data or settings; name another store"):
+    with pytest.raises(ValueError, match=other):
         trained(9, "ckpt")
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.data.engine.version_log import Damaged
-from assay.data.navis import building, trials
+from assay.data.navis import building, entrance, trials
 from assay.data.navis.cache import ListCache
 from assay.data.navis.entrance import Entrance
 from assay.data.navis.linking import decoded, prepare
@@ -260,7 +260,9 @@ def test_the_entrance_leads_to_the_nearest_and_lets_the_least_used_go() -> None:
     def decode(nodes: Any) -> Any:
         return rows[nodes]
 
-    made = Entrance.over(np.arange(64, dtype=np.int32), codes, lambda node: prepare(centres, rows[node])[0], decode)
+    made = Entrance.of(())
+    for node in range(64):
+        made.join(node, prepare(centres, rows[node])[0], codes, decode)
     for node in (0, 13, 63):
         assert made.find(prepare(centres, rows[node])[0], codes)[0][0] == node
     made.uses[:] = 5
@@ -268,6 +270,30 @@ def test_the_entrance_leads_to_the_nearest_and_lets_the_least_used_go() -> None:
     made.leave(decode)
     assert 20 not in made.nodes and len(made.nodes) == 63
     assert made.find(prepare(centres, rows[41])[0], codes)[0][0] == 41, "whoever led through it has another way"
+
+
+def test_an_entrance_that_is_too_large_to_be_looked_at_whole_gets_a_level_above_which_its_nodes_leave_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = np.arange(64, dtype=np.float32)[:, None] * np.ones((1, 4), np.float32)
+    centres = np.arange(64, dtype=np.float32)[None, :, None] * np.ones((4, 1, 1), np.float32)
+    codes = np.repeat(np.arange(64, dtype=np.uint8)[:, None], 4, axis=1)
+
+    def table(node: int) -> Any:
+        return prepare(centres, rows[node])[0]
+
+    monkeypatch.setattr(entrance, "TOP", 40)
+    made = Entrance.of(())
+    for node in range(64):
+        made.join(node, table(node), codes, rows.__getitem__)
+        made.rise(codes, table, rows.__getitem__)
+    above = made.levels()[1]
+    assert len(made.levels()) == 2 and made.nodes[above.down].tolist() == above.nodes.tolist()
+    for _ in range(50):
+        made.leave(rows.__getitem__)
+        assert made.nodes[above.down].tolist() == above.nodes.tolist()
+    for node in made.nodes.tolist():
+        assert made.find(table(node), codes)[0][0] == node
 
 
 def test_lists_that_were_never_on_disk_are_not_in_the_cache() -> None:

@@ -19,7 +19,7 @@ def table(**changed: float) -> pl.DataFrame:
             for design in (trials.PACKED, "layout", trials.OURS):
                 good = 2.0 if design == trials.OURS else 1.0
                 noise = 1 + 0.01 * seed
-                case = {"width": width, "design": design, "seed": seed}
+                case = {"width": width, "base": 50_000, "design": design, "seed": seed}
                 alone = {"inserts_per_s": 100 * good * noise, "searches_per_s": 9.0, "recall": 0.97}
                 counted = {"kib_read_per_insert": 200 / good * noise, "hops": 4 / good, "joined": 40}
                 beside = {"searches_per_s": 100 * good, "search_ms": 4 / good * noise, "recall": 0.96}
@@ -51,6 +51,8 @@ def test_what_the_clock_says_on_a_busy_machine_is_no_answer() -> None:
 def test_an_entrance_that_hardly_moved_says_nothing_of_moving() -> None:
     with pytest.raises(NotMeasured, match="took in 3 nodes"):
         answer("drift", table(joined=3))
+    with pytest.raises(NotMeasured, match="an index of 1,200 vectors looks at its whole entrance"):
+        answer("drift", table(base=1200))
 
 
 def test_a_search_beside_insertions_is_measured_on_the_same_stream() -> None:

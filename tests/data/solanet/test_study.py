@@ -61,9 +61,14 @@ def test_messages_are_counted_at_their_least() -> None:
 
 def test_larger_machines_are_counted_from_small_builds() -> None:
     found = trials.scaling(parts=8, size=64, width=8, k=8, seed=0)
-    assert set(found) == {"1e9 on 32", "1e9 on 512", "2e9 on 64", "2e9 on 512"}
-    times = found["1e9 on 32"]["seconds"] / found["1e9 on 512"]["seconds"]
-    assert 1 < times < 16, "a rank has a sixteenth of the points, and four rounds more"
+    builds = ("1e9 on 32", "1e9 on 512", "2e9 on 64", "2e9 on 512")
+    assert set(found) == {f"{refine}, {build}" for refine in ("tree", "all-pairs") for build in builds}
+    times = {
+        refine: found[f"{refine}, 1e9 on 32"]["seconds"] / found[f"{refine}, 1e9 on 512"]["seconds"]
+        for refine in ("tree", "all-pairs")
+    }
+    assert 1 < times["tree"] < 16, "a rank has a sixteenth of the points, and four rounds more"
+    assert times["all-pairs"] < times["tree"], "and here as many rounds more as there are ranks"
 
 
 def test_one_part_alone_is_timed_beside_its_rivals() -> None:

@@ -42,7 +42,7 @@ def known(key: str, **more: Any) -> KeySettings:
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     log = tmp_path_factory.mktemp("log") / "access.jsonl"
     keys = (known(ADMIN, admin=True, tenant="operator"), known(TENANT))
-    with Live(keys=(ENGINE,), key=keys, log=str(log)) as live:
+    with Live(keys=(ENGINE,), key=keys, log=str(log), passthrough=("/other",)) as live:
         live.log = log  # type: ignore[attr-defined]
         yield live
 

@@ -154,16 +154,34 @@ class TestTheStudy:
         said = verdicts(measured(rows))
         assert (said["steeper-1k"], said["steeper-64k"]) == (Verdict.REPRODUCED, Verdict.NOT_REPRODUCED)
 
-    def test_every_method_stands_at_every_size(self) -> None:
+    @staticmethod
+    def asked(function: Any, size: str = "quick") -> list[dict[str, Any]]:
+        """The cases with which the study would call a function."""
+        found: list[dict[str, Any]] = []
+
         class Cases(Lab):
-            def run(self, function: Any, cases: Any, **options: Any) -> pl.DataFrame:
-                if function is amortized_brb.cost:
-                    asked.extend(cases)
+            def run(self, called: Any, cases: Any, **options: Any) -> pl.DataFrame:
+                found.extend(cases if called is function else [])
                 return pl.DataFrame({"n": []})
 
-        asked: list[dict[str, Any]] = []
-        amortized_brb.study(Cases("amortized-brb"))
-        grid = {(case["method"], case["n"], case["message"]) for case in asked}
+        amortized_brb.study(Cases("amortized-brb", size=size))
+        return found
+
+    @pytest.mark.parametrize(
+        ("claim", "function", "least"),
+        [
+            ("bits", amortized_brb.cost, 0),
+            ("rounds-worst", amortized_brb.latency, amortized_brb.WIDE),
+            ("rounds-optimistic", amortized_brb.latency, amortized_brb.WIDE),
+        ],
+    )
+    def test_a_sentence_says_the_sizes_that_its_answer_comes_from(self, claim: str, function: Any, least: int) -> None:
+        quick, full = ([case["n"] for case in self.asked(function, size)] for size in ("quick", "full"))
+        told = f"{max(min(quick), least)} to {max(quick)} nodes; full size to {max(full)})"
+        assert told in answers(measured([{"n": 64}]))[claim].text
+
+    def test_every_method_stands_at_every_size(self) -> None:
+        grid = {(case["method"], case["n"], case["message"]) for case in self.asked(amortized_brb.cost)}
         methods, sizes, lengths = ({cell[place] for cell in grid} for place in range(3))
         assert len(grid) == len(methods) * len(sizes) * len(lengths)
 

@@ -21,8 +21,8 @@ from assay.protocols.automata.specification import Asked, Inconclusive, Proved, 
 from assay.protocols.automata.verify import Finding, Verdict, verify
 from assay.protocols.taco import node
 from assay.protocols.taco.noticed import noticing
+from assay.record import traces
 from assay.record.errors import BadInput
-from assay.record.traces import folder
 
 SAFE = [
     (name, specification)
@@ -45,11 +45,7 @@ def weakened(name: str, text: str) -> Automaton:
 
 
 def published(name: str) -> Automaton:
-    base = folder()
-    path = base / "taco" / f"{name}.ta" if base else Path("absent")
-    if not path.is_file():
-        pytest.skip(f"the automaton {name}.ta is not at hand (ASSAY_TRACES)")
-    return parser.read(path)
+    return parser.read(traces.find(f"taco/{name}.ta"))
 
 
 @cache
@@ -208,6 +204,7 @@ class TestWeakened:
         assert len(table) == len(row.counterexample.schedule) + 1
 
 
+@pytest.mark.traces
 class TestPublished:
     """The files of the paper's own benchmarks, where they are at hand."""
 

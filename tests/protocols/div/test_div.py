@@ -184,7 +184,7 @@ class TestTheStudy:
         ]
         found = answers(measured(rows))["expectation"]
         assert found.verdict is Verdict.NOT_REPRODUCED
-        assert found.measured == pytest.approx(0.06) and found.cases == "star, of 2 graphs"
+        assert found.measured == pytest.approx(0.06) and found.cases == "star, of 2 cases"
 
     def test_the_steepest_family_counts_and_is_named(self) -> None:
         rows = [

@@ -46,7 +46,7 @@ def test_a_clean_history_raises_no_alarm(seed: int) -> None:
     history = planted.registers(200, processes=6, keys=3, seed=seed, lost=0.1)
     assert strongest(history).maximal == ("linearizable",)
     assert {judgement.verdict for judgement in strongest(history).judgements} == {HOLDS}
-    assert list_append.anomalies(planted.transactions(100, seed=seed), realtime=True) == []
+    assert list_append.anomalies(planted.transactions(100, seed=seed)) == []
 
 
 @pytest.mark.parametrize("seed", range(20))

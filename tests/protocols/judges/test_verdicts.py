@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.protocols.judges import causal, linearizable, list_append, sequential, sessions
+from assay.protocols.judges import causal, linearizable, list_append, rw_register, sequential, sessions
 from assay.protocols.judges.judgement import HOLDS, UNKNOWN, VIOLATED, Judgement, cut, relax, returned
 from assay.protocols.judges.lattice import STRONGER, strongest
 from assay.protocols.judges.snapshots import clash
@@ -93,6 +93,21 @@ def test_linearizability_equals_trying_all_orders(name: str, count: int) -> None
 
 
 @counts
+@pytest.mark.parametrize("name", ["register", "cas", "lost cas"])
+def test_the_keys_that_fail_equal_trying_all_orders_of_each(name: str, count: int) -> None:
+    strategy, kind, legal = OBJECTS[name]
+
+    @examples(count)
+    @given(strategy)
+    def agrees(history: list[Operation]) -> None:
+        judgement = linearizable.judge_keys(history, SPECIFICATIONS[kind])
+        assert set(judgement.keys) == oracle.per_key_linearizable(history, legal)
+        assert judgement.holds == (not judgement.keys) == oracle.linearizable(history, legal)
+
+    agrees()
+
+
+@counts
 @pytest.mark.parametrize("name", ["register", "cas", "lost cas", "queue"])
 def test_sequential_consistency_equals_trying_all_orders(name: str, count: int) -> None:
     strategy, kind, legal = OBJECTS[name]
@@ -143,11 +158,8 @@ def test_isolation_levels_equal_trying_all_orders(count: int) -> None:
     @examples(count)
     @given(small.histories(small.transaction, small.read_lists, 4))
     def agrees(history: list[Operation]) -> None:
-        assert list_append.verdict(history, "serializable") == (HOLDS if oracle.serializable(history) else VIOLATED)
-        strict = HOLDS if oracle.linearizable(history, oracle.legal_lists) else VIOLATED
-        assert list_append.verdict(history, "strict-serializable") == strict
-        snapshots = HOLDS if oracle.snapshot_isolated(history) else VIOLATED
-        assert list_append.verdict(history, "snapshot-isolation") == snapshots
+        for model, right in oracle.isolation(history).items():
+            assert list_append.verdict(history, model) == (HOLDS if right else VIOLATED), model
 
     agrees()
 
@@ -196,7 +208,8 @@ def test_snapshots_that_the_search_does_not_find_in_time_are_unknown(monkeypatch
     verdicts = {model: list_append.judge(history, model).verdict for model in list_append.MODELS}
     assert verdicts == {
         "read-uncommitted": HOLDS, "read-committed": HOLDS, "snapshot-isolation": UNKNOWN,
-        "serializable": VIOLATED, "strict-serializable": VIOLATED,
+        "strong-session-snapshot-isolation": UNKNOWN, "serializable": VIOLATED,
+        "strong-session-serializable": VIOLATED, "strict-serializable": VIOLATED,
     }  # fmt: skip
 
 
@@ -210,6 +223,29 @@ def test_a_stronger_model_never_holds_without_the_weaker(history: list[Operation
         "sequential": sequential.verdict(history, SPECIFICATIONS["register"]),
     }
     assert all(verdicts[model] == verdict for model, verdict in alone.items())
+
+
+@counts
+def test_sessions_of_single_steps_are_sequential_and_keep_what_sessions_are_promised(count: int) -> None:
+    specification = SPECIFICATIONS["rw-register"]
+
+    @examples(count)
+    @given(small.histories(small.register, small.read_register, 6))
+    def agrees(history: list[Operation]) -> None:
+        steps = [["w" if item.f == "write" else "r", item.key, item.value] for item in history]
+        single = [
+            item._replace(
+                f="txn", key=None, value=[step],
+                result=[[*step[:2], item.result if step[0] == "r" else item.value]] if item.status == "ok" else None,
+            )
+            for item, step in zip(history, steps, strict=True)
+        ]  # fmt: skip
+        serial = rw_register.verdict(single, "strong-session-serializable", specification)
+        assert serial == sequential.verdict(history, SPECIFICATIONS["register"])
+        if rw_register.verdict(single, "strong-session-snapshot-isolation", specification) == HOLDS:
+            assert all(sessions.verdict(history, model) == HOLDS for model in sessions.MODELS)
+
+    agrees()
 
 
 # ------------------------------------------------------------------------------------------ explanations

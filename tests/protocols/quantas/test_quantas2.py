@@ -126,6 +126,16 @@ class TestTheClaims:
         said = verdicts(shares(lambda rule, members, lead: 0.31 if lead == 3 else 0.05 if lead else 0.2))
         assert said["withholding"] is Verdict.NOT_REPRODUCED
 
+    def test_a_mean_of_leads_that_differ_widely_is_not_certain_however_many_seeds(self) -> None:
+        """The share was 0 to 36 % by lead, and the interval over seeds of their mean was ± 1 %."""
+        table = shares(lambda rule, members, lead: {1: 0.36, 2: 0.03, 3: 0.01}.get(lead, 0.0))
+        found = {answer.id: answer for answer in judge(study("quantas2"), table)}["medium-longest"]
+        assert found.verdict is Verdict.DIRECTION and found.n == 3 and "36% at a lead of 1" in found.cases
+
+    def test_a_share_a_third_below_the_papers_is_not_about_it(self) -> None:
+        found = verdicts(shares(lambda rule, members, lead: 0.085))  # within ± 5 points of 13 %
+        assert found["medium-longest"] is Verdict.NOT_REPRODUCED
+
     def test_a_falling_share_is_not_rising(self) -> None:
         said = verdicts(shares(lambda rule, members, lead: 1 - members / 12))
         assert said["rising"] is Verdict.NOT_REPRODUCED

@@ -13,7 +13,7 @@ pytest.importorskip("z3", reason="extra protocols")
 pytest.importorskip("dd", reason="extra protocols")
 
 from assay.protocols import taco
-from assay.record import charts, traces
+from assay.record import charts
 from assay.record.catalogue import study
 from assay.record.lab import Lab
 from assay.record.runner import judge
@@ -79,7 +79,7 @@ class TestGivenFiles:
         )
         found = answers(table)["aba"]
         assert found.verdict is not Verdict.NOT_MEASURED and found.n == 3
-        assert found.cases == "smt on popl17/asyn-byzagreement0.ta"
+        assert found.cases == "smt on popl17/asyn-byzagreement0.ta, of 1 cases"
 
     def test_a_large_one_waits_for_the_full_size(self, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(taco.LARGE, "quick", 3)
@@ -103,10 +103,7 @@ class TestGivenFiles:
         (files / "strb.ta").write_text(weaker)
         assert taco.checking("strb.ta", "smt", 10.0, 0)["verdict"] == "unsafe"
 
-    @pytest.mark.skipif(
-        traces.folder() is None or not (traces.folder() or Path()).joinpath("taco/aba.ta").exists(),
-        reason="the published files are not at hand: ASSAY_TRACES",
-    )
+    @pytest.mark.traces
     @pytest.mark.parametrize("name", ["strb", "frb", "aba", "toy"])
     def test_published_files_get_their_published_verdict(self, name: str) -> None:
         found = taco.checking(f"{name}.ta", "smt", 10.0, 0)

@@ -74,6 +74,9 @@ def test_bad_lengths_name_their_line(tmp_path: Path, content: str, message: str)
         (TOML.replace("nodes = 2", ""), "'nodes' is missing or no int"),
         (TOML + "[efficiency]\nmatrix = 2.0\n", "efficiency.matrix is 2.0, should be a number above 0, at most 1"),
         ("nodes = [", "not TOML"),
+        (TOML + "per_node = 0.5\n", "'per_node' is missing or no int"),
+        (TOML + "per_node = 600_000\n", "1,200,000 devices; at most 1,048,576 are simulated"),
+        (TOML.replace("25e9", "1e-300"), "outside.bandwidth is 1e-300, should be bytes a second, such as 50e9"),
     ],
 )
 def test_bad_clusters_name_the_field(tmp_path: Path, content: str, message: str) -> None:
@@ -92,7 +95,7 @@ def test_a_clusters_file_says_what_is_attained(tmp_path: Path) -> None:
     assert (found.ranks, found.device.mem_bytes, found.efficiency.matrix, found.name) == (16, 40e9, 0.5, "mine")
 
 
-@pytest.mark.parametrize("text", ["64h100", "x", "0xh100", "8xh100:fast"])
+@pytest.mark.parametrize("text", ["64h100", "x", "0xh100", "8xh100:fast", "10000000000xh100"])
 def test_clusters_that_are_not_understood(text: str) -> None:
     with pytest.raises(BadInput, match="cluster"):
         clusters.read(text)
@@ -142,5 +145,31 @@ def test_tabled_times_are_those_of_the_model() -> None:
     cluster = clusters.read("16xh100")
     sizes, group = np.array([3e3, 7e5, 4.4e7, 9e9]), np.arange(8)
     tabled = clusters.Nccl.of(cluster).seconds("all_gather", group, sizes)
-    exact = NcclModel.of(cluster.device, 2).seconds("all_gather", group.tolist(), sizes)
+    device, share = cluster.device, cluster.efficiency.links
+    real = replace(device, nvlink=device.nvlink.derated(share), nic=device.nic.derated(share))
+    exact = NcclModel.of(real, 2).seconds("all_gather", group.tolist(), sizes)
     assert tabled == pytest.approx(exact, rel=0.02)
+
+
+def test_nccl_keeps_what_a_file_says_of_links(tmp_path: Path) -> None:
+    path, size = tmp_path / "mine.toml", np.array([2.0**33])
+    bus = {}
+    for share in (0.4, 0.8):
+        path.write_text(TOML + f"[efficiency]\nlinks = {share}\n")
+        nccl = clusters.Nccl.of(clusters.read(str(path)))
+        for name, group, sheet in (("node", np.arange(8), 450), ("network", np.arange(16), 200)):
+            seconds = nccl.seconds("all_reduce", group, size)[0]
+            bus[name, share] = 2 * (len(group) - 1) / len(group) * size[0] / seconds / 1e9 / sheet
+            assert bus[name, share] <= share
+    assert bus["node", 0.8] == pytest.approx(0.8, rel=0.02)
+    assert bus["network", 0.4] == pytest.approx(bus["network", 0.8] / 2, rel=0.05)
+
+
+def test_what_nccl_reaches_in_a_node_is_near_what_nccl_tests_prints() -> None:
+    """Maintainers of NCCL name 370 GB/s for rings on eight H100, where the data sheet has 450."""
+    cluster, size = clusters.read("8xh100"), np.array([2.0**33])
+    bus = 2 * 7 / 8 * size[0] / clusters.Nccl.of(cluster).seconds("all_reduce", np.arange(8), size)[0]
+    assert bus / 1e9 == pytest.approx(370, rel=0.05)
+    told = planning.trust(replace(cluster, collectives=clusters.Nccl.of(cluster)))
+    assert "nccl-tests" in told
+    assert "[efficiency] links" in told

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from assay.record.errors import BadInput
 from assay.sim.dag import BLOCK, Cyclic, Dag
 from assay.sim.models import model
 from assay.sim.random import stream
+from assay.training.engine import costs as costs_of
 from assay.training.engine.cluster import read
 from assay.training.engine.costs import StageCosts, stage_costs
 from assay.training.engine.graph import step_graph
@@ -32,9 +33,10 @@ def costs(seed: int, parts: int) -> StageCosts:
         return scale * random.random(parts)
 
     layers = random.integers(1, 5, parts).astype(float)
+    forth, back = some(0.3), some(0.4)
     return StageCosts(
-        layers, some(), some(), some(), some(0.3), some(0.4), some(), some(), some(), some(2.0), some(2.0), some(),
-        float(random.random()) * 0.2, some(),
+        layers, some(), some(), some(), forth, back, some(), some(), some(), some(2.0), some(2.0), some(),
+        0.2 * random.random((parts, parts)), some(), forth * random.random(parts), back * random.random(parts),
     )  # fmt: skip
 
 
@@ -185,3 +187,49 @@ def test_heads_that_are_not_divisible() -> None:
 def test_dualpipe_holds_two_parts_and_interleaved_smaller_ones() -> None:
     assert [DualPipe().virtual(1, s, 4) for s in range(4)] == [3, 2, 1, 0]
     assert [Interleaved(2).virtual(1, s, 4) for s in range(4)] == [4, 5, 6, 7]
+
+
+@given(situations().map(lambda one: one["layout"]), st.sampled_from(["gpipe", "1f1b", "zb-h1"]),
+       st.integers(0, 3), st.sampled_from(["none", "full"]))  # fmt: skip
+@example(Layout(tp=4, cp=16, pp=4), "1f1b", 3, "none")
+@example(Layout(tp=2, pp=4, dp=12), "zb-h1", 3, "full")
+def test_nothing_is_slower_on_faster_machines(layout: Layout, order: str, zero: int, recompute: str) -> None:
+    """Whatever hides behind computing: less computing never leaves more to wait for than it saves."""
+    one = Plan(replace(layout, vpp=1, ep=1, etp=1, ecp=1), order, recompute=recompute, zero=zero)
+    cluster, job = read(f"{layout.ranks}xh100:eth10"), Job(7 * layout.dp, 8192)
+    device, step = cluster.device, simulate("llama-3-8b", cluster, one, job).step
+    quick = {name: 1.3 * flops for name, flops in device.peak_flops.items()}
+    for faster in (
+        replace(cluster, device=replace(device, peak_flops=quick)),
+        replace(cluster, device=replace(device, mem_bw=1.3 * device.mem_bw)),
+        replace(cluster, outside=replace(cluster.outside, bandwidth=1.3 * cluster.outside.bandwidth)),
+        replace(cluster, inside=replace(cluster.inside, bandwidth=1.3 * cluster.inside.bandwidth)),
+    ):
+        assert simulate("llama-3-8b", faster, one, job).step <= step * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "order"),
+    [("qwen3-30b-a3b", Layout(tp=4, pp=8, vpp=4, dp=5), "interleaved"), ("llama-3-8b", Layout(pp=16, dp=2), "1f1b"),
+     ("qwen3-30b-a3b", Layout(pp=4, dp=2, etp=2), "gpipe")],
+)  # fmt: skip
+def test_who_shards_more_holds_no_more(name: str, layout: Layout, order: str) -> None:
+    """Layers at hand are two of a rank, however many parts it holds, and only where there are copies to share with."""
+    job = Job(16 * layout.dp, 8192)
+    held = [simulate(name, f"{layout.ranks}xh100", Plan(layout, order, zero=zero), job).held for zero in range(4)]
+    assert held == sorted(held, reverse=True)
+
+
+def test_attention_made_from_latents_is_priced_by_what_is_made_of_them() -> None:
+    """By hand, for DeepSeek-V3: 128 heads with keys of 192 and values of 128, latents of 1,536 and 576 numbers."""
+    shape, tokens = model("deepseek-v3"), 4096
+    rank = costs_of._Rank(shape, read("8xh200"), Layout(), 1, "none", tokens, tokens / 2)
+    layer = costs_of._attention(rank, tokens / 2, linear=False)
+    made = 128 * (192 + 128 + 128) + 1536 + 576
+    assert layer.kept == 2 * tokens * (2 * 7168 + made + 128 * 128)
+    cut = costs_of._attention(replace(rank, layout=Layout(tp=8)), tokens / 2, linear=False)
+    assert cut.kept == layer.kept / 8
+    assert cut.forward < 1.15 * layer.forward / 8  # all eight share the rows of what is not cut
+    far = replace(rank, cluster=read("128xh200:eth1"), layout=Layout(cp=16), seq=tokens * 16)
+    round_it = (16 - 1) * (2 * tokens * 128 * (192 + 128) / (0.8 * 1e9 / 8))
+    assert costs_of._attention(far, tokens / 2, linear=False).wires == pytest.approx(round_it, rel=0.02)

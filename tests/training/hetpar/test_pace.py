@@ -17,8 +17,9 @@ from assay.training.hetpar import pace
 from assay.training.interface import Layout
 
 
-def flops(pair: str, context: int, kind: str) -> float:
+def flops(pair: str, context: int, kind: str, **shares: float) -> float:
     work, on = hetpar.workload(pair, context)
+    on = replace(on, efficiency=replace(on.efficiency, **shares))
     found = pace.fastest(work, on, kind, on.ranks, work.images(0))
     assert found is not None
     assert found.fits
@@ -29,10 +30,18 @@ def over_single(pair: str, context: int, kind: str) -> float:
     return flops(pair, context, kind) / max(flops(pair, context, one) for one in hetpar.SINGLE)
 
 
-def test_a_grid_of_its_own_wins_where_the_context_is_long_and_brings_nothing_where_it_is_short() -> None:
+def test_on_shared_gpus_a_grid_of_its_own_ties_with_the_best_single_layout_of_a_small_encoder() -> None:
+    """With the shares that were measured of the chip it is half a percent ahead at 128 K, and behind at 4 K."""
     assert over_single("small", 4096, "colocated") == pytest.approx(1.0, abs=0.02)
-    assert over_single("small", 131072, "colocated") > 1.01
-    assert flops("small", 131072, "colocated") > 1.05 * flops("small", 131072, "one layout")
+    assert 1.0 < over_single("small", 131072, "colocated") < 1.02
+    assert flops("small", 131072, "colocated") > 1.03 * flops("small", 131072, "one layout")
+
+
+def test_how_far_a_grid_of_its_own_is_ahead_of_one_layout_hangs_on_what_the_chip_attains() -> None:
+    """5 % with the shares of products and attention that were assumed before any were measured; 4 % with those."""
+    often_assumed = {"matrix": 0.83, "attention": 0.55}
+    one, own = (flops("small", 131072, kind, **often_assumed) for kind in ("one layout", "colocated"))
+    assert own > 1.05 * one
 
 
 def test_gpus_of_its_own_suit_a_large_encoder_only() -> None:

@@ -35,6 +35,7 @@ def test_the_users_own_machines_are_compared_and_the_plan_is_told() -> None:
         ("{N}[[machines]]\ndevice = 'h100'\n", [], "'nodes' is missing"),
         ("{N}[[machines]]\ndevice = 'h101'\nnodes = 1\n", [], "unknown device 'h101'"),
         ("{N}[[machines]]\ndevice = 'h100'\nnodes = 1\nattention = 2\n", [], "attention is 2"),
+        ("{N}[[machines]]\ndevice = 'h100'\nnodes = 2\nper_node = 0.5\n", [], "'per_node' is missing or no int"),
         ("{N}[[machines]]\ndevice = 'h100'\nnodes = 1\nper_node = 1\n", [], "2 to 1024 can be compared"),
         ("{N}[[machines]]\ndevice = 'h100'\nnodes = 2\n", ["--model", "deepseek-v3"], "not all layers are full"),
         ("{N}[[machines]]\ndevice = 'l4'\nnodes = 1\n", ["--seq", "8000000"], "take a shorter sequence"),

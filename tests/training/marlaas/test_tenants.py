@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -104,3 +105,14 @@ def test_nobody_waits_for_another_in_the_asynchronous_fleet() -> None:
 def test_tasks_of_ones_own_are_checked(refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("class Odd:\n    name = 'odd'\n")
     assert "should be a class with a name and reward" in refused("compare", "marlaas", "--task", "own.py:Odd")
+
+
+def test_how_much_time_falls_is_told_where_environments_make_it_least() -> None:
+    left = {12.0: 0.06, 1.0: 0.10, 0.1: 0.14}
+    rows = [
+        {"experiment": "fleet", "tasks": 32, "env": env, "system": system, "seed": seed, "seconds": seconds}
+        for env, share in left.items() for system, seconds in (("sequential", 1.0), ("marlaas", share))
+        for seed in range(3)
+    ]  # fmt: skip
+    found = next(claim for claim in marlaas.claims if claim.id == "time").measure(pl.from_dicts(rows))
+    assert found.value == pytest.approx(-0.86) and found.cases == "answers in 0.1 s, of 3 cases"

@@ -232,14 +232,6 @@ def test_levels_do_not_depend_on_where_frames_begin() -> None:
     assert np.array_equal(np.concatenate(cuts), whole)
 
 
-def test_a_bucket_with_nan_is_nan_and_its_neighbours_are_not() -> None:
-    parts = [np.ones(2000, np.float32) for _ in range(2)]
-    parts[1][600] = np.nan
-    found = ring(parts, lambda port, x: all_reduce_levels(port, x, 8, 1, CODE)[0], SLOW)[0]
-    assert np.isnan(found[512:1024]).all()
-    assert np.isfinite(np.delete(found, range(512, 1024))).all()
-
-
 # ------------------------------------------------------------------------------------------------------------- links
 
 
@@ -272,3 +264,92 @@ def test_coders_of_frames_are_counted() -> None:
     for coder in (coders.FIXED, coders.HUFFMAN):
         _, report = summed(parts, 1e-3, Choices(coder, None, True, SPEEDS))[0]
         assert report.frames[coder] == sum(report.frames) == 2
+
+
+# ------------------------------------------------------------------------------------------------- kinds and refusals
+
+
+@pytest.mark.parametrize("eps", [1e-300, 1e-14, 1e-10, 1e-3])
+def test_double_precision_is_summed_in_double_precision(eps: float) -> None:
+    random = np.random.default_rng(0)
+    parts = [random.normal(0, 0.01, 9000) for _ in range(3)]
+    for out, _ in summed(parts, eps):
+        assert out.dtype == np.float64
+        assert np.abs(out - np.sum(parts, axis=0)).max() <= max(3 * eps, 1e-16)
+    for found, _ in ring(parts, lambda port, x: all_gather(port, x, eps, CODE), SLOW):
+        assert all(np.abs(a - b).max() <= eps for a, b in zip(found, parts, strict=True))
+
+
+@given(st.integers(0, 2**32), st.sampled_from([2.0**-149, 1e-42, 1e-12, 1e-5, 1e30]), st.sampled_from([2, 3]))
+def test_bounds_hold_from_the_smallest_numbers_to_the_largest_of_either_kind(seed: int, eps: float, n: int) -> None:
+    random = np.random.default_rng(seed)
+    for kind in (np.float32, np.float64):
+        scale = eps * 10.0 ** random.uniform(-3, 6, 500)
+        with np.errstate(over="ignore", under="ignore"):
+            parts = [(random.normal(size=500) * np.minimum(scale, 1e37)).astype(kind) for _ in range(n)]
+        whole = exact(parts)
+        bound = n * eps + np.abs(whole) * np.finfo(kind).eps * n + float(np.finfo(kind).smallest_subnormal)
+        for out, _ in summed(parts, eps):
+            assert (np.abs(out - whole) <= bound).all()
+
+
+@pytest.mark.parametrize("reduce", ["eps", "levels", "plain"])
+@pytest.mark.parametrize("choices", [Choices(speeds=SPEEDS), CODE])
+def test_sizes_on_either_side_of_what_is_left_alone_are_refused_on_all_ranks(reduce: str, choices: Choices) -> None:
+    parts = [np.ones(16_384 + (rank == 1), np.float32) for rank in range(3)]
+    again = [np.ones(20_000, np.float32) for _ in range(3)]
+
+    def job(port: Any, x: Any) -> list[str]:
+        said = []
+        for room in (x, again[port.index]):
+            try:
+                if reduce == "levels":
+                    all_reduce_levels(port, room, 8, 1, choices)
+                else:
+                    all_reduce(port, room, None if reduce == "plain" else 1e-3, choices)
+                said.append("")
+            except ValueError as error:
+                said.append(str(error))
+        return said
+
+    for first, second in ring(parts, job, SLOW):
+        assert "differ in size and eps" in first
+        assert "16385" in first
+        assert second == "", "the ring is whole: a sum of equal sizes goes through"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"eps": -1.0}, {"eps": float("nan")}, {"x": np.ones(20_000, np.int32)}, {"x": np.ones(20_000, np.float64)},
+        {"choices": CODE}, {"eps": None}, {"out": np.empty(7, np.float32)},
+    ],
+)  # fmt: skip
+def test_one_rank_that_asks_for_something_else_stops_all_of_them(wrong: dict[str, Any]) -> None:
+    def job(port: Any, x: Any) -> str:
+        asked = {"x": x, "eps": 1e-3, "choices": Choices(speeds=SPEEDS)} | (wrong if port.index == 1 else {})
+        with pytest.raises(ValueError) as found:
+            all_reduce(port, **asked)
+        return str(found.value)
+
+    said = ring([np.ones(20_000, np.float32)] * 3, job, SLOW)
+    assert all(said)
+    assert said[0] == said[2]
+
+
+def test_levels_of_rows_that_are_no_numbers_leave_their_neighbours_alone() -> None:
+    parts = [np.full(8000, 0.5, np.float32) for _ in range(2)]
+    parts[1][400:700] = np.nan
+    parts[0][5000] = np.inf
+    for out in ring(parts, lambda port, x: all_reduce_levels(port, x, 8, 1, CODE)[0], SLOW):
+        assert np.flatnonzero(np.isnan(out)).tolist() == list(range(400, 700))
+        assert np.flatnonzero(np.isinf(out)).tolist() == [5000]
+        rest = np.delete(out, [*range(400, 700), 5000])
+        assert np.abs(rest - 1.0).max() <= 2 * 0.5 / 127 * 1.001
+
+
+def test_levels_of_nothing_but_nan_are_not_coded() -> None:
+    parts = [np.full(8000, np.nan, np.float32), np.ones(8000, np.float32)]
+    for out, report in ring(parts, lambda port, x: all_reduce_levels(port, x, 8, 1, CODE), SLOW):
+        assert np.isnan(out).all()
+        assert not report.coded

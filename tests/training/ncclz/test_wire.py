@@ -89,16 +89,18 @@ def test_a_rank_that_hangs_up_is_named() -> None:
 
 
 def test_strangers_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever connects first, without a token or with a wrong one, is not taken for the rank before."""
+    """Whoever connects first, says nothing, too little or something wrong is not taken for the rank before."""
     serve = socket.create_server
     strangers = []
 
     def crowded(where: Any) -> socket.socket:
         listener = serve(where)
-        for word in (b"", b"x" * TOKEN):
-            strangers.append(socket.create_connection(listener.getsockname()))
-            strangers[-1].sendall(word)
-            strangers[-1].shutdown(socket.SHUT_WR)
+        for word in (None, b"", b"x", b"x" * TOKEN):
+            stranger = socket.create_connection(listener.getsockname())
+            strangers.append(stranger)
+            if word is not None:
+                stranger.sendall(word)
+                stranger.shutdown(socket.SHUT_WR)
         return listener
 
     monkeypatch.setattr(socket, "create_server", crowded)

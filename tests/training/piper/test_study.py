@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from assay.record.errors import BadInput
@@ -114,3 +115,15 @@ def test_bad_input_is_one_line() -> None:
         compare("mixtral-8x22b", eight, Job(16, 4096), machine_of(eight), micro=1)
     with pytest.raises(BadInput, match="--cards 3: should divide the 8 devices"):
         machine_of(eight, cards=3)
+
+
+def test_two_levels_are_asked_at_every_cell_and_not_where_halo_wins() -> None:
+    cells = {(4, 1e3): 0.7, (4, 16e3): 0.4, (16, 1e3): 1.5, (16, 16e3): 0.9}
+    rows = [
+        {"experiment": "exchanges", "nodes": nodes, "per_peer": size, "algorithm": name, "seed": seed,
+         "seconds": 1.0 if name == "halo" else times}
+        for (nodes, size), times in cells.items() for name in ("halo", "two-level") for seed in range(3)
+    ]  # fmt: skip
+    claim = next(claim for claim in piper.claims if claim.id == "two-level")
+    found = claim.measure(pl.from_dicts(rows))
+    assert found.value == pytest.approx(0.4) and found.cases == "4 nodes, 16000 bytes, of 4 cases"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from assay.training.recover.keeper import Broken, Keeper, PutOut, Seat
+from assay.training.recover.keeper import Keeper
+from assay.training.recover.seat import Broken, PutOut, Seat
 
 LONG = 120.0
 
@@ -86,7 +87,7 @@ def test_one_that_sends_nothing_is_put_out_after_the_time_out_and_finds_itself_s
 def test_one_that_never_comes_is_not_waited_for() -> None:
     with Keeper(2, LONG) as keeper:
         seat = Seat(keeper.address, 0, LONG)
-        threading.Timer(0.05, keeper.never_came, [1]).start()
+        threading.Timer(0.05, keeper.exited, [1]).start()
         assert seat.agree("here") == {0: "here"}
 
 

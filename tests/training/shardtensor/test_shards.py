@@ -16,8 +16,6 @@ from assay.training import Domain, ShardTensor, redistributed, shard  # noqa: E4
 from assay.training.shardtensor import check  # noqa: E402
 from assay.training.shardtensor.dispatch import Unsupported  # noqa: E402
 from assay.training.shardtensor.job import on_ranks, sizes_of  # noqa: E402
-from assay.training.shardtensor.ring import PIECES, pieces  # noqa: E402
-from assay.training.shardtensor.shards import repeated  # noqa: E402
 from tests.training.shardtensor import calls  # noqa: E402
 
 RANKS = 3
@@ -139,30 +137,6 @@ def test_gradients_of_shards_by_autograd_grad() -> None:
 def test_channels_are_dropped_whole() -> None:
     found = nn.Dropout2d(0.5)(shard(torch.ones(4, 8, 3, 3), 2, Domain())).local
     assert torch.equal(found.amin((2, 3)), found.amax((2, 3)))
-
-
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_row_that_is_repeated_over_the_whole_gets_its_gradient_without_the_wholes(asked: bool) -> None:
-    row = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
-    x = torch.randn(2, 50, 3, dtype=torch.float64)
-    whole = row.tanh()[:, None].expand(-1, 50, -1)
-    if asked:
-        whole.retain_grad()
-    assert (repeated(whole, 1) is None) == asked
-    assert repeated(whole + 0, 1) is None  # rows of its own
-    (shard(x, 1, Domain()) * whole).sum().backward()
-    truth = x.sum(1) * (1 - row.tanh() ** 2)
-    assert torch.allclose(row.grad, truth, atol=1e-12)
-    assert not asked or torch.equal(whole.grad, x)
-
-
-@pytest.mark.parametrize("sizes", [(256, 256), (257, 256, 256), (154, 205, 307, 358), (1, 4, 25, 70), (0, 7), (0, 0)])
-def test_pieces_are_all_rows_once_and_none_is_much_longer_than_the_shortest_stretch(sizes: tuple[int, ...]) -> None:
-    found = pieces(sizes)
-    assert [row for start, stop in found for row in range(start, stop)] == list(range(max(sizes)))
-    shortest = min([n for n in sizes if n], default=0)
-    assert max(stop - start for start, stop in found) <= max(1.5 * shortest, max(sizes) / PIECES) + 1
-    assert len(found) == 1 or max(sizes) > 1.5 * shortest
 
 
 def test_sizes_that_do_not_add_up_are_refused() -> None:

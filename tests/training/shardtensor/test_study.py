@@ -13,7 +13,6 @@ pytest.importorskip("torch")
 
 from assay.cli.compare import command
 from assay.training import shardtensor
-from assay.training.shardtensor import pace
 from assay.training.shardtensor.job import on_ranks
 from tests.training.shardtensor import calls as stretches
 
@@ -84,14 +83,3 @@ def test_what_the_users_model_lacks_is_named_in_one_line(refused: Any, tmp_path:
     wrong = tmp_path / "wrong.py"
     wrong.write_text("def job():\n    return 3\n")
     assert "should give (nn.Module, a tensor)" in refused(*asked, f"{wrong}:job")
-
-
-def test_the_model_of_gpus_keeps_its_bounds() -> None:
-    shape = pace.Shape()
-    for tokens in shardtensor.TOKENS:
-        one = pace.seconds(shape, tokens, 1)
-        assert one["waits"] == 0.0
-        for gpus in shardtensor.GPUS[1:]:
-            found = pace.seconds(shape, tokens, gpus)
-            assert one["attention"] / found["attention"] <= gpus + 1e-9
-            assert found["seconds"] >= found["attention"] >= found["waits"]

@@ -15,8 +15,8 @@ from assay.sim.links import max_min
 from assay.training import tons
 from assay.training.tons import compare as command
 from assay.training.tons.flows import throughput
-from assay.training.tons.pods import distances
-from assay.training.tons.search import best_torus, best_twisted, synthesise
+from assay.training.tons.pods import distances, torus
+from assay.training.tons.search import best_torus, best_twisted, random_shifts, synthesise
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +78,13 @@ def test_the_answer_says_who_carries_most(monkeypatch: pytest.MonkeyPatch, tmp_p
     answer = command.command.callback(2, 50, 0, tmp_path / "mine.json", 45e9)  # type: ignore[misc]
     assert {row["network"] for row in answer["table"]} == set(tons.NETWORKS)
     assert answer["why"].startswith("tons ") and json.loads((tmp_path / "mine.json").read_text())["ranks"] == 128
+
+
+def test_draws_are_as_many_as_the_search_tries_and_the_best_of_them_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One draw once stood for all that chance could find, against the best of 1,500 steps."""
+    given: list[int] = []
+    monkeypatch.setattr(tons, "random_shifts", lambda cubes, seed, draws: given.append(draws) or torus((2, 1, 1)))
+    tons.networks(2, seed=0, steps=30)
+    assert given == [30]
+    hops = [distances(random_shifts(3, seed=1, draws=draws)).sum() for draws in (1, 30, 300)]
+    assert hops == sorted(hops, reverse=True) and hops[0] > hops[-1]

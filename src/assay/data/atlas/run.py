@@ -21,6 +21,7 @@ from assay.data.atlas.engine import Plan, Ran, run_layer
 from assay.data.atlas.layers import Layer
 from assay.data.disk.arrays import DiskArray, write_rows
 from assay.data.disk.graphs import DiskGraph
+from assay.data.engine.alone import alone
 from assay.sim.memory import MAPPED, return_freed
 
 Progress = Callable[[int, int], None]
@@ -59,6 +60,14 @@ def infer(
     """
     return_freed(min(max(memory // KEPT, LEAST_MAPPED), MAPPED))
     _check(model, graph, features)
+    with alone(out.with_name(out.name + ".work")):  # another run would take our layers for its own
+        return _infer(model, graph, features, out, memory, policy, seed, progress)
+
+
+def _infer(
+    model: Sequence[Layer], graph: DiskGraph, features: Path, out: Path, memory: int, policy: str, seed: int,
+    progress: Progress,
+) -> Inferred:  # fmt: skip
     work = out.with_name(out.name + ".work")
     wanted = _identity(model, graph, features)
     done = _finished(work, wanted, len(model))
@@ -66,8 +75,8 @@ def infer(
         _publish(work, out, done)
         return Inferred((), done)
     if done == 0:
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
+        for path in work.iterdir():
+            path.unlink() if not path.is_dir() else shutil.rmtree(path)
     ran = []
     for i in range(done, len(model)):
         source = DiskArray.open(_file(work, i) if i else features)

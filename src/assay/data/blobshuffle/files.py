@@ -1,22 +1,22 @@
-"""The user's records: JSON lines (plain or gzip) and parquet, by key to partitions as Kafka's clients choose them."""
+"""The user's records: JSON lines (packed or not) and parquet, by key to partitions as Kafka's clients choose them."""
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import polars as pl
 
+from assay.data.engine.inputs import TABLES, Bad, kind, opened, refused
 from assay.record.errors import BadInput, unreadable
 
 LINES = 4096  # to a batch
@@ -30,6 +30,7 @@ class Batch(NamedTuple):
     partitions: list[int]
     records: list[bytes]
     offset: int
+    lines: Sequence[bytes] = ()  # also those that were left out
 
 
 def murmur2(data: bytes) -> int:
@@ -62,27 +63,22 @@ def partition_of(key: bytes, parts: int) -> int:
 
 def is_parquet(path: Path) -> bool:
     """By its name."""
-    return path.suffix in (".parquet", ".pq")
+    return path.suffix.lower() in (".parquet", ".pq")
 
 
-def read(path: Path, key: str, parts: int, start: int = 0) -> Iterator[Batch]:
+def read(path: Path, key: str, parts: int, start: int = 0, bad: Bad = refused) -> Iterator[Batch]:
     """A file's records behind an offset, batch by batch; BadInput names the line where something is wrong."""
-    return _rows(path, key, parts, start) if is_parquet(path) else _lines(path, key, parts, start)
+    if kind(path) in TABLES:
+        raise BadInput(f"{path} is CSV; JSON lines or parquet expected")
+    return _rows(path, key, parts, start) if is_parquet(path) else _lines(path, key, parts, start, bad)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        cure = "what was committed before stays, mend the file and run it again"
-        raise BadInput(f"{path} ends early or is no gzip: {error}; {cure}") from error
-    except OSError as error:
-        raise unreadable(path, error, "JSON lines, .gz or .parquet expected") from error
+def _opened(path: Path) -> Any:
+    cure = "what was committed before stays, mend the file and run it again"
+    return opened(path, "JSON lines, packed or not, or parquet expected", cure)
 
 
-def _lines(path: Path, key: str, parts: int, start: int) -> Iterator[Batch]:
+def _lines(path: Path, key: str, parts: int, start: int, bad: Bad) -> Iterator[Batch]:
     """Only the key is parsed; the rest of a line travels as it is."""
     names = key.split(".")
     shape: Any = Any
@@ -92,25 +88,33 @@ def _lines(path: Path, key: str, parts: int, start: int) -> Iterator[Batch]:
     partitions: list[int] = []
     records: list[bytes] = []
     number = 0
-    with _opened(path) as file:
+    every: list[bytes] = []
+    with _opened(path) as (file, _):
         for number, line in enumerate(file, 1):
+            torn = not line.endswith(b"\n")
             if number <= start or not (line := line.rstrip(b"\r\n")):
                 continue
             try:
                 found = decode(line)
-            except (msgspec.MsgspecError, RecursionError) as error:
-                if records:
-                    yield Batch(partitions, records, number - 1)
-                raise BadInput(f"{path}:{number}: {error}; JSON with '{key}' expected") from error
+            except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+                if bad is refused and records:
+                    yield Batch(partitions, records, number - 1, every)
+                bad(f"{path}:{number}", f": {error}; JSON with '{key}' expected")
+                if torn:  # perhaps somebody is still writing it: it is looked at again
+                    number -= 1
+                    break
+                every.append(line)
+                continue
             for _ in names:
                 found = found.found
             partitions.append(partition_of(_key(found), parts))
             records.append(line)
+            every.append(line)
             if len(records) == LINES:
-                yield Batch(partitions, records, number)
-                partitions, records = [], []
+                yield Batch(partitions, records, number, every)
+                partitions, records, every = [], [], []
     if records or number > start:
-        yield Batch(partitions, records, number)
+        yield Batch(partitions, records, number, every)
 
 
 def _key(value: Any) -> bytes:
@@ -178,6 +182,31 @@ class PartitionFile:
         return self.count
 
 
+def chained(path: Path, offset: int) -> Any:
+    """A digest, to go on with, of the records before an offset; of parquet, whose files do not grow, of all of it."""
+    chain = blake2b(digest_size=16)
+    with _opened(path) as (file, _):
+        if is_parquet(path):
+            while block := file.read(1 << 20):
+                chain.update(block)
+        for line in islice(file, offset):
+            if line := line.rstrip(b"\r\n"):
+                chain.update(line + b"\n")
+    return chain
+
+
+def chains(path: Path, offsets: Collection[int]) -> dict[int, str]:
+    """What :func:`chained` gives at several offsets, as far as lines can be read."""
+    chain, found = blake2b(digest_size=16), {}
+    with suppress(BadInput), _opened(path) as (file, _):
+        for number, line in enumerate(islice(file, max(offsets)), 1):
+            if line := line.rstrip(b"\r\n"):
+                chain.update(line + b"\n")
+            if number in offsets:
+                found[number] = chain.hexdigest()
+    return found
+
+
 def fingerprint(path: Path, limit: int | None = None) -> tuple[int, str]:
     """A file's size, and the digest of its beginning, as far as it reached when it was first seen."""
     try:
@@ -186,3 +215,9 @@ def fingerprint(path: Path, limit: int | None = None) -> tuple[int, str]:
         return path.stat().st_size, blake2b(head, digest_size=16).hexdigest()
     except OSError as error:
         raise unreadable(path, error, "JSON lines, .gz or .parquet expected") from error
+
+
+def begins(path: Path, size: int, head: str) -> bool:
+    """Whether a file begins as one of this size and head did; parquet does not grow."""
+    now, beginning = fingerprint(path, size)
+    return beginning == head and (now == size if is_parquet(path) else now >= size)

@@ -1,13 +1,12 @@
-"""Documents out of people's files: text, JSON lines (gzipped or not), parquet, folders of any of them.
+"""Documents out of people's files: text, JSON lines, CSV (packed or not), parquet, folders of any of them.
 
 A reader never believes a file: one that ends early or is something else gives one line that says where.
 """
 
 from __future__ import annotations
 
-import gzip
+import csv
 import io
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,12 @@ from typing import IO, Any
 
 import msgspec
 
+from assay.data.engine.inputs import LINES, TABLES, Bad, kind, opened, refused
 from assay.record.errors import BadInput, unreadable
 
 FIELDS = ("text", "contents", "content", "raw_content", "body")
 IDS = ("id", "doc_id", "int_id_column", "_id", "url")
 _ROWS = 4096  # of a parquet file at a time
-_LINES = (".jsonl", ".ndjson", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,55 +46,76 @@ def files(inputs: Sequence[Path]) -> list[Path]:
         elif path.exists():
             found.append(path)
         else:
-            raise unreadable(path, right="files or folders of txt, jsonl, jsonl.gz or parquet expected")
+            raise unreadable(path, right="files or folders of txt, jsonl, csv or parquet expected")
     if not found:
         raise BadInput(f"there is no file in {', '.join(map(str, inputs))}; nothing to deduplicate")
     return list(dict.fromkeys(found))
 
 
-def documents(path: Path, field: str | None = None, *, lines: bool = False) -> Iterator[Document]:
-    """The documents of one file. Text files are one document each, or with `lines` one a line."""
-    try:
-        if path.suffix == ".parquet":
-            yield from _parquet(path, field)
-            return
-        with path.open("rb") as raw:
-            zipped = path.suffix == ".gz"
-            stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if zipped else raw  # type: ignore[assignment]
-            kind = Path(path.stem).suffix if zipped else path.suffix
-            if kind in _LINES:
-                yield from _json_lines(path, stream, raw, field)
-            else:
-                yield from _texts(path, stream, raw, lines)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise BadInput(f"{path} is no whole gzip file: {error}; fetch it again") from error
-    except OSError as error:
-        raise unreadable(path, error) from error
+def documents(path: Path, field: str | None = None, *, lines: bool = False, bad: Bad = refused) -> Iterator[Document]:
+    """The documents of one file. Text files are one document each, or with `lines` one a line.
+
+    What is wrong with a row goes to `bad`; if that raises nothing, the next row is read.
+    """
+    if kind(path) == ".parquet":
+        yield from _parquet(path, field, bad)
+        return
+    with opened(path) as (stream, raw):
+        if kind(path) in LINES:
+            yield from _json_lines(path, stream, raw, field, bad)
+        elif kind(path) in TABLES:
+            yield from _table(path, stream, raw, field, bad)
+        else:
+            yield from _texts(path, stream, raw, lines)
 
 
-def _json_lines(path: Path, stream: IO[bytes], raw: IO[bytes], field: str | None) -> Iterator[Document]:
+def _json_lines(path: Path, stream: IO[bytes], raw: IO[bytes], field: str | None, bad: Bad) -> Iterator[Document]:
     decoder = msgspec.json.Decoder()
     for number, line in enumerate(stream, 1):
         if not line.strip():
             continue
+        where = f"{path}, line {number}"
         try:
             row = decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadInput(f"{path}, line {number}: {error}; one JSON object a line expected") from None
+            bad(where, f": {error}; one JSON object a line expected")
+            continue
         if not isinstance(row, dict):
-            raise BadInput(f"{path}, line {number}: one JSON object a line expected, not {type(row).__name__}")
-        text = _text(row, field, f"{path}, line {number}")
-        yield Document(_name(row, f"{path.name}:{number}"), text, line.rstrip(b"\r\n"), raw.tell())
+            bad(where, f": one JSON object a line expected, not {type(row).__name__}")
+        elif (text := _text(row, field, where, bad)) is not None:
+            yield Document(_name(row, f"{path.name}:{number}"), text, line.rstrip(b"\r\n"), raw.tell())
 
 
-def _text(row: dict[str, Any], field: str | None, where: str) -> str:
+def _table(path: Path, stream: IO[bytes], raw: IO[bytes], field: str | None, bad: Bad) -> Iterator[Document]:
+    """Rows of CSV, under the names that its first line gives."""
+    text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
+    rows = csv.DictReader(text, delimiter=TABLES[kind(path)], restkey="", strict=True)
+    try:
+        for number, row in enumerate(rows, 1):
+            where = f"{path}, row {number}"
+            if "" in row or None in row.values():
+                bad(where, " has more or fewer fields than the first line names")
+                continue
+            try:
+                line = msgspec.json.encode(row)
+            except UnicodeEncodeError:
+                bad(where, " is no UTF-8")
+                continue
+            if (found := _text(row, field, where, bad)) is not None:
+                yield Document(_name(row, f"{path.name}:{number}"), found, line, raw.tell())
+    except csv.Error as error:
+        raise BadInput(f"{path}, line {rows.line_num}: {error}; rows of CSV expected") from None
+
+
+def _text(row: dict[str, Any], field: str | None, where: str, bad: Bad) -> str | None:
     name = field or next((one for one in FIELDS if one in row), None)
     found = row.get(name) if name else None
     if isinstance(found, str):
         return found
     has = ", ".join(list(row)[:8]) or "nothing"
     wanted = f"'{field}'" if field else f"any of {', '.join(FIELDS)}"
-    raise BadInput(f"{where} has no text in {wanted} (it has {has}); name the field with --field")
+    bad(where, f" has no text in {wanted} (it has {has}); name the field with --field")
+    return None
 
 
 def _name(row: dict[str, Any], otherwise: str) -> str:
@@ -122,7 +142,7 @@ def _line(name: str, text: str) -> bytes:
     return msgspec.json.encode({"id": name, "text": text.encode("utf-8", "replace").decode()})
 
 
-def _parquet(path: Path, field: str | None) -> Iterator[Document]:
+def _parquet(path: Path, field: str | None, bad: Bad) -> Iterator[Document]:
     import polars as pl
 
     try:
@@ -131,7 +151,8 @@ def _parquet(path: Path, field: str | None) -> Iterator[Document]:
         size = path.stat().st_size
         for first in range(0, total, _ROWS):
             for number, row in enumerate(lazy.slice(first, _ROWS).collect().iter_rows(named=True), first + 1):
-                text = _text(row, field, f"{path}, row {number}")
+                if (text := _text(row, field, f"{path}, row {number}", bad)) is None:
+                    continue
                 line = msgspec.json.encode(row, enc_hook=str)
                 yield Document(_name(row, f"{path.name}:{number}"), text, line, size * number // total)
     except pl.exceptions.PolarsError as error:

@@ -31,7 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.data.engine.puts import put_surely
-from assay.data.engine.segments import SegmentBlob, open_blob
+from assay.data.engine.sealing import sealed, unsealed
+from assay.data.engine.segments import SegmentBlob, checksum, open_blob
 from assay.data.engine.version_log import EMPTY, Damaged, VersionLog
 from assay.data.fold.decide import Decision, Near, Plan, Settings, checked, emptiness
 from assay.data.fold.graph import Graph
@@ -106,9 +107,10 @@ class Fold:
 
     async def _agree(self) -> None:
         """Write the settings, or take those that are there."""
-        mine = msgspec.msgpack.encode(self.settings)
-        await put_surely(self.store, "settings", mine, if_absent=True)
-        there = bytes(await self.store.get("settings"))
+        if await self.store.head("settings") is None and [meta async for meta in self.store.list("batch/")]:
+            raise Damaged("the index has lost its settings; bring them back, or make a new index in another folder")
+        await put_surely(self.store, "settings", sealed(msgspec.msgpack.encode(self.settings)), if_absent=True)
+        there = unsealed("settings", await self.store.get("settings"), bare=True)
         try:
             found = msgspec.msgpack.decode(there, type=Settings)
         except msgspec.MsgspecError:
@@ -128,6 +130,7 @@ class Fold:
         self.counts = np.zeros(0, np.uint32)
         self.cursor: dict[str, Any] = {}
         self._pending: list[tuple[Batch, NDArray[Any]]] = []
+        self._sums: dict[str, NDArray[np.uint64]] = {}  # by batch: a checksum of what is read again of each kept one
         self._cache: OrderedDict[int, NDArray[np.uint32]] = OrderedDict()
         self._cached, self.saved, self._stale = 0, 0, False
         state = await self.log.snapshot()
@@ -148,6 +151,8 @@ class Fold:
         names = msgspec.msgpack.decode(await blob.get("ids"), type=list[str])
         counts = np.frombuffer(await blob.get("counts"), np.uint32)
         self._remember(batch, keys, np.frombuffer(await blob.get("fates"), np.int64), names, counts)
+        if "sums" in blob.segments:
+            self._sums[batch.blob] = np.frombuffer(await blob.get("sums"), np.uint64)
         vectors = bitmaps_of(slots, self.settings.bits) if self.settings.by == "graph" else slots
         self._pending.append((batch, vectors))
 
@@ -211,6 +216,20 @@ class Fold:
         old = [meta.key async for meta in self.store.list("graph/") if int(meta.key.rpartition("/")[2]) < size]
         if len(old) > 1:
             await self.store.delete(*old[:-1])
+
+    @property
+    def attempt(self) -> str:
+        """What the batch that is being decided is called, and no other attempt at any batch."""
+        return f"{self._author}-{self._tries}"
+
+    def attempts(self) -> list[str]:
+        """What the committed batches were called, oldest first."""
+        return [batch.blob.partition("-")[2] for batch in self.batches]
+
+    async def identity(self) -> str:
+        """A name of this index that no other has."""
+        await put_surely(self.store, "identity", sealed(os.urandom(16).hex().encode()), if_absent=True)
+        return unsealed("identity", await self.store.get("identity")).decode()
 
     @property
     def kept(self) -> int:
@@ -277,6 +296,7 @@ class Fold:
             "" if kept else names[number - known] if number >= known else self.names[number]
             for kept, number in zip(keep, numbers, strict=True)
         ]
+        alike[(fates >= 0) & ~keep] = 1  # the very document that is kept
         return Answer(keep, of, np.where(keep, np.float32(0), alike), again)
 
     async def _written(
@@ -291,11 +311,15 @@ class Fold:
         exact = self.settings.verify == "exact" and kept
         shingles = np.concatenate([sketches.shingles_of(row) for row in kept]) if exact else np.zeros(0, np.uint32)
         at = blob.add("shingles", _bytes(shingles)).offset
+        again = self.settings.verify == "minhash"
+        sums = _sums([sketches.slots[row] if again else sketches.shingles_of(row) for row in kept])
+        blob.add("sums", _bytes(sums))
         blob.add("keys", _bytes(keys))
         blob.add("fates", _bytes(fates))
         blob.add("ids", msgspec.msgpack.encode(names))
         self._tries += 1
-        name = f"batch/{self.version + 1:012d}-{self._author}-{self._tries}"
+        name = f"batch/{self.version + 1:012d}-{self.attempt}"
+        self._sums[name] = sums
         await put_surely(self.store, name, blob.parts())
         return Batch(name, len(self.names), len(kept), len(keys), plan.groups, at, cursor)
 
@@ -321,11 +345,26 @@ class Fold:
             low, high = (middle, high) if self.batches[middle].first <= number else (low, middle - 1)
         batch = self.batches[low]
         if self.settings.verify == "minhash":
-            row = await self.store.get(batch.blob, 4 * SLOTS * (number - batch.first), 4 * SLOTS)
-            return np.frombuffer(row, np.uint32)
-        before = int(self.counts[batch.first : number].sum(dtype=np.int64))
-        data = await self.store.get(batch.blob, batch.shingles_at + 4 * before, 4 * int(self.counts[number]))
-        return np.frombuffer(data, np.uint32)
+            first, length = 4 * SLOTS * (number - batch.first), 4 * SLOTS
+        else:
+            before = int(self.counts[batch.first : number].sum(dtype=np.int64))
+            first, length = batch.shingles_at + 4 * before, 4 * int(self.counts[number])
+        data = np.frombuffer(await self.store.get(batch.blob, first, length), np.uint32)
+        if batch.blob not in self._sums:
+            self._sums[batch.blob] = await self._sums_of(batch)
+        if _sums([data])[0] != self._sums[batch.blob][number - batch.first]:
+            raise Damaged(f"{batch.blob} is damaged at {first}: its bytes are not those that were written; "
+                          "restore it from a copy, or make the index again")  # fmt: skip
+        return data
+
+    async def _sums_of(self, batch: Batch) -> NDArray[np.uint64]:
+        """Of a batch of an earlier version, which has none: from all of it, checked."""
+        blob = await open_blob(self.store, batch.blob)
+        if self.settings.verify == "minhash":
+            return _sums(list(np.frombuffer(await blob.get("slots"), np.uint32).reshape(-1, SLOTS)))
+        counts = self.counts[batch.first : batch.first + batch.kept]
+        whole = np.frombuffer(await blob.get("shingles"), np.uint32)
+        return _sums(np.split(whole, np.cumsum(counts[:-1], dtype=np.int64)) if len(counts) else [])
 
     async def tidy(self) -> None:
         """Now and then: the folded log, so that opening reads one object; what it covers goes after a while."""
@@ -351,6 +390,10 @@ class Fold:
         if not self.near.size == len(self.names) == expected:
             wrong.append(Violation("every kept document is indexed", f"{self.near.size} of {expected}"))
         return wrong
+
+
+def _sums(parts: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint64]:
+    return np.array([int.from_bytes(checksum(_bytes(part))[:8], "little") for part in parts], np.uint64)
 
 
 def _bytes(array: NDArray[Any]) -> memoryview | bytes:

@@ -1,8 +1,9 @@
 """Whom FOLD is measured against: the same documents, the same order, the same similarity, everything else their own.
 
-All of them keep their index in memory and lose it with the process; FOLD's commits every batch to disk. The graphs over
-other metrics have FOLD's links and effort; the band index is FOLD's own in-batch step over everything, in flat arrays;
-`datasketch` and `rensa` are what people install, with the bands that their recall needs.
+All of them keep their index in memory and lose it with the process; FOLD's commits every batch to disk. They decide on
+112 slots; FOLD's defaults decide on the shingles themselves, so `fold-slots`, which decides as they do, is compared.
+The graphs over other metrics have FOLD's links and effort; the band index is FOLD's own in-batch step over everything,
+in flat arrays; `datasketch` and `rensa` are what people install, with the bands that their recall needs.
 """
 
 from __future__ import annotations
@@ -215,6 +216,8 @@ def contenders(folder: Path) -> dict[str, Callable[[], Deduplicator]]:
     variants = {
         "fold": plain,
         "fold-bands": Settings(by="bands"),
+        "fold-slots": Settings(verify="minhash"),  # decides on what its rivals decide on
+        "fold-bands-slots": Settings(by="bands", verify="minhash"),
         "fold-minhash": Settings(verify="minhash", bits=BITS),
         "fold-none": Settings(verify="none", bits=BITS),
         "fold-paper": Settings(verify="none", bits=BITS, cut="paper"),

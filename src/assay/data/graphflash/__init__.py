@@ -35,7 +35,7 @@ from assay.data.graphflash.parts import Network, network
 from assay.data.graphflash.programs import PROGRAMS
 from assay.data.graphflash.run import Ran, run_graph, simulate
 from assay.data.graphflash.trials import ALONE, KEYS, MEMORY, OURS, PEER, TURNS, VERTICES
-from assay.record import measures
+from assay.record import intervals, measures
 from assay.record.measures import Measure
 from assay.record.types import Claim, Estimate, Evidence, Kind
 
@@ -60,6 +60,7 @@ references = (
 )
 
 
+SIZES = (256, 512, 1024, 2048, 4096)  # vertices
 RUNS = (("road", "bfs"), ("rmat", "pagerank"), ("rmat", "components"))
 
 
@@ -78,6 +79,11 @@ def study(lab: Lab) -> Tables:
     safety = {"ops": lab.pick(quick=12, full=300), "mixes": lab.pick(quick=2, full=100)}
     return {
         "ample": here.run(trials.speed, [{**one, "workers": 2, "parts": parts} for one in real], per="system"),
+        "sizes": here.run(
+            trials.speed,
+            [{**real[1], "nodes": n, "workers": 2, "parts": parts} for n in lab.pick(quick=(16, 32), full=SIZES)],
+            per="system",
+        ),
         "limited": here.run(trials.limited, [{**one, "parts": 2 * parts} for one in (real[0], real[2])], per="system"),
         "large": here.run(trials.large, [{**big, "program": "pagerank"}], per="system"),
         "counted": few.run(trials.counted, [{**one, "program": "bfs"} for one in (rmat, road)], per="design"),
@@ -109,6 +115,20 @@ def _falls(column: str, new: str, old: str, **where: str) -> dict[str, Measure]:
 def _by_clock(measure: Measure, experiment: str = "ample") -> Measure:
     """Functions are billed by the clock: while others had the processors, it says nothing of them."""
     return measures.clocked(measure, experiment=experiment)
+
+
+def _grown(table: pl.DataFrame) -> Estimate:
+    """How many times as fast on the largest graph over that on the smallest, paired by seed."""
+    found = measures.rows(table, {"experiment": "sizes"}).sort("seed")
+    sizes = sorted(found["nodes"].unique())
+    factors = []
+    for n in (sizes[-1], sizes[0]):
+        of = {
+            name: found.filter((pl.col("nodes") == n) & (pl.col("system") == name))["seconds"]
+            for name in (VERTICES, OURS)
+        }
+        factors.append((of[VERTICES] / of[OURS]).to_list())
+    return intervals.ratio(*factors)
 
 
 def _right(table: pl.DataFrame) -> Estimate:
@@ -164,6 +184,10 @@ claims = [
         "twenty", _by_clock(measures.best(_beside("seconds", VERTICES, OURS, experiment="ample"), min)),
         kind=Kind.AT_LEAST, value=20.0, unit="ratio",
         asks="Kept functions are at least 20 times as fast as a vertex-centric design with a key a vertex.",
+    ),
+    Claim(
+        "grows", _by_clock(_grown, "sizes"), kind=Kind.RATIO, toward="up",
+        asks="How many times as fast kept functions are as a key a vertex grows with the graph.",
     ),
     Claim(
         "bundles",

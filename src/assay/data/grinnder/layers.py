@@ -173,6 +173,7 @@ class Network(nn.Module):
         if len(widths) < 2:
             raise ValueError(f"widths {tuple(widths)} make no layer; columns in and classes out expected")
         self.kind, self.widths, self.heads = kind, tuple(widths), heads if kind == "gat" else 1
+        self.seed = seed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.convs = nn.ModuleList()

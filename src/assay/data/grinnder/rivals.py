@@ -222,6 +222,19 @@ class InMemory:
         self.x = torch.from_numpy(features.rows(0, len(features)).astype(np.float32))
         self.labels, self.train = torch.from_numpy(labels), torch.from_numpy(train)
 
+    def nearest_kink(self) -> float:
+        """How near to zero a number comes before it is rectified, over the root of their mean square.
+
+        There the gradient jumps: sums in another order may be on the other side of it, and both are right.
+        """
+        near, rows = 1.0, self.x
+        with torch.no_grad():
+            for conv in self.network.convs[:-1]:
+                before = conv(rows, self.block)
+                near = min(near, float(before.abs().min() / before.square().mean().sqrt()))
+                rows = before.relu_()
+        return near
+
     def epoch(self, progress: Progress = lambda done, total: None) -> Epoch:
         """Forward and backward."""
         began = perf_counter()

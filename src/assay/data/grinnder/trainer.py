@@ -8,7 +8,7 @@ summed over training nodes and divided by their number at the end, so that the c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -288,10 +288,10 @@ def fit(
     with DiskArray.open(features) as rows, scratch() as folder:
         chosen = checked(network, rows, labels, train)
         optimizer = torch.optim.Adam(network.parameters(), lr=lr, weight_decay=weight_decay)
-        of = _identity(network, features, labels, chosen, lr, weight_decay)
-        losses = _resumed(checkpoints, network, optimizer, of)
+        graph, plan = planned(folder, (read := _Digested(edges)), len(rows), network, memory, parts)
+        of = _identity(network, features, read.digest.digest(), labels, chosen, lr, weight_decay)
+        losses = _resumed(checkpoints, network, optimizer, of, epochs)
         done = len(losses)
-        graph, plan = planned(folder, edges, len(rows), network, memory, parts)
         trainer = Trainer(network, graph, plan, folder / "rows", labels, chosen)
         try:
             trainer.load(rows)
@@ -331,27 +331,46 @@ def checked(
     return chosen
 
 
+class _Digested:
+    """Edges with a digest of them, whole when they were read."""
+
+    def __init__(self, edges: Blocks) -> None:
+        self._edges, self.digest = edges, hashlib.blake2b()
+
+    def __call__(self) -> Iterator[Int64s]:
+        self.digest = hashlib.blake2b()
+        for block in self._edges():
+            self.digest.update(np.ascontiguousarray(block, np.int64).data)
+            yield block
+
+
 def _identity(
-    network: Network, features: Path, labels: Int64s, train: npt.NDArray[np.bool_], lr: float, decay: float
-) -> str:
+    network: Network, features: Path, edges: bytes, labels: Int64s, train: npt.NDArray[np.bool_], lr: float,
+    decay: float,
+) -> str:  # fmt: skip
     """What a saved training must have been of to be continued."""
     facts = features.stat()
-    about = (network.kind, network.widths, network.heads, facts.st_size, facts.st_mtime_ns, lr, decay)
-    digest = hashlib.blake2b(repr(about).encode(), digest_size=16)
+    about = (network.kind, network.widths, network.heads, network.seed, facts.st_size, facts.st_mtime_ns, lr, decay)
+    digest = hashlib.blake2b(repr(about).encode() + edges, digest_size=16)
     for array in (labels, train):
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
 def _resumed(
-    checkpoints: Checkpoints | None, network: Network, optimizer: torch.optim.Optimizer, of: str
+    checkpoints: Checkpoints | None, network: Network, optimizer: torch.optim.Optimizer, of: str, epochs: int
 ) -> list[float]:
-    """Load the newest epoch, if there is one; the losses so far."""
+    """Load the newest epoch, if there is one; the losses so far. ValueError where it is none of this training's."""
     if checkpoints is None or not checkpoints.steps():
         return []
     told = checkpoints.restore(like=None)
     if told.get("of") != of:
         raise ValueError("the store holds a training of other data or settings; name another store, or an empty one")
+    if len(told["losses"]) > epochs:
+        raise ValueError(
+            f"the store holds {len(told['losses'])} epochs of this training, and {epochs} are wanted; ask for as many, "
+            "or name another store"
+        )
     network.load_state_dict(told["model"])
     optimizer.load_state_dict(told["optimizer"])
     return [float(loss) for loss in told["losses"]]

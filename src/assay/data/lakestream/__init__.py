@@ -117,10 +117,11 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     adaptive, fixed = lab.pick(quick=(720.0, 72.0), full=(1200.0, 1200.0))  # a fixed pause has nothing to settle
     sizes = lab.pick(quick=(SMALL, LARGE), full=(SMALL, 1000, 10_000, LARGE))
     fleets = lab.pick(quick=(64,), full=(8, 64, 256))
-    laws = lab.pick(quick=("adaptive", "0.05"), full=("adaptive", "aimd", "0.05", "10", "100"))
+    laws = lab.pick(quick=("adaptive", "adaptive-10", "0.05", "100"),
+                    full=("adaptive", "adaptive-10", "aimd", "0.05", "10", "100"))  # fmt: skip
     races = [
         {"pace": pace, "entries": entries, "background": False, "producers": producers,
-         "seconds": adaptive if pace == "adaptive" else fixed}
+         "seconds": {"0.05": fixed, "adaptive-10": max(adaptive / 3, fixed)}.get(pace, adaptive)}
         for producers in fleets
         for entries in sizes
         for pace in laws
@@ -205,6 +206,20 @@ claims = [
     Claim(
         "adaptive-falls", _fall("adaptive"), kind=Kind.AT_MOST, value=0.2, unit="share", evidence=Evidence.MODEL,
         asks="From 100 to 100,000 batches in the manifest, 64 adaptive producers lose at most 0.2 of their rate.",
+    ),
+    Claim(
+        "capped-falls", _fall("adaptive-10"), kind=Kind.AT_MOST, value=0.2, unit="share", evidence=Evidence.MODEL,
+        asks="Where no pause may be longer than ten seconds, they lose at most 0.2 of it, too.",
+    ),
+    Claim(
+        "slow-falls", _fall("100"), kind=Kind.AT_MOST, value=0.2, unit="share", evidence=Evidence.MODEL,
+        asks="Producers that pause for a fixed hundred seconds, and learn nothing, lose at most 0.2 of it, too.",
+    ),
+    Claim(
+        "delay",
+        ratio("delay", of={"pace": "adaptive"}, to={"pace": "100"}, **_race(entries=SMALL)), kind=Kind.RATIO,
+        toward="down", evidence=Evidence.MODEL,
+        asks="While the manifest is small, batches of adaptive producers wait less than with a fixed hundred seconds.",
     ),
     Claim(
         "fixed-falls", ratio("rate", of={"entries": SMALL}, to={"entries": LARGE}, **_race(pace="0.05")),

@@ -160,4 +160,6 @@ def _outcome(before: Any, after: Any, window: float, producers: Sequence[Produce
         "commits": commits / window, "retries": conflicts / max(1, commits),
         "MB_moved": moved / 1e6 / max(1, batches),
         "pause": sum(p.pace.interval for p in producers) / len(producers),
+        # A batch waits for its producer's next commit: half of the time between two, on average.
+        "delay": len(producers) * window / max(1, commits) / 2,
     }  # fmt: skip

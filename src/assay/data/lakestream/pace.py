@@ -106,13 +106,15 @@ class Fixed:
 
 
 def pace_named(name: str) -> Pace:
-    """A law by name: adaptive, aimd, batch, or a fixed pause in seconds.
+    """A law by name: adaptive (adaptive-10: pauses of at most ten seconds), aimd, batch, or a fixed pause in seconds.
 
     >>> pace_named("0.5")
     Fixed(interval=0.5)
     """
     if name == "adaptive":
         return Adaptive()
+    if name == "adaptive-10":
+        return Adaptive(most=10.0)
     if name == "aimd":
         return Aimd()
     if name == "batch":

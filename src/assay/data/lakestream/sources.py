@@ -1,99 +1,32 @@
-"""Records of the user's own files, in batches, so that a producer can go on where it stopped.
-
-Lines of text, JSON lines (plain or gzip), rows of parquet as JSON; any other file is one record: an image, say.
-"""
+"""Batches of the records of files, so that a producer can go on where it stopped."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from itertools import islice, pairwise
+from itertools import islice, pairwise, repeat
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from assay.record.errors import BadInput, unreadable
-from assay.record.extras import missing_module
-
-LINES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv")
-_PROBE = 1 << 16  # bytes at either end of what was read by which a file is known again
-Records = list[bytes]
-
-
-def pack(records: Sequence[bytes]) -> bytes:
-    """Records as a slice.
-
-    >>> unpack(pack([b"one", b"two"]))
-    [b'one', b'two']
-    """
-    return msgspec.msgpack.encode(records)
-
-
-def unpack(data: bytes | bytearray | memoryview) -> Records:
-    """The records of a slice; BadInput where it holds something else."""
-    try:
-        return msgspec.msgpack.decode(data, type=list[bytes])
-    except msgspec.DecodeError as error:
-        raise BadInput(
-            f"this plane's slices are no lists of records ({error}); read it in Python, as it was written"
-        ) from error
-
-
-def found(paths: Sequence[Path]) -> list[Path]:
-    """The files, those of folders in order of their names; BadInput where one is not there."""
-    files = []
-    for path in paths:
-        if not path.exists():
-            raise unreadable(path)
-        files += sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
-    if not files:
-        raise BadInput(f"no files in {', '.join(map(str, paths))}")
-    return files
-
-
-def records(path: Path) -> Iterator[bytes]:
-    """The records of a file, in order; what was cut or is damaged is told when it is reached, in one line."""
-    kinds = path.suffixes[-2:]
-    try:
-        if path.suffix == ".parquet":
-            yield from _rows(path)
-        elif path.suffix in LINES:
-            with path.open("rb") as file:
-                yield from (line.rstrip(b"\r\n") for line in file)
-        elif kinds[-1:] == [".gz"] and kinds[:-1] and kinds[0] in LINES:
-            with gzip.open(path) as file:
-                yield from (line.rstrip(b"\r\n") for line in file)
-        else:
-            yield path.read_bytes()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise BadInput(f"{path} ends early or is damaged: {error}; what came before it is in the plane") from error
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def _rows(path: Path) -> Iterator[bytes]:
-    try:
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise BadInput(missing_module("reading parquet", error)) from error
-    try:
-        for part in pyarrow.parquet.ParquetFile(path).iter_batches():
-            yield from (json.dumps(row, default=str, ensure_ascii=False).encode() for row in part.to_pylist())
-    except (pyarrow.ArrowException, OSError) as error:
-        raise BadInput(f"{path} is no parquet file, or was cut: {str(error).splitlines()[0]}") from error
+from assay.data.engine.inputs import Bad, refused
+from assay.data.lakestream.files import found as found
+from assay.data.lakestream.files import pack as pack
+from assay.data.lakestream.files import records as records
+from assay.data.lakestream.files import unpack as unpack
+from assay.data.lakestream.places import Reading, Seen, matched
+from assay.data.lakestream.plan import Extent, Plan
+from assay.record.errors import BadInput
 
 
 @dataclass(frozen=True)
 class Source:
     """Batch after batch of `size` records, every `of`-th of them beginning with `part`; cut into slices.
 
-    Its cursor tells how many batches were taken and what the files looked like, so that files that changed since are
-    noticed before anything is published twice or never. Files that only grew are read on.
+    Its cursor says of each file how many records were taken and what they were, so a file may grow, be renamed or come
+    between others, and each record is taken once; one whose records changed is told before more of it is published.
+    Several that share files agree on a `plan`: which records are which batch is written down before it is made.
     """
 
     files: Sequence[Path]
@@ -102,47 +35,97 @@ class Source:
     part: int = 0
     of: int = 1
     convert: Callable[[bytes], bytes] = bytes
+    plan: Plan | None = None
+    bad: Bad = refused  # a record or file that cannot be read; where it raises nothing, the rest is published
 
     def __call__(self, cursor: Any) -> Iterator[tuple[list[bytes], Any]]:
         """The slices of each further batch, and the cursor behind it."""
-        taken, seen = (cursor["batches"], cursor["files"]) if cursor else (0, {})
-        self._unchanged(seen)
-        looks = {str(path): look(path) for path in self.files}
-        every = (record for path in self.files for record in records(path))
-        number = 0
-        while batch := list(islice(every, self.size)):
-            if number >= taken and number % self.of == self.part:
-                cut = [len(batch) * i // self.slices for i in range(self.slices + 1)]
-                made = [self._prepared(record, number * self.size + i) for i, record in enumerate(batch)]
-                yield [pack(made[a:b]) for a, b in pairwise(cut)], {
-                    "batches": number + 1, "files": looks,
-                }  # fmt: skip
-            number += 1
+        if cursor and "batches" in cursor:
+            raise BadInput("this producer was begun by an earlier version, which counted batches; found another plane")
+        yield from self._alone(cursor or {}) if self.of == 1 else self._shared(cursor or {})
 
-    def _prepared(self, record: bytes, number: int) -> bytes:
+    def _alone(self, cursor: dict[str, Any]) -> Iterator[tuple[list[bytes], Any]]:
+        if "taken" in cursor:
+            raise BadInput(f"this producer had share {cursor['share']}; give it --part {cursor['share']} again")
+        seen = [msgspec.convert(one, Seen) for one in cursor.get("seen", ())]
+        places = matched(self.files, seen, self.bad)
+        taken = {id(place) for place in places.values()}
+        gone = [one for one in seen if id(one) not in taken]
+        now = {path: msgspec.structs.replace(place, path=str(path)) for path, place in places.items()}
+        batch: list[bytes] = []
+        passed = {one.path for one in gone}  # what changed is not published again under its name
+        for path in self.files:
+            if path not in places and str(path) in passed:
+                continue
+            before, reading = places.get(path), Reading(path)
+            for record in self._left(reading, before):
+                if before is None and reading.count == 1 and self.plan is not None:
+                    self.plan.claim(path, record)
+                if (made := self._prepared(record, path, reading.count)) is not None:
+                    batch.append(made)
+                if len(batch) == self.size:
+                    yield self._cut(batch), {"seen": [*gone, *(now | {path: reading.seen()}).values()]}
+                    batch = []
+            if reading.count > (before.records if before else 0):
+                now[path] = reading.seen()
+        if batch:
+            yield self._cut(batch), {"seen": [*gone, *now.values()]}
+
+    def _shared(self, cursor: dict[str, Any]) -> Iterator[tuple[list[bytes], Any]]:
+        if self.plan is None:
+            raise BadInput("producers that share files need a plan in the store to agree on; pass plan=…")
+        share = f"{self.part + 1}/{self.of}"
+        if cursor and cursor.get("share") != share:
+            had = cursor.get("share", "1/1")
+            raise BadInput(f"this producer had share {had}, not {share}; give it --part {had}, or another --name")
+        self.plan.claim_share(share)
+        taken, number = cursor.get("taken", 0), 0
+        for stage, places in self.plan.stages(self.files, self.size, self.bad):
+            every = (
+                (path, index, record)
+                for extent, path in zip(stage.extents, places, strict=True)
+                for index, record in enumerate(_held(extent, path), extent.first + 1)
+            )
+            left = sum(extent.seen.records - extent.first for extent in stage.extents)
+            while left > 0:
+                size = min(stage.size, left)
+                left -= size
+                batch = list(islice(every, size))
+                number += 1
+                if number > taken and (number - 1) % self.of == self.part:
+                    every_made = (self._prepared(record, path, index) for path, index, record in batch)
+                    made = [one for one in every_made if one is not None]
+                    yield self._cut(made), {"share": share, "taken": number}
+
+    def _cut(self, batch: list[bytes]) -> list[bytes]:
+        cut = [len(batch) * i // self.slices for i in range(self.slices + 1)]
+        return [pack(batch[a:b]) for a, b in pairwise(cut)]
+
+    def _left(self, reading: Reading, before: Seen | None) -> Iterator[bytes]:
+        """The records behind a place; where bad files may be passed by, up to where a file is bad."""
+        try:
+            yield from reading.behind(before)
+        except BadInput as error:
+            self.bad(str(error), "")
+
+    def _prepared(self, record: bytes | None, path: Path | None, number: int) -> bytes | None:
+        if record is None or path is None:
+            self.bad("a file is gone, or has changed, of which this share has records to publish; bring it back", "")
+            return None
+        where = f"record {number - 1} of {path}"
         try:
             made = self.convert(record)
         except Exception as error:  # the user's own code
             said = " ".join(str(error).split())
-            raise BadInput(f"record {number} could not be prepared: {type(error).__name__}: {said}") from error
+            self.bad(where, f" could not be prepared: {type(error).__name__}: {said}")
+            return None
         if not isinstance(made, bytes):
-            raise BadInput(f"record {number} was prepared as {type(made).__name__}; bytes expected")
+            raise BadInput(f"{where} was prepared as {type(made).__name__}; bytes expected")
         return made
 
-    def _unchanged(self, seen: dict[str, list[Any]]) -> None:
-        for path, (size, marks) in seen.items():
-            if not any(str(file) == path for file in self.files):
-                raise BadInput(f"{path} was read before and is not named now; name the same files, or another producer")
-            now = Path(path)
-            if not now.exists() or now.stat().st_size < size or look(now, size)[1] != marks:
-                raise BadInput(f"{path} changed since its records were published; publish it as another producer")
 
-
-def look(path: Path, size: int | None = None) -> list[Any]:
-    """A file's size and a digest of its two ends, by which a change of what was read is noticed."""
-    size = path.stat().st_size if size is None else size
-    with path.open("rb") as file:
-        head = file.read(min(size, _PROBE))
-        file.seek(max(0, size - _PROBE))
-        tail = file.read(min(size, _PROBE))
-    return [size, blake2b(head + tail, digest_size=12).hexdigest()]
+def _held(extent: Extent, path: Path | None) -> Iterator[bytes | None]:
+    """The records of an extent; None for each where its file is gone."""
+    if path is None:
+        return repeat(None, extent.seen.records - extent.first)
+    return Reading(path).between(extent.first, extent.seen)

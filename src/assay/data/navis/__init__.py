@@ -34,6 +34,7 @@ import polars as pl
 
 from assay.data.navis import trials
 from assay.data.navis.crashing import Growing
+from assay.data.navis.entrance import SHARE, TOP
 from assay.data.navis.trials import DESIGNS, OURS, PACKED, RAM
 from assay.data.navis.vector_index import VectorIndex
 from assay.record import measures
@@ -65,6 +66,7 @@ references = (
 )
 
 WIDTHS = (768, 96)
+LARGE = TOP * round(1 / SHARE)  # vectors whose entrance has levels
 MOVED = 10  # nodes that must have joined the entrance before its walks say anything
 
 
@@ -92,7 +94,9 @@ def _least(column: str) -> Measure:
 
 
 def _walked(table: pl.DataFrame) -> Estimate:
-    """Hops with an entrance that moves over those with one that stays, if it moved at all often."""
+    """Hops with an entrance that moves over those with one that stays, if it is more than a list of all near nodes."""
+    if (base := int(table["base"].max())) < LARGE:  # type: ignore[arg-type]
+        raise NotMeasured(f"an index of {base:,} vectors looks at its whole entrance, and walks end at once; --full")
     moved = measures.rows(table, {"design": OURS, "width": WIDTHS[0]})["joined"]
     if (least := int(moved.min())) < MOVED:  # type: ignore[arg-type]
         raise NotMeasured(f"the entrance took in {least} nodes in so short a stream; --full has a longer one")

@@ -1,8 +1,13 @@
 """The first graph, in memory: Vamana, many nodes at a time on all cores, and a tree in it that reaches every node.
 
 Subramanya et al., "DiskANN", NeurIPS 2019; nodes join in batches that double, each walking the graph that was there
-before its batch. Pruned graphs promise nobody that a node can be reached. Here every node but the root has a parent,
-whose edge to it is never pruned; a parent is always reached before its children, so everything is.
+before its batch. A walk from one root ends in the wrong cluster where clusters lie apart: near ones fill the lists, no
+edge leads out. So walks begin where those of Malkov and Yashunin ("HNSW", TPAMI 2020) do: the graph of the first
+sixteenth of all nodes, as it was before the others came, leads to the nearest of these, and that of a sixteenth of the
+sixteenth to where this walk begins; the smallest is looked at whole. These graphs are the index's entrance afterwards.
+
+Pruned graphs promise nobody that a node can be reached. Here every node but the root has a parent, whose edge to it is
+never pruned; a parent is always reached before its children, so everything is.
 """
 
 # Compiled functions take whatever types Numba infers; only Python-facing ones are annotated.
@@ -20,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from assay.data.navis.entrance import BREADTH, DEGREE, ENTRIES, LOOKED, TOP, capacity
 from assay.data.navis.seek import Array, _fresh
 from assay.data.vectors.graph import prune
 from assay.data.vectors.kernels import enter, squared
@@ -29,9 +35,10 @@ from assay.sim.random import stream
 
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
-LARGEST = 4096  # nodes of a batch
+LARGEST = 4096  # nodes of a batch,
+BATCHES = 64  # and no more than one of so many parts of all: a batch's nodes have no edges to each other
 TRAINED = 10_000  # rows that the codes are trained on
-LEAST_CODE = 32  # bytes
+LEAST_CODE = 64  # bytes: centres of long parts would be spent on telling clusters apart, and near ones be all alike
 Progress = Callable[[int, int], None]
 
 
@@ -43,6 +50,7 @@ class Base(NamedTuple):
     lists: Ids  # the degree, then the neighbours
     root: int
     parents: Ids
+    levels: tuple[tuple[Ids, Ids], ...]  # of the entrance, the largest first: nodes, and edges by their places
 
 
 def base(
@@ -50,12 +58,12 @@ def base(
     progress: Progress = lambda done, total: None,
 ) -> Base:  # fmt: skip
     """The graph, the tree in it, and codes."""
-    lists, root = vamana(vectors, degree, breadth, alpha, seed, progress)
-    return finished(vectors, lists, root, seed)
+    lists, root, levels = vamana(vectors, degree, breadth, alpha, seed, progress)
+    return finished(vectors, lists, root, levels, seed)
 
 
-def finished(vectors: Floats, lists: Ids, root: int, seed: int = 0) -> Base:
-    """What an index begins with beside its graph: the tree, and codes of a byte for sixteen numbers, 32 or more."""
+def finished(vectors: Floats, lists: Ids, root: int, levels: tuple[tuple[Ids, Ids], ...], seed: int = 0) -> Base:
+    """What an index begins with beside its graph: the tree, and codes of a byte for sixteen numbers, 64 or more."""
     n, width = vectors.shape
     some = np.sort(stream(seed, "navis-codes", n).permutation(n)[:TRAINED])
     parts = min(max(width // 16, LEAST_CODE), width)
@@ -63,18 +71,18 @@ def finished(vectors: Floats, lists: Ids, root: int, seed: int = 0) -> Base:
         np.ascontiguousarray(vectors[some]), parts, rounds=8, centres=min(256, len(some)), seed=seed
     )
     parents = tree(lists, root)
-    return Base(code, code.encode(vectors), lists, root, parents)
+    return Base(code, code.encode(vectors), lists, root, parents, levels)
 
 
 def vamana(
     vectors: Floats, degree: int, breadth: int, alpha: float, seed: int = 0,
     progress: Progress = lambda done, total: None,
-) -> tuple[Ids, int]:  # fmt: skip
-    """(lists: the degree, then the neighbours; the root, which is the node nearest to the mean).
+) -> tuple[Ids, int, tuple[tuple[Ids, Ids], ...]]:  # fmt: skip
+    """(lists: the degree, then the neighbours; the root, which is the node nearest to the mean; the entrance's levels).
 
-    >>> lists, root = vamana(np.arange(8, dtype=np.float32)[:, None], 4, 8, 1.2)
-    >>> root, sorted(lists[7, 1 : 1 + lists[7, 0]].tolist())[-1]
-    (3, 6)
+    >>> lists, root, levels = vamana(np.arange(8, dtype=np.float32)[:, None], 4, 8, 1.2)
+    >>> root, sorted(lists[7, 1 : 1 + lists[7, 0]].tolist())[-1], len(levels[0][0])
+    (3, 6, 8)
     """
     n = len(vectors)
     mean = vectors[:: max(n // 10_000, 1)].mean(axis=0)
@@ -83,22 +91,57 @@ def vamana(
     lists = np.zeros((n, degree + 1), np.int32)
     order = stream(seed, "vamana", n).permutation(n).astype(np.int32)
     order = np.concatenate([[np.int32(root)], order[order != root]])
-    done, size = 1, 1
+    cuts = _sizes(n)
+    levels = _Levels(np.zeros(0, np.int32), np.empty((0, min(degree, DEGREE)), np.int32))
+    done, size, bound = 1, 1, np.float32(alpha**2)
     while done < n:
-        batch = order[done : done + size]
+        batch = order[done : min(done + size, next((cut for cut in cuts if cut > done), n))]
         found = np.zeros((len(batch), degree + 1), np.int32)
-        bound = np.float32(alpha**2)
+        top = int(levels.sizes[0]) if len(levels.sizes) else done
         _on_all_cores(
             [
-                partial(_choose, vectors, lists, batch[part], found[part], root, breadth, bound)
+                partial(_choose, vectors, lists, batch[part], found[part], order, top, levels, breadth, bound)
                 for part in _slices(len(batch))
             ]
         )
         _reverse(vectors, lists, batch, found, bound)
         done += len(batch)
-        size = min(2 * size, LARGEST, max(n // 20, 1))
+        if done in cuts:
+            levels = _Levels(
+                np.append(levels.sizes, np.int32(done)), np.concatenate([levels.edges, _places(lists, order[:done], n)])
+            )
+        size = min(2 * size, LARGEST, max(n // BATCHES, 1))
         progress(done, n)
-    return lists, root
+    firsts = np.cumsum(levels.sizes) - levels.sizes
+    made = [(order[:m].copy(), levels.edges[a : a + m]) for a, m in zip(firsts, levels.sizes, strict=True)]
+    return lists, root, tuple(reversed(made))
+
+
+class _Levels(NamedTuple):
+    """Graphs of the first so many nodes of the order, the smallest first: their sizes, and their edges by place."""
+
+    sizes: Ids
+    edges: Ids
+
+
+def _sizes(n: int) -> list[int]:
+    """How large these graphs are.
+
+    >>> _sizes(1_000_000), _sizes(100)
+    ([244, 3906, 62500], [32])
+    """
+    sizes = [min(capacity(n), n)]
+    while sizes[0] > TOP:
+        sizes.insert(0, capacity(sizes[0]))
+    return sizes
+
+
+def _places(lists: Ids, nodes: Ids, n: int) -> Ids:
+    """The nodes' edges among themselves, by their places, -1 where there are no more."""
+    place = np.full(n, -1, np.int32)
+    place[nodes] = np.arange(len(nodes), dtype=np.int32)
+    rows = lists[nodes, : 1 + DEGREE]
+    return np.where(np.arange(1, rows.shape[1]) <= rows[:, :1], place[rows[:, 1:]], -1).astype(np.int32)
 
 
 def tree(lists: Ids, root: int) -> Ids:
@@ -173,15 +216,45 @@ def _give(lists, parents, children, giver, node):
 
 
 @njit(cache=True, nogil=True)
-def _walk(vectors, lists, query, start, breadth, visited, visited_far):
+def _entries(vectors, query, order, top, levels):
+    """Nodes to begin at: the nearest of the smallest graph, from there the nearest that a walk in the next finds."""
+    ids, far, done = np.empty(BREADTH, np.int32), np.empty(BREADTH, np.float32), np.zeros(BREADTH, np.bool_)
+    count = 0
+    for place in range(top):
+        _, count = enter(ids, far, done, count, place, squared(vectors[order[place]], query))
+    first = 0
+    for level in range(1, len(levels.sizes)):
+        first += levels.sizes[level - 1]
+        seen = np.full(1 << 14, -1, np.int32)
+        for i in range(count):
+            _fresh(seen, ids[i])
+        done[:] = False
+        looked = 0
+        while looked < LOOKED:
+            at = 0
+            while at < count and done[at]:
+                at += 1
+            if at == count:
+                break
+            done[at] = True
+            for v in levels.edges[first + ids[at]]:
+                if v >= 0 and _fresh(seen, v):
+                    looked += 1
+                    _, count = enter(ids, far, done, count, v, squared(vectors[order[v]], query))
+    return order[ids[: min(count, ENTRIES)]]
+
+
+@njit(cache=True, nogil=True)
+def _walk(vectors, lists, query, entries, breadth, visited, visited_far):
     """Best-first in memory; (number of nodes expanded), which are in `visited`."""
     ids, far = np.empty(breadth, np.int32), np.empty(breadth, np.float32)
     done = np.zeros(breadth, np.bool_)
     seen = np.full(1 << 14, -1, np.int32)
-    ids[0], far[0] = start, squared(vectors[start], query)
-    _fresh(seen, start)
-    count, steps, looked = 1, 0, 0
-    while steps < len(visited) and looked < 12_000:
+    count = steps = looked = 0
+    for v in entries:
+        if _fresh(seen, v):
+            _, count = enter(ids, far, done, count, v, squared(vectors[v], query))
+    while steps < len(visited) and looked < LOOKED:
         at = 0
         while at < count and done[at]:
             at += 1
@@ -201,18 +274,19 @@ def _walk(vectors, lists, query, start, breadth, visited, visited_far):
 
 
 @njit(cache=True, nogil=True)
-def _choose(vectors, lists, batch, found, root, breadth, alpha_squared):
+def _choose(vectors, lists, batch, found, order, top, levels, breadth, alpha_squared):
     """The neighbours of some nodes, into `found`."""
     degree = lists.shape[1] - 1
     for i in range(len(batch)):
         u = batch[i]
         visited, far = np.empty(3 * breadth, np.int32), np.empty(3 * breadth, np.float32)
-        steps = _walk(vectors, lists, vectors[u], root, breadth, visited, far)
-        order = np.argsort(far[:steps])
+        entries = _entries(vectors, vectors[u], order, top, levels)
+        steps = _walk(vectors, lists, vectors[u], entries, breadth, visited, far)
+        near = np.argsort(far[:steps])
         some = np.empty((steps, vectors.shape[1]), np.float32)
         for s in range(steps):
             some[s] = vectors[visited[s]]
-        kept = prune(some, far, order, alpha_squared, np.zeros(steps, np.bool_), degree)
+        kept = prune(some, far, near, alpha_squared, np.zeros(steps, np.bool_), degree)
         found[i, 0] = len(kept)
         for s in range(len(kept)):
             found[i, 1 + s] = visited[kept[s]]

@@ -9,10 +9,12 @@ looked at: opening reads the newest state and the records behind it. The state k
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,9 +24,11 @@ from assay.data.engine.version_log import Damaged, VersionLog
 from assay.data.interface import Store, StoreError, Violation
 from assay.data.navis import building, pages, records
 from assay.data.navis.cache import ListCache
+from assay.data.navis.compaction import compact
 from assay.data.navis.disk import Disk
-from assay.data.navis.entrance import SHARE, Entrance
+from assay.data.navis.entrance import SHARE, Entrance, capacity
 from assay.data.navis.linking import decoded, link, prepare
+from assay.data.navis.memory import Counters as Counters
 from assay.data.navis.memory import Gate, Nodes, Numbers
 from assay.data.navis.records import Config, Deleted, Inserted, Kept, Record, State, array
 from assay.data.navis.seek import (
@@ -47,19 +51,10 @@ from assay.sim.streams import stream
 
 T = TypeVar("T")
 BATCH = 32  # insertions to a record
-JOINS = 0.01  # of insertions join the entrance whatever their walk was like
 LEAST = 32  # vectors that a search reads
+FEW, FEW_SHARE = 2000, 0.05  # nodes of a tag, or of all: where so few have it, each of them is looked at
+LINE = "2:"  # how the name of a source begins that says which rows it had
 LONG = 0.9  # quantile of walks' lengths above which one is long
-
-
-class Counters:
-    """What an index did; reads are of pages."""
-
-    def __init__(self) -> None:
-        self.inserts = self.searches = self.insert_reads = self.search_reads = 0
-        self.insert_hops = self.insert_steps = self.cached = self.expanded = 0
-        self.log_bytes = self.checkpoints = self.joined = 0
-        self.flush_reads = self.flush_writes = 0
 
 
 class Navis:
@@ -72,6 +67,9 @@ class Navis:
         self.cache_bytes, self.buffer_bytes, self.workers = cache, buffer, workers
         self.did = Counters()
         self.nodes: Nodes | None = None
+        self.next = 0  # above all ids that ever were
+        self.gate, self._turn = Gate(), asyncio.Lock()  # one change at a time, whichever thread asks for it
+        self.generation = 0  # of nodes' numbers: what a walk saw of earlier ones means nothing
         self.table, self.mine = pages.Table.empty(), pages.PageFile()
         self.entrance = Entrance(np.empty(0, np.int32), np.empty((0, 32), np.int32))
         self.chunks: list[str] = []
@@ -96,7 +94,27 @@ class Navis:
         return self.nodes is not None
 
     async def reload(self) -> None:
-        """Forget memory, read what is durable."""
+        """Forget memory, read what is durable; walks go on in what there was until all of it is read."""
+        async with self._turn:
+            await self._reload()
+
+    async def _reload(self) -> None:
+        await (other := self._twin())._read()
+        self._adopt(other)
+
+    def _twin(self) -> Navis:
+        """The same index with a memory of its own, to be filled aside."""
+        other = copy(self)
+        other.gate, other._scratches, other.mine = Gate(), {}, pages.PageFile()
+        return other
+
+    def _adopt(self, other: Navis) -> None:
+        """Take another's memory over, when nobody walks in ours."""
+        with self.gate.changing():
+            mine = {name: self.__dict__[name] for name in ("gate", "_scratches", "_turn", "_pool")}
+            self.__dict__ |= other.__dict__ | mine | {"generation": self.generation + 1}
+
+    async def _read(self) -> None:
         self.nodes = None
         found = await self.log.snapshot()
         self.version = self.before = found.version
@@ -115,15 +133,19 @@ class Navis:
             pages.read_chunk(nodes, name, await self.store.get(name))
         nodes.count = nodes.first_fresh = state.count
         nodes.dead[: state.count] = np.unpackbits(np.frombuffer(state.dead, np.uint8), count=state.count)
+        nodes.lost = int(nodes.dead[: state.count].sum())
         nodes.number = Numbers(nodes.ids[: state.count])
+        if state.tags[0]:
+            nodes.tags = {name: i for i, name in enumerate(state.tags[0])}
+            nodes.tag[: state.count] = array(state.tags[1], np.int32)
+        self.next = max(state.next, int(nodes.ids[: state.count].max(initial=-1)) + 1)
         np.add.at(nodes.children, nodes.parents[: state.count], 1)
         self.chunks = state.chunks
         self.table = pages.Table(
             list(state.files), array(state.edge_place, np.int64), array(state.edge_sum, np.uint32),
             array(state.vector_place, np.int64), array(state.vector_sum, np.uint32), array(state.fill, np.uint8),
         )  # fmt: skip
-        node, edge, uses = state.entrance
-        self.entrance = Entrance(array(node, np.int32), array(edge, np.int32, -1, 32), array(uses, np.int64))
+        self.entrance = records.entrance(state)
         await self.disk.open(self.table.files)
         async for version, data in self.log.tail(self.version):
             self.version = version
@@ -139,7 +161,7 @@ class Navis:
         least = 2 * BATCH * (config.degree + 2)
         self.nodes = Nodes(len(self.centres), config.degree, config.width, max(8 * batches, least), batches)
         self.cache = ListCache(geo, self.cache_bytes, config.aware)
-        self.gate, self._late = Gate(), queue.SimpleQueue[Scratch]()
+        self._late = queue.SimpleQueue[tuple[int, Scratch]]()
         self._free()
         self._walks = np.zeros(256)
         self._seen = 0
@@ -149,37 +171,42 @@ class Navis:
     async def build(
         self, vectors: Array, ids: Array, config: Config, *, source: str = "", seed: int = 0,
         progress: building.Progress = lambda done, total: None, base: building.Base | None = None,
+        tags: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """The first nodes, linked in memory, written as the first state; nothing is there before that is durable."""
         if self.exists:
             raise BadInput("there is an index already; insert into it, or build elsewhere")
         rows = np.ascontiguousarray(vectors, np.float32)
-        self.config = config
         begun = base or building.base(rows, config.degree, config.breadth, config.alpha, seed, progress)
+        self.config, self.sources = config, {source: len(rows)} if source else {}
+        self._lay(rows, ids, begun, tags)
+        while not await self.log.append(self.version + 1, msgspec.msgpack.encode(Kept())):
+            self.version = await self.log.latest()  # of one that died while it built, or that was quicker
+            if (await self.log.snapshot()).state:
+                raise BadInput("another process built an index here meanwhile; insert into it")
+        self.version += 1
+        await self._write_first(rows, begun)
+
+    def _lay(self, rows: Array, ids: Array, begun: building.Base, tags: Sequence[str] = ()) -> None:
+        """The first nodes, in memory."""
+        config = self.config
         self.centres, self.root, lists, parents = begun.code.centres, begun.root, begun.lists, begun.parents
         nodes = self._begin(config)
         nodes.reserve(len(rows))
         n = nodes.count = nodes.first_fresh = len(rows)
         nodes.codes[:n] = begun.codes
         nodes.ids[:n], nodes.parents[:n] = ids, parents
+        nodes.tag[: len(tags)] = [nodes.tags.setdefault(tag, len(nodes.tags)) for tag in tags]
+        self.next = max(self.next, int(np.max(ids, initial=-1)) + 1)
         nodes.number = Numbers(nodes.ids[:n])
         np.add.at(nodes.children, parents, 1)
         nodes.slots[pages.breadth_first(lists, self.root)] = np.arange(n, dtype=np.int32)
         self.table = pages.Table.empty()
-        self.sources = {source: n} if source else {}
-        some = self.random.permutation(n)[: max(int(SHARE * n), min(n, 32))].astype(np.int32)
-        some = np.concatenate([[np.int32(self.root)], some[some != self.root]])
-        self.entrance = Entrance.over(
-            some, nodes.codes, lambda node: prepare(self.centres, rows[node])[0], self._decode
-        )
+        self.entrance = Entrance.of(begun.levels)
         self.chunks = []
-        while not await self.log.append(self.version + 1, msgspec.msgpack.encode(Kept())):
-            self.version = await self.log.latest()  # of one that died while it built, or that was quicker
-            if (await self.log.snapshot()).state:
-                raise BadInput("another process built an index here meanwhile; insert into it")
-        self.version += 1
-        new = self.table.copy()
-        await pages.write_all(self, new, lists, rows)
+
+    async def _write_first(self, rows: Array, begun: building.Base) -> None:
+        await pages.write_all(self, new := self.table.copy(), begun.lists, rows)
         await self._save(new)
         self._look()
 
@@ -187,6 +214,11 @@ class Navis:
         assert self.nodes is not None
         found: Array = decoded(self.centres, self.nodes.codes, nodes, self.config.width)
         return found
+
+    def _table_of(self, node: int) -> Array:
+        """Distances of the parts of what a node's code stands for to all centres."""
+        table: Array = prepare(self.centres, self._decode(np.array([node], np.int32))[0])[0]
+        return table
 
     def _look(self) -> None:
         """What walks see from now on."""
@@ -237,98 +269,152 @@ class Navis:
             return [work(item) for item in items]
         return list(self._pool.map(work, items))
 
-    def search(self, queries: Array, k: int = 10, breadth: int | None = None) -> tuple[Array, Array]:
+    def search(
+        self, queries: Array, k: int = 10, breadth: int | None = None, tag: str | None = None
+    ) -> tuple[Array, Array]:
         """Ids and squared distances of the nearest, one row a query; -1 and infinity where there are fewer."""
         rows = np.atleast_2d(np.asarray(queries, np.float32))
         if self.nodes is None or rows.shape[1] != self.config.width:
             there = f"the vectors here {self.config.width}" if self.nodes is not None else "there is no index here"
             raise BadInput(f"queries have {rows.shape[1]} numbers, and {there}; the same width expected")
         breadth = max(breadth or self.config.search, k)
-        found = self._each(lambda query: self._search(query, k, breadth), list(rows))
+        if tag is not None:
+            with self.gate.walking():
+                some = np.flatnonzero(self.nodes.tagged(tag)).astype(np.int32)
+                if len(some) <= max(FEW, FEW_SHARE * self.nodes.count):
+                    near, far = pages.nearest_of(self, some, rows, k)
+                    return np.where(near >= 0, self.nodes.ids[near], -1), far
+        found = self._each(lambda query: self._search(query, k, breadth, tag), list(rows))
         return np.stack([ids for ids, _ in found]), np.stack([far for _, far in found])
 
-    def _search(self, query: Array, k: int, breadth: int) -> tuple[Array, Array]:
-        nodes = self.nodes
-        assert nodes is not None
-        with self.gate.walking():
-            # Codes order near ones badly, and those far from what they were trained on not at all: however few are
-            # asked for, look at some, and at more where more breadth is given.
-            some = max(self.config.rerank * k, LEAST, breadth // 2)
-            first = breadth if self.config.packed else min(some, breadth)
-            x, _, _ = self._walk(query, breadth, k, first, breadth, True)
-            count = int(x.tally[WANTED])
-            near, far = x.ids[:count].copy(), x.exact[:count].copy()
-            order = np.lexsort((near, far))
-            order = order[~nodes.dead[near[order]]][:k]
-            ids, exact = np.full(k, -1, np.int64), np.full(k, np.inf, np.float32)
-            ids[: len(order)], exact[: len(order)] = nodes.ids[near[order]], far[order]
+    def _search(self, query: Array, k: int, breadth: int, tag: str | None = None) -> tuple[Array, Array]:
+        ids, exact = np.full(k, -1, np.int64), np.full(k, np.inf, np.float32)
+        top, answered = k, False
+        while not answered:
+            with self.gate.walking():
+                nodes, generation = self.nodes, self.generation
+                assert nodes is not None
+                wanted = ~nodes.dead[: nodes.count] if tag is None else nodes.tagged(tag)
+                live = nodes.count - nodes.lost if tag is None else int(wanted.sum())
+                # The dead, and those of other tags, are passed and not answered.
+                while top < nodes.count and top * live < k * nodes.count:
+                    top, breadth = 2 * top, 2 * breadth
+                # Codes order near ones badly, and those far from what they were trained on not at all: however few are
+                # asked for, look at some, and at more where more breadth is given.
+                some = max(self.config.rerank * top, LEAST, breadth // 2)
+                first = breadth if self.config.packed else min(some, breadth)
+                x, _, _ = self._walk(query, breadth, min(top, breadth), first, breadth, True)
+                count = int(x.tally[WANTED])
+                near, far = x.ids[:count].copy(), x.exact[:count].copy()
+                order = np.lexsort((near, far))
+                order = order[wanted[near[order]]][:k]
+                if len(order) < min(k, live) and breadth >= nodes.count:
+                    living = np.flatnonzero(wanted).astype(np.int32)
+                    near, far = (found[0, :live] for found in pages.nearest_of(self, living, query[None], k))
+                    order = np.arange(len(near))
+                ids[: len(order)], exact[: len(order)] = nodes.ids[near[order]], far[order]
+            self.did.search_reads += int(x.tally[REQUESTS])
+            self._learn(x, breadth, breadth, generation)
+            answered = len(order) >= min(k, live) or breadth >= nodes.count
+            top, breadth = 2 * top, 2 * breadth
         self.did.searches += 1
-        self.did.search_reads += int(x.tally[REQUESTS])
-        self._learn(x, breadth, breadth)
         return ids, exact
 
-    def _learn(self, x: Scratch, breadth: int, want: int) -> None:
+    def _learn(self, x: Scratch, breadth: int, want: int, generation: int) -> None:
         """Let the cache learn from a walk: now if nobody walks, else when somebody changes something anyway."""
         if self._pool is not None and not self.gate.free() and self._late.qsize() < 64:
-            self._late.put(_copied(x, self.geo.by_page))
+            self._late.put((generation, _copied(x, self.geo.by_page)))
         else:
             with self.gate.changing():
-                self.cache.learn(self.view, x)
+                if generation == self.generation:
+                    self.cache.learn(self.view, x)
         self._release(x, breadth, want)
 
     # -------------------------------------------------------------------------------------------------------- changes
 
-    async def insert(self, ids: Array, vectors: Array, *, source: str = "", rows: int = 0) -> int:
-        """Add vectors under ids that are not there yet; durable when it returns. How many were new."""
-        fresh = self._new(ids, vectors)
+    async def insert(
+        self, ids: Array, vectors: Array, *, source: str = "", rows: int = 0, tags: Sequence[str] = (),
+        over: bool = False,
+    ) -> int:  # fmt: skip
+        """Add vectors under ids that are not there yet; durable when it returns. How many were new.
+
+        `over`: those that are there are replaced, each at once with its successor's record, by the last of its id.
+        """
+        async with self._turn:
+            added = await self._insert_all(ids, vectors, source, rows, tags, over)
+            if over:
+                await compact(self)
+            return added
+
+    async def _insert_all(
+        self, ids: Array, vectors: Array, source: str, rows: int, tags: Sequence[str], over: bool
+    ) -> int:
+        fresh = self._new(ids, vectors, over)
         added = len(fresh)
         for first in range(0, max(len(fresh), 1), BATCH):
             part = fresh[first : first + BATCH]
             done = rows if first + BATCH >= len(fresh) else 0
             # All there already: then only how far a source has come may be new.
-            while (len(part) or done) and not await self._insert(ids[part], vectors[part], source, done):
-                await self.reload()  # a dead process's record landed: it may hold some of these
-                part = part[[int(one) not in self._there for one in ids[part]]]
+            while (len(part) or done) and not await self._insert(
+                ids[part], vectors[part], source, done, [tags[i] for i in part] if len(tags) else []
+            ):
+                await self._reload()  # a dead process's record landed: it may hold some of these
+                if not over:
+                    part = part[[not self._found(one) for one in ids[part].tolist()]]
         return added
 
     @property
     def _there(self) -> Numbers:
-        assert self.nodes is not None
-        return self.nodes.number
+        return self.nodes.number  # type: ignore[union-attr]
 
-    def _new(self, ids: Array, vectors: Array) -> Array:
+    def _new(self, ids: Array, vectors: Array, over: bool) -> Array:
         if self.nodes is None:
             raise BadInput("there is no index here; build it first")
         if vectors.ndim != 2 or vectors.shape[1] != self.config.width or len(ids) != len(vectors):
             raise BadInput(
                 f"{len(ids)} ids, vectors of shape {vectors.shape}; (n, {self.config.width}) expected, as here"
             )
-        taken = [i for i, one in enumerate(ids.tolist()) if one not in self._there]
-        return np.array(taken, np.int64)
+        if len(ids) and int(ids.min()) < 0:
+            raise BadInput(f"an id is {int(ids.min())}; numbers from 0 on expected")
+        if over:
+            return np.array(sorted({one: i for i, one in enumerate(ids.tolist())}.values()), np.int64)
+        first = {one: i for i, one in reversed(list(enumerate(ids.tolist())))}  # the first of those with one id
+        return np.array(sorted(i for one, i in first.items() if not self._found(one)), np.int64)
 
-    async def _insert(self, ids: Array, vectors: Array, source: str, rows: int) -> bool:
+    def _found(self, one: int) -> bool:
+        """Whether an id is there, and not deleted."""
+        return one in self._there and not self._is_dead(one)
+
+    async def _insert(self, ids: Array, vectors: Array, source: str, rows: int, tags: Sequence[str]) -> bool:
         nodes = self.nodes
         assert nodes is not None
         if not nodes.room(len(ids)):
-            await self.checkpoint()
+            await self._checkpoint()
+            nodes = self.nodes
+            assert nodes is not None
         first, touched = nodes.count, [np.empty(0, np.int32)]
         for at in range(0, len(ids), self.workers):
             some = np.ascontiguousarray(vectors[at : at + self.workers], np.float32)
-            touched += self._wave(ids[at : at + self.workers], some)
+            touched += self._wave(ids[at : at + self.workers], some, tags[at : at + self.workers])
         changed = np.unique(np.concatenate(touched)).astype(np.int32)
         new = slice(first, nodes.count)
         added = nodes.fresh_vectors[first - nodes.first_fresh : nodes.count - nodes.first_fresh]
         record = Inserted(
             first, nodes.ids[new].tobytes(), added.tobytes(),
             nodes.codes[new].tobytes(), nodes.slots[new].tobytes(), nodes.parents[new].tobytes(), changed.tobytes(),
-            records.packed_lists(nodes.fresh[nodes.fresh_row[changed]]), source, rows,
+            records.packed_lists(nodes.fresh[nodes.fresh_row[changed]]), source, rows, list(tags) if any(tags) else [],
         )  # fmt: skip
         if not await self._commit(record):
             return False
         self.did.inserts += len(ids)
-        if source and rows:
-            self.sources[source] = rows
+        self._came(source, rows)
         return True
+
+    def _came(self, source: str, rows: int) -> None:
+        """How far a source has come; what was known of its line goes (see `vector_index`)."""
+        if source and rows:
+            line = source[: source.index(":", 2) + 1] if source.startswith(LINE) else source
+            self.sources = {name: n for name, n in self.sources.items() if not name.startswith(line)} | {source: rows}
 
     async def _commit(self, record: Record) -> bool:
         data = msgspec.msgpack.encode(record)
@@ -336,13 +422,13 @@ class Navis:
             if not await self.log.append(self.version + 1, data):
                 return False
         except StoreError:  # memory is ahead of what is durable: go back to that
-            await self.reload()
+            await self._reload()
             raise
         self.version += 1
         self.did.log_bytes += len(data)
         return True
 
-    def _wave(self, ids: Array, vectors: Array) -> list[Array]:
+    def _wave(self, ids: Array, vectors: Array, tags: Sequence[str]) -> list[Array]:
         """Walk for several at once, then link one after the other; the lists that changed."""
         config, nodes = self.config, self.nodes
         assert nodes is not None
@@ -357,17 +443,22 @@ class Navis:
         with self.gate.changing():
             nodes.reserve(nodes.count + len(ids))
             peers: list[int] = []
-            for one, vector, (x, code, passed) in zip(ids.tolist(), vectors, walked, strict=True):
-                touched.append(self._link(one, vector, x, code, passed, peers))
+            named = zip(ids.tolist(), tags or [""] * len(ids), strict=True)
+            for name, vector, (x, code, passed) in zip(named, vectors, walked, strict=True):
+                touched.append(self._link(name, vector, x, code, passed, peers))
                 peers.append(nodes.count - 1)
                 self.cache.learn(self.view, x)
                 self._release(x, config.breadth, want)
             while not self._late.empty():
-                self.cache.learn(self.view, self._late.get())
+                generation, late = self._late.get()
+                if generation == self.generation:
+                    self.cache.learn(self.view, late)
             self._look()
         return touched
 
-    def _link(self, one: int, vector: Array, x: Scratch, code: Array, passed: Array, peers: list[int]) -> Array:
+    def _link(
+        self, name: tuple[int, str], vector: Array, x: Scratch, code: Array, passed: Array, peers: list[int]
+    ) -> Array:
         nodes, steps, node = self.nodes, int(x.tally[STEPS]), 0
         assert nodes is not None
         node = nodes.count
@@ -380,12 +471,13 @@ class Navis:
             elif v in exact:
                 some[i] = x.vectors[exact[v]]
         lists = np.concatenate([x.lists[:steps], np.zeros((len(peers), x.lists.shape[1]), np.int32)])
-        nodes.codes[node], nodes.ids[node] = code, one
+        nodes.codes[node] = code
         nodes.fresh_vectors[node - nodes.first_fresh] = vector
         used, chosen = self._linked(node, vector, near, some, lists)
         nodes.used = used
         nodes.slots[node] = self.table.slot_near(nodes.slots[chosen], self.geo.per)
-        nodes.number.add(one, node)
+        nodes.name(node, *name)
+        self.next = max(self.next, name[0] + 1)
         nodes.count += 1
         self._drifted(node, x, passed)
         return np.append(chosen, [np.int32(node), nodes.parents[node]])
@@ -418,12 +510,12 @@ class Navis:
         long = self._seen >= len(self._walks) and hops > np.quantile(self._walks, LONG)
         self._walks[self._seen % len(self._walks)] = hops
         self._seen += 1
-        if not self.config.moving or not (long or self.random.random() < JOINS):
+        if not self.config.moving or not (long or self.random.random() < SHARE):
             return
-        if len(self.entrance.nodes) >= self.entrance.capacity(nodes.count):
+        if len(self.entrance.nodes) >= capacity(nodes.count):
             self.entrance.leave(self._decode)
-            passed = self.entrance.find(prepare(self.centres, x.vectors[0])[0], nodes.codes)[1]
-        self.entrance.join(node, passed, self._decode)
+        self.entrance.join(node, self._table_of(node), nodes.codes, self._decode)
+        self.entrance.rise(nodes.codes, self._table_of, self._decode)
         did.joined += 1
         ball = nodes.fresh[nodes.fresh_row[node], 1 : 1 + nodes.fresh[nodes.fresh_row[node], 0]]
         self.cache.tag(ball, 1)
@@ -434,17 +526,18 @@ class Navis:
 
     async def delete(self, ids: Array) -> int:
         """Forget ids; they are no longer found when it returns. How many there were."""
-        there = [one for one in ids.tolist() if one in self._there and not self._is_dead(one)]
-        record = Deleted(np.array(there, np.int64).tobytes())
-        while there and not await self._commit(record):
-            await self.reload()
-        with self.gate.changing():
-            self._apply(record)
+        async with self._turn:
+            there = [one for one in dict.fromkeys(ids.tolist()) if self._found(one)]
+            record = Deleted(np.array(there, np.int64).tobytes())
+            while there and not await self._commit(record):
+                await self._reload()
+            with self.gate.changing():
+                self._apply(record)
+            await compact(self)
         return len(there)
 
     def _is_dead(self, one: int) -> bool:
-        assert self.nodes is not None
-        return bool(self.nodes.dead[self._there[one]])
+        return bool(self.nodes.dead[self._there[one]])  # type: ignore[union-attr]
 
     def _apply(self, record: Record) -> None:
         """A record of the log, into memory."""
@@ -452,13 +545,14 @@ class Navis:
         assert nodes is not None
         if isinstance(record, Deleted):
             nodes.dead[[self._there[one] for one in array(record.ids, np.int64).tolist()]] = True
+            nodes.lost = int(nodes.dead[: nodes.count].sum())
         if not isinstance(record, Inserted):
             return
         ids, touched = array(record.ids, np.int64), array(record.touched, np.int32)
         first, n = record.first, len(ids)
         nodes.reserve(first + n, nodes.used + len(touched), first + n - nodes.first_fresh)
         new = slice(first, first + n)
-        nodes.ids[new], nodes.codes[new] = ids, array(record.codes, np.uint8, n, len(self.centres))
+        nodes.codes[new] = array(record.codes, np.uint8, n, len(self.centres))
         nodes.slots[new], nodes.parents[new] = array(record.slots, np.int32), array(record.parents, np.int32)
         np.add.at(nodes.children, nodes.parents[new], 1)
         nodes.fresh_vectors[first - nodes.first_fresh : first + n - nodes.first_fresh] = array(
@@ -468,20 +562,24 @@ class Navis:
             nodes.fresh_row[node], nodes.fresh_node[nodes.used] = nodes.used, node
             nodes.used += 1
         nodes.fresh[nodes.fresh_row[touched]] = records.unpacked_lists(record.lists, len(touched), self.config.degree)
-        for node, one in enumerate(ids.tolist(), first):
-            nodes.number.add(one, node)
+        for i, one in enumerate(ids.tolist()):
+            nodes.name(first + i, one, record.tags[i] if record.tags else "")
         nodes.count = first + n
+        self.next = max(self.next, int(ids.max(initial=-1)) + 1)
         self.table.take(nodes.slots[new], self.geo.per)
-        if record.source and record.rows:
-            self.sources[record.source] = record.rows
+        self._came(record.source, record.rows)
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
 
     async def checkpoint(self) -> None:
         """Lay all changes into new pages, and write the state that names them."""
+        async with self._turn:
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
         assert self.nodes is not None
         while not await self._commit(Kept()):
-            await self.reload()
+            await self._reload()
         new = self.table.copy()
         await pages.write_changes(self, new)
         await self._save(new)
@@ -499,6 +597,8 @@ class Navis:
             new.edge_place.tobytes(), new.edge_sum.tobytes(), new.vector_place.tobytes(), new.vector_sum.tobytes(),
             new.fill.tobytes(), np.packbits(nodes.dead[: nodes.count]).tobytes(),
             (self.entrance.nodes.tobytes(), self.entrance.edges.tobytes(), self.entrance.uses.tobytes()), self.sources,
+            self.next, [(e.nodes.tobytes(), e.edges.tobytes(), e.down.tobytes()) for e in self.entrance.levels()[1:]],
+            (list(nodes.tags), nodes.tag[: nodes.count].tobytes()) if len(nodes.tags) > 1 else ([], b""),
         )  # fmt: skip
         await self.log.save_state(self.version, msgspec.msgpack.encode(state))
         if await self.store.head(self.log.state_key(self.version)) is None:

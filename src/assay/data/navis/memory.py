@@ -11,6 +11,16 @@ import numpy as np
 from assay.data.navis.seek import Array
 
 
+class Counters:
+    """What an index did; reads are of pages."""
+
+    def __init__(self) -> None:
+        self.inserts = self.searches = self.insert_reads = self.search_reads = 0
+        self.insert_hops = self.insert_steps = self.cached = self.expanded = 0
+        self.log_bytes = self.checkpoints = self.joined = 0
+        self.flush_reads = self.flush_writes = 0
+
+
 class Gate:
     """Walks pass together; a change waits for them to end, and goes before those that come later.
 
@@ -61,6 +71,8 @@ class Gate:
 class Numbers(Mapping[int, int]):
     """Nodes by their ids: twelve bytes each for those there were, where a dictionary takes a hundred.
 
+    An id that was deleted and came back is its newest node's.
+
     >>> numbers = Numbers(np.array([70, 50]))
     >>> numbers.add(60, 2)
     >>> numbers[50], numbers[60], 65 in numbers, len(numbers)
@@ -77,17 +89,18 @@ class Numbers(Mapping[int, int]):
         self._since[one] = node
 
     def __getitem__(self, one: int) -> int:
-        at = int(np.searchsorted(self._ids, one))
-        if at < len(self._ids) and self._ids[at] == one:
-            return int(self._nodes[at])
-        return self._since[one]
+        if one in self._since:
+            return self._since[one]
+        at = int(np.searchsorted(self._ids, one, side="right")) - 1
+        if at < 0 or self._ids[at] != one:
+            raise KeyError(one)
+        return int(self._nodes[at])
 
     def __iter__(self) -> Iterator[int]:
-        yield from self._ids.tolist()
-        yield from self._since
+        yield from dict.fromkeys([*self._ids.tolist(), *self._since])
 
     def __len__(self) -> int:
-        return len(self._ids) + len(self._since)
+        return sum(1 for _ in self)
 
 
 class Nodes:
@@ -101,9 +114,11 @@ class Nodes:
         self.dead, self.fresh_row = np.empty(0, np.bool_), np.empty(0, np.int32)
         self.fresh, self.fresh_node = np.zeros((lists, degree + 1), np.int32), np.zeros(lists, np.int32)
         self.used = 0  # rows of `fresh`
+        self.lost = 0  # nodes that are dead
         self.first_fresh = 0
         self.fresh_vectors = np.zeros((vectors, width), np.float32)
         self.number = Numbers(self.ids)  # of the node with an id
+        self.tag, self.tags = np.empty(0, np.int32), {"": 0}  # a node's tag, as its place among the names
 
     @property
     def vectors(self) -> Array:
@@ -124,6 +139,7 @@ class Nodes:
             self.slots, self.parents = _longer(self.slots, more, -1), _longer(self.parents, more, -1)
             self.children, self.ids = _longer(self.children, more, 0), _longer(self.ids, more, -1)
             self.dead, self.fresh_row = _longer(self.dead, more, 0), _longer(self.fresh_row, more, -1)
+            self.tag = _longer(self.tag, more, 0)
         if lists > len(self.fresh):
             more = lists - len(self.fresh)
             self.fresh = np.concatenate([self.fresh, np.zeros((more, self.fresh.shape[1]), np.int32)])
@@ -134,6 +150,19 @@ class Nodes:
                 [self.fresh_vectors, np.zeros((more, self.fresh_vectors.shape[1]), np.float32)]
             )
 
+    def name(self, node: int, one: int, tag: str) -> None:
+        """A new node's id and tag; an id's node before it is dead from now on."""
+        if one in self.number and not self.dead[before := self.number[one]]:
+            self.dead[before] = True
+            self.lost += 1
+        self.number.add(one, node)
+        self.ids[node], self.tag[node] = one, self.tags.setdefault(tag, len(self.tags))
+
+    def tagged(self, tag: str) -> Array:
+        """Which nodes have a tag and are not dead."""
+        found: Array = (self.tag[: self.count] == self.tags.get(tag, -1)) & ~self.dead[: self.count]
+        return found
+
     def settle(self) -> None:
         """All changes are in the files."""
         self.fresh_row[self.fresh_node[: self.used]] = -1
@@ -142,7 +171,7 @@ class Nodes:
     @property
     def nbytes(self) -> int:
         """Held for all nodes, changes apart."""
-        per_node = (self.codes, self.slots, self.parents, self.children, self.ids, self.dead, self.fresh_row)
+        per_node = (self.codes, self.slots, self.parents, self.children, self.ids, self.dead, self.fresh_row, self.tag)
         return sum(part.nbytes for part in per_node)
 
 

@@ -151,7 +151,7 @@ async def _write_edges(index: Navis, new: Table, part: Array, lists: Array, vect
     groups, inverse = np.unique(slots // geo.per, return_inverse=True)
     logical = (groups[:, None] * geo.span + np.arange(geo.span)).reshape(-1).astype(np.int64)
     new.edge_place, new.edge_sum = _reach(new.edge_place, new.edge_sum, len(new.fill) * geo.span)
-    images = _read(index, new, new.edge_place[logical])
+    images = _read(index, new, new.edge_place[logical], new.edge_sum[logical])
     rows = (inverse * geo.span).astype(np.int64)
     patch(images, rows, part, np.arange(len(part)), lists, nodes.slots, geo.per, geo.words, geo.list_at, geo.span)
     if vectors is not None:
@@ -172,7 +172,7 @@ async def _write_vectors(index: Navis, new: Table, part: Array, vectors: Array) 
     logical = (groups[:, None] * geo.vector_span + np.arange(geo.vector_span)).reshape(-1).astype(np.int64)
     need = (len(new.fill) * geo.per // geo.vector_per + 1) * geo.vector_span
     new.vector_place, new.vector_sum = _reach(new.vector_place, new.vector_sum, need)
-    images = _read(index, new, new.vector_place[logical])
+    images = _read(index, new, new.vector_place[logical], new.vector_sum[logical])
     rows = (inverse * geo.vector_span).astype(np.int64)
     patch_vectors(images, rows, slots, vectors, geo.vector_per, geo.width, geo.vector_span)
     new.vector_place[logical], new.vector_sum[logical] = await _write(index, new, images), _sums(images)
@@ -183,13 +183,19 @@ def _reach(places: Array, sums: Array, count: int) -> tuple[Array, Array]:
     return np.concatenate([places, np.full(more, -1, np.int64)]), np.concatenate([sums, np.zeros(more, np.uint32)])
 
 
-def _read(index: Navis, table: Table, places: Array) -> Array:
-    """Pages at places; zeros where there is none."""
+def _read(index: Navis, table: Table, places: Array, sums: Array | None = None) -> Array:
+    """Pages at places, checked where their checksums are given; zeros where there is none."""
     images = np.zeros((len(places), WORDS), np.int32)
     for number in np.unique(places[places >= 0] >> FILE).tolist():
         there = np.flatnonzero((places >= 0) & (places >> FILE == number))
         images[there] = index.disk.read(table.files[number], places[there] & _SLOT)
         index.did.flush_reads += len(there)
+    if sums is not None and (bad := (places >= 0) & (_sums(images) != sums)).any():
+        place = int(places[bad][0])
+        raise Damaged(
+            f"page {place & _SLOT} of pages/{table.files[place >> FILE]} is not what was written: restore the index "
+            "from a copy, or build it again"
+        )
     return images
 
 
@@ -223,11 +229,11 @@ async def _retire(index: Navis, new: Table) -> None:
     others = [i for i, name in enumerate(new.files) if name != index.mine.name]
     if len(new.files) > MOST_FILES:
         least = min(others, key=lambda i: live[i])
-        for places, _ in both:
+        for places, sums in both:
             moved = np.flatnonzero((places >= 0) & (places >> FILE == least))
             for first in range(0, len(moved), AT_ONCE):
                 some = moved[first : first + AT_ONCE]
-                places[some] = await _write(index, new, _read(index, new, places[some]))
+                places[some] = await _write(index, new, _read(index, new, places[some], sums[some]))
         live[least] = 0
     kept = [i for i, name in enumerate(new.files) if live[i] or name == index.mine.name]
     number = np.full(len(new.files) + 1, -1, np.int64)
@@ -258,11 +264,49 @@ def lists(index: Navis, wanted: Array) -> Array:
     for part in np.array_split(np.flatnonzero(rows < 0), max(len(wanted) // AT_ONCE, 1)):
         slots = nodes.slots[wanted[part]].astype(np.int64)
         logical = ((slots // geo.per) * geo.span)[:, None] + np.arange(geo.span)
-        images = _read(index, index.table, index.table.edge_place[logical.reshape(-1)])
+        flat = logical.reshape(-1)
+        images = _read(index, index.table, index.table.edge_place[flat], index.table.edge_sum[flat])
         images = images.reshape(len(part), geo.span * WORDS)
         at = ((slots % geo.per) * geo.words + geo.list_at)[:, None] + np.arange(geo.degree + 1)
         out[part] = np.take_along_axis(images, at, axis=1) if len(part) else out[part]
     return out
+
+
+def vectors(index: Navis, wanted: Array) -> Array:
+    """Nodes' vectors, wherever they are."""
+    nodes, geo, table = index.nodes, index.geo, index.table
+    assert nodes is not None
+    out = np.empty((len(wanted), geo.width), np.float32)
+    fresh = wanted >= nodes.first_fresh
+    out[fresh] = nodes.fresh_vectors[wanted[fresh] - nodes.first_fresh]
+    per, span, words = (geo.per, geo.span, geo.words) if geo.packed else (geo.vector_per, geo.vector_span, geo.width)
+    places, sums = (
+        (table.edge_place, table.edge_sum) if geo.packed else (table.vector_place, table.vector_sum)
+    )  # fmt: skip
+    for part in np.array_split(np.flatnonzero(~fresh), max(len(wanted) // AT_ONCE, 1)):
+        slots = nodes.slots[wanted[part]].astype(np.int64)
+        flat = ((slots // per * span)[:, None] + np.arange(span)).reshape(-1)
+        images = _read(index, table, places[flat], sums[flat]).reshape(len(part), span * WORDS)
+        at = (slots % per * words)[:, None] + np.arange(geo.width)
+        out[part] = np.take_along_axis(images, at, axis=1).view(np.float32) if len(part) else out[part]
+    return out
+
+
+def nearest_of(index: Navis, some: Array, queries: Array, k: int) -> tuple[Array, Array]:
+    """Of some nodes those nearest to each query, and how far, by looking at each; -1 and infinity behind the last.
+
+    For where a walk would pass others only, and to tell what walks find.
+    """
+    near = np.full((len(queries), k), -1, np.int32)
+    far = np.full((len(queries), k), np.inf, np.float32)
+    for part in np.array_split(some, len(some) // CHUNK + 1):
+        rows = vectors(index, part)
+        for i, query in enumerate(queries):
+            both = np.concatenate([far[i], ((rows - query) ** 2).sum(axis=1)])
+            names = np.concatenate([near[i], part])
+            order = np.lexsort((names, both))[:k]
+            near[i], far[i] = names[order], both[order]
+    return near, far
 
 
 # -------------------------------------------------------------------------------------------------------- the state
@@ -354,6 +398,7 @@ def check(index: Navis) -> list[Violation]:
     reached = breadth_first(every, index.root)
     if len(reached) < nodes.count:
         wrong.append(Violation("every node can be reached", f"{nodes.count - len(reached)} of {nodes.count} cannot"))
-    if len(nodes.number) != nodes.count or len(np.unique(nodes.slots[: nodes.count])) != nodes.count:
+    live = nodes.ids[: nodes.count][~nodes.dead[: nodes.count]]
+    if len(np.unique(live)) != len(live) or len(np.unique(nodes.slots[: nodes.count])) != nodes.count:
         wrong.append(Violation("every node has an id and a place of its own", f"{nodes.count} nodes"))
     return wrong

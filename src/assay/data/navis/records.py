@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from assay.data.navis.entrance import Entrance
 from assay.data.navis.seek import Array
 
 
@@ -21,8 +22,8 @@ class Config(msgspec.Struct, frozen=True):
     width: int
     degree: int = 32
     breadth: int = 96  # of the list, for insertions
-    search: int = 64  # and for searches
-    alpha: float = 1.2
+    search: int = 128  # and for searches
+    alpha: float = 1.05  # more fills the lists of near-duplicates with each other
     beam: int = 4
     exact: int = 10
     rerank: int = 4
@@ -30,6 +31,8 @@ class Config(msgspec.Struct, frozen=True):
     packed: bool = False  # a node's vector before its edges, as DiskANN lays it
     moving: bool = True  # the entrance follows the data
     aware: bool = True  # the cache holds lists near the entrance; False: pages, the latest used
+    metric: str = "l2"  # what vectors are near by, see `metrics`
+    longest: float = 0.0  # of vectors under the inner product
 
 
 class Inserted(msgspec.Struct, frozen=True, tag="insert", array_like=True):
@@ -45,6 +48,7 @@ class Inserted(msgspec.Struct, frozen=True, tag="insert", array_like=True):
     lists: bytes
     source: str = ""
     rows: int = 0
+    tags: list[str] = []  # one a node, where any has one
 
 
 class Deleted(msgspec.Struct, frozen=True, tag="delete", array_like=True):
@@ -75,9 +79,23 @@ class State(msgspec.Struct, array_like=True):
     dead: bytes
     entrance: tuple[bytes, bytes, bytes]
     sources: dict[str, int]
+    next: int = 0  # above all ids that ever were
+    above: list[tuple[bytes, bytes, bytes]] = []  # the entrance's higher levels: nodes, edges, places below
+    tags: tuple[list[str], bytes] = ([], b"")  # names, and each node's by its place among them
 
 
 Record = Inserted | Deleted | Kept
+
+
+def entrance(state: State) -> Entrance:
+    """Where walks begin, as it was written."""
+    made: Entrance | None = None
+    for nodes, edges, down in reversed(state.above):
+        some = array(nodes, np.int32)
+        made = Entrance(some, array(edges, np.int32, len(some), -1), above=made, down=array(down, np.int32))
+    nodes, edges, uses = state.entrance
+    some = array(nodes, np.int32)
+    return Entrance(some, array(edges, np.int32, len(some), -1), array(uses, np.int64), made)
 
 
 def packed_lists(lists: Array) -> bytes:

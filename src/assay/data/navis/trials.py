@@ -25,14 +25,14 @@ from assay.record.timing import Gauge
 
 T = TypeVar("T")
 OURS, PACKED, RAM = "navis", "packed", "usearch"
-DESIGNS: dict[str, dict[str, bool]] = {
+DESIGNS: dict[str, dict[str, Any]] = {
     PACKED: {"packed": True, "moving": False, "aware": False},  # DiskANN's nodes, inserted in place: OdinANN's way
     "layout": {"packed": False, "moving": False, "aware": False},
     "entrance": {"packed": True, "moving": True, "aware": False},
     "cache": {"packed": True, "moving": False, "aware": True},
     OURS: {"packed": False, "moving": True, "aware": True},
 }
-DEGREE, BREADTH, SEARCH = 32, 64, 64
+DEGREE, BREADTH, SEARCH, ALPHA = 32, 64, 64, 1.05
 K = 10
 SLICES = 4
 CACHE = 0.05  # of the bytes of all edge lists
@@ -55,10 +55,10 @@ class Contender(Protocol):
 class OnDisk:
     """An index in a folder of its own."""
 
-    def __init__(self, base: building.Base, vectors: Array, total: int, design: dict[str, bool], seed: int) -> None:
+    def __init__(self, base: building.Base, vectors: Array, total: int, design: dict[str, Any], seed: int) -> None:
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         width, degree = vectors.shape[1], base.lists.shape[1] - 1
-        config = Config(width, degree=degree, breadth=BREADTH, search=SEARCH, **design)
+        config = Config(width, degree=degree, breadth=BREADTH, search=SEARCH, alpha=ALPHA, **design)
         self.index = Navis(
             int(CACHE * total * 4 * (degree + 1)), BUFFER * (4 * width + 8 * 4 * (degree + 1)), workers=4
         )
@@ -150,7 +150,7 @@ def warm(width: int, designs: tuple[str, ...] = tuple(DESIGNS)) -> None:
 
 def begin(vectors: Array, seed: int) -> building.Base:
     """What every design begins with."""
-    return building.base(vectors, DEGREE, BREADTH, 1.2, seed)
+    return building.base(vectors, DEGREE, BREADTH, ALPHA, seed)
 
 
 def trial(width: int, base: int, inserts: int, queries: int, every: bool, seed: int) -> dict[str, dict[str, Any]]:

@@ -242,7 +242,7 @@ def _against(column: str, slow: tuple[str, ...], fast: str) -> Measure:
         cases = {}
         speeds = rows(table, {"experiment": "speed"})
         if fast not in speeds["tool"].to_list():
-            raise NotMeasured(f"{fast} is not installed; pip install -r benchmarks/envs/orbax.txt")
+            raise NotMeasured(f"{fast} is not installed: pip install orbax-checkpoint jax")
         for megabytes, arrays in _states(table):
             where = {"experiment": "speed", "megabytes": megabytes, "arrays": arrays}
             means = {

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
+import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from assay.data.interface import Store
@@ -18,15 +23,22 @@ from assay.data.orbax.reading import Target, target
 from assay.data.orbax.tree import Leaf, Part, Sharded, as_bytes, as_kind, flatten, joined, torch, unflatten
 from assay.data.orbax.writing import Stage
 from assay.data.store.address import open_store
-from assay.data.store.blocking import background, wait
+from assay.data.store.blocking import background, before_exit, wait
 from assay.record.errors import BadInput
+
+_unseen: set[Handle] = set()  # saves of which nobody has heard yet that they are durable, or why not
 
 
 class Handle:
     """A save under way. It was staged when you got this: the state may change; `wait()` until it is durable."""
 
     def __init__(self, step: int, future: Future[None]) -> None:
-        self.step, self._future = step, future
+        self.step, self._future, self._process = step, future, os.getpid()
+        _unseen.add(self)
+        future.add_done_callback(lambda ended: None if ended.cancelled() or ended.exception() else self._seen())
+
+    def _seen(self) -> None:
+        _unseen.discard(self)
 
     @property
     def durable(self) -> bool:
@@ -34,8 +46,36 @@ class Handle:
         return self._future.done() and self._future.exception() is None
 
     def wait(self) -> None:
-        """Until it is durable; raises what went wrong, if anything did."""
-        self._future.result()
+        """Until it is durable; raises what went wrong, if anything did. A forked process has nothing to wait for."""
+        if self._process == os.getpid():
+            try:
+                self._future.result()
+            finally:
+                if self._future.done():
+                    self._seen()
+
+
+def _written() -> None:
+    """What is under way when the main thread ends is written all the same."""
+    for handle in list(_unseen):
+        if handle._process == os.getpid():
+            wait_for([handle._future])
+
+
+def _told() -> None:
+    """A save that failed and that nobody asked for again: say so, and let the process not end well."""
+    lost = [handle for handle in _unseen if handle._process == os.getpid()]
+    for handle in sorted(lost, key=lambda one: one.step):
+        why = handle._future.exception() if handle._future.done() and not handle._future.cancelled() else "it was ended"
+        print(f"step {handle.step} was not saved: {why}", file=sys.stderr)
+    if lost:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+before_exit(_written)
+atexit.register(_told)
 
 
 class Checkpointer:
@@ -60,28 +100,31 @@ class Checkpointer:
         retention = keep if isinstance(keep, Retention) else Retention(last=keep)
         self.inside = Checkpoints(rank, world, run, retention, incremental)
         self.on_error = on_error
-        self._stage, self._handle = Stage(), None
+        self._stage, self._handle, self._turn = Stage(), None, threading.RLock()
         wait(self.inside.open(open_store(str(store)) if isinstance(store, str | Path) else store))
-        atexit.register(self._finish)
 
     _handle: Handle | None
 
     def save(self, step: int, tree: Any, *, meta: Mapping[str, Any] | None = None, metric: float | None = None) -> None:
         """Save a tree; durable when it returns. An error of an earlier :meth:`save_async` is raised here."""
-        self.wait()
-        leaves, skeleton = flatten(tree)
-        wait(self._saved(step, leaves, skeleton, meta, metric))
+        with self._turn:
+            self.wait()
+            leaves, skeleton = flatten(tree)
+            wait(self._saved(step, leaves, skeleton, _packable(meta), _number(metric)))
 
     def save_async(
         self, step: int, tree: Any, *, meta: Mapping[str, Any] | None = None, metric: float | None = None
     ) -> Handle:
         """Copy the tree and return; it is written meanwhile. The next save waits for it, and raises its error."""
-        self.wait()
-        writing = self._saved(step, *self._staged(tree), meta, metric)
-        future = asyncio.run_coroutine_threadsafe(writing, background())
-        future.add_done_callback(self._ended)
-        self._handle = Handle(step, future)
-        return self._handle
+        with self._turn:  # threads share what is staged
+            self.wait()
+            writing = self._saved(step, *self._staged(tree), _packable(meta), _number(metric))
+            future = asyncio.run_coroutine_threadsafe(writing, background())
+            future.add_done_callback(self._ended)
+            self._handle = handle = Handle(step, future)
+            if not threading.main_thread().is_alive():  # a thread that goes on, or atexit: nobody waits later
+                wait_for([future])
+            return handle
 
     def _staged(self, tree: Any) -> tuple[list[Leaf], Any]:
         """A copy of the tree's arrays, and its skeleton.
@@ -105,11 +148,8 @@ class Checkpointer:
     def wait(self) -> None:
         """Until what :meth:`save_async` began is durable; raises what went wrong, once."""
         handle, self._handle = self._handle, None
-        if handle is not None:
+        if handle in _unseen:
             handle.wait()
-
-    def _finish(self) -> None:
-        self.wait()
 
     def steps(self) -> list[int]:
         """The checkpoints that are complete, oldest first."""
@@ -132,7 +172,7 @@ class Checkpointer:
             _fits(table, held, wanted)
 
         def asked(path: str) -> bool:
-            return wanted(path) and (like is None or path in held or path.startswith(tuple(owners)))
+            return wanted(path) and (like is None or path in held or f"{path}/".startswith(tuple(owners)))
 
         def place(array: Array) -> Sequence[Target] | None:
             return held[array.path](array) if array.path in held else None
@@ -149,6 +189,23 @@ class Checkpointer:
     def drop(self, steps: Iterable[int]) -> None:
         """Let checkpoints go."""
         wait(self.inside.collect(steps))
+
+
+def _packable(meta: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The caller's metadata, if they can be kept."""
+    found = dict(meta or {})
+    try:
+        msgspec.msgpack.encode(found)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadInput(f"meta cannot be kept: {error}; numbers, text, lists and dicts expected") from error
+    return found
+
+
+def _number(metric: Any) -> float | None:
+    try:
+        return None if metric is None else float(metric)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"the metric is {metric!r}; a number expected") from error
 
 
 def _chosen(table: Table, only: Sequence[str]) -> Callable[[str], bool]:
@@ -181,8 +238,10 @@ def _places(tree: Any, keys: tuple[Any, ...] = ()) -> dict[str, Place]:
 
 
 def _owners(tree: Any, keys: tuple[Any, ...] = ()) -> list[str]:
-    """The paths of what loads its state itself: an optimizer that has not stepped yet has no arrays to fill."""
+    """The paths of what takes whatever was saved: an optimizer that has not stepped yet has no arrays to fill."""
     if hasattr(tree, "load_state_dict"):
+        return [joined(keys)]
+    if tree is None or isinstance(tree, bool | int | float | str | bytes | np.generic):
         return [joined(keys)]
     children = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list | tuple) else ()
     return [path for key, child in children for path in _owners(child, (*keys, key))]
@@ -194,9 +253,15 @@ def _in_place(array: Array, like: Any) -> Target | None:
     if str(like.dtype).removeprefix("torch.") != array.dtype or tuple(like.shape) != array.shape:
         return None
     if isinstance(like, np.ndarray):
-        fits = like.flags.c_contiguous and like.flags.writeable
+        fits = type(like) is not np.ma.MaskedArray and like.flags.c_contiguous and like.flags.writeable
         return Target(array, whole, as_bytes(like)) if fits else None
-    if hasattr(like, "device_mesh") or like.device.type != "cpu" or not like.is_contiguous():
+    if (
+        hasattr(like, "device_mesh")
+        or like.is_conj()
+        or like.is_neg()
+        or like.device.type != "cpu"
+        or not like.is_contiguous()
+    ):
         return None
     return Target(array, whole, like.detach().reshape(-1).view(torch().uint8).numpy().data)
 
@@ -233,8 +298,10 @@ def _loaded(like: Any, tree: Any) -> Any:
         filled = {key: _loaded(child, tree[key]) if key in tree else child for key, child in like.items()}
         return filled | {key: child for key, child in tree.items() if key not in like}
     if isinstance(like, list | tuple):
+        if not isinstance(tree, list | tuple) or len(tree) != len(like):
+            raise BadInput(f"a list of {len(like)} is wanted, and {type(tree).__name__} of another length was saved")
         made = [_loaded(child, found) for child, found in zip(like, tree, strict=True)]
-        return type(like)(made)
+        return like._make(made) if hasattr(like, "_make") else type(like)(made)
     if isinstance(like, np.ndarray):
         _same_shape(like, tree)
         if not np.shares_memory(like, np.asarray(tree)):

@@ -1,7 +1,8 @@
-"""States in the files people have: safetensors (also Hugging Face's shards), npz, pt, Orbax's folders, our stores.
+"""States in the files people have: safetensors (also Hugging Face's folders), npz, pt, folders of
+torch.distributed.checkpoint and of Orbax, our stores.
 
-Nothing that is read is ever run: a `.pt` is opened with torch's `weights_only`, and the metadata of a folder of
-torch.distributed.checkpoint, which are a pickle, are refused.
+Nothing that is read is ever run: what torch pickles is read as records (:mod:`assay.data.orbax.torch_files`). What is
+no array (an epoch, arguments, safetensors' `__metadata__`) is kept beside the arrays, as JSON has it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from assay.data.orbax import orbax_files, torch_files
 from assay.data.orbax.checkpointer import Checkpointer
 from assay.data.orbax.tree import Leaf, flatten, itemsize
 from assay.data.store.address import open_store
@@ -36,46 +38,74 @@ def silent(done: int, total: int) -> None:
 
 SAFE = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64",
-    "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool", "C64": "complex64",
+    "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "I64": "int64", "I32": "int32", "I16": "int16",
+    "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+    "C64": "complex64",
 }  # fmt: skip
+INDEX = ".safetensors.index.json"  # how the name of Hugging Face's index ends
 _HEADER = 100 << 20  # bytes of a header that nobody writes on purpose
 AT_ONCE = 16 << 20  # bytes that are written between two words about it
-EXPECTED = "a .safetensors, .npz or .pt, a folder of Hugging Face or Orbax, or a store of ours (FOLDER@STEP) expected"
+EXPECTED = (
+    "a .safetensors, .npz or .pt, a folder of Hugging Face, torch.distributed.checkpoint or Orbax, or a store of ours "
+    "(FOLDER@STEP) expected"
+)
+META = "__metadata__"  # where safetensors and our .npz have what is no array
 
 
-def read(name: str, only: tuple[str, ...] = (), progress: Progress = silent) -> list[Leaf]:
+class State(list[Leaf]):
+    """The arrays of a state, and what lies beside them: values that JSON has, by path."""
+
+    def __init__(self, leaves: Iterable[Leaf] = (), beside: Mapping[str, Any] | None = None) -> None:
+        super().__init__(leaves)
+        self.beside = dict(beside or {})
+
+
+def place_of(name: str) -> tuple[str, str]:
+    """A state's file, folder or store, and the step behind the last @; what is there by the whole name is that.
+
+    >>> place_of("runs/ckpts@1200"), place_of("s3://bucket/run7")
+    (('runs/ckpts', '1200'), ('s3://bucket/run7', ''))
+    """
+    place, at, step = name.rpartition("@")
+    if not at or "/" in step or ("://" not in name and Path(name).exists()):
+        return name, ""
+    return place, step
+
+
+def is_ours(place: str) -> bool:
+    """Whether it is a store of checkpoints."""
+    return "://" in place or (Path(place) / "log").is_dir()
+
+
+def read(name: str, only: tuple[str, ...] = (), progress: Progress = silent) -> State:
     """The arrays of a state, by path; those at or below one of the paths `only`, where it names any."""
-    place, _, step = name.partition("@")
-    if "://" in place or (Path(place) / "log").is_dir():
+    place, step = place_of(name)
+    if is_ours(place):
         return _ours(place, step, only, progress)
-    return chosen(_of_others(name), only)
-
-
-def _of_others(name: str) -> list[Leaf]:
-    place, _, _ = name.partition("@")
-    path = Path(place)
-    if not path.exists():
+    if not Path(place).exists():
         raise unreadable(name, right=EXPECTED)
-    if (path / "model.safetensors.index.json").is_file():
-        return list(_shards(path))
-    if path.suffix == ".safetensors":
-        return list(_safetensors(path))
-    if path.suffix == ".npz":
-        return _npz(path)
-    if path.suffix in (".pt", ".pth", ".bin"):
-        return _pt(path)
-    if (path / ".metadata").is_file():
-        cure = "load it with torch.distributed.checkpoint and save it with assay.data.Checkpointer"
-        raise BadInput(
-            f"{name} is torch's distributed checkpoint, whose metadata are a pickle and could run code; {cure}"
-        )
-    if any((path / mark).exists() for mark in ("_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt")):
-        return _orbax(path)
-    raise BadInput(f"{name} is no state that is known here; {EXPECTED}")
+    return chosen(_READERS[kind_of(Path(place))](Path(place)), only)
 
 
-def _ours(place: str, step: str, only: tuple[str, ...], progress: Progress) -> list[Leaf]:
+def kind_of(path: Path) -> str:
+    """Whose file or folder it is, by its name and what lies in it."""
+    if path.is_dir():
+        if (path / ".metadata").is_file():
+            return "dcp"
+        if (path / "_METADATA").is_file() or (path / "manifest.ocdbt").is_file():
+            return "orbax"
+        if (path / "_CHECKPOINT_METADATA").is_file():
+            return "orbax-items"
+        if any(path.glob("*.safetensors")) or any(path.glob(f"*{INDEX}")):
+            return "hugging-face"
+    elif kind := {".safetensors": "safetensors", ".npz": "npz", ".pt": "pt", ".pth": "pt", ".bin": "pt"}.get(
+        path.suffix
+    ):
+        return kind
+    raise BadInput(f"{path} is no state that is known here; {EXPECTED}")
+
+
+def _ours(place: str, step: str, only: tuple[str, ...], progress: Progress) -> State:
     """From a store of ours, where only what is wanted is read."""
     if step and not step.isdecimal():
         raise BadInput(f"'{step}' is no step; {place}@STEP with a number expected")
@@ -93,7 +123,19 @@ def _ours(place: str, step: str, only: tuple[str, ...], progress: Progress) -> l
     for path, (target, *_) in found.items():
         array = target.array
         leaves.append(Leaf(_name(path), array.kind, array.dtype, array.shape, ((target.box, target.into),), True))
-    return leaves
+    beside = _values(table.skeleton, ()) | table.meta.get(META, {})
+    return State(leaves, {path: value for path, value in beside.items() if _among(path, only)})
+
+
+def _values(node: Any, keys: tuple[Any, ...]) -> dict[str, Any]:
+    """What a skeleton has of numbers and text, by path."""
+    tag, inside = node
+    if tag == "d":
+        return {path: value for key, child in inside for path, value in _values(child, (*keys, key)).items()}
+    if tag in "ltn":
+        children = inside[2] if tag == "n" else inside
+        return {path: value for i, child in enumerate(children) for path, value in _values(child, (*keys, i)).items()}
+    return {"/".join(map(str, keys)): int(inside, 16) if tag == "i" else inside} if tag in "vi" else {}
 
 
 def _name(path: str) -> str:
@@ -109,9 +151,13 @@ def _leaf(path: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> Le
     return Leaf(path, "torch", dtype, shape, ((((0,) * len(shape), shape), data),), True)
 
 
-def _safetensors(path: Path) -> Iterator[Leaf]:
+def _safetensors(path: Path) -> State:
     """By the format's own description: the length of a header, the header in JSON, the bytes."""
-    with path.open("rb") as file:
+    try:
+        opened = path.open("rb")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    with opened as file:
         size = path.stat().st_size
         if size < 8:
             raise BadInput(f"{path} is no safetensors file: it has {size} bytes")
@@ -122,39 +168,94 @@ def _safetensors(path: Path) -> Iterator[Leaf]:
     try:
         header = json.loads(bytes(whole[8 : 8 + length]))
         rows = {name: row for name, row in header.items() if name != "__metadata__"}
+        if strange := sorted({str(row["dtype"]) for row in rows.values()} - set(SAFE)):
+            raise BadInput(f"{path} has numbers of type {', '.join(strange)}, which nothing here reads; cast them")
         found = [(name, SAFE[row["dtype"]], tuple(row["shape"]), *row["data_offsets"]) for name, row in rows.items()]
+        beside = {str(name): value for name, value in (header.get(META) or {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"{path}: its header is not safetensors': {type(error).__name__} {error}") from error
-    body = whole[8 + length :]
+    body, leaves = whole[8 + length :], []
     for name, dtype, shape, start, end in found:
         if not 0 <= start <= end <= len(body) or end - start != math.prod(shape) * itemsize(dtype):
             raise BadInput(f"{path} was cut or is damaged: '{name}' would lie at {start} to {end} of {len(body)} bytes")
-        yield _leaf(name, dtype, shape, body[start:end])
+        leaves.append(_leaf(name, dtype, shape, body[start:end]))
+    return State(leaves, beside)
 
 
-def _shards(folder: Path) -> Iterator[Leaf]:
+def shards(folder: Path) -> dict[str, set[str]]:
+    """Which tensors an index says are in which file of Hugging Face's folder; without an index, its files."""
+    indices = sorted(folder.glob(f"*{INDEX}"))
+    if not indices:
+        return {path.name: set() for path in sorted(folder.glob("*.safetensors"))}
+    said: dict[str, set[str]] = {}
     try:
-        index = json.loads((folder / "model.safetensors.index.json").read_bytes())["weight_map"]
-        files = sorted({Path(name).name for name in index.values()})
+        for path in indices:
+            for tensor, name in json.loads(path.read_bytes())["weight_map"].items():
+                said.setdefault(Path(name).name, set()).add(tensor)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"{folder}: its index is not Hugging Face's: {type(error).__name__} {error}") from error
-    for name in files:
+    return dict(sorted(said.items()))
+
+
+def _hugging_face(folder: Path) -> State:
+    """One or many files of safetensors."""
+    found: dict[str, Leaf] = {}
+    beside: dict[str, Any] = {}
+    for name, tensors in shards(folder).items():
         if not (folder / name).is_file():
             raise unreadable(folder / name, right="the index names it")
-        yield from _safetensors(folder / name)
+        state = _safetensors(folder / name)
+        if absent := tensors - {leaf.path for leaf in state}:
+            raise BadInput(f"{folder / name} has no '{min(absent)}', which the index says; fetch the folder again")
+        if twice := {leaf.path for leaf in state} & set(found):
+            raise BadInput(f"{folder}: '{min(twice)}' is in two of its files; name one of them")
+        found |= {leaf.path: leaf for leaf in state}
+        beside |= state.beside
+    return State(found.values(), beside)
 
 
-def _npz(path: Path) -> list[Leaf]:
+def _npz(path: Path) -> State:
     import zipfile
 
     try:
         with np.load(path, allow_pickle=False) as found:
-            return _named({name: found[name] for name in found.files})
+            beside = json.loads(str(found[META])) if META in found.files and found[META].dtype.kind == "U" else {}
+            return State(_named({name: found[name] for name in found.files if name != META or not beside}), beside)
     except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
         raise BadInput(f"{path} is no npz of plain arrays: {reading.no_array(error)}") from error
 
 
-def _pt(path: Path) -> list[Leaf]:
+def of_torch(named: Iterable[tuple[str, Any]]) -> State:
+    """Values by name, of trees of tensors, numbers and text."""
+    state = State()
+    for name, value in named:
+        _into(state, value, (name,) if name else ())
+    return state
+
+
+def _into(state: State, value: Any, keys: tuple[Any, ...]) -> None:
+    path = "/".join(map(str, keys))
+    if isinstance(value, torch_files.Tensor):
+        state.append(_leaf(path, value.dtype, value.shape, value.data))
+    elif isinstance(value, dict | list) and value:
+        for key, child in value.items() if isinstance(value, dict) else enumerate(value):
+            _into(state, child, (*keys, key))
+    else:
+        state.beside[path] = value
+
+
+def _dcp(folder: Path) -> State:
+    return of_torch(torch_files.contents(torch_files.folder(folder)))
+
+
+def _pt(path: Path) -> State:
+    if torch_files.is_archive(path):
+        return of_torch([("", torch_files.load(path))])
+    return _old_pt(path)
+
+
+def _old_pt(path: Path) -> State:
+    """As torch wrote before 1.6."""
     import pickle
 
     try:
@@ -162,25 +263,35 @@ def _pt(path: Path) -> list[Leaf]:
     except ModuleNotFoundError as error:
         raise BadInput(missing_module(f"reading {path}", error)) from error
     try:
-        return _named(torch.load(path, map_location="cpu", weights_only=True))
+        leaves, skeleton = flatten(torch.load(path, map_location="cpu", weights_only=True))
+        return State([replace(leaf, path=_name(leaf.path)) for leaf in leaves], _values(skeleton, ()))
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         why = " ".join(str(error).split())[:200] or "it ends too early"
         raise BadInput(f"{path} is no state of tensors alone: {why}") from error
 
 
-def _orbax(path: Path) -> list[Leaf]:
-    try:
-        import orbax.checkpoint as ocp
-    except ModuleNotFoundError as error:
-        raise BadInput(f"reading Orbax's folder {path} needs orbax-checkpoint; pip install orbax-checkpoint") from error
-    try:
-        return _named(ocp.PyTreeCheckpointer().restore(path.absolute()))
-    except (ValueError, KeyError, FileNotFoundError) as error:
-        raise BadInput(f"{path} is no whole checkpoint of Orbax: {' '.join(str(error).split())[:200]}") from error
+def _orbax(path: Path) -> State:
+    return State(_leaf(name, dtype, shape, data) for name, dtype, shape, data in orbax_files.contents(path))
+
+
+def _orbax_items(path: Path) -> State:
+    """A step of Orbax's manager: a folder for each item, of which those with arrays are one state."""
+    items = [item for item in sorted(path.iterdir()) if (item / "_METADATA").is_file()]
+    if not items:
+        raise BadInput(f"{path} has no item of Orbax with arrays; name the folder that has a _METADATA")
+    if len(items) == 1:
+        return _orbax(items[0])
+    return State(replace(leaf, path=f"{item.name}/{leaf.path}") for item in items for leaf in _orbax(item))
+
+
+_READERS: dict[str, Callable[[Path], State]] = {
+    "safetensors": _safetensors, "npz": _npz, "pt": _pt, "hugging-face": _hugging_face, "dcp": _dcp, "orbax": _orbax,
+    "orbax-items": _orbax_items,
+}  # fmt: skip
 
 
 def write(path: Path, leaves: list[Leaf], progress: Progress = silent) -> None:
-    """A state as safetensors or npz, by the name's end; whole or not at all."""
+    """A state as safetensors or npz, by the name's end; whole or not at all. What lies beside the arrays goes along."""
     parts: list[memoryview | bytes]
     if path.suffix == ".safetensors":
         parts = list(_as_safetensors(leaves))
@@ -207,9 +318,12 @@ def write(path: Path, leaves: list[Leaf], progress: Progress = silent) -> None:
 
 def _as_safetensors(leaves: list[Leaf]) -> Iterator[memoryview | bytes]:
     names = {ours: theirs for theirs, ours in SAFE.items()}
-    header: dict[str, Any] = {}
+    beside = leaves.beside if isinstance(leaves, State) else {}
+    header: dict[str, Any] = {META: {name: as_text(name, value) for name, value in beside.items()}} if beside else {}
     at = 0
     for leaf in leaves:
+        if leaf.path == META:
+            raise BadInput(f"an array is called {META}, which safetensors keeps for itself; write an .npz")
         if leaf.dtype not in names:
             raise BadInput(f"safetensors has no {leaf.dtype}, which '{leaf.path}' is; write an .npz")
         size = len(leaf.views[0][1])
@@ -222,6 +336,16 @@ def _as_safetensors(leaves: list[Leaf]) -> Iterator[memoryview | bytes]:
     yield from (leaf.views[0][1] for leaf in leaves)
 
 
+def as_text(path: str, value: Any) -> str:
+    """JSON; text as it is."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value)
+    except (TypeError, ValueError):
+        raise BadInput(
+            f"'{path}' is {type(value).__name__}, which JSON has not; name what to write with --only"
+        ) from None
+
+
 def _as_npz(leaves: list[Leaf]) -> bytes:
     import io
 
@@ -231,17 +355,21 @@ def _as_npz(leaves: list[Leaf]) -> bytes:
         leaf.path: as_kind(np.frombuffer(leaf.views[0][1], np.uint8), "numpy", leaf.dtype, leaf.shape)
         for leaf in leaves
     }
+    if isinstance(leaves, State) and leaves.beside:
+        for path, value in leaves.beside.items():
+            as_text(path, value)
+        arrays[META] = np.array(json.dumps(leaves.beside))
     out = io.BytesIO()
     np.savez(out, **arrays)
     return out.getvalue()
 
 
-def chosen(leaves: list[Leaf], only: tuple[str, ...]) -> list[Leaf]:
+def chosen(state: State, only: tuple[str, ...]) -> State:
     """Those at or below one of the paths; all where none is named."""
-    found = [leaf for leaf in leaves if _among(leaf.path, only)]
+    found = [leaf for leaf in state if _among(leaf.path, only)]
     if only and not found:
         raise _nothing(only)
-    return found
+    return State(found, {path: value for path, value in state.beside.items() if _among(path, only)})
 
 
 def _among(path: str, only: tuple[str, ...]) -> bool:

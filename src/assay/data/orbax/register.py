@@ -47,11 +47,16 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    """The checkpoints there are, how many collections there were, and what the last one condemned."""
+    """The checkpoints there are as they were saved, how many collections there were, and what the last condemned."""
 
     steps: dict[int, Saved] = {}
     collections: int = 0
     condemned: list[str] = []
+
+    @property
+    def newest(self) -> int:
+        """The step that was saved last."""
+        return next(reversed(self.steps))
 
 
 def fold(state: State, record: Record) -> State:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from assay.data.engine.segments import SegmentBlob, checksum
 from assay.data.interface import Store
 from assay.data.orbax.pieces import Piece, cut
 from assay.data.orbax.tree import Box, Leaf
+from assay.data.store.blocking import Lasting
 from assay.data.store.direct import BLOCK, aligned, touch
 
 SMALLEST, LARGEST = 32 << 20, 128 << 20  # bytes of one object; in between, a state has about sixteen
@@ -160,7 +160,7 @@ def share_out(lots: list[Lot], work: Callable[[Lot], None], threads: int) -> Non
         for lot in left:
             work(lot)
 
-    with ThreadPoolExecutor(max(threads - 1, 1)) as pool:
+    with Lasting(max(threads - 1, 1)) as pool:
         others = [pool.submit(take) for _ in range(threads - 1)]
         take()
         for one in others:

@@ -242,9 +242,10 @@ NETWORK = 25e9  # bytes/s an APU: HPE Slingshot, a port of 200 Gb/s each
 def scaling(parts: int, size: int, width: int, k: int, seed: int) -> dict[str, dict[str, Any]]:
     """Seconds of the paper's builds on its machines, from the distances and bytes a point of small real ones.
 
-    A part's own graph takes a + b log2(points) distances a point, a round of the tree c + d log2(parts of the group):
-    fitted to builds that were counted. A distance takes the time to read a row from an APU's memory, a row of another
-    part the time to send it; a part is pulled while the one before is searched.
+    By the tree, which is how the digest was read because with all pairs more APUs hardly help, and by all pairs. A
+    part's own graph takes a + b log2(points) distances a point, a round of the tree c + d log2(parts of the group), one
+    of all pairs as many as another: fitted to builds that were counted. A distance takes the time to read a row from an
+    APU's memory, a row of another part the time to send it; a part is pulled while the one before is searched.
     """
     sizes = np.array([size // 4, size // 2, size, 2 * size])
     grown = [descend(points(int(m), width, seed), k, seed=seed).distances / m for m in sizes]
@@ -253,21 +254,26 @@ def scaling(parts: int, size: int, width: int, k: int, seed: int) -> dict[str, d
     with scratch() as folder:
         np.save(folder / "points.npy", rows)
         bench = _Bench(Recipe(len(rows), width, k, parts, "euclidean", TREE, seed, ""), folder / "points.npy")
-        _, facts = bench.refined(TREE, Effort())
-    each = np.array([one["by_round"] for one in facts]).sum(axis=0) / len(rows)  # round × (searched, followed)
-    number = np.arange(len(each))
-    searched = np.polyfit(number, each[:, 0], 1)
-    followed = np.polyfit(number[1:], each[1:, 1], 1)
+        counted = {
+            refine: np.array([one["by_round"] for one in bench.refined(refine, Effort())[1]]).sum(axis=0) / len(rows)
+            for refine in (TREE, ALL_PAIRS)
+        }  # round × (searched, followed)
     read = 4 * width / device("mi300x").mem_bw
     found = {}
-    for total, several in APUS.items():
-        for apus in several:
-            mine = float(total) / apus
-            seconds = mine * np.polyval(own, np.log2(mine)) * read
-            for turn in range(int(np.log2(apus))):
-                search = max(float(np.polyval(searched, turn)), 0.0) * read
-                seconds += mine * max(search, (4 * width + 8 * k) / NETWORK)
-                follow = max(float(np.polyval(followed, turn)), 0.0) if turn else 0.0
-                seconds += mine * follow * max(read, 4 * width / NETWORK)
-            found[f"{total} on {apus}"] = {"points": total, "apus": apus, "seconds": float(seconds)}
+    for refine, each in counted.items():
+        number = np.arange(len(each))
+        searched = np.polyfit(number, each[:, 0], 1) if refine == TREE else [each[:, 0].mean()]
+        followed = np.polyfit(number[1:], each[1:, 1], 1) if refine == TREE else [each[:, 1].mean()]
+        for total, several in APUS.items():
+            for apus in several:
+                mine = float(total) / apus
+                seconds = mine * np.polyval(own, np.log2(mine)) * read
+                for turn in range(int(np.log2(apus)) if refine == TREE else apus - 1):
+                    search = max(float(np.polyval(searched, turn)), 0.0) * read
+                    seconds += mine * max(search, (4 * width + 8 * k) / NETWORK)
+                    follow = max(float(np.polyval(followed, turn)), 0.0) if turn else 0.0
+                    seconds += mine * follow * max(read, 4 * width / NETWORK)
+                found[f"{refine}, {total} on {apus}"] = {
+                    "refine": refine, "points": total, "apus": apus, "seconds": float(seconds),
+                }  # fmt: skip
     return found

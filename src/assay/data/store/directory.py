@@ -50,7 +50,7 @@ class DirStore(Store):
 
     def __init__(self, root: str | Path, *, fsync: bool = True) -> None:
         self.root, self.fsync = Path(root), fsync
-        self._numbers = itertools.count()
+        self._numbers, self._mark = itertools.count(), os.urandom(4).hex()  # hosts that share a folder share pids, too
         self._aside = self.root / ASIDE
         try:
             self._aside.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ class DirStore(Store):
 
     def _put(self, key: str, data: Buffer | Sequence[Buffer], if_absent: bool) -> Meta:
         path = self.root / key
-        aside = self._aside / f"{os.getpid()}-{id(self)}-{next(self._numbers)}"
+        aside = self._aside / f"{os.getpid()}-{self._mark}-{next(self._numbers)}"
         try:
             size = self._write(aside, [data] if isinstance(data, bytes | bytearray | memoryview) else data)
             self._make_folder(path.parent)

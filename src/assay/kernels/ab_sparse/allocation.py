@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from assay.kernels.engine.arrays import plain
 from assay.record.errors import BadInput
 
 SIZES = (8, 16, 32, 64, 128)
@@ -97,8 +98,9 @@ def total(recall: ArrayLike, chosen: ArrayLike, sizes: Sequence[int] = SIZES) ->
 
 def _problem(recall: ArrayLike, sizes: Sequence[int], mean: int) -> tuple[Ints, Ints, int]:
     """Gains as whole numbers, what each size costs in largest blocks, and how many there are to spend."""
-    found = np.asarray(recall, np.float64)
-    if list(sizes) != sorted(set(sizes)) or any(size < 1 or size & (size - 1) for size in sizes):
+    found = plain(recall, "recall", "biuf").astype(np.float64)
+    sizes = plain(sizes, "sizes", "iu").ravel().tolist()
+    if sizes != sorted(set(sizes)) or any(size < 1 or size & (size - 1) for size in sizes):
         raise BadInput(f"sizes must rise and be powers of two, got {', '.join(map(str, sizes))}")
     if mean not in sizes:
         raise BadInput(f"mean {mean} is none of the sizes {', '.join(map(str, sizes))}")

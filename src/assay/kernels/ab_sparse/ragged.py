@@ -20,6 +20,7 @@ from assay.kernels.ab_sparse import blocks
 from assay.kernels.ab_sparse.allocation import SIZES
 from assay.kernels.ab_sparse.blocks import GROUP, Floats, Frame, Ints
 from assay.kernels.ab_sparse.carry import Carry, learnt
+from assay.kernels.engine.arrays import number, plain, singles
 from assay.record.errors import BadInput
 from assay.sim.compiled import njit
 
@@ -60,10 +61,13 @@ def prepare(
     >>> prepare(k, k, [8, 128]).summaries.shape
     (1, 51, 16)
     """
-    k, v = (np.ascontiguousarray(x, np.float32) for x in (keys, values))
-    each = np.asarray(sizes, np.int64)
+    k, v, each = singles(keys, "keys"), singles(values, "values"), plain(sizes, "sizes", "iu").astype(np.int64)
     if k.ndim != 4 or k.shape != v.shape or each.shape != (k.shape[1],):
         raise BadInput(f"keys {list(k.shape)}, values {list(v.shape)} and {each.size} sizes do not go together")
+    if not (k.size and len(each)):
+        raise BadInput(f"keys {list(k.shape)} are empty: there is nothing to attend to")
+    if each.min() < 1 or each.max() > GROUP or (each & (each - 1)).any():
+        raise BadInput(f"sizes must be powers of two up to {GROUP}, got {', '.join(map(str, each.tolist()))}")
     if bits not in (4, 32):
         raise BadInput(f"summaries here have 4 or 32 bits a number, not {bits}")
     where = blocks.frame(k.shape[2], max(int(each.max()), SIZES[-1]))
@@ -89,7 +93,7 @@ def prepare(
 
 def _carries(queries: ArrayLike, heads: int, width: int) -> list[Carry | None]:
     """How to round for each head, by the calibration queries that share it."""
-    q = np.asarray(queries, np.float32)
+    q = singles(queries, "queries")
     if q.ndim != 3 or not q.size or q.shape[1] % heads or q.shape[2] != width:
         raise BadInput(f"calibration queries must be [steps, a multiple of {heads}, {width}], got {list(q.shape)}")
     each = q.reshape(len(q), heads, -1, width)
@@ -105,11 +109,13 @@ def decode(cache: Ragged, queries: ArrayLike, budget: int) -> Floats:
     >>> out.shape
     (1, 4, 16)
     """
-    q = np.ascontiguousarray(queries, np.float32)
+    if not isinstance(cache, Ragged):
+        raise BadInput(f"a cache of summarise_kv's expected, not {type(cache).__name__}")
+    q, budget = singles(queries, "queries"), min(number(budget, "budget", 0), cache.where.body)
     heads, width = cache.keys.shape[1], cache.keys.shape[3]
     if q.ndim != 3 or len(q) != len(cache.keys) or q.shape[1] % heads or q.shape[2] != width:
         raise BadInput(f"queries must be [{len(cache.keys)}, a multiple of {heads}, {width}], got {list(q.shape)}")
-    counts = np.minimum(budget, cache.where.body) // cache.sizes
+    counts = budget // cache.sizes
     chosen, begin = choose(cache, q, counts)
     return attend(cache, q, np.arange(len(q)), chosen, begin)[0]
 

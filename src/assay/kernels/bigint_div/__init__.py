@@ -49,7 +49,7 @@ __all__ = ["DividedByZero", "divide", "divide_limbs", "gcd", "mulmod", "multiply
 
 evidence = Evidence.REAL
 use_when = "Thousands of quotients of 2^13 to 2^18 bits are wanted and a GPU is at hand, or no GMP is."
-avoid_when = "Few or short numbers; or a processor with GMP, two to five times as fast a core from 2^15 bits on."
+avoid_when = "Few or short numbers; or a processor with GMP, four times as fast a core at 2^15 bits, twice at 2^18."
 own_input = "assay compare kernels --divide examples/pairs.csv"
 references = (
     "Watt, arXiv:2304.01753: whole shifted inverses by Newton's iteration without fractions.",
@@ -145,7 +145,7 @@ def _h200(method: str) -> dict[int, dict[str, Any]]:
         if row["method"] == method and (row["bits"] not in found or row["seconds"] < found[row["bits"]]["seconds"]):
             found[row["bits"]] = row
     if not found:
-        raise NotMeasured("not here: benchmarks/h200_bigint_div.py measures it on an H200")
+        raise NotMeasured("measured on an H200 only, and no rows of one are stored")
     return found
 
 
@@ -186,7 +186,7 @@ def _batches(table: pl.DataFrame) -> Estimate:
         if bits in division and bits in gmp
     ]
     if not held:
-        raise NotMeasured("not here: benchmarks/h200_bigint_div.py measures it on an H200")
+        raise NotMeasured("measured on an H200 only, and no rows of one are stored")
     return intervals.clopper_pearson(sum(held), len(held))
 
 

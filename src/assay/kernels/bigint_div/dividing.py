@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from assay.kernels.bigint_div import layout, limbs
 from assay.kernels.bigint_div.layout import Limbs
 from assay.kernels.engine import cuda
+from assay.kernels.engine.arrays import plain as plain_array
 from assay.record.errors import BadInput
 
 SOURCE = Path(__file__).with_name("divide.cu")
@@ -115,18 +116,28 @@ def divide_limbs(u: Limbs, v: Limbs, device: str = "auto") -> Divided:
 
 
 def _rows(a: Any, name: str) -> Limbs:
+    if isinstance(a, np.ma.MaskedArray):
+        plain_array(a, name)
     if not isinstance(a, np.ndarray) or a.ndim != 2 or a.dtype != np.uint32 or not a.shape[1]:
         raise BadInput(f"{name} is no array of 32-bit limbs: give uint32, a number a row, the least limb first")
     rows: Limbs = np.array(a, order="C") if not (a.flags.c_contiguous and a.flags.writeable) else a
     return rows
 
 
-def _naturals(values: Iterable[Any], name: str) -> list[int]:
+def _whole(values: Any, name: str) -> list[int]:
+    """A row of whole numbers as Python's own, or one line that says which is none."""
     made = []
+    if isinstance(values, np.ndarray):
+        values = plain_array(values, name, "iu").tolist()
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise BadInput(f"{name} is {type(values).__name__}, not a list of whole numbers")
     for at, value in enumerate(values):
         if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
             raise BadInput(f"{name}[{at}] is {type(value).__name__}, not a whole number")
-        made.append(operator.index(value))
+        try:
+            made.append(operator.index(value))
+        except TypeError:  # a tensor of floats has the method, too
+            raise BadInput(f"{name}[{at}] is {value!r}, not a whole number") from None
     return made
 
 
@@ -163,11 +174,11 @@ def divide(u: Any, v: Any, device: str = "auto") -> Any:
     if isinstance(u, np.ndarray) and u.ndim == 2:
         found = divide_limbs(u, v, device)
         return found.q, found.r
-    if hasattr(u, "__index__"):
+    if _is_number(u):
         (q,), (r,) = divide([u], [v], device)
         return q, r
-    dividends = _naturals(u, "u")
-    divisors = _naturals([v] * len(dividends) if hasattr(v, "__index__") else v, "v")
+    dividends = _whole(u, "u")
+    divisors = _whole([v], "v") * len(dividends) if _is_number(v) else _whole(v, "v")
     if len(dividends) != len(divisors):
         raise BadInput(f"{len(dividends)} dividends, but {len(divisors)} divisors")
     if 0 in divisors:
@@ -184,6 +195,11 @@ def divide(u: Any, v: Any, device: str = "auto") -> Any:
         for i, q, r in zip(group, layout.numbers_of(found.q), layout.numbers_of(found.r), strict=True):
             quotients[i], remainders[i] = _signed(dividends[i], divisors[i], q, r)
     return quotients, remainders
+
+
+def _is_number(x: Any) -> bool:
+    """Whether it stands for one whole number; arrays say so of themselves, and mean those without dimensions."""
+    return hasattr(x, "__index__") and not getattr(x, "ndim", 0)
 
 
 def plain(u: int, v: int) -> bool:
@@ -216,6 +232,7 @@ def multiply(a: Sequence[int], b: Sequence[int]) -> list[int]:
     >>> multiply([3, 10**20], [5, 10**20]) == [15, 10**40]
     True
     """
+    a, b = _whole(a, "a"), _whole(b, "b")
     if len(a) != len(b):
         raise BadInput(f"{len(a)} first factors, but {len(b)} second ones")
     if any(x < 0 for x in (*a, *b)):
@@ -247,7 +264,7 @@ def gcd(a: Sequence[int], b: Sequence[int]) -> list[int]:
     >>> gcd([12, 7, 0], [18, 0, 0])
     [6, 7, 0]
     """
-    x, y = [abs(value) for value in _naturals(a, "a")], [abs(value) for value in _naturals(b, "b")]
+    x, y = [abs(value) for value in _whole(a, "a")], [abs(value) for value in _whole(b, "b")]
     if len(x) != len(y):
         raise BadInput(f"{len(x)} first numbers, but {len(y)} second ones")
     while left := [i for i, value in enumerate(y) if value]:

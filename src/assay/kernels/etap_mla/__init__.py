@@ -60,7 +60,7 @@ references = (
 )
 OURS = "etap"
 BY_HAND = "transposed by hand"  # by_hand.FORM, which needs torch
-ABSENT = "measured on an H200 by benchmarks/h200_etap_mla.py; its rows are not in this copy"
+ABSENT = "measured on an H200 only, and no rows of one are stored"
 
 # ------------------------------------------------------------------------------------------ the comparison
 
@@ -402,7 +402,7 @@ def _here(rival: str) -> measures.Measure:
     return measure
 
 
-NONE = "{} is not installed on the H200 that measures; where it is, add it to rivals() of benchmarks/h200_etap_mla.py"
+NONE = "{} was not installed on the H200 whose rows are stored"
 claims = [
     Claim("flashmla", _longest("padded")),
     Claim("fa3", _longest("fa3", NONE.format("FlashAttention-3"))),

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numba import prange
 
+from assay.kernels.engine.arrays import plain, team
 from assay.kernels.etap_mla.plan import Plan, plan
 from assay.record.errors import BadInput
 from assay.sim.compiled import njit
@@ -168,7 +169,7 @@ def decode(problem: Problem, made: Plan, rounded: bool = False) -> Any:
 
 def problem(query: Any, latent: Any, lengths: Any = None, scale: float | None = None, page: int = 64) -> Problem:
     """A problem from latents that lie side by side, [batch, length, 576], cut into pages in order."""
-    query, latent = np.asarray(query), np.asarray(latent)
+    query, latent = plain(query, "the query"), plain(latent, "the latents")
     if latent.ndim != 3 or latent.shape[2] != WIDTH or not latent.size:
         raise BadInput(f"the latents should be [batch, length, {WIDTH}] and not empty, not {list(latent.shape)}")
     if query.ndim != 3 or query.shape[::2] != (len(latent), WIDTH) or not query.size:
@@ -176,7 +177,7 @@ def problem(query: Any, latent: Any, lengths: Any = None, scale: float | None = 
     if query.dtype.kind != "f" or latent.dtype.kind != "f":
         raise BadInput(f"query and latents should be floats, not {query.dtype} and {latent.dtype}")
     batch, longest, _ = latent.shape
-    lengths = np.full(batch, longest) if lengths is None else np.asarray(lengths)
+    lengths = np.full(batch, longest) if lengths is None else plain(lengths, "the lengths")
     if lengths.shape != (batch,) or lengths.dtype.kind not in "iu" or lengths.min() < 0 or lengths.max() > longest:
         raise BadInput(f"the lengths should be {batch} whole numbers from 0 to {longest}")
     scale = WIDTH**-0.5 if scale is None else float(scale)
@@ -184,12 +185,13 @@ def problem(query: Any, latent: Any, lengths: Any = None, scale: float | None = 
         raise BadInput(f"the scale should be a number above 0, not {scale}")
     each = -(-longest // page)
     cache = np.zeros((batch, each * page, WIDTH), np.float32)
-    cache[:, :longest] = latent
+    with np.errstate(over="ignore"):  # what single precision does not hold is noticed below
+        cache[:, :longest], single = latent, query.astype(np.float32)
     live = np.arange(longest) < lengths[:, None]
-    if not (np.isfinite(query).all() and np.isfinite(np.where(live[..., None], latent, 0)).all()):
-        raise BadInput("query and latents before a sequence's end should be finite")
+    if not (np.isfinite(single).all() and np.isfinite(np.where(live[..., None], cache[:, :longest], 0)).all()):
+        raise BadInput("query and latents before a sequence's end should be finite in single precision")
     table = np.arange(batch * each, dtype=np.int32).reshape(batch, each)
-    return Problem(query.astype(np.float32), cache.reshape(-1, page, WIDTH), table, lengths.astype(np.int32), scale)
+    return Problem(single, cache.reshape(-1, page, WIDTH), table, lengths.astype(np.int32), scale)
 
 
 def mla_decode(query: Any, latent: Any, lengths: Any = None, scale: float | None = None, threads: int = 0) -> Any:
@@ -202,7 +204,5 @@ def mla_decode(query: Any, latent: Any, lengths: Any = None, scale: float | None
     >>> mla_decode(q, c, lengths=[2]).shape, float(mla_decode(q, c, lengths=[2]).max())
     ((1, 2, 512), 1.0)
     """
-    import numba
-
     asked = problem(query, latent, lengths, scale)
-    return decode(asked, plan(asked.lengths, threads or numba.get_num_threads(), BLOCK))
+    return decode(asked, plan(asked.lengths, team(threads), BLOCK))

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -186,6 +187,16 @@ def collect(products: Any, gap: int, size: tuple[int, int], scheme: Scheme, out:
     return not odd.any()
 
 
+# A product by a scheme takes all cores, a workspace, and OpenBLAS's one setting of how many threads it uses. Threads
+# that want one take turns: two at once would write into each other's sums, and gain nothing if they did not.
+_TURN = threading.RLock()
+
+
+def turn() -> AbstractContextManager[object]:
+    """To be held by the one thread of this process that multiplies by a scheme, or measures what one takes."""
+    return _TURN
+
+
 class Workspace:
     """Room that is kept between calls: fresh pages cost as much as a pass over them."""
 
@@ -207,12 +218,13 @@ class Workspace:
 
 def multiply(a: Any, b: Any, scheme: Scheme, out: Any, space: Workspace, weights: list[Any] | None = None) -> bool:
     """The product by a scheme into `out`; whether every entry is finite. `weights` are B's sums, made before."""
-    left = combined(a, scheme.u, scheme.m, scheme.k, space.room("a", a.dtype))
-    right = weights or combined(b, scheme.v, scheme.k, scheme.n, space.room("b", b.dtype))
-    size = left[0].shape[0], right[0].shape[1]
-    products, gap, each = room_for(scheme.rank, *size, a.dtype, space.room("products", a.dtype))
-    vendor(list(zip(left, right, each, strict=True)))
-    return collect(products, gap, size, scheme, out)
+    with turn():
+        left = combined(a, scheme.u, scheme.m, scheme.k, space.room("a", a.dtype))
+        right = weights or combined(b, scheme.v, scheme.k, scheme.n, space.room("b", b.dtype))
+        size = left[0].shape[0], right[0].shape[1]
+        products, gap, each = room_for(scheme.rank, *size, a.dtype, space.room("products", a.dtype))
+        vendor(list(zip(left, right, each, strict=True)))
+        return collect(products, gap, size, scheme, out)
 
 
 # The threads of OpenMP and of OpenBLAS spin for a while when they have nothing to do. Passes by the ones and products
@@ -222,6 +234,17 @@ def multiply(a: Any, b: Any, scheme: Scheme, out: Any, space: Workspace, weights
 @cache
 def _pool(team: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(team, thread_name_prefix="assay-products")
+
+
+def _forked() -> None:
+    """A forked child has none of its parent's threads, and perhaps a turn that nobody will end."""
+    global _TURN
+    _TURN = threading.RLock()
+    _pool.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _shared(count: int, work: Callable[[int, int], object]) -> None:
@@ -295,7 +318,8 @@ def threads() -> int:
     """How many threads the vendor's product uses; passes take as many."""
     most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if asked := _told("get_num_threads"):
-        return max(1, min(int(asked()), most))
+        with turn():  # whose turn it is has set it to one for a while
+            return max(1, min(int(asked()), most))
     told = os.environ.get("OMP_NUM_THREADS", "")
     return min(int(told), most) if told.isdigit() and int(told) else most
 
@@ -303,11 +327,12 @@ def threads() -> int:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Products and passes on one thread meanwhile: its processor time is then the time it takes."""
-    before, told = threads(), _told("set_num_threads")
-    if told:
-        told(ctypes.c_int(1))
-    try:
-        yield
-    finally:
+    with turn():
+        before, told = threads(), _told("set_num_threads")
         if told:
-            told(ctypes.c_int(before))
+            told(ctypes.c_int(1))
+        try:
+            yield
+        finally:
+            if told:
+                told(ctypes.c_int(before))

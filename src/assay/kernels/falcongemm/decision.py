@@ -131,7 +131,10 @@ class Profile:
         passes = work(shape, scheme, static, self.align)
         products = scheme.rank * min(self.product(blocks(shape, scheme, self.align), way) for way in ways)
         own = self.itemsize * (passes.moved * self.moving + passes.added * self.adding)
-        return max(self.floor, products + own + (2 if static else 3) * self.start)
+        told = max(self.floor, products + own + (2 if static else 3) * self.start)
+        # Multiplications are all that a scheme saves: what is promised beyond them comes from a disturbed moment. (A
+        # GPU's rates do jump that much from size to size; what is promised there is tried.)
+        return told if self.align > 1 else max(told, self.product(shape) * (1 - scheme.saved))
 
 
 def hope(logs: list[float]) -> float:
@@ -175,6 +178,8 @@ def choose(
     >>> choose(slow, (4096, 4096, 4096)).scheme.saved > 0.12, choose(slow, (4, 4, 4)).why
     (True, 'the best scheme would lose 20 % (winograd)')
     """
+    if math.isinf(profile.off):
+        return Choice(None, {VENDOR: 0.0}, 0.0, f"what this machine does could not be told ({profile.measured})")
     known = list(library().values()) if schemes is None else list(schemes)
     taken = {VENDOR: profile.seconds(shape, None)}
     taken |= {one.name: profile.seconds(shape, one, static) for one in known}

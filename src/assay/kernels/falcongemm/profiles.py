@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,12 +20,11 @@ from assay.kernels.falcongemm.schemes import named
 from assay.record import machine as facts
 from assay.record.errors import BadInput
 from assay.record.store import home, write_whole
-from assay.record.timing import granted
+from assay.record.timing import Gauge
 
 SIZES = (192, 640, 1920)
 HELD_OUT = ((1280, 1280, 1280), (768, 1920, 1024))
 AFTER = 6  # rounds of a scheme after the vendor's product
-QUIET = 0.8  # of a core: what was measured with less is used, and not kept
 DTYPES = {"f32": np.float32, "f64": np.float64}
 
 
@@ -127,25 +126,71 @@ def _checked(profile: Profile, large: Any) -> Profile:
     return replace(profile, off=hope(off), start=profile.start + lost / 3)
 
 
-_HERE: dict[tuple[str, int], Profile] = {}
+_HERE: dict[Path, Profile] = {}
+SURE = 0.2  # a log: a model that hopes more than this too much was measured in a disturbed moment
+
+
+def unphysical(profile: Profile) -> str:
+    """Why a profile cannot be what the machine does: in a few words, or nothing.
+
+    >>> right = Profile("toy", "f32", 4, (256, 1024), (1e9,) * 8, 1e-10, 1e-11, 0.0)
+    >>> unphysical(right), unphysical(replace(right, batched=(2e9,) * 8))
+    ('', 'products on a thread each reach 2 times the rate of one on all')
+    """
+    rates = (*profile.rates, *profile.batched)
+    if not all(math.isfinite(x) and x > 0 for x in (*rates, profile.moving + profile.adding)):
+        return "a rate is no number above 0"
+    most = machine.FLOPS * profile.threads / (1 if profile.dtype == "f32" else 2)
+    if max(rates) > most:
+        return f"products reach {max(rates) / 1e9:.3g} GFLOP/s, which no {profile.threads} cores do"
+    if profile.batched and profile.batched[-1] > machine.OUTRUN * profile.rates[-1]:
+        more = profile.batched[-1] / profile.rates[-1]
+        return f"products on a thread each reach {more:.3g} times the rate of one on all"
+    if profile.off > SURE:
+        return f"it thinks {math.expm1(profile.off):.0%} too well of schemes".replace("%", " %")
+    return ""
+
+
+def _believed(path: Path) -> Profile | None:
+    """What was kept, unless it is cut off, old, impossible, or outrun by a product now."""
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=Profile)
+    except (OSError, msgspec.DecodeError):
+        return None
+    if machine.outdated(kept.measured) or unphysical(kept):
+        return None
+    n = kept.sizes[1]
+    large = np.ones((2, n, n), DTYPES[kept.dtype])
+    return None if _rate(large, (n, n, n), 1, _one) > machine.OUTRUN * kept.rate((n, n, n)) else kept
 
 
 def here(dtype: str, again: bool = False) -> Profile:
-    """This machine's profile as it was measured before; measured now if it never was, or `again`."""
-    key = (dtype, cpu.threads())
-    path = home() / "machines" / f"gemm-{machine.fingerprint()}-{dtype}-{key[1]}.json"
-    if again or key not in _HERE:
-        found = None
-        if path.exists() and not again:
-            with suppress(msgspec.DecodeError):  # of another version, or cut off: measure anew
-                found = msgspec.json.decode(path.read_bytes(), type=Profile)
-        if found is None:
+    """This machine's profile as it was measured before; measured now if it never was, if it is not to be believed, or
+    `again`.
+
+    What was measured while others computed serves this process only. What cannot be leaves products to the vendor.
+    """
+    with cpu.turn():
+        name = f"gemm-{machine.fingerprint()}-{dtype}-{cpu.threads()}-numpy{np.__version__}.json"
+        path = home() / "machines" / name
+        if again or path not in _HERE:
+            _HERE[path] = (None if again else _believed(path)) or _measured(path, dtype)
+        return _HERE[path]
+
+
+def _measured(path: Path, dtype: str) -> Profile:
+    for _ in range(2):
+        with Gauge() as gauge:
             found = measure(dtype)
-            if key[1] == 1 or granted() >= QUIET:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, msgspec.json.encode(asdict(found)))
-        _HERE[key] = found
-    return _HERE[key]
+        if not (why := unphysical(found)):
+            break
+    if why:
+        return replace(found, off=math.inf, measured=f"{found.measured}; {why}: not believed")
+    if not machine.quiet(gauge, found.threads):
+        return replace(found, measured=f"{found.measured}; others left {gauge.free:.1f} cores: rough, not kept")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, msgspec.json.encode(asdict(found)))
+    return found
 
 
 def there(where: str, dtype: str) -> Profile:
@@ -155,6 +200,4 @@ def there(where: str, dtype: str) -> Profile:
             told: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in row.items()}
             told.pop("part")
             return Profile(**told)
-    raise BadInput(
-        f"no profile of {dtype} products on {where}: benchmarks/h200_falcongemm.py measures one; --machine here works"
-    )
+    raise BadInput(f"no profile of {dtype} products on {where} is stored; --machine here measures this machine")

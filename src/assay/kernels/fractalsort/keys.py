@@ -15,11 +15,13 @@ import numpy as np
 from numba import prange
 from numpy.typing import ArrayLike, NDArray
 
+from assay.kernels.engine.arrays import plain
 from assay.record.errors import BadInput
 from assay.sim.compiled import njit
 
 PLAIN, SIGNED, FLOAT, DATE = 0, 1, 2, 3
 WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+PIECE = 1 << 16  # keys that are looked at at once
 INLINE: Any = {"cache": True, "inline": "never"}
 
 
@@ -28,7 +30,7 @@ class Keys(NamedTuple):
 
     words: NDArray[Any]
     kind: int
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  # of the values, in the caller's byte order
 
     @property
     def bits(self) -> int:
@@ -45,23 +47,22 @@ def keys_of(x: ArrayLike) -> Keys:
     Traceback (most recent call last):
     assay.record.errors.BadInput: only one row of keys can be sorted, this has shape (2, 2); sort its rows one by one
     """
-    array = np.asarray(x)
+    array = plain(x, "x")
+    asked = array.dtype if not isinstance(x, np.ndarray) else x.dtype
     if array.ndim != 1:
         raise BadInput(f"only one row of keys can be sorted, this has shape {array.shape}; sort its rows one by one")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
     array = np.ascontiguousarray(array)
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind == "S" and size <= 8:
         padded = np.zeros((len(array), 8), np.uint8)
         padded[:, :size] = array.view(np.uint8).reshape(len(array), size)
-        return Keys(padded.view(">u8").ravel().astype(np.uint64), PLAIN, array.dtype)
+        return Keys(padded.view(">u8").ravel().astype(np.uint64), PLAIN, asked)
     kinds = {"b": PLAIN, "u": PLAIN, "i": SIGNED, "f": FLOAT, "M": DATE, "m": DATE}
     if kind not in kinds or size not in WORDS:
         raise BadInput(
             f"{array.dtype} has no order of bits; give whole numbers, floats, dates or up to 8 bytes of text"
         )
-    return Keys(array.view(WORDS[size]), kinds[kind], array.dtype)
+    return Keys(array.view(WORDS[size]), kinds[kind], asked)
 
 
 def values_of(words: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -69,7 +70,16 @@ def values_of(words: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype.kind == "S":
         raw = words.astype(">u8").view(np.uint8).reshape(len(words), 8)[:, : dtype.itemsize]
         return np.ascontiguousarray(raw).view(dtype).ravel()
-    return words.view(dtype)
+    return words.view(dtype.newbyteorder("=")).astype(dtype, copy=False)
+
+
+def own_nans(out: NDArray[Any], keys: Keys) -> NDArray[Any]:
+    """Sorted words with the NaNs, which are last and have one key, as the caller's own: sign and payload are kept."""
+    floats = keys.dtype.newbyteorder("=")
+    if keys.kind == FLOAT and len(out) and np.isnan(out[-1:].view(floats)[0]):
+        own = keys.words[np.isnan(keys.words.view(floats))]
+        out[len(out) - len(own) :] = own
+    return out
 
 
 @njit(**INLINE)
@@ -153,8 +163,29 @@ def marks(keys: Keys) -> tuple[Any, Any, Any]:
     sign = np.uint64(1 << (keys.bits - 1))
     if keys.kind != FLOAT:
         return sign, np.uint64(0), np.uint64(0)
-    infinity, nan = (np.uint64(np.array([value], keys.dtype).view(keys.words.dtype)[0]) for value in (np.inf, np.nan))
+    infinity, nan = (
+        np.uint64(np.array([value], keys.dtype.newbyteorder("=")).view(keys.words.dtype)[0])
+        for value in (np.inf, np.nan)
+    )
     return sign, infinity, nan
+
+
+def order(keys: Keys) -> int:
+    """1 where no value is less than the one before, -1 where none is greater, 0 else, seen at the first that is.
+
+    >>> [order(keys_of(x)) for x in ([1, 1, 2.5, np.nan], [3, 2, 2], [1, 3, 2], [np.nan, 1.0])]
+    [1, -1, 0, 0]
+    """
+    x = keys.words if keys.dtype.kind == "S" else keys.words.view(keys.dtype.newbyteorder("="))
+    end = len(x) if x[-1] == x[-1] else int(np.searchsorted(x, x[-1]))  # NaN and NaT are last
+    if _rising(x[:end]) and (end == len(x) or bool(np.isnan(x[end:]).all())):
+        return 1
+    return -1 if end == len(x) and _rising(x[::-1]) else 0
+
+
+def _rising(x: NDArray[Any]) -> bool:
+    last = len(x) - 1
+    return all(bool((x[a : min(a + PIECE, last)] <= x[a + 1 : a + PIECE + 1]).all()) for a in range(0, last, PIECE))
 
 
 @njit(cache=True, parallel=True)

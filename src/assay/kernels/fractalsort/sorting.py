@@ -9,12 +9,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from assay.kernels.engine.arrays import number, team
 from assay.kernels.fractalsort import blocks, counting, packing
-from assay.kernels.fractalsort.keys import PLAIN, Keys, decoded, extremes, keys_of, marks, values_of
+from assay.kernels.fractalsort.keys import (
+    FLOAT,
+    PLAIN,
+    Keys,
+    decoded,
+    extremes,
+    keys_of,
+    marks,
+    order,
+    own_nans,
+    values_of,
+)
 from assay.record.errors import BadInput, unreadable
 
 COUNTED_BITS = 20  # keys of so few bits are only counted
@@ -85,7 +96,7 @@ def span(keys: Keys, threads: int) -> tuple[Any, Any]:
 
 
 def _threads(threads: int | None, n: int) -> int:
-    return max(1, min(threads or numba.get_num_threads(), n // 4096 or 1))
+    return max(1, min(team(threads), n // 4096 or 1))
 
 
 def sort(x: ArrayLike, threads: int | None = None) -> NDArray[Any]:
@@ -98,7 +109,12 @@ def sort(x: ArrayLike, threads: int | None = None) -> NDArray[Any]:
     """
     keys = keys_of(x)
     if not SMALL <= len(keys.words) < LARGE:
-        return np.sort(np.asarray(x))
+        few = np.sort(np.asarray(x))
+        if keys.kind == FLOAT and len(few) and np.isnan(few[-1]):  # NumPy's vector code gives all of them the same bits
+            few = values_of(own_nans(few.astype(few.dtype.newbyteorder("=")).view(keys.words.dtype), keys), keys.dtype)
+        return few
+    if way := order(keys):  # as it lies, or turned
+        return values_of(keys.words[::way].copy(), keys.dtype)
     return Index.of(keys, threads, keep=False).spent()
 
 
@@ -177,12 +193,20 @@ class Index:
             key += (int(self.packed[self.starts[0, place] + word]) >> (slot * bits)) & ((1 << bits) - 1)
         sign, _, nan = marks(self.keys)
         word = decoded(np.uint64(key), self.keys.kind, sign, nan)
+        if self.keys.kind == FLOAT and word == nan:
+            return self._nans(i)
         return values_of(np.array([word]).astype(self.keys.words.dtype), self.keys.dtype)[0]
+
+    def _nans(self, i: int) -> Any:
+        """The i-th value, which is a NaN: as the caller's own are in order."""
+        floats = self.keys.words.view(self.keys.dtype.newbyteorder("="))
+        own = floats[np.isnan(floats)]
+        return own[i - len(floats) + len(own)]
 
     def materialise(self) -> NDArray[Any]:
         """The sorted values."""
         out = np.empty(len(self.keys.words), self.keys.words.dtype)
-        return values_of(self._written(out, whole=True), self.keys.dtype)
+        return values_of(own_nans(self._written(out, whole=True), self.keys), self.keys.dtype)
 
     def spent(self) -> NDArray[Any]:
         """The sorted values, in the memory of the entries where these are as wide; the index is none afterwards.
@@ -191,7 +215,7 @@ class Index:
         """
         if self.plan.counted or self.packed.dtype != self.keys.words.dtype or self.plan.each > 1:
             return self.materialise()
-        return values_of(self._written(self.packed, whole=True), self.keys.dtype)
+        return values_of(own_nans(self._written(self.packed, whole=True), self.keys), self.keys.dtype)
 
     def _written(self, out: NDArray[Any], whole: bool) -> NDArray[Any]:
         """Whole keys as words of values; or only entries, each bin's sorted."""
@@ -234,12 +258,15 @@ def index(x: ArrayLike, threads: int | None = None) -> Index:
 # --------------------------------------------------------------------------------------------- out of core
 
 
-def sort_file(source: Path, target: Path, memory: int = 1 << 28, threads: int | None = None) -> dict[str, int]:
+def sort_file(
+    source: str | Path, target: str | Path, memory: int = 1 << 28, threads: int | None = None
+) -> dict[str, int]:
     """Sort the keys of an .npy file into another in bounded memory; returns what was read and written.
 
     Keys of up to 16 bits are counted in one pass. Longer ones are read in batches; each batch's entries go to a file
     beside the target, packed and by bin; then groups of bins are read from all batches, sorted and written.
     """
+    source, target, memory = Path(source), Path(target), number(memory, "memory", 1)
     try:
         keys = np.load(source, mmap_mode="r", allow_pickle=False)
     except OSError as error:
@@ -250,8 +277,11 @@ def sort_file(source: Path, target: Path, memory: int = 1 << 28, threads: int | 
         raise BadInput(f"{source}: one row of keys expected, in .npy")
     whole = keys_of(keys[:1])
     batch = max(4096, memory // (4 * keys.itemsize))
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as aside:
-        work = Path(aside.name)
+    try:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as aside:
+            work = Path(aside.name)
+    except OSError as error:
+        raise BadInput(f"cannot write {target}: {error.strerror}") from None
     try:
         out = np.lib.format.open_memmap(work, mode="w+", dtype=keys.dtype, shape=keys.shape)
         told = (
@@ -259,12 +289,26 @@ def sort_file(source: Path, target: Path, memory: int = 1 << 28, threads: int | 
             if whole.bits <= 16
             else _spill(keys, out, batch, threads, target)
         )
+        _own_nans(keys, out, batch)
         out.flush()
         del out
         work.replace(target)
     finally:
         work.unlink(missing_ok=True)
     return told | {"batches": -(-len(keys) // batch), "keys": len(keys)}
+
+
+def _own_nans(keys: Any, out: Any, batch: int) -> None:
+    """NaNs, which are last, in the file's own bits, in its order."""
+    if keys.dtype.kind != "f" or not np.isnan(out[-1]):
+        return
+    spans = range(0, len(keys), batch)
+    at = len(keys) - sum(int(np.isnan(keys[begin : begin + batch]).sum()) for begin in spans)
+    for begin in spans:
+        piece = keys[begin : begin + batch]
+        own = piece[np.isnan(piece)]
+        out[at : at + len(own)] = own
+        at += len(own)
 
 
 def _batches(keys: Any, batch: int) -> Any:

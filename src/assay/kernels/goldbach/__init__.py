@@ -158,7 +158,7 @@ def _rival(table: pl.DataFrame) -> Estimate:
 
 claims = [
     Claim("checked", _checked),
-    Claim("memory", lambda table: measures.counted(gpu_bytes())),
+    Claim("memory", lambda table: measures.counted(gpu_bytes()), construction="the sum of the arrays that we allot"),
     Claim("packed", lambda table: measures.counted(16.0), construction="a bit an odd number against a byte a number"),
     Claim("linear", measures.slope("limit", "seconds", experiment="ranges")),
     Claim("seconds", lambda table: measures.counted(_h200(10**12)["seconds"])),

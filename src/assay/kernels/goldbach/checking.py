@@ -14,25 +14,27 @@ import hashlib
 import json
 import math
 import operator
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
+from assay.kernels.engine.arrays import team
 from assay.kernels.goldbach import tables
-from assay.record.errors import BadInput
+from assay.record.errors import BadInput, unreadable
 from assay.sim.compiled import njit
 
 HEAD = 1 << 16  # numbers below are checked by a plain table
 SEGMENT = 1 << 26  # numbers a line of the certificate stands for
 TILE = 1024  # words of even numbers
 BACK_WORDS = tables.BACK // 128
+BEGINS = b'{"begin":'  # how each line does
 LAST = 10**15  # beyond, the least primes of the smallest 16,384 would still do, but nobody would wait
 
 
@@ -171,8 +173,8 @@ def _constants(root: int) -> tuple[Any, ...]:
 def check(begin: int, end: int, threads: int | None = None) -> Segment:
     """Even numbers in [begin, end), begin a multiple of 128 above 16,384."""
     wheels, lengths, primes, small = _constants(1 << math.isqrt(end).bit_length())
-    team = max(1, min(threads or numba.get_num_threads(), (end - begin) // (128 * TILE)))
-    counts, firsts, left = _verified(begin, end, wheels, lengths, primes, small, team)
+    cores = max(1, min(team(threads), (end - begin) // (128 * TILE)))
+    counts, firsts, left = _verified(begin, end, wheels, lengths, primes, small, cores)
     if left[:, 0].any():
         n = int(left[left[:, 0] > 0][0, 1])
         raise AssertionError(
@@ -231,7 +233,7 @@ def _spans(limit: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + SEGMENT, limit + 2)
 
 
-def goldbach(limit: int, certificate: Path | None = None, threads: int | None = None) -> Checked:
+def goldbach(limit: int, certificate: str | Path | None = None, threads: int | None = None) -> Checked:
     """Check every even number from 4 to `limit`; a certificate is a file that keeps segments, and is taken up again.
 
     >>> found = goldbach(100_000)
@@ -245,29 +247,52 @@ def goldbach(limit: int, certificate: Path | None = None, threads: int | None = 
     if not 4 <= limit <= LAST:
         raise BadInput(f"limit must lie in 4..{LAST:.0e}, got {limit}")
     limit -= limit % 2
-    known = {(one.begin, one.end): one for one in read(certificate)} if certificate and certificate.exists() else {}
+    certificate = None if certificate is None else Path(certificate)
+    known = {(one.begin, one.end): one for one in _taken_up(certificate)} if certificate else {}
     done = []
     for begin, end in _spans(limit):
         segment = known.get((begin, end)) or (head(end) if begin == 4 else check(begin, end, threads))
         if certificate and (begin, end) not in known:
             with certificate.open("a", encoding="utf-8") as file:
                 file.write(segment.line())
+                file.flush()
+                os.fsync(file.fileno())
         done.append(segment)
     return Checked(limit, tuple(done))
+
+
+def _taken_up(certificate: Path) -> list[Segment]:
+    """The segments so far. What a crash left behind the last whole line goes, or the next line would join it."""
+    found = read(certificate) if certificate.exists() else []
+    try:
+        certificate.open("ab").close()  # now, and not after the first segment
+    except OSError as error:
+        raise BadInput(f"cannot write {certificate}: {error.strerror}") from None
+    with certificate.open("r+b") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
+    return found
 
 
 def read(certificate: Path) -> list[Segment]:
     """The segments of a certificate, each with the digest of its counts; a last line that was cut off is left out."""
     found: list[Segment] = []
-    lines = certificate.read_text(encoding="utf-8").splitlines()
+    try:
+        text = certificate.read_bytes()
+        whole = text.rfind(b"\n") + 1
+        lines, torn = text[:whole].decode("ascii").splitlines(), text[whole:].rstrip(b"\0")
+    except OSError as error:
+        raise unreadable(certificate, error) from None
+    except UnicodeDecodeError as error:
+        number = text[: error.start].count(b"\n") + 1
+        raise BadInput(f"{certificate}:{number}: no line of a certificate") from None
+    if not (torn.startswith(BEGINS) or BEGINS.startswith(torn)):
+        raise BadInput(f"{certificate}:{len(lines) + 1}: no line of a certificate")
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             counts, first = ({int(p): int(n) for p, n in row[name].items()} for name in ("counts", "first"))
             segment = _segment(int(row["begin"]), int(row["end"]), counts, first)
         except (ValueError, KeyError, TypeError, AttributeError):
-            if number == len(lines):
-                break
             raise BadInput(f"{certificate}:{number}: no line of a certificate") from None
         if segment.digest != row["digest"]:
             raise BadInput(f"{certificate}:{number}: the digest is not that of the counts")

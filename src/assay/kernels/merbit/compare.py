@@ -15,7 +15,7 @@ import scipy.sparse
 
 from assay.kernels.engine import asking, machine, runner
 from assay.kernels.merbit import KERNEL, OURS, contenders, cost
-from assay.kernels.merbit.spmv import checked
+from assay.kernels.merbit.spmv import SINGLE_DOUBLE, checked
 from assay.record.errors import BadInput
 from assay.sim.random import stream
 
@@ -24,9 +24,11 @@ def read_matrix(path: Path) -> Any:
     """A sparse matrix from MatrixMarket (.mtx, .mtx.gz) or SciPy's .npz."""
     try:
         if path.name.endswith((".mtx", ".mtx.gz")):
-            return checked(scipy.sparse.csr_array(scipy.io.mmread(path)))
+            made = checked(scipy.sparse.csr_array(scipy.io.mmread(path)))
+            return made if made.dtype in SINGLE_DOUBLE else made.astype(np.float64)
         if path.suffix == ".npz":
-            return checked(scipy.sparse.load_npz(path))
+            made = checked(scipy.sparse.load_npz(path))
+            return made if made.dtype in SINGLE_DOUBLE else made.astype(np.float64)
     except (ValueError, TypeError, KeyError, EOFError, gzip.BadGzipFile, zipfile.BadZipFile) as error:
         raise BadInput(
             f"{path}: {str(error).splitlines()[0]}; a MatrixMarket coordinate file or SciPy's .npz expected"

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import scipy.sparse
 from numba import prange
 from numba.cpython.unsafe.numbers import trailing_zeros
 from numpy.typing import NDArray
 
+from assay.kernels.engine.arrays import plain, team
 from assay.kernels.engine.cuda import missing
 from assay.kernels.merbit import gpu, layout
 from assay.record.errors import BadInput
 from assay.sim.compiled import njit
 
 WORD = 64
+SINGLE_DOUBLE = (np.float32, np.float64)  # what a GPU multiplies
 
 
 class Walk(NamedTuple):
@@ -38,20 +39,23 @@ class Walk(NamedTuple):
 
 
 def checked(matrix: Any) -> Any:
-    """The matrix in CSR form with sorted, summed entries in single or double precision, or one clear complaint.
+    """The matrix in CSR form with sorted, summed entries, real numbers of at most 64 bits, or one clear complaint.
 
     >>> checked(np.eye(2))
     Traceback (most recent call last):
     assay.record.errors.BadInput: a SciPy sparse matrix expected, got ndarray; scipy.sparse.csr_array(a) makes one
     """
+    shape = getattr(matrix, "shape", ())
     if not scipy.sparse.issparse(matrix):
         kind = type(matrix).__name__
         raise BadInput(f"a SciPy sparse matrix expected, got {kind}; scipy.sparse.csr_array(a) makes one")
+    if len(shape) != 2:
+        raise BadInput(f"a matrix of two dimensions expected, not of shape {shape}")
     csr: Any = scipy.sparse.csr_array(matrix)  # type: ignore[call-overload]
-    if csr.dtype not in (np.float32, np.float64):
-        if csr.dtype.kind not in "biuf":
-            raise BadInput(f"values must be real numbers, these are {csr.dtype}")
-        csr = csr.astype(np.float64)
+    if csr.dtype.kind not in "biuf" or csr.dtype.itemsize > 8:
+        raise BadInput(f"values must be real numbers of at most 64 bits, these are {csr.dtype}")
+    if not csr.dtype.isnative:
+        csr = csr.astype(csr.dtype.newbyteorder("="))
     if not csr.has_canonical_format:
         csr = csr.copy()
         csr.sum_duplicates()
@@ -64,12 +68,11 @@ def checked(matrix: Any) -> Any:
 
 def walk(matrix: Any, threads: int | None = None) -> Walk:
     """The descriptor of a matrix for some threads, each with as many items as any other, within a word."""
-    csr = checked(matrix)
-    team = threads or numba.get_num_threads()
+    csr, cores = checked(matrix), team(threads)
     start = csr.indptr.astype(np.int64)
     made = layout.tiles(np, start, csr.nnz, 2)  # one tile is a word
     bits = made.bits[: 2 * made.tiles].view(np.uint64)
-    cuts = np.minimum(np.arange(team + 1) * -(-len(bits) // team), len(bits)) * WORD
+    cuts = np.minimum(np.arange(cores + 1) * -(-len(bits) // cores), len(bits)) * WORD
     ends = start[1:] + np.arange(csr.shape[0])
     return Walk(bits, cuts, np.searchsorted(ends, cuts), csr.indices.astype(np.uint32), csr.data, csr.shape)
 
@@ -131,22 +134,43 @@ class Spmv:
     def __init__(self, matrix: Any, threads: int | None = None, where: Any = "auto", products: int = 1000) -> None:
         device, self.why = _where(matrix, threads, where, products)
         if device is None:
-            self.walk = walk(matrix, threads)
-            self.shape, self.dtype = self.walk.shape, self.walk.val.dtype
+            made = walk(matrix, threads)
+            self.shape, self.dtype = made.shape, made.val.dtype
+            self.walks = {made.val.dtype: made}  # by the type of products: values are turned into it once
             return
         csr = matrix if _on_gpu(matrix) else checked(matrix)
+        if csr.dtype not in SINGLE_DOUBLE:
+            raise BadInput(f"{csr.dtype} is not multiplied on a GPU; cast to float32 or float64, or where='cpu'")
         self.product = gpu.Product(device, csr, products)
         self.shape, self.dtype = csr.shape, np.dtype(csr.dtype)
         self.why += f"; {self.product.way.name} {self.product.way.detail}".rstrip()
 
     def __matmul__(self, x: Any) -> Any:
         there = hasattr(x, "__cuda_array_interface__")
-        vector = x if there else np.ascontiguousarray(x, self.dtype)
+        vector = x if there and hasattr(self, "product") else plain(x.get() if there else x, "the vector", "biufc")
         if vector.shape != (self.shape[1],):
             raise BadInput(f"the matrix has {self.shape[1]} columns, the vector shape {vector.shape}")
-        if hasattr(self, "product"):
-            return self.product @ vector
-        return multiply(self.walk, np.ascontiguousarray(x.get(), self.dtype) if there else vector)
+        kind = np.result_type(self.dtype, vector.dtype)
+        if not hasattr(self, "product"):
+            return self._on_cores(vector, kind)
+        if kind != self.dtype:
+            raise BadInput(f"the matrix on the GPU is {self.dtype}, the vector {vector.dtype}: cast one of them")
+        return self.product @ (vector if there else np.ascontiguousarray(vector, self.dtype))
+
+    def _on_cores(self, x: Any, kind: Any) -> Any:
+        """The product in the type that NumPy has for it; whole numbers as whole ones, modulo 2^64 as there."""
+        if kind.kind == "c":
+            real = np.result_type(self.dtype, x.real.dtype)
+            both = np.empty(self.shape[0], kind)
+            both.real, both.imag = self._on_cores(x.real, real), self._on_cores(x.imag, real)
+            return both
+        inner = kind if kind.kind == "f" else np.dtype(np.int64)
+        if kind.kind not in "biuf" or inner.itemsize not in (4, 8):
+            raise BadInput(f"a matrix of {self.dtype} times a vector of {x.dtype} is {kind}: not multiplied here")
+        if inner not in self.walks:
+            made = self.walks[self.dtype]
+            self.walks[inner] = made._replace(val=made.val.astype(inner))
+        return multiply(self.walks[inner], np.ascontiguousarray(x, inner)).astype(kind, copy=False)
 
 
 def _on_gpu(matrix: Any) -> bool:
@@ -168,7 +192,9 @@ def _where(matrix: Any, threads: int | None, where: Any, products: int) -> tuple
         return gpu.gpu(), "on the GPU, where the matrix lies"
     if why := missing():
         return None, f"on the CPU: {why}"
-    csr, cores = checked(matrix), threads or numba.get_num_threads()
+    csr, cores = checked(matrix), team(threads)
+    if csr.dtype not in SINGLE_DOUBLE:
+        return None, f"on the CPU: {csr.dtype} is not multiplied on a GPU"
     here, there = gpu.estimate(csr.nnz, csr.shape, csr.dtype.itemsize, cores, products)
     told = f"{1e3 * there:.3g} ms a product on the GPU, copies of vectors included, {1e3 * here:.3g} on {cores} cores"
     return (gpu.gpu(), f"on the GPU: {told}") if there < here else (None, f"on the CPU: {told}")
@@ -179,7 +205,7 @@ def spmv(matrix: Any, threads: int | None = None, where: Any = "auto", products:
 
     On a machine with a GPU (extra gpu) it goes there if that is faster with vectors copied each time, or if it is a
     matrix of CuPy's already; vectors of CuPy's then stay there. From 300 products on two ways are
-    tried first, from 1,600 on all.
+    tried first, from 1,600 on all. A product has NumPy's type: a vector of float64 or of complex numbers makes it so.
 
     >>> import scipy.sparse
     >>> (spmv(scipy.sparse.eye_array(3, format="csr")) @ [1.0, 2.0, 3.0]).tolist()

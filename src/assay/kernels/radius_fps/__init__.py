@@ -353,7 +353,7 @@ def over_best_peer(table: pl.DataFrame) -> Estimate:
     """Seconds of fpsample at its fastest setting over ours."""
     settings = table.filter(pl.col("sampler").str.starts_with("fpsample"))
     if settings.is_empty():
-        raise NotMeasured("fpsample is not installed: pip install -r benchmarks/envs/fpsample.txt")
+        raise NotMeasured("fpsample is not installed: pip install --only-binary :all: 'fpsample>=0.3.3,<1'")
     best = settings.group_by("sampler").agg(pl.col("seconds").mean()).sort("seconds")["sampler"][0]
     return measures.ratio("seconds", of={"sampler": best}, to={"sampler": SAMPLER})(table)
 

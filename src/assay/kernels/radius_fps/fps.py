@@ -22,21 +22,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from assay.kernels.engine.arrays import plain as plain_array
 from assay.kernels.radius_fps.sphere_tree import JIT, bounds, sweep
+from assay.record.errors import BadInput
 from assay.sim.compiled import njit
 
 Indices = NDArray[np.int64]
 Counted = tuple[Indices, int]
 
+EXACT = 2**53  # whole numbers up to here are float64's own
 BLOCK = 1024  # points per block of the plain sampler: its distances stay in the first-level cache
 
 
 def checked(points: ArrayLike, k: int, start: int) -> tuple[NDArray[Any], int, int]:
     """The cloud as a C-contiguous float array, or one clear complaint."""
-    cloud = np.asarray(points)
+    try:
+        cloud = plain_array(points, "points")
+    except BadInput as error:
+        raise ValueError(str(error)) from None
     if cloud.ndim != 2 or cloud.shape[1] != 3 or cloud.shape[0] == 0:
         raise ValueError(f"points must have shape (n, 3) with n >= 1, got {cloud.shape}")
     if cloud.dtype.kind in "iu":
+        if max(int(cloud.max()), -int(cloud.min())) > EXACT:
+            raise ValueError("points beyond 2**53 would be rounded: scale them, or give floats")
         cloud = cloud.astype(np.float64)
     if cloud.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"points must be float32, float64 or integers, got {cloud.dtype}")

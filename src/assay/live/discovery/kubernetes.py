@@ -183,7 +183,7 @@ class _Asker:
         if head.status == 410:
             self.pieces.put_nowait(GoneError("gone"))
         elif head.status != 200:
-            cure = "; deploy/kubernetes-discovery.yaml gives it the right" if head.status in (401, 403) else ""
+            cure = "; its account needs a Role to list and watch endpointslices" if head.status in (401, 403) else ""
             self.pieces.put_nowait(OSError(f"the API server answers {head.line.decode('latin-1')}{cure}"))
         else:
             self.pieces.put_nowait(b"")  # it has begun

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
 from assay.live.monitor import MARK, VARIABLE
 from assay.record.errors import BadInput
 
+GRACE = 10.0  # seconds that a job has to end when it is asked to
 _LONGEST = 8192  # bytes of a line that is passed on at once
 
 
@@ -63,15 +66,47 @@ class Job:
         return 128 - code if code < 0 else code
 
     def end(self) -> None:
-        """Do not leave it behind: ask, then force."""
+        """Do not leave it behind, nor its ranks: ask, then force. A frozen rank hears no launcher that asks it."""
         if not self.running:
             return
+        ranks = _descendants(self._process.pid)
         self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        for pid, began in ranks:
+            if _began(pid) == began:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+
+
+def _about(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name: the state, the parent, ...; none where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(") ")[2].split()
+    except OSError:
+        return []
+
+
+def _began(pid: int) -> str:
+    """When a process began: with its number it is that process, and no later one."""
+    fields = _about(pid)
+    return fields[19] if len(fields) > 19 and fields[0] != "Z" else ""
+
+
+def _descendants(pid: int) -> list[tuple[int, str]]:
+    """Children, their children and so on, with when they began; none where the system does not tell."""
+    parents: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        if fields := _about(int(folder.name)):
+            parents.setdefault(int(fields[1]), []).append(int(folder.name))
+    found, left = [], [pid]
+    while left:
+        children = parents.get(left.pop(), [])
+        left += children
+        found += [(child, _began(child)) for child in children]
+    return found
 
 
 def _pass_on(stream: IO[bytes], tell: Callable[[str], None]) -> None:

@@ -54,8 +54,8 @@ class Watch:
                 break
             self.source.wait(left)
         self.latest = self._summary()
-        if self.latest.hang:
-            self._hung = self.latest
+        if self.latest.hang and (self._hung is None or self.latest.reporting >= self._hung.reporting):
+            self._hung = self.latest  # who dies of the hang, or is ended with it, is not whom the others waited for
         elif self._hung is not None and _farthest(self.latest) > _farthest(self._hung):
             self._hung = None  # it went on
         return self.latest
@@ -65,10 +65,10 @@ class Watch:
         return found if self._second is None else self._second(found, self.watched)
 
     def whole(self) -> Summary:
-        """All steps that are still known, at the end of a job; of one that ended while it hung, the hang."""
+        """All steps that are still known, at the end of a job; of one that hangs, or ended while it hung, the hang."""
         found = self._summary(window=KEPT)
         hung = self._hung
-        if hung is None or found.hang:
+        if hung is None:
             return found
         return replace(found, stuck=True, hang=True, label=hung.label, why=hung.why, suspects=hung.suspects)
 

@@ -35,9 +35,9 @@ WORKLOADS = {  # many narrow layers, some, a few wide ones
     "wide": Workload(layers=3, width=768),
 }  # fmt: skip
 SLOW, FAST = "fsdp", "ddp"  # named before anything is measured: an engine that shards its weights sends more
-# Named before too. Both are of the search's space and send equal bytes: all gradients at once behind the whole batch,
-# or, behind the last of four pieces of it, in small buckets beside the backward pass.
-PAIR: dict[str, Setup] = {"less": DEFAULTS["ddp"], "more": {"bucket": 0.5, "pieces": 4, "half": False}}
+# Named before too. Both are of the search's space, send equal bytes and compute alike; the size of the buckets is all
+# that differs: all gradients at once behind the backward pass, or in small buckets beside it.
+PAIR: dict[str, Setup] = {"less": DEFAULTS["ddp"], "more": DEFAULTS["ddp"] | {"bucket": 0.5}}
 KEPT = ("avg_step_time", "compute_comm_overlap", "collective_volume", "exposed_comm_time", "idle_share")
 
 

@@ -181,7 +181,9 @@ def _as_user(home: Path, zone: str, tongue: str, seed: int) -> dict[str, Any]:
     bench_lab.history(repository, [0.0], seed)
     for layer, text in LAYERS.items():
         (repository / layer).write_text(text)
-    env = {**os.environ, "HOME": str(home), "USER": person, "LOGNAME": person, "TZ": zone, "LC_ALL": tongue}
+    env = {name: value for name, value in os.environ.items() if name != "LC_ALL"}
+    # Of another locale in all but its characters: without those Python cannot read where it was installed.
+    env |= {"HOME": str(home), "USER": person, "LOGNAME": person, "TZ": zone, "LANG": tongue, "LC_CTYPE": "C.UTF-8"}
     command = [sys.executable, "-m", "assay.cli.main", "bench", "run", "--config", "user.toml", "--json"]
     ended = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, timeout=120, check=False)
     if ended.returncode:

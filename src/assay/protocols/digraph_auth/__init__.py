@@ -7,13 +7,14 @@ approximate agreement in asynchrony. Its statement is not at hand, so the condit
 candidates: `2-reach` for the exact problem, `2-reach+` (any two sets that can reach two nodes despite f faults each
 share more than f nodes) for the approximate one. For the second we have an argument both ways: two such sets are
 quorums that share a correct node, which makes the protocol of :class:`SignedApproximate` work; and where two share at
-most f nodes, those can be traitors with two faces, and each side has to decide as if the other did not exist.
+most f nodes, those can be traitors with two faces, and each side has to decide as if the other did not exist. Only the
+first half can be tried: that every protocol fails is not shown by one that does, so necessity is not measured.
 
 The study does not take our word. For the exact problem it settles every network of four nodes by the views of a
 full-information protocol, which no algorithm can improve on. For the approximate problem it runs the protocol against
-two-faced traitors and hostile schedulers where the condition holds, and stages the execution of the argument where it
-does not. What the data contradict is reported. That exact agreement is possible does not give a small protocol for it:
-our rule of explanations (:class:`SignedFlooding`) is a natural one, and two-faced traitors break it now and then.
+two-faced traitors and hostile schedulers where the condition holds. What the data contradict is reported. That exact
+agreement is possible does not give a small protocol for it: our rule of explanations (:class:`SignedFlooding`) is a
+natural one, and two-faced traitors break it now and then.
 
 Tseng and Vaidya, arXiv:2605.11309. Only the abstract was at hand: the conditions are ours, not the paper's words.
 
@@ -34,12 +35,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from assay.protocols.digraph_auth import digraphs
-from assay.protocols.digraph_auth.digraphs import CONDITIONS, Apart, Digraph, apart, holds, members
+from assay.protocols.digraph_auth.digraphs import CONDITIONS, Digraph, apart, holds, members
 from assay.protocols.digraph_auth.directed import SignedApproximate, SignedFlooding, TrimmedMean
 from assay.protocols.faults import Crash, Lie, Silence
 from assay.protocols.faults.two_faced import TwoFaced
 from assay.protocols.interface import Node, NodeId
-from assay.protocols.kernel.asynchronous import Asynchronous, DelayVictim, Event, QuorumStarver, Random, SplitBrain
+from assay.protocols.kernel.asynchronous import DelayVictim, QuorumStarver, Random, SplitBrain
 from assay.protocols.kernel.run import Outcome
 from assay.protocols.kernel.world import World
 from assay.record import intervals, measures
@@ -159,50 +160,6 @@ def attack(graph: Digraph, f: int, seed: int) -> tuple[str, list[float]]:
     return broken(outcome, inputs, correct), ranges
 
 
-class Hold(Random):
-    """Keeps back everything on some links while anything else is under way."""
-
-    def __init__(self, held: set[tuple[NodeId, NodeId]], seed: int) -> None:
-        super().__init__(seed)
-        self.held = held
-
-    def pick(self, pending: Sequence[Event], view: Asynchronous) -> int:
-        """Anything else first."""
-        return self.among(pending, view, lambda event: (event.src, event.dst) not in self.held)
-
-
-def stage(graph: Digraph, f: int, pair: Apart, seed: int = 0) -> str:
-    """The executions of the argument: each side alone, then both at once with those in common two-faced; what broke."""
-    n = len(graph)
-    ours, theirs = pair.hears(graph)
-    common = ours & theirs
-    for bit, failed in ((0.0, pair.without_u), (1.0, pair.without_v)):
-        inputs = [bit] * n
-        alone = approximate(graph, f, inputs, seed, {node: Crash() for node in members(failed)})
-        correct = [node for node in range(n) if not failed >> node & 1]
-        if wrong := broken(alone.run("async", scheduler=Random(seed), metered=False), inputs, correct):
-            return wrong
-    inputs = [0.0 if ours >> node & 1 else 1.0 for node in range(n)]
-    traitors: dict[NodeId, Any] = {}
-    if ours & ~common and theirs & ~common:
-        traitors = {node: _between(graph, ours, theirs) for node in members(common)}
-    outside = ((pair.without_u, ours), (pair.without_v, theirs))
-    held = {(a, b) for failed, inside in outside for a in members(failed) for b in members(inside & ~common)}
-    mixed = approximate(graph, f, inputs, seed, traitors)
-    outcome = mixed.run("async", scheduler=Hold(held, seed), metered=False)
-    return broken(outcome, inputs, [node for node in range(n) if node not in traitors])
-
-
-def _between(graph: Digraph, ours: int, theirs: int) -> TwoFaced:
-    """One of those in common: towards each side a node that knows only that side."""
-    everybody = range(len(graph))
-    faces = [
-        (bit, set(members(side)), [node for node in everybody if not side >> node & 1])
-        for bit, side in ((0.0, ours), (1.0, theirs))
-    ]
-    return TwoFaced(SignedApproximate(graph, ROUNDS), faces)
-
-
 # ------------------------------------------------------------------------------------------- the study
 
 
@@ -246,26 +203,15 @@ def _networks(n: int, graphs: int, shard: int, shards: int, seed: int) -> list[D
 
 
 def asynchronous(n: int, graphs: int, shard: int, shards: int, runs: int, seed: int) -> dict[str, Any]:
-    """Attacks where `2-reach+` holds, the staged argument where it does not; and the first network that contradicts."""
-    found: dict[str, Any] = {
-        "networks": 0,
-        "agree": 0,
-        "attacks": 0,
-        "withstood": 0,
-        "rounds": 0,
-        "halved": 0,
-        "wrong": "",
-    }
+    """Attacks on the networks where `2-reach+` holds; and the first that breaks the protocol."""
+    found: dict[str, Any] = {"networks": 0, "attacks": 0, "withstood": 0, "rounds": 0, "halved": 0, "wrong": ""}
     for place, graph in enumerate(_networks(n, graphs, shard, shards, seed)):
+        if not holds("2-reach+", graph, 1):
+            continue
         found["networks"] += 1
-        pair = apart("2-reach+", graph, 1)
-        if pair is not None:
-            wrong = "" if stage(graph, 1, pair, seed) else "2-reach+ says no, the staged execution breaks nothing"
-        else:
-            broke = _attacked(graph, [seed * 1_000_003 + place * 1009 + run for run in range(runs)], found)
-            wrong = f"2-reach+ says yes, attack {broke[0]} breaks it" if broke else ""
-        found["agree"] += not wrong
-        found["wrong"] = found["wrong"] or (wrong and f"links {_told(graph)}: {wrong}")
+        broke = _attacked(graph, [seed * 1_000_003 + place * 1009 + run for run in range(runs)], found)
+        if broke and not found["wrong"]:
+            found["wrong"] = f"links {_told(graph)}: 2-reach+ says yes, attack {broke[0]} breaks it"
     return found
 
 
@@ -399,7 +345,13 @@ def more_torn(table: pl.DataFrame) -> Estimate:
 
 claims = [
     Claim("exact", every("agree", "networks", experiment="exact", condition="2-reach")),
-    Claim("approximate", every("agree", "networks", experiment="approximate")),
+    Claim(
+        "approximate",
+        measures.not_here(
+            "whether a condition is necessary is a question about all protocols, and one of ours that fails answers it "
+            "for none; for the exact problem full information does, for asynchrony it is not built here"
+        ),
+    ),
     Claim(
         "sufficient",
         every("kept", "promised", experiment="exact", condition="2-reach"),

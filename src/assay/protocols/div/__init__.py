@@ -230,9 +230,8 @@ def farthest(column: str, **where: Any) -> measures.Measure:
 
     def measure(table: pl.DataFrame) -> Estimate:
         chosen = measures.rows(table, where)
-        found = {graph: measures.mean(column, graph=graph)(chosen) for graph in chosen["graph"].unique()}
-        graph = max(sorted(found), key=lambda one: abs(found[one].value))
-        return replace(found[graph], cases=f"{graph}, of {len(found)} graphs")
+        means = {graph: measures.mean(column, graph=graph) for graph in sorted(chosen["graph"].unique())}
+        return measures.best(means, lambda found, key: max(found, key=lambda one: abs(key(one))))(chosen)
 
     return measure
 

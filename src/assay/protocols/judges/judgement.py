@@ -58,6 +58,8 @@ class Judgement:
     prefix: int = 0
     """How many operations had returned when the model still held, surely; all of them if it holds, 0 where nobody
     looked."""
+    keys: tuple[Any, ...] = ()
+    """The keys whose own histories break the model (or leave it open, if none does), where it is judged key by key."""
 
     @property
     def holds(self) -> bool:
@@ -110,6 +112,29 @@ def owners(history: Sequence[Operation]) -> tuple[list[int], list[int]]:
         elif operation.status == "ok":
             done[operation.process] = i
     return owner, follows
+
+
+def session_order(history: Sequence[Operation]) -> list[tuple[int, int]]:
+    """Each operation that may have happened and the next one of its process; of a call left behind, what it follows.
+
+    >>> three = [Operation(p, "write", "x", p, None, at, at + 1) for at, p in ((0.0, 0), (2.0, 1), (4.0, 0))]
+    >>> session_order(three)
+    [(0, 2)]
+    """
+    owner, follows = owners(history)
+    found = [(before, i) for i, before in enumerate(follows) if before >= 0]
+    last: dict[int, int] = {}
+    for i in sorted(range(len(history)), key=lambda i: history[i].invoke):
+        if history[i].status != "fail":
+            if owner[i] in last:
+                found.append((last[owner[i]], i))
+            last[owner[i]] = i
+    return found
+
+
+def in_turn(history: Sequence[Operation]) -> bool:
+    """Whether each process ends one operation before it begins the next: then real time has the order of sessions."""
+    return all(history[a].precedes(history[b]) for a, b in session_order(history))
 
 
 def returned(history: Sequence[Operation]) -> int:
@@ -371,15 +396,15 @@ def _steps(operation: Operation) -> str:
     known = operation.result is not None
     lists = not any(f in WRITES for f, _, _ in steps(operation))
     told = (
-        f"{f} {_plain(key)} "
-        + ("?" if f in ("r", "read") and not known else _plain([] if value is None and lists else value))
+        f"{f} {plain(key)} "
+        + ("?" if f in ("r", "read") and not known else plain([] if value is None and lists else value))
         for f, key, value in steps(operation)
     )
     return _cut(", ".join(told), 60)
 
 
 def _short(value: Any) -> str:
-    return _cut(_plain(value), 40)
+    return _cut(plain(value), 40)
 
 
 def _cut(text: str, most: int) -> str:
@@ -389,24 +414,24 @@ def _cut(text: str, most: int) -> str:
 _LONG = 6  # elements of a list that are all shown
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
     """A value as people write it down: no type's name, no quotes.
 
     Of a long list the ends: that is where two of them differ.
 
-    >>> _plain([None, {2, 1}, {"a": True}]), _plain(list(range(50)))
+    >>> plain([None, {2, 1}, {"a": True}]), plain(list(range(50)))
     ('[nil, {1, 2}, {a: true}]', '[0, 1, … 48, 49]')
     """
     if value is None or isinstance(value, bool):
         return {None: "nil", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
         if len(value) > _LONG:
-            return f"[{', '.join(map(_plain, value[:2]))}, … {', '.join(map(_plain, value[-2:]))}]"
-        return f"[{', '.join(map(_plain, value))}]"
+            return f"[{', '.join(map(plain, value[:2]))}, … {', '.join(map(plain, value[-2:]))}]"
+        return f"[{', '.join(map(plain, value))}]"
     if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(_plain, value)))}}}"
+        return f"{{{', '.join(sorted(map(plain, value)))}}}"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_plain(key)}: {_plain(item)}' for key, item in value.items())}}}"
+        return f"{{{', '.join(f'{plain(key)}: {plain(item)}' for key, item in value.items())}}}"
     return str(value)
 
 

@@ -50,7 +50,7 @@ from functools import cache
 from itertools import combinations
 
 from assay.protocols.judges import causal, linearizable, list_append, rw_register, sequential, sessions
-from assay.protocols.judges.judgement import ENOUGH, HOLDS, UNKNOWN, VIOLATED, Budget, Judgement, returned
+from assay.protocols.judges.judgement import ENOUGH, HOLDS, UNKNOWN, VIOLATED, Budget, Judgement, in_turn, returned
 from assay.protocols.judges.saturation import nothing
 from assay.protocols.judges.specifications import Specification, guess, writes_registers
 from assay.workloads.histories import Operation
@@ -295,13 +295,18 @@ STRONGER: dict[str, tuple[str, ...]] = {  # each model, and those just below it
     "read-your-writes": (), "monotonic-reads": (), "monotonic-writes": (), "writes-follow-reads": (),
 }  # fmt: skip
 ISOLATION: dict[str, tuple[str, ...]] = {
-    "strict-serializable": ("serializable",),
+    "strict-serializable": ("strong-session-serializable",),
+    "strong-session-serializable": ("serializable", "strong-session-snapshot-isolation"),
     "serializable": ("snapshot-isolation",),
+    "strong-session-snapshot-isolation": ("snapshot-isolation",),
     "snapshot-isolation": ("read-committed",),
     "read-committed": ("read-uncommitted",),
     "read-uncommitted": (),
 }
-MODELS = (*STRONGER, *ISOLATION)
+STRICT = next(iter(ISOLATION))
+SAME = {linearizable.PER_KEY: "linearizable"}
+"""Models that hold when another one does, and no other time: linearizability is local (Herlihy and Wing, 1990)."""
+MODELS = (*STRONGER, *SAME, *ISOLATION)
 
 
 @dataclass(frozen=True)
@@ -315,8 +320,18 @@ class Ladder:
     broken: tuple[Judgement, ...]
     """The violated models of which everything below holds: the next ones up, with a witness each."""
 
+    same: tuple[Judgement, ...] = ()
+    """Of models that are one of the others in other words (`SAME`)."""
+
     def __getitem__(self, model: str) -> Judgement:
-        return next(judgement for judgement in self.judgements if judgement.model == model)
+        return next(judgement for judgement in self.rows if judgement.model == model)
+
+    @property
+    def rows(self) -> tuple[Judgement, ...]:
+        """All judgements, the strongest first, each with the same in other words behind it."""
+        return tuple(
+            row for one in self.judgements for row in (one, *(o for o in self.same if SAME[o.model] == one.model))
+        )
 
 
 def judge(
@@ -332,6 +347,8 @@ def judge(
     """
     if model == "linearizable":
         return linearizable.judge(history, specification, budget)
+    if model == linearizable.PER_KEY:
+        return linearizable.judge_keys(history, specification, budget)
     if model == "sequential":
         return sequential.judge(history, specification, budget, prefix=prefix)
     if model in (*causal.MODELS, *sessions.MODELS):
@@ -348,6 +365,18 @@ def judge(
     raise ValueError(f"no model '{model}'; there are {', '.join(MODELS)}")
 
 
+def levels_of(*, transactions: bool) -> tuple[str, ...]:
+    """The models of a history of transactions, or of operations on single objects, the strongest first.
+
+    >>> levels_of(transactions=False)[:3]
+    ('linearizable', 'per-key-linearizable', 'sequential')
+    """
+    if transactions:
+        return tuple(ISOLATION)
+    same = {model: tuple(name for name, other in SAME.items() if other == model) for model in STRONGER}
+    return tuple(name for model in STRONGER for name in (model, *same[model]))
+
+
 def strongest(
     history: Sequence[Operation], specification: Specification | None = None, budget: Budget = ENOUGH
 ) -> Ladder:  # fmt: skip
@@ -362,9 +391,11 @@ def strongest(
     for model in order:
         if model not in known:
             known[model] = levels(model) if levels else judge(history, model, chosen, budget, prefix=False)
-            if known[model].verdict == HOLDS and model != "linearizable":  # time alone does not say who did what
+            # Time alone does not say who did what.
+            if known[model].verdict == HOLDS and model != "linearizable" and (model != STRICT or in_turn(history)):
                 _imply(model, order, known, returned(history))
     judgements = tuple(known[model] for model in order)
+    same = () if transactions else (linearizable.judge_keys(history, chosen, budget, known["linearizable"]),)
     holding = {model for model, judgement in known.items() if judgement.verdict == HOLDS}
     above: dict[str, list[str]] = {model: [] for model in order}
     for model, below in order.items():
@@ -375,7 +406,7 @@ def strongest(
         judgement for judgement in judgements
         if judgement.verdict == VIOLATED and all(known[weaker].verdict != VIOLATED for weaker in order[judgement.model])
     )  # fmt: skip
-    return Ladder(judgements, maximal, broken)
+    return Ladder(judgements, maximal, broken, same)
 
 
 def _registers(history: Sequence[Operation], specification: Specification | None) -> bool:

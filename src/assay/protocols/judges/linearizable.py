@@ -48,6 +48,7 @@ from assay.protocols.judges.judgement import (
     is_pure,
     longest_prefix,
     names,
+    plain,
     returned,
 )
 from assay.protocols.judges.objects import Answer
@@ -55,6 +56,7 @@ from assay.protocols.judges.specifications import SPECIFICATIONS, Specification,
 from assay.workloads.histories import Operation
 
 MODEL = "linearizable"
+PER_KEY = "per-key-linearizable"
 PROBE = Budget(nodes=20_000)  # what one question of an explanation may cost
 
 
@@ -79,6 +81,43 @@ def judge(
     return Judgement(MODEL, HOLDS, order=order, prefix=returned(history))
 
 
+def judge_keys(
+    history: Sequence[Operation], specification: Specification | None = None, budget: Budget = ENOUGH,
+    whole: Judgement | None = None,
+) -> Judgement:  # fmt: skip
+    """Judge what was done to each key for itself, and say which keys fail; `whole`: the history's judgement, if known.
+
+    Linearizability is local: a history has it if the history of each of its objects has it.
+
+    >>> history = [
+    ...     Operation(0, "write", "x", 1, None, 0.0, 1.0),
+    ...     Operation(0, "write", "y", 1, None, 2.0, 3.0),
+    ...     Operation(1, "read", "y", None, None, 4.0, 5.0),
+    ... ]
+    >>> judge_keys(history).keys
+    ('y',)
+    """
+    if any(operation.f == "txn" for operation in history):
+        reason = "a transaction is on several keys at once; strict-serializable is the model of those"
+        return Judgement(PER_KEY, UNKNOWN, reason=reason)
+    chosen = settle(check(specification, history) if specification else guess(history), history)
+    whole = whole or judge(history, chosen, budget)
+    if whole.verdict == HOLDS:
+        return replace(whole, model=PER_KEY)
+    answers = [(chosen.part(history[part[0]]), answer) for part, answer in _answers(history, chosen, budget)]
+    every = dict.fromkeys(key for key, _ in answers)
+    if every.keys() <= {None}:  # one object that has no keys
+        return replace(whole, model=PER_KEY)
+    failing = tuple(dict.fromkeys(key for key, answer in answers if answer.core))
+    doubtful = tuple(dict.fromkeys(key for key, answer in answers if answer.exhausted and key not in failing))
+    told = [
+        f"{len(keys)} of {len(every)} key{'s' * (len(every) != 1)} {word}: {', '.join(map(plain, keys[:8]))}"
+        + f" and {len(keys) - 8} more" * (len(keys) > 8)
+        for keys, word in ((failing, "fail"), (doubtful, "undecided")) if keys
+    ]  # fmt: skip
+    return replace(whole, model=PER_KEY, keys=failing or doubtful, reason="; ".join([*told, whole.reason]))
+
+
 def verdict(history: Sequence[Operation], specification: Specification, budget: Budget = PROBE) -> str:
     """The bare verdict, with a specification that is settled."""
     answer = solve(history, specification, budget)
@@ -89,15 +128,21 @@ def solve(history: Sequence[Operation], specification: Specification, budget: Bu
     """An order of the whole history, or the operations of one part that forbid it."""
     reason = ""
     orders: list[list[int] | None] = []
-    for part in parts(history, specification):
-        own = replace(specification, initial=specification.first(specification.part(history[part[0]])))
-        answer = _part([history[i] for i in part], own, budget)
+    for part, answer in _answers(history, specification, budget):
         if answer.core:
             return Answer(None, [part[i] for i in answer.core], answer.reason)
         if answer.exhausted:
             reason = f"undecided after {budget.nodes:,} steps or {budget.memory:,} bytes: {len(part)} operations"
         orders.append(None if answer.order is None else [part[i] for i in answer.order])
     return Answer(None if reason else _merge(history, orders), [], reason, bool(reason))
+
+
+def _answers(
+    history: Sequence[Operation], specification: Specification, budget: Budget
+) -> Iterator[tuple[list[int], Answer]]:  # fmt: skip
+    for part in parts(history, specification):
+        own = replace(specification, initial=specification.first(specification.part(history[part[0]])))
+        yield part, _part([history[i] for i in part], own, budget)
 
 
 def parts(history: Sequence[Operation], specification: Specification) -> list[list[int]]:

@@ -6,11 +6,15 @@ cannot be, or a cycle of such edges, named after the edges it needs (Adya, Lisko
 level definitions, ICDE 2000; Kingsbury and Alvaro, Elle, VLDB 2020):
 
 - dirty-read (G1a): a value of a transaction that failed; intermediate-read (G1b): a version inside another transaction;
-- internal: a transaction that does not see its own appends; incompatible-order: two reads with different orders;
+- internal: a transaction that does not see its own appends, or sees those that it has yet to make;
+  incompatible-order: two reads with different orders, or one that turns round what one transaction appended;
   duplicate: an element twice in a list; thin-air-read: an element that nobody appended;
 - G0: a cycle of ww; G1c: of ww and wr; G-single: with one rw; lost-update: two read one version of a key and both
   appended to it; G-nonadjacent: more rw, but never two in a row (a long fork), or rivals for a key that no
-  order of commits fits; G2-item: any other.
+  order of commits fits; G2-item: any other;
+- the same with -process behind their names: with edges, too, from each transaction of a session to its next. A session
+  is what one process does, one thing after another (Daudjee and Salem, Lazy database replication with snapshot
+  isolation, VLDB 2006: a snapshot holds what its session has committed before).
 
 >>> def transaction(process, begin, end, *steps):
 ...     asked = [[f, key, value if f == "append" else None] for f, key, value in steps]
@@ -46,20 +50,27 @@ from assay.protocols.judges.judgement import (
     longest_prefix,
     names,
     returned,
+    session_order,
 )  # fmt: skip
 from assay.protocols.judges.snapshots import STEPS, clash, components, short_cycle, short_path, successors
 from assay.protocols.judges.specifications import SPECIFICATIONS, check
 from assay.workloads.histories import Operation
 
 ALWAYS = ("thin-air-read", "duplicate", "internal", "incompatible-order")
-MODELS = {  # what each level forbids; each forbids all that the one before it does
+_COMMITTED = (*ALWAYS, "G0", "dirty-read", "intermediate-read", "G1c")
+_SNAPSHOTS = (*_COMMITTED, "G-single", "lost-update", "G-nonadjacent")
+_SESSIONS = tuple(f"{kind}-process" for kind in ("G0", "G1c", "G-single", "lost-update", "G-nonadjacent"))
+MODELS = {  # what each level forbids
     "read-uncommitted": (*ALWAYS, "G0"),
-    "read-committed": ("dirty-read", "intermediate-read", "G1c"),
-    "snapshot-isolation": ("G-single", "lost-update", "G-nonadjacent"),
-    "serializable": ("G2-item",),
-    "strict-serializable": ("realtime",),
+    "read-committed": _COMMITTED,
+    "snapshot-isolation": _SNAPSHOTS,
+    "strong-session-snapshot-isolation": (*_SNAPSHOTS, *_SESSIONS),
+    "serializable": (*_SNAPSHOTS, "G2-item"),
+    "strong-session-serializable": (*_SNAPSHOTS, *_SESSIONS, "G2-item", "G2-item-process"),
+    "strict-serializable": (*_SNAPSHOTS, "G2-item", "realtime"),
 }
 UNDECIDED = "undecided"  # no anomaly: whether there are snapshots that explain these was not found out
+_DOUBTFUL = {"snapshot-isolation": UNDECIDED, "strong-session-snapshot-isolation": f"{UNDECIDED}-process"}
 
 
 @dataclass(frozen=True)
@@ -70,14 +81,11 @@ class Anomaly:
     operations: tuple[int, ...]
 
 
-def forbidden(model: str) -> set[str]:
+def forbidden(model: str) -> frozenset[str]:
     """The anomalies that a level forbids."""
-    found: set[str] = set()
-    for name, kinds in MODELS.items():
-        found |= set(kinds)
-        if name == model:
-            return found
-    raise ValueError(f"no isolation level '{model}'; there are {', '.join(MODELS)}")
+    if model not in MODELS:
+        raise ValueError(f"no isolation level '{model}'; there are {', '.join(MODELS)}")
+    return frozenset(MODELS[model])
 
 
 def judge(history: Sequence[Operation], model: str = "serializable", *, prefix: bool = True) -> Judgement:
@@ -89,7 +97,7 @@ def levels(history: Sequence[Operation], *, prefix: bool = True) -> Callable[[st
     """A judge of any isolation level of one history: its anomalies are looked for once."""
     check(SPECIFICATIONS["list-append"], history)
     twice = _appended_twice(history)
-    found = [] if twice else anomalies(history, realtime=True)
+    found = [] if twice else anomalies(history)
 
     def judged(model: str) -> Judgement:
         worst = next((item for item in found if item.kind in forbidden(model)), None)
@@ -115,7 +123,7 @@ def levels(history: Sequence[Operation], *, prefix: bool = True) -> Callable[[st
 def verdict(history: Sequence[Operation], model: str) -> str:
     """The bare verdict."""
     kinds = forbidden(model)
-    found = anomalies(history, model == "strict-serializable")
+    found = anomalies(history, kinds)
     if any(item.kind in kinds for item in found):
         return VIOLATED
     return UNKNOWN if _undecided(found, model) else HOLDS
@@ -123,7 +131,7 @@ def verdict(history: Sequence[Operation], model: str) -> str:
 
 def _undecided(found: Sequence[Anomaly], model: str) -> bool:
     """Whether snapshots are in doubt; lower levels need none, and what is in doubt is a cycle: not serializable."""
-    return model == "snapshot-isolation" and any(item.kind == UNDECIDED for item in found)
+    return any(item.kind == _DOUBTFUL.get(model) for item in found)
 
 
 def _appended_twice(history: Sequence[Operation]) -> tuple[int, ...]:
@@ -147,8 +155,13 @@ class _Transaction:
     """Whether it saw its own appends."""
 
 
-def anomalies(history: Sequence[Operation], realtime: bool = False) -> list[Anomaly]:
-    """All kinds of anomalies that occur, each with one example; with `realtime`, also cycles through returns."""
+EVERY = frozenset(kind for kinds in MODELS.values() for kind in kinds)
+
+
+def anomalies(history: Sequence[Operation], asked: frozenset[str] = EVERY) -> list[Anomaly]:
+    """All kinds of anomalies that occur, each with one example; sessions and real time are of no interest where no
+    kind that is asked for needs them.
+    """
     transactions = [_transaction(i, item) for i, item in enumerate(history) if item.status != "fail"]
     failed = {
         (key, value): i
@@ -161,8 +174,15 @@ def anomalies(history: Sequence[Operation], realtime: bool = False) -> list[Anom
         found.setdefault(anomaly.kind, anomaly)
     if not found.keys() & set(ALWAYS):
         edges, rivals = _edges(history, transactions, longest)
-        for anomaly in _cycles(history, edges, rivals, realtime):
-            found.setdefault(anomaly.kind, anomaly)
+        plain = list(_cycles(history, edges, rivals))
+        found |= {anomaly.kind: anomaly for anomaly in plain}
+        if "G0-process" in asked and found.keys().isdisjoint(_SNAPSHOTS):  # else sessions change nothing any more
+            together = edges | dict.fromkeys(session_order(history), _WW)
+            for anomaly in _cycles(history, together, rivals):
+                kind = f"{anomaly.kind}-process"
+                found[kind] = Anomaly(kind, anomaly.operations)
+        if "realtime" in asked and not plain and (timed := _timed_cycle(history, list(edges))):
+            found["realtime"] = Anomaly("realtime", tuple(timed))
     return list(found.values())
 
 
@@ -179,6 +199,8 @@ def _transaction(index: int, operation: Operation) -> _Transaction:
             found.appends.setdefault(key, []).append(frozen(value))
         elif operation.status == "ok":  # of others nobody knows what they read
             _observe(found, key, frozen(value or ()))
+    # What others have appended before it began cannot hold what it was still to append.
+    found.internal &= all(set(found.appends.get(key, ())).isdisjoint(before) for key, before in found.reads.items())
     return found
 
 
@@ -223,6 +245,7 @@ def _reads(
                 yield Anomaly("incompatible-order", (holder, item.index))
             if not agrees or holder == item.index:
                 yield from _elements(item.index, key, version, author, failed)
+                yield from _turned_round(item.index, key, version, author)
             writer = author.get((key, version[-1])) if version else None
             if writer is not None and writer is not item and writer.appends[key][-1] != version[-1]:
                 yield Anomaly("intermediate-read", (writer.index, item.index))
@@ -243,7 +266,20 @@ def _elements(
             yield Anomaly("thin-air-read", (reader,))
 
 
-_WW, _WR, _RW, _RT = 0, 1, 2, 3
+def _turned_round(
+    reader: int, key: Any, version: tuple[Any, ...], author: dict[tuple[Any, Any], _Transaction]
+) -> Iterator[Anomaly]:  # fmt: skip
+    """Who shows a later append of a transaction shows its earlier ones, before it."""
+    shown: dict[int, int] = {}
+    for value in version:
+        if (writer := author.get((key, value))) is not None:
+            at = shown.get(writer.index, 0)
+            if at < len(writer.appends[key]) and writer.appends[key][at] != value:
+                yield Anomaly("incompatible-order", (writer.index, reader))
+            shown[writer.index] = at + 1
+
+
+_WW, _WR, _RW = 0, 1, 2
 
 
 def _edges(
@@ -292,7 +328,7 @@ def _edges(
 
 
 def _cycles(
-    history: Sequence[Operation], edges: dict[tuple[int, int], int], rivals: Sequence[set[int]], realtime: bool
+    history: Sequence[Operation], edges: dict[tuple[int, int], int], rivals: Sequence[set[int]]
 ) -> Iterator[Anomaly]:  # fmt: skip
     n = len(history)
     for kind, most in (("G0", _WW), ("G1c", _WR)):
@@ -300,8 +336,6 @@ def _cycles(
             yield Anomaly(kind, tuple(cycle))
             return  # every wider class has this cycle too
     if not (cycle := short_cycle(n, list(edges))):
-        if realtime and (timed := _timed_cycle(history, list(edges))):
-            yield Anomaly("realtime", tuple(timed))
         return
     if single := _single(n, edges):
         yield Anomaly("lost-update" if _lost_update(history, single) else "G-single", tuple(single))

@@ -8,9 +8,12 @@ is not known. The lower levels need none: any order that follows the reads will 
   reads, by whatever detour, from somebody who reads from it (G1c);
 - snapshot-isolation: there is an order of beginnings and commits in which every transaction reads the state at its
   beginning, and no two that overlap write one key;
-- serializable: there is an order of whole transactions; strict-serializable: one that real time allows.
+- serializable: there is an order of whole transactions; strict-serializable: one that real time allows;
+- strong-session-snapshot-isolation, strong-session-serializable: the same as without, and what a process does comes
+  after what it had done before: its next transaction begins when the one before it has committed.
 
-The last three are looked for by search, and may end ``unknown`` (that they are hard is a theorem; Papadimitriou 1979).
+All but the lowest two are looked for by search, and may end ``unknown`` (that they are hard is a theorem; Papadimitriou
+1979).
 Where every value has one author, who comes before whom is known but for choices, and most of those force each other.
 
 >>> def transaction(process, begin, end, *steps):
@@ -28,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from typing import Any
 
@@ -43,20 +47,26 @@ from assay.protocols.judges.judgement import (
     frozen,
     longest_prefix,
     names,
+    owners,
     returned,
+    session_order,
     steps,
 )
 from assay.protocols.judges.linearizable import PROBE, Next, by_process, by_time, search
-from assay.protocols.judges.snapshots import components, short_cycle
+from assay.protocols.judges.snapshots import components, short_cycle, successors
 from assay.protocols.judges.specifications import SPECIFICATIONS, Specification, State, check
 from assay.workloads.histories import Operation
 
-MODELS = ("read-uncommitted", "read-committed", "snapshot-isolation", "serializable", "strict-serializable")
 _NO_ORDER = {
     "snapshot-isolation": "no snapshots explain",
     "serializable": "no order explains",
+    "strong-session-snapshot-isolation": "no snapshots that are true to every process explain",
+    "strong-session-serializable": "no order that is true to every process explains",
     "strict-serializable": "no order that real time allows explains",
 }
+MODELS = ("read-uncommitted", "read-committed", *_NO_ORDER)
+SESSIONS = ("strong-session-snapshot-isolation", "strong-session-serializable")
+SNAPSHOTS = ("snapshot-isolation", "strong-session-snapshot-isolation")
 
 
 def judge(
@@ -207,23 +217,29 @@ def _searched(
     history: Sequence[Operation], transactions: dict[int, _Transaction], model: str, specification: Specification,
     budget: Budget,
 ) -> _Said:  # fmt: skip
-    """Those that share no key, not even by a detour, never matter to each other: they are judged apart."""
+    """Those that share no key and no process, not even by a detour, never matter to each other: they are judged apart.
+
+    Without sessions, processes bind nothing.
+    """
     doubt: _Said | None = None
-    for kept in _apart(history, transactions):
+    bound = session_order(history) if model in SESSIONS else []
+    for kept in _apart(history, transactions, bound):
         few = {i: transactions[i] for i in kept}
         author = _authors(few, specification)
         if author is None or model == "strict-serializable":
             said = _by_state(history, few, model, specification, budget)
         else:
-            said = _by_order(few, model, specification, author, budget)
+            said = _by_order(few, model, specification, author, bound, budget)
         if said.verdict == VIOLATED:
             return said
         doubt = said if said.verdict == UNKNOWN else doubt
     return doubt or _Said(HOLDS)
 
 
-def _apart(history: Sequence[Operation], transactions: dict[int, _Transaction]) -> Iterator[list[int]]:
-    edges: list[tuple[int, int]] = []
+def _apart(
+    history: Sequence[Operation], transactions: dict[int, _Transaction], bound: Sequence[Edge]
+) -> Iterator[list[int]]:  # fmt: skip
+    edges = list(bound)
     toucher: dict[Hashable, int] = {}
     for i, item in transactions.items():
         edges += [(toucher.setdefault(key, i), i) for key in (*item.reads, *item.writes)]
@@ -254,12 +270,16 @@ def _by_state(
 ) -> _Said:  # fmt: skip
     """An order by trying: what comes next must find the registers as it read them."""
     kept = sorted(transactions, key=lambda i: history[i].invoke)
-    if model == "snapshot-isolation":
-        found = search(*_snapshots(history, transactions, kept, specification), budget)
+    operations = [history[i] for i in kept]
+    owner, follows = list(range(len(kept))), [-1] * len(kept)
+    if model in SESSIONS:
+        owner, follows = owners(operations)
+    if model in SNAPSHOTS:
+        found = search(*_snapshots(history, transactions, kept, specification, owner, follows), budget)
     else:
-        operations = [history[i] for i in kept]
-        free = by_process(operations, range(len(kept)), [-1] * len(kept))
-        found = search(operations, specification, by_time(operations) if model.startswith("strict") else free, budget)
+        strict = model == "strict-serializable"
+        allowed = by_time(operations) if strict else by_process(operations, owner, follows)
+        found = search(operations, specification, allowed, budget)
     if found.order is not None:
         return _Said(HOLDS)
     if found.exhausted:
@@ -274,7 +294,7 @@ Choice = tuple[tuple[Edge, ...], tuple[Edge, ...]]
 
 def _by_order(
     transactions: dict[int, _Transaction], model: str, specification: Specification,
-    author: dict[tuple[Hashable, Any], int], budget: Budget,
+    author: dict[tuple[Hashable, Any], int], bound: Sequence[Edge], budget: Budget,
 ) -> _Said:  # fmt: skip
     """Who was read is known, so what must come before what is, but for choices; what rules one out makes the other.
 
@@ -282,10 +302,12 @@ def _by_order(
     """
     read = {author.get(place) for item in transactions.values() for place in item.reads.items()}
     kept = [i for i, item in transactions.items() if item.sure or i in read]
-    wide = 2 if model == "snapshot-isolation" else 1
+    wide = 2 if model in SNAPSHOTS else 1
     begin = {i: wide * at for at, i in enumerate(kept)}
     commit = {i: wide * at + wide - 1 for at, i in enumerate(kept)}
     sure: list[Edge] = [(begin[i], commit[i]) for i in kept if wide == 2]
+    # Who is not kept never returned, and nothing of its session comes after it.
+    sure += [(commit[a], begin[b]) for a, b in bound if a in commit and b in begin]
     choices: list[Choice] = []
     writers: dict[Hashable, list[int]] = {}
     for i in kept:
@@ -337,10 +359,15 @@ class _Before:
 
 def _settled(points: int, sure: Sequence[Edge], choices: Sequence[Choice], most: int) -> bool | None:
     """Whether all choices can be made without a circle; None after so many guesses."""
-    order = _Before([0] * points)
-    if not all(order.add(edge) for edge in sure):
+    known = [0] * points
+    followers = successors(sure)
+    try:
+        for point in TopologicalSorter(followers).static_order():  # what comes after a point is visited before it
+            for later in followers.get(point, ()):
+                known[point] |= known[later] | 1 << later
+    except CycleError:
         return False
-    stack: list[tuple[list[int], list[Choice], int]] = [(order.after, list(choices), 0)]
+    stack: list[tuple[list[int], list[Choice], int]] = [(known, list(choices), 0)]
     guesses = 0
     while stack:
         after, left, guess = stack.pop()
@@ -385,6 +412,8 @@ def _snapshots(
     transactions: dict[int, _Transaction],
     kept: Sequence[int],
     specification: Specification,
+    owner: Sequence[int],
+    follows: Sequence[int],
 ) -> tuple[list[Operation], Specification, Next]:  # fmt: skip
     """Every transaction as two operations: a beginning, which reads, and a commit, which writes.
 
@@ -411,5 +440,6 @@ def _snapshots(
             authors |= dict.fromkeys(written[i], i)
         return True, (tuple(sorted(authors.items(), key=repr)), tuple(sorted(running.items())))
 
-    owner = [at // 2 for at in range(len(halves))]
-    return halves, replace(specification, initial=((), ()), step=step), by_process(halves, owner, [-1] * len(halves))
+    session = [owner[at // 2] for at in range(len(halves))]
+    ends = [2 * follows[at // 2] + 1 if at % 2 == 0 and follows[at // 2] >= 0 else -1 for at in range(len(halves))]
+    return halves, replace(specification, initial=((), ()), step=step), by_process(halves, session, ends)

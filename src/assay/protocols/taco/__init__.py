@@ -31,6 +31,7 @@ The folder `library` holds well-known protocols, encoded from their descriptions
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -313,9 +314,10 @@ def on_file(claim: str) -> measures.Measure:
             raise NotMeasured(f"{mine['automaton'][0]} is at hand and large: run with --full")
         file = timed["automaton"][0]
         by = timed.filter(pl.col("automaton") == file).group_by("algorithm", maintain_order=True)
-        found = {name: intervals.bootstrap(part["seconds"].to_list(), np.median) for (name,), part in by}
-        slowest = max(found, key=lambda name: found[name].value)
-        return replace(found[slowest], cases=f"{slowest} on {file}")
+        return measures.best({
+            f"{name} on {file}": partial(lambda seconds, _: intervals.bootstrap(seconds, np.median), part["seconds"])
+            for (name,), part in by
+        })(table)  # fmt: skip
 
     return measure
 

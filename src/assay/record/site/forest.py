@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from assay.record.types import EFFECTS, Answer, Result
-from assay.record.verdicts import ENOUGH
+from assay.record.verdicts import ENOUGH, MOST
 from assay.record.wording import share_text
 
 LEFT, RIGHT = -0.5, 2.0
@@ -25,7 +25,7 @@ def place(share: float) -> float:
     return round(100 * (min(max(share, LEFT), RIGHT) - LEFT) / (RIGHT - LEFT), 2)
 
 
-MARKS = {"none": place(0.0), "enough": place(ENOUGH), "paper": place(1.0)}
+MARKS = {"none": place(0.0), "enough": place(ENOUGH), "paper": place(1.0), "most": place(MOST)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -218,8 +218,7 @@ def on_market(
     trace: str, models: int, configs: int, supply: float, rate: float, count: int, seed: int, draw: int = 0
 ) -> dict[str, dict[str, Any]]:
     """Every rule on one market and demand: rent, planned service, and what the simulator makes of it."""
-    if draw:  # one more market and demand of the same seed
-        seed = int(stream(seed, "coral", "draw", draw).integers(1 << 31))
+    seed = _drawn(seed, draw)
     services, requests = workload(trace, rate, count, seed, tuple(TARGETS)[-models:])
     offer = gpu_market.generate(CONFIGS[:configs], gpus=supply, seed=seed).at(0.0)
     choices, every, first = first_stage(tuple(services), offer.configs)
@@ -247,6 +246,11 @@ def on_market(
     return rows
 
 
+def _drawn(seed: int, draw: int) -> int:
+    """The seed of one more market and demand of the same seed."""
+    return int(stream(seed, "coral", "draw", draw).integers(1 << 31)) if draw else seed
+
+
 def _planned(rental: Rental) -> dict[str, Any]:
     share = float(rental.served.sum() / rental.demand.sum())
     return {
@@ -270,8 +274,9 @@ def _simulated(
     }  # fmt: skip
 
 
-def against_joint(trace: str, models: int, configs: int, limit: float, seed: int) -> dict[str, Any]:
+def against_joint(trace: str, models: int, configs: int, limit: float, seed: int, draw: int = 0) -> dict[str, Any]:
     """The two stages beside one program over every design there is, to the last digit; `limit`: its seconds."""
+    seed = _drawn(seed, draw)
     random = stream(seed, "coral", "small")
     names = random.choice(sorted(TARGETS), size=models, replace=False).tolist()
     services, requests = workload(trace, 10.0 * models, 2000, seed, names)
@@ -339,21 +344,19 @@ def study(lab: Lab) -> Tables:
         }
         for count in lab.pick(quick=(1500,), full=(8000,))
         for supply in lab.pick(quick=(24.0, 4.0), full=(32.0, 24.0, 12.0, 6.0, 4.0, 2.0))
-        for draw in range(lab.pick(quick=4, full=1) if supply < 12.0 else 1)  # scarce markets differ much
+        for draw in range(lab.pick(quick=4, full=2) if supply < 12.0 else 1)  # scarce markets differ much
     ]
     small = [
-        {"trace": trace, "models": models, "configs": configs, "limit": limit}
+        {"trace": trace, "models": models, "configs": configs, "limit": limit, "draw": draw}
         for models, configs, limit in lab.pick(quick=((2, 3, 60.0),), full=((2, 4, 60.0), (3, 8, 300.0)))
+        for draw in range(lab.pick(quick=3, full=2))
     ]
     # What the leases cost and carry is counted. Serving them too is `served=True`: it fails where all leases that
     # decode end while a prompt is on its way to them, so the study leaves it out.
     hour = [{"trace": trace, "copies": 12, "step": lab.pick(quick=300.0, full=60.0), "served": False}]
     return {
         f"market{demand}": lab.run(on_market, markets, per="policy").drop("trace"),
-        f"joint{demand}": lab.with_seeds(quick=12, full=12)
-        .run(against_joint, small)
-        .drop("trace")
-        .with_columns(policy=pl.lit("coral")),
+        f"joint{demand}": lab.run(against_joint, small).drop("trace").with_columns(policy=pl.lit("coral")),
         f"hour{demand}": lab.run(over_an_hour, hour, per="policy").drop("trace"),
     }
 
@@ -395,13 +398,15 @@ def _experiment(table: pl.DataFrame, name: str) -> pl.DataFrame:
 def largest(column: str, *, scarce: bool) -> measures.Measure:
     """The largest ratio between Coral and the best baseline over the supplies, each a mean over seeds and their draws.
 
-    Which baseline is best may differ from seed to seed. Seeds in which no baseline serves everything have no cost to
-    compare and are left out.
+    Which baseline is best may differ from seed to seed. A seed has no goodput to compare where its market is ample, and
+    no cost where no baseline serves everything. A supply that lacks a seed is left out: the best of such supplies would
+    be that of few seeds.
     """
 
     def measure(table: pl.DataFrame) -> Estimate:
-        chosen = measures.rows(table, {"experiment": "market", "scarce": scarce})
-        found = {}
+        markets = measures.rows(table, {"experiment": "market"})
+        chosen = measures.rows(markets, {"scarce": scarce})
+        found: dict[str, measures.Measure] = {}
         for (supply,), at in chosen.group_by("supply", maintain_order=True):
             pair = (
                 at.filter(pl.col("policy") == name).select("seed", "draw", pl.col(column).alias(name))
@@ -409,13 +414,13 @@ def largest(column: str, *, scarce: bool) -> measures.Measure:
             )
             both = next(pair).join(next(pair), on=["seed", "draw"]).drop_nulls()
             both = both.group_by("seed", maintain_order=True).mean()
-            if len(both) > 1:
+            if len(both) == markets["seed"].n_unique():
                 ours, theirs = both["coral"].to_list(), both["best baseline"].to_list()
-                found[supply] = intervals.ratio(ours, theirs) if scarce else intervals.ratio(theirs, ours)
+                pair_of = (ours, theirs) if scarce else (theirs, ours)
+                found[f"{supply:g} GPUs of each configuration"] = partial(lambda two, _: intervals.ratio(*two), pair_of)
         if not found:
-            raise NotMeasured("no supply at which two seeds or more can be compared")
-        best = max(found, key=lambda supply: found[supply].value)
-        return replace(found[best], cases=f"{best:g} GPUs of each configuration, of {len(found)} supplies")
+            raise NotMeasured("no supply at which every seed can be compared")
+        return measures.best(found)(table)
 
     return measure
 

@@ -26,6 +26,7 @@ from assay.sim.random import stream
 from assay.workloads import gpu_market
 from assay.workloads.gpu_market import Offer
 from assay.workloads.requests import Requests
+from assay.workloads.time_option import TIME_UNIT, read_decided
 
 RENT = Measure("usd_per_hour", "US dollars an hour", "stretches of requests")
 DRAWS = 8
@@ -51,14 +52,13 @@ NONE: dict[str, Any] = dict.fromkeys(("led_by", "led_by_low", "led_by_high"))
     "--headroom", type=click.FloatRange(1), default=coral.HEADROOM, show_default=True, help="Planned over the peak."
 )
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
+@TIME_UNIT
 def command(
     trace: str, market: Path, at: float, models: str, slo: str | None, rate: float | None, headroom: float,
-    limit: int | None,
+    limit: int | None, time_unit: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What to rent for your own requests on your own market, by each way to plan it."""
-    from assay.workloads.request_files import read
-
-    requests = named(read(trace, limit=limit), listed(models))
+    requests = named(read_decided(trace, limit, time_unit), listed(models))
     requests = requests if rate is None else at_rate(requests, f"{rate}")
     target = read_slo(slo) if slo else None
     services = [

@@ -19,6 +19,7 @@ from assay.serving.dooly.torch_ops import PAGE
 from assay.serving.engine.standings import Measure, add_leads, ranked, why
 from assay.sim.models import Model
 from assay.sim.roofline import roofline
+from assay.workloads.time_option import TIME_UNIT, read_decided
 
 ERROR = Measure("error", "mean error on held-out H200 runs", "those runs")
 UNITS = {
@@ -37,12 +38,11 @@ UNITS = {
 @click.option("--trace", required=True, help="Any trace of requests, to simulate one H200 on.")
 @click.option("--rate", type=click.FloatRange(1e-6), help="Requests a second.  [the trace's]")
 @click.option("--limit", type=click.IntRange(1), default=200, show_default=True, help="Requests to simulate.")
-def command(source: str, trace: str, rate: float | None, limit: int) -> dict[str, Any]:
+@TIME_UNIT
+def command(source: str, trace: str, rate: float | None, limit: int, time_unit: str | None) -> dict[str, Any]:
     """Your own model's latencies, predicted from timed operations, from the nearest model, and from a data sheet."""
-    from assay.workloads.request_files import read
-
     config = CONFIGS[source] if source in CONFIGS else _read(Path(source))
-    requests = read(trace, limit=limit)
+    requests = read_decided(trace, limit, time_unit)
     if rate is not None:
         if not requests.seconds:
             raise BadInput("--rate needs a trace that lasts some time")
@@ -119,7 +119,7 @@ def _why(table: Sequence[Mapping[str, Any]], new: Sequence[str]) -> str:
     told = ", ".join(new[:2]) + (", …" if len(new) > 2 else "")
     return (
         f"Dooly cannot predict this model from the stored profile: {len(new)} of its operations were never timed on an "
-        f"H200 ({told}); benchmarks/h200_engine.py times them on one. {said}"
+        f"H200 ({told}). {said}"
     )
 
 

@@ -1,9 +1,10 @@
 """What a run cost: dollars and joules for a million tokens, and how that was reckoned.
 
-A fleet is paid for and draws power from the first request sent to the last token, whether it works or idles. As in the
-field's tables (prices of APIs, energy leaderboards), what is divided by are the tokens that the fleet generated; the
-prompts are in the cost, not in the count. `…_all` divides by prompt and output tokens together, cached ones too. A
-calm trace is dear on either count: compare at the load you mean to serve, or at capacity.
+A fleet is paid for and draws power whether it works or idles. Both are reckoned over the steady window of a run (its
+`flow`), against the tokens that were generated in it: neither a fleet that fills up nor one that drains is what anybody
+means to pay for. As in the field's tables (prices of APIs, energy leaderboards), what is divided by are the tokens that
+the fleet generated; the prompts are in the cost, not in the count. `…_all` divides by prompt and output tokens
+together, cached ones too. A calm trace is dear on either count: compare at the load you mean to serve, or at capacity.
 """
 
 from __future__ import annotations
@@ -30,16 +31,22 @@ def per_million(outcome: Outcome) -> dict[str, float | None]:
     >>> bool(spent["usd_per_mtok"] > spent["usd_per_mtok_all"] > 0)
     True
     """
-    written = float(outcome.records["output"][outcome.served].sum())
-    every = written + float(outcome.records["prompt"][outcome.served].sum())
+    flow = outcome.flow
+    seconds, written, prompts, share = flow.seconds, flow.tokens, flow.prompts, flow.share
+    if not seconds or not written:  # all came at once, or so few that none was answered in between
+        records = outcome.records[outcome.served]
+        seconds, share = outcome.span, 1.0
+        written, prompts = float(records["output"].sum()), float(records["prompt"].sum())
     instances = outcome.fleet.instances
     priced = all(one.usd_per_hour > 0 for one in instances)
-    usd = sum(one.usd_per_hour for one in instances) * outcome.makespan / HOUR if priced else None
-    joules = joules_of(outcome)
+    usd = sum(one.usd_per_hour for one in instances) * seconds / HOUR if priced else None
+    joules = joules_of(outcome, seconds, share)
+    every = written + prompts
+    answered = share * max(int(outcome.served.sum()), 1)
     return {
         "usd_per_mtok": _over(usd, written), "joules_per_mtok": _over(joules, written),
         "usd_per_mtok_all": _over(usd, every), "joules_per_mtok_all": _over(joules, every),
-        "joules_per_request": None if joules is None else joules / max(int(outcome.served.sum()), 1),
+        "joules_per_request": None if joules is None else joules / answered,
     }  # fmt: skip
 
 
@@ -47,21 +54,20 @@ def _over(spent: float | None, tokens: float) -> float | None:
     return None if spent is None or not tokens else spent / tokens * MILLION
 
 
-def joules_of(outcome: Outcome) -> float | None:
-    """Energy of the fleet's GPUs from the first request sent to the last token; None where some cost has none."""
+def joules_of(outcome: Outcome, seconds: float | None = None, share: float = 1.0) -> float | None:
+    """Energy of the fleet's GPUs for a share of a run's work in so many seconds; None where some cost has none.
+
+    By default it is all of it, from the first request sent to the last token.
+    """
+    seconds = outcome.span if seconds is None else seconds
     total, scale = 0.0, energy_scale.measured()
     for one, record in zip(outcome.fleet.instances, outcome.instances, strict=True):
         if not _knows_power(one):
             return None
         board = device(gpu_of(one))
         idle = scale.idle_watts if board.name == scale.gpu else board.idle_watts
-        total += energy_scale.joules(
-            float(record["joules"]),
-            float(record["busy"]),
-            outcome.makespan,
-            one.gpus * idle,
-            one.gpus * board.tdp_watts,
-        )
+        work, busy = share * float(record["joules"]), min(share * float(record["busy"]), seconds)
+        total += energy_scale.joules(work, busy, seconds, one.gpus * idle, one.gpus * board.tdp_watts)
     return total
 
 
@@ -124,7 +130,7 @@ def _dollars(fleet: FleetSpec, price: str | None) -> str:
     if unpriced:
         return f"not known: {', '.join(unpriced)} has no price; give --price, dollars an hour for a GPU"
     usd = sum(one.usd_per_hour for one in fleet.instances)
-    return f"{usd:.4g} $/h, first request to last token; {_source(fleet, price)}"
+    return f"{usd:.4g} $/h while the load is steady; {_source(fleet, price)}"
 
 
 def _source(fleet: FleetSpec, price: str | None) -> str:

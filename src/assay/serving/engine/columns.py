@@ -12,7 +12,7 @@ RATE = "req/s"
 _BY_UNIT = {
     SECONDS: "ttft_mean ttft_p50 ttft_p99 tpot_mean tpot_p50 tpot_p99 e2e_mean e2e_p99 queueing_mean itl_p99 "
     "sim_seconds seconds best",
-    RATE: "offered goodput capacity capacity_above rate",
+    RATE: "offered completed goodput capacity capacity_above rate",
     "tokens/s": "tokens_per_second",
     "tokens": "prompt_mean output_mean kv_tokens block smallest_prompt its_output",
     "$/Mtok": "usd_per_mtok usd_per_mtok_all",

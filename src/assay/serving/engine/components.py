@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from assay.record import catalogue
@@ -11,16 +12,16 @@ from assay.serving.interface import Fleet
 from assay.sim import own_code
 
 
-def router(name: str) -> Any:
-    """A fresh router.
+def router(name: str, seed: int | None = None) -> Any:
+    """A fresh router; one that draws does so by the `seed`, where it takes one.
 
     >>> router("vllm-v1")
     VllmV1()
     """
     if ":" in name:
-        return own(name, ("route", "assign"))
+        return own(name, ("route", "assign"), seed)
     if name in BASELINES:
-        return BASELINES[name]()
+        return BASELINES[name](**_seeded(BASELINES[name], seed))
     papers = catalogue.offering("router", "serving")
     if name in papers:
         return catalogue.component("router", name)
@@ -67,11 +68,20 @@ def made_for_lockstep() -> list[str]:
     return [name for name in papers if getattr(catalogue.component("router", name), "lockstep", False)]
 
 
-def own(name: str, methods: tuple[str, ...]) -> Any:
+def _seeded(kind: Any, seed: int | None) -> dict[str, int]:
+    """The seed as an argument, where there is one and what is made takes it."""
+    try:
+        takes = seed is not None and "seed" in inspect.signature(kind).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {"seed": seed} if takes and seed is not None else {}
+
+
+def own(name: str, methods: tuple[str, ...], seed: int | None = None) -> Any:
     """An object of the user's class, imported from where the user stands."""
     kind = own_code.load(name)
     try:
-        made = kind()
+        made = kind(**_seeded(kind, seed))
     except Exception as error:
         raise BadInput(f"cannot make '{name}': {type(error).__name__}: {error}") from error
     if not any(callable(getattr(made, method, None)) for method in methods):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from assay.serving.engine.lead import Drawn, Lead, drawn, lead_over
+from assay.serving.engine.luck import Again, luck
 from assay.serving.engine.outcome import Outcome
 from assay.serving.engine.targets import Targets
 
@@ -36,9 +37,10 @@ def ranked(table: Sequence[Row], targets: Targets | None = None, find: bool = Fa
 
 
 def add_leads(
-    table: Sequence[dict[str, Any]], outcomes: Mapping[str, Outcome], targets: Targets | None, find: bool
-) -> None:
-    """To each row by which share the winner leads it, and the interval, of resampled sessions.
+    table: Sequence[dict[str, Any]], outcomes: Mapping[str, Outcome], targets: Targets | None, find: bool,
+    again: Again | None = None,
+) -> None:  # fmt: skip
+    """To each row by which share the winner leads it, and the interval: stretches of sessions, and runs made `again`.
 
     Of capacities the interval is what the bisections leave open, down to nothing where it is not certain that fewer
     meet their targets; `outcomes` are then everybody's runs at the winner's capacity.
@@ -47,17 +49,34 @@ def add_leads(
     for row in table:
         found: Lead | None = None
         if row is not best:
-            found = lead_over([_drawn(outcomes[best["policy"]], outcomes[row["policy"]], targets, 0)])
+            found = lead_over([_drawn(outcomes, (best["policy"], row["policy"]), targets, again)])
             if find:
                 found = _bracket([best], [row], certain=not found.tie)
         row |= dict(zip(LED, found or (None, None, None), strict=True))
 
 
-def _drawn(best: Outcome, other: Outcome, targets: Targets | None, number: int) -> Drawn:
+SURE = 8.0  # a lead of so many times its spread is not asked what luck did
+
+
+def _drawn(runs: Mapping[str, Outcome], pair: tuple[str, str], targets: Targets | None, again: Again | None) -> Drawn:
     """The ratio of mean times to first token, or theirs to ours of requests that met the targets."""
+    best, other = (runs[policy] for policy in pair)
     if targets is None:
-        return drawn(best, other, best.ttft, other.ttft, number)
-    return drawn(other, best, other.met(targets).astype(float), best.met(targets).astype(float), number)
+        found = drawn(best, other, best.ttft, other.ttft)
+    else:
+        found = drawn(other, best, other.met(targets).astype(float), best.met(targets).astype(float))
+    if again is None or not found.ratio > 0:
+        return found
+    ahead = -math.log(found.ratio)
+    if not 0.0 < found.spread < ahead < SURE * found.spread:  # a tie is one already
+        return found
+
+    def measure(run: Outcome) -> float:
+        values = run.ttft if targets is None else run.met(targets)
+        return float(values.mean()) if len(values) else 0.0
+
+    by = luck(again, pair, (best, other), measure)
+    return Drawn(found.ratio, math.hypot(found.spread, by))
 
 
 def _bracket(best: Sequence[Row], other: Sequence[Row], certain: bool) -> Lead | None:
@@ -75,8 +94,9 @@ def _bracket(best: Sequence[Row], other: Sequence[Row], certain: bool) -> Lead |
 
 
 def over_all(
-    tables: Sequence[Sequence[Row]], runs: Sequence[Mapping[str, Outcome]], targets: Targets | None, find: bool
-) -> list[dict[str, Any]]:
+    tables: Sequence[Sequence[Row]], runs: Sequence[Mapping[str, Outcome]], targets: Targets | None, find: bool,
+    again: Sequence[Again] = (),
+) -> list[dict[str, Any]]:  # fmt: skip
     """A row a policy over several traces: the geometric mean of the measure, on how many it is first, and the lead.
 
     Traces differ in their load; a geometric mean lets each count as much as any other.
@@ -98,19 +118,31 @@ def over_all(
                 ours, theirs = ([table[policy] for table in named] for policy in (best, row["policy"]))
                 found = _bracket(ours, theirs, certain=_told_apart(tables, best, row["policy"]))
             else:
-                found = lead_over([_drawn(run[best], run[row["policy"]], targets, n) for n, run in enumerate(runs)])
+                more: Sequence[Again | None] = again or [None] * len(runs)
+                pair = (best, row["policy"])
+                found = lead_over([_drawn(run, pair, targets, one) for run, one in zip(runs, more, strict=True)])
         row |= dict(zip(LED, found or (None, None, None), strict=True))
     return rows
 
 
 def _told_apart(tables: Sequence[Sequence[Row]], *policies: str) -> bool:
     """Whether some trace tells two policies apart: one of them wins or ties with its winner, the other does not."""
-    return any(len(set(policies) & {_winner(table), *_tied(table)}) == 1 for table in tables)
+    return any(len(set(policies) & set(leaders(table))) == 1 for table in tables)
 
 
 def _winner(table: Sequence[Row]) -> str:
     """Whom nobody leads."""
     return str(next(row["policy"] for row in table if row["led_by"] is None))
+
+
+def leaders(table: Sequence[Row]) -> list[str]:
+    """Who is first, and who cannot be told from it.
+
+    >>> second = {"policy": "b", "led_by": 0.1, "led_by_low": 0.0}
+    >>> leaders([{"policy": "a", "led_by": None, "led_by_low": None}, second])
+    ['a', 'b']
+    """
+    return [_winner(table), *_tied(table)]
 
 
 def _ahead(table: Sequence[Row], policy: str, targets: Targets | None, find: bool) -> bool:
@@ -143,6 +175,38 @@ def why(table: Sequence[Row], targets: Targets | None, find: bool, runs: Mapping
     if runs is not None:
         best, last = ({"policy": row["policy"]} | runs[row["policy"]].summary() for row in (best, last))
     return f"{said}. {_because(best, last)}"
+
+
+def load_sentence(table: Sequence[Row], runs: Mapping[str, Outcome]) -> str:
+    """What was offered and what was served while the load was steady, and who did not keep up."""
+    first = runs[table[0]["policy"]].flow
+    if not first.sent:  # a trace of one stroke, or of a few rows, is no load
+        return ""
+    offered = [runs[row["policy"]].flow.offered for row in table]
+    served = [runs[row["policy"]].flow.completed for row in table]
+    requests = runs[table[0]["policy"]].requests
+    asked = requests.rate if requests.steady is not None and min(offered) < 0.97 * requests.rate else 0.0
+    of = f" of the {asked:.3g} asked for, as who waits longer asks less often," if asked else ""
+    said = f" Offered {_between(offered)} requests/s{of}"
+    seconds = f"{first.seconds:,.0f}" if first.seconds >= 100 else f"{first.seconds:.3g}"
+    said += f"{'' if of else ','} served {_between(served)} over {seconds} steady seconds"
+    flows = {row["policy"]: runs[row["policy"]].flow for row in table}
+    behind = [policy for policy, flow in flows.items() if not flow.sustained and not flow.fills]
+    if not behind:
+        short = any(flow.fills for flow in flows.values())
+        more = f"; the trace is over before the fleet has filled up: --rate {first.offered:.2g} goes on for longer"
+        return f"{said}{more if short else ''}."
+    who = "every policy is" if len(behind) == len(table) > 1 else f"{', '.join(behind)} {_are(behind)}"
+    return f"{said}; {who} saturated: queues grow as long as this goes on, and latencies with them."
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _between(rates: Sequence[float]) -> str:
+    least, most = f"{min(rates):.3g}", f"{max(rates):.3g}"
+    return least if least == most else f"{least} to {most}"
 
 
 def why_over_all(
@@ -202,7 +266,7 @@ def _lead_text(row: Row, find: bool) -> str:
     ends = f"{low} … {high} %"
     sure = row["led_by_low"] > 0
     apart = f"the bisections leave {ends}" + ("" if sure else ", and attainment at that rate does not tell them apart")
-    how = apart if find else f"95 % interval {ends}, sessions resampled"
+    how = apart if find else f"95 % interval {ends}, stretches of sessions"
     return f"{_percent(row['led_by'])} ahead of {row['policy']} ({how})"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from assay.serving.engine import state
+from assay.serving.engine.flow import Flow
 from assay.serving.fleet import FleetSpec
 from assay.serving.interface import SLO
 from assay.workloads.prefixes import turns
@@ -48,8 +50,27 @@ class Outcome:
             "open" if simulation.requests.after is None else "closed",
         )  # fmt: skip
 
+    @cached_property
+    def asked(self) -> NDArray[np.bool_]:
+        """Which requests the figures are of: those sent while the load was what it should be, else all."""
+        if self.requests.steady is None:
+            return np.ones(len(self.served), np.bool_)
+        start, stop = self.requests.steady
+        sent = np.where(self.served, self.records["arrival"], self.requests.arrival)
+        return np.asarray((sent >= start) & (sent < stop))
+
+    @cached_property
+    def judged(self) -> NDArray[np.bool_]:
+        """Those of them that were served: one value each in `ttft`, `tpot`, `e2e`, `queueing` and `met`."""
+        return self.served & self.asked
+
     def _of(self, name: str) -> Floats:
-        return np.asarray(self.records[name][self.served], dtype=np.float64)
+        return np.asarray(self.records[name][self.judged], dtype=np.float64)
+
+    @cached_property
+    def flow(self) -> Flow:
+        """What came and what went in the steady window."""
+        return Flow.of(self)
 
     @property
     def offered(self) -> float:
@@ -57,6 +78,8 @@ class Outcome:
 
         In a closed loop this hangs on the answers: who waits longer asks less often.
         """
+        if self.requests.steady is not None:
+            return self.flow.offered
         sent, after = self._of("arrival"), self.requests.after
         begun = sent if after is None else sent[after[self.served] < 0]
         if not len(begun) or begun.max() == begun.min():
@@ -98,8 +121,8 @@ class Outcome:
         """One row per served request."""
         names = ("prompt", "output", "instance", "cached", "preemptions")
         return pl.DataFrame(
-            {"request": np.flatnonzero(self.served), "arrival": self._of("arrival")}
-            | {name: self.records[name][self.served] for name in names}
+            {"request": np.flatnonzero(self.judged), "arrival": self._of("arrival")}
+            | {name: self.records[name][self.judged] for name in names}
             | {"ttft": self.ttft, "tpot": self.tpot, "e2e": self.e2e, "queueing": self.queueing}
         )
 
@@ -110,14 +133,21 @@ class Outcome:
 
     @property
     def makespan(self) -> float:
-        """First request sent to last token."""
-        return float(self._of("finish").max() - self._of("arrival").min()) if self.served.any() else 0.0
+        """First request sent to last token; of a steady load, its window."""
+        return self.span if self.requests.steady is None else self.requests.steady[1] - self.requests.steady[0]
+
+    @property
+    def span(self) -> float:
+        """First request sent to last token, steady or not."""
+        records = self.records[self.served]
+        return float(records["finish"].max() - records["arrival"].min()) if len(records) else 0.0
 
     @property
     def joules(self) -> float:
         """Energy of the fleet over the makespan: idling, and work above it."""
         idle = sum(spec.cost.energy.idle_watts for spec in self.fleet.instances if spec.cost.energy is not None)
-        return float(self.instances["joules"].sum()) + idle * self.makespan
+        share = 1.0 if self.requests.steady is None else self.flow.share
+        return float(self.instances["joules"].sum()) * share + idle * self.makespan
 
     @property
     def imbalance(self) -> float:
@@ -139,17 +169,18 @@ class Outcome:
         # The last row is found by -1, the code of a request without a tier.
         limits = np.array([*(slo.get(name, others) for name in self.requests.tiers), others])
         codes = np.full(len(self.served), -1) if tier is None else tier
-        return np.asarray(limits[codes[self.served]].T)
+        return np.asarray(limits[codes[self.judged]].T)
 
     def goodput(self, slo: SLO | Mapping[str, SLO]) -> float:
-        """Requests a second that met all their targets."""
+        """Requests a second that met all their targets; of a steady load, those sent in its window."""
         return float(self.met(slo).sum()) / self.makespan if self.makespan else 0.0
 
     def attainment(self, slo: SLO | Mapping[str, SLO], counted: NDArray[np.bool_] | None = None) -> float:
         """Share of all requests, or of those counted, that met their targets; refused ones did not."""
-        if counted is None:
-            return float(self.met(slo).sum()) / len(self.served)
-        return float(self.met(slo)[counted[self.served]].sum()) / max(int(counted.sum()), 1)
+        met, asked = self.met(slo), self.asked
+        if counted is not None:
+            met, asked = met[counted[self.judged]], asked & counted
+        return float(met.sum()) / max(int(asked.sum()), 1)
 
     def itl(self, quantiles: Any = (0.5, 0.9, 0.99)) -> Floats:
         """Quantiles of the time between two tokens, over all tokens, from the span table.
@@ -158,6 +189,9 @@ class Outcome:
         a value are counted in closed form, so the quantile is found by bisection without listing any.
         """
         rows = self.spans[self.spans["decodes"] > 0]
+        if self.requests.steady is not None:
+            start, stop = self.requests.steady
+            rows = rows[(rows["start"] >= start) & (rows["start"] < stop)]
         if not len(rows):
             return np.full(len(np.atleast_1d(quantiles)), np.nan)
         first = rows["alpha"] + rows["stall"]
@@ -176,24 +210,39 @@ class Outcome:
         return np.array([_bisect(at_most, float(q) * total, top) for q in np.atleast_1d(quantiles)])
 
     def summary(self, slo: SLO | Mapping[str, SLO] | None = None) -> dict[str, Any]:
-        """The figures people compare by."""
+        """The figures people compare by; None where nobody was served to tell.
+
+        >>> from assay.serving import parse, simulate, RoundRobin
+        >>> refused = simulate(Requests.of([0.0], [5_000_000], [9]), parse("1xh200:qwen3-8b"), RoundRobin()).summary()
+        >>> refused["refused"], refused["goodput"], refused["ttft_mean"]
+        (1, 0.0, None)
+        """
         ttft, tpot, e2e = self.ttft, self.tpot[self._of("output") > 1], self.e2e
         if not len(tpot):
-            tpot = np.zeros(1)
-        tokens = self._of("output").sum()
+            tpot = np.zeros(len(ttft))
+        tokens = self.flow.tokens / self.makespan if self.requests.steady else self._of("output").sum() / max(
+            self.makespan, 1e-12)  # fmt: skip
         row = {
-            "requests": int(self.served.sum()), "refused": int((~self.served).sum()), "offered": self.offered,
-            "ttft_mean": ttft.mean(), "ttft_p50": np.median(ttft), "ttft_p99": np.quantile(ttft, 0.99),
-            "tpot_mean": tpot.mean(), "tpot_p50": np.median(tpot), "tpot_p99": np.quantile(tpot, 0.99),
-            "e2e_mean": e2e.mean(), "e2e_p99": np.quantile(e2e, 0.99), "queueing_mean": self.queueing.mean(),
-            "itl_p99": self.itl(0.99)[0], "cached_ratio": self.cached_ratio,
+            "requests": int(self.judged.sum()), "refused": int((self.asked & ~self.served).sum()),
+            "offered": self.offered, "completed": self.flow.completed,
+            "ttft_mean": _mean(ttft), "ttft_p50": _quantile(ttft, 0.5), "ttft_p99": _quantile(ttft, 0.99),
+            "tpot_mean": _mean(tpot), "tpot_p50": _quantile(tpot, 0.5), "tpot_p99": _quantile(tpot, 0.99),
+            "e2e_mean": _mean(e2e), "e2e_p99": _quantile(e2e, 0.99), "queueing_mean": _mean(self.queueing),
+            "itl_p99": self.itl(0.99)[0] if len(ttft) else None, "cached_ratio": self.cached_ratio,
             "goodput": self.goodput(slo or SLO()), "attainment": self.attainment(slo or SLO()),
-            "tokens_per_second": tokens / max(self.makespan, 1e-12),
-            "preemptions": int(self.records["preemptions"].sum()),
+            "tokens_per_second": tokens, "preemptions": int(self.records["preemptions"].sum()),
             "joules_per_request": self.joules / max(len(ttft), 1), "imbalance": self.imbalance,
             "sim_seconds": self.sim_seconds,
         }  # fmt: skip
-        return {name: value if isinstance(value, int) else float(value) for name, value in row.items()}
+        return {name: value if value is None or isinstance(value, int) else float(value) for name, value in row.items()}
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _quantile(values: Floats, share: float) -> float | None:
+    return float(np.quantile(values, share)) if len(values) else None
 
 
 def _bisect(count: Any, wanted: float, top: float) -> float:

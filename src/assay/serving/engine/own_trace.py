@@ -11,10 +11,13 @@ from typing import Any
 from assay.record.errors import BadInput
 from assay.serving.fleet import FleetSpec
 from assay.workloads.closed_loop import closed
+from assay.workloads.more_sessions import sustained
 from assay.workloads.requests import Requests
 from assay.workloads.session_reuse import with_session_reuse
 
 GENERATED = 5000  # requests
+SHORTEST = 30.0  # seconds for which a load is steady, where its rate is given, though the trace be shorter
+MOST_AT_A_RATE = 200_000  # requests of it, though the trace have fewer
 
 
 def read_trace(trace: str, limit: int | None, **options: Any) -> Requests:
@@ -30,6 +33,8 @@ def read_trace(trace: str, limit: int | None, **options: Any) -> Requests:
 @lru_cache(maxsize=3)  # who asks again at another rate does not wait for the file
 def _read(trace: str, stamp: tuple[int, int], limit: int | None, options: tuple[tuple[str, Any], ...]) -> Requests:
     if trace in ("chat", "agents") and stamp == (0, 0):
+        if dict(options).get("time_unit"):
+            raise BadInput(f"--time-unit: {trace} is generated, in seconds; leave it out")
         return generated(trace, limit or GENERATED)
     from assay.workloads.request_files import read
 
@@ -48,16 +53,28 @@ def generated(kind: str, count: int = GENERATED, seed: int = 0) -> Requests:
 
 
 def at_rate(requests: Requests, text: str) -> Requests:
-    """A trace at `x2` times its rate, or at so many requests a second."""
+    """A trace at `x2` times its rate, or at so many requests a second: with more sessions, or fewer, as slow as before.
+
+    It is steady for as long as the trace lasts, or as long as so many requests can be simulated.
+
+    >>> trace = Requests.of([0.0, 1.0, 2.0], [5, 5, 5], [2, 2, 2])
+    >>> round(at_rate(trace, "12").rate), at_rate(trace, "x1") is trace
+    (12, True)
+    """
     found = re.fullmatch(r"(x?)(\d+(?:\.\d*)?(?:e-?\d+)?)", text.strip())
-    factor = float(found[2]) if found else 0.0
-    if not factor > 0:
+    value = float(found[2]) if found else 0.0
+    if not found or not value > 0:
         raise BadInput(f"--rate '{text}': write x2 for twice the trace's rate, or 12 for 12 requests a second")
-    if found and not found[1]:
-        if not requests.seconds:
-            raise BadInput("--rate in requests a second needs a trace that lasts some time")
-        factor /= requests.rate
-    return requests if factor == 1.0 else requests.faster(factor)
+    if found[1] and value == 1.0:
+        return requests
+    if not requests.seconds:
+        raise BadInput(f"--rate {text}: all requests of the trace arrive at once; it needs one that lasts some time")
+    rate = value * requests.rate if found[1] else value
+    most = max(MOST_AT_A_RATE, len(requests))
+    seconds = min(max(requests.seconds, SHORTEST), most / rate)
+    if seconds < 1.0:
+        raise BadInput(f"--rate {text}: {rate:,.0f} requests a second are more than can be simulated for a second")
+    return sustained(requests, rate, seconds)
 
 
 def in_loop(requests: Requests, loop: str) -> Requests:

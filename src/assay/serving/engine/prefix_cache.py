@@ -225,6 +225,12 @@ def extend(w, r, row, blocks):
         request.private -= more
         if v.begin(w)[s] + entry.blocks == v.end(w)[s]:
             entry.writer = NONE
+    if request.writing and request.shared == request.path_blocks:
+        # A path may end inside a segment. What follows there is another's to write, while this one decodes.
+        e = v.index(w)[v.path(w)[v.offsets(w)[r] + request.held - 1], row]
+        if v.entries(w)[e].writer == r:
+            v.entries(w)[e].writer = NONE
+        request.writing = 0
 
 
 @njit(**JIT)

@@ -111,10 +111,10 @@ def tier_rows(policy: str, outcome: Outcome, targets: Targets) -> list[dict[str,
     tier = outcome.requests.tier
     if tier is None:
         return []
-    met, served = outcome.met(targets), outcome.served
+    met, served = outcome.met(targets), outcome.judged
     rows = []
     for code, name in [*enumerate(outcome.requests.tiers), (-1, "")]:
-        asked, here = int((tier == code).sum()), tier[served] == code
+        asked, here = int(((tier == code) & outcome.asked).sum()), tier[served] == code
         if not asked:
             continue
         row: dict[str, Any] = {"policy": policy, "tier": name or "no tier", "requests": asked}

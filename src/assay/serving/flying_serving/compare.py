@@ -17,6 +17,7 @@ from assay.serving.engine.own_trace import at_rate
 from assay.serving.engine.standings import Measure, add_leads, why
 from assay.serving.flying_serving import Engines, Flying
 from assay.workloads.requests import Requests
+from assay.workloads.time_option import TIME_UNIT, read_decided
 
 LATENCY = Measure("e2e_mean", "s mean end-to-end latency", "stretches of the second half's requests")
 UNITS = {
@@ -31,11 +32,10 @@ UNITS = {
 @click.option("--express", default=paper.EXPRESS, show_default=True, help="The tier that is worth a merge of its own.")
 @click.option("--rate", default="x1", show_default=True, help="x2 doubles the trace's rate; 12: requests a second.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
-def command(trace: str, text: str, express: str, rate: str, limit: int | None) -> dict[str, Any]:
+@TIME_UNIT
+def command(trace: str, text: str, express: str, rate: str, limit: int | None, time_unit: str | None) -> dict[str, Any]:
     """Layouts of one pool on your own requests: replicas, wide groups, and engines that merge and part."""
-    from assay.workloads.request_files import read
-
-    requests = at_rate(read(trace, limit=limit), rate)
+    requests = at_rate(read_decided(trace, limit, time_unit), rate)
     if express in requests.tiers:
         requests = replace(requests, tiers=tuple(paper.EXPRESS if t == express else t for t in requests.tiers))
     elif express != paper.EXPRESS:

@@ -21,6 +21,7 @@ from assay.serving.interface import SLO
 from assay.serving.nitsum import Site, tier_plan, traffic
 from assay.serving.nitsum.tiers import Demand, strict_first
 from assay.workloads.requests import Requests
+from assay.workloads.time_option import TIME_UNIT, read_decided
 
 IN_TIME = Measure("attainment", "of the requests within both targets", "stretches of the second half", least=False)
 RESTARTS = 60.0  # seconds over which a restart has to pay: the shorter of the study's, as a trace is not a day
@@ -38,14 +39,15 @@ UNITS = {"attainment": "share", "goodput": "req/s", "paused": "share of GPU time
 )
 @click.option("--rate", default="x1", show_default=True, help="x2 doubles the trace's rate; 12: requests a second.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
-def command(trace: str, text: str, slos: tuple[str, ...], rate: str, limit: int | None) -> dict[str, Any]:
+@TIME_UNIT
+def command(
+    trace: str, text: str, slos: tuple[str, ...], rate: str, limit: int | None, time_unit: str | None
+) -> dict[str, Any]:
     """Plans for one pool and several tiers, on your own requests: static layouts, plans made once, plans that move."""
-    from assay.workloads.request_files import read
-
     found = re.fullmatch(r"(\d{1,2})x(\S+:[^\s:]+)", text.strip())
     if not found or int(found[1]) < 1:
         raise BadInput(f"--gpus '{text}': write COUNTxGPU:MODEL, for example 8xh200:qwen3-32b; widths are planned")
-    requests = at_rate(read(trace, limit=limit), rate)
+    requests = at_rate(read_decided(trace, limit, time_unit), rate)
     site = Site(found[2], int(found[1]), promised(slos, requests))
     if not any(tier_plan.fits(site.layout, width) for width in tier_plan.WIDTHS if width <= site.gpus):
         raise BadInput(f"--gpus '{text}': the model does not fit; give more or larger GPUs")

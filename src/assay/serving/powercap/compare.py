@@ -16,6 +16,7 @@ from assay.serving.engine.standings import Measure, add_leads, ranked, why
 from assay.serving.powercap import power_profile
 from assay.sim.mixer_shapes import FAMILIES
 from assay.workloads.requests import Requests
+from assay.workloads.time_option import TIME_UNIT, read_decided
 
 ENERGY = Measure("joules_per_request", "J a request", "stretches of time")
 STRETCHES = 40
@@ -41,8 +42,9 @@ NONE: dict[str, Any] = dict.fromkeys(("led_by", "led_by_low", "led_by_high"))
 @click.option(
     "--loss", type=click.FloatRange(0, 0.5), default=powercap.LOSS, show_default=True, help="Time that may be lost."
 )
+@TIME_UNIT
 def command(
-    trace: str | None, fleet_text: str, limit: int | None, caps: str, loss: float, **point: Any
+    trace: str | None, fleet_text: str, limit: int | None, caps: str, loss: float, time_unit: str | None, **point: Any
 ) -> dict[str, Any]:
     """Clocks and power caps on your own trace or batch: what each saves, and what it costs in time."""
     try:
@@ -50,12 +52,12 @@ def command(
     except ValueError:
         raise BadInput(f"--caps '{caps}': watts separated by commas, for example 500,300") from None
     if trace is None:
+        if time_unit is not None:
+            raise BadInput(f"--time-unit {time_unit}: one batch regime has no times; add --trace")
         return at_point(watts, loss, **point)
-    from assay.workloads.request_files import read
-
     progress = click.get_current_context().obj
     progress(0, 2)
-    served, name = serve(read(trace, limit=limit), fleet_text)
+    served, name = serve(read_decided(trace, limit, time_unit), fleet_text)
     progress(1, 2)
     return on_trace(served, name, watts, loss)
 

@@ -25,8 +25,9 @@ bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -273,11 +274,11 @@ def largest_gain(column: str, of: str, to: str) -> measures.Measure:
 
     def measure(table: pl.DataFrame) -> Estimate:
         jobs = table.filter(pl.col("experiment") == "job").sort("seed")
-        found = {}
+        found: dict[str, measures.Measure] = {}
         for case, job in jobs.group_by("on", "name", "workload", maintain_order=True):
             ours, theirs = (job.filter(pl.col("system") == system)[column].to_list() for system in (of, to))
-            found[case] = intervals.ratio(ours, theirs)
-        return _best(found)
+            found[_job(case)] = partial(lambda two, _: intervals.ratio(*two), (ours, theirs))
+        return measures.best(found)(table)
 
     return measure
 
@@ -286,24 +287,27 @@ def largest_capacity(table: pl.DataFrame) -> Estimate:
     """The largest KV gain over a replica of the same tensor parallelism, among the layouts that were used."""
     jobs = table.filter((pl.col("experiment") == "job") & (pl.col("system") == "sidp"))
     ratios = {
-        case: intervals.bootstrap(job["kv_ratio"].to_list())
+        _job(case): partial(lambda ratios, _: intervals.bootstrap(ratios), job["kv_ratio"].to_list())
         for case, job in jobs.group_by("on", "name", "workload", maintain_order=True)
         if not job["kv_ratio"].null_count()
     }
     if not ratios:
         raise NotMeasured("no layout that SiDP used fits without it")
-    return _best(ratios)
+    return measures.best(ratios)(table)
 
 
-def _best(found: Mapping[tuple[Any, ...], Estimate]) -> Estimate:
-    case = max(found, key=lambda case: found[case].value)
+def _job(case: tuple[Any, ...]) -> str:
     on, name, workload = case
-    return replace(found[case], cases=f"{name} on {on}, {workload} outputs, of {len(found)} jobs")
+    return f"{name} on {on}, {workload} outputs"
 
 
 claims = [
     Claim("throughput", largest_gain("tokens_per_second", "sidp", "dp")),
-    Claim("kv-capacity", largest_capacity),
+    Claim(
+        "kv-capacity",
+        largest_capacity,
+        construction="both capacities come from one formula of memory: what a GPU does not hold of the weights is room",
+    ),
     Claim(
         "own-cut",
         largest_gain("tokens_per_second", "sidp-best-cut", "dp"),

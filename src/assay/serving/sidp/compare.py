@@ -16,6 +16,7 @@ from assay.serving.engine.standings import Measure, add_leads_over_draws, why
 from assay.sim.hardware import device
 from assay.sim.models import model
 from assay.sim.random import stream
+from assay.workloads.time_option import TIME_UNIT
 
 RATE = Measure("tokens_per_second", "output tokens/s", "requests", least=False)
 DRAWS = 20
@@ -33,7 +34,10 @@ UNITS = {
 @click.option("--copies", type=click.IntRange(1, 1000), default=1, show_default=True, help="The job so many times.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first so many requests.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the order and the draws.")
-def command(path: Path, machine: str, copies: int, limit: int | None, seed: int) -> dict[str, Any]:
+@TIME_UNIT
+def command(
+    path: Path, machine: str, copies: int, limit: int | None, seed: int, time_unit: str | None
+) -> dict[str, Any]:
     """Layouts for your own offline job: replicas, pipelines, wider cuts, weights shared or in host memory."""
     from assay.workloads.request_files import read
 
@@ -42,7 +46,7 @@ def command(path: Path, machine: str, copies: int, limit: int | None, seed: int)
         raise BadInput(f"--gpus '{machine}': write COUNTxGPU:MODEL, for example 8xh200:qwen3-32b; cuts are tried here")
     on, name = device(found[2]).name, found[3]
     model(name)  # an unknown one is refused by name
-    job = read(path, limit=limit)
+    job = read(path, limit=limit, time_unit=time_unit)
     lengths = np.tile(np.stack([job.prompt, job.output]).astype(np.int64), copies)
     # Equal lengths often follow one another in a file; replicas are dealt alike only from a shuffled one.
     order = stream(seed, "sidp", "own").permutation(lengths.shape[1])

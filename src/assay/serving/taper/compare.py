@@ -17,6 +17,7 @@ from assay.serving.taper.branch_engine import Served
 from assay.sim.step_times import trust_of
 from assay.workloads import branches
 from assay.workloads.branches import Branching
+from assay.workloads.time_option import TIME_UNIT, read_decided
 
 DEFAULT = "taper,taper-blind,irp-off,irp-eager,cap-4,batch-8,batch-32"
 IN_TIME = Measure("attainment", "of the requests within both targets", "stretches of requests", least=False)
@@ -43,19 +44,20 @@ UNITS = {
 @click.option("--tpot", type=click.FloatRange(1e-6), default=taper.TPOT, show_default=True, help="Target, seconds.")
 @click.option("--policies", default=DEFAULT, show_default=True, help=f"Among {', '.join(taper.POLICIES)}.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the steps' jitter.")
+@TIME_UNIT
 def command(
-    path: Path, share: float | None, rate: float | None, policies: str, seed: int, **options: Any
+    path: Path, share: float | None, rate: float | None, policies: str, seed: int, time_unit: str | None, **options: Any
 ) -> dict[str, Any]:
     """Policies for branching answers on your own requests: who keeps most of them within their targets."""
     if share is None:
+        if time_unit is not None:
+            raise BadInput(f"--time-unit {time_unit}: requests with stages have seconds; leave it out, or give --share")
         try:
             trace = branches.read(path)
         except BadInput as error:
             raise BadInput(f"{error}{'; any other trace goes with --share 0.5' * path.exists()}") from error
     else:
-        from assay.workloads.request_files import read
-
-        trace = branches.branching(read(path), share, seed)
+        trace = branches.branching(read_decided(path, None, time_unit), share, seed)
     if rate is not None:
         if not trace.arrival[-1] > 0:
             raise BadInput("--rate needs a trace that lasts some time")

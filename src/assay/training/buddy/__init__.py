@@ -23,6 +23,7 @@ arXiv:2605.04842.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -91,16 +92,28 @@ def _gains(table: pl.DataFrame, app: str, setting: int = 0) -> float:
 
 
 def _predicted(table: pl.DataFrame) -> Estimate:
-    """The share of applications on whose side of a threshold the measured sign lies; the threshold is the sweep's.
+    """The share of applications whose side of a threshold tells whether a proxy pays; set on the *other* applications.
 
-    It is the ratio of memory to communication above which the histogram that reads more and more begins to pay.
+    One that was set on an application's own runs would read back what they showed.
     """
-    settings = trials.SWEEPS["histogram"]
-    sweep = [(_ratio(table, "histogram", setting), _gains(table, "histogram", setting) > 1) for setting in settings]
-    paying = [at for at, pays in sweep if pays]
-    bound = min(paying, default=float("inf"))
-    held = [(_gains(table, app) > 1) == (_ratio(table, app) >= bound) for app in APPS]
-    return counted(sum(held) / len(held), len(held))
+    seen = {case: (_ratio(table, *case), _gains(table, *case) > 1) for case in _CASES}
+    missed = []
+    for app in APPS:
+        bound = threshold([point for (name, _), point in seen.items() if name != app])
+        ratio_of, pays = seen[app, trials.SWEEPS.get(app, (0,))[0]]
+        missed += [app] * (pays != (ratio_of >= bound))
+    found = counted(1 - len(missed) / len(APPS), len(APPS))
+    return replace(found, cases=f"not of {', '.join(missed)}" if missed else "")
+
+
+def threshold(points: Sequence[tuple[float, bool]]) -> float:
+    """The ratio from which a proxy is said to pay that is right of most points; of several the highest.
+
+    >>> threshold([(2.0, False), (4.0, True), (6.0, False), (8.0, True), (9.0, True)])
+    8.0
+    """
+    bounds = sorted((ratio_of for ratio_of, _ in points), reverse=True)
+    return max([float("inf"), *bounds], key=lambda bound: sum((at >= bound) == pays for at, pays in points))
 
 
 def _ratio(table: pl.DataFrame, app: str, setting: int = 0) -> float:

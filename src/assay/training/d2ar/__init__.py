@@ -96,7 +96,7 @@ def _less(column: str, one: str, other: str, experiment: str = "held out") -> Me
 
     def measure(table: pl.DataFrame) -> Estimate:
         if experiment not in table["experiment"].unique().to_list():
-            raise NotMeasured("no rows of a GPU are stored; run benchmarks/h200_d2ar.py there")
+            raise NotMeasured("measured on a GPU only, and no rows of one are stored")
         a, b = (rows(table, {"experiment": experiment, "method": name})[column].to_list() for name in (one, other))
         return intervals.bootstrap([x - y for x, y in zip(a, b, strict=True)])
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from assay.record.errors import BadInput
 from assay.sim.dag import Cyclic, Dag
-from assay.training.engine.graph import COMP, KINDS, NORM, SEND, StepGraph
+from assay.training.engine.graph import COMP, KINDS, NORM, REDUCE, SEND, StepGraph
 from assay.training.engine.schedules import NAMES
 from assay.training.engine.step import Outcome
 from assay.training.interface import Ints
@@ -60,7 +60,11 @@ def _stage(outcome: Outcome, stage: int) -> Graph:
     """The nodes of one stage, numbered as in the step's graph; a transfer is a node of both its ends."""
     graph, seconds = outcome.graph, outcome.seconds
     target = _targets(graph)
-    mine = np.flatnonzero((graph.stage == stage) | ((graph.kind == SEND) & (target == stage)) | (graph.kind == NORM))
+    here = (graph.stage == stage) | ((graph.kind == SEND) & (target == stage)) | (graph.kind == NORM)
+    after = np.repeat(np.arange(len(here)), np.diff(graph.dag.indptr))
+    waits = after[(graph.kind[after] == REDUCE) & (graph.stage[graph.dag.indices] == stage)]  # of other copies, too
+    here[waits] = True
+    mine = np.flatnonzero(here)
     known = set(mine.tolist())
     deps = [
         [int(p) for p in graph.dag.indices[graph.dag.indptr[v] : graph.dag.indptr[v + 1]].tolist() if int(p) in known]

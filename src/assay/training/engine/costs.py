@@ -23,14 +23,24 @@ from typing import Any
 
 import numpy as np
 
-from assay.record.errors import BadInput
 from assay.sim.models import Gemm, Model
-from assay.training.engine.cluster import ClosedForms, Cluster, Group, spread, strided
-from assay.training.interface import Floats, Job, Layout, Plan
+from assay.training.engine.allowed import RECOMPUTE as RECOMPUTE
+from assay.training.engine.allowed import check as check
+from assay.training.engine.cluster import USABLE as USABLE
+from assay.training.engine.cluster import (
+    ClosedForms,
+    Cluster,
+    Group,
+    crossings,
+    on_nodes,
+    slowest_hop,
+    strided,
+    widest,
+)
+from assay.training.engine.schedules import SCHEDULES, holders, named
+from assay.training.interface import Floats, Job, Layout, Plan, Schedule
 
 ATTENTION_AGAIN = 2.5  # FLOPs of a fused attention's backward pass over its forward pass
-USABLE = 0.94  # of a device's memory; the rest is the driver's, the communication library's and fragmentation (assumed)
-RECOMPUTE = ("none", "selective", "full")
 PARAMETERS = ("dense", "experts")  # of a layer: the same for all microbatches
 
 
@@ -46,6 +56,8 @@ class Layer:
     whole: float = 0.0  # bytes of them all while a recomputed layer runs backward
     dense: float = 0.0  # parameters that all data-parallel ranks share
     experts: float = 0.0  # parameters of its experts
+    dispatch: float = 0.0  # seconds of `wires` that rows take to experts and back
+    covering: float = 0.0  # seconds of computing, either way, behind which keys and values go round already
 
     def __add__(self, other: Layer) -> Layer:
         return Layer(*map(add, vars(self).values(), vars(other).values()))
@@ -70,8 +82,11 @@ class StageCosts:
     gather: Floats  # seconds to gather the updated weights
     reduce: Floats  # seconds to reduce the gradients
     update: Floats  # seconds of the optimizer
-    send: float  # seconds of a microbatch's way to the next stage
+    send: Any  # seconds of a microbatch's way from a stage to another, [from, to]; or of any way
     gradient_bytes: Floats  # that one rank hands to the reduction
+    dispatch_forward: Any = 0.0  # seconds of the exchanges that another microbatch can compute over
+    dispatch_backward: Any = 0.0
+    params: Any = ()  # of one rank: dense ones, those of experts
 
 
 @dataclass(frozen=True)
@@ -94,10 +109,10 @@ class _Rank:
     def item(self) -> float:
         return self.cluster.precision.item
 
-    def product(self, m: Any, n: float, k: Any, count: float = 1.0) -> Any:
+    def product(self, m: Any, n: float, k: Any, count: float = 1.0, dtype: str = "") -> Any:
         """Seconds of `count` products of this shape."""
         on, efficiency = self.cluster.device, self.cluster.efficiency
-        arithmetic = 2.0 * m * n * k / (on.flops(self.cluster.precision.dtype) * efficiency.of(m, n, k))
+        arithmetic = 2.0 * m * n * k / (on.flops(dtype or self.cluster.precision.dtype) * efficiency.of(m, n, k))
         memory = self.item * (m * n + n * k + m * k) / (on.mem_bw * efficiency.memory)
         return count * _larger(arithmetic, memory) + on.launch
 
@@ -110,25 +125,30 @@ class _Rank:
 
     def wires(self, op: str, group: Group, nbytes: Any) -> Any:
         """Seconds of a collective of these ranks, for one size or for several."""
+        group = widest(group, self.cluster.per_node, self.cluster.ranks)
         if self.cluster.collectives is not None and len(group) > 1:
             found = self.cluster.collectives.seconds(op, np.array(group), np.atleast_1d(nbytes))
             return found if isinstance(nbytes, np.ndarray) else float(found[0])
-        nodes = spread(group, self.cluster.per_node)
-        return ClosedForms(self.cluster).of_size(op, len(group), nodes, nbytes)
+        return ClosedForms(self.cluster).of_group(op, group, nbytes)
 
-    def matrices(self, gemms: list[Gemm], rows: Any, cut: int, groups: float = 1.0) -> Layer:
+    def matrices(self, gemms: list[Gemm], rows: Any, cut: int, groups: float = 1.0, narrow: bool = True) -> Layer:
         """Forward and both backward products of some matrices; `rows` of each of `groups` of them.
 
-        Adding the gradients of weights to those of other microbatches does not hide behind the product.
+        A matrix that is not cut meets a part of the rows on each of `cut` ranks. Adding the gradients of weights to
+        those of other microbatches does not hide behind the product, nor does making activations and gradients `narrow`
+        where products are of a narrower dtype.
         """
         total, sums = Layer(), self.cluster.precision.summed
+        dtype = self.cluster.precision.products if narrow else ""
+        casts = (self.item + 2.0) * groups if dtype else 0.0  # read, and written once along rows and once along columns
         for gemm in gemms:
             k = gemm.inputs / (cut if gemm.cut == "inputs" else 1)
             n = gemm.outputs / (cut if gemm.cut == "outputs" else 1)
+            here = rows / cut if gemm.cut == "none" else rows
             total = total + Layer(
-                forward=self.product(rows, n, k, groups),
-                inputs=self.product(rows, k, n, groups),
-                weights=self.product(n, k, rows, groups) + self.moving(sums * n * k * groups, 0),
+                forward=self.product(here, n, k, groups, dtype) + self.moving(casts * here * k, 0),
+                inputs=self.product(here, k, n, groups, dtype) + self.moving(casts * here * n, 0),
+                weights=self.product(n, k, here, groups, dtype) + self.moving(sums * n * k * groups, 0),
             )
         return total
 
@@ -162,22 +182,42 @@ def _attention(rank: _Rank, seen: Any, linear: bool) -> Layer:
     """A mixer with its norm: attention over `seen` tokens, or a recurrence."""
     shape, tp, cp, t = rank.model, rank.layout.tp, rank.layout.cp, rank.tokens
     gemms = shape.linear_gemms() if linear else shape.attention_gemms()
-    width, inner = gemms[0].outputs, gemms[-1].inputs
+    width, inner = sum(gemm.outputs for gemm in gemms[:-1]), gemms[-1].inputs  # queries, keys, values and their latents
     at = rank.cluster.efficiency
     flops = (shape.recurrent_flops() if linear else shape.pair_flops() * (seen + at.short)) * t / tp
-    mixing = flops / (rank.cluster.device.flops(rank.cluster.precision.dtype) * at.attending(shape.head_dim))
+    mixing = flops / (rank.cluster.device.flops(rank.cluster.precision.dtype) * at.attending(_head(shape)))
     turned = 2 * rank.item * t * width / tp  # queries and keys by their positions; values come along
     layer = rank.matrices(gemms, t, tp) + rank.streams(*2 * (rank.residual(t) / tp + turned,), 3)
-    wires = rank.tensor_parallel()
+    wires, covering = rank.tensor_parallel(), 0.0
     if cp > 1 and not linear:  # keys and values go round while attention works on those that are there
-        kv = t * 2 * max(1.0, shape.kv_heads / tp) * shape.head_dim * rank.item
-        wires = wires + _larger((cp - 1) * rank.wires("send", strided(2, tp), kv) - mixing, 0.0)
+        kv = t * _keys_and_values(shape, tp) * rank.item
+        ring = widest(strided(cp, tp), rank.cluster.per_node, rank.cluster.ranks)
+        hop = rank.wires("send", slowest_hop(ring, rank.cluster.per_node), kv)  # every block passes it
+        wires = wires + _larger((cp - 1) * hop - mixing, 0.0)
+        covering = -_larger(-(cp - 1) * hop, -mixing)
     kept = t * rank.item * (2 * shape.hidden + width + inner) / tp
     spared = t * rank.item * shape.hidden / tp if rank.recompute == "selective" else 0.0
     return layer + Layer(
         forward=mixing, inputs=ATTENTION_AGAIN / at.backward * mixing, wires=wires, kept=kept - spared, whole=kept,
-        dense=rank.held(gemms),
+        dense=rank.held(gemms), covering=covering,
     )  # fmt: skip
+
+
+def _head(shape: Model) -> float:
+    """How wide a head is; where it is made from latents, as wide as its values: what is kept of keys hardly counts."""
+    return shape.latent.v if shape.latent is not None else shape.head_dim
+
+
+def _keys_and_values(shape: Model, tp: int) -> float:
+    """Numbers of a token that go round between ranks that share a sequence: latents are made to keys and values first.
+
+    >>> from assay.sim.models import model
+    >>> _keys_and_values(model("llama-3-8b"), 1), _keys_and_values(model("deepseek-v3"), 8)
+    (2048.0, 5120.0)
+    """
+    if shape.latent is None:
+        return 2.0 * max(1.0, shape.kv_heads / tp) * shape.head_dim
+    return shape.heads / tp * (shape.latent.nope + shape.latent.rope + shape.latent.v)
 
 
 def _feed_forward(rank: _Rank, ffn: int) -> Layer:
@@ -206,7 +246,7 @@ def _experts(rank: _Rank) -> Layer:
     local = mixture.count / layout.ep
     gemms = shape.mlp_gemms(mixture.ffn)
     layer = rank.matrices(gemms, layout.etp * pairs / local, layout.etp, groups=local)
-    layer = layer + rank.matrices([Gemm(shape.hidden, mixture.count, "none")], own, 1)
+    layer = layer + rank.matrices([Gemm(shape.hidden, mixture.count, "none")], own, 1, narrow=False)
     first = gemms[0].outputs
     moved = rank.residual(own) + layout.etp * rank.residual(pairs)  # rows to their experts and back
     layer = layer + rank.streams(*_activated(rank, moved, pairs * first, pairs * mixture.ffn), 5)
@@ -217,7 +257,7 @@ def _experts(rank: _Rank) -> Layer:
     spared = rank.item * (own * shape.hidden + pairs * mixture.ffn) if rank.recompute == "selective" else 0.0
     return layer + Layer(
         wires=wires, kept=kept - spared, whole=kept, dense=float(shape.hidden * mixture.count),
-        experts=local * sum(gemm.params for gemm in gemms) / layout.etp,
+        experts=local * sum(gemm.params for gemm in gemms) / layout.etp, dispatch=wires,
     )  # fmt: skip
 
 
@@ -273,7 +313,7 @@ def _layer(rank: _Rank, mixer: str, feed: str) -> Layer:
         entry = rank.tokens * rank.item * rank.model.hidden / rank.layout.tp
         return Layer(
             layer.forward, layer.inputs + layer.forward, layer.weights, layer.wires, entry, layer.whole, layer.dense,
-            layer.experts,
+            layer.experts, layer.dispatch, layer.covering,
         )  # fmt: skip
     if rank.recompute == "selective":  # what is kept less is norms and activations, computed again
         again = rank.moving(2 * (layer.whole - layer.kept), 2)
@@ -290,7 +330,7 @@ def _ends(rank: _Rank) -> tuple[Layer, Layer]:
     table = shape.vocab * shape.hidden / tp
     summed = 2 * t * shape.hidden * (rank.cluster.precision.gradient + rank.item)  # rows are added where they belong
     lookup = rank.streams(2 * t * shape.hidden * rank.item, summed, 2) + Layer(dense=table)
-    head = rank.matrices([Gemm(shape.hidden, shape.vocab, "outputs")], t, tp)
+    head = rank.matrices([Gemm(shape.hidden, shape.vocab, "outputs")], t, tp, narrow=False)
     logits = t * shape.vocab / tp * rank.cluster.precision.gradient
     head = (
         head
@@ -300,62 +340,28 @@ def _ends(rank: _Rank) -> tuple[Layer, Layer]:
     return lookup, head + Layer(wires=rank.tensor_parallel() / 2)
 
 
-def check(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> int:
-    """How many microbatches a step has.
-
-    Raises:
-        BadInput: a layout that cannot be; the message names the field and what would be right.
-    """
-    layout = plan.layout
-    for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "etp", "ecp"):
-        if getattr(layout, name) < 1:
-            raise BadInput(f"{name} is {getattr(layout, name)}, should be at least 1")
-    if layout.ranks != cluster.ranks:
-        raise BadInput(f"{layout.name} is {layout.ranks} ranks, the cluster has {cluster.ranks}")
-    if shape.heads % layout.tp:
-        raise BadInput(f"tp{layout.tp} does not divide the {shape.heads} heads of {shape.name}")
-    if layout.stages > shape.layers:
-        raise BadInput(f"pp{layout.pp} x vpp{layout.vpp}: more stages than the {shape.layers} layers of {shape.name}")
-    if job.seq % (2 * layout.cp if layout.cp > 1 else 1):
-        raise BadInput(f"cp{layout.cp} needs sequences of a multiple of {2 * layout.cp} tokens, not {job.seq}")
-    _check_experts(shape, layout)
-    if plan.recompute not in RECOMPUTE or plan.zero not in (0, 1, 2, 3):
-        raise BadInput(
-            f"recompute {plan.recompute!r}, zero {plan.zero}: recompute is {'|'.join(RECOMPUTE)}, zero 0 to 3"
-        )
-    if job.batch % (layout.dp * plan.mbs):
-        raise BadInput(f"a batch of {job.batch} sequences is not a multiple of dp{layout.dp} x mbs{plan.mbs}")
-    return job.batch // (layout.dp * plan.mbs)
-
-
-def _check_experts(shape: Model, layout: Layout) -> None:
-    """The experts' mesh has to cover a stage, and slices of an expert have to be alike."""
-    count, stage = shape.experts.count if shape.experts else 1, layout.tp * layout.cp * layout.dp
-    if layout.ep > 1 and (count % layout.ep or stage % layout.ep):
-        raise BadInput(f"ep{layout.ep} should divide {count} experts and the {stage} ranks of a stage")
-    if shape.experts is None and layout.etp * layout.ecp > 1:
-        raise BadInput(f"etp{layout.etp}, ecp{layout.ecp}: {shape.name} has no experts")
-    if shape.experts and (shape.experts.ffn % layout.etp or stage % (layout.etp * layout.ep)):
-        raise BadInput(
-            f"etp{layout.etp} should divide the experts' width {shape.experts.ffn} and, with ep{layout.ep}, the "
-            f"{stage} ranks of a stage"
-        )
-    if layout.ecp > 1 and ((layout.tp * layout.cp) % (layout.etp * layout.ecp) or layout.edp % layout.ecp):
-        raise BadInput(f"ecp{layout.ecp} with etp{layout.etp} should divide tp x cp, and the {layout.edp} copies")
-
-
-def stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageCosts:
-    """Of every part of the model, under a plan that `check` has found possible.
+def stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job, order: Schedule | None = None) -> StageCosts:
+    """Of every part of the model, under a plan that `check` has found possible, with its schedule or another `order`.
 
     Answers are kept: do not write into them.
     """
-    return _stage_costs(shape, cluster, replace(plan, schedule=""), job)  # whatever the order, a pass costs the same
+    order = order or (named(plan.schedule, plan.layout.vpp) if plan.schedule in SCHEDULES else None)
+    held = holders(order, plan.layout.pp) if order is not None else ()
+    several = held if any(len(stages) > 1 for stages in held) else ()
+    # Whatever the order, a pass costs the same; only who holds what differs, and what a backward pass is.
+    split = plan.zero >= 2 and order is not None and order.split
+    return _stage_costs(shape, cluster, replace(plan, schedule=""), job, several, split)
 
 
 @lru_cache(maxsize=8192)
-def _stage_costs(shape: Model, cluster: Cluster, plan: Plan, job: Job) -> StageCosts:
+def _stage_costs(
+    shape: Model, cluster: Cluster, plan: Plan, job: Job, several: tuple[tuple[int, ...], ...] = (), split: bool = False
+) -> StageCosts:
     rank = _Rank(shape, cluster, _whole(plan.layout), plan.mbs, plan.recompute, job.seq, job.seen)
-    return _costs(rank, plan, parts(len(kinds(shape)), plan.layout.stages))
+    if not several:
+        return _costs(rank, plan, parts(len(kinds(shape)), plan.layout.stages), split)
+    once = _stage_costs(shape, cluster, plan, job, ())
+    return replace(once, **_held(rank, plan, once.params, several))
 
 
 def microbatch_costs(
@@ -387,46 +393,122 @@ def _whole(layout: Layout) -> Layout:
     return replace(layout, pp=1, dp=1, vpp=1)
 
 
-def _costs(rank: _Rank, plan: Plan, counts: Sequence[int]) -> StageCosts:
-    layout, keeps = plan.layout, rank.cluster.precision
-    several = isinstance(rank.seq, np.ndarray)
-    each, ends = _many(rank) if several else _one(rank)
+def _costs(rank: _Rank, plan: Plan, counts: Sequence[int], split: bool = False) -> StageCosts:
+    each, ends = _many(rank) if isinstance(rank.seq, np.ndarray) else _one(rank)
     sums = _sums(rank, counts, each, ends)
     column = {
         name: _column([getattr(part, name) for part in sums], () if name in PARAMETERS else np.shape(rank.seq))
         for name in Layer.__dataclass_fields__
     }
     layer_count = np.array(counts, float)
-    widest = max((np.max(one.whole) for one in each.values()), default=0.0)
-    copies = layout.dp * layout.cp
-    expert_copies = max(1, layout.edp)
-    dense, experts = column["dense"], column["experts"]
-    gather, reduce = _data_parallel(rank, plan.zero, dense, strided(copies, layout.tp))
-    more = _data_parallel(rank, plan.zero, experts, _expert_copies(layout))
-    gather, reduce = gather + more[0], reduce + more[1]
-    sharded, every = dense / copies + experts / expert_copies, dense + experts
-    state = (
-        keeps.item * (sharded if plan.zero == 3 else every)
-        + keeps.gradient * (sharded if plan.zero >= 2 else every)
-        + keeps.optimizer * (sharded if plan.zero >= 1 else every)
-    )
-    wires_forward, wires_backward = column["wires"], column["wires"] * (2 if plan.recompute == "full" else 1)
+    fullest = max((np.max(one.whole) for one in each.values()), default=0.0)
+    again = 2 if plan.recompute == "full" else 1
+    wires_forward, wires_backward = column["wires"], column["wires"] * again
+    params = column["dense"], column["experts"]
+    held = _held(rank, plan, params, ())
+    gather, reduce, every = held["gather"], held["reduce"], params[0] + params[1]
+    ahead = column["forward"] - column["covering"]  # while rings go round, links have nothing to spare
+    behind = column["inputs"] + (0.0 if split else column["weights"]) - again * column["covering"]
+    at_hand = _at_hand(plan.layout, params, layer_count)
+    if plan.zero == 2:  # a microbatch's gradients go to who sums them up, all but those of the layers at hand
+        wires_backward = wires_backward + _hidden(reduce, reduce / layer_count, behind)
+        held["state"] = held["state"] + rank.cluster.precision.gradient * at_hand
+        held["reduce"] = 0 * reduce
     if plan.zero == 3:  # weights come and go with every pass, a layer ahead of the computing
         one, both = gather / layer_count, gather + reduce
-        wires_forward = wires_forward + _hidden(gather, one, column["forward"])
-        wires_backward = wires_backward + _hidden(both, both / layer_count, column["inputs"] + column["weights"])
-        state, gather, reduce = state + 2 * rank.item * every / layer_count, 0 * gather, 0 * reduce
-    hop = rank.tokens * rank.model.hidden * rank.item / layout.tp
+        wires_forward = wires_forward + _hidden(gather, one, ahead)
+        wires_backward = wires_backward + _hidden(both, both / layer_count, behind)
+        held["state"] = held["state"] + rank.item * at_hand
+        held["gather"], held["reduce"] = 0 * gather, 0 * reduce
     return StageCosts(
         layers=layer_count if plan.overlap else np.ones_like(layer_count), forward=column["forward"],
         inputs=column["inputs"], weights=column["weights"],
         wires_forward=wires_forward, wires_backward=wires_backward, kept=column["kept"],
-        passing=np.full(len(sums), widest if plan.recompute == "full" else 0.0), state=state,
-        gather=gather, reduce=reduce,
-        update=np.array([rank.moving(keeps.update * p) for p in (sharded if plan.zero >= 1 else every)]),
-        send=rank.wires("send", strided(2, layout.tp * layout.cp * layout.dp), hop) if layout.pp > 1 else 0.0,
-        gradient_bytes=keeps.gradient * every,
+        passing=np.full(len(sums), fullest if plan.recompute == "full" else 0.0),
+        send=_sends(rank, plan.layout, rank.tokens * rank.model.hidden * rank.item / plan.layout.tp),
+        gradient_bytes=rank.cluster.precision.gradient * every, dispatch_forward=column["dispatch"],
+        dispatch_backward=column["dispatch"] * again, params=params, **held,
     )  # fmt: skip
+
+
+def _at_hand(layout: Layout, params: tuple[Floats, Floats], layers: Floats) -> Floats:
+    """Parameters of two layers of a rank, of all that copies share: those that are there whole while it works on them.
+
+    Of all its parts together, and no more than it would hold if nothing were shared.
+    """
+    total = np.zeros_like(layers)
+    for some, copies in zip(params, (layout.dp * layout.cp, max(1, layout.edp)), strict=True):
+        if copies > 1:
+            total = total + some * np.minimum(2.0 / (layers * layout.vpp), 1.0 - 1.0 / copies)
+    return total
+
+
+def _held(
+    rank: _Rank, plan: Plan, params: tuple[Floats, Floats], several: tuple[tuple[int, ...], ...]
+) -> dict[str, Floats]:
+    """What follows from which ranks hold each part: bytes of state, seconds to gather, to reduce and to update.
+
+    `several` are the stages that hold each part, where copies of it lie on more than one.
+    """
+    layout, keeps, (dense, experts) = plan.layout, rank.cluster.precision, params
+    on = len(several[0]) if several else 1
+    sharded = (dense / (layout.dp * layout.cp) + experts / max(1, layout.edp)) / on
+    every = dense + experts
+    state = (
+        keeps.item * (sharded if plan.zero == 3 else every)
+        + keeps.gradient * (sharded if plan.zero >= 2 else every)
+        + keeps.optimizer * (sharded if plan.zero >= 1 else every)
+        + (2.0 * every if keeps.products else 0.0)  # weights in the narrower dtype, along rows and along columns
+    )
+    gather, reduce = _replicated(rank, plan, params, several)
+    update = np.array([rank.moving(keeps.update * p) for p in (sharded if plan.zero >= 1 else every)])
+    return {"state": state, "gather": gather, "reduce": reduce, "update": update}
+
+
+def _replicated(
+    rank: _Rank, plan: Plan, params: tuple[Floats, Floats], several: tuple[tuple[int, ...], ...]
+) -> tuple[Floats, Floats]:
+    """Seconds to gather every part's weights and to reduce its gradients over all ranks that hold it: dense, experts.
+
+    Where a part lies on several stages they all take part, and these stages' other parts share their links.
+    """
+    layout, zero = plan.layout, plan.zero
+    groups = strided(layout.dp * layout.cp, layout.tp), _expert_copies(layout)
+    if not several:
+        dense, experts = (_data_parallel(rank, zero, *each) for each in zip(params, groups, strict=True))
+        return dense[0] + experts[0], dense[1] + experts[1]
+    size = layout.tp * layout.cp * layout.dp
+    pairs, which = list(dict.fromkeys(several)), np.array([several.index(stages) for stages in several])
+    gather, reduce = np.zeros((2, len(several)))
+    for some, group in zip(params, groups, strict=True):
+        found: dict[tuple[int, ...], tuple[Floats, Floats]] = {}  # groups that lie alike take as long
+        for stages in pairs:
+            ranks = _at_stages(group, stages, size)
+            nodes = on_nodes(ranks, rank.cluster.per_node)
+            if nodes not in found:
+                found[nodes] = _data_parallel(rank, zero, some, ranks)
+            mine = which == several.index(stages)
+            gather[mine] += found[nodes][0][mine].sum()
+            reduce[mine] += found[nodes][1][mine].sum()
+    return gather, reduce
+
+
+@lru_cache(maxsize=4096)
+def _at_stages(group: Group, stages: tuple[int, ...], size: int) -> Group:
+    """The same ranks of several stages."""
+    return tuple(stage * size + rank for stage in stages for rank in group)
+
+
+def _sends(rank: _Rank, layout: Layout, nbytes: Any) -> Any:
+    """Seconds from every stage to every other: a way is as slow as that of the rank whose partner is farthest."""
+    if layout.pp == 1:
+        return 0.0
+    size, per_node = layout.tp * layout.cp * layout.dp, rank.cluster.per_node
+    far = crossings(layout.pp, size, per_node)
+    if not far.any() or size % per_node == 0:  # all alike; nothing goes from a stage to itself
+        return rank.wires("send", (0, size if far.any() else min(1, per_node - 1)), nbytes)
+    near, beyond = (rank.wires("send", pair, nbytes) for pair in ((0, min(1, per_node - 1)), (0, per_node)))
+    return np.where(far.reshape(*far.shape, *(1,) * np.ndim(nbytes)), beyond, near)
 
 
 def _column(values: Sequence[Any], shape: tuple[int, ...]) -> Floats:

@@ -15,7 +15,8 @@ it is kept. A layout only fills in prices, so hundreds of layouts are swept over
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -27,14 +28,23 @@ from assay.training.interface import Floats, Ints, Schedule
 COMP, SYNC, SEND, GATHER, REDUCE, NORM, UPDATE = range(7)
 KINDS = ("compute", "wires", "send", "gather", "reduce", "norm", "update")
 WHOLE, HEAD, REST = range(3)  # of a pass that is cut in two
+SENDING = 20 / 132  # of a device's multiprocessors, while another microbatch computes (DeepSeek-V3, section 3.2.2)
 PASSES = 9  # 3 passes x whole, head, rest
+
+
+Joined = tuple[tuple[int, int], ...]  # what and which part, of passes that overlap
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Where in a layout's vector of prices each kind of operation finds its own; for `parts` parts of the model."""
+    """Where in a layout's vector of prices each kind of operation finds its own; for `parts` parts of the model.
+
+    `hops` are the pairs of stages between which something is sent, `joined` the passes that run overlapped.
+    """
 
     parts: int
+    hops: tuple[tuple[int, int], ...] = ()
+    joined: tuple[Joined, ...] = ()
 
     def passes(self, what: Ints, part: Ints, cut: Ints) -> Ints:
         """Computing of a pass, all of it or a piece."""
@@ -48,15 +58,31 @@ class Prices:
         """Gathering and reducing; an update."""
         return 2 * self.parts * PASSES + (kind - GATHER) * 2 * self.parts + part * 2 + cut
 
+    @cached_property
+    def ways(self) -> Ints:
+        """The hops as an array, [from and to, hop]."""
+        return np.array(self.hops, np.int64).reshape(-1, 2).T
+
+    @cached_property
+    def passes_joined(self) -> tuple[Ints, Ints, Ints]:
+        """What and which part of all passes that overlap, and where each group of them begins."""
+        what, part = np.array([one for group in self.joined for one in group], np.int64).reshape(-1, 2).T
+        return what, part, np.cumsum([0, *(len(group) for group in self.joined[:-1])])
+
     @property
     def send(self) -> int:
-        """A transfer to the next stage."""
+        """The first transfer; they are in the order of `hops`."""
         return 2 * self.parts * PASSES + (UPDATE - GATHER + 1) * 2 * self.parts
+
+    @property
+    def overlap(self) -> int:
+        """What is left of the exchanges of the first passes that overlap; they are in the order of `joined`."""
+        return self.send + len(self.hops)
 
     @property
     def total(self) -> int:
         """Length of the vector, whose last price is nothing."""
-        return self.send + 2
+        return self.overlap + len(self.joined) + 1
 
 
 @dataclass(frozen=True)
@@ -78,6 +104,7 @@ class StepGraph:
     part: Ints
     mb: Ints
     slots: Ints  # [pp, slots, (what, chunk, mb, joined, part, cut)]
+    exchanges: Ints  # by price: of how many slots it is the price of their exchanges
 
 
 def slot_table(schedule: Schedule, pp: int, m: int) -> Ints:
@@ -153,7 +180,13 @@ class _Builder:
         self.inner, self.data = inner, data
         self.columns, self.n = len(inner), slots.shape[1]
         self.parts = int(slots[:, :, 4].max()) + 1
-        self.prices = Prices(self.parts)
+        places = self._places()
+        self.moves = {what: self._moves(what, *places) for what in (F, B)}
+        ways = np.unique(np.concatenate([a // self.n * pp + b // self.n for a, b in self.moves.values()]))
+        self.ways = ways[ways // pp != ways % pp]
+        groups, *joined = self._joined()
+        self.prices = Prices(self.parts, tuple(divmod(way, pp) for way in self.ways.tolist()), groups)
+        self.exchanges = self._exchanges(*joined)
         self.edges: list[Ints] = []
         self.rows: list[Ints] = []  # kind, price, wires, column, stage, what, part, mb
         self.count = 0
@@ -187,7 +220,8 @@ class _Builder:
             raise BadInput(f"schedule {name}: its stages wait for each other for ever ({error})") from error
         kind, price, wires, column, stage, what, part, mb = np.concatenate(self.rows, axis=1)
         return StepGraph(self.schedule, self.pp, self.m, self.columns, self.prices, dag, kind, price, wires, column,
-                         stage, what, part, mb, self.slots)  # fmt: skip
+                         stage, what, part, mb, self.slots,
+                         np.bincount(self.exchanges.ravel(), minlength=self.prices.total))  # fmt: skip
 
     def passes(self) -> tuple[Ints, Ints]:
         """Computing in the schedule's order, and what groups wait for; [columns, pp, slots] of first and last node."""
@@ -195,14 +229,15 @@ class _Builder:
         what, part, mb, cut = (np.broadcast_to(self.slots[:, :, i], shape).ravel() for i in (0, 4, 2, 5))
         column, stage, _ = (axis.ravel() for axis in np.indices(shape))
         wide = np.bincount(self.inner)[self.inner] > 1  # groups of several columns are operations of their own
-        own = np.where(wide[column], self.prices.total - 1, self.prices.wires(what, part, cut))
+        alone = np.broadcast_to(self.exchanges, shape).ravel()
+        own = np.where(wide[column], self.prices.total - 1, alone)
         comp = self.nodes(COMP, self.prices.passes(what, part, cut), wires=own, column=column, stage=stage,
                           what=what, part=part, mb=mb).reshape(shape)  # fmt: skip
         done = comp.copy()
         for group in np.unique(self.inner[wide]):
             members = np.flatnonzero(self.inner == group)
-            price = self.prices.wires(*(self.slots[:, :, i].ravel() for i in (0, 4, 5)))
-            sync = self.nodes(SYNC, price, column=members[0], stage=np.repeat(np.arange(self.pp), self.n),
+            places = np.repeat(np.arange(self.pp), self.n)
+            sync = self.nodes(SYNC, self.exchanges.ravel(), column=members[0], stage=places,
                               what=self.slots[:, :, 0].ravel(), part=self.slots[:, :, 4].ravel(),
                               mb=self.slots[:, :, 2].ravel()).reshape(self.pp, self.n)  # fmt: skip
             self.wait(comp[members], sync[None])
@@ -212,26 +247,55 @@ class _Builder:
 
     def transfers(self, comp: Ints, done: Ints) -> None:
         """What leaves a stage after a pass and is waited for by the next; a joined pass needs all its inputs first."""
-        place, lead, tail = self._places()
-        for what, step in ((F, 1), (B, -1)):
-            here, there = (place[what, :-1], place[what, 1:]) if step > 0 else (place[what, 1:], place[what, :-1])
-            both = (here >= 0) & (there >= 0)
-            if not both.any():
+        for what, (a, b) in self.moves.items():
+            if not len(a):
                 continue
-            a, b = tail[here[both]], lead[there[both]]
-            order = np.lexsort((a, b // self.n))  # by wire: from stage, to stage, then in time
-            a, b = a[order], b[order]
             far = a // self.n != b // self.n
             ended, begun = done.reshape(self.columns, -1), comp.reshape(self.columns, -1)
             self.wait(ended[:, a[~far]], begun[:, b[~far]])
             a, b = a[far], b[far]
             column, stage = np.repeat(np.arange(self.columns), len(a)), np.tile(a // self.n, self.columns)
-            price = np.full(len(column), self.prices.send)
+            hops = np.searchsorted(self.ways, a // self.n * self.pp + b // self.n)
+            price = np.tile(self.prices.send + hops, self.columns)
             send = self.nodes(SEND, price, column=column, stage=stage, what=what).reshape(self.columns, -1)
             self.wait(ended[:, a], send)
             self.wait(send, begun[:, b])
             same = (a[1:] // self.n == a[:-1] // self.n) & (b[1:] // self.n == b[:-1] // self.n)
             self.wait(send[:, :-1][:, same], send[:, 1:][:, same])
+
+    def _moves(self, what: int, place: Ints, lead: Ints, tail: Ints) -> tuple[Ints, Ints]:
+        """Slots after which something moves on and slots that wait for it, by wire: from stage, to stage, in time."""
+        here, there = (place[what, :-1], place[what, 1:]) if what == F else (place[what, 1:], place[what, :-1])
+        both = (here >= 0) & (there >= 0)
+        a, b = tail[here[both]], lead[there[both]]
+        order = np.lexsort((a, b // self.n))
+        return a[order], b[order]
+
+    def _joined(self) -> tuple[tuple[Joined, ...], Ints, Ints, Ints]:
+        """Groups of passes that run overlapped; where each begins in the rows of all slots, how long it is, and which
+        group it is. A pass that is cut in two is in none."""
+        rows = self.slots.reshape(-1, 6)
+        none = np.zeros(0, np.int64)
+        if not rows[:, 3].any():
+            return (), none, none, none
+        starts = np.flatnonzero((rows[:, 3] == 0) | (np.arange(len(rows)) % self.n == 0))
+        size = np.diff(np.r_[starts, len(rows)])
+        several = (size > 1) & (np.maximum.reduceat(rows[:, 5], starts) == WHOLE)
+        starts, size = starts[several], size[several]
+        place = starts[:, None] + np.arange(size.max(initial=1))
+        there = np.arange(place.shape[1]) < size[:, None]
+        codes = np.where(there, (rows[:, 4] * 3 + rows[:, 0])[np.minimum(place, len(rows) - 1)], -1)
+        each, which = np.unique(codes, axis=0, return_inverse=True)
+        groups = tuple(tuple((code % 3, code // 3) for code in one if code >= 0) for one in each.tolist())
+        return groups, starts, size, which.ravel()
+
+    def _exchanges(self, starts: Ints, size: Ints, which: Ints) -> Ints:
+        """The price of every slot's exchanges; of overlapped passes the first has what is left of all of theirs."""
+        found = self.prices.wires(*(self.slots[:, :, i].ravel() for i in (0, 4, 5)))
+        for at in range(1, int(size.max(initial=0))):
+            found[starts[size > at] + at] = self.prices.total - 1
+        found[starts] = self.prices.overlap + which
+        return found.reshape(self.pp, self.n)
 
     def _places(self) -> tuple[Ints, Ints, Ints]:
         """Where each pass begins ([what, part, microbatch], -1: nowhere), and the first and last slot of what each slot
@@ -270,6 +334,9 @@ class _Builder:
             self.wait(done[members, stage, head], most)
             self.wait(most, tail)
             self.wait(done[members, stage, rest], tail)
+            for mine, other in np.argwhere((part[:, None] == part) & (stage[:, None] != stage)):  # copies of a part
+                self.wait(done[members, stage[other], head[other]], most[mine])
+                self.wait(done[members, stage[other], rest[other]], tail[mine])
             finished.append(tail)
         norm = self.nodes(NORM, np.array([self.prices.total - 1]))
         self.wait(np.concatenate(finished), norm)
@@ -295,9 +362,13 @@ class _Builder:
 
 def price_vector(
     prices: Prices, *, forward: Floats, inputs: Floats, weights: Floats, wires_forward: Floats, wires_backward: Floats,
-    gather: Floats, reduce: Floats, update: Floats, send: float, layers: Floats, split: bool,
+    gather: Floats, reduce: Floats, update: Floats, send: Any, layers: Floats, split: bool,
+    dispatch_forward: Any = 0.0, dispatch_backward: Any = 0.0,
 ) -> Floats:  # fmt: skip
-    """A layout's prices: seconds of every kind of operation, as `Prices` places them."""
+    """A layout's prices: seconds of every kind of operation, as `Prices` places them.
+
+    `send` is [from stage, to stage], or one number for every transfer.
+    """
     one = 1.0 / np.maximum(layers, 1)
     backward = inputs if split else inputs + weights
     # A forward pass ends with a layer whose weights came last; a backward pass first frees one layer's gradients.
@@ -309,6 +380,28 @@ def price_vector(
     data = np.zeros((UPDATE - GATHER + 1, prices.parts, 2))
     data[0], data[REDUCE - GATHER] = (gather * shares).T, (reduce * shares).T
     data[UPDATE - GATHER, :, 0] = update
+    sends = send[prices.ways[0], prices.ways[1]] if isinstance(send, np.ndarray) else np.full(len(prices.hops), send)
+    left = np.zeros(len(prices.joined))
+    if prices.joined:
+        exchanges = np.stack([wires_forward, wires_backward, 0 * weights])
+        hidden = np.zeros_like(exchanges)
+        hidden[F], hidden[B] = dispatch_forward, dispatch_backward
+        alone = np.stack([forward, backward, weights])
+        left = _exposed(prices, alone, exchanges, hidden)
     return np.concatenate(
-        [passes.transpose(2, 1, 0).ravel(), wires.transpose(2, 1, 0).ravel(), data.ravel(), [send, 0.0]]
+        [passes.transpose(2, 1, 0).ravel(), wires.transpose(2, 1, 0).ravel(), data.ravel(), sends, left, [0.0]]
     )
+
+
+def _exposed(prices: Prices, computing: Floats, exchanges: Floats, hidden: Floats) -> Floats:
+    """Seconds by which passes that overlap take longer than they compute; arrays are [pass, part].
+
+    Rows of one microbatch travel to experts and back while the other computes, at the price of the multiprocessors
+    that send them; within one microbatch they wait for each other. Other exchanges hide nowhere.
+    """
+    what, part, begins = prices.passes_joined
+    alone, away = computing[what, part], hidden[what, part]
+    whole, travels = np.add.reduceat(alone, begins), np.add.reduceat(away, begins)
+    longest = np.maximum(travels, whole + SENDING * travels)
+    longest = np.maximum(longest, np.maximum.reduceat(alone + away, begins))
+    return np.asarray(longest - whole + np.add.reduceat(exchanges[what, part], begins) - travels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,25 @@ import numpy as np
 from assay.record import reading
 from assay.record.errors import BadInput
 from assay.sim.models import Model
-from assay.training.engine import gpu
+from assay.training.engine import gpu, launch, published, sensitivity
 from assay.training.engine import search as space
 from assay.training.engine.bayes import bayes
-from assay.training.engine.cluster import Cluster
-from assay.training.engine.costs import USABLE
-from assay.training.engine.step import Outcome, simulate_many
+from assay.training.engine.cluster import FP8, MEASURED, USABLE, Cluster, Nccl, Precision, attained, measured_on
+from assay.training.engine.step import Outcome, simulate, simulate_many
 from assay.training.interface import Floats, Job, Plan
 
 Progress = Callable[[int, int], None]
+PRECISIONS = {"bf16": Precision(), "fp8": FP8}
 SEARCHES = ("exhaustive", "bayes")
 AT_ONCE = 256  # plans between two words to the progress bar
-TIE = 0.02  # steps that differ by less are a tie: no model of a cluster is that exact
-TRUST = (
-    "Step times are a model: shares of data-sheet peaks that are assumed (give your own under [efficiency] in a "
-    "cluster's TOML file) and collectives without contention. Rank layouts by it, and measure the "
-    "first two."
+TIE = sensitivity.TIE  # steps that differ by less are a tie: no model of a cluster is that exact
+GIVEN = (
+    "Step times are a model: shares of data-sheet peaks that {source} and collectives without contention. Rank layouts "
+    "by it, and measure the first two."
+)
+TRUST = GIVEN.format(
+    source=f"are assumed, those that were measured on an {MEASURED} (give your own under [efficiency] in a cluster's "
+    "TOML file),"
 )
 
 
@@ -36,15 +39,34 @@ def trust(cluster: Cluster) -> str:
     """How far to trust steps on this cluster: what was measured of its devices, and what was not.
 
     >>> from assay.training.engine.cluster import read
-    >>> "off by" in trust(read("8xh200")), "assumed" in trust(read("8xh100"))
-    (True, True)
+    >>> "off by" in trust(read("8xh200")), "same chip" in trust(read("8xh100")), "assumed" in trust(read("8xa100"))
+    (True, True, True)
     """
-    known = gpu.known(cluster.device.name)
-    if known is None or known.efficiency != cluster.efficiency:
-        return TRUST
+    name, usual = cluster.device.name, attained(cluster.device.name)
+    if isinstance(cluster.collectives, Nccl):
+        return f"{trust(replace(cluster, collectives=None))} {cluster.collectives.sentence}"
+    if cluster.efficiency != usual:
+        return GIVEN.format(source="you gave")
+    known = gpu.known(measured_on(name) or name)
+    if known is None:
+        return f"{TRUST}{_published(name)}"
+    relative = f" The {name} has the shares of the {measured_on(name)}, the same chip." * (measured_on(name) != name)
     several = " Exchanges between devices are a model without contention, and were not measured." * (cluster.ranks > 1)
     return (
-        f"{known.sentence} Kernels are compiled and fused; plain torch took 1.8 times as long for one of them.{several}"
+        f"{known.sentence}{relative} Kernels are compiled and fused; plain torch took 1.8 times as long for one of "
+        f"them.{several}{_published(name)}"
+    )
+
+
+def _published(name: str) -> str:
+    """How far utilisations that were published of this chip are off."""
+    ratios = published.of_chip(name)
+    if not ratios:
+        return ""
+    low, high, mean = (f"{value - 1:+.0%}".replace("%", " %") for value in (min(ratios), max(ratios), np.mean(ratios)))
+    return (
+        f" Of {len(ratios)} published training runs on this chip the model says utilisations {low} to {high} off "
+        f"({mean} in the mean; the page on training lists them)."
     )
 
 
@@ -135,23 +157,55 @@ def best(
     if not fitting:
         least = min(too_large, key=lambda one: float(one.memory.max()))
         raise BadInput(
-            f"no plan fits: the smallest ({least.plan.name}) needs {least.memory.max() / 1e9:.0f} GB a rank and "
+            f"no plan fits: the smallest needs {least.held / 1e9:.0f} GB a rank and "
             f"{cluster.device.name} has {USABLE * cluster.device.mem_bytes / 1e9:.0f} to give; use more ranks"
         )
     return Found(shape, cluster, job, fitting, too_large, len(every))
 
 
+def in_precision(cluster: Cluster, name: str) -> Cluster:
+    """The same cluster where the layers' products are computed in this dtype.
+
+    >>> from assay.training.engine.cluster import read
+    >>> in_precision(read("8xh100"), "fp8").precision.products
+    'fp8'
+
+    Raises:
+        BadInput: a device without units for it.
+    """
+    if name != "bf16" and name not in cluster.device.peak_flops:
+        raise BadInput(f"{cluster.device.name} has no units for {name}; take --precision bf16 or another device")
+    return replace(cluster, precision=PRECISIONS[name])
+
+
+def own(shape: Model, cluster: Cluster, job: Job, plan: Plan) -> Found:
+    """One plan, whether it fits or not.
+
+    Raises:
+        BadInput: a plan that cannot be.
+    """
+    one = simulate(shape, cluster, plan, job)
+    return Found(shape, cluster, job, [one], [] if one.fits else [one], 1)
+
+
 def answer(found: Found, top: int) -> dict[str, Any]:
     """The best of each layout, fastest first, as `assay plan training` prints it."""
-    shown = by_layout(found.fitting)
+    shown, winner = by_layout(found.fitting), found.fastest
+    best = (*shown[: sensitivity.MOST // 2], *found.fitting[: sensitivity.MOST])
+    plans = list(dict.fromkeys(one.plan for one in best))
+    turns = sensitivity.turns(found.shape, found.cluster, found.job, plans)
     return {
         "job": {
             "model": found.shape.name, "parameters": found.shape.params, "cluster": found.cluster.name,
             "batch": found.job.batch, "seq": found.job.seq, "plans": found.possible,
-            "asked": len(found.fitting) + len(found.too_large), "out_of_memory": len(found.too_large),
+            "asked": min(found.possible, len(found.fitting) + len(found.too_large)),
+            "out_of_memory": len(found.too_large),
         },
         "table": [one.row() for one in shown[:top]],
-        "why": why(found, shown),
+        "why": f"{why(found, shown)} {sensitivity.told(found.cluster, turns) if len(plans) > 1 else ''}".strip(),
+        "sensitivity": [turn.row() for turn in turns],
+        "launch": launch.flags(winner.plan, found.shape, found.job, fp8=bool(found.cluster.precision.products)),
+        "lines": ["launch"],
         "trust": trust(found.cluster),
         "units": {"step": "s", "memory": "bytes a rank", "usd_per_billion": "USD/1e9 tokens"},
         "shown": ["layout", "schedule", "mbs", "recompute", "zero", "step", "mfu", "tokens_per_second", "memory",
@@ -179,24 +233,22 @@ def parts(outcome: Outcome) -> dict[str, float]:
 
 
 def why(found: Found, shown: Sequence[Outcome]) -> str:
-    """Who wins, and from which seconds it comes; what would be faster if there were memory for it."""
+    """Who wins, and from which seconds it comes; and what is left to gain."""
     winner = shown[0]
     told = f"{winner.plan.name} takes {winner.step:.3g} s a step ({winner.mfu:.0%} MFU)".replace("%", " %")
-    if len(shown) == 1:
+    if not winner.fits:
+        has = USABLE * found.cluster.device.mem_bytes / 1e9
+        told += f"; it does not fit: it needs {winner.held / 1e9:.0f} GB a rank of {has:.0f} that there are to give."
+    elif found.possible == 1:
+        told += "."
+    elif len(shown) == 1:
         told += "; no other layout fits."
     else:
         told += _against(winner, shown[1])
-    faster = [one for one in found.too_large if one.step < (1 - TIE) * winner.step]
-    if faster:
-        need, has = faster[0].memory.max() / 1e9, USABLE * found.cluster.device.mem_bytes / 1e9
-        gain = f"{1 - faster[0].step / winner.step:.0%}".replace("%", " %")
-        told += f" {faster[0].plan.name} would be {gain} faster and is out of memory: {need:.0f} GB of {has:.0f}."
-    else:
-        lost = {name: seconds for name, seconds in parts(winner).items() if name != "computing"}
-        name = max(lost, key=lambda key: lost[key])
-        share = f"{lost[name] / winner.step:.0%}".replace("%", " %")
-        told += f" Of its step {share} is {name}, the largest part that is not computing."
-    return told
+    lost = {name: seconds for name, seconds in parts(winner).items() if name != "computing"}
+    name = max(lost, key=lambda key: lost[key])
+    share = f"{lost[name] / winner.step:.0%}".replace("%", " %")
+    return f"{told} Of its step {share} is {name}, the largest part that is not computing."
 
 
 def _against(winner: Outcome, second: Outcome) -> str:

@@ -134,7 +134,6 @@ class DualPipe(_OneChunk):
     key = "dualpipe"
     chunks: int = 2
     split: bool = True
-    copies = 2  # every part of the model lies on two ranks
 
     def virtual(self, chunk: int, stage: int, pp: int) -> int:
         """One direction begins at the first stage, the other at the last."""
@@ -202,6 +201,20 @@ class PipeDream(OneFOneB):
 SCHEDULES: dict[str, type[GPipe | OneFOneB | Interleaved | ZeroBubbleH1 | DualPipe | PipeDream]] = {
     each.key: each for each in (GPipe, OneFOneB, Interleaved, ZeroBubbleH1, DualPipe, PipeDream)
 }
+
+
+@lru_cache(maxsize=512)
+def holders(order: Schedule, pp: int) -> tuple[tuple[int, ...], ...]:
+    """The stages that hold each part of the model; where it is several, each has a copy of the weights.
+
+    >>> holders(OneFOneB(), 2), holders(DualPipe(), 4)
+    (((0,), (1,)), ((0, 3), (1, 2), (1, 2), (0, 3)))
+    """
+    found: dict[int, set[int]] = {}
+    for stage in range(pp):
+        for chunk in range(order.chunks):
+            found.setdefault(order.virtual(chunk, stage, pp), set()).add(stage)
+    return tuple(tuple(sorted(found[part])) for part in sorted(found))
 
 
 @lru_cache(maxsize=512)

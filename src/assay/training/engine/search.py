@@ -15,6 +15,7 @@ from assay.training.interface import Job, Layout, Plan
 
 MOST_STAGES = 32
 MICRO = (1, 2, 4, 8)
+MOST_A_RANK = 16_384  # sequences of a step
 CONTEXT = 8192  # sequences up to this are not cut over several ranks
 SCHEDULES = ("1f1b", "interleaved", "zb-h1", "dualpipe")
 
@@ -30,8 +31,9 @@ def divisors(n: int, most: int) -> list[int]:
 
 def layouts(shape: Model, cluster: Cluster, job: Job) -> Iterator[Layout]:
     """Every way to lay the model over all ranks: tensor parallelism up to two nodes, stages up to the layers."""
-    for tp in (d for d in divisors(shape.heads, 2 * cluster.per_node) if cluster.ranks % d == 0):
-        for cp in (1,) if job.seq <= CONTEXT else (1, 2, 4, 8):
+    alike = shape.heads if shape.latent is not None or not shape.attention_layers else shape.kv_heads
+    for tp in (d for d in divisors(alike, 2 * cluster.per_node) if cluster.ranks % d == 0):
+        for cp in contexts(job.seq):
             if cluster.ranks % (tp * cp) or (cp > 1 and job.seq % (2 * cp)):
                 continue
             for pp in divisors(cluster.ranks // (tp * cp), min(MOST_STAGES, shape.layers)):
@@ -46,6 +48,17 @@ def layouts(shape: Model, cluster: Cluster, job: Job) -> Iterator[Layout]:
                         yield from _cut_experts(Layout(tp, cp, pp, dp, ep), shape.experts.ffn, cluster.per_node)
 
 
+def contexts(seq: int) -> list[int]:
+    """Over how many ranks a sequence is cut: up to 8, and on while each has half of `CONTEXT` tokens.
+
+    >>> contexts(4096), contexts(16_384), contexts(131_072)
+    ([1], [1, 2, 4, 8], [1, 2, 4, 8, 16, 32])
+    """
+    if seq <= CONTEXT:
+        return [1]
+    return [cp for cp in (2**power for power in range(11)) if cp <= 8 or 2 * seq >= cp * CONTEXT]
+
+
 def _cut_experts(layout: Layout, ffn: int, per_node: int) -> Iterator[Layout]:
     """The same with experts cut over ranks of a node, and with experts that follow attention's mesh."""
     for etp in divisors(per_node, per_node)[1:]:
@@ -56,7 +69,7 @@ def _cut_experts(layout: Layout, ffn: int, per_node: int) -> Iterator[Layout]:
 
 
 def plans(
-    shape: Model, cluster: Cluster, job: Job, zero: tuple[int, ...] = (1, 3), schedules: tuple[str, ...] = SCHEDULES
+    shape: Model, cluster: Cluster, job: Job, zero: tuple[int, ...] = (1, 2, 3), schedules: tuple[str, ...] = SCHEDULES
 ) -> list[Plan]:
     """Every plan that is possible: layouts, schedules, microbatch sizes, recomputation, sharding.
 
@@ -66,6 +79,11 @@ def plans(
     True
     """
     found = []
+    if job.batch > MOST_A_RANK * cluster.ranks:
+        raise BadInput(
+            f"a batch of {job.batch:,} sequences is {job.batch // cluster.ranks:,} for each of {cluster.ranks:,} "
+            f"ranks; at most {MOST_A_RANK:,} are simulated"
+        )
     for layout in layouts(shape, cluster, job):
         for mbs, recompute in product(MICRO, RECOMPUTE):
             for schedule, vpp in _orders(shape, layout, schedules):

@@ -18,8 +18,8 @@ from assay.sim.compiled import njit
 from assay.sim.dag import BLOCK
 from assay.sim.models import Model, model
 from assay.training.engine import cluster as clusters
-from assay.training.engine.cluster import Cluster
-from assay.training.engine.costs import USABLE, StageCosts, check, model_flops, stage_costs
+from assay.training.engine.cluster import Cluster, uncounted, usable
+from assay.training.engine.costs import StageCosts, check, model_flops, stage_costs
 from assay.training.engine.folding import Folded, fold
 from assay.training.engine.graph import COMP, GATHER, REDUCE, StepGraph, price_vector, step_graph
 from assay.training.engine.schedules import B, named
@@ -41,7 +41,7 @@ class Outcome:
     compute: float  # share of the step in which a rank computes, the optimizer included
     exchange: float  # share that it waits for exchanges within layers
     data: float  # share that gradients and weights on their way add to the step
-    memory: Floats  # bytes of each stage's ranks at their peak
+    memory: Floats  # bytes of each stage's ranks at their peak, as counted
     graph: StepGraph = field(repr=False, compare=False)
     prices: Floats = field(repr=False, compare=False)
     own: Floats | None = field(default=None, repr=False, compare=False)  # durations, where ranks differ
@@ -57,9 +57,14 @@ class Outcome:
         return max(0.0, round(1.0 - self.compute - self.exchange - self.data, 12))
 
     @property
+    def held(self) -> float:
+        """Bytes of the fullest rank: what is counted, and what counts are known to fall short of."""
+        return float(self.memory.max()) * uncounted()
+
+    @property
     def fits(self) -> bool:
         """Whether the fullest rank has the memory."""
-        return bool(self.memory.max() <= USABLE * self.cluster.device.mem_bytes)
+        return bool(self.memory.max() <= usable(self.cluster.device))
 
     @property
     def tokens_per_second(self) -> float:
@@ -78,7 +83,7 @@ class Outcome:
             "layout": layout.name, "schedule": self.plan.schedule, "mbs": self.plan.mbs,
             "microbatches": self.microbatches, "recompute": self.plan.recompute, "zero": self.plan.zero,
             "step": self.step, "mfu": self.mfu, "tokens_per_second": self.tokens_per_second,
-            "memory": float(self.memory.max()), "bubble": self.bubble, "exchange": self.exchange, "data": self.data,
+            "memory": self.held, "bubble": self.bubble, "exchange": self.exchange, "data": self.data,
             "usd_per_billion": self.usd_per_billion, "fits": self.fits,
         }  # fmt: skip
 
@@ -116,7 +121,7 @@ def simulate(
     cluster = clusters.read(cluster) if isinstance(cluster, str) else cluster
     order = schedule or named(plan.schedule, plan.layout.vpp)
     m = check(shape, cluster, plan, job)
-    costs = stage_costs(shape, cluster, plan, job)
+    costs = stage_costs(shape, cluster, plan, job, order)
     graph, seconds, weight = timed(costs, plan.layout, order, m, unequal=unequal, folded=folded)
     return _outcome(shape, cluster, plan, job, graph, costs, seconds, weight)
 
@@ -138,6 +143,7 @@ def prices_of(graph: StepGraph, costs: StageCosts) -> Floats:
         graph.prices, forward=costs.forward, inputs=costs.inputs, weights=costs.weights, send=costs.send,
         wires_forward=costs.wires_forward, wires_backward=costs.wires_backward, gather=costs.gather,
         reduce=costs.reduce, update=costs.update, layers=costs.layers, split=graph.schedule.split,
+        dispatch_forward=costs.dispatch_forward, dispatch_backward=costs.dispatch_backward,
     )  # fmt: skip
 
 
@@ -194,6 +200,8 @@ def _told(
     """`free` is the step if gradients and weights moved in no time; `computing` a rank's mean seconds at work."""
     m = graph.m // _rounds(graph)
     exchange = m * float((costs.wires_forward + costs.wires_backward).sum()) / graph.pp
+    if graph.prices.joined:  # some of it hides behind other passes
+        exchange = float(prices @ graph.exchanges) / graph.pp
     update = float(costs.update.sum()) / graph.pp if graph.schedule.flush else 0.0
     peak = cluster.ranks * cluster.device.flops(cluster.precision.dtype)
     return Outcome(

@@ -12,9 +12,9 @@ import numpy as np
 from assay.record.errors import BadInput
 from assay.sim.encoders import Vision
 from assay.sim.models import Model
-from assay.training.engine.cluster import Cluster
+from assay.training.engine.cluster import Cluster, usable
 from assay.training.engine.compound import Section, joined, joined_ends, levelled, peak, pipeline, summed
-from assay.training.engine.costs import RECOMPUTE, USABLE
+from assay.training.engine.costs import RECOMPUTE
 from assay.training.engine.schedules import B, F, Interleaved, OneFOneB
 from assay.training.entrain.deals import Deal
 from assay.training.interface import Floats, Ints, Layout, Schedule
@@ -209,7 +209,7 @@ def _last(deal: Deal, setup: Setup) -> Ints:
 
 def fits(setup: Setup, found: Step) -> bool:
     """Whether the fullest rank has the memory."""
-    return found.memory <= USABLE * setup.cluster.device.mem_bytes
+    return found.memory <= usable(setup.cluster.device)
 
 
 def fastest(

@@ -68,7 +68,6 @@ PAIRS: dict[str, tuple[str, Model, int, int]] = {  # encoder, language model, GP
     "large": ("vit-10b", LARGE, 128, 1 << 22),
 }
 SINGLE = pace.KINDS[:2]
-GRIDS = (("dp8", "tp2 cp4"), ("tp2 dp4", "tp4 cp2"), ("dp8", "cp8"), ("dp8", "tp8"), ("dp8", "dp8"))
 REAL = (("dp4", "dp4"), ("tp2 dp2", "tp4"), ("dp4", "tp2 cp2"))  # the first: one layout
 
 
@@ -99,14 +98,6 @@ def speeds(pair: str, context: int, seed: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def traffic(encoder: str, llm: str, seed: int) -> dict[str, Any]:
-    """Values over the boundary of a microbatch: by slices, and everything to everybody."""
-    batch = training_job.drawn(seed, count=16)
-    found = between(side(encoder), side(llm, tp="tokens", zigzag=True), batch, width=64)
-    return {"slices": found.forward, "gather": found.gathered, "busiest": found.busiest,
-            "share": found.forward / found.gathered}  # fmt: skip
-
-
 def real(steps: int, seed: int) -> dict[str, dict[str, Any]]:
     """The small models trained on four processes on several grids, and on one."""
     pairs = [(side(a), side(b, zigzag=True)) for a, b in REAL]
@@ -122,7 +113,7 @@ def real(steps: int, seed: int) -> dict[str, dict[str, Any]]:
 
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
-    """Contexts of 4 to 128 K under every kind of layout, what crosses the boundary, and real training on two grids."""
+    """Contexts of 4 to 128 K under every kind of layout, and real training on two grids."""
     small = lab.pick(quick=(4096, 32768, 131072), full=(4096, 8192, 16384, 32768, 65536, 131072))
     large = lab.pick(quick=(8192, 32768), full=(8192, 16384, 32768, 65536, 131072))
     cases = [{"pair": "small", "context": n} for n in small] + [{"pair": "large", "context": n} for n in large]
@@ -130,7 +121,6 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     prepare(training_job.IMPORTS)
     return {
         "pace": replace(lab, workers=0).run(speeds, cases, per="kind"),
-        "traffic": lab.run(traffic, [{"encoder": a, "llm": b} for a, b in GRIDS]),
         "real": once.run(real, [{"steps": lab.pick(quick=6, full=60)}], per="grids"),
     }
 
@@ -182,11 +172,6 @@ def _loss(table: pl.DataFrame) -> Estimate:
     return best(cases, lambda found, key: max(found, key=lambda case: abs(key(case))))(table)
 
 
-def _largest_share(table: pl.DataFrame) -> Estimate:
-    found = rows(table, {"experiment": "traffic"})["share"]
-    return counted(max(found), len(found))
-
-
 def _apart(table: pl.DataFrame) -> Estimate:
     found = rows(table, {"experiment": "real"})["apart"]
     return counted(max(found), len(found))
@@ -210,10 +195,6 @@ claims = [
     Claim(
         "small-apart", _gain("separate", "flops", ("small",)), kind=Kind.AT_MOST, value=0.0, unit="change",
         asks="A small encoder on GPUs of its own is no faster than one layout: at most by 0 %.",
-    ),
-    Claim(
-        "slices", _largest_share, kind=Kind.AT_MOST, value=1.0, unit="ratio",
-        asks="Sending slices moves at most 100 % of what gathering everything everywhere does.",
     ),
     Claim(
         "same", _apart, kind=Kind.AT_MOST, value=1e-4, unit="value", evidence=Evidence.REAL,

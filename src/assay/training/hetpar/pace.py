@@ -22,9 +22,9 @@ import numpy as np
 from assay.sim.encoders import Vision
 from assay.sim.models import Model
 from assay.sim.random import stream
-from assay.training.engine.cluster import Cluster
+from assay.training.engine.cluster import Cluster, usable
 from assay.training.engine.compound import Ends, Passes, Section, joined, joined_ends, peak, pipeline
-from assay.training.engine.costs import RECOMPUTE, USABLE, parts
+from assay.training.engine.costs import RECOMPUTE, parts
 from assay.training.engine.rough import Unit, filled, held, unit
 from assay.training.engine.schedules import GPipe, OneFOneB
 from assay.training.engine.search import divisors
@@ -113,7 +113,7 @@ def _pace(work: Work, on: Cluster, choice: Choice, images: Floats, step: float, 
     llm, sees = _llm(work, on, choice), _eye(work, on, choice)
     patches = float(images.sum()) * work.patches
     flops = llm.flops(text, text * work.context / 2) + sees.flops(patches, patches * work.patches)
-    fits = memory <= USABLE * on.device.mem_bytes
+    fits = memory <= usable(on.device)
     return Pace(choice, step, memory, fits, flops / (step * choice.ranks), text / step, encoder)
 
 
@@ -347,7 +347,7 @@ class Search:
 @lru_cache(maxsize=256)
 def best(work: Work, on: Cluster, kind: str, ranks: int) -> tuple[Choice, ...]:
     """The few that are fastest by closed forms and fit, by what a GPU gets done."""
-    search, room = search_of(work, on), USABLE * on.device.mem_bytes
+    search, room = search_of(work, on), usable(on.device)
     found = []
     for one in choices(work, on, kind, ranks):
         some = [one, search.balanced(one)] if kind in KINDS[:2] and one.llm.pp > 1 else [one]

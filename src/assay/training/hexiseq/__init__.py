@@ -125,8 +125,8 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     return {
         "pair": lab.run(compare_at, pairs, per="system"),
         "many": lab.with_seeds(quick=3, full=10).run(compare_at, many, per="system"),
-        "alike": lab.with_seeds(quick=2, full=10).run(alike, [{"ranks": 16, "seq": 2 * short}], per="system"),
-        "planning": lab.with_seeds(quick=2, full=10).run(planning, [{"ranks": 128, "seq": 2 * long}]),
+        "alike": lab.with_seeds(quick=3, full=10).run(alike, [{"ranks": 16, "seq": 2 * short}], per="system"),
+        "planning": lab.with_seeds(quick=3, full=10).run(planning, [{"ranks": 128, "seq": 2 * long}]),
         "real": replace(lab.with_seeds(quick=1, full=3), workers=0).run(real, [{"ranks": lab.pick(quick=3, full=4)}]),
     }
 

@@ -14,7 +14,7 @@ from assay.record.errors import BadInput
 from assay.sim.collectives import Link
 from assay.sim.hardware import device
 from assay.training.engine import cluster
-from assay.training.engine.costs import USABLE
+from assay.training.engine.cluster import usable
 from assay.training.interface import Floats, Ints
 
 # What kernels attain of a data sheet's peak: low and high. FlashAttention-2 is published with up to 0.72 of an A100 and
@@ -82,7 +82,7 @@ def _joined(parts: Sequence[_Nodes], links: float) -> Machines:
     return Machines(
         tuple(part.device for part in rows), np.repeat(np.arange(len(sizes)), sizes), peak,
         peak * [part.matrix for part in rows], peak * [part.attention for part in rows],
-        USABLE * np.array([device(part.device).mem_bytes for part in rows]),
+        np.array([usable(device(part.device)) for part in rows]),
         links * np.array([part.inside.bandwidth for part in rows]),
         links * np.array([part.outside.bandwidth for part in rows]),
         max(part.inside.latency for part in parts), max(part.outside.latency for part in parts),
@@ -151,8 +151,10 @@ def _read_part(fields: dict[str, Any], outside: Link, path: Path) -> _Nodes:
     if odd := sorted(set(fields) - set(FIELDS)):
         raise BadInput(f"{path}: unknown field '{odd[0]}' of [[machines]]; there are {', '.join(FIELDS)}")
     on = device(cluster.needed(fields, "device", path, str))
-    nodes = int(cluster.number(cluster.needed(fields, "nodes", path, int), "nodes", path))
-    per_node = int(cluster.number(fields.get("per_node", on.gpus_per_node), "per_node", path))
+    fields = {"per_node": on.gpus_per_node} | fields
+    nodes, per_node = (
+        int(cluster.number(cluster.needed(fields, name, path, int), name, path)) for name in ("nodes", "per_node")
+    )
     shares = {
         name: cluster.number(fields.get(name, middle(span)), name, path, 1.0)
         for name, span in (("attention", ATTENTION.get(on.name, OTHER_ATTENTION)), ("matrix", MATRIX))

@@ -24,7 +24,6 @@ from assay.sim.compiled import njit
 from assay.sim.step_times import step_time
 from assay.training.engine import cluster as clusters
 from assay.training.engine import post_training
-from assay.training.engine.costs import USABLE
 from assay.training.engine.rollout import Pool, Rule, play
 from assay.workloads.trajectories import Trajectories
 
@@ -259,7 +258,7 @@ def candidates(machine: Machine, work: Trajectories) -> list[Judged]:
         mixed = sorted(judged, key=lambda one: (one.step, one.rollout, one.split.counts))[:MIXED]
         found += mixed + [one for one in judged if one.split.counts in alike(rest, allowed) and one not in mixed]
     if not found:
-        have = clusters.read(f"1x{machine.device}").device.mem_bytes * USABLE / 1e9
+        have = clusters.usable(clusters.read(f"1x{machine.device}").device) / 1e9
         raise BadInput(
             f"{machine.model} does not train on {machine.gpus} {machine.device} of {have:.0f} GB beside a rollout: use "
             "more GPUs"

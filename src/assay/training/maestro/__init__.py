@@ -11,8 +11,10 @@ something to do.
 Orders are held against a solver's best. On two real processes the loss of a student is the same whether logits or
 hidden states travel. Step times are a model of H100 (and H200, at full size); shapes of the paper's models (a 400B
 mixture with 17B active as teacher of a dense 32B and as language model), numbers of GPUs and samples are assumed.
-Beside it stand one layout for everything, as Megatron-LM has it, at its best, and other orders of the same sections: as
-samples come, longest first, and Johnson's rule, the latter two with the same even deal.
+Beside it stand one layout for everything, as Megatron-LM has it, at its best (with samples longest first, where that is
+faster), and other orders of the same sections: as samples come, longest first, and Johnson's rule, the latter two with
+the same even deal. Texts that a student learns from keep their own lengths: packed to one length they would be alike,
+all orders would tie, and what is measured would be layouts alone.
 
 arXiv:2605.10501. How samples are inserted, dealt to copies and GPUs allotted is inferred.
 
@@ -78,7 +80,6 @@ SETTINGS = {  # critical GPUs, samples a step
 }  # fmt: skip
 DISTILLED = {"distillation": ("qwen3-32b", "moe-400b-a17b"), "distillation-8b": ("qwen3-8b", "qwen3-next-80b-a3b")}
 DEVICE = "h100"
-TEXTS = dict.fromkeys(DISTILLED, 1.0)  # share of samples without images; 0.4 elsewhere (assumed)
 
 
 def job(setting: str) -> Graph:
@@ -108,7 +109,14 @@ def single_layouts(setting: str, device: str) -> list[pace.Uniform]:
 
 
 def _profile(setting: str) -> Samples:
-    return pace.packed(4096, LENGTH, 0, TEXTS.get(setting, 0.4))
+    return drawn(setting, 4096, 0)
+
+
+def drawn(setting: str, count: int, seed: int) -> Samples:
+    """Samples of a setting. Texts that a student learns from are not packed: alike, they might come in any order."""
+    if setting in DISTILLED:
+        return pace.texts(count, LENGTH, seed)
+    return pace.packed(count, LENGTH, seed)
 
 
 def _cluster(setting: str, device: str) -> Cluster:
@@ -118,7 +126,7 @@ def _cluster(setting: str, device: str) -> Cluster:
 def steps(setting: str, device: str, seed: int) -> dict[str, dict[str, Any]]:
     """A step of every system on one global batch."""
     graph = job(setting)
-    samples = pace.packed(graph.batch, LENGTH, seed, TEXTS.get(setting, 0.4))
+    samples = drawn(setting, graph.batch, seed)
     one = pace.uniform(graph, _cluster(setting, device), samples, single_layouts(setting, device))
     found = {"one layout": one} | {order: pace.stepped(plan_of(setting, device), samples, order) for order in ORDERS}
     return {

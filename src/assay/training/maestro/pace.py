@@ -23,9 +23,9 @@ import numpy as np
 from assay.record.errors import BadInput
 from assay.sim.models import Model
 from assay.sim.random import stream
-from assay.training.engine.cluster import Cluster
+from assay.training.engine.cluster import Cluster, usable
 from assay.training.engine.compound import Ends, Passes, Section, peak, pipeline
-from assay.training.engine.costs import RECOMPUTE, USABLE, parts
+from assay.training.engine.costs import RECOMPUTE, parts
 from assay.training.engine.rough import Unit, filled, held, unit
 from assay.training.engine.schedules import OneFOneB
 from assay.training.engine.search import divisors
@@ -49,6 +49,18 @@ def packed(count: int, length: int, seed: int, texts: float = 0.4) -> Samples:
     share = random.uniform(0.1, 0.9, count) * (random.random(count) >= texts)
     image = (length * share).astype(np.int64)
     return Samples(image, length - image)
+
+
+def texts(count: int, length: int, seed: int) -> Samples:
+    """Texts of one's own lengths, not packed: log-normal around a quarter of `length`, cut there (assumed).
+
+    >>> drawn = texts(1000, 8192, seed=0).text
+    >>> int(drawn.max()), bool(2500 < drawn.mean() < 3200)
+    (8192, True)
+    """
+    drawn = stream(seed, "maestro", "texts", count).lognormal(np.log(length / 4), 1.0, count)
+    tokens = np.clip(drawn, 16, length).astype(np.int64)
+    return Samples(np.zeros(count, np.int64), tokens)
 
 
 def load(node: Node, samples: Samples) -> tuple[Floats, Floats]:
@@ -159,7 +171,7 @@ def planned(graph: Graph, on: Cluster, samples: Samples) -> Plan:
             continue
         one, m = unit(section(node, on, layout, recompute), tokens, seen), graph.batch // layout.dp
         memory = held(one, m) + _moved_bytes(graph, on, layout)
-        if memory <= USABLE * on.device.mem_bytes:
+        if memory <= usable(on.device):
             tried.append((filled(one, m), layout.name, layout, recompute, memory))
     if not tried:
         raise BadInput(f"section '{node.name}': {node.shape.name} does not fit on {node.ranks} ranks; give it more")
@@ -204,7 +216,7 @@ def keeping_up(node: Node, graph: Graph, on: Cluster, samples: Samples, rate: fl
         wanted = node.ranks / (tp * pp) if node.ranks else rate / (SPARE * pace)
         layout = replace(one, dp=least * math.ceil(wanted / least))
         seconds, memory = _each(node, shape, on, layout, recompute, at_once, tokens, seen, wire)
-        if memory <= USABLE * on.device.mem_bytes and (not node.ranks or layout.ranks == node.ranks):
+        if memory <= usable(on.device) and (not node.ranks or layout.ranks == node.ranks):
             placed = Placed(node, layout, layout.ranks, at_once, layout.dp / seconds, moved, recompute)
             found.append((layout.ranks, -placed.rate, placed.name, placed))
     if not found:
@@ -332,7 +344,7 @@ def _alone(node: Node, layout: Layout) -> Layout:
 def ranked(graph: Graph, on: Cluster, samples: Samples) -> list[Uniform]:
     """Single layouts for everything that fit, the fastest first, by closed forms on the mean of these samples."""
     node = graph.critical
-    room, found = USABLE * on.device.mem_bytes, []
+    room, found = usable(on.device), []
     seeing = RECOMPUTE if any(each.merge for each in graph.auxiliary) else RECOMPUTE[:1]
     cuts = layouts([each.shape for each in graph.nodes], node.ranks)
     for layout, recompute, mbs, encoders in product(cuts, RECOMPUTE, (1, 2), seeing):
@@ -349,20 +361,26 @@ def ranked(graph: Graph, on: Cluster, samples: Samples) -> list[Uniform]:
 
 
 def uniform(graph: Graph, on: Cluster, samples: Samples, choices: Sequence[Uniform] | None = None) -> Step:
-    """The best step of one layout for everything, in the samples' own order; of `choices`, the best first, or of all.
+    """The best step of one layout for everything; of `choices`, the best first, or of all.
+
+    Samples come in their own order or, where that is faster, longest first: ranks that work beside one another then
+    have texts of much the same length, as the deal of sections gives them.
 
     Raises:
         BadInput: nothing fits.
     """
-    room, fitting = USABLE * on.device.mem_bytes, []
+    room, fitting = usable(on.device), []
+    work = np.sum([load(node, samples)[0] for node in (graph.critical, *graph.auxiliary)], axis=0)
+    ways = samples, samples[np.argsort(-work, kind="stable")]
     tried: Counter[tuple[Layout, str]] = Counter()
     for choice in ranked(graph, on, samples) if choices is None else choices:
         if tried[choice.layout, choice.recompute] == EACH:
             continue
-        step = _solved(graph, on, samples, choice)
-        if step.memory <= room:  # samples differ: what fits in the mean may not, and what is fastest may be another
+        # Samples differ: what fits in the mean may not, and what is fastest may be another.
+        steps = [step for each in ways if (step := _solved(graph, on, each, choice)).memory <= room]
+        if steps:
             tried[choice.layout, choice.recompute] += 1
-            fitting.append(step)
+            fitting.append(min(steps, key=lambda step: step.seconds))
         if len(fitting) == TOP:
             break
     if not fitting:

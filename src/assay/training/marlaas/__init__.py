@@ -52,7 +52,7 @@ references = (
 )
 
 SIZES = (1, 2, 4, 8, 16, 32)
-WAITS = (12.0, 1.0)  # median seconds of an environment's answer
+WAITS = (12.0, 1.0, 0.1)  # median seconds of an environment's answer (assumed, and so swept)
 LAST = 10  # steps over which the reward in the end is averaged
 
 
@@ -95,7 +95,7 @@ def same(one: Trained, other: Trained) -> bool:
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
     """Fleets by the number of tenants and by what environments take; and real tenants."""
-    cases = [{"tasks": tasks, "env": env} for tasks in SIZES for env in WAITS if tasks in (1, 8, 32) or env == WAITS[0]]
+    cases = [{"tasks": tasks, "env": env} for tasks in SIZES for env in WAITS if tasks == 32 or env == WAITS[0]]
     size = {"steps": lab.pick(quick=4, full=10), "batch": lab.pick(quick=16, full=64)}
     real = [{"steps": lab.pick(quick=80, full=300), "tasks": lab.pick(quick=4, full=8)}]
     return {
@@ -122,8 +122,10 @@ def _gain(table: pl.DataFrame) -> Estimate:
 
 
 claims = [
-    Claim("time", change("seconds", new={"system": "marlaas"}, old={"system": "sequential"}, experiment="fleet",
-                         tasks=32, env=WAITS[0])),
+    Claim("time", best({
+        f"answers in {env:g} s": change("seconds", new={"system": "marlaas"}, old={"system": "sequential"},
+                                        experiment="fleet", tasks=32, env=env) for env in WAITS
+    }, max, every=True)),
     Claim("utilisation", best({f"{n} tenants": _utilisation(n) for n in SIZES})),
     Claim("quality", _quality, evidence=Evidence.REAL),
     Claim(

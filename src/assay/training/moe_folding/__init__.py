@@ -67,6 +67,7 @@ ATTENTION = 0.66  # a fused attention attains so much of what a large product do
 DENSE = Model("gpt3-175b", 12_288, 51_200, True, 96, 0, 0, 96, 0, 96, 96, 128, 4 * 12_288, gated_mlp=False)
 PUBLISHED = Plan(Layout(tp=4, pp=8, dp=3, vpp=4), "interleaved"), Job(1152, 2048), 96, 0.47
 SHORT = 24  # plans of each method that are asked for again with every seed's efficiencies
+CALIBRATED = "the share of its peak that a product attains is set so that a published dense run has its utilisation"
 MESHES = (
     Layout(tp=2, dp=2, ep=4), Layout(tp=2, dp=2, ep=2, etp=2), Layout(tp=2, cp=2, ep=2, etp=2),
     Layout(cp=2, dp=2, ep=2, ecp=2), Layout(tp=2, dp=2, etp=4), Layout(dp=4, ep=2),
@@ -171,10 +172,6 @@ def _mfu(name: str, **where: Any) -> Measure:
     return mean("mfu", method="folded", name=name, **where)
 
 
-def _folded_over(method: str, **where: Any) -> Measure:
-    return ratio("mfu", of={"method": "folded"}, to={"method": method}, **where)
-
-
 def _grown(experiment: str, column: str, small: int, large: int, **where: Any) -> Measure:
     return change("mfu", new={column: large}, old={column: small}, experiment=experiment, method="folded", **where)
 
@@ -195,20 +192,13 @@ claims = [
     Claim("mixtral", best({
         "256 sequences": _mfu(MIXTRAL, experiment="models"),
         "1,024 sequences": _mfu(MIXTRAL, experiment="gpus", gpus=128, batch=1024),
-    })),
-    Claim("qwen2", _mfu(QWEN, experiment="models")),
+    }), construction=CALIBRATED),
+    Claim("qwen2", _mfu(QWEN, experiment="models"), construction=CALIBRATED),
     Claim("gpus", _grown("gpus", "gpus", 128, 1024, batch=1024)),
     Claim("tokens", _grown("tokens", "seq", 16_384, 131_072)),
     Claim(
-        "over-mixtral", _folded_over("unfolded", experiment="models", name=MIXTRAL), kind=Kind.RATIO, toward="up",
-        asks="On Mixtral 8x22B the best folded plan is faster than the best that does not fold.",
-    ),
-    Claim(
-        "over-qwen2", _folded_over("unfolded", experiment="models", name=QWEN), kind=Kind.RATIO, toward="up",
-        asks="On Qwen2-57B-A14B the best folded plan is faster than the best that does not fold.",
-    ),
-    Claim(
-        "fine-grained", _folded_over("unfolded", experiment="fine", seq=32_768), kind=Kind.AT_LEAST, value=1.05,
+        "fine-grained", ratio("mfu", of={"method": "folded"}, to={"method": "unfolded"}, experiment="fine", seq=32_768),
+        kind=Kind.AT_LEAST, value=1.05,
         unit="ratio",
         asks="With 64 small experts and sequences of 32 K tokens, cut by context parallelism, folding is at least 1.05 "
         "times as fast as the best that does not fold.",

@@ -75,11 +75,7 @@ FIELDS = (("smooth", 1e-3), ("smooth", 1e-4), ("sparse", 1e-3), ("rough", 1e-3),
 SMALL = 2**14  # numbers of a message of 64 KiB
 BITS = 8  # of QSGD's levels
 ASKED = ("fp32", "ncclz qsgd8")  # hooks of the claim on losses
-# Of sums at the loopback, and fours of turns: what a call costs shows in the smallest that is looked at at all, what a
-# byte costs in the largest. One of 4 MB takes some milliseconds, and tells something after thousands of turns only.
-TURNS = [(1 << 15, 100), (1 << 18, 120)]
-MORE_TURNS = [(1 << 15, 800), (1 << 18, 800), (1 << 20, 400)]
-ONLY_ASKED = ("seeds", "race", "beside", "sizes", "names")  # columns that say what was asked of a run
+ONLY_ASKED = ("seeds", "race", "beside")  # columns that say what was asked of a run
 WIDTH = 256  # of the language model whose gradients are summed: 4 MB
 
 
@@ -137,15 +133,6 @@ def _flat(seeds: Sequence[int], found: Sequence[Mapping[str, Any]], name: str) -
     }
 
 
-def at_loopback(
-    sizes: Sequence[tuple[int, int]], names: Sequence[str], seeds: Sequence[int], seed: int
-) -> dict[str, dict[str, Any]]:
-    """gloo on this machine as it is."""
-    from assay.training.ncclz.loopback_job import beside_gloo
-
-    return beside_gloo([(count, fours) for count, fours in sizes], 1e-3, seeds, names)
-
-
 def chosen(count: int, seed: int) -> dict[str, Any]:
     """On a link so slow that only bytes count: in how many frames the chosen coder is within 3 % of the best one."""
     from assay.training.ncclz import coders
@@ -164,7 +151,7 @@ def chosen(count: int, seed: int) -> dict[str, Any]:
 
 
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
-    """Fields on shaped links, gradients, training with hooks, the bare loopback, and the arbiter's choices."""
+    """Fields on shaped links, gradients, training with hooks, and the arbiter's choices."""
     from assay.training.ncclz.race_job import IMPORTS
 
     prepare(IMPORTS)  # meanwhile this process looks at choices
@@ -176,16 +163,12 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
     beside = lab.pick(quick=1, full=len(lab.seeds))
     trains = [{"ranks": 2, "steps": lab.pick(quick=40, full=400), "seeds": list(lab.seeds), "beside": beside}]
     sums = [{"ranks": 2, "width": lab.pick(quick=WIDTH, full=2 * WIDTH), "bits": BITS, "seeds": few}]
-    names = ["ncclz", *lab.pick(quick=[], full=["gloo again"])]
-    turns = {"sizes": lab.pick(quick=TURNS, full=MORE_TURNS), "names": names}
-    turns["seeds"] = list(here.with_seeds(quick=2, full=5).seeds)
     lab.used.update(lab.seeds)
     choices = here.with_seeds(quick=2, full=10).run(chosen, [{"count": 1 << 18}])
     tables = {
         "links": once.run(by_link, many, per="race"),
         "gradients": once.run(by_gradient, sums, per="race"),
         "hooks": once.run(by_hook, trains, per="race"),
-        "loopback": once.run(at_loopback, [turns], per="race"),
         "choices": choices,
     }
     lab.cases.update(("kind", "eps", "gbit", "collective", "size", "method", "hook", "bytes"))
@@ -247,23 +230,6 @@ def _spreads(hook_name: str) -> Measure:
     return measure
 
 
-def _loopback(measure: Measure) -> Measure:
-    return clocked(measure, experiment="loopback")
-
-
-def _longest(table: pl.DataFrame) -> Estimate:
-    """By how much longer it takes than gloo at the size where that may be most, with the interval of its turns."""
-    each = rows(table, {"experiment": "loopback", "method": "ncclz"}).sort("high")
-    found = each.row(-1, named=True)
-    where = f"{found['bytes'] >> 10} KiB, the worst of {each.height} sizes"
-    return Estimate(found["longer"], found["low"], found["high"], found["turns"], where)
-
-
-def _untouched(table: pl.DataFrame) -> Estimate:
-    found = rows(table, {"experiment": "loopback", "method": "ncclz"})
-    return counted(1 - float(found["coded"].mean()), found.height)  # type: ignore[arg-type]
-
-
 def _near(table: pl.DataFrame) -> Estimate:
     found = rows(table, {"experiment": "choices"})
     return counted(float(found["near"].sum()) / float(found["frames"].sum()), int(found["frames"].sum()))
@@ -284,7 +250,7 @@ claims = [
     Claim("qsgd", ratio("seconds", of={"method": "plain"}, to={"method": "qsgd"}, experiment="gradients")),
     Claim(
         "small", change("seconds", new={"method": "ncclz"}, old={"method": "plain"}, **_small),
-        construction="Messages of up to 64 KiB are passed to the plain ring.",
+        construction="Messages of up to 64 KiB are passed to the plain ring, behind one that tells their size.",
     ),
     Claim(
         "bound", _within, kind=Kind.EVERY, evidence=Evidence.REAL,
@@ -295,7 +261,8 @@ claims = [
         asks="A ring of four ranks in the other direction gives the same bits.",
     ),
     Claim(
-        "smooth", _sped("plain", "smooth", 1e-3), kind=Kind.AT_LEAST, value=3.0, unit="ratio",
+        "smooth", clocked(_sped("plain", "smooth", 1e-3), experiment="links", ranks=2), kind=Kind.AT_LEAST, value=3.0,
+        unit="ratio",
         asks="At 1 Gb/s a sum of smooth fields is three times as quick as the plain ring, by processor time and wire.",
     ),
     Claim(
@@ -305,14 +272,6 @@ claims = [
     Claim(
         "earlier", _quickest, kind=Kind.RATIO, toward="up",
         asks="NCCLZ is quicker than the quickest of the earlier ways, given the same compiled coders, on every field.",
-    ),
-    Claim(
-        "loopback", _loopback(_longest), kind=Kind.AT_MOST, value=0.05, unit="change", evidence=Evidence.REAL,
-        asks="On the bare loopback it takes at most 5 % longer than gloo's own all-reduce, at every size tried.",
-    ),
-    Claim(
-        "untouched", _loopback(_untouched), kind=Kind.EVERY, evidence=Evidence.REAL,
-        asks="On the bare loopback it codes nothing.",
     ),
     Claim(
         "loss", _spreads("ncclz qsgd8"), kind=Kind.AT_MOST, value=1.0, unit="spreads", evidence=Evidence.REAL,

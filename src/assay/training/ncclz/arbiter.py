@@ -91,7 +91,8 @@ def estimate(symbols: NDArray[np.int32]) -> NDArray[np.float64]:
 class Arbiter:
     """Chooses for a link of so many bytes a second, where about so many `frames` follow one another.
 
-    `hops` is how often a rank sends each symbol; `latency` the seconds of a message, `frame` its symbols.
+    `hops` is how often a rank sends each symbol; `latency` the seconds of a message, `frame` its symbols, `word` the
+    bytes of a number that is not coded.
     """
 
     bandwidth: float
@@ -100,6 +101,7 @@ class Arbiter:
     hops: float = 1.0
     latency: float = 0.0
     frame: int = 1 << 17
+    word: int = 4
 
     def choose(self, symbols: NDArray[np.int32]) -> int:
         """The coder that gets the frame through soonest.
@@ -120,12 +122,12 @@ class Arbiter:
     @cached_property
     def hopeless(self) -> bool:
         """Whether raw floats would be there before frames of no length at all were coded, or not long after."""
-        return SURE * self._coded(0.0, self.speeds.fixed) > self.hops * 4 / self.bandwidth
+        return SURE * self._coded(0.0, self.speeds.fixed) > self.hops * self.word / self.bandwidth
 
     def gains(self, bits: float, coding: float, count: int, ranks: int) -> bool:
         """Whether coded frames of so many bits and seconds a symbol surely beat raw floats, agreement included."""
         agreed = (ranks - 1) * self.latency
-        return SURE * (count * self._coded(bits, coding) + agreed) < count * self.hops * 4 / self.bandwidth
+        return SURE * (count * self._coded(bits, coding) + agreed) < count * self.hops * self.word / self.bandwidth
 
     def _coded(self, bits: float, coding: float) -> float:
         """Seconds a symbol: frames are messages of their own, which the plain way need not send."""

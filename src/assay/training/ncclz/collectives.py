@@ -7,6 +7,8 @@ follow one another: while one is on the wire the next is decoded, summed and cod
 from __future__ import annotations
 
 import itertools
+import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
 from functools import partial
@@ -19,7 +21,7 @@ from assay.training.ncclz import coders, floats, quantise
 from assay.training.ncclz.arbiter import Arbiter, Speeds, measured
 from assay.training.ncclz.links import Port
 
-Floats = NDArray[np.float32]
+Floats = quantise.Floats
 Bytes = NDArray[np.uint8]
 FRAME = 1 << 17  # symbols: one of NCCL's slots of 512 KiB
 SMALL = 1 << 16  # bytes of a message that is not worth a look
@@ -28,6 +30,7 @@ RESTS = 15  # sums of a size that go plainly after one that was not worth coding
 LONGEST = 255  # of them, as looks go on in vain and rests double
 FEW = 8  # one outlier in so many numbers, and nothing is coded
 PIECES = 4, 4096  # of a message that are looked at: 64 KiB
+ASKED = struct.Struct("<?3xIqdI")  # what a rank is about to do: refused, numbers, their bytes, bound, what and how
 
 
 class Coder(Protocol):
@@ -40,9 +43,11 @@ class Coder(Protocol):
     def decode(self, message: Bytes, /) -> Any: ...  # noqa: D102
 
 
+@dataclass(frozen=True)
 class Plain:
     """Floats as they are."""
 
+    kind: Any = np.float32
     lossless = True
 
     def encode(self, frame: Floats) -> Bytes:
@@ -51,7 +56,7 @@ class Plain:
 
     def decode(self, message: Bytes) -> Floats:
         """The same memory."""
-        return message.view(np.float32)
+        return message.view(self.kind)
 
 
 @dataclass
@@ -134,7 +139,7 @@ def put(out: NDArray[Any], a: int, b: int, frame: Any) -> None:
 def plain(port: Port, x: Floats, add: Callable[..., Any] = np.add, out: Floats | None = None) -> Floats:
     """The ring on floats; where the link is not shaped, gloo's own all-reduce. `out` may be `x` itself."""
     if out is None:
-        out = np.empty(len(x), np.float32)
+        out = np.empty_like(x)
     gloo = not port.link.shaped and add is np.add
     if out is not x and (gloo or port.size == 1):
         out[:] = x
@@ -143,7 +148,7 @@ def plain(port: Port, x: Floats, add: Callable[..., Any] = np.add, out: Floats |
     if gloo:
         port.dist.all_reduce(port.tensor(out), group=port.group)
         return out
-    reduce_ring(port, len(x), lambda a, b: x[a:b], partial(put, out), Plain(), add)
+    reduce_ring(port, len(x), lambda a, b: x[a:b], partial(put, out), Plain(x.dtype), add)
     return out
 
 
@@ -161,55 +166,84 @@ CHOOSE = Choices()
 
 
 def all_reduce(
-    port: Port, x: Floats, eps: float | None, choices: Choices = CHOOSE, out: Floats | None = None
+    port: Port, x: Any, eps: float | None, choices: Choices = CHOOSE, out: Floats | None = None
 ) -> tuple[Floats, Report]:
     """The sum over all ranks, off by at most n eps; exactly the plain ring's where eps is None.
 
-    Where outliers come in, their sum's own rounding to float32 is added to the bound. `out` takes the sum, a new array
-    where it is left out; `out=x` sums in place, and what is not coded is then nothing but the plain sum.
+    Numbers are float32 or float64, and their sum is. Where outliers come in, the sum's own rounding is added to the
+    bound. `out` takes the sum, a new array where it is left out; `out=x` sums in place, and what is not coded is then
+    nothing but the plain sum.
 
     Raises:
-        ValueError: an eps that is no positive number, ranks of different sizes or bounds, over 512 of them, or an `out`
-            that is no flat float32 of x's length.
+        ValueError: on every rank, whichever it was: an eps that is no positive number, ranks of different sizes, kinds,
+            bounds or choices, over 512 of them, numbers that are no floats, or an `out` that does not fit x.
     """
-    if out is x and choices is CHOOSE and port.again == (id(x), eps) and port.keeps(x):
-        port.dist.all_reduce(port.tensor(x), group=port.group)  # as the last time, and nothing else
-        return x, LEFT_ALONE
-    flat = x if out is x else np.ascontiguousarray(x, np.float32).reshape(-1)
-    if out is not None and not (out.dtype == np.float32 and out.shape == (flat.size,) and out.flags.c_contiguous):
-        raise ValueError(f"out is {out.dtype} of shape {out.shape}, should be one piece of {flat.size} float32")
-    if eps is not None and not 0 < eps < np.inf:
-        raise ValueError(f"eps is {eps}, should be a positive number")
-    if port.size > quantise.MOST_RANKS:
-        raise ValueError(f"{port.size} ranks, of which the sums of {quantise.MOST_RANKS} fit 32 bits")
-    arbiter = arbiter_for(port, len(flat), choices)
-    idle = flat.nbytes <= SMALL or arbiter.hopeless or _rests(port, len(flat), eps)
+    flat, wrong = x, ""
+    try:
+        flat = x if out is x and isinstance(x, np.ndarray) else quantise.flat(x)
+    except ValueError as error:
+        flat, wrong = np.empty(0, np.float32), str(error)
+    if out is not None and not wrong:
+        wrong = _unfit(out, flat)
+    _alike(port, "a sum", flat, eps, choices, wrong)
+    arbiter = arbiter_for(port, len(flat), choices, flat.itemsize)
+    kind = len(flat), flat.itemsize, eps
+    idle = flat.nbytes <= SMALL or arbiter.hopeless or _rests(port, kind)
     if eps is None or port.size == 1 or (idle and not choices.always):
-        total = plain(port, flat, out=out)
-        port.again = (id(x), eps) if port.keeps(x) and left_alone(port, len(flat)) else None
-        return total, LEFT_ALONE
+        return plain(port, flat, out=out), LEFT_ALONE
     peak, exempt, bits, coding = _agreed(port, flat, eps, arbiter)
     predict = bool(bits[1] < bits[0]) if choices.predict is None else choices.predict
     gains = arbiter.gains(bits[int(predict)], coding[int(predict)], len(flat), port.size)
     if exempt * FEW > len(flat) or not (gains or choices.always):
-        _rest(port, len(flat), eps)
+        _rest(port, kind)
         return plain(port, flat, out=out), Report(coded=False, outliers=exempt)
-    port.rests.pop((len(flat), eps), None)
-    return _coded(port, flat, quantise.grid(eps, peak), predict, exempt, Coded(arbiter, choices.coder), out)
+    port.rests.pop(kind, None)
+    on = quantise.grid(eps, peak, flat.itemsize)
+    return _coded(port, flat, on, predict, exempt, Coded(arbiter, choices.coder), out)
 
 
-def left_alone(port: Port, count: int, choices: Choices = CHOOSE) -> bool:
+def _unfit(out: Any, x: Floats) -> str:
+    """What is wrong with where a sum shall go, if anything."""
+    if out.dtype == x.dtype and out.shape == (x.size,) and out.flags.c_contiguous and x.dtype in quantise.KINDS:
+        return ""
+    kind = x.dtype if x.dtype in quantise.KINDS else "float32 or float64"
+    return f"out is {out.dtype} of shape {out.shape}, should be one piece of {x.size} {kind}"
+
+
+def _alike(port: Port, what: str, x: Floats, eps: float | None, choices: Any, wrong: str = "") -> None:
+    """Tell everybody what this rank is about to do: all go on, or all raise, and none waits for ever.
+
+    Before every sum, the plain ones too: what ranks of different sizes send each other would never end, or end them.
+    """
+    if eps is not None and not 0 < eps < np.inf:
+        wrong = wrong or f"eps is {eps}, should be a positive number"
+    if port.size > quantise.MOST_RANKS:
+        raise ValueError(f"{port.size} ranks, of which the sums of {quantise.MOST_RANKS} fit 32 bits")
+    if port.size > 1:
+        mine = ASKED.pack(bool(wrong), len(x), x.itemsize, eps or 0.0, zlib.crc32(repr((what, choices)).encode()))
+        each = [ASKED.unpack(row.tobytes()) for row in port.gather(np.frombuffer(mine, np.uint8))]
+        others = [at for at, (refused, *_) in enumerate(each) if refused]
+        if others and not wrong:
+            wrong = f"the ring's rank {others[0]} has numbers or a bound that cannot be summed; its own error says why"
+        if not wrong and any(row != each[0] for row in each):
+            told = "; ".join(f"{count} float{8 * word}, {bound:g}" for _, count, word, bound, _ in each)
+            wrong = f"ranks differ in size and eps, or in what they choose: {told}"
+    if wrong:
+        raise ValueError(wrong)
+
+
+def left_alone(port: Port, count: int, choices: Choices = CHOOSE, word: int = 4) -> bool:
     """Whether sums of so many numbers are gloo's own whatever is in them; all ranks know the same."""
     if choices.always or port.link.shaped:
         return False
-    return port.size == 1 or 4 * count <= SMALL or arbiter_for(port, count, choices).hopeless
+    return port.size == 1 or word * count <= SMALL or arbiter_for(port, count, choices, word).hopeless
 
 
 def _coded(
     port: Port, x: Floats, on: quantise.Grid, predict: bool, exempt: int, coder: Coded, out: Floats | None
 ) -> tuple[Floats, Report]:
     """Summed as codes. A frame of x is read before its sum is there, so that both may be one memory."""
-    wild = quantise.outliers(x, on) if exempt else None
+    wild = quantise.outliers(x, on.most) if exempt else None
     total = np.empty_like(x) if out is None else out
     reduce_ring(
         port, len(x), lambda a, b: quantise.quantised(x[a:b], on, predict),
@@ -220,33 +254,33 @@ def _coded(
     return total, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]), predict, exempt)
 
 
-def _rests(port: Port, count: int, eps: float | None) -> bool:
+def _rests(port: Port, kind: tuple[int, int, float | None]) -> bool:
     """Whether sums of this size were not worth coding a little while ago; all ranks know the same."""
-    left, whole = port.rests.get((count, eps), (0, 0))
+    left, whole = port.rests.get(kind, (0, 0))
     if left:
-        port.rests[count, eps] = left - 1, whole
+        port.rests[kind] = left - 1, whole
     return left > 0
 
 
-def _rest(port: Port, count: int, eps: float) -> None:
+def _rest(port: Port, kind: tuple[int, int, float | None]) -> None:
     """Leave sums of this size alone for a while, twice as long as the last time."""
     if len(port.rests) >= KINDS:  # as where every sum has a bound of its own
         port.rests.clear()
-    _, last = port.rests.get((count, eps), (0, 0))
+    _, last = port.rests.get(kind, (0, 0))
     span = min(2 * last + 1, LONGEST) if last else RESTS
-    port.rests[count, eps] = span, span
+    port.rests[kind] = span, span
 
 
-def arbiter_for(port: Port, count: int, choices: Choices = CHOOSE) -> Arbiter:
+def arbiter_for(port: Port, count: int, choices: Choices = CHOOSE, word: int = 4) -> Arbiter:
     """What chooses coders for a message of so many numbers; the first call on a port is made by all ranks together."""
-    key = count, choices.speeds
+    key = count, choices.speeds, word
     if key not in port.arbiters:
         if len(port.arbiters) >= KINDS:
             port.arbiters.clear()
         hops = max(1, 2 * (port.size - 1)) / port.size
         frames = max(1, round(hops * count / FRAME))
         speeds = choices.speeds or _speeds(port)
-        port.arbiters[key] = Arbiter(port.link.bandwidth, speeds, frames, hops, port.link.latency, FRAME)
+        port.arbiters[key] = Arbiter(port.link.bandwidth, speeds, frames, hops, port.link.latency, FRAME, word)
     found: Arbiter = port.arbiters[key]
     return found
 
@@ -269,13 +303,11 @@ def _agreed(port: Port, x: Floats, eps: float, arbiter: Arbiter) -> tuple[float,
     differences.
     """
     peak, exempt = quantise.surveyed(x, eps)
-    looks = [_look(x, quantise.grid(eps, peak), predict, arbiter) for predict in (False, True)]
-    mine = np.array([len(x), eps, peak, exempt, *looks[0], *looks[1]])
+    looks = [_look(x, quantise.grid(eps, peak, x.itemsize), predict, arbiter) for predict in (False, True)]
+    mine = np.array([peak, exempt, *looks[0], *looks[1]])
     rows = np.array([np.ascontiguousarray(row).view(np.float64) for row in port.gather(mine.view(np.uint8))])
-    if (rows[:, :2] != rows[0, :2]).any():
-        raise ValueError(f"ranks differ in size and eps: {rows[:, :2].tolist()}")
-    mean = rows[:, 4:].mean(axis=0)
-    return float(rows[:, 2].max()), int(rows[:, 3].max()), [mean[0], mean[2]], [mean[1], mean[3]]
+    mean = rows[:, 2:].mean(axis=0)
+    return float(rows[:, 0].max()), int(rows[:, 1].max()), [mean[0], mean[2]], [mean[1], mean[3]]
 
 
 def _look(x: Floats, on: quantise.Grid, predict: bool, arbiter: Arbiter) -> tuple[float, float]:
@@ -290,39 +322,67 @@ def _look(x: Floats, on: quantise.Grid, predict: bool, arbiter: Arbiter) -> tupl
     return float(8 * coders.encode(symbols, coder).size / len(symbols)), arbiter.speeds.coders[coder]
 
 
-def all_reduce_levels(port: Port, x: Floats, bits: int, key: int, choices: Choices = CHOOSE) -> tuple[Floats, Report]:
+def all_reduce_levels(port: Port, x: Any, bits: int, key: int, choices: Choices = CHOOSE) -> tuple[Floats, Report]:
     """The sum over all ranks of QSGD's levels: right in the mean, off by at most n scales / levels.
 
-    `key` draws the rounding; every rank has its own, every call another.
+    `key` draws the rounding; every rank has its own, every call another. A bucket's scale is its largest finite number;
+    what is not finite travels as it is. Where many are not, nothing is coded.
+
+    Raises:
+        ValueError: on every rank, whichever it was: different sizes, kinds, bits or choices, or no floats.
     """
-    x = np.ascontiguousarray(x, np.float32).reshape(-1)
-    arbiter = arbiter_for(port, len(x), choices)
+    wrong = ""
+    try:
+        x = quantise.flat(x)
+    except ValueError as error:
+        x, wrong = np.empty(0, np.float32), str(error)
+    _alike(port, f"levels of {bits} bits", x, None, choices, wrong)
+    arbiter = arbiter_for(port, len(x), choices, x.itemsize)
     if port.size == 1 or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless)):
         return plain(port, x), Report(coded=False)
     levels = 2 ** (bits - 1) - 1
-    shared = plain(port, quantise.scales(x), np.maximum)
+    wild = quantise.outliers(x, quantise.infinite(x))
+    exempt = len(wild) // quantise.OUTLIERS[x.itemsize].itemsize
+    shared = plain(port, np.append(quantise.scales(x), x.dtype.type(exempt)), np.maximum)
+    scale, most = shared[:-1], shared[-1]
+    if most * FEW > len(x):
+        return plain(port, x), Report(coded=False, outliers=exempt)
     coder, out = Coded(arbiter, choices.coder), np.empty_like(x)
     reduce_ring(
-        port, len(x), lambda a, b: quantise.levelled(x[a:b], a, shared, levels, key),
-        lambda a, b, codes: quantise.unlevelled(codes, a, shared, levels, out[a:b]), coder,
+        port, len(x), lambda a, b: quantise.levelled(x[a:b], a, scale, levels, key),
+        lambda a, b, codes: quantise.unlevelled(codes, a, scale, levels, out[a:b]), coder,
     )  # fmt: skip
-    return out, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]))
+    if most:
+        quantise.add_outliers(port.gather(wild), out)
+    return out, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]), outliers=exempt)
 
 
-def all_gather(port: Port, x: Floats, eps: float | None, choices: Choices = CHOOSE) -> tuple[list[Floats], Report]:
+def all_gather(port: Port, x: Any, eps: float | None, choices: Choices = CHOOSE) -> tuple[list[Floats], Report]:
     """Everybody's numbers, each within eps (as they are where eps is None), from whoever is first in the ring on.
 
-    A frame is coded once, passed on as it is, and says itself whether it is coded: nothing has to be agreed upon.
+    A frame is coded once, passed on as it is, and says itself whether it is coded: nothing has to be agreed upon, and
+    ranks may have numbers of different sizes and kinds.
+
+    Raises:
+        ValueError: an eps that is no positive number, or no floats, of any rank.
     """
-    x = np.ascontiguousarray(x, np.float32).reshape(-1)
+    wrong = ""
+    try:
+        x = quantise.flat(x)
+    except ValueError as error:
+        x, wrong = np.empty(0, np.float32), str(error)
     if eps is not None and not 0 < eps < np.inf:
-        raise ValueError(f"eps is {eps}, should be a positive number")
-    arbiter = arbiter_for(port, len(x), choices)
+        wrong = wrong or f"eps is {eps}, should be a positive number"
+    mine = np.array([-1 if wrong else len(x), x.itemsize], np.int64).view(np.uint8)
+    sizes = [row.view(np.int64).tolist() for row in port.gather(mine)]
+    others = [at for at, (size, _) in enumerate(sizes) if size < 0]
+    if others:
+        raise ValueError(wrong or f"the ring's rank {others[0]} has numbers or a bound that cannot be gathered")
+    arbiter = arbiter_for(port, len(x), choices, x.itemsize)
     off = eps is None or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless))
     coder = Coded(arbiter, choices.coder)
-    sizes = [int(row.view(np.int64)[0]) for row in port.gather(np.array([len(x)], np.int64).view(np.uint8))]
-    found = [np.empty(size, np.float32) for size in sizes]
-    frames = [[(a, min(a + FRAME, size)) for a in range(0, size, FRAME)] for size in sizes]
+    found = [np.empty(size, f"f{word}") for size, word in sizes]
+    frames = [[(a, min(a + FRAME, size)) for a in range(0, size, FRAME)] for size, _ in sizes]
     me, n = port.index, port.size
     for a, b in frames[me]:
         message = floats.compress(x[a:b], None if off else eps, coder)

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from assay.training.ncclz import arbiter, coders, quantise
 
-Floats = NDArray[np.float32]
+Floats = quantise.Floats
 Bytes = NDArray[np.uint8]
-HEAD = 32  # bytes: how many numbers, bytes of outliers (-1: the numbers themselves follow), predicted or not, the step
+# Bytes: how many numbers, bytes of outliers (-1: the numbers themselves follow), whether they are predicted and (twice)
+# float64, the step
+HEAD = 32
 SLOW = arbiter.Arbiter(1.0, arbiter.Speeds(0.0, 0.0, 0.0, 0.0))  # a link on which only bytes count
 
 
@@ -32,7 +34,7 @@ class Smallest:
         return coders.encode(frame, SLOW.choose(frame))
 
 
-def compress(x: Floats, eps: float | None, coder: Frames | None = None) -> Bytes:
+def compress(x: Any, eps: float | None, coder: Frames | None = None) -> Bytes:
     """Bytes of which :func:`decompress` makes numbers within eps; NaN, infinities and what eps is too small for stay.
 
     >>> x = np.array([1, 1.5, np.nan, -np.inf, 3e38, 1e-42], np.float32)
@@ -43,16 +45,16 @@ def compress(x: Floats, eps: float | None, coder: Frames | None = None) -> Bytes
     True
 
     Raises:
-        ValueError: eps is no positive number.
+        ValueError: eps is no positive number, or these are no floats of 16 to 64 bits.
     """
-    x = np.ascontiguousarray(x, np.float32).reshape(-1)
+    x = quantise.flat(x)
     if eps is not None:
         if not 0 < eps < np.inf:
             raise ValueError(f"eps is {eps}, should be a positive number")
         peak, exempt = quantise.surveyed(x, eps)
         if exempt * 8 <= len(x):
-            return _coded(x, quantise.grid(eps, peak), coder or Smallest(), exempt)
-    head = np.array([len(x), -1, 0, 0], np.int64)
+            return _coded(x, quantise.grid(eps, peak, x.itemsize), coder or Smallest(), exempt)
+    head = np.array([len(x), -1, 2 * (x.itemsize == 8), 0], np.int64)
     return np.concatenate([head.view(np.uint8), x.view(np.uint8)])
 
 
@@ -62,8 +64,8 @@ def _coded(x: Floats, on: quantise.Grid, coder: Frames, exempt: int) -> Bytes:
         arbiter.estimate(codes).min()
     )
     frame = coder.encode(differences if predict else codes)
-    apart = quantise.outliers(x, on) if exempt else np.empty(0, np.uint8)
-    head = np.array([len(x), len(apart), int(predict), 0], np.int64)
+    apart = quantise.outliers(x, on.most) if exempt else np.empty(0, np.uint8)
+    head = np.array([len(x), len(apart), int(predict) + 2 * (x.itemsize == 8), 0], np.int64)
     head[3:].view(np.float64)[0] = on.step
     pad = np.zeros(-len(apart) % 8, np.uint8)
     return np.concatenate([head.view(np.uint8), apart, pad, frame])
@@ -78,19 +80,22 @@ def decompress(message: Bytes) -> Floats:
     if len(message) < HEAD:
         raise coders.Corrupt(f"{len(message)} bytes hold no numbers")
     head = message[:HEAD].view(np.int64)
-    count, apart, predict, step = int(head[0]), int(head[1]), int(head[2]), float(head[3:].view(np.float64)[0])
+    count, apart, how, step = int(head[0]), int(head[1]), int(head[2]), float(head[3:].view(np.float64)[0])
+    if how not in range(4):
+        raise coders.Corrupt(f"numbers are coded by way {how}, of which there are four")
+    kind = np.dtype(np.float64 if how & 2 else np.float32)
     if apart == -1:
-        if len(message) != HEAD + 4 * count:
-            raise coders.Corrupt(f"{count} numbers have {HEAD + 4 * count} bytes, not {len(message)}")
-        return message[HEAD:].view(np.float32).copy()
+        if len(message) != HEAD + kind.itemsize * count:
+            raise coders.Corrupt(f"{count} numbers have {HEAD + kind.itemsize * count} bytes, not {len(message)}")
+        return message[HEAD:].view(kind).copy()
     start = HEAD + apart + -apart % 8
-    if apart < 0 or apart % 12 or start > len(message) or predict not in (0, 1):
+    if apart < 0 or apart % quantise.OUTLIERS[kind.itemsize].itemsize or start > len(message):
         raise coders.Corrupt("the outliers are not where they should be")
     codes = coders.decode(message[start:])
     if len(codes) != count:
         raise coders.Corrupt(f"{len(codes)} numbers, the head says {count}")
-    out = np.empty(count, np.float32)
-    quantise.restored(codes, step, bool(predict), out)
+    out = np.empty(count, kind)
+    quantise.restored(codes, step, bool(how & 1), out)
     if apart:
         try:
             quantise.put_outliers(message[HEAD : HEAD + apart], out)

@@ -36,13 +36,12 @@ class Port:
         self.size, self.index = len(ranks), ranks.index(dist.get_rank())
         self._wire = Wire(dist, ranks, group)
         self._kept: tuple[Any, Any] = None, None
-        self.again: tuple[int, float | None] | None = None  # the array and bound of a sum that is left alone each time
         self.speeds: Any = None  # of coding, once the ranks have agreed on them
         self.arbiters: dict[Any, Any] = {}  # by size
-        self.rests: dict[tuple[int, float | None], tuple[int, int]] = {}  # sums left alone yet, and at first
+        self.rests: dict[tuple[int, int, float | None], tuple[int, int]] = {}  # sums left alone yet, and at first
         self.start()
 
-    def tensor(self, x: NDArray[np.float32]) -> Any:
+    def tensor(self, x: NDArray[Any]) -> Any:
         """The same memory as torch has it; kept until the next one is asked for.
 
         If it were not, the last to let go of it would be gloo's thread, which then waits for Python's lock.
@@ -52,10 +51,6 @@ class Port:
 
             self._kept = x, torch.from_numpy(x)
         return self._kept[1]
-
-    def keeps(self, x: NDArray[np.float32]) -> bool:
-        """Whether it is the array that was last handed to gloo."""
-        return self._kept[0] is x
 
     def start(self) -> None:
         """Both clocks at nothing, an idle link, no bytes sent, no processor time spent."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +22,40 @@ from numpy.typing import NDArray
 from assay.sim.compiled import njit
 from assay.sim.random import bits
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]  # of 32 or 64 bits
 Codes = NDArray[np.int32]
+KINDS = np.float32, np.float64
 
 LARGEST = 2.0**20  # of eps: what is larger is an outlier
 MOST_RANKS = 512  # whose sums of differences fit 32 bits
 BUCKET = 512  # numbers that share a scale in QSGD
-OUTLIER = np.dtype([("at", "<i8"), ("value", "<f4")])
-ROUNDING = 2.0**-24 * (1 + 2.0**-10)  # of the largest term: half a unit in the last place of a float32, and a little
+OUTLIERS = {word: np.dtype([("at", "<i8"), ("value", f"<f{word}")]) for word in (4, 8)}  # by bytes of a number
+# Of the largest term: half a unit in the last place of a float32, and a little; for a float64 also what is rounded
+# while it is divided by the step and multiplied again.
+ROUNDING = {4: 2.0**-24 * (1 + 2.0**-10), 8: 2.0**-51}
+LEAST = {4: 2.0**-150, 8: 2.0**-1074}  # by which the smallest numbers are rounded
+TINIEST = {4: 2.0**-148, 8: 2.0**-1000}  # of an eps, of which there are multiples to be had
+
+
+def flat(x: Any) -> Floats:
+    """One row of float32 or float64; shorter floats become float32, which holds them exactly.
+
+    >>> flat([[1.0, 2.0]])
+    array([1., 2.])
+
+    Raises:
+        ValueError: numbers that are no floats of 16 to 64 bits.
+    """
+    x = np.asarray(x)
+    if x.dtype not in (np.float16, np.float32, np.float64):
+        raise ValueError(f"numbers are {x.dtype}, should be float32 or float64")
+    return np.ascontiguousarray(x, np.result_type(x.dtype, np.float32)).reshape(-1)
+
+
+def words(x: Floats) -> tuple[Any, Any]:
+    """The bits of numbers, and the mask of all but their sign: whole numbers order floats, and NaN above all."""
+    kind: Any = np.uint32 if x.itemsize == 4 else np.uint64
+    return x.view(kind), kind(np.iinfo(kind).max >> 1)
 
 
 @dataclass(frozen=True)
@@ -45,40 +72,44 @@ def surveyed(x: Floats, eps: float) -> tuple[float, int]:
     >>> surveyed(np.array([1, -3, np.nan, 1e30], np.float32), eps=0.1)
     (3.0, 2)
     """
-    peak, outliers = _survey(x.view(np.uint32), _most(eps))
-    return float(np.array([peak], np.uint32).view(np.float32)[0]), int(outliers)
+    peak, outliers = _survey(*words(x), _most(eps, x.dtype))
+    return float(np.array([peak]).astype(words(x)[0].dtype).view(x.dtype)[0]), int(outliers)
 
 
-def grid(eps: float, peak: float) -> Grid:
-    """The widest step that keeps a sum of n within n eps, its rounding to float32 included.
+def grid(eps: float, peak: float, word: int = 4) -> Grid:
+    """The widest step that keeps a sum of n within n eps, its rounding to numbers of so many bytes included.
 
     >>> grid(0.5, peak=0.0).step
     1.0
     """
-    return Grid(2 * (eps - ROUNDING * peak - 2.0**-150), _most(eps))
+    most = int(_most(eps, np.dtype(f"f{word}")))
+    return Grid(2 * (eps - ROUNDING[word] * peak - LEAST[word]) if most else 1.0, most)
 
 
-def _most(eps: float) -> int:
+def _most(eps: float, kind: Any) -> Any:
+    if eps < TINIEST[np.dtype(kind).itemsize]:  # all but 0 are outliers
+        return words(np.zeros(1, kind))[0][0]
     with np.errstate(over="ignore"):
-        return int(np.array([min(eps * LARGEST, 3e38)], np.float32).view(np.uint32)[0])
+        return words(np.array([min(eps * LARGEST, float(np.finfo(kind).max) * 0.9)], kind))[0][0]
 
 
 @njit(cache=True, nogil=True)
-def _survey(words, most):  # type: ignore[no-untyped-def]
-    peak, outliers, most = np.uint32(0), np.uint32(0), np.uint32(most)
+def _survey(words, mask, most):  # type: ignore[no-untyped-def]
+    none = mask ^ mask
+    peak, outliers = none, 0
     for i in range(len(words)):
-        size = words[i] & np.uint32(0x7FFFFFFF)  # whole numbers order floats, and NaN above all
+        size = words[i] & mask
         inside = size <= most
-        peak = max(peak, size if inside else np.uint32(0))
-        outliers += np.uint32(0) if inside else np.uint32(1)
+        peak = max(peak, size if inside else none)
+        outliers += 0 if inside else 1
     return peak, outliers
 
 
 @njit(cache=True, nogil=True)
-def _round(x, inverse, most, out):  # type: ignore[no-untyped-def]
-    words, magic = x.view(np.uint32), 6755399441055744.0  # adding 1.5 * 2^52 rounds to the nearest, the even one of two
+def _round(x, words, mask, inverse, most, out):  # type: ignore[no-untyped-def]
+    magic = 6755399441055744.0  # adding 1.5 * 2^52 rounds to the nearest, the even one of two
     for i in range(len(x)):
-        inside = (words[i] & np.uint32(0x7FFFFFFF)) <= np.uint32(most)
+        inside = (words[i] & mask) <= most
         value = np.float64(x[i]) * inverse if inside else 0.0
         out[i] = np.int32((value + magic) - magic)
 
@@ -96,13 +127,13 @@ def _accumulate(codes, step, out):  # type: ignore[no-untyped-def]
     total = np.int32(0)
     for i in range(len(codes)):
         total += codes[i]
-        out[i] = np.float32(total * step)
+        out[i] = total * step
 
 
 @njit(cache=True, nogil=True)
 def _scale(codes, step, out):  # type: ignore[no-untyped-def]
     for i in range(len(codes)):
-        out[i] = np.float32(codes[i] * step)
+        out[i] = codes[i] * step
 
 
 def quantised(x: Floats, on: Grid, predict: bool) -> Codes:
@@ -112,7 +143,8 @@ def quantised(x: Floats, on: Grid, predict: bool) -> Codes:
     [1, 2, 4, 0]
     """
     out = np.empty(len(x), np.int32)
-    _round(x, 1.0 / on.step, on.most, out)
+    bits_of, mask = words(x)
+    _round(x, bits_of, mask, 1.0 / on.step, type(mask)(on.most), out)
     return differences(out) if predict else out
 
 
@@ -132,27 +164,28 @@ def restored(codes: Codes, step: float, predict: bool, out: Floats) -> None:
     (_accumulate if predict else _scale)(codes, step, out)
 
 
-def outliers(x: Floats, on: Grid) -> NDArray[np.uint8]:
-    """Where the outliers are and what: an index and a float32 each, as bytes.
+def outliers(x: Floats, most: int) -> NDArray[np.uint8]:
+    """Where numbers are whose bits are above `most`, and what they are, as bytes.
 
-    >>> len(outliers(np.array([1, np.nan], np.float32), grid(0.1, 1.0)))
+    >>> len(outliers(np.array([1, np.nan], np.float32), grid(0.1, 1.0).most))
     12
     """
-    at = np.flatnonzero((x.view(np.uint32) & np.uint32(0x7FFFFFFF)) > np.uint32(on.most))
-    found = np.empty(len(at), OUTLIER)
+    bits_of, mask = words(x)
+    at = np.flatnonzero((bits_of & mask) > type(mask)(most))
+    found = np.empty(len(at), OUTLIERS[x.itemsize])
     found["at"], found["value"] = at, x[at]
     return found.view(np.uint8)
 
 
 def add_outliers(parts: list[NDArray[np.uint8]], into: Floats) -> None:
     """Add all ranks' outliers to what their codes gave; sorted first, so that the order of ranks changes nothing."""
-    found = np.concatenate([np.ascontiguousarray(part).view(OUTLIER) for part in parts])
+    found = np.concatenate([np.ascontiguousarray(part).view(OUTLIERS[into.itemsize]) for part in parts])
     found = np.sort(found, order=("at", "value"))
     at, begins = np.unique(found["at"], return_index=True)
     if len(at):
         with np.errstate(all="ignore"):
             sums = np.add.reduceat(found["value"].astype(np.float64), begins)
-            into[at] = (into[at] + sums).astype(np.float32)
+            into[at] = (into[at] + sums).astype(into.dtype)
 
 
 def put_outliers(part: NDArray[np.uint8], into: Floats) -> None:
@@ -161,7 +194,7 @@ def put_outliers(part: NDArray[np.uint8], into: Floats) -> None:
     Raises:
         IndexError: one lies beyond the numbers.
     """
-    found = np.ascontiguousarray(part).view(OUTLIER)
+    found = np.ascontiguousarray(part).view(OUTLIERS[into.itemsize])
     into[found["at"]] = found["value"]
 
 
@@ -169,14 +202,31 @@ def put_outliers(part: NDArray[np.uint8], into: Floats) -> None:
 
 
 def scales(x: Floats) -> Floats:
-    """The largest number of every bucket; NaN or infinite where the bucket has such.
+    """The largest finite number of every bucket, without its sign.
 
-    >>> scales(np.array([1, -3] + [0] * 510 + [2], np.float32)).tolist()
+    >>> scales(np.array([1, -3, np.nan] + [0] * 509 + [2], np.float32)).tolist()
     [3.0, 2.0]
     """
-    whole = len(x) // BUCKET * BUCKET
-    found = np.abs(x[:whole]).reshape(-1, BUCKET).max(axis=1)
-    return np.append(found, np.abs(x[whole:]).max()) if whole < len(x) else found
+    found = np.zeros(-(-len(x) // BUCKET), x.dtype)
+    _largest(x, found)
+    return found
+
+
+def infinite(x: Floats) -> int:
+    """The bits that those of every number which is not finite are above.
+
+    >>> len(outliers(x := np.array([1, np.nan, -np.inf], np.float32), infinite(x)))
+    24
+    """
+    return int(words(np.array([np.finfo(x.dtype).max], x.dtype))[0][0])
+
+
+@njit(cache=True, nogil=True)
+def _largest(x, out):  # type: ignore[no-untyped-def]
+    for i in range(len(x)):
+        size = abs(x[i])
+        if size < np.inf:
+            out[i // BUCKET] = max(out[i // BUCKET], size)
 
 
 @njit(cache=True, nogil=True)
@@ -186,13 +236,12 @@ def _levels(x, start, scale, levels, key, out):  # type: ignore[no-untyped-def]
         bucket = (start + at) // BUCKET
         stop = min((bucket + 1) * BUCKET - start, len(x))
         one = np.float64(scale[bucket])
-        usable = one > 0.0 and one < np.inf
-        times = levels / one if usable else 0.0
         for i in range(at, stop):
             place = np.uint64(start + i)
             word = bits(key, place >> np.uint64(1))  # serves two neighbours, half of it each
             chance = np.float64((word >> (np.uint64(32) * (place & np.uint64(1)))) & np.uint64(0xFFFFFFFF)) * 2.0**-32
-            level = math.floor(np.float64(x[i]) * times + chance) if usable else 0.0
+            usable = one > 0.0 and abs(x[i]) < np.inf
+            level = math.floor(np.float64(x[i]) / one * levels + chance) if usable else 0.0
             out[i] = np.int32(min(max(level, -levels), levels))
         at = stop
 
@@ -205,7 +254,7 @@ def _of_levels(codes, start, scale, levels, out):  # type: ignore[no-untyped-def
         stop = min((bucket + 1) * BUCKET - start, len(codes))
         step = np.float64(scale[bucket]) / levels
         for i in range(at, stop):
-            out[i] = np.float32(codes[i] * step)
+            out[i] = codes[i] * step
         at = stop
 
 

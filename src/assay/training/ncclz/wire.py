@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import secrets
 import select
+import selectors
 import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,15 +111,12 @@ def _connected(dist: Any, ranks: Sequence[int], me: int, group: Any) -> tuple[so
     """Connections to the next rank and from the one before, which shows that it knows this rank's token."""
     token = secrets.token_bytes(TOKEN)
     with socket.create_server((_own_address(), 0)) as listener:
-        listener.settimeout(MEETING)
         addresses: list[Any] = [None] * len(ranks)
         dist.all_gather_object(addresses, (dist.get_rank(), listener.getsockname(), token), group=group)
         where, word = next((place, word) for rank, place, word in addresses if rank == ranks[(me + 1) % len(ranks)])
         to = socket.create_connection(where, MEETING)
         to.sendall(word)
-        end, of = time.monotonic() + MEETING, None
-        while of is None:
-            of = _accepted(listener, token, ranks[me - 1], end)
+        of = _accepted(listener, token, ranks[me - 1])
     for one in (to, of):
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -127,23 +125,35 @@ def _connected(dist: Any, ranks: Sequence[int], me: int, group: Any) -> tuple[so
     return to, of
 
 
-def _accepted(listener: socket.socket, token: bytes, before: int, end: float) -> socket.socket | None:
-    """A connection, if it is the rank's before and no stranger's."""
-    if time.monotonic() > end:
-        raise _broken(before, f"it did not connect in {MEETING:g} s")
-    try:
-        one, _ = listener.accept()
-    except TimeoutError:
-        return None
-    one.settimeout(MEETING)
-    try:
-        said = one.recv(TOKEN, socket.MSG_WAITALL)
-    except OSError:
-        said = b""
-    if secrets.compare_digest(said, token):
-        return one
-    one.close()
-    return None
+def _accepted(listener: socket.socket, token: bytes, before: int) -> socket.socket:
+    """The connection of the rank before. Strangers are heard beside it: one that says nothing holds nobody up."""
+    end, said = time.monotonic() + MEETING, dict[socket.socket, bytes]()
+    with selectors.DefaultSelector() as ready:
+        ready.register(listener, selectors.EVENT_READ)
+        try:
+            while (left := end - time.monotonic()) > 0:
+                for key, _ in ready.select(left):
+                    if key.fileobj is listener:
+                        one = listener.accept()[0]
+                        said[one] = b""
+                        ready.register(one, selectors.EVENT_READ)
+                        continue
+                    one = cast(socket.socket, key.fileobj)
+                    try:
+                        said[one] += (heard := one.recv(TOKEN - len(said[one])))
+                    except OSError:
+                        heard = b""
+                    if secrets.compare_digest(said[one], token):
+                        del said[one]
+                        return one
+                    if not heard or len(said[one]) == TOKEN:
+                        ready.unregister(one)
+                        del said[one]
+                        one.close()
+            raise _broken(before, f"it did not connect in {MEETING:g} s")
+        finally:
+            for one in said:
+                one.close()
 
 
 def _own_address() -> str:

@@ -18,9 +18,9 @@ from assay.sim.dag import Dag
 from assay.sim.encoders import Vision
 from assay.sim.models import Model
 from assay.sim.packing import lpt
-from assay.training.engine.cluster import ClosedForms, Cluster
+from assay.training.engine.cluster import ClosedForms, Cluster, usable
 from assay.training.engine.compound import Ends, Passes, Section, peak, pipeline, summed
-from assay.training.engine.costs import USABLE, parts
+from assay.training.engine.costs import parts
 from assay.training.engine.schedules import B, F, OneFOneB
 from assay.training.interface import Floats, Ints, Layout
 from assay.training.omni.encoding import makespans
@@ -67,7 +67,7 @@ class Outcome:
 
     def fits(self, setup: Setup) -> bool:
         """Whether the fullest rank has the memory."""
-        return self.memory <= USABLE * setup.cluster.device.mem_bytes
+        return self.memory <= usable(setup.cluster.device)
 
 
 @dataclass(frozen=True)

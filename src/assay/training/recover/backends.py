@@ -12,10 +12,14 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from assay.training.recover.keeper import TIMEOUT, Broken, Seat
+from assay.training.recover.keeper import TIMEOUT
+from assay.training.recover.seat import Broken, Seat
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+OFTEN = 0.2  # seconds between two words of progress
 
 
 class Backend(Protocol):
@@ -59,10 +63,15 @@ class Gloo:
         self._seat = Seat(keeper, rank, timeout)
         self._members: list[int] = []
         self._failed = False
+        self._told = 0.0
 
     @property
     def broken(self) -> bool:
-        """Whether the keeper has reported a death."""
+        """Whether the keeper has reported a death; who asks, between two microbatches, has made progress."""
+        now = time.monotonic()
+        if now - self._told > OFTEN:
+            self._told = now
+            self._seat.works()
         return self._seat.broken
 
     def all_reduce(self, buffer: Tensor) -> None:
@@ -71,6 +80,7 @@ class Gloo:
             raise Broken
         if len(self._members) == 1:
             return
+        self._seat.works(waits=True)
         try:
             group = self._group or self._joined()
             done = threading.Event()
@@ -83,6 +93,7 @@ class Gloo:
             work.get_future().add_done_callback(over)
             self._seat.wait(done)
             work.wait()  # raises what went wrong
+            self._seat.works()
         except (RuntimeError, Broken) as error:
             self._failed = True
             self._abandon()
@@ -114,13 +125,15 @@ class Gloo:
         found: list[Any] = []
         done = threading.Event()
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        epoch, at, size = self._seat.epoch, self._members.index(self.rank), len(self._members)
+        at, size = self._members.index(self.rank), len(self._members)
+        # Also by its members: an answer that only one got, who died with the keeper, is given anew without it.
+        name = f"epoch-{self._seat.epoch}-of-{'-'.join(map(str, self._members))}"
         limit = self._limit
 
         def build() -> None:
             try:
                 store = self._dist.TCPStore(*self._store, is_master=False, timeout=limit)
-                prefixed = self._dist.PrefixStore(f"epoch-{epoch}", store)
+                prefixed = self._dist.PrefixStore(name, store)
                 found.append(self._dist.ProcessGroupGloo(prefixed, at, size, limit))
             except RuntimeError:
                 pass  # `found` stays empty

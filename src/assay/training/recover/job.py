@@ -169,7 +169,7 @@ def _once(
         job = partial(_work, training=training, kills=list(kills), keeper=keeper.address, store=store)
         slots = np.zeros((training.replicas, 4))
         with Ranks(training.replicas, job, arrays={"at": slots}, imports=IMPORTS) as ranks, _told(ranks, told):
-            answers = ranks.survivors(PATIENCE, keeper.never_came)
+            answers = ranks.survivors(PATIENCE, keeper.exited)
         return answers, [(rank, when) for rank, why, when in keeper.lost if why != "left"]
 
 
@@ -242,7 +242,7 @@ def train(
 
     some = list(params.tensors.values())
     kind = SYSTEMS[training.system](training.replicas - training.spares)
-    job: Replicas = kind(some, training.batch, backend, bucket=training.bucket, watch=watch)
+    job: Replicas = kind(some, training.batch, backend, bucket=training.bucket, optimizer=optimizer, watch=watch)
     began = time.monotonic()
     try:
         for now in range(first, training.steps):

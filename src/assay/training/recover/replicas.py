@@ -5,6 +5,10 @@ does, in `grad`, and sum copies of it, so what was there before a sum is still t
 bucket travels its own ledger: how often each microbatch is in it. A bucket that all survivors have is kept, with the
 dead replica's part in it; the others are summed again, once the survivors have computed the microbatches that went
 missing. So no bucket mixes averages over different microbatches, and nothing is computed again that somebody still has.
+
+All of that holds for replicas that are alike. So the first one's weights and buffers go to all when the job begins, as
+DDP's do, and with the first votes and then every so many steps travels a digest of weights and optimizer: replicas that
+have come apart stop, all of them, instead of training on.
 """
 
 from __future__ import annotations
@@ -15,18 +19,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from assay.record.errors import AssayError, BadInput
+from assay.training.recover.alike import digest, shape_of, spread
 from assay.training.recover.backends import Backend
-from assay.training.recover.keeper import Broken
+from assay.training.recover.seat import Broken
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 BUCKET = 25 << 20  # bytes, as DDP's
+EVERY = 100  # steps from one digest to the next
+FIRST = 2  # steps that have one each: an optimizer that differs shows in the weights after the first
 
 
 class LedgerBroken(AssayError):  # noqa: N818
     """A bucket without some microbatch, or with one twice. It would be our mistake; better no step than a wrong one."""
+
+    exit_code = 1
+
+
+class Unequal(AssayError):  # noqa: N818
+    """Replicas with other weights or optimizers than the rest. What they sum is nobody's gradient."""
 
     exit_code = 1
 
@@ -102,16 +115,22 @@ class Replicas:
     """This process's share of a job that survives the death of others.
 
     Args:
-        model: a module, alike on all replicas, or its parameters.
+        model: a module, or its parameters; all replicas begin with the weights and buffers of the first.
         batch: microbatches of a step, all replicas together; it stays so whoever dies.
         backend: how replicas talk; `joined` makes one.
         bucket: bytes of gradients that are summed in one go.
+        optimizer: whose settings and state must be alike, too.
+        every: steps from one look at whether replicas are alike to the next; the first two have one each.
         watch: is told every point that is passed, for tests and for watching.
+
+    Raises:
+        Unequal: on all replicas, where their models or batches differ.
     """
 
     def __init__(
         self, model: torch.nn.Module | Sequence[torch.nn.Parameter], batch: int, backend: Backend, *,
-        bucket: int = BUCKET, watch: Callable[[str, int], None] | None = None,
+        bucket: int = BUCKET, optimizer: torch.optim.Optimizer | None = None, every: int = EVERY,
+        watch: Callable[[str, int], None] | None = None,
     ) -> None:  # fmt: skip
         from torch import nn
 
@@ -119,7 +138,10 @@ class Replicas:
         self.buckets = Bucket.cut([p for p in parameters if p.requires_grad], bucket)
         if batch < 1 or not self.buckets:
             raise BadInput(f"{batch} microbatches of {len(parameters)} parameters: there is nothing to train")
+        if every < 1:
+            raise BadInput(f"every={every}; a look at weights and optimizer every 100 steps, or after each (1)")
         self.batch, self.backend = batch, backend
+        self._parameters, self._optimizer, self._every = parameters, optimizer, every
         self.steps = 0
         self.loss = float("nan")  # of the last step, mean over its microbatches
         self.counted = 0  # microbatches in the last step
@@ -127,19 +149,56 @@ class Replicas:
         self._noted = 0.0
         self.recovered = 0  # times that the group was mended
         self.again = 0  # microbatches computed in place of a dead replica
-        self.members = sorted(backend.agree(None))
+        self.members = self._begun([*parameters, *(model.buffers() if isinstance(model, nn.Module) else [])], bucket)
+
+    def _begun(self, tensors: Sequence[Tensor], size: int) -> list[int]:
+        """Who is here, once all of them have the weights of the first; if somebody dies meanwhile, once more."""
+        mine = [shape_of(tensors), self.batch, size]
+        while True:
+            votes = self.backend.agree(mine)
+            self._same(votes, "models, batches or buckets")
+            try:
+                spread(self.backend, tensors, min(votes) == self.backend.rank, size)
+                whole = True
+            except Broken:
+                whole = False
+            after = self.backend.agree(whole)
+            if all(after.values()):
+                return sorted(after)
+
+    @staticmethod
+    def _same(votes: Mapping[int, Any], what: str) -> None:
+        """That all replicas brought the same; what most of them have counts as right."""
+        several = [repr(vote) for vote in votes.values()]
+        most = max(several, key=several.count)
+        others = [rank for rank, vote in votes.items() if repr(vote) != most]
+        if others:
+            named = ", ".join(map(str, others))
+            raise Unequal(
+                f"replicas differ in their {what}: {named} from the other{'s' * (len(votes) > 2)}; "
+                "build model and optimizer alike on all of them, and change them by this step's gradient only"
+            )
+
+    def _digest(self) -> str | None:
+        """Of weights and optimizer, in the steps that have one."""
+        if self.steps >= FIRST and self.steps % self._every:
+            return None
+        return digest(self._parameters, self._optimizer)
 
     def step(self) -> Iterator[int]:
         """The microbatches that this replica computes; when the loop ends, `grad` is the mean over the whole batch.
 
         While others die, the loop goes on with what they left.
+
+        Raises:
+            Unequal: on all replicas, where weights or optimizers have come apart.
         """
         import torch
 
         mine: list[int] = []
         todo = self._share({rank: [] for rank in self.members})
         totals: list[Tensor] = []
-        self._noted = 0.0
+        self._noted, looks = 0.0, self._digest()
         while True:
             for one in todo:
                 if self.backend.broken:  # better now than after work that may be dealt anew
@@ -150,8 +209,11 @@ class Replicas:
             with torch.no_grad():
                 self._sum(mine, totals)
             self._watch("agree", len(totals))
-            votes = self.backend.agree([len(totals), mine])
+            votes = self.backend.agree([len(totals), mine, looks])
             self._watch("agreed", len(totals))
+            self._same(
+                {rank: vote[2] for rank, vote in votes.items()}, f"weights or optimizers before step {self.steps}"
+            )
             self.recovered += len(votes) < len(self.members)
             self.members = sorted(votes)
             del totals[self._kept([vote[0] for vote in votes.values()]) :]

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from assay.training.engine.mpi import watchdog
-from assay.training.recover.keeper import Broken
+from assay.training.recover.seat import Broken
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -166,7 +166,10 @@ claims = [
     Claim("least", best(_against(KINDS, MEANT), min, every=True)),
     Claim("fail-slow", _found("found")),
     Claim("fail-stop", probability("found", "faults", experiment="stops"), evidence=Evidence.REAL),
-    Claim("prediction", _off("off_iteration")),
+    Claim(
+        "prediction", _off("off_iteration"),
+        construction="iterations scatter by a jitter that is assumed, and a fit to them is off by what that leaves",
+    ),
     Claim(
         "quiet", _alarms("resihp"), kind=Kind.AT_MOST, value=0.0, unit="alarms",
         asks="No alarm in 1,000 healthy iterations with packed sequences of up to 65,536 tokens.",

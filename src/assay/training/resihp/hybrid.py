@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.training.engine.cluster import usable
 from assay.training.engine.compound import Ends, Passes, steps
-from assay.training.engine.costs import USABLE, StageCosts, microbatch_costs, parts
+from assay.training.engine.costs import StageCosts, microbatch_costs, parts
 from assay.training.engine.schedules import B, F, OneFOneB, ZeroBubbleH1
 from assay.training.interface import Floats, Ints, Layout, Plan, Schedule
 from assay.training.resihp.iterations import Training
@@ -219,7 +220,7 @@ def memory(training: Training, plan: Hybrid, squares: Floats) -> Floats:
 
 def fits(training: Training, plan: Hybrid, squares: Floats) -> bool:
     """Whether every device has the memory."""
-    return bool(memory(training, plan, squares).max() <= USABLE * training.on.device.mem_bytes)
+    return bool(memory(training, plan, squares).max() <= usable(training.on.device))
 
 
 def without(plan: Hybrid, lost: Bools) -> Hybrid | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from assay.training.engine.costs import USABLE
+from assay.training.engine.cluster import usable
 from assay.training.interface import Floats, Ints
 from assay.training.resihp.hybrid import (
     Bools,
@@ -99,7 +99,7 @@ def degrees(training: Training) -> list[int]:
 def _groups(training: Training, plan: Hybrid, speed: Floats, squares: Floats) -> list[Hybrid | None]:
     """Groups with those of their members with which they are fastest: all groups, or only those that lost somebody."""
     seconds = {size: _seconds(training, size, squares) for size in degrees(training)}
-    room = USABLE * training.on.device.mem_bytes
+    room = usable(training.on.device)
     members = {"all": plan.members.copy(), "lost": plan.members.copy()}
     none = np.zeros(len(plan.layers), bool)
     touched = np.argwhere((speed < 1.0).any(axis=2) & (plan.layers > 0)).tolist()
@@ -158,7 +158,7 @@ def _layers(training: Training, plan: Hybrid, speed: Floats, squares: Floats) ->
 
 def _most_layers(training: Training, plan: Hybrid, squares: Floats) -> Ints:
     """How many layers each stage has memory for, in the replica with the least."""
-    room, stages = USABLE * training.on.device.mem_bytes, plan.layers.shape[1]
+    room, stages = usable(training.on.device), plan.layers.shape[1]
     found = np.full(stages, training.shape.layers)
     for replica in np.flatnonzero(plan.alive):
         for stage in range(stages):

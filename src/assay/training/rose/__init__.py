@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -336,8 +335,3 @@ def beside(asked: Requests, work: Trajectories, name: str, serving: int, dedicat
         "why": f"With serving GPUs lent, rollouts end {gain:.2f} times as soon, and serving {serving_told}.",
         "trust": trust,
     }  # fmt: skip
-
-
-def reads(path: Path) -> Requests:
-    """A trace of requests in any format that assay reads."""
-    return _trace(str(path))

@@ -9,6 +9,7 @@ import click
 
 from assay.record.errors import BadInput
 from assay.training import rose
+from assay.workloads.time_option import TIME_UNIT, read_decided
 from assay.workloads.trajectories import read
 
 MOST = 1 << 15  # trajectories of a step
@@ -31,8 +32,9 @@ MOST = 1 << 15  # trajectories of a step
 @click.option(
     "--serving", type=click.IntRange(1, 256), default=8, show_default=True, help="GPUs (or groups) that serve."
 )
+@TIME_UNIT
 @click.option("--dedicated", type=click.IntRange(1, 256), default=2, show_default=True, help="That only roll out.")
-def command(trace: Path, path: Path, name: str, serving: int, dedicated: int) -> dict[str, Any]:
+def command(trace: Path, path: Path, name: str, serving: int, dedicated: int, time_unit: str | None) -> dict[str, Any]:
     """Roll out on serving GPUs: how much sooner rollouts end, and whether requests stay in time."""
     work = read(path)
     if len(work) > MOST:
@@ -40,4 +42,4 @@ def command(trace: Path, path: Path, name: str, serving: int, dedicated: int) ->
     room = rose.cluster(name, dedicated, serving).room
     if int(work.length.max()) > room:
         raise BadInput(f"{path}: the longest trajectory has {work.length.max()} tokens and a GPU room for {room}")
-    return rose.beside(rose.reads(trace), work, name, serving, dedicated)
+    return rose.beside(read_decided(trace, None, time_unit), work, name, serving, dedicated)

@@ -57,14 +57,20 @@ def compare(source: str, shares: list[float], dim: int = 2) -> dict[str, Any]:
             "bound": bound, "halo": part["halo"], "sent": part["sent"],
         })  # fmt: skip
     apart = max(max(part["output"], part["gradients"]) for part in found)
+    allowed = min(part["allowed"] for part in found)
     within = sum(row["memory"] <= row["bound"] for row in table)
     fullest = max(row["of_one"] for row in table)
     return {
         "model": {
             "weights": found[0]["weights"], "length": length, "dimension": dim, "sizes": list(sizes), "apart": apart,
+            "rounding": allowed,
         },
         "table": table, "units": UNITS, "trust": shardtensor.trust,
         "shown": ["rank", "rows", "memory", "of_one", "bound", "halo", "sent"],
+        "fails": ""
+        if apart <= allowed
+        else f"{source} in stretches is not what it is in one piece: outputs or gradients differ by {apart:.1g} of the "
+        f"largest, rounding explains {allowed:.1g}; whatever draws at random must not: give the model in eval()",
         "why": f"Outputs and gradients are those of one process to {apart:.1g} of the largest; the fullest rank takes "
         f"{fullest:.0%} of one device's memory, and {within} of {len(table)} keep to share, halo and weights.",
     }  # fmt: skip

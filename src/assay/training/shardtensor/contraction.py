@@ -96,7 +96,7 @@ def _all_pairs(terms: list[str], out: str, operands: list[Any]) -> Any:
         return torch.einsum(equation, a if at_stays < 0 else a.narrow(at_stays, at[0], at[1] - at[0]), block)
 
     into = out.index(passing) if passing in out else None
-    return like(stays, around(meet, [stays.local], [goes], into, (stays.axis, out.index(kept))), out.index(kept))
+    return like(stays, around(meet, [stays.local], [goes], into), out.index(kept))
 
 
 @handles("matmul", "bmm", "mm", "mv", "dot", "rmatmul")
@@ -114,9 +114,15 @@ def _matmul(func: Any, a: Any, b: Any, **kwargs: Any) -> Any:
     return contract([left, right], out, [a, b])
 
 
-@handles("addmm", "baddbmm", "addbmm")
+@handles("addmm", "baddbmm")
 def _addmm(func: Any, x: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return beta * x + alpha * torch.matmul(a, b)
+    whole = isinstance(beta, int) and isinstance(alpha, int)
+    if not (whole or a.is_floating_point()):
+        raise refusal(func.__name__, [x, a, b], "of whole numbers by fractions")
+    found = alpha * torch.matmul(a, b)
+    if x.ndim > found.ndim:
+        raise refusal(func.__name__, [x, a, b])
+    return beta * x + found if beta else found
 
 
 @handles("linear")
@@ -144,7 +150,7 @@ def _cdist(func: Any, a: Any, b: Any, p: float = 2.0, compute_mode: str | None =
         if isinstance(x, ShardTensor) and x.axis == x.ndim - 1:
             raise refusal("cdist", [a, b], "coordinates are cut")
     if isinstance(a, ShardTensor) and isinstance(b, ShardTensor) and a.axis == b.axis == a.ndim - 2:
-        return like(a, around(meet, [a.local], [b], into=a.ndim - 1, over=(a.axis, a.axis)))
+        return like(a, around(meet, [a.local], [b], into=a.ndim - 1))
     if isinstance(a, ShardTensor) and isinstance(b, ShardTensor):
         return like(a, meet(None, a.local, redistributed(b, a.axis, a.sizes).local))
     if isinstance(a, ShardTensor):
@@ -182,13 +188,20 @@ def _attention(
     if not cut[1] and attn_mask is None and not is_causal:  # keys and values are on every rank
         whole = (replicated(x, query.domain) for x in (key, value))
         return like(query, func(query.local, *whole, dropout_p=dropout_p, scale=scale))
-    return by_scores(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
+    if is_causal and attn_mask is not None:
+        raise refusal("attention", all_three, "a mask and is_causal=True exclude each other")
+    return by_scores(query, key, value, attn_mask, dropout_p, is_causal, scale, blind=True)[0]
 
 
 def by_scores(
-    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, causal: bool, scale: float | None
-) -> tuple[Any, Any]:
-    """Attention whose weights are laid out, of a rank's queries to all keys: for masks, dropout, and those who ask."""
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, causal: bool, scale: float | None,
+    blind: bool = False,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Attention whose weights are laid out, of a rank's queries to all keys: for masks, dropout, and those who ask.
+
+    A query that may see nothing gets no number, as from a softmax, or, where it may be `blind`, zeros, as torch's own
+    call gives it.
+    """
     scores = torch.matmul(query, key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if causal:
         rows, columns = (torch.arange(n, device=query.device) for n in scores.shape[-2:])
@@ -200,7 +213,11 @@ def by_scores(
             scores = scores.masked_fill(columns > rows[:, None], -torch.inf)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    weights = torch.softmax(scores, -1)
+    if blind and mask is not None:
+        nothing = (scores == -torch.inf).all(-1, keepdim=True)
+        weights = torch.softmax(scores.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
+    else:
+        weights = torch.softmax(scores, -1)
     return torch.matmul(functional.dropout(weights, dropout_p) if dropout_p else weights, value), weights
 
 

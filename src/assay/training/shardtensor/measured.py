@@ -23,7 +23,7 @@ from assay.sim.adam import Adam
 from assay.sim.random import stream
 from assay.training.shardtensor import models
 from assay.training.shardtensor.dispatch import Domain, Unsupported, shard
-from assay.training.shardtensor.job import compared, outputs, sizes_of
+from assay.training.shardtensor.job import compared, outputs, rounding, sizes_of
 
 SYSTEMS = ("single", "data parallel", "dtensor", "shardtensor")
 KINDS = ("vit", "unet", "points")
@@ -211,4 +211,5 @@ def own(build: Callable[[], Any], shares: list[float], dim: int) -> dict[str, An
     return {
         "output": out, "gradients": max(gradients, inputs), "sent": sent, "rows": sizes[domain.rank], "alone": alone,
         "peak": peak, "halo": (domain.halo - kept) // 2, "weights": weights,
+        "allowed": rounding([x, *model.parameters()]),
     }  # fmt: skip

@@ -11,6 +11,8 @@ from torch import Tensor
 from assay.training.shardtensor.ring import around
 from assay.training.shardtensor.shards import (
     ShardTensor,
+    asks,
+    called,
     handles,
     like,
     mine,
@@ -23,7 +25,7 @@ from assay.training.shardtensor.shards import (
 
 ELEMENTWISE = """
 add sub subtract mul multiply div divide true_divide truediv floordiv floor_divide remainder fmod mod pow rpow radd
-rsub rmul rdiv rtruediv rfloordiv rmod iadd isub imul itruediv ipow idiv neg negative positive pos abs absolute exp
+rsub rmul rdiv rtruediv rfloordiv rmod neg negative positive pos abs absolute exp
 exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan atan2 arctan2 asinh acosh atanh
 sigmoid relu relu6 leaky_relu elu selu celu gelu silu mish softplus softsign hardtanh hardsigmoid hardswish hardshrink
 softshrink tanhshrink logsigmoid threshold clamp clamp_min clamp_max clip minimum maximum fmin fmax where lerp addcmul
@@ -32,6 +34,13 @@ logaddexp lgamma digamma eq ne lt le gt ge not_equal greater less greater_equal 
 logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not and or xor invert rand ror isnan isinf isfinite
 nan_to_num clone contiguous detach to float double half bfloat16 long int bool type type_as zeros_like ones_like
 empty_like full_like zero fill cpu cuda alias
+""".split()
+
+CHANGING = """
+add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow iadd isub imul itruediv ipow idiv
+neg negative abs absolute exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan
+sigmoid relu relu6 leaky_relu elu selu celu silu mish hardtanh hardsigmoid hardswish threshold clamp clamp_min clamp_max
+clip lerp addcmul addcdiv masked_fill floor ceil round trunc frac reciprocal square nan_to_num zero fill
 """.split()
 
 
@@ -52,7 +61,7 @@ def aligned(x: ShardTensor, other: Any, name: str = "this call", ndim: int | Non
         if other.shape[at] != x.shape[x.axis]:
             raise refusal(name, [x, other], "the cut dimension cannot be stretched")
         return resized(other, x.sizes).local
-    if at < 0 or other.shape[at] == 1:
+    if at < 0 or (other.shape[at] == 1 and x.shape[x.axis] != 1):
         return replicated(other, x.domain)
     return own_part(other, at, x.domain, x.sizes)
 
@@ -73,25 +82,35 @@ def _pointwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     x = lead(operands)
     if name == "where" and len(operands) == 1:
         raise refusal("where without values", [x], "how many there are is not known")
-    if "out" in kwargs:
-        raise refusal(f"{name} with out=", [x])
-    changes = (name.endswith("_") and not name.startswith("__")) or (name.startswith("__i") and name != "__invert__")
-    if changes and not isinstance(args[0], ShardTensor):
-        raise refusal(f"{name} into a plain tensor", operands)
     across = _across(x, args)
-    if across is not None and not changes and not kwargs:
+    if across is not None and not kwargs:
         return _all_pairs(func, x, across, args)
     if x.shape[x.axis] == 1 and any(isinstance(y, Tensor) and _stretches(x, y) for y in operands):
         raise refusal(name, operands, "the cut dimension cannot be stretched")
     ndim = max(x.ndim, *(y.ndim for y in operands if isinstance(y, Tensor)))
-    behind = x.axis - x.ndim
-    local = func(
+    return like(x, _met(func, x, args, kwargs), axis=ndim + x.axis - x.ndim)
+
+
+@handles(*CHANGING, in_place=True)
+def _changed(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """The first argument is changed where it lies; others meet it as they would any result, and cannot widen it."""
+    _, changes = called(func, (x, *args), kwargs)
+    if not changes:
+        return _pointwise(func, x, *args, **kwargs)
+    others = [y for y in (*args, *kwargs.values()) if isinstance(y, Tensor)]
+    if any(y.ndim > x.ndim or torch.broadcast_shapes(x.shape, y.shape) != x.shape for y in others):
+        raise refusal(func.__name__, [x, *others], "what is changed in place keeps its shape")
+    _met(func, x, (x, *args), kwargs)
+    return x
+
+
+def _met(func: Any, x: ShardTensor, args: Any, kwargs: Any) -> Tensor:
+    """A call on the stretches of all operands that go with `x`'s."""
+    name = func.__name__
+    return func(  # type: ignore[no-any-return]
         *(y.local if y is x else aligned(x, y, name) for y in args),
         **{key: y.local if y is x else aligned(x, y, name) for key, y in kwargs.items()},
     )
-    if changes:
-        return args[0]
-    return like(x, local, axis=ndim + behind)
 
 
 def _stretches(x: ShardTensor, y: Tensor) -> bool:
@@ -122,20 +141,25 @@ def _all_pairs(func: Any, x: ShardTensor, other: ShardTensor, args: Any) -> Shar
         return func(rows, columns) if first else func(columns, rows)  # type: ignore[no-any-return]
 
     axis = ndim + x.axis - x.ndim
-    return like(x, around(pair, [x.local], [other], ndim + other.axis - other.ndim, (x.axis, axis)), axis=axis)
+    return like(x, around(pair, [x.local], [other], ndim + other.axis - other.ndim), axis=axis)
+
+
+@handles("is_contiguous")
+def _contiguous(func: Any, x: ShardTensor, **kwargs: Any) -> bool:
+    return x.local.is_contiguous(**kwargs)
 
 
 @handles("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "element_size", "len",
-         "is_contiguous", "get_device", "stride", "hash", "is_signed", "is_same_size", "dim_order",
-         "is_inference")  # fmt: skip
+         "get_device", "hash", "is_signed", "is_same_size", "is_inference")  # fmt: skip
 def _of_the_whole(func: Any, *args: Any, **kwargs: Any) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
 
 
-@handles("requires_grad", "retain_grad", "register_hook", "is_pinned")
+@handles("requires_grad", "retain_grad", "register_hook", "is_pinned", in_place=True)
 def _of_the_local(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     found = func(x.local, *args, **kwargs)
+    asks(x)
     return x if isinstance(found, Tensor) else found
 
 
@@ -144,7 +168,8 @@ def _plain_anew(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     return func(x.local, *args, **kwargs)
 
 
-@handles("dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d")
+@handles("dropout", in_place=True)
+@handles("feature_dropout", "dropout1d", "dropout2d", "dropout3d")
 def _dropout(func: Any, x: ShardTensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> ShardTensor:
     if not training or p == 0.0:
         return x
@@ -157,7 +182,10 @@ def _dropout(func: Any, x: ShardTensor, p: float = 0.5, training: bool = True, i
     seed = int(torch.randint(2**62, ()))
     stream = torch.Generator(x.local.device).manual_seed((seed + 0x9E3779B97F4A7C15 * (x.domain.rank + 1)) % 2**63)
     kept = torch.empty_like(x.local).bernoulli_(1 - p, generator=stream).div_(1 - p if p < 1 else 1)
-    return like(x, x.local.mul_(kept) if inplace else x.local * kept)
+    if inplace:
+        x.local.mul_(kept)
+        return x
+    return like(x, x.local * kept)
 
 
 @handles("prelu")
@@ -223,16 +251,25 @@ def _class_loss(
     return each.sum() / counted.sum() if reduction == "mean" else each.sum()
 
 
+TWICE = "with create_graph, as there are no gradients of gradients"
+
+
 @handles("backward")
-def _backward(func: Any, x: ShardTensor, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
+def _backward(
+    func: Any, x: ShardTensor, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False
+) -> None:
     if gradient is None:
         raise refusal("backward without a gradient", [x])
-    func(x.local, aligned(x, gradient, "backward"), *args, **kwargs)
+    if create_graph:
+        raise refusal("backward", [x], TWICE)
+    func(x.local, aligned(x, gradient, "backward"), retain_graph)
 
 
 @handles("grad")
 def _grad(func: Any, outputs: Any, inputs: Any, grad_outputs: Any = None, **kwargs: Any) -> Any:
     """torch.autograd.grad: shards among its inputs and outputs stand for what they hold here."""
+    if kwargs.get("create_graph"):
+        raise refusal("grad", [outputs, inputs], TWICE)
     listed = [[x] if isinstance(x, Tensor) else x for x in (outputs, inputs, grad_outputs)]
     local = [None if some is None else [y.local if isinstance(y, ShardTensor) else y for y in some] for some in listed]
     found = func(*local, **kwargs)

@@ -2,17 +2,24 @@
 
 `ShardTensor` is a `torch.Tensor` whose shape is that of the whole. Any torch function or method called on one comes to
 `__torch_function__`, which looks its name up among the handlers; what has none is refused by name, in one line, and is
-never gathered in secret. Autograd runs on the local tensors. Plain tensors beside shards count as replicated: the same
-on every rank, with the same, complete gradient on every rank. Two operations keep that true (Megatron's f and g):
-`replicated`, whose gradient is the sum over the ranks, and `summed`, whose gradient goes back as it is. The graph is
-built alike on all ranks, also where a rank holds nothing, so that their communication in the backward pass meets.
+never gathered in secret. So is what a handler has no argument for, a call into `out=`, a change in place of what has no
+handler for that, and one of a tensor that shares its memory in one process and not here, or the other way round.
+Autograd runs on the local tensors; a function of autograd that is given shards itself is refused.
+
+Plain tensors beside shards count as replicated: the same on every rank, with the same, complete gradient on every rank.
+Two operations keep that true (Megatron's f and g): `replicated`, whose gradient is the sum over the ranks, and
+`summed`, whose gradient goes back as it is. The graph is built alike on all ranks, also where a rank holds nothing, so
+that their communication in the backward pass meets.
 
 Needs the extra `torch`, and a process group unless a rank is alone.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from inspect import Signature, signature
 from itertools import accumulate
 from typing import Any
 
@@ -25,9 +32,30 @@ from assay.record.errors import BadInput
 
 Range = tuple[int, int]
 HANDLERS: dict[str, Callable[..., Any]] = {}
-VIEWS = {
-    f"{name}Backward0" for name in ("Expand", "Unsqueeze", "View", "Select", "Slice", "Transpose", "Permute", "Alias")
-}
+IN_PLACE: set[str] = set()  # of these names, those whose handlers also change their first argument
+# In one process these give the memory of their argument, always or when they can; here a rank may have had to copy.
+SHARING = set(
+    """
+permute transpose swapaxes swapdims t movedim moveaxis reshape view _unsafe_view flatten unflatten view_as reshape_as
+unsqueeze squeeze expand expand_as broadcast_to narrow select split split_with_sizes chunk tensor_split unbind getitem
+iter detach alias contiguous to type type_as float double half bfloat16 long int bool cpu cuda dropout feature_dropout
+dropout1d dropout2d dropout3d T mT data real positive pos
+""".split()
+)
+COMPLEX = {"size", "dim", "numel", "is_floating_point", "is_complex", "element_size", "len", "hash", "abs", "detach"}
+VIEWING = SHARING - set(
+    """
+reshape flatten reshape_as contiguous to type type_as float double half bfloat16 long int bool cpu cuda dropout
+feature_dropout dropout1d dropout2d dropout3d unflatten iter
+""".split()
+)  # always
+# What autocast gives lower precision; the rest goes by its arguments', as on one device.
+LOWERED = set(
+    """
+conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul rmatmul bmm mm mv dot addmm
+baddbmm addbmm einsum scaled_dot_product_attention multi_head_attention_forward
+""".split()
+)
 ALONG = "along the cut dimension"  # why a call is refused that would be local along any other
 
 
@@ -52,10 +80,17 @@ class Domain:
         return self.reduce_(values.detach().clone(memory_format=torch.contiguous_format), how)
 
     def reduce_(self, found: Tensor, how: str = "sum") -> Tensor:
-        """The same in place."""
+        """The same in place. What is no number stays none, also in a max or min: gloo's own may lose it."""
         if self.size > 1 and found.numel():
-            dist.all_reduce(found, getattr(dist.ReduceOp, how.upper()), group=self.group)
-            self.sent += 2 * (self.size - 1) * found.nbytes // self.size
+            given, lost = found, how != "sum" and found.is_floating_point()
+            if lost:  # whether it is a number goes beside it
+                absent = found.isnan()
+                found.masked_fill_(absent, 0.0)
+                given = torch.stack([found, absent.to(found.dtype) if how == "max" else -absent.to(found.dtype)])
+            dist.all_reduce(given, getattr(dist.ReduceOp, how.upper()), group=self.group)
+            self.sent += 2 * (self.size - 1) * given.nbytes // self.size
+            if lost:
+                found.copy_(given[0].masked_fill_(given[1] != 0, torch.nan))
         return found.detach()  # gloo may hold `found` a moment longer, and autograd copies what somebody else holds
 
     def send(self, values: Tensor, to: int) -> Any:
@@ -79,6 +114,22 @@ def near_equal(length: int, parts: int) -> tuple[int, ...]:
     return tuple(length // parts + (at < length % parts) for at in range(parts))
 
 
+class Moves(threading.local):
+    """How often rows were sent to where they had not been; all ranks count the same."""
+
+    count = 0
+
+
+MOVES = Moves()
+
+
+class Memory:
+    """What tensors share; `torn` where it is not theirs alone here exactly if it is in one process."""
+
+    def __init__(self) -> None:
+        self.torn = False
+
+
 class ShardTensor(torch.Tensor):
     """One rank's stretch of a tensor: `local`, cut along dimension `axis` into stretches of `sizes`."""
 
@@ -86,6 +137,7 @@ class ShardTensor(torch.Tensor):
     domain: Domain
     axis: int
     sizes: tuple[int, ...]
+    memory: Memory
 
     @staticmethod
     def __new__(cls, local: Tensor, domain: Domain, axis: int, sizes: Sequence[int]) -> ShardTensor:
@@ -94,8 +146,12 @@ class ShardTensor(torch.Tensor):
         if shape[axis] != sizes[domain.rank]:
             raise Unsupported(f"rank {domain.rank} holds {shape[axis]} along dimension {axis}, of sizes {tuple(sizes)}")
         shape[axis] = sum(sizes)
-        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=local.dtype, device=local.device)
+        # It asks for a gradient as its stretch does: so a function of autograd that takes it for plain is found out.
+        self = torch.Tensor._make_wrapper_subclass(
+            cls, shape, dtype=local.dtype, device=local.device, requires_grad=local.requires_grad
+        )
         self.local, self.domain, self.axis, self.sizes = local, domain, axis % len(shape), tuple(sizes)
+        self.memory = Memory()
         return self
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -103,26 +159,139 @@ class ShardTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.__name__
+        name, given = func.__name__, kwargs or {}
         if name in ("__get__", "__set__"):
-            return _attribute(func.__self__.__name__, name, *args)
-        handler = HANDLERS.get(name.strip("_")) or HANDLERS.get(name)
-        if handler is None:
-            raise refusal(name, [*args, *(kwargs or {}).values()])
-        return handler(func, *args, **(kwargs or {}))
+            found = _attribute(func.__self__.__name__, name, *args)
+            _remember(func.__self__.__name__, found, [args[0]], moved=False)
+            return found
+        base, changes = called(func, args, given)
+        handler = HANDLERS.get(base)
+        operands = [*args, *given.values()]
+        shards = [x for x in _flat(operands) if isinstance(x, ShardTensor)]
+        if handler is None or (changes and base not in IN_PLACE):
+            raise refusal(name, operands)
+        if given.get("out") is not None:
+            raise refusal(f"{name} with out=", operands)
+        try:
+            _signature(handler).bind(func, *args, **given)
+        except TypeError:
+            raise refusal(name, operands, f"with {', '.join(given) or f'{len(args)} arguments'}") from None
+        if _of_shards(handler) and not isinstance(next(iter((*args, *given.values()))), ShardTensor):
+            raise refusal(name, operands, "its first argument is not cut")
+        for x in shards:
+            if x.local.is_complex() and base not in COMPLEX:
+                raise refusal(name, operands, "of complex numbers")
+            _plain_autograd(x, name)
+        if changes and (not isinstance(args[0], ShardTensor) or args[0].memory.torn):
+            why = "it shares memory in one process that ranks may hold apart" if shards[0] is args[0] else ""
+            raise refusal(f"{name} in place", operands, why or "into a plain tensor")
+        if base in LOWERED and torch.is_autocast_enabled(shards[0].device.type):
+            return _lowered(handler, func, args, given, shards[0].device.type)
+        before = MOVES.count
+        found = handler(func, *args, **given)
+        if not changes:
+            _remember(base, found, shards, MOVES.count > before)
+        return found
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise refusal(str(func), args)
+        raise refusal(str(func), args, FUNCTION if "detach" in str(func) else "")
 
     def full_tensor(self) -> Tensor:
         """The whole on every rank: the only way to gather, and only when asked."""
         return everywhere(self, 0, self.shape[self.axis])
 
 
+FUNCTION = "inside a function of autograd, such as a re-entrant checkpoint (use_reentrant=False is supported)"
+
+
+@cache
+def _signature(function: Any) -> Signature:
+    return signature(function)
+
+
+@cache
+def _of_shards(handler: Any) -> bool:
+    """Whether a handler's first argument, behind the function, has to be a shard."""
+    return str([*_signature(handler).parameters.values()][1].annotation) == "ShardTensor"
+
+
+@cache
+def _inplace_option(func: Any) -> Signature | None:
+    """How a function is called, if it may be asked to work in place."""
+    try:
+        found = signature(func)
+    except (TypeError, ValueError):  # one of torch's own, compiled
+        return None
+    return found if "inplace" in found.parameters else None
+
+
+def called(func: Any, args: Any, kwargs: Any) -> tuple[str, bool]:
+    """Under which name a call is looked up, and whether it changes its first argument.
+
+    >>> called(torch.Tensor.cumsum_, (), {}), called(torch.Tensor.__iadd__, (), {}), called(torch._softmax, (), {})
+    (('cumsum', True), ('iadd', True), ('_softmax', False))
+    """
+    name: str = func.__name__
+    if name.startswith("__") and name.endswith("__"):
+        return name[2:-2], name.startswith("__i") and name[2:-2] not in ("invert", "iter", "init", "int", "index")
+    if name.endswith("_") and not name.startswith("_"):
+        return name[:-1], True
+    if (how := _inplace_option(func)) is not None:
+        try:
+            return name, bool(how.bind(*args, **kwargs).arguments.get("inplace", False))
+        except TypeError:
+            return name, False
+    return name, False
+
+
+def _flat(values: Any) -> list[Any]:
+    return [y for x in values for y in (_flat(x) if isinstance(x, list | tuple) else [x])]
+
+
+def _plain_autograd(x: ShardTensor, name: str) -> None:
+    """Raise if what came out of a function of autograd is a shard: its stretch knows nothing of that."""
+    with torch._C.DisableTorchFunctionSubclass():
+        if x.grad_fn is not None:
+            raise refusal(name, [x], FUNCTION)
+
+
+def _remember(base: str, found: Any, shards: Sequence[ShardTensor], moved: bool) -> None:
+    """Which tensors share memory here, and whether they would in one process; the same on ranks that hold nothing."""
+    for y in _flat(found if isinstance(found, list | tuple) else [found]):
+        if not isinstance(y, Tensor):
+            continue
+        local = y.local if isinstance(y, ShardTensor) else y
+        for x in shards:
+            if y is x or (isinstance(y, ShardTensor) and y.memory is x.memory):
+                continue
+            here = bool(torch._C._is_alias_of(local, x.local))  # type: ignore[attr-defined]
+            if base not in SHARING and not here:
+                continue
+            always = base in VIEWING
+            if not isinstance(y, ShardTensor):  # a row on every rank: what is written into it is lost to the others
+                x.memory.torn = True
+                continue
+            x.memory.torn |= y.memory.torn or moved or not always or not (here or not local.numel())
+            y.memory = x.memory
+
+
+def _lowered(handler: Any, func: Any, args: Any, kwargs: Any, device: str) -> Any:
+    """As autocast does it: in its precision, and without it inside."""
+    kind = torch.get_autocast_dtype(device)
+
+    def lower(x: Any) -> Any:
+        if isinstance(x, list | tuple):
+            return type(x)(lower(y) for y in x)
+        return x.to(kind) if isinstance(x, Tensor) and x.is_floating_point() and x.dtype is not torch.float64 else x
+
+    with torch.autocast(device, enabled=False):
+        return handler(func, *(lower(x) for x in args), **{key: lower(x) for key, x in kwargs.items()})
+
+
 def refusal(name: str, args: Iterable[Any], why: str = "") -> Unsupported:
     """That a call is not supported, in one line, with the shards it was called on and what may be done about it."""
-    tensors = [x for given in args for x in (given if isinstance(given, list | tuple) else [given])]
+    tensors = _flat(args)
     shown = [
         f"{tuple(x.shape)} cut along {x.axis}" if isinstance(x, ShardTensor) else f"{tuple(x.shape)}"
         for x in tensors
@@ -146,12 +315,15 @@ def _attribute(name: str, which: str, x: ShardTensor, *value: Any) -> Any:
         if name not in ("requires_grad", "grad"):
             raise refusal(f"setting {name}", [x])
         given = value[0].local if isinstance(value[0], ShardTensor) else value[0]
-        return setattr(x.local, name, given)
+        setattr(x.local, name, given)
+        if name == "requires_grad":
+            asks(x)
+        return None
     if name == "grad":
         return None if x.local.grad is None else like(x, x.local.grad)
     if name in LOCAL:
         return getattr(x.local, name)
-    if name in ("T", "mT"):
+    if name == "mT" or (name == "T" and x.ndim == 2):
         return x.transpose(-2, -1)
     if name == "data":
         return like(x, x.local.data)
@@ -161,11 +333,22 @@ def _attribute(name: str, which: str, x: ShardTensor, *value: Any) -> Any:
         return getattr(x, name)
 
 
-def handles(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Name the torch functions that a handler stands for; it is called with the function and its arguments."""
+def asks(x: ShardTensor) -> None:
+    """Let a shard ask for a gradient if its stretch does."""
+    with torch._C.DisableTorchFunctionSubclass():
+        x.requires_grad = x.local.requires_grad
+
+
+def handles(*names: str, in_place: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Name the torch functions that a handler stands for; it is called with the function and its arguments.
+
+    What changes its first argument in place comes to it only if it says that it can do that.
+    """
 
     def named(handler: Callable[..., Any]) -> Callable[..., Any]:
         HANDLERS.update(dict.fromkeys(names, handler))
+        if in_place:
+            IN_PLACE.update(names)
         return handler
 
     return named
@@ -207,23 +390,6 @@ class _Replicated(torch.autograd.Function):
         return ctx.domain.all_reduce(gradient), None
 
 
-class _Stretch(torch.autograd.Function):
-    """One function, not a narrowing after another: that would lay the whole gradient out twice."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, start: int, stop: int, domain: Domain) -> Tensor:
-        ctx.plan = x.shape, dim, start, stop, domain
-        return x.narrow(dim, start, stop - start)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        shape, dim, start, stop, domain = ctx.plan
-        whole = gradient.new_zeros(shape)
-        whole.narrow(dim, start, stop - start).copy_(gradient)
-        return domain.reduce_(whole), None, None, None, None
-
-
 class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, domain: Domain) -> Tensor:
@@ -240,25 +406,9 @@ def replicated(x: Tensor, domain: Domain) -> Tensor:
     return _Replicated.apply(x, domain) if x.requires_grad and torch.is_grad_enabled() else x
 
 
-def repeated(x: Tensor, dim: int) -> Tensor | None:
-    """The tensor that `x` repeats along a dimension, if it is a mere view of it whose own gradient nobody asked for."""
-    base, node = x._base, x.grad_fn
-    if base is None or x.stride(dim) or x.retains_grad or x._backward_hooks:
-        return None
-    while node is not None and node is not base.grad_fn and node.name() in VIEWS:
-        node = node.next_functions[0][0]
-    return base if node is base.grad_fn or getattr(node, "variable", None) is base else None
-
-
 def stretch(x: Tensor, dim: int, part: Range, domain: Domain) -> Tensor:
     """A stretch of a plain tensor about to be used with shards; the tensor's gradient is made of all ranks'."""
-    if x.requires_grad and torch.is_grad_enabled():
-        base = repeated(x, dim)
-        if base is not None:  # what is owed to all rows is owed to one: the whole's gradient is never laid out
-            shape = [part[1] - part[0] if at == dim % x.ndim else n for at, n in enumerate(x.shape)]
-            return replicated(base, domain).as_strided(shape, x.stride(), x.storage_offset())
-        return _Stretch.apply(x, dim, *part, domain)  # type: ignore[no-any-return]
-    return x.narrow(dim, part[0], part[1] - part[0])
+    return replicated(x, domain).narrow(dim, part[0], part[1] - part[0])
 
 
 def own_part(x: Tensor, dim: int, domain: Domain, sizes: Sequence[int]) -> Tensor:
@@ -267,7 +417,9 @@ def own_part(x: Tensor, dim: int, domain: Domain, sizes: Sequence[int]) -> Tenso
 
 
 def summed(x: Tensor, domain: Domain) -> Tensor:
-    """The sum over the ranks, a plain tensor."""
+    """The sum over the ranks, a plain tensor; of truth values whether it is true anywhere."""
+    if x.dtype is torch.bool:
+        return domain.all_reduce(x.to(torch.int8)).bool()
     return _Summed.apply(x, domain)  # type: ignore[no-any-return]
 
 
@@ -355,6 +507,7 @@ def fetched(x: ShardTensor, want: Sequence[Range]) -> Tensor:
     have = ranges(x.sizes)
     if list(want) == have:
         return x.local
+    MOVES.count += 1
     return _Fetched.apply(x.local, x.axis, have, list(want), x.domain)  # type: ignore[no-any-return]
 
 
@@ -405,4 +558,5 @@ def redistributed(x: ShardTensor, axis: int, sizes: Sequence[int] | None = None)
     sizes = near_equal(x.shape[axis], x.domain.size) if sizes is None else tuple(sizes)
     if axis == x.axis:
         return resized(x, sizes)
+    MOVES.count += 1
     return like(x, _Turned.apply(x.local, x.axis, x.sizes, axis, sizes, x.domain), axis, sizes)

@@ -91,8 +91,8 @@ def _spread(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
         return tuple(like(x, part, at) for part in found) if isinstance(found, tuple) else like(x, found, at)
     centre = x.mean(dims, keepdim=True)
     count = prod(x.shape[d] for d in dims)
-    found = (x - centre).square().sum(dims, keepdim=keepdim) / max(count - correction, 0)
-    found = found.sqrt() if name.startswith("std") else found
+    found = (x - centre.detach()).square().sum(dims, keepdim=keepdim) / max(count - correction, 0)  # it has no slope
+    found = _Root.apply(found) if name.startswith("std") else found
     return (found, centre if keepdim else x.mean(dims)) if name.endswith("mean") else found
 
 
@@ -100,8 +100,8 @@ def _spread(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
 def _norm(func: Any, x: ShardTensor, p: Any = 2, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
     p = kwargs.pop("ord", p)
     p = 2 if p in (None, "fro") else p
-    if kwargs.get("dtype") is not None or kwargs.get("out") is not None or isinstance(p, str):
-        raise refusal(func.__name__, [x])
+    if kwargs.get("dtype") is not None or p not in (1, 2, float("inf")):
+        raise refusal(func.__name__, [x], "but those of order 1, 2 and infinity")
     if func.__name__ == "linalg_norm" and dim is None and x.ndim == 2 and p != 2:
         raise refusal(func.__name__, [x], "of a matrix")
     dims = _dims(x, dim)
@@ -109,7 +109,8 @@ def _norm(func: Any, x: ShardTensor, p: Any = 2, dim: Any = None, keepdim: bool 
         local = torch.linalg.vector_norm(x.local, p, dims, keepdim)
         return like(x, local, _kept(x, dims, keepdim))
     if p == float("inf"):
-        return x.abs().amax(dims, keepdim=keepdim)
+        found = _Extreme.apply(x.local.abs(), dims, "max", x.domain, True)
+        return found if keepdim else found.squeeze(dims)
     if p == 2:  # the root has no slope at nothing, where torch's own norm has nought
         return _Root.apply(summed(x.local.square().sum(dims, keepdim=keepdim), x.domain))
     return x.abs().pow(p).sum(dims, keepdim=keepdim) ** (1 / p)
@@ -126,20 +127,31 @@ class _Root(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (root,) = ctx.saved_tensors
-        return torch.where(root > 0, gradient / (2 * root), 0)
+        return torch.where(root == 0, 0, gradient / (2 * root))
+
+
+def _beyond(kind: torch.dtype, which: str) -> float:
+    """What any number is larger than (or smaller, for a `min`), or as large as."""
+    if kind.is_floating_point:
+        return -torch.inf if which == "max" else torch.inf
+    return torch.iinfo(kind).min if which == "max" else torch.iinfo(kind).max
 
 
 class _Extreme(torch.autograd.Function):
-    """The largest (or smallest) over the ranks; its gradient is shared by all that are as large, as torch does."""
+    """The largest (or smallest) over the ranks; its gradient is shared by all that are as large, as torch does.
+
+    With `absent` what is no number counts as large as what is none: torch's max() does that, and its amax does not.
+    """
 
     @staticmethod
-    def forward(ctx: Any, local: Tensor, dims: list[int], which: str, domain: Domain) -> Tensor:
-        worst = torch.finfo(local.dtype).min if local.is_floating_point() else torch.iinfo(local.dtype).min
-        worst = -worst - (not local.is_floating_point()) if which == "min" else worst
+    def forward(ctx: Any, local: Tensor, dims: list[int], which: str, domain: Domain, absent: bool) -> Tensor:
         shape = [1 if d in dims else n for d, n in enumerate(local.shape)]
-        found = getattr(local, f"a{which}")(dims, keepdim=True) if local.numel() else local.new_full(shape, worst)
+        if local.numel():
+            found = getattr(local, f"a{which}")(dims, keepdim=True)
+        else:
+            found = local.new_full(shape, _beyond(local.dtype, which))
         found = domain.all_reduce(found, which)
-        ctx.plan = dims, domain
+        ctx.plan = dims, domain, absent
         ctx.save_for_backward(local, found)
         return found
 
@@ -147,9 +159,10 @@ class _Extreme(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         local, found = ctx.saved_tensors
-        dims, domain = ctx.plan
-        here = (local == found).to(gradient.dtype)
-        return here * (gradient / domain.all_reduce(here.sum(dims, keepdim=True))), None, None, None
+        dims, domain, absent = ctx.plan
+        same = (local == found) | (local.isnan() & found.isnan()) if absent else local == found
+        here = same.to(gradient.dtype)
+        return here * (gradient / domain.all_reduce(here.sum(dims, keepdim=True))), None, None, None, None
 
 
 class _Winner(torch.autograd.Function):
@@ -162,11 +175,12 @@ class _Winner(torch.autograd.Function):
         if local.shape[dim]:
             value, at = getattr(torch, which)(local, dim, keepdim=True)
         else:
-            value = local.new_full(shape, float("-inf") if which == "max" else float("inf"))
-            at = value.to(torch.long).fill_(0)
+            value = local.new_full(shape, _beyond(local.dtype, which))
+            at = torch.zeros(shape, dtype=torch.long, device=local.device)
         best = domain.all_reduce(value, which)
         none = torch.iinfo(torch.long).max
-        first = domain.all_reduce(torch.where(value == best, at + start, none), "min")
+        mine = (value == best) | (value.isnan() & best.isnan())
+        first = domain.all_reduce(torch.where(mine, at + start, none), "min")
         ctx.plan = dim, start, local.shape[dim]
         ctx.save_for_backward(first)
         ctx.mark_non_differentiable(first)
@@ -194,6 +208,8 @@ def _extreme(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         return torch.maximum(x, other) if name == "max" else torch.minimum(x, other)
     keepdim = args[1] if len(args) > 1 else options.get("keepdim", False)
     dims, which = _dims(x, other), name[-3:]
+    if x.dtype is torch.bool and x.axis in dims:
+        raise refusal(name, [x], "of truth values; any() and all() are supported")
     if x.axis not in dims:
         found = func(x.local, *args, **kwargs)
         at = _kept(x, dims, keepdim)
@@ -204,7 +220,7 @@ def _extreme(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         value, at = _Winner.apply(x.local, x.axis, which, ranges(x.sizes)[x.domain.rank][0], x.domain)
         value, at = (value, at) if keepdim else (value.squeeze(x.axis), at.squeeze(x.axis))
         return at if name.startswith("arg") else getattr(torch.return_types, name)((value, at))
-    found = _Extreme.apply(x.local, dims, which, x.domain)
+    found = _Extreme.apply(x.local, dims, which, x.domain, not name.startswith("a"))
     return found if keepdim else found.squeeze(dims)
 
 
@@ -253,7 +269,10 @@ def _logsumexp(func: Any, x: ShardTensor, dim: Any, keepdim: bool = False) -> An
     dims = _dims(x, dim)
     if x.axis not in dims:
         return like(x, func(x.local, dims, keepdim), _kept(x, dims, keepdim))
+    if not x.is_floating_point():
+        raise refusal("logsumexp", [x], "of whole numbers")
     top = x.detach().amax(dims, keepdim=True)
+    top = top.masked_fill(top.isinf(), 0.0)  # which is no number when it is taken from itself
     found = (x - top).exp().sum(dims, keepdim=True).log() + top
     return found if keepdim else found.squeeze(dims)
 
@@ -264,7 +283,8 @@ def _cumsum(func: Any, x: ShardTensor, dim: int, **kwargs: Any) -> ShardTensor:
     if dim % x.ndim != x.axis:
         return here
     rank = x.domain.rank
-    sums = [x.local.sum(x.axis, keepdim=True) * int(rank == r) for r in range(x.domain.size)]
+    here_in_all = x.local.sum(x.axis, keepdim=True)
+    sums = [here_in_all.masked_fill(torch.tensor(rank != r), 0) for r in range(x.domain.size)]
     every = replicated(summed(torch.cat(sums, x.axis), x.domain), x.domain)
     return like(x, here.local + every.narrow(x.axis, 0, rank).sum(x.axis, keepdim=True))
 
@@ -287,7 +307,8 @@ def along_another(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     if any(not isinstance(y, ShardTensor) or y.axis != x.axis or y.sizes != x.sizes for y in others):
         raise refusal(name, [x, *others])
     found = func(x.local, *(y.local if isinstance(y, ShardTensor) else y for y in args), **kwargs)
-    drops = name in ("cosine_similarity", "median", "kthvalue") and dim % x.ndim < x.axis and not kwargs.get("keepdim")
+    one = found[0] if isinstance(found, tuple) else found
+    drops = one.ndim < x.ndim and dim % x.ndim < x.axis
     if isinstance(found, tuple):
         return type(found)([like(x, part, x.axis - drops) for part in found])
     return like(x, found, x.axis - drops)
@@ -335,7 +356,7 @@ class _Normalised(torch.autograd.Function):
         by_weight = None
         if weight is not None:
             by_weight = _sum_to(product, weight.shape)
-            product.mul_(weight)
+            product = product * weight  # not in place: where there is nothing to sum, both are one tensor
             gradient = gradient * weight
         both = torch.stack([gradient.sum(dims, keepdim=True), product.sum(dims, keepdim=True)])
         del product
@@ -450,6 +471,8 @@ def _batch_norm(
     training: bool = False, momentum: float = 0.1, eps: float = 1e-5, *_: Any, **kwargs: Any,
 ) -> ShardTensor:  # fmt: skip
     alone = func.__name__ == "instance_norm"
+    if x.ndim < 2:
+        raise refusal(func.__name__, [x], "without channels")
     training = kwargs.get("use_input_stats", training) or (alone and running_mean is None)
     if x.axis == 1:
         raise refusal(func.__name__, [x], "its channels are cut")
@@ -459,8 +482,8 @@ def _batch_norm(
         return like(x, torch.nn.functional.batch_norm(x.local, *kept, slope, level, False, 0.0, eps))
     if alone and running_mean is not None:
         raise refusal("instance_norm", [x], "with running statistics")
-    if alone and x.axis == 0:  # every rank has whole instances
-        return like(x, torch.nn.functional.instance_norm(x.local, None, None, slope, level, True, momentum, eps))
+    if alone and x.axis == 0:  # every rank has whole instances; groups of one channel may have none of them
+        return like(x, torch.nn.functional.group_norm(x.local, x.shape[1], slope, level, eps))
     if alone:
         return _channel_norm(x, weight, bias, lambda values: values, eps)[0]
     if x.axis == 0:  # samples are cut: as if they were positions

@@ -157,7 +157,7 @@ def _roll(func: Any, x: ShardTensor, shifts: Any, dims: Any = None) -> ShardTens
         if dim % x.ndim != x.axis:
             x = like(x, x.local.roll(by, dim))
             continue
-        cut = -by % x.shape[x.axis]
+        cut = -by % max(x.shape[x.axis], 1)
         if cut:
             x = joined_along([sliced(x, cut, None), sliced(x, 0, cut)], x.axis, x.sizes)
     return x
@@ -205,7 +205,9 @@ def _split(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
 
 @handles("cat", "concat", "concatenate")
 def _cat(func: Any, tensors: Any, dim: int = 0, **kwargs: Any) -> ShardTensor:
-    tensors = [x for x in tensors if x.ndim > 1 or x.numel()]
+    given, tensors = tensors, [x for x in tensors if x.ndim > 1 or x.numel()]
+    if not any(isinstance(y, ShardTensor) for y in tensors):
+        raise refusal("cat", given, "nothing of them is cut")
     x = next(y for y in tensors if isinstance(y, ShardTensor))
     dim = kwargs.get("axis", dim) % x.ndim
     if dim != x.axis:
@@ -300,7 +302,7 @@ def _advanced(x: Any, index: list[Any]) -> Any:
     given = iter(torch.broadcast_tensors(*asked))
     numbers = [next(given) if n in spots else None for n in range(x.ndim)]
     if guide is not None:
-        return like(guide, picked(x, numbers, place, guide.axis), place + guide.axis)
+        return like(guide, picked(x, numbers, place), place + guide.axis)
     return summed(_here(x, numbers, place), x.domain)
 
 
@@ -318,7 +320,10 @@ def _here(x: ShardTensor, numbers: list[Any], place: int) -> Tensor:
     wanted = numbers[x.axis]
     if start == stop:  # of one row that is not there, to have the shape
         shape = [n if d != x.axis else 1 for d, n in enumerate(x.local.shape)]
-        block, absent = x.local.new_zeros(shape) + x.local.sum() * 0, torch.ones_like(wanted, dtype=torch.bool)
+        block, absent = (
+            (x.local.new_zeros(shape) + x.local.sum() * 0).to(x.dtype),
+            torch.ones_like(wanted, dtype=torch.bool),
+        )
     else:
         block, absent = x.local, (wanted < start) | (wanted >= stop)
     inside = [*numbers[: x.axis], (wanted - start).clamp(0, max(stop - start - 1, 0)), *numbers[x.axis + 1 :]]
@@ -328,6 +333,8 @@ def _here(x: ShardTensor, numbers: list[Any], place: int) -> Tensor:
 
 @handles("index_select")
 def _index_select(func: Any, x: Any, dim: int, index: Tensor) -> Any:
+    if not x.ndim:
+        raise refusal("index_select", [x, index])
     return _getitem(func, x, (slice(None),) * (dim % x.ndim) + (index,))
 
 
@@ -337,14 +344,21 @@ def _gather(func: Any, x: Any, dim: Any, index: Any, **kwargs: Any) -> Any:
         dim, index = index, dim
     if not isinstance(x, ShardTensor) or not isinstance(index, ShardTensor) or index.axis != x.axis:
         raise refusal("gather", [x, index], "both must be cut along one dimension")
+    if index.ndim != x.ndim or index.dtype not in (torch.int32, torch.int64):  # torch lets pass what is empty
+        raise refusal(func.__name__, [x, index], "numbers of as many dimensions are looked up")
     dim %= x.ndim
     if dim != x.axis:
-        return like(x, x.local.gather(dim, resized(index, x.sizes).local))
+        if index.shape[x.axis] != x.shape[x.axis]:
+            raise refusal(func.__name__, [x, index], "they differ in length along the cut dimension")
+        wanted = resized(index, x.sizes).local
+        if func.__name__ == "take_along_dim":  # which counts from the end, too
+            wanted = torch.where(wanted < 0, wanted + x.shape[dim], wanted)
+        return like(x, x.local.gather(dim, wanted))
 
     shape = index.local.shape
     numbers = [torch.arange(n, device=x.device).reshape([-1] + [1] * (x.ndim - 1 - d)) for d, n in enumerate(shape)]
     numbers[dim] = _counted(index.local, x.shape[x.axis])
-    return like(index, picked(x, torch.broadcast_tensors(*numbers), 0, x.axis))
+    return like(index, picked(x, torch.broadcast_tensors(*numbers), 0))
 
 
 @handles("tril", "triu")

@@ -8,9 +8,7 @@ the input, which torch would keep too; the two are joined again when their gradi
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import torch
@@ -34,12 +32,6 @@ from assay.training.shardtensor.shards import (
     replicated,
 )  # fmt: skip
 from assay.training.shardtensor.views import joined_along
-
-STRIPS = 16  # into how many strips a convolution is cut at most
-STRIP, ROWS = 1 << 16, (8, 2)  # bytes laid out, and outputs that a strip has at least: those of large inputs, of small
-# Up to so many elements torch takes a kernel that lays out every window, which is the input many times over. Strips of
-# more than these stay with the kernel that does not; what is small anyhow is cut by what would be laid out.
-LAID_OUT = 20480
 
 
 def _each(value: Any, n: int) -> list[int]:
@@ -112,7 +104,7 @@ def _inside(low: int, high: int, length: int) -> Range:
 
 
 class _Conv(torch.autograd.Function):
-    """A convolution over own rows and halo, strip by strip, so that the copy that joins them stays small."""
+    """A convolution over own rows and halo; only the halo is kept beside the input, and both are joined again."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, weight: Tensor, bias: Any, plan: Any) -> Tensor:
@@ -120,20 +112,8 @@ class _Conv(torch.autograd.Function):
         ctx.plan, ctx.whose, ctx.biased = plan, list(halo), bias is not None
         ctx.save_for_backward(local, weight, *halo.values())
         plan.domain.halo += sum(piece.nbytes for piece in halo.values())
-        found: Tensor | None = None
-        for start, stop in plan.strips(local, weight):
-            part: Tensor = plan.compute(plan.laid(local, halo, start, stop), weight, start, stop)
-            if bias is not None:
-                part = part.add_(bias.reshape(-1, *[1] * (part.ndim - 2)))
-            if (start, stop) == plan.mine:
-                return part
-            if found is None:
-                shape = list(part.shape)
-                shape[plan.dim] = plan.mine[1] - plan.mine[0]
-                found = part.new_empty(shape)
-            found.narrow(plan.dim, start - plan.mine[0], stop - start).copy_(part)
-        assert found is not None
-        return found
+        found: Tensor = plan.compute(plan.laid(local, halo), weight)
+        return found if bias is None else found.add_(bias.reshape(-1, *[1] * (found.ndim - 2)))
 
     @staticmethod
     @once_differentiable
@@ -141,33 +121,11 @@ class _Conv(torch.autograd.Function):
         local, weight, *pieces = ctx.saved_tensors
         plan, halo = ctx.plan, dict(zip(ctx.whose, pieces, strict=True))
         by_bias = gradient.sum([d for d in range(gradient.ndim) if d != 1]) if ctx.biased else None
-        by_weight, by_want, asked = torch.zeros_like(weight), None, [*ctx.needs_input_grad[:2], False]
-        low, high = plan.want[plan.domain.rank]
-        for start, stop in plan.strips(local, weight):
-            part = gradient.narrow(plan.dim, start - plan.mine[0], stop - start)
-            wide = plan.laid(local, halo, start, stop)
-            by_wide, change = plan.differentiate(part, wide, weight, start, stop, asked)
-            if change is not None:
-                by_weight += change
-            del wide, change
-            if by_wide is None:
-                continue
-            a, b = plan.reach(start, stop)
-            if by_want is None and (a, b) == (low, high):
-                by_want = by_wide
-                continue
-            if by_want is None:
-                shape = list(local.shape)
-                shape[plan.dim] = high - low
-                by_want = local.new_zeros(shape)
-            c, d = overlap((a, b), (low, high))
-            if c < d:
-                by_want.narrow(plan.dim, c - low, d - c).add_(by_wide.narrow(plan.dim, c - a, d - c))
-            del by_wide  # before the next strip's is made
+        asked = [*ctx.needs_input_grad[:2], False]
+        by_wide, by_weight = plan.differentiate(gradient, plan.laid(local, halo), weight, asked)
         by_local = None
-        if ctx.needs_input_grad[0]:
-            assert by_want is not None
-            by_local = push(by_want, plan.dim, plan.have, plan.want, plan.domain)
+        if by_wide is not None:
+            by_local = push(plan.inside(by_wide), plan.dim, plan.have, plan.want, plan.domain)
         return by_local, by_weight, by_bias, None
 
 
@@ -176,62 +134,49 @@ class Plan:
 
     def __init__(self, x: ShardTensor, window: Window | None, margins: list[int], options: Any) -> None:
         self.dim, self.have, self.domain = x.axis, ranges(x.sizes), x.domain
-        self.window, self.margins, self.options = window, margins, options
-        self.out = window.out if window else self.have
+        self.margins, self.options, rank = margins, options, x.domain.rank
         self.want = window.want if window else self.have
-        self.mine = self.out[x.domain.rank]
+        self.reach = window.reach(*window.out[rank]) if window else self.have[rank]
+        self.crop = _margins(x.ndim, x.axis, *window.crop(*window.out[rank])) if window else []
 
-    def strips(self, local: Tensor, weight: Tensor) -> list[Range]:
-        """This rank's outputs, some at a time."""
-        start, stop = self.mine
-        small = local.numel() <= LAID_OUT or local.dtype != torch.float32
-        most = local.nbytes * prod(weight.shape[2:]) // STRIP if small else local.numel() // (LAID_OUT + 1)
-        many = 1 if self.window is None else max(1, min(STRIPS, (stop - start) // ROWS[small], most))
-        ends = [start + (stop - start) * n // many for n in range(many + 1)]
-        return list(itertools.pairwise(ends))
-
-    def reach(self, start: int, stop: int) -> Range:
-        """The inputs of some outputs."""
-        return self.window.reach(start, stop) if self.window else self.have[self.domain.rank]
-
-    def laid(self, local: Tensor, halo: dict[int, Tensor], start: int, stop: int) -> Tensor:
+    def laid(self, local: Tensor, halo: dict[int, Tensor]) -> Tensor:
         """Inputs from own rows and halo, in one copy; zeros where they leave the whole."""
-        here, (low, high) = self.domain.rank, self.reach(start, stop)
+        here, (low, high) = self.domain.rank, self.reach
         first, last = self.have[here]
         if first <= low and high <= last:
-            return functional.pad(local.narrow(self.dim, low - first, high - low), self.margins) \
-                if any(self.margins) else local.narrow(self.dim, low - first, high - low)  # fmt: skip
-        shape = list(local.shape)
-        shape[self.dim] = high - low
-        found = local.new_zeros(shape)
-        for rank, piece in {here: local, **halo}.items():
-            begin = first if rank == here else overlap(self.have[rank], self.want[here])[0]
-            a, b = overlap((begin, begin + piece.shape[self.dim]), (low, high))
-            if a < b:
-                found.narrow(self.dim, a - low, b - a).copy_(piece.narrow(self.dim, a - begin, b - a))
+            found = local.narrow(self.dim, low - first, high - low)
+        else:
+            shape = list(local.shape)
+            shape[self.dim] = high - low
+            found = local.new_zeros(shape)
+            for rank, piece in {here: local, **halo}.items():
+                begin = first if rank == here else overlap(self.have[rank], self.want[here])[0]
+                a, b = overlap((begin, begin + piece.shape[self.dim]), (low, high))
+                if a < b:
+                    found.narrow(self.dim, a - low, b - a).copy_(piece.narrow(self.dim, a - begin, b - a))
         return functional.pad(found, self.margins) if any(self.margins) else found
 
-    def crop(self, start: int, stop: int, ndim: int) -> list[int]:
-        """What F.pad takes to bring the kernel's result to these outputs."""
-        return _margins(ndim, self.dim, *self.window.crop(start, stop)) if self.window else [0, 0]
+    def inside(self, by_wide: Tensor) -> Tensor:
+        """Of the gradient of what was laid out, that of rows which there are."""
+        (low, high), (a, b) = self.reach, self.want[self.domain.rank]
+        a, b = overlap((low, high), (a, b))
+        return by_wide.narrow(self.dim, max(a - low, 0), max(b - a, 0)).contiguous()
 
-    def compute(self, wide: Tensor, weight: Tensor, start: int, stop: int) -> Tensor:
-        """These outputs."""
-        crop = self.crop(start, stop, wide.ndim)
-        if not wide.shape[self.dim]:
-            found = _nothing(wide, weight, self.dim, self.options)
-        else:
+    def compute(self, wide: Tensor, weight: Tensor) -> Tensor:
+        """This rank's outputs."""
+        if wide.shape[self.dim]:
             found = torch.ops.aten.convolution(wide, weight, None, *self.options)
-        return functional.pad(found, crop) if any(crop) else found
+        else:
+            found = _nothing(wide, weight, self.dim, self.options)
+        return functional.pad(found, self.crop) if any(self.crop) else found
 
     def differentiate(
-        self, gradient: Tensor, wide: Tensor, weight: Tensor, start: int, stop: int, asked: list[bool]
+        self, gradient: Tensor, wide: Tensor, weight: Tensor, asked: list[bool]
     ) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of inputs and weights by these outputs."""
         if not wide.shape[self.dim]:
-            return torch.zeros_like(wide), None
-        crop = self.crop(start, stop, wide.ndim)
-        inner = functional.pad(gradient, [-n for n in crop]) if any(crop) else gradient
+            return torch.zeros_like(wide), torch.zeros_like(weight)
+        inner = functional.pad(gradient, [-n for n in self.crop]) if any(self.crop) else gradient
         by_wide, by_weight, _ = torch.ops.aten.convolution_backward(inner, wide, weight, None, *self.options, asked)
         if by_wide is not None and any(self.margins):
             by_wide = functional.pad(by_wide, [-n for n in self.margins])
@@ -410,6 +355,8 @@ def _adaptive(func: Any, x: ShardTensor, output_size: Any, return_indices: bool 
 
 @handles("pad")
 def _pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: float | None = None) -> ShardTensor:
+    if x.dtype is torch.bool:
+        raise refusal("pad", [x], "of truth values")
     sides = list(pad)
     behind = x.ndim - 1 - x.axis
     low, high = (sides[2 * behind], sides[2 * behind + 1]) if 2 * behind < len(sides) else (0, 0)
@@ -432,7 +379,7 @@ def _pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: flo
         for many, first in ((max(low, 0), True), (max(high, 0), False)):
             shape = list(x.shape)
             shape[x.axis] = many
-            edge = x.local.new_full(shape, value or 0.0) if many else None
+            edge = x.local.new_full(shape, value or 0) if many else None
             parts = parts if edge is None else [edge, *parts] if first else [*parts, edge]
     else:
         raise refusal(f"pad with mode {mode}", [x])
@@ -443,7 +390,15 @@ def _pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: flo
         sizes[0] += parts[0].shape[x.axis] if parts[0] is not shards else 0
         sizes[-1] += parts[-1].shape[x.axis] if parts[-1] is not shards else 0
         whole = joined_along(parts, x.axis, sizes)
-    return like(whole, func(whole.local, sides, mode, value)) if any(sides) else whole
+    if not any(sides):
+        found: ShardTensor = whole
+        return found
+    if whole.local.shape[whole.axis]:
+        return like(whole, func(whole.local, sides, mode, value))
+    one = list(whole.local.shape)  # some kinds refuse nothing at all
+    one[whole.axis] = 1
+    none: Tensor = func(whole.local.new_zeros(one) + whole.local.sum() * 0, sides, mode, value)
+    return like(whole, none.narrow(whole.axis, 0, 0))
 
 
 def _repeated(edge: Tensor, dim: int, times: int) -> Tensor:
@@ -478,7 +433,7 @@ def _interpolate(
     found = wide.index_select(x.axis, low - first)
     if mode != "nearest":
         share = part.to(found.dtype).reshape([-1] + [1] * (x.ndim - 1 - x.axis))
-        found = found + (wide.index_select(x.axis, high - first) - found) * share
+        found = found * (1 - share) + wide.index_select(x.axis, high - first) * share  # as torch, also of infinities
     here[at] = found.shape[x.axis]
     if n > 1 and any(asked[d] != x.shape[2 + d] for d in range(n) if d != at):
         corners = align_corners if mode != "nearest" else None
@@ -501,8 +456,8 @@ def _sources(j: Tensor, old: int, new: int, step: float, mode: str, corners: boo
     if mode == "nearest":
         low = (j.to(torch.float32) * torch.tensor(step, dtype=torch.float32)).floor().long().clamp(max=old - 1)
         return low, low, torch.zeros(len(j))
+    j = j.to(torch.float64)  # times a number it would be of the default precision
     place = j * ((old - 1) / (new - 1) if new > 1 else 0.0) if corners else ((j + 0.5) * step - 0.5).clamp(min=0)
-    place = place.to(torch.float64)
     low = place.floor().long().clamp(max=old - 1)
     return low, (low + 1).clamp(max=old - 1), place - low
 

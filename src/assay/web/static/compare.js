@@ -50,9 +50,21 @@
     else {
       const input = field.querySelector(".value");
       input.value = files[0]?.split("/").pop() ?? given[0];
-      if (files.length) input.dataset.file = files[0];
+      if (files.length) {
+        input.dataset.file = files[0];
+        field.querySelector(".away")?.remove();
+        const away = bench.made("button", "×", { type: "button", class: "away", "aria-label": `Leave out ${input.value}` });
+        away.addEventListener("click", () => (typed(input), (input.value = ""), changed()));
+        input.after(away);
+      }
       slide(field);
     }
+  }
+
+  // What is typed stands for itself, and no more for a file.
+  function typed(input) {
+    delete input.dataset.file;
+    input.closest(".field").querySelector(".away")?.remove();
   }
 
   function keep(field, value, label) {
@@ -74,8 +86,10 @@
           headers: { "content-type": "application/octet-stream" } });
         const got = await sent.json();
         if (!sent.ok) throw new Error(got.error);
-        if (field.querySelector(".dropped")) keep(field, `file:${got.file}`, file.name);
-        else put(field, [`file:${got.file}`]);
+        if (field.querySelector(".dropped")) {
+          if (file === files[0]) field.querySelector(".dropped").replaceChildren(); // what is dropped takes the place of what was
+          keep(field, `file:${got.file}`, file.name);
+        } else put(field, [`file:${got.file}`]);
         told.textContent = `${file.name} is here.`;
       } catch (error) {
         told.textContent = `${file.name}: ${error instanceof TypeError ? "it was refused: too large?" : error.message}`;
@@ -127,7 +141,7 @@
     history.replaceState(null, "", location.pathname + (state.size ? `?${state}` : ""));
   }
 
-  async function compare() {
+  async function compare(word = "comparing …") {
     if (job) {
       again = true; // one question at a time; of those that wait only the last counts
       return;
@@ -135,7 +149,7 @@
     job = "asked";
     began = performance.now();
     result.setAttribute("aria-busy", "true");
-    told.textContent = "comparing …";
+    told.textContent = word;
     told.classList.remove("bad");
     stop.hidden = false;
     try {
@@ -145,17 +159,20 @@
       same.hidden = false;
       same.querySelector("code").textContent = asked.command;
       bench.follow(job, (event) => heard(event, asked));
+      bench.list();
     } catch (error) {
       end("failed", error.message);
+      bench.list(); // who has the places, and can be cancelled
     }
   }
 
-  const seconds = () => `${((performance.now() - began) / 1000).toPrecision(2)} s`;
+  const seconds = () => `${Number(((performance.now() - began) / 1000).toPrecision(2))} s`;
   function heard(event, asked) {
-    if (event.event === "progress") {
-      wait.hidden = false;
-      wait.max = event.total || 1;
-      wait.value = event.done;
+    if (event.event === "progress") bench.measured(wait, event);
+    else if (event.event === "away") told.textContent = event.message;
+    else if (event.event === "lost") {
+      job = null;
+      compare("the workbench was started anew: comparing again …");
     } else if (event.event === "table") {
       answer.innerHTML = event.html; // our own templates, escaped by them
       told.textContent = `answered in ${seconds()}`;
@@ -183,6 +200,8 @@
       told.textContent = message || "cancelled";
       told.classList.add("bad");
       withCode = false;
+      for (const old of [answer, charts]) old.replaceChildren(); // they answered another question
+      same.hidden = true;
     }
     if (again) {
       again = false;
@@ -201,15 +220,18 @@
     if (event.target.type === "file") return;
     if (event.target.dataset.part) slid(field);
     else if (event.target.classList.contains("value")) {
-      delete event.target.dataset.file;
+      typed(event.target);
       slide(field);
     }
     changed();
     if (live && (event.target.dataset.part || event.target.type === "checkbox")) compare();
   });
   form.addEventListener("change", (event) => {
-    if (event.target.type === "file") upload(event.target.closest(".field"), [...event.target.files]);
-    else if (live && !event.target.dataset.part && event.target.type !== "checkbox") compare();
+    if (event.target.type === "file") {
+      const files = [...event.target.files];
+      event.target.value = ""; // the same file may be chosen again once it was mended
+      upload(event.target.closest(".field"), files);
+    } else if (live && !event.target.dataset.part && event.target.type !== "checkbox") compare();
   });
   stop.addEventListener("click", () => job && bench.ask(`/api/jobs/${job}`, undefined, "DELETE").catch(() => {}));
   desk.querySelector(".try")?.addEventListener("click", () => {
@@ -235,5 +257,8 @@
     if (given.length) put(field, given);
     else slide(field);
   }
-  if (live || state.size) compare();
+  // A link of another page fills the form and asks nothing.
+  if ("asks" in desk.dataset) {
+    if (live || state.size) compare();
+  } else told.textContent = "Another page led here: look at the question, then press Compare.";
 })();

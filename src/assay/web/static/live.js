@@ -6,7 +6,7 @@
   const secret = form.querySelector(".secret");
   const past = new Map(); // by place: what was said before, for rates and lines
   const known = (value) => value !== null && value !== undefined;
-  const seconds = (s) => (!known(s) || !s ? "–" : s < 1 ? `${(s * 1000).toPrecision(3)} ms` : `${s.toPrecision(3)} s`);
+  const seconds = (s) => (!known(s) || !s ? "–" : s < 1 ? `${Number((s * 1000).toPrecision(3))} ms` : `${Number(s.toPrecision(3))} s`);
   const count = (n) => (known(n) ? Math.round(n).toLocaleString("en") : "–");
   const share = (r) => (known(r) ? `${Math.round(100 * r)} %` : "–");
 
@@ -18,7 +18,7 @@
   function line(label, values, text) {
     const figure = made("figure", undefined, { class: "spark" });
     const top = Math.max(1e-9, ...values.filter(known));
-    const svg = drawn("svg", { viewBox: "0 0 300 60", preserveAspectRatio: "idle", role: "img", "aria-label": `${label}: ${text}` });
+    const svg = drawn("svg", { viewBox: "0 0 300 60", preserveAspectRatio: "none", role: "img", "aria-label": `${label}: ${text}` });
     const points = values.map((v, i) => (known(v) ? `${300 - 3 * (values.length - 1 - i)},${57 - (54 * v) / top}` : null)).filter(known);
     svg.append(drawn("polyline", { points: points.join(" ") }));
     const caption = made("figcaption", label);
@@ -56,10 +56,33 @@
     return kept;
   }
 
-  function gateway({ url, said, error }) {
+  // An address that stands in a link is asked once the owner says so.
+  function named(kind, url) {
+    const button = made("button", `Look at ${url}`, { type: "button", class: "pick" });
+    button.addEventListener("click", () => ask("/api/live", { kind, url }).then(look, (error) => (told.textContent = error.message)));
+    return button;
+  }
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const state = new URLSearchParams();
+    try {
+      for (const kind of ["gateway", "watch"]) {
+        const url = form.elements[kind].value.trim();
+        if (!url) continue;
+        state.set(kind, url);
+        await ask("/api/live", { kind, url });
+      }
+      history.replaceState(null, "", location.pathname + (state.size ? `?${state}` : ""));
+      await look();
+    } catch (error) {
+      told.textContent = error.message;
+    }
+  });
+
+  function gateway({ url, said, error, unnamed }) {
     const section = made("section", undefined, { class: "chart", "aria-label": `Gateway at ${url}` });
     section.append(made("h2", `gateway ${url}`));
-    if (error) return section.append(made("p", error, { class: "pending" })), section;
+    if (error) return section.append(made("p", error, { class: "pending" }), ...(unnamed ? [named("gateway", url)] : [])), section;
     const kept = remember(url, said);
     const up = said.engines.filter((engine) => engine.state === "up").length;
     section.append(made("p", `${said.policy}: ${up} of ${said.engines.length} engines up, ${count(said.requests)} requests`, { class: "why" }));
@@ -69,25 +92,31 @@
       line("first token, median ", kept.ttft, seconds(said.ttft_p50)), line("waiting here ", kept.queue, count(said.queue)));
     const most = Math.max(1, ...said.engines.map((engine) => engine.aboard));
     const of = (engine) => [engine.name, engine.state, engine.models.join(", "), bar(engine.aboard, most), count(engine.aboard),
-      count(engine.prefill_tokens), seconds(engine.ttft), share(engine.hit_ratio), count(engine.errors), engine.note];
-    section.append(lines, table("Engines", ["engine", "state", "models", "load", "aboard", "prompt tokens to do", "first token", "in cache", "failed", "note"],
+      count(engine.prefill_tokens), seconds(engine.ttft), share(engine.hit_ratio), count(engine.errors)];
+    section.append(lines, table("Engines", ["engine", "state", "models", "load", "aboard", "prompt tokens to do", "first token", "in cache", "failed"],
       said.engines.map(of)));
+    const notes = said.engines.filter((engine) => engine.note);
+    if (notes.length) {  // below the table: beside its figures they would be cut off
+      const list = made("ul", undefined, { class: "trust", "aria-label": "Notes on engines" });
+      list.append(...notes.map((engine) => made("li", `${engine.name}: ${engine.note}`)));
+      section.append(list);
+    }
     const { shadow, canary } = said;
     if (shadow) section.append(made("p", `Shadow ${shadow.policy} agrees in ${share(shadow.agreement)} of ${count(shadow.decisions)} decisions; it would have found ` +
       `${share(shadow.match_ratio)} of prompt tokens in caches, ${share(shadow.match_ratio_real)} were found.`, { class: "trust" }));
     if (canary) section.append(made("p", `Canary ${canary.policy} decides about ${share(canary.share)}: ${canary.verdict}.`, { class: "trust" }));
-    const scores = (decision) => (decision.scores ?? []).map((s, i) => `${said.engines[i]?.name ?? i}: ${known(s) ? Number(s.toPrecision(3)) : "–"}`).join("  ");
+    const scores = (decision) => (decision.scores ?? []).map((s, i) => (known(s) ? `${decision.engines?.[i] ?? i}: ${Number(s.toPrecision(3))}` : "")).filter((s) => s).join("  ");
     if (said.decisions.length) {
-      section.append(made("h3", "Last decisions"), table("Last decisions", ["request", "engine", "prompt tokens", "cached there", "scores, smallest wins"],
+      section.append(made("h3", "Last decisions"), table("Last decisions", ["request", "engine", "prompt tokens", "cached there", "scores of who could take it, smallest wins"],
         said.decisions.slice(-10).reverse().map((one) => [one.request, one.engine, count(one.prompt), count(one.matched), scores(one)])));
     }
     return section;
   }
 
-  function watch({ url, said, error }) {
+  function watch({ url, said, error, unnamed }) {
     const section = made("section", undefined, { class: "chart", "aria-label": `Watched job at ${url}` });
     section.append(made("h2", `watched job ${url}`));
-    if (error) return section.append(made("p", error, { class: "pending" })), section;
+    if (error) return section.append(made("p", error, { class: "pending" }), ...(unnamed ? [named("watch", url)] : [])), section;
     const first = said.suspects[0];
     const who = first ? `Rank ${first.rank} holds the others up in ${first.stage}: ${seconds(first.score)} a step. ${first.next}` : said.why || "Nobody holds the others up.";
     section.append(made("p", `${said.reporting} of ${said.expected} ranks report; a step takes ${seconds(said.step)}. ${who}`, { class: said.hang ? "why bad" : "why" }));
@@ -124,7 +153,10 @@
         told.textContent = error.message;
       }
     }
-    setTimeout(look, 2000);
   }
-  look();
+  async function always() {
+    await look();
+    setTimeout(always, 2000);
+  }
+  always();
 })();

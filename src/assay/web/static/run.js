@@ -38,14 +38,13 @@
   }
 
   function heard(event) {
-    if (event.event === "progress") {
-      bar.max = event.total || 1;
-      bar.value = event.done;
-      told.textContent = `${event.done} of ${event.total} cases`;
-      if (event.done === 0) cases.replaceChildren();
+    if (event.event === "progress") told.textContent = bench.measured(bar, event);
+    else if (event.event === "away") told.textContent = event.message;
+    else if (event.event === "lost") {
+      finish({ state: "failed", message: "the workbench was started anew; finished cases are kept, running it again goes on with them" });
     } else if (event.event === "case") {
       const item = bench.made("li", `${event.case} `);
-      item.append(bench.made("span", `${event.seconds.toPrecision(2)} s`));
+      item.append(bench.made("span", `${Number(event.seconds.toPrecision(2))} s`));
       cases.prepend(item);
       while (cases.children.length > 60) cases.lastChild.remove();
     } else if (event.event === "end") finish(event);
@@ -99,7 +98,7 @@
     await bench.ask(`/api/jobs/${current}`, undefined, "DELETE").catch((error) => (told.textContent = error.message));
   });
   document.addEventListener("jobs", (event) => {
-    const mine = event.detail.find((job) => job.name === key);
+    const mine = event.detail.find((job) => job.kind === "run" && job.name === key);
     if (mine) join(mine);
   });
   remember();

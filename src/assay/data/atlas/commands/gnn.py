@@ -16,6 +16,7 @@ from assay.data.atlas.tiers import POLICIES
 from assay.data.disk.arrays import DiskArray
 from assay.data.disk.edges import read_edges
 from assay.data.disk.graphs import DiskGraph
+from assay.data.engine.alone import alone
 from assay.record.errors import BadInput
 from assay.sim.memory import Peak, parse_size, resident
 
@@ -60,7 +61,7 @@ def infer_command(
         free = limit - resident()
         if free <= 0:
             raise BadInput(f"--memory {memory}: the program alone takes {resident():,} bytes; more than that expected")
-        with Peak() as peak:
+        with Peak() as peak, alone(held := out.with_name(out.name + ".run")):
             graph = _graph(edges, n, undirected, out, free)
             try:
                 ran = infer(
@@ -69,6 +70,8 @@ def infer_command(
                 )  # fmt: skip
             finally:
                 graph.close()
+            shutil.rmtree(graph.folder, ignore_errors=True)
+            held.rmdir()
     except (ValueError, EOFError) as error:  # EOFError: a file that became shorter while it was read
         raise BadInput(str(error)) from error
     except OSError as error:
@@ -76,7 +79,6 @@ def infer_command(
             raise
         cure = "free some and run it again: it goes on after the last whole layer"
         raise BadInput(f"no space is left in {out.absolute().parent}; {cure}") from error
-    shutil.rmtree(graph.folder, ignore_errors=True)
     table = [
         {
             "layer": ran.resumed + i + 1, "seconds": one.seconds, "read_bytes": one.feature_bytes + one.edge_bytes,
@@ -86,8 +88,8 @@ def infer_command(
         for i, one in enumerate(ran.layers)
     ]  # fmt: skip
     facts = {"nodes": graph.n, "edges": graph.m, "layers": len(layers), "resumed_layers": ran.resumed}
-    held = {"limit_bytes": limit, "peak_bytes": peak.peak if peak.known else None}
-    return {"graph": facts, "memory": held, "table": table, "why": _why(out, limit, peak)}
+    memory_told = {"limit_bytes": limit, "peak_bytes": peak.peak if peak.known else None}
+    return {"graph": facts, "memory": memory_told, "table": table, "why": _why(out, limit, peak)}
 
 
 def _why(out: Path, limit: int, peak: Peak) -> str:
@@ -102,8 +104,9 @@ def _graph(edges: Path, n: int, undirected: bool, out: Path, memory: int) -> Dis
     """The edges in compressed rows beside the output: built once, and kept until the output is there."""
     folder = out.with_name(out.name + ".graph")
     stamp = folder / "of.txt"
-    facts = edges.stat()
-    made_from = f"{edges.resolve()} {facts.st_size} {facts.st_mtime_ns} {n} {undirected}"
+    files = sorted(one for one in edges.rglob("*") if one.is_file()) if edges.is_dir() else [edges]  # OGB's are folders
+    facts = [(str(one.resolve()), one.stat().st_size, one.stat().st_mtime_ns, one.stat().st_ctime_ns) for one in files]
+    made_from = f"{facts} {n} {undirected}"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == made_from:
         return DiskGraph(folder)
     graph = DiskGraph.build(folder, read_edges(edges, undirected), n, memory // 2)

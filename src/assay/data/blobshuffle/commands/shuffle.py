@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from assay.data.blobshuffle import files
 from assay.data.blobshuffle.jobs import repartition
@@ -30,10 +31,14 @@ SAMPLE = 256 << 20  # bytes of the input on which the designs are counted
 @click.option("--broker", default="", help="Who carries the notes: nats:// or redis://HOST:PORT.  [default: the store]")
 @click.option("--bootstrap", default="", help="A Kafka of yours that carries them: HOST:PORT.")
 @click.option("--blob", default="16Mi", show_default=True, help="Bytes of a blob, at most about.")
+@click.option(
+    "--bad", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
+    help="At a line or file that cannot be read: stop, or list it in OUT/bad.jsonl and go on, with exit code 1.",
+)  # fmt: skip
 @click.option("--costs/--no-costs", default=True, show_default=True, help="Count what each design would cost.")
 def command(
     sources: tuple[str, ...], key: str, parts: int, out: Path, store: str, broker: str, bootstrap: str, blob: str,
-    costs: bool,
+    bad: str, costs: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Bring all records of a key together: OUT/part-00000.jsonl, …, each file's records in their order.
 
@@ -48,18 +53,28 @@ def command(
     if broker and bootstrap:
         raise BadInput("one broker carries the notes: give --broker or --bootstrap")
     carrier, progress = f"kafka://{bootstrap}" if bootstrap else broker, click.get_current_context().obj
-    done = repartition(sources, key, out, parts=parts, store=store, design=design, broker=carrier, progress=progress)
+    wrong: list[dict[str, str]] = []
+    some = {"bad": lambda where, why: wrong.append({"bad": where + why})} if bad == "skip" else {}
+    done = repartition(
+        sources, key, out, parts=parts, store=store, design=design, broker=carrier, progress=progress, **some
+    )
+    if wrong:
+        with (out / "bad.jsonl").open("ab" if store else "wb") as file:
+            file.writelines(msgspec.json.encode(one) + b"\n" for one in wrong)
     most = max(done.partitions, default=0)
     facts = {
         "records": done.records, "bytes": done.bytes, "committed_before": done.before, "partitions": parts,
         "largest": most, "puts": done.ledger.requests("put"), "gets": done.ledger.requests("get"),
     }  # fmt: skip
-    answer: dict[str, Any] = {"shuffled": facts}
-    if costs and done.bytes:
+    answer: dict[str, Any] = {"shuffled": facts | {"bad": len(wrong) or None}, "fails": bool(wrong)}
+    if costs and done.bytes and not wrong:
         table = priced(sources, key, Placement(parts), size)
         answer |= {"table": table, "prices": {"are": LIST_PRICES.name, "as_of": LIST_PRICES.as_of}}
         return answer | {"why": _why(table, size, parts)}
-    return answer | {"why": f"{out} holds {sum(done.partitions):,} records in {parts} partitions."}
+    return answer | {
+        "why": f"{out} holds {sum(done.partitions):,} records in {parts} partitions."
+        + (f" {len(wrong):,} lines or files were left out: {out}/bad.jsonl." if wrong else "")
+    }
 
 
 def priced(sources: Sequence[str | Path], key: str, placement: Placement, size: int) -> list[dict[str, Any]]:

@@ -21,12 +21,18 @@ from assay.data.store.blocking import wait
 @click.option("--verify", type=click.Choice(VERIFY), help="What decides on candidates: shingles, or less.  [exact]")
 @click.option("--by", type=click.Choice(BY), help="Candidates from tables of bands, or from FOLD's graph.  [bands]")
 @click.option("--field", help="Where the text is in JSON lines and parquet.  [text, contents, content]")
+@click.option(
+    "--bad", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
+    help="At a row or file that cannot be read: stop, or list it in OUT/bad and go on, with exit code 1.",
+)  # fmt: skip
 @click.option("--lines", is_flag=True, help="Text files hold a document a line.")
 def command(
     inputs: tuple[Path, ...], out: Path, index: str, tau: float | None, verify: str | None, by: str | None,
-    field: str | None, lines: bool,
+    field: str | None, bad: str, lines: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """Keep the first of near-duplicates among the documents of IN: txt, jsonl, jsonl.gz, parquet, folders of them.
+    """Keep the first of near-duplicates among the documents of IN: txt, jsonl, csv, parquet, folders of them.
+
+    Files may be packed by gzip, bzip2, xz or zstd, and be UTF-16 where their first bytes say so.
 
     Two documents are near-duplicates if their word 5-grams have a Jaccard similarity of tau or more. Next week the same
     command goes on with new files: what is in the index is not read again. OUT/kept has the documents as they came,
@@ -39,11 +45,16 @@ def command(
         given.setdefault("by", "graph")
     settings = msgspec.structs.replace(USUAL, **given) if given else None
     progress = click.get_current_context().obj
-    done = wait(deduplicate(inputs, out, index, settings=settings, text_field=field, lines=lines, progress=progress))
+    done = wait(
+        deduplicate(
+            inputs, out, index, settings=settings, text_field=field, lines=lines, skip=bad == "skip", progress=progress
+        )
+    )
     gone = done.documents - done.kept
     facts = {
         "documents": done.documents, "kept": done.kept, "duplicates": gone,
-        "files_read_before": done.skipped_files or None,
+        "files_read_before": done.skipped_files or None, "files_without_text": done.without_text or None,
+        "bad": done.bad or None,
         "seconds": round(done.seconds, 1), "documents_per_second": round(done.documents / max(done.seconds, 1e-9)),
     }  # fmt: skip
     rows = [{"most copied": name, "copies": copies} for name, copies in done.families.most_common(5)]
@@ -52,4 +63,6 @@ def command(
     else:
         share = f"{gone / done.documents:.1%} were near-duplicates."
         why = f"{share} What stays is in {out}/kept, what went and of what it is a copy in {out}/duplicates."
-    return {"dedup": facts, **({"table": rows} if rows else {}), "why": why}
+    if done.bad:
+        why += f" {done.bad:,} rows or files could not be read and were left out: {out}/bad lists them."
+    return {"dedup": facts, **({"table": rows} if rows else {}), "why": why, "fails": bool(done.bad)}

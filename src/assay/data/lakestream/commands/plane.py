@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from assay.data.interface import StoreError
 from assay.data.lakestream.jobs import opened, produce, slices
 from assay.data.lakestream.pace import pace_named
+from assay.data.lakestream.plan import Plan
 from assay.data.lakestream.plane import GRACE, Plane
 from assay.data.lakestream.sources import Source, found, unpack
 from assay.data.store.address import open_store
@@ -36,18 +40,33 @@ def command() -> None:
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Slices to a batch.")
 @click.option("--part", default="1/1", show_default=True, help="This producer's share of the batches: 2/4, say.")
 @click.option("--pace", default="adaptive", show_default=True, help="adaptive, aimd, batch, or seconds.")
+@click.option(
+    "--bad", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
+    help="At a record or file that cannot be read: stop, or list it in STORE/bad and go on, with exit code 1.",
+)  # fmt: skip
 @click.option("--map", "convert", help="module:function or file.py:function, from a record's bytes to bytes.")
 def produce_files(
-    store: str, files: tuple[Path, ...], name: str, batch: int, ranks: int, part: str, pace: str, convert: str | None
-) -> dict[str, Any]:
+    store: str, files: tuple[Path, ...], name: str, batch: int, ranks: int, part: str, pace: str, bad: str,
+    convert: str | None,
+) -> dict[str, Any]:  # fmt: skip
     """Publish the records of FILES (lines, JSON lines, parquet; other files whole; folders) as batches in STORE.
 
-    Kill it whenever you like and run it again: every record is in exactly one step.
+    Kill it whenever you like and run it again: every record is in exactly one step, also where files grew, were renamed
+    or came between others meanwhile. A file belongs to one name, a share to one, too.
     """
     share, _, of = part.partition("/")
     if not (share.isdecimal() and of.isdecimal() and 1 <= int(share) <= int(of)):
         raise BadInput(f"'{part}' is no share; 2/4 for the second of four expected")
-    source = Source(found(files), batch, ranks, int(share) - 1, int(of), load(convert) if convert else bytes)
+    opened_store = open_store(store)
+    plan = Plan(opened_store, name)
+    paths = _outside(found(files), store)
+    shape = {"slices": ranks, "producers": int(of)}
+    plan.not_others(paths, opened(opened_store, **shape).manifest.state)
+    source = Source(paths, batch, ranks, int(share) - 1, int(of), load(convert) if convert else bytes, plan)
+    wrong: list[bytes] = []
+    if bad == "skip":
+        listed = lambda where, why: wrong.append(msgspec.json.encode({"bad": where + why}))  # noqa: E731
+        source = dataclasses.replace(source, bad=listed)
     progress = click.get_current_context().obj
     published = 0
 
@@ -58,8 +77,7 @@ def produce_files(
 
     ledger, began = Ledger(), time.perf_counter()
     done = produce(
-        Metered(open_store(store), ledger), name, source, slices=ranks, producers=int(of), pace=pace_named(pace),
-        seen=seen,
+        Metered(opened_store, ledger), name, source, pace=pace_named(pace), seen=seen, **shape
     )  # fmt: skip
     facts: dict[str, Any] = {
         "batches": published,
@@ -68,13 +86,28 @@ def produce_files(
         "started": done.epoch,
     }
     facts |= {"seconds": round(time.perf_counter() - began, 2)}
-    return {"published": facts, "store": _cost(ledger), "why": _published(published, done.epoch)}
+    why = _published(published, done.epoch)
+    if wrong:
+        key = f"bad/{name}-{done.epoch:06d}.jsonl"
+        wait(opened_store.put(key, b"\n".join(wrong) + b"\n"))
+        facts["bad"] = len(wrong)
+        why += f" {len(wrong)} records or files could not be read and were left out: {key} in {store} lists them."
+    return {"published": facts, "store": _cost(ledger), "why": why, "fails": bool(wrong)}
 
 
 def _published(batches: int, epoch: int) -> str:
     if batches:
         return f"{batches} batches became visible" + (f"; start {epoch} of this name." if epoch > 1 else ".")
-    return "Nothing to publish: no whole batch in these files, or all of them were visible already."
+    return "Nothing to publish: these files hold no record, or all of them are visible already."
+
+
+def _outside(files: list[Path], store: str) -> list[Path]:
+    """Without the plane's own objects, where it lies in a folder that is read."""
+    inside = Path(store).resolve()
+    kept = [path for path in files if "://" in store or not path.is_relative_to(inside)]
+    if not kept:
+        raise BadInput(f"all of these files are the plane's own: they lie in {store}")
+    return kept
 
 
 @command.command("consume", epilog="Example:  assay data plane consume run1 --rank 0 --world 2 --out rank0.jsonl")
@@ -114,10 +147,13 @@ def _written(out: Path | None) -> Iterator[Callable[[bytes], Any]]:
     if out is None:
         yield lambda data: None
         return
-    aside = out.with_name(f"{out.name}.part")
-    with aside.open("wb") as file:
-        yield file.write
-    aside.replace(out)
+    aside = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        with aside.open("wb") as file:
+            yield file.write
+        aside.replace(out)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 @command.command("serve", epilog="Example:  assay data plane serve run1 --once --grace 0")

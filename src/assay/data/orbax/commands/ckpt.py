@@ -1,4 +1,4 @@
-"""`assay data ckpt`: save, restore, inspect, compare and convert training states."""
+"""`assay data ckpt`: save, restore, inspect, compare, convert and verify training states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from assay.data.engine.segments import digest
-from assay.data.orbax import files
+from assay.data.orbax import files, verifying
 from assay.data.orbax.checkpointer import Checkpointer
 from assay.data.orbax.tree import Leaf, as_kind
 from assay.data.store.address import open_store
@@ -21,9 +21,9 @@ SHOWN = 40  # arrays that a table lists
 
 @click.group(epilog="Example:  assay data ckpt inspect examples/state.safetensors")
 def command() -> None:
-    """Training states: in a store of checkpoints, or in files of safetensors, npz, pt, Hugging Face and Orbax.
+    """Training states: in a store of checkpoints, or in files of safetensors, npz, pt, Hugging Face, DCP and Orbax.
 
-    A state is named by its file or folder, or by a store and a step: ckpts@1200; without @, the newest.
+    A state is named by its file or folder, or by a store and a step: ckpts@1200; without @, what was saved last.
     """
 
 
@@ -31,13 +31,14 @@ def command() -> None:
 @click.argument("state")
 @click.option("--store", required=True, help="A folder, or the address of a store: s3://bucket/run7.")
 @click.option("--step", type=click.IntRange(0), required=True, help="The step it is the state of.")
-@click.option("--keep", type=click.IntRange(1), help="Let all but so many of the newest go.")
+@click.option("--keep", type=click.IntRange(1), help="Let all but those saved last go, so many.")
 def save(state: str, store: str, step: int, keep: int | None) -> dict[str, Any]:
     """Save STATE as a checkpoint: durable and checked, or not at all."""
-    leaves, skeleton = files.renamed(files.read(state))
+    found = files.read(state)
+    leaves, skeleton = files.renamed(found)
     progress, total = click.get_current_context().obj, max(1, _size(leaves)["bytes"])
     ck = Checkpointer(Watched(open_store(store), lambda done: progress(min(done, total), total)), keep=keep)
-    wait(ck.inside.save(step, leaves, skeleton))
+    wait(ck.inside.save(step, leaves, skeleton, meta={files.META: found.beside} if found.beside else None))
     if keep is not None:
         wait(ck.inside.collect())
     return {
@@ -62,8 +63,8 @@ def restore(state: str, out: Path, only: tuple[str, ...]) -> dict[str, Any]:
 @click.argument("state")
 def inspect(state: str) -> dict[str, Any]:
     """What STATE consists of."""
-    place, _, step = state.partition("@")
-    if "://" in place or (Path(place) / "log").is_dir():
+    place, step = files.place_of(state)
+    if files.is_ours(place):
         ck = Checkpointer(place)
         table = ck.inspect(int(step) if step.isdecimal() else None)
         rows = [_row(a.path, a.dtype, a.shape, a.nbytes) for a in table.arrays]
@@ -73,7 +74,7 @@ def inspect(state: str) -> dict[str, Any]:
     else:
         leaves = files.read(state)
         rows = [_row(leaf.path, leaf.dtype, leaf.shape, len(leaf.views[0][1])) for leaf in leaves]
-        facts, listed = _size(leaves), {}
+        facts, listed = _size(leaves), _beside(leaves.beside)
     rows.sort(key=lambda row: -row["bytes"])
     more = (
         {"why": f"The largest {SHOWN} of {len(rows)} arrays; --json has the numbers of all."}
@@ -88,8 +89,8 @@ def inspect(state: str) -> dict[str, Any]:
 @click.argument("other")
 def diff(one: str, other: str) -> dict[str, Any]:
     """Which arrays of ONE and OTHER differ, and by how much."""
-    left = {leaf.path: leaf for leaf in files.read(one)}
-    right = {leaf.path: leaf for leaf in files.read(other)}
+    states = files.read(one), files.read(other)
+    left, right = ({leaf.path: leaf for leaf in state} for state in states)
     rows = [
         {"array": path, "is": "only in the first", "largest_difference": None} for path in left if path not in right
     ]
@@ -100,8 +101,21 @@ def diff(one: str, other: str) -> dict[str, Any]:
     same = len(set(left) & set(right)) - sum(
         row["is"] not in ("only in the first", "only in the second") for row in rows
     )
-    why = "They are the same." if not rows else f"{len(rows)} arrays differ."
-    return {"arrays": {"the_same": same, "different": len(rows)}, "table": rows[:SHOWN], "why": why}
+    beside = [{path: files.as_text(path, value) for path, value in state.beside.items()} for state in states]
+    values = [
+        {
+            "array": path,
+            "is": " and ".join(each.get(path, "nothing")[:40] for each in beside),
+            "largest_difference": None,
+        }
+        for path in sorted(beside[0] | beside[1])
+        if beside[0].get(path) != beside[1].get(path)
+    ]
+    said = [f"{len(rows)} arrays differ."] * bool(rows) + [f"{len(values)} values beside them differ."] * bool(values)
+    return {
+        "arrays": {"the_same": same, "different": len(rows)}, "table": [*rows, *values][:SHOWN],
+        "why": " ".join(said) or "They are the same.",
+    }  # fmt: skip
 
 
 @command.command(epilog="Example:  assay data ckpt convert examples/state.safetensors state.npz")
@@ -115,8 +129,39 @@ def convert(state: str, to: Path) -> dict[str, Any]:
     return {"written": _size(leaves) | {"to": str(to)}}
 
 
+@command.command(epilog="Example:  assay data ckpt verify examples/state.safetensors")
+@click.argument("state")
+@click.option(
+    "--manifest", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Of what was there once."
+)
+@click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="A manifest of what is there now.")
+def verify(state: str, manifest: Path | None, write: Path | None) -> dict[str, Any]:
+    """Which files of STATE are missing, cut or damaged, or not those of a manifest; which arrays it holds. Exit code 1.
+
+    STATE is a folder of Hugging Face, torch.distributed.checkpoint or Orbax, a file, or a store of ours; every byte is
+    read.
+    """
+    found = verifying.verify(state, manifest)
+    if write is not None and not found.wrong:
+        verifying.write_manifest(write, state)
+    table = [{"file": one.file, "is": one.what, "arrays": one.arrays} for one in found.wrong]
+    rows = table or [_row(*row) for row in found.arrays]
+    more = f" The first {SHOWN} of {len(rows)} rows are shown." if len(rows) > SHOWN else ""
+    unread = f" {found.unread}" if found.unread else ""
+    why = f"{len(table)} files or arrays are wrong." if table else "Everything is there, and whole."
+    facts = {"kind": found.kind, "files": found.files, "arrays": len(found.arrays), "wrong": len(table)}
+    return {state: facts, "table": rows[:SHOWN], "why": why + unread + more, "fails": bool(table)}
+
+
 def _size(leaves: list[Leaf]) -> dict[str, Any]:
     return {"arrays": len(leaves), "bytes": sum(len(leaf.views[0][1]) for leaf in leaves)}
+
+
+def _beside(values: dict[str, Any]) -> dict[str, Any]:
+    """What is no array, as facts."""
+    return (
+        {"beside": {path: files.as_text(path, value) for path, value in list(values.items())[:SHOWN]}} if values else {}
+    )
 
 
 def _row(path: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from assay.data.safecloud.grants import FOREVER, from_text
 from assay.data.safecloud.vault import MODES, Vault, read_granted
 from assay.data.store.address import open_store
 from assay.record.errors import BadInput
+from assay.record.store import write_whole
 
 store_option = click.option("--store", "url", required=True, help="file:///folder, s3://bucket/folder, …")
 key_option = click.option(
@@ -83,7 +84,7 @@ def put(files: tuple[Path, ...], url: str, key_file: Path, mode: str) -> dict[st
 def get(path: str, url: str, key_file: Path, out: Path, span: str | None) -> dict[str, Any]:
     """Decrypt PATH from the store into a file."""
     content = _with_vault(url, key_file, lambda vault: vault.get(path, _span(span)))
-    out.write_bytes(content)
+    _write(out, content)
     return {"vault": {"bytes": len(content), "written": str(out)}}
 
 
@@ -131,7 +132,7 @@ def grant(
     facts = {"nodes": len(capability.grants), "bytes": len(text), "written": out and str(out)}
     if out is None:
         return {"grant": facts, "why": text}
-    out.write_text(text + "\n")
+    _write(out, f"{text}\n".encode())
     return {"grant": facts, "why": "Whoever has this file reads that span: send it as you would send a password."}
 
 
@@ -142,7 +143,7 @@ def grant(
 def opened(capability: Path, url: str, out: Path) -> dict[str, Any]:
     """Read what CAPABILITY opens; no key needed."""
     content = asyncio.run(read_granted(open_store(url), from_text(capability.read_bytes())))
-    out.write_bytes(content)
+    _write(out, content)
     return {"grant": {"bytes": len(content), "written": str(out)}}
 
 
@@ -191,6 +192,14 @@ def mapped(file: BinaryIO) -> Iterator[memoryview]:
     finally:
         with suppress(BufferError):  # where something went wrong, its trace still holds parts, and lets them go later
             content.close()
+
+
+def _write(out: Path, content: bytes) -> None:
+    """Whole or not at all; what is no file, a terminal or a pipe, is written to as it is."""
+    if out.exists() and not out.is_file():
+        out.write_bytes(content)
+    else:
+        write_whole(out, content)
 
 
 def _span(text: str | None) -> Span | None:

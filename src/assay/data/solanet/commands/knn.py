@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from assay.data.solanet.rank import ALL_PAIRS, METRICS, TREE, Effort, load
 from assay.data.solanet.trials import spent
 from assay.data.vectors.files import read_vectors
 from assay.record.errors import BadInput, StudyFailed
+from assay.record.store import write_whole
 from assay.sim.random import stream
 from assay.sim.ranks import RankFailed
 
@@ -90,4 +92,6 @@ def _recall(graph: Knn, vectors: Path, metric: str, seed: int) -> float:
 def _write_edges(graph: Knn, out: str) -> None:
     if "://" in out and not out.startswith("file://"):
         raise BadInput("--edges writes a file; take edge_index() in Python where --out is a store")
-    np.save(Path(out.removeprefix("file://")) / "edge_index.npy", graph.edge_index())
+    held = io.BytesIO()
+    np.save(held, graph.edge_index())
+    write_whole(Path(out.removeprefix("file://")) / "edge_index.npy", held.getvalue())

@@ -13,7 +13,7 @@ from assay.training.recover import join
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-job = join(model, batch=6)  # microbatches a step, whoever is alive
+job = join(model, batch=6, optimizer=optimizer)  # microbatches a step, whoever is alive
 
 for step in range(10):
     for one in job.step():  # which of them this replica computes; grows when another one dies

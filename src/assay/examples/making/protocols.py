@@ -119,7 +119,7 @@ def history_lines(random: Random) -> str:
 @makes("broadcast.ta")
 def broadcast(_: Random) -> bytes:
     """A threshold automaton: one of those that come with assay."""
-    library = Path(__file__).parents[2] / "src" / "assay" / "protocols" / "taco" / "library"
+    library = Path(__file__).resolve().parents[2] / "protocols" / "taco" / "library"
     return (library / "broadcast.ta").read_bytes()
 
 
