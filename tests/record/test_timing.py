@@ -47,6 +47,26 @@ def test_to_a_process_that_is_not_nice_what_nice_ones_compute_is_free(
     assert found is not None and found[:2] == (idle, 11.0 - idle)
 
 
+def test_a_process_spends_what_all_spend_that_descend_from_it_and_what_the_ended_left_it(tmp_path: Path) -> None:
+    def lives(pid: int, parent: int, own: int, ended: int, name: str = "python") -> None:
+        (tmp_path / str(pid)).mkdir(exist_ok=True)
+        fields = ["S", parent, *[0] * 9, own, 0, ended, 0]
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) {' '.join(map(str, fields))} 20 0\n")
+
+    second = timing.os.sysconf("SC_CLK_TCK")
+    lives(1, 0, 7 * second, 9 * second)
+    lives(50, 1, 2 * second, 1 * second)
+    lives(40, 50, 4 * second, 0, "a fork) server (R 1")  # numbers come round again: a child's may be lower
+    lives(60, 40, 8 * second, 16 * second)
+    lives(70, 1, 5 * second, 0)
+    (tmp_path / "80").mkdir()  # it ended while we looked
+    assert timing.tree_seconds(50, tmp_path) == 3 + 4 + 24
+    (tmp_path / "60" / "stat").unlink()
+    lives(40, 50, 4 * second, 24 * second, "a fork) server (R 1")
+    assert timing.tree_seconds(50, tmp_path) == 3 + 4 + 24, "it ended, and nothing is lost or counted twice"
+    assert timing.tree_seconds(99, tmp_path) == 0
+
+
 def test_where_the_system_does_not_count_nobody_is_called_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert timing._processors(tmp_path / "stat") is None
     monkeypatch.setattr(timing, "_processors", lambda: None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 from assay.record.errors import BadInput
@@ -29,6 +30,14 @@ async def die_once(argument: bytes, context: Context) -> bytes:
 async def allocate(argument: bytes, context: Context) -> bytes:
     """Holds as many bytes as it is told."""
     return str(len(bytearray(int(argument)))).encode()
+
+
+async def compute(argument: bytes, context: Context) -> bytes:
+    """Computes for so many seconds of its processor; tells what this instance has spent in all."""
+    end = time.process_time() + float(argument)
+    while time.process_time() < end:
+        pass
+    return repr(time.process_time()).encode()
 
 
 async def fail(argument: bytes, context: Context) -> bytes:

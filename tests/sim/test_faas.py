@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from assay.record.errors import BadInput
+from assay.record.timing import tree_seconds
 from assay.sim.clock import VirtualClock, run_virtual
 from assay.sim.faas import MB, Bill, CallFailed, Context, Modelled, OutOfMemory, Processes
 from tests.sim import faas_handlers
@@ -104,6 +106,25 @@ def test_a_function_that_takes_too_long_is_ended() -> None:
 
     _, bill = on("wait", use, limit=0.05, retries=1)
     assert bill.retried == 1
+
+
+@pytest.mark.parametrize("imports", [(), (MODULE,)])
+def test_what_functions_compute_is_our_own_work_also_while_they_are_kept(imports: tuple[str, ...]) -> None:
+    """Else a gauge takes an idle machine for a busy one."""
+
+    async def main() -> tuple[float, ...]:
+        async with Processes(f"{MODULE}:compute", slots=2, imports=imports) as platform:
+            first = float(await platform.call(b"0.1", pin="a")) + float(await platform.call(b"0.1", pin="b"))
+            kept = tree_seconds(os.getpid())
+            platform.release()
+            return first, kept, float(await platform.call(b"0.1"))
+
+    before = tree_seconds(os.getpid())
+    first, kept, again = asyncio.run(main())
+    ticks = 4 / os.sysconf("SC_CLK_TCK")  # two processes, each in user's and in the system's name
+    if Path("/proc/stat").exists():
+        assert kept - before >= first - ticks
+        assert tree_seconds(os.getpid()) - kept >= 0.1 - ticks, f"it ended, and all of {again} s stay counted"
 
 
 def test_a_platform_without_slots_is_refused() -> None:

@@ -71,26 +71,12 @@ def granted(seconds: float = 0.02) -> float:
     return (time.thread_time() - own) / passed
 
 
-_credit = 0.0  # processor seconds of processes that worked for this one and are not its children
-_working: list[Callable[[], float]] = []  # what others that still do have spent
-
-
-def credited(seconds: float) -> None:
-    """Count what a process spent that works for this one and that another one started: ranks of a fork server, say."""
-    global _credit  # as the system's own count of children is
-    _credit += seconds
-
-
-def credited_by(spent: Callable[[], float]) -> None:
-    """Count from now on what some process spends that works for this one; asked for its seconds so far."""
-    _working.append(spent)
-
-
 class Gauge:
     """How many processors others left free while something was timed, as the system counts; infinite where it does not.
 
-    Children count as one's own once they have been waited for, and so does what was `credited`. Who is nice yields to
-    who is not: to a process that is not nice itself, what nice ones compute is as good as free.
+    What descends from this process is its own work, whoever started it: a pool's workers, a fork server and those it
+    forked, alive or ended. Who is nice yields to who is not: to a process that is not nice itself, what nice ones
+    compute is as good as free.
 
     >>> with Gauge() as gauge:
     ...     _ = sum(range(1000))
@@ -115,15 +101,38 @@ class Gauge:
 
 
 def _processors(stat: Path = Path("/proc/stat")) -> tuple[float, float, float] | None:
-    """Seconds that all processors were idle, that they were busy, and what of that was this process's."""
+    """Seconds that all processors were idle, that they were busy, and what of that was this process's tree's."""
     try:
         ticks = [int(word) for word in stat.read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):
         return None
     idle, second = sum(ticks[3:5]) + (ticks[1] if os.nice(0) <= 0 else 0), os.sysconf("SC_CLK_TCK")
-    spent = os.times()
-    own = sum(spent[:4]) + _credit + sum(each() for each in _working)
-    return idle / second, (sum(ticks) - idle) / second, own
+    return idle / second, (sum(ticks) - idle) / second, tree_seconds(os.getpid())
+
+
+def tree_seconds(pid: int, proc: Path = Path("/proc")) -> float:
+    """Processor seconds of a process, of those it waited for, and of all that live and descend from it.
+
+    The system hands what a process spent to its parent where that waits for it, and a fork server waits for all that it
+    forks: nothing is lost when one ends, and nobody has to tell. Zero where the system does not say.
+
+    >>> tree_seconds(os.getpid()) >= 0.0
+    True
+    """
+    spent: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for path in proc.glob("[0-9]*"):
+        try:
+            words = (path / "stat").read_bytes().rpartition(b")")[2].split()  # the name before may hold anything
+            parent, spent[int(path.name)] = int(words[1]), sum(map(int, words[11:15]))
+        except (OSError, ValueError, IndexError):  # it has ended
+            continue
+        children.setdefault(parent, []).append(int(path.name))
+    ticks, found = 0, [pid]
+    while found:
+        ticks += spent.get(one := found.pop(), 0)
+        found += children.get(one, [])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def calm(table: pl.DataFrame, cores: float = 2.0) -> None:

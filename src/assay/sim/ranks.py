@@ -21,19 +21,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from assay.record.timing import credited, credited_by
 
 # Read when a library is imported, which may be before a rank exists: one computing thread, and no word of torch's
 # recorders on standard error.
@@ -90,16 +86,6 @@ def prepare(imports: Sequence[str]) -> None:
         multiprocessing.get_context("forkserver").set_forkserver_preload(list(imports))
         with environment():
             forkserver.ensure_running()
-        _count_server()
-
-
-@cache
-def _count_server() -> None:
-    """What the process spends that ranks are forked from is this one's work: it loads what they import."""
-    from multiprocessing import forkserver  # not everywhere
-
-    server = getattr(forkserver, "_forkserver", None)
-    credited_by(lambda: _processor_seconds(getattr(server, "_forkserver_pid", None) or 0))
 
 
 def _forks() -> bool:
@@ -134,14 +120,12 @@ class Ranks:
         self._processes: list[Any] = []
         self._answers: list[Connection] = []
         self._barrier: Any = None
-        self._forked = bool(self._imports) and _forks()
-        self._spent: dict[int, float] = {}  # processor seconds of ranks, as far as they told
 
     def __enter__(self) -> Ranks:
-        context: Any = multiprocessing.get_context("forkserver" if self._forked else "spawn")
-        if self._forked:
+        forked = bool(self._imports) and _forks()
+        context: Any = multiprocessing.get_context("forkserver" if forked else "spawn")
+        if forked:
             context.set_forkserver_preload(self._imports)  # heeded by the first ranks of this process
-            _count_server()
         try:
             for name, values in self._given.items():
                 block = SharedMemory(create=True, size=max(1, values.nbytes))
@@ -169,18 +153,9 @@ class Ranks:
         self._end()
 
     def _end(self) -> None:
-        for index, process in enumerate(self._processes):
+        for process in self._processes:
             if process.is_alive():
-                if index not in self._spent and (spent := _processor_seconds(process.pid)):
-                    self._spent[index] = spent
                 process.kill()  # SIGKILL also ends a stopped process
-        if self._forked:  # children of another process: the system does not count them as ours
-            for index, answer in enumerate(self._answers):
-                with suppress(EOFError, OSError):
-                    if index not in self._spent and answer.poll():
-                        self._spent[index] = answer.recv()[2]
-            credited(sum(self._spent.values()))
-            self._spent.clear()
         for process in self._processes:
             process.join()
         for answer in self._answers:
@@ -211,7 +186,7 @@ class Ranks:
             for connection in ready:
                 index = waiting[connection]  # type: ignore[index]
                 try:
-                    failed, value, self._spent[index] = self._answers[index].recv()
+                    failed, value = self._answers[index].recv()
                 except (EOFError, OSError):  # before its answer, or within it
                     self._processes[index].join()
                     raise RankFailed(f"rank {index} died with code {self._processes[index].exitcode}") from None
@@ -236,7 +211,7 @@ class Ranks:
             for connection in ready:
                 index = waiting.pop(connection)
                 try:
-                    failed, value, self._spent[index] = self._answers[index].recv()
+                    failed, value = self._answers[index].recv()
                 except (EOFError, OSError):  # before its answer, or within it
                     if gone:
                         gone(index)
@@ -262,7 +237,7 @@ class Ranks:
         """Why a rank is gone: what it raised, or the code it ended with."""
         try:
             if self._answers[index].poll():
-                failed, value, self._spent[index] = self._answers[index].recv()
+                failed, value = self._answers[index].recv()
                 return str(value) if failed else "it had finished"
         except (EOFError, OSError):
             pass  # it left no word
@@ -283,14 +258,5 @@ def _work(rank: Rank, answer: Connection, target: Callable[..., Any], arguments:
         result = False, target(rank, *arguments)
     except Exception as error:
         result = True, f"{type(error).__name__}: {error}"
-    answer.send((*result, time.process_time()))
+    answer.send(result)
     answer.close()
-
-
-def _processor_seconds(pid: int) -> float:
-    """What a running process has spent; nothing where the system does not tell."""
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0.0
