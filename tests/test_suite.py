@@ -90,10 +90,22 @@ def test_the_last_line_names_what_failed() -> None:
     fine, dear = Cost("tests/sim/test_x.py", 1.0, tests=3), Cost("tests/live/test_y.py", 61.0, tests=2)
     assert suite.verdict([fine], True) == "3 tests passed"
     assert suite.verdict([fine, Cost("tests/live/test_z.py", 1.0, failed=2)], False) == "failed: live (2)"
-    assert "tests/live/test_y.py (61 s)" in suite.verdict([fine, dear], True)
-    assert suite.too_dear([fine, dear]) == [dear]
-    assert "papers over 8 s: none" in suite.summary([fine, dear])
-    assert suite.too_dear([fine, replace(dear, pace=1.1)]) == []  # a slow machine is no dear test
+    assert suite.verdict([fine, dear], True) == "5 tests passed"
+
+
+def test_a_dear_file_is_named_and_fails_nothing() -> None:
+    fine, dear = Cost("tests/sim/test_x.py", 1.0), Cost("tests/live/test_y.py", 61.0)
+    assert {"files over 60 s: tests/live/test_y.py 61", "papers over 8 s: none"} <= set(suite.summary([dear, fine]))
+    assert "files over 60 s: none" in suite.summary([replace(dear, pace=1.1), fine])  # a slow machine is no dear test
+    assert "papers over 8 s: coral 9" in suite.summary([Cost("tests/serving/test_coral.py", 9.0)])
+
+
+def test_a_file_far_beyond_what_a_slow_machine_takes_fails_the_run() -> None:
+    lost = Cost("tests/live/test_y.py", 181.0, tests=1)
+    assert suite.over([lost], suite.RUNAWAY * suite.MOST) == [lost]
+    assert suite.verdict([lost], True) == "ran away, over 180 s of processor time: tests/live/test_y.py (181 s)"
+    assert suite.verdict([replace(lost, seconds=179.0)], True) == "1 tests passed"
+    assert suite.verdict([replace(lost, pace=1.1)], True) == "1 tests passed"
 
 
 def test_after_a_dear_test_the_ledger_knows_the_machines_pace(tmp_path: Path) -> None:
