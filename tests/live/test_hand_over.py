@@ -12,6 +12,7 @@ pytest.importorskip("uvloop")
 from assay.live.serve import Running
 from assay.live.server import JSON, Exchange
 from tests.live.fake_engines import FakeEngine, ask, balanced, chat, run, settings, until
+from tests.live.test_poison import RARELY, Frail
 
 CHAT = "/v1/chat/completions"
 LONG = "the same beginning " * 60
@@ -281,6 +282,26 @@ def test_where_sglang_s_second_half_fails_a_new_room_is_taken_and_where_the_clie
             await until(lambda: any(e.aboard for e in running.gateway.fleet.engines[2:]))
             assert len(running.gateway.companions) == 1
             asking.cancel()
+            await until(lambda: balanced(running) and not running.gateway.companions)
+        for engine in made:
+            await engine.stop()
+
+    run(test())
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_where_the_last_engine_that_computes_prompts_is_spared_one_that_answers_does_both(kind):
+    async def test():
+        made = await four() if kind == "vllm" else (await pairs())[1]
+        first, second = made[:2]
+        first.behave = lambda exchange: Frail.die(first)
+        told = (shared if kind == "vllm" else roles)(made, policy="round-robin", spare_last=True, **RARELY)
+        async with Running(settings(made, **told)) as running:
+            await until(lambda: all(e.state == "up" for e in running.gateway.fleet.engines))
+            status, fields, _ = await ask(running.port, "POST", CHAT, chat())
+            assert status == 200 and fields["x-assay-engine"].startswith("d") and "x-assay-prefill" not in fields
+            assert first.dead and not second.asked
+            assert (await ask(running.port, "POST", CHAT, chat("new")))[1]["x-assay-prefill"] == "p1"
             await until(lambda: balanced(running) and not running.gateway.companions)
         for engine in made:
             await engine.stop()

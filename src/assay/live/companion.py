@@ -82,12 +82,17 @@ class Companion:
         if stale:
             self._upstream = self.engine.pool.ask(self, self._message, True)
             return
-        if self._status == 0 or self._status >= 500:
+        lost, spares = self._status == 0, gateway.settings.spare_last
+        if lost or self._status >= 500:
             relay.blame(self.engine, why)
-        relay.lost += self._status == 0
-        self._fail(why)
-        if self._status == 0:
-            gateway.roster.look(self.engine)
+            look = gateway.roster.look(self.engine) if lost or spares else None
+            if look is not None and spares:
+                look.add_done_callback(lambda _: self._lost(why, lost))
+                return
+        if lost:
+            self._lost(why)
+        else:
+            self._fail(why)
 
     def _fail(self, why: str) -> None:
         relay = self._relay
@@ -102,8 +107,9 @@ class Companion:
             upstream.drop()
         self._relay.gateway.later(self._lost, why)
 
-    def _lost(self, why: str) -> None:
-        self._relay.lost += self in self._relay.gateway.companions
+    def _lost(self, why: str, lost: bool = True) -> None:
+        if self in self._relay.gateway.companions:
+            self._relay.bereave(self.engine, lost)
         self._fail(why)
 
     def drop(self) -> None:

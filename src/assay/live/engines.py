@@ -54,6 +54,7 @@ class Engine:
     retry: float = float("-inf")  # when a broken circuit is tried again
     added: float = float("-inf")  # since when it is here
     answered: bool = False  # at least once: before that it may still be starting
+    well: bool = True  # as its last health check said
     family: str = ""
     role: str = ""  # prefill: it computes prompts for others; decode: it takes them over
     bootstrap: int = 0  # of SGLang: the port where a decoding engine fetches the prompts that this one computes
@@ -85,6 +86,11 @@ class Engine:
     def open(self) -> bool:
         """Whether it may be given one more."""
         return self.state == UP and self.aboard < self.room
+
+    @property
+    def dead(self) -> bool:
+        """Whether it is known to be: nobody listens, or its health fails."""
+        return self.state != UP or not self.well
 
 
 class LiveFleet(Fleet):

@@ -331,7 +331,8 @@ class Gateway:
         """A request that engines failed with is not what this one fails with, or has left it: the next may come."""
         if relay in engine.doubted:
             engine.doubted.discard(relay)
-            self.later(self.placing.room, engine)
+            # Where the last one is spared, others wait for one that has nothing of the kind.
+            self.later(self.placing.room, None if self.settings.spare_last else engine)
 
     def suspect(self, engine: Engine, why: str, trial: bool = True) -> None:
         """An engine failed what another one answered, or its health; enough of that in a row breaks its circuit.
@@ -355,9 +356,9 @@ class Gateway:
         if not engine.pool.refused or engine.state != UP:
             self.suspect(engine, why, trial)
             return
-        engine.trial = False
+        engine.trial = engine.well = False
         self.mark_down(engine, why)
-        self._abandon(engine, why, lambda relay: self.placing.able(relay) or bool(relay.names))
+        self._abandon(engine, why, lambda relay: self.placing.able(relay, True) or bool(relay.names))
 
     def mark_down(self, engine: Engine, why: str) -> None:
         """Send nothing more to an engine, count on nothing in its cache."""

@@ -144,7 +144,7 @@ class Placing:
     def lane(self, relay: Relay) -> Hashable:
         """What all requests have in common that the same engines can take."""
         lane = self._lane(relay)
-        return (lane, relay.failed, relay.lost > 0) if relay.failed or relay.lost else lane
+        return (lane, relay.failed, relay.lost > 0, relay.bereft) if relay.failed or relay.lost else lane
 
     def _lane(self, relay: Relay) -> Lane:
         """The engines that can take it: of all models that may answer it, where they stand in for each other."""
@@ -158,23 +158,49 @@ class Placing:
         """Whether it goes to the next of its models where the first is full."""
         return relay.full == "overflow" and relay.keeper is None and not relay.stage and not self.batch
 
-    def able(self, relay: Relay) -> bool:
-        """Whether there is an engine that could take it, now or when others are done."""
+    def able(self, relay: Relay, bereft: bool = False) -> bool:
+        """Whether there is an engine that could take it, now or when others are done; if its own were dead, too."""
         lane = self._lane(relay)
-        return any(e.state == UP and e in lane and e not in relay.failed for e in self._fleet.engines)
+        able = (e for e in self._fleet.engines if e.state == UP and e in lane and e not in relay.failed)
+        return any(self._may(relay, e, bereft) for e in able)
+
+    def spares(self, relay: Relay, bereft: bool = False) -> bool:
+        """Whether it must not be sent to the last engine of a model that is up: one died while it had it."""
+        return self._gateway.settings.spare_last and (relay.bereft or bereft)
+
+    def _may(self, relay: Relay, engine: Engine, bereft: bool = False) -> bool:
+        """Whether it may be sent to an engine at all."""
+        return not self.spares(relay, bereft) or (not engine.dead and bool(self._others(engine)))
+
+    def _others(self, engine: Engine) -> list[Engine]:
+        """Who lives and can answer whatever an engine can: without any of them it is the last of some model."""
+        mine = set(engine.models)
+        alike = [e for e in self._fleet.engines if e is not engine and not e.dead and e.role == engine.role]
+        return [e for e in alike if not e.models or mine <= set(e.models)]
+
+    def _trusted(self, relay: Relay, engine: Engine) -> bool:
+        """Whether an engine may have it now, since others failed with it.
+
+        What kills an engine is to be told from what was there when it died: so they come one by one. Where the last one
+        is spared, another one stays that has none of them: two may be more than their engines can bear.
+        """
+        if len(engine.doubted) >= engine.trust or not self._may(relay, engine):
+            return False
+        return not self.spares(relay) or any(not e.doubted for e in self._others(engine))
 
     def another(self, relay: Relay) -> bool:
         """Whether there is an engine that could take it now and was not tried."""
         lane = self._lane(relay)
         whole = self.lanes.of(relay.request.model) if relay.stage else lane
         tried = {*relay.failed, relay.engine}
-        return any(e.open and (e in lane or e in whole) and e not in tried for e in self._fleet.engines)
+        left = (e for e in self._fleet.engines if e.open and (e in lane or e in whole) and e not in tried)
+        return any(self._may(relay, e) for e in left)
 
     def stage(self, relay: Relay) -> str:
         """What a request begins with: its prompt on an engine of its own, where there are engines for both."""
         if relay.endpoint not in _HANDED_OVER:
             return ""
-        up = [e for e in self._fleet.engines if e.state == UP and e not in relay.failed]
+        up = [e for e in self._fleet.engines if e.state == UP and e not in relay.failed and self._may(relay, e)]
         lanes = [self.lanes.of(relay.request.model, stage) for stage in ("prefill", "decode")]
         return "prefill" if all(any(e in lane for e in up) for lane in lanes) else ""
 
@@ -246,8 +272,8 @@ class Placing:
         if served is None and not relay.failed and not relay.lost and _all_open(engines):
             return None
         mask = np.array([e.open and e not in relay.failed for e in engines], np.bool_)
-        if relay.lost:  # what kills an engine is to be told from what was there when it died: so they come one by one
-            mask &= [len(e.doubted) < e.trust for e in engines]
+        if relay.lost:
+            mask &= [self._trusted(relay, e) for e in engines]
         return mask if served is None else mask & served
 
     def _least(self, mask: NDArray[np.bool_] | None) -> int:
@@ -344,7 +370,7 @@ class Placing:
                 self.complain(IndexError(f"it chose {i}"), request)
                 i = None
             engine = fleet.engines[fleet.argmin(fleet.batch_size) if i is None else int(i)]
-            trusted = not pool[0].lost or len(engine.doubted) < engine.trust
+            trusted = not pool[0].lost or self._trusted(pool[0], engine)
             if relay is not None and engine.open and trusted:  # it may be full by now
                 del self.held[request.id]
                 self._send(relay, engine.number, fleet.now)
@@ -379,7 +405,7 @@ class Placing:
 
 def _usable(key: Hashable, engine: Engine) -> bool:
     """Whether an engine can take the requests of a lane."""
-    lane, failed, _ = key if isinstance(key, tuple) else (key, (), False)
+    lane, failed, *_ = key if isinstance(key, tuple) else (key, ())
     assert isinstance(lane, Lane)
     return engine in lane and engine not in failed
 

@@ -9,6 +9,7 @@ error event, between two events.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from assay.live import api, kept
 from assay.live.asking import message
 from assay.live.companion import Companion, room
-from assay.live.engines import NO_PATH, UP, Engine
+from assay.live.engines import NO_PATH, Engine
 from assay.live.http1 import CHUNKED, UNTIL_CLOSE, ResponseHead
 from assay.live.large import Short
 from assay.live.quotas import Purse
@@ -49,11 +50,11 @@ class Relay:
 
     __slots__ = (
         "_early", "_ended", "_fault", "_final", "_held", "_kv", "_most", "_named", "_pieces", "_tail", "_torn",
-        "announced", "arm", "arrival", "asked", "called", "companion", "cost", "deadline", "due", "endpoint", "engine",
-        "error", "exchange", "failed", "first", "full", "gateway", "head", "keeper", "key", "known", "last", "load",
-        "lost", "matched", "method", "name", "names", "new", "own", "paid", "path", "placed", "prefilled", "purse",
-        "reference", "request", "sent", "short", "stage", "status", "streaming", "stumbled", "tenant", "tokens",
-        "transfer", "tries", "upstream", "usage", "wanted",
+        "announced", "arm", "arrival", "asked", "bereft", "called", "companion", "cost", "deadline", "due", "endpoint",
+        "engine", "error", "exchange", "failed", "first", "full", "gateway", "head", "keeper", "key", "known", "last",
+        "load", "lost", "matched", "method", "name", "names", "new", "own", "paid", "path", "placed", "prefilled",
+        "purse", "reference", "request", "sent", "short", "stage", "status", "streaming", "stumbled", "tenant",
+        "tokens", "transfer", "tries", "upstream", "usage", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +96,7 @@ class Relay:
         self.failed = NOBODY  # engines that did not answer it
         self.stumbled: Mapping[Engine, tuple[str, int]] = _NO_REASON  # of them those that had it, and what became of it
         self.lost = 0  # how many died, hung up or fell silent while they had it
+        self.bereft = False  # one of them is known to have died
         self.tries = 0
         self.sent: float | None = None  # when the first engine was asked
         self.placed = now  # when the present one was
@@ -192,7 +194,12 @@ class Relay:
         if status != FULL and self.engine is not None:
             self.blame(self.engine, why)
         self._drop_upstream()
-        self.retry(why)
+        engine, gateway = self.engine, self.gateway
+        look = gateway.roster.look(engine) if status != FULL and gateway.settings.spare_last else None
+        if look is None:
+            self.retry(why)
+        else:  # some say so before they die
+            look.add_done_callback(lambda _: self._leave(engine, why, False))
 
     def blame(self, engine: Engine, why: str) -> None:
         """An engine failed it; whether that is the engine's fault shows when another one answers it."""
@@ -410,14 +417,21 @@ class Relay:
         look = self.gateway.roster.look(engine)  # whether it is dead: of one that lives nothing else is taken away
         if self.exchange.started:
             self.give_up(502, f"the engine failed in the middle of its answer: {why}")
-        elif self.stage == "prefill" and look is not None:
+        elif look is not None and (self.stage == "prefill" or self.gateway.settings.spare_last):
             # It was not asked what the client asked: one that lives may have failed with the hand-over itself.
-            look.add_done_callback(lambda _: self._leave(engine, why, engine.state != UP))
+            lost = self.stage != "prefill"
+            look.add_done_callback(lambda _: self._leave(engine, why, lost))
         else:
-            self.retry(why, lost=True)
+            self._leave(engine, why)
 
-    def retry(self, why: str, lost: bool = False) -> None:
-        """Ask another engine: the client has seen nothing yet. `lost`: this one failed with the request aboard."""
+    def bereave(self, engine: Engine, lost: bool) -> None:
+        """An engine failed with it aboard (`lost`), or died."""
+        died = engine.dead
+        self.bereft |= died
+        self.lost += lost or died
+
+    def retry(self, why: str) -> None:
+        """Ask another engine: the client has seen nothing yet."""
         engine = self.engine
         if self.exchange.done or engine is None:
             return
@@ -425,7 +439,6 @@ class Relay:
         self._drop_companion()
         self._off(engine)
         self.failed |= {engine}
-        self.lost += lost
         self._forget()
         placing = self.gateway.placing
         if self.stage == "decode" or (self.stage and not placing.able(self)):
@@ -442,7 +455,7 @@ class Relay:
                 self.failed = failed
                 if placing.able(self):
                     break
-        if self.tries < self.gateway.settings.attempts and placing.able(self):
+        if self._asks_again():
             self.gateway.counters.retries += 1
             placing.admit(self, again=True)
         elif placing.starting(self) and not placing.able(self):  # nobody is up yet, and somebody may be soon
@@ -450,7 +463,7 @@ class Relay:
             self.tries = 0
             placing.admit(self, again=True)
         else:
-            self.give_up(502, f"the engine failed, and there is no other to ask: {why}")
+            self._nobody_left(why)
         placing.room(engine)  # that it left
 
     def anew(self, why: str) -> None:
@@ -465,11 +478,11 @@ class Relay:
             self._forget()
         placing.left(self)
         self.stage, self.transfer, self.prefilled = placing.stage(self), None, ""
-        if self.lost < LOST and self.tries < self.gateway.settings.attempts and placing.able(self):
+        if self.lost < LOST and self._asks_again():
             self.gateway.counters.retries += 1
             placing.admit(self, again=True)
         else:
-            self.give_up(502, f"the engine failed, and there is no other to ask: {why}")
+            self._nobody_left(why)
         placing.room(engine)
 
     def abandon(self, why: str) -> None:
@@ -477,10 +490,20 @@ class Relay:
         self._drop_upstream()
         self.gateway.later(self._leave, self.engine, why)
 
-    def _leave(self, engine: Engine, why: str, lost: bool = True) -> None:
+    def _leave(self, engine: Engine | None, why: str, lost: bool = True) -> None:
         """Off the engine that it was on when that went down, unless something else took it off meanwhile."""
-        if self.engine is engine:
-            self.retry(why, lost)
+        if engine is not None and self.engine is engine:
+            self.bereave(engine, lost)
+            self.retry(why)
+
+    def _nobody_left(self, why: str) -> None:
+        more = NO_RETRY if self.gateway.placing.spares(self) else ()
+        self.give_up(502, f"the engine failed, and there is no other to ask: {why}", more)
+
+    def _asks_again(self) -> bool:
+        """Whether there is somebody left to ask, or is worth waiting for."""
+        placing = self.gateway.placing
+        return self.tries < self.gateway.settings.attempts and (placing.able(self) or placing.spares(self))
 
     def _another(self) -> bool:
         """Whether the client can still be spared, and there is an engine that was not tried."""
@@ -496,6 +519,9 @@ class Relay:
             self.give_up(504, f"no complete answer within {self.gateway.settings.deadline:g} s")
         elif self.engine is None and self.gateway.placing.able(self):
             self.due = self.deadline  # one came up, and is full: now it waits for its turn
+        elif self.engine is None and self.gateway.placing.spares(self):
+            why = "an engine died while it had this request, and no second one is up: it is not sent to the last"
+            self.give_up(503, why, (b"retry-after: %d" % ceil(self.gateway.settings.pause), *NO_RETRY))
         elif self.engine is None:
             self.give_up(503, "no engine that could answer is up", RETRY)
         else:

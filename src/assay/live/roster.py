@@ -325,6 +325,7 @@ class Roster:
             why = f"/health answers {status}"
         except OSError as error:
             well, why = False, str(error) or "no answer to /health"
+        better, engine.well = well and not engine.well, well
         if well and (not engine.models or engine.state in (STARTING, DOWN)):
             await self._ask_models(engine)  # before it is sent anything: it may not have what the first one asks for
         engine.answered |= well
@@ -336,6 +337,8 @@ class Roster:
                 self._back(engine)
         elif not well and engine.state == UP:
             gateway.unreachable(engine, why, trial=False)
+        elif better:  # the last one beside it is not the last any more
+            gateway.placing.room()
         return well
 
     def _back(self, engine: Engine) -> None:

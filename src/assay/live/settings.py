@@ -106,6 +106,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silence: _Positive = 60.0  # between two pieces of an answer
     connect: _Positive = 2.0
     attempts: _Count = 3
+    spare_last: bool = False  # what an engine died with never goes to the last one of a model that is up
     wait: _Positive = 5.0  # for some engine to come up, where none is
     start: _Positive = 120.0  # for an engine that has never answered: it may be compiling or loading weights
     probe: _Positive = 2.0  # between two health checks of an engine
